@@ -1,0 +1,31 @@
+// Files read through a map, and files written so that the old version stays until the new one is complete.
+#ifndef TRAINER_FILE_H
+#define TRAINER_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct {
+    char *path;
+    const unsigned char *data; // read-only map of the whole file
+    size_t size;
+} FileMap;
+
+// Maps a regular file; an empty one gives size 0. Ends the program if it cannot be opened.
+FileMap file_map(const char *path);
+void file_unmap(FileMap *file);
+
+bool file_exists(const char *path);
+
+// Makes DIR and its parents; ends the program if one of them cannot be made or is no directory.
+void directory_create(const char *path);
+
+// Writes go to a temporary file beside PATH; atomic_commit() flushes it to the disk (fsync), renames it to
+// PATH and syncs the directory. A failed write removes the temporary file and ends the program with the
+// cause, so that PATH keeps what it held. Temporary names end in ".tmp".
+typedef struct AtomicFile AtomicFile;
+AtomicFile *atomic_open(const char *path);
+void atomic_write(AtomicFile *file, const void *data, size_t size);
+void atomic_commit(AtomicFile *file);
+
+#endif

@@ -1,0 +1,34 @@
+#include "memory.h"
+#include "error.h"
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 }; // a cache line, and the widest vector
+
+void *allocate(size_t count, size_t size, const char *what) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT)
+        fail("no memory for %s: %zu elements of %zu bytes", what, count, size);
+    const size_t rounded = bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    void *memory = aligned_alloc(ALIGNMENT, rounded);
+    if (!memory) fail("no memory for %s: %zu bytes (%.1f MiB)", what, bytes, (double)bytes / (1 << 20));
+    return memset(memory, 0, rounded);
+}
+
+char *copy_string(const char *text) {
+    const size_t size = strlen(text) + 1;
+    return memcpy(allocate(size, 1, "a string"), text, size);
+}
+
+char *format_string(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *text = NULL;
+    const int length = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    if (length < 0) fail("no memory for a string");
+    return text;
+}

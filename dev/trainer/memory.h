@@ -1,0 +1,18 @@
+// Allocation that cannot return NULL, overflow or be misaligned.
+#ifndef TRAINER_MEMORY_H
+#define TRAINER_MEMORY_H
+
+#include <stddef.h>
+
+// count * size bytes, zeroed, aligned to 64 bytes. Ends the program, saying how much was asked for and for
+// `what`, when the product overflows or memory runs out. Freed with free(). A count of 0 gives a valid
+// pointer.
+void *allocate(size_t count, size_t size, const char *what);
+
+// A copy of a string; the same errors.
+char *copy_string(const char *text);
+
+// printf into a fresh string, freed with free().
+char *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
