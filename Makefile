@@ -9,11 +9,14 @@
 #   make clean
 #
 # What is optional is detected; say ONEDNN=0 or OPENMP=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that is
-# not where the compiler looks, SANITIZE=1 for AddressSanitizer and UBSan, WERROR=1 to make warnings errors.
+# not where the compiler looks, SANITIZE=1 for AddressSanitizer and UBSan, WERROR=1 to make warnings errors,
+# V=1 to see the commands.
 
 CC ?= cc
 ARCH ?= native
+BUILD ?= build
 VERSION := 0.1.0
+Q := $(if $(V),,@)
 
 # ---- what is there -------------------------------------------------------------------------------------------------
 H := \#
@@ -33,15 +36,15 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 # Kernels may fuse multiply and add and ignore floating-point traps and errno; they may not reorder sums, so results
 # are those of the source.
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-SANITIZERS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
+SANITIZERS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -Wno-pass-failed)
 CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/cpu -MMD -MP
-CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPENMP),-fopenmp,-Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
+CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPENMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 LDLIBS_ALL := $(LDLIBS) -lm
 
 SUFFIX := $(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(USE_OPENMP),,-serial)
 # Two builds of everything: `real` is float in one (with oneDNN), double in the other (for gradient checks).
-FLOAT := build/float$(SUFFIX)$(if $(USE_ONEDNN),-onednn)
-DOUBLE := build/double$(SUFFIX)
+FLOAT := $(BUILD)/float$(SUFFIX)$(if $(USE_ONEDNN),-onednn)
+DOUBLE := $(BUILD)/double$(SUFFIX)
 FLAGS_FLOAT := $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
 FLAGS_DOUBLE := -DREAL_IS_DOUBLE
 LIBS_FLOAT := $(if $(USE_ONEDNN),$(ONEDNN_LIBS))
@@ -56,21 +59,22 @@ CORPUS := $(sort $(wildcard Makefile *.md *.c *.cu dev/*.md dev/*/*.md dev/*/*.[
 DOUBLE_TESTS := test_layers test_gemm test_classifier
 
 PROGRAMS := train_fastformer tokenize
-.PHONY: all run test lint format clean detected bench
+.PHONY: all run test lint format clean detected bench data/wikitext2 data/tinyshakespeare
 .SECONDARY:
 all: $(PROGRAMS)
 
-link_FLOAT = @mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $^ -o $@ $(LIBS_FLOAT) $(LDLIBS_ALL)
-link_DOUBLE = @mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $^ -o $@ $(LDLIBS_ALL)
+link_FLOAT = @mkdir -p $(@D); echo '  LINK  $@'; $(if $(Q),,set -x;) $(CC) $(CFLAGS_ALL) $^ -o $@ $(LIBS_FLOAT) $(LDLIBS_ALL)
+link_DOUBLE = @mkdir -p $(@D); echo '  LINK  $@'; $(if $(Q),,set -x;) $(CC) $(CFLAGS_ALL) $^ -o $@ $(LDLIBS_ALL)
 
 define variant # $(1) directory, $(2) FLOAT or DOUBLE
 $(1)/%.o: %.c Makefile
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(FLAGS_$(2)) $$(CFLAGS_ALL) -c $$< -o $$@
+	@echo '  CC    $$@'
+	$$(Q)$$(CC) $$(CPPFLAGS) $$(FLAGS_$(2)) $$(CFLAGS_ALL) -c $$< -o $$@
 $(1)/dev/trainer/corpus.o: build/corpus.txt
 $(1)/lib.a: $(SHARED:%.c=$(1)/%.o)
 	@rm -f $$@
-	$$(AR) rcs $$@ $$^
+	$$(Q)$$(AR) rcs $$@ $$^
 $(1)/bin/test_%: $(1)/test_%.o $(MODEL_TEST:%=$(1)/%) $(1)/lib.a
 	$$(link_$(2))
 $(1)/bin/%: $(1)/%.o $(1)/lib.a
@@ -89,7 +93,7 @@ $(eval $(call variant,$(DOUBLE),DOUBLE))
 # The embedded default corpus: the project's own source and documentation.
 build/corpus.txt: $(CORPUS)
 	@mkdir -p $(@D)
-	cat $(CORPUS) > $@
+	@cat $(CORPUS) > $@
 
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in float32 GEMM (install libdnnl-dev for bf16))"
@@ -101,7 +105,25 @@ train_fastformer tokenize: %: $(FLOAT)/bin/% | detected
 test_fastformer: %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 	@cp -f $< $@
 
+TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
+                 $(FLOAT)/bin/test_fastformer $(DOUBLE)/bin/test_fastformer
+test: detected $(PROGRAMS) test_fastformer $(TEST_PROGRAMS)
+	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh
+
+# A minute of training on the project's own source, and what the model makes of it.
+run: train_fastformer
+	./train_fastformer -o runs/first -y -L 4 -C 128 -H 4 -b 8 -t 256 -x 700 -l 3e-3 -u 50 -k cosine -v 100
+	./train_fastformer -e runs/first/best.safetensors --prompt "static void " -g 400 --temperature 0.7
+
+data/wikitext2 data/tinyshakespeare: data/%: tokenize
+	sh data/$*.sh
+
 bench: $(BENCHES:%=$(FLOAT)/bench/%)
+
+lint:
+	clang-format --dry-run -Werror $(filter %.c %.h %.cu %.cuh,$(CORPUS))
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/cpu -Idev/test $(filter %.c,$(CORPUS))
+	clang-tidy --quiet $(filter %.c,$(CORPUS)) -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17 -Idev/test
 
 format:
 	clang-format -i $(filter %.c %.h %.cu %.cuh,$(CORPUS))

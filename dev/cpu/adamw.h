@@ -1,0 +1,29 @@
+// A model's parameters on the CPU, and AdamW (Loshchilov and Hutter 2019) over all of them.
+#ifndef CPU_ADAMW_H
+#define CPU_ADAMW_H
+
+#include "model.h"
+#include "parameter.h"
+#include "real.h"
+
+typedef struct {
+    ParameterTable table;
+    real *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
+} ParameterState;
+
+// Allocates for a finished table (which it takes over).
+void parameter_state_create(ParameterState *state, ParameterTable table, bool training);
+void parameter_state_free(ParameterState *state);
+void parameter_state_read(const ParameterState *state, ModelArray which, real *out);
+void parameter_state_write(ParameterState *state, ModelArray which, const real *in);
+
+// Euclidean norm of all gradients, accumulated in double; the same bits for any number of threads.
+double gradient_norm(const ParameterState *state);
+
+// One update of every parameter in one pass over memory, then gradients = 0:
+// g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
+void adamw_update(ParameterState *state, const UpdateSettings *settings);
+
+void gradients_clear(ParameterState *state);
+
+#endif

@@ -1,0 +1,45 @@
+#include "device.h"
+
+#include "error.h"
+#include "threads.h"
+#include <stdio.h>
+#include <string.h>
+
+Precision cpu_precision(const char *name) {
+    if (strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
+    const bool fast = gemm_supports(PRECISION_BFLOAT16);
+    if (strcmp(name, "bf16") == 0 && !fast)
+        fail("--precision bf16: this processor or build has no fast bf16 products (they need oneDNN and "
+             "AVX512-BF16, AMX or an Arm equivalent); use --precision fp32");
+    return fast ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+}
+
+// The processor's name as Linux tells it, else its architecture.
+static void processor_name(char *name, size_t size) {
+#if defined(__aarch64__)
+    snprintf(name, size, "arm64");
+#else
+    snprintf(name, size, "x86-64");
+#endif
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file) return;
+    char line[256];
+    while (fgets(line, sizeof(line), file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon) {
+            snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+            break;
+        }
+    }
+    fclose(file);
+}
+
+void cpu_device(Gemm *gemm, DeviceInfo *info) {
+    processor_name(info->processor, sizeof(info->processor));
+    snprintf(info->library, sizeof(info->library), "%s", gemm_library(gemm));
+    info->precision = gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bf16"
+                      : sizeof(real) == 8                        ? "fp64"
+                                                                 : "fp32";
+    info->threads = thread_limit();
+    info->peak_flops = gemm_measure_peak(gemm);
+}

@@ -1,0 +1,14 @@
+// What the CPU models run on.
+#ifndef CPU_DEVICE_H
+#define CPU_DEVICE_H
+
+#include "gemm.h"
+#include "model.h"
+
+// From --precision: "auto" is bf16 where processor and library are fast at it; "bf16" elsewhere ends the program.
+Precision cpu_precision(const char *name);
+
+// Processor, threads, GEMM library and its measured peak.
+void cpu_device(Gemm *gemm, DeviceInfo *info);
+
+#endif

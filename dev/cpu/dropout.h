@@ -1,0 +1,31 @@
+// Dropout (Srivastava et al. 2014) whose masks are a pure function of seed, update, site and element: nothing
+// is stored, and the backward pass computes the same mask again.
+//
+// An update's key is the first two numbers of the random stream (seed, RANDOM_DROPOUT, low and high half of
+// the step). Elements are taken 128 at a time: element e belongs to block e / 128, and lane = e % 16, word =
+// (e / 16) % 4 and half = (e / 64) % 2 say which 16 bits decide about it. They are the low (half 0) or high
+// (half 1) bits of word `word` of philox4x32 at counter {low n, high n, site, 0}, where n = (e / 128) * 16 +
+// lane. The element is kept when these bits are below `threshold`, round(65536 * (1 - rate)), and then scaled
+// by 65536 / threshold.
+#ifndef CPU_DROPOUT_H
+#define CPU_DROPOUT_H
+
+#include "real.h"
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    uint32_t key[2];    // of seed and step
+    uint32_t site;      // layer and place in it
+    uint32_t threshold; // 65536: keep everything
+    real scale;         // of what is kept
+} Dropout;
+
+// rate in [0, 1); 0 keeps everything. At most 65535/65536 are dropped, so that the scale stays finite.
+Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site);
+
+// factors (count) = 0 or the scale for elements first .. first+count-1. Cheapest in whole blocks of 128:
+// number the elements so that what is computed together lies together.
+void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real *restrict factors);
+
+#endif

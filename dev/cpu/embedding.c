@@ -1,0 +1,69 @@
+#include "embedding.h"
+
+#include "threads.h"
+
+enum { PIECE = 512 }; // channels whose dropout factors are held at a time
+
+// row (C) *= the factors of row `number` of the update
+static void drop_row(real *restrict row, const Dropout *dropout, uint64_t number, size_t channels) {
+    for (size_t c = 0; c < channels; c += PIECE) {
+        const size_t count = channels - c < PIECE ? channels - c : PIECE;
+        real factors[PIECE];
+        dropout_factors(dropout, number * channels + c, count, factors);
+        for (size_t i = 0; i < count; i++) row[c + i] *= factors[i];
+    }
+}
+
+// The number of row (b, 0) among all of the update's.
+static uint64_t row_number(const Batch *batch, size_t b) {
+    return ((uint64_t)batch->first_row + b) * (uint64_t)batch->length;
+}
+
+void embedding_forward(real *restrict x, const real *restrict token, const real *restrict position,
+                       const Batch *batch, const Dropout *dropout, size_t channels) {
+    const size_t T = (size_t)batch->length, rows = (size_t)batch->batch * T;
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < rows; row++) {
+        const real *from = token + (size_t)batch->inputs[row] * channels, *at = position + row % T * channels;
+        real *to = x + row * channels;
+        for (size_t c = 0; c < channels; c++) to[c] = from[c] + at[c];
+        if (dropout) drop_row(to, dropout, row_number(batch, row / T) + row % T, channels);
+    }
+}
+
+// dx (B, T, C) through the dropout, and its sum over the batch, in order.
+static void position_backward(real *restrict dposition, real *restrict dx, const Batch *batch,
+                              const Dropout *dropout, size_t channels) {
+    const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
+#pragma omp parallel for schedule(static)
+    for (size_t t = 0; t < T; t++) {
+        real *sum = dposition + t * channels;
+        for (size_t b = 0; b < B; b++) {
+            real *row = dx + (b * T + t) * channels;
+            if (dropout) drop_row(row, dropout, row_number(batch, b) + t, channels);
+            for (size_t c = 0; c < channels; c++) sum[c] += row[c];
+        }
+    }
+}
+
+// A token's gradients are added by one thread, its owner, in the order of the batch.
+static void token_backward(real *restrict dtoken, const real *restrict dx, const Batch *batch,
+                           int32_t padding, size_t channels) {
+    const size_t rows = (size_t)batch->batch * (size_t)batch->length;
+    const uint32_t owners = (uint32_t)thread_limit();
+#pragma omp parallel for schedule(static)
+    for (uint32_t owner = 0; owner < owners; owner++) {
+        for (size_t row = 0; row < rows; row++) {
+            const int32_t id = batch->inputs[row];
+            if ((uint32_t)id % owners != owner || id == padding) continue;
+            real *sum = dtoken + (size_t)id * channels;
+            for (size_t c = 0; c < channels; c++) sum[c] += dx[row * channels + c];
+        }
+    }
+}
+
+void embedding_backward(real *restrict dtoken, real *restrict dposition, real *restrict dx,
+                        const Batch *batch, const Dropout *dropout, int32_t padding, size_t channels) {
+    position_backward(dposition, dx, batch, dropout, channels);
+    token_backward(dtoken, dx, batch, padding, channels);
+}

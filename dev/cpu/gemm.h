@@ -1,0 +1,82 @@
+// Matrix products of linear layers: through oneDNN where the build found it (float32 and bf16 with float32
+// accumulation), else by a portable blocked kernel in `real`.
+//
+// A linear layer maps x (M, K) to y (M, N) with a weight w; M counts tokens. What the product reads is stored
+// in the type it reads: layers write their results straight into a GemmInput, so that nothing is converted
+// twice.
+#ifndef CPU_GEMM_H
+#define CPU_GEMM_H
+
+#include "real.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { PRECISION_FLOAT32, PRECISION_BFLOAT16 } Precision;
+
+// One library handle, its plans and scratch memory; used by one thread at a time, working on all OpenMP
+// threads.
+typedef struct Gemm Gemm;
+Gemm *gemm_create(Precision precision);
+
+// One that works on the calling thread alone: each thread of a parallel region can have its own. It
+// multiplies with the weights of `parent`, which must outlive it.
+Gemm *gemm_create_serial(const Gemm *parent);
+void gemm_free(Gemm *gemm);
+
+bool gemm_supports(Precision precision);    // fast on this processor and in this build
+const char *gemm_library(const Gemm *gemm); // "oneDNN 3.2", "built-in"
+Precision gemm_precision(const Gemm *gemm);
+
+// FLOP/s of a large product in this precision, best of a few (about 0.1 s).
+double gemm_measure_peak(Gemm *gemm);
+
+// A row-major matrix (rows, columns) that a product reads: bf16 (as uint16_t) or real.
+typedef struct {
+    void *data;
+    size_t columns;
+    bool bf16;
+} GemmInput;
+
+GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what);
+void gemm_input_free(GemmInput *input);
+
+// The same matrix from row `row` on.
+static inline GemmInput gemm_input_rows(GemmInput input, size_t row) {
+    const size_t width = input.bf16 ? sizeof(uint16_t) : sizeof(real);
+    return (GemmInput){(char *)input.data + row * input.columns * width, input.columns, input.bf16};
+}
+
+// A caller that passes another type, other columns or too many rows has a bug, which ends the program.
+void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns, const char *name);
+
+// Stores values (count) into row `row` from column `column` on, rounding to nearest even for bf16.
+void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values, size_t count);
+
+// A weight of a linear layer, packed as the library likes it; `values` is not used after gemm_weight_pack.
+// Several threads may read a packed weight, and pack different ones. PyTorch's nn.Linear stores (N, K), its
+// Conv1D (K, N).
+typedef enum { WEIGHT_OUT_IN, WEIGHT_IN_OUT } WeightLayout;
+typedef struct GemmWeight GemmWeight;
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what);
+void gemm_weight_free(GemmWeight *weight);
+void gemm_weight_pack(GemmWeight *weight, const real *values); // after every update of the values
+
+// y (M, N) = x (M, K) w^T
+void gemm_forward(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m);
+
+// dx (M, K) = dy (M, N) w
+void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
+
+// dx += dy w
+void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
+
+// dw += dy^T x in the weight's own layout
+void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
+                          size_t m);
+
+// y (S, N) = x (S, K) w^T for a few rows: decoding. Reads the unpacked weight once, whatever S is.
+void gemm_decode(real *restrict y, const real *restrict x, const real *restrict w, size_t streams, size_t n,
+                 size_t k, WeightLayout layout);
+
+#endif

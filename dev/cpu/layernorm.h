@@ -1,0 +1,23 @@
+// Layer normalisation over channels (Ba et al. 2016): y = gain * (x - mean) * rstd + bias, eps 1e-5.
+#ifndef CPU_LAYERNORM_H
+#define CPU_LAYERNORM_H
+
+#include "gemm.h"
+#include "real.h"
+#include <stddef.h>
+
+// y: what the next product reads, (M, C). mean, rstd (M) are kept for the backward pass. x (M, C).
+void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                       const real *restrict gain, const real *restrict bias, size_t m, size_t channels);
+
+// dx (M, C) += the gradient to x; dgain, dbias (C) +=. dy (M, C). The sums over rows have a fixed order,
+// whatever the number of threads.
+void layernorm_backward(real *restrict dx, real *restrict dgain, real *restrict dbias,
+                        const real *restrict dy, const real *restrict x, const real *restrict gain,
+                        const real *restrict mean, const real *restrict rstd, size_t m, size_t channels);
+
+// One row, for decoding: y (C) as real.
+void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
+                   const real *restrict bias, size_t channels);
+
+#endif

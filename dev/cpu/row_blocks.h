@@ -1,0 +1,23 @@
+// Sums over rows that threads share, such as gradients of biases: rows are cut into blocks, their number
+// depends on nothing but the rows, each block has its own partial sums, and these are added in order. So the
+// result has the same bits for any number of threads.
+#ifndef CPU_ROW_BLOCKS_H
+#define CPU_ROW_BLOCKS_H
+
+#include "real.h"
+#include <stddef.h>
+
+enum { ROW_BLOCKS = 64 };
+
+// First row of a block; the first row of block ROW_BLOCKS is m. Blocks of few rows may be empty.
+static inline size_t row_block_begin(size_t m, size_t block) {
+    return m / ROW_BLOCKS * block + m % ROW_BLOCKS * block / ROW_BLOCKS;
+}
+
+// sum (columns) += partial (ROW_BLOCKS, columns), over blocks
+static inline void row_blocks_add(real *restrict sum, const real *restrict partial, size_t columns) {
+    for (size_t block = 0; block < ROW_BLOCKS; block++)
+        for (size_t c = 0; c < columns; c++) sum[c] += partial[block * columns + c];
+}
+
+#endif

@@ -1,0 +1,80 @@
+// How the training loop reaches a model, whichever it is and wherever it runs.
+#ifndef TRAINER_MODEL_H
+#define TRAINER_MODEL_H
+
+#include "options.h"
+#include "parameter.h"
+#include "real.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+// What create() needs to know beside the options.
+typedef struct {
+    const Options *options; // the model's own rows among them
+    int64_t batch, length;  // largest B and T of a batch to come; 0: only decoding
+    int64_t positions;      // rows of the position embedding, at least `length`
+    int64_t vocabulary;     // V
+    int32_t padding_token;  // its embedding takes no gradient from the lookup; -1: none
+    bool training;          // false: no gradients, no optimiser
+} ModelSetup;
+
+typedef struct {
+    int64_t batch, length;  // B, T
+    const int32_t *inputs;  // (B, T) tokens in [0, V)
+    const int32_t *targets; // (B, T) tokens to predict, -1: not counted
+    const uint8_t *mask;    // (B, T) 1: token, 0: padding; NULL: all are tokens
+    uint64_t step;          // of the update, and
+    int64_t first_row;      // place of row 0 among the update's rows: with the seed they determine dropout
+} Batch;
+
+typedef struct {
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    double gradient_scale; // clipping
+    int64_t step;          // 1 for the first update
+} UpdateSettings;
+
+typedef enum { MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT } ModelArray;
+
+// What it runs on.
+typedef struct {
+    char processor[128], library[128]; // "AMD EPYC ...", "oneDNN 3.2"
+    const char *precision;             // "float32", "bfloat16"
+    int threads;
+    double peak_flops; // measured on a large GEMM in that precision, FLOP/s
+} DeviceInfo;
+
+typedef struct {
+    const char *name;      // "fastformer"
+    const char *program;   // "train_fastformer"
+    const Option *options; // rows the model adds
+    int option_count;
+
+    // Ends the program where the options contradict each other (heads that do not divide channels).
+    void *(*create)(const ModelSetup *setup);
+    void (*destroy)(void *model);
+    void (*device)(const void *model, DeviceInfo *info);
+    // Rows beside the options that say what was built (resolved windows): shown at the start, and metadata.
+    void (*describe)(const void *model, Metadata **rows, int *count);
+    double (*flops_per_token)(const void *model, int64_t length); // forward and backward, matrix products
+
+    const ParameterTable *(*parameters)(const void *model);
+    void (*read)(const void *model, ModelArray which, real *out); // (total) copies out
+    void (*write)(void *model, ModelArray which, const real *in); // (total) copies in
+
+    // Sum over counted targets of -log p. forward() drops nothing out; train() does, and adds `scale` times
+    // the gradient of that sum to the gradients.
+    double (*forward)(void *model, const Batch *batch);
+    double (*train)(void *model, const Batch *batch, double scale);
+    void (*logits)(void *model, const Batch *batch, real *logits); // (B, T, V) all at once, nothing dropped out
+    double (*gradient_norm)(const void *model);
+    void (*update)(void *model, const UpdateSettings *settings); // AdamW; clears the gradients
+    void (*clear_gradients)(void *model);
+
+    // Decoding one token at a time for `streams` texts side by side, all at position 0 after create. decode()
+    // takes one token a stream and writes the logits (streams, V) of the next.
+    void *(*decoder_create)(void *model, int streams);
+    void (*decode)(void *decoder, const int32_t *tokens, real *logits);
+    void (*decoder_destroy)(void *decoder);
+} ModelType;
+
+#endif
