@@ -10,7 +10,8 @@ static void print_line(const char *kind, const char *format, va_list arguments) 
     vsnprintf(text, sizeof(text), format, arguments);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    fflush(stdout); // what was said before stands before
+    fflush(stdout);                                       // what was said before stands before
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may stand there
     fprintf(stderr, "%s: %s\n", kind, text);
 }
 

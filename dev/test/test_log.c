@@ -1,0 +1,365 @@
+#include "file.h"
+#include "log.h"
+#include "memory.h"
+#include "test.h"
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static const StepReport step_787 = {.step = 787,
+                                    .steps = 16000,
+                                    .epoch = 1.2345,
+                                    .epochs = 25,
+                                    .loss = 5.1234,
+                                    .learning_rate = 4.8e-4,
+                                    .gradient_norm = 0.53,
+                                    .milliseconds = 331.77777,
+                                    .tokens_per_second = 12345.4,
+                                    .peak_fraction = 0.7123456,
+                                    .seconds_left = 3720};
+static const Evaluation evaluation = {.loss = 5.25,
+                                      .perplexity = 190.566,
+                                      .bits_per_byte = 1.5,
+                                      .word_perplexity = 250.125,
+                                      .tokens = 268152,
+                                      .seconds = 12.34};
+
+// The lines of log.jsonl in the test's directory, one NUL-terminated text.
+static char *read_log(void) {
+    char *path = format_string("%s/log.jsonl", test_directory());
+    FileMap file = file_map(path);
+    char *text = allocate(file.size + 1, 1, "the log");
+    memcpy(text, file.data, file.size);
+    file_unmap(&file);
+    free(path);
+    return text;
+}
+
+// Removes what depends on the clock.
+static void drop_seconds(char *text) {
+    for (char *at; (at = strstr(text, ",\"seconds\":"));) {
+        const char *end = at + strcspn(at, "}");
+        memmove(at, end, strlen(end) + 1);
+    }
+}
+
+static void run_quietly(void (*body)(void *), void *argument) {
+    char errors[1024];
+    CHECK(test_child(body, argument, errors, sizeof errors) == 0);
+    CHECK_TEXT(errors, "");
+}
+
+static void quiet(void) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    close(null);
+}
+
+static void write_body(void *argument) {
+    quiet();
+    Log *log = log_open(argument, -1);
+    JsonWriter *w = log_begin(log);
+    json_key(w, "event");
+    json_write_string(w, "start \"\n");
+    log_end(log);
+    log_step(log, &step_787, 10);
+    StepReport broken = {.step = 788, .steps = 16000, .loss = NAN, .gradient_norm = INFINITY};
+    log_step(log, &broken, 10);
+    log_evaluation(log, 788, "val", &evaluation, true);
+    const Evaluation bare = {.loss = 1000, .perplexity = INFINITY, .tokens = 3};
+    log_evaluation(log, -1, "test", &bare, false);
+    log_close(log);
+}
+
+static void test_objects(void) {
+    run_quietly(write_body, (void *)(uintptr_t)test_directory());
+    char *text = read_log();
+    CHECK(strstr(text, "\"seconds\":"));
+    drop_seconds(text);
+    CHECK_TEXT(
+        text,
+        "{\"event\":\"start \\\"\\n\"}\n"
+        "{\"step\":787,\"epoch\":1.2345,\"loss\":5.1234,\"lr\":0.00048,\"grad_norm\":0.53,\"ms\":331.778,"
+        "\"tokens_per_s\":12345.4,\"peak_fraction\":0.7123}\n"
+        "{\"step\":788,\"epoch\":0,\"loss\":null,\"lr\":0,\"grad_norm\":null,\"ms\":0,\"tokens_per_s\":0}\n"
+        "{\"step\":788,\"val_loss\":5.25,\"val_ppl\":190.566,\"val_bpb\":1.5,\"val_word_ppl\":250.125,"
+        "\"val_tokens\":268152,\"val_ms\":12340,\"best\":true}\n"
+        "{\"test_loss\":1000,\"test_ppl\":null,\"test_tokens\":3,\"test_ms\":0}\n");
+    free(text);
+}
+
+// Two logs of one file: every line is whole.
+static void append_body(void *argument) {
+    quiet();
+    Log *a = log_open(argument, -1), *b = log_open(argument, -1);
+    for (int i = 0; i < 100; i++) log_step(i % 3 ? a : b, &step_787, 10);
+    log_close(a);
+    log_close(b);
+}
+
+static void test_append(void) {
+    run_quietly(append_body, (void *)(uintptr_t)test_directory());
+    char *text = read_log();
+    int lines = 0;
+    for (char *rest = text, *line; (line = strsep(&rest, "\n")) && *line; lines++)
+        json_free(json_parse(line, strlen(line), "log.jsonl"));
+    CHECK(lines == 100);
+    free(text);
+}
+
+typedef struct {
+    const char *directory;
+    int64_t resume_step;
+} OpenCall;
+
+static void open_body(void *argument) {
+    const OpenCall *call = argument;
+    log_close(log_open(call->directory, call->resume_step));
+}
+
+static void check_pruned(const char *before, int64_t resume_step, const char *after) {
+    test_file("log.jsonl", before, strlen(before));
+    OpenCall call = {test_directory(), resume_step};
+    run_quietly(open_body, &call);
+    char *text = read_log();
+    CHECK_TEXT(text, after);
+    free(text);
+}
+
+static void test_resume(void) {
+    static const char all[] = "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}"
+                              "\n{\"x\":3}\n{\"step\"";
+    check_pruned(
+        all, -1,
+        "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}\n{\"x\":3}\n");
+    check_pruned(all, 2, "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"x\":3}\n");
+    check_pruned(all, 0, "{\"event\":\"start\"}\n{\"x\":3}\n");
+    check_pruned("{\"step\":1}\n[3]\n", 1, "{\"step\":1}\n[3]\n");
+    check_pruned("{\"step\":1}", 1, "");
+    check_pruned("", 1, "");
+}
+
+static void test_resume_broken(void) {
+    static const char broken[] = "{\"step\":1}\n{\"step\":\n{\"step\":2}\n";
+    test_file("log.jsonl", broken, strlen(broken));
+    OpenCall call = {test_directory(), 1};
+    CHECK_FAILS(open_body, &call, 1, "log.jsonl, line 2: byte 8: ");
+    char *text = read_log();
+    CHECK_TEXT(text, broken);
+    free(text);
+}
+
+static void resume_clock_body(void *argument) {
+    quiet();
+    Log *log = log_open(argument, 1);
+    log_step(log, &step_787, 10);
+    log_close(log);
+}
+
+// "seconds" goes on from the last line that is kept.
+static void test_resume_clock(void) {
+    static const char before[] = "{\"step\":1,\"seconds\":1000}\n{\"step\":2,\"seconds\":2000}\n";
+    test_file("log.jsonl", before, strlen(before));
+    run_quietly(resume_clock_body, (void *)(uintptr_t)test_directory());
+    char *text = read_log();
+    const char *last = strrchr(text, '{');
+    Json *json = json_parse(last, strlen(last), "log.jsonl");
+    CHECK_CLOSE(json_find(json, "seconds")->number, 1005, 5);
+    json_free(json);
+    free(text);
+}
+
+static void full_body(void *argument) {
+    quiet();
+    signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit limit = {300, 300};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    Log *log = log_open(argument, -1);
+    for (int i = 0; i < 100; i++) log_step(log, &step_787, 10);
+}
+
+static void full_output_body(void *argument) {
+    (void)argument;
+    const int full = open("/dev/full", O_WRONLY);
+    dup2(full, STDOUT_FILENO);
+    Log *log = log_open(NULL, -1);
+    log_line(log, "hello");
+}
+
+static void test_full_disk(void) {
+    CHECK_FAILS(full_body, (void *)(uintptr_t)test_directory(), 1, "log.jsonl: cannot write: File too large");
+    OpenCall call = {test_directory(), 0};
+    run_quietly(open_body, &call); // the line that was cut off does not stop a resumed run
+    CHECK_FAILS(full_output_body, NULL, 1, "standard output: cannot write: No space left on device");
+    call.directory = "/nowhere/at/all";
+    CHECK_FAILS(open_body, &call, 1, "/nowhere/at/all/log.jsonl: cannot write: No such file or directory");
+}
+
+// ---- the terminal
+
+static void report(Log *log) {
+    StepReport step = step_787;
+    for (step.step = 787; step.step <= 792; step.step++) log_step(log, &step, 5);
+    log_line(log, "hello %d", 5);
+    log_step(log, &step, 5);
+    log_evaluation(log, 793, "val", &evaluation, true);
+    const Evaluation bare = {.loss = NAN, .perplexity = -NAN, .tokens = 3, .seconds = 4000};
+    log_evaluation(log, -1, "test", &bare, false);
+    step.step = step.steps;
+    step.peak_fraction = 0;
+    log_step(log, &step, 5);
+    log_step(log, &step_787, 5);
+}
+
+// To the pipe that test_child() reads.
+static void pipe_body(void *argument) {
+    (void)argument;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    char name[] = "model", long_name[] = "parameters", value[] = "fastformer", count[] = "5,123";
+    log_table("training", (const Metadata[]){{name, value}, {long_name, count}}, 2);
+    Log *log = log_open(NULL, -1);
+    report(log);
+    log_close(log);
+}
+
+#define STEP_LINE(number)                                                                                    \
+    "epoch 1.23/25  step " number                                                                            \
+    "/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s  71% of peak  ETA 1h 02m\n"
+#define RESULT_LINES                                                                                         \
+    "step 793  val loss 5.2500  ppl 190.57  1.5000 bits/byte  word ppl 250.12  in 12.3s  best so far\n"      \
+    "test loss nan  ppl nan  in 1h 07m\n"
+
+static void test_pipe(void) {
+    char text[4096];
+    CHECK(test_child(pipe_body, NULL, text, sizeof text) == 0);
+    CHECK_TEXT(
+        text,
+        "training\n  model       fastformer\n  parameters  5,123\n" STEP_LINE("787") STEP_LINE(
+            "790") "hello 5\n" RESULT_LINES
+                   "epoch 1.23/25  step 16000/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s\n");
+}
+
+typedef struct {
+    int master, terminal;
+    void (*report)(Log *);
+} Terminal;
+
+static void terminal_body(void *argument) {
+    const Terminal *t = argument;
+    dup2(t->terminal, STDOUT_FILENO);
+    Log *log = log_open(NULL, -1);
+    t->report(log);
+    log_close(log);
+}
+
+static void report_step(Log *log) {
+    log_step(log, &step_787, 1);
+    log_step(log, &step_787, 1);
+}
+
+// What a terminal shows in the end. Fails where a line passes its last column but one.
+static void show(const char *bytes, int columns, char *screen) {
+    char line[512] = "";
+    int column = 0;
+    for (const char *c = bytes; *c; c++) {
+        if (strncmp(c, "\033[K", 3) == 0) {
+            line[column] = '\0';
+            c += 2;
+        } else if (*c == '\r') {
+            column = 0;
+        } else if (*c == '\n') {
+            screen += sprintf(screen, "%s\n", line);
+            *line = '\0';
+        } else {
+            CHECK(column < columns - 1);
+            if (!line[column]) line[column + 1] = '\0';
+            line[column++] = *c;
+        }
+    }
+    sprintf(screen, "%s", line);
+}
+
+static void check_terminal(int columns, void (*body)(Log *), const char *expected) {
+    Terminal t = {.report = body, .master = posix_openpt(O_RDWR | O_NOCTTY)};
+    if (t.master < 0 || grantpt(t.master) != 0 || unlockpt(t.master) != 0) {
+        test_fail(__FILE__, __LINE__, "no pseudo-terminal");
+        return;
+    }
+    t.terminal = open(ptsname(t.master), O_RDWR | O_NOCTTY);
+    const struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = 24};
+    ioctl(t.terminal, TIOCSWINSZ, &size);
+    run_quietly(terminal_body, &t);
+    char bytes[4096] = "", screen[4096];
+    fcntl(t.master, F_SETFL, O_NONBLOCK);
+    for (ssize_t used = 0, got; (got = read(t.master, bytes + used, sizeof bytes - 1 - (size_t)used)) > 0;)
+        used += got;
+    close(t.master);
+    close(t.terminal);
+    show(bytes, columns ? columns : 80, screen);
+    CHECK_TEXT(screen, expected);
+}
+
+static void test_terminal(void) {
+    check_terminal(
+        120, report,
+        "hello 5\n" RESULT_LINES
+        "epoch 1.23/25  step 16000/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s\n" STEP_LINE(
+            "787"));
+}
+
+// What does not fit is left out, the least important first.
+static void test_narrow_terminal(void) {
+    check_terminal(0, report_step,
+                   "epoch 1.23/25  step 787/16000  loss 5.1234  12,345 tok/s  ETA 1h 02m\n"); // unknown: 80
+    check_terminal(104, report_step, STEP_LINE("787"));
+    check_terminal(
+        96, report_step,
+        "epoch 1.23/25  step 787/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s  ETA 1h 02m\n");
+    check_terminal(40, report_step, "step 787/16000  loss 5.1234  ETA 1h 02m\n");
+    check_terminal(39, report_step, "step 787/16000  loss 5.1234\n");
+    check_terminal(27, report_step, "loss 5.1234\n");
+    check_terminal(8, report_step, "loss 5.\n");
+    check_terminal(1, report_step, "\n");
+}
+
+static void check_duration(double seconds, const char *expected) {
+    char text[32];
+    format_duration(seconds, text);
+    CHECK_TEXT(text, expected);
+}
+
+static void test_durations(void) {
+    check_duration(0, "0.0s");
+    check_duration(12.34, "12.3s");
+    check_duration(59.96, "1m 00s");
+    check_duration(200, "3m 20s");
+    check_duration(3599.6, "1h 00m");
+    check_duration(3720, "1h 02m");
+    check_duration(86399, "1d 00h");
+    check_duration(100 * 3600, "4d 04h");
+    check_duration(1e11, "1157407d 10h");
+    check_duration(1e300, "?");
+    check_duration(-1, "?");
+    check_duration(NAN, "?");
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"objects", test_objects},
+        {"append", test_append},
+        {"resume", test_resume},
+        {"resume broken", test_resume_broken},
+        {"resume clock", test_resume_clock},
+        {"full disk", test_full_disk},
+        {"pipe", test_pipe},
+        {"terminal", test_terminal},
+        {"narrow terminal", test_narrow_terminal},
+        {"durations", test_durations},
+    };
+    return test_main(argc, argv, "log", cases, sizeof cases / sizeof *cases);
+}

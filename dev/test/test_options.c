@@ -1,0 +1,377 @@
+#include "memory.h"
+#include "options.h"
+#include "test.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const Option trainer_rows[] = {
+    {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Data", "shards and tokenizer"},
+    {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Data", "where the run is kept"},
+    {'y', "resume", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Data", "go on where it stopped"},
+    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 65536, NULL, NULL, "Training", "sequences"},
+    {'x', "steps", OPTION_INTEGER, OPTION_LENGTH, "N", NULL, 1, INFINITY, NULL, NULL, "Training", "updates"},
+    {'l', "lr", OPTION_NUMBER, OPTION_TRAINING, "X", "5e-4", 0, 10, NULL, NULL, "Training", "peak rate"},
+    {'q', "final-lr", OPTION_NUMBER, OPTION_TRAINING, "X", "0", -1, 1, NULL, NULL, "Training", "fraction"},
+    {'k', "schedule", OPTION_CHOICE, OPTION_TRAINING, "KIND", "linear", 0, 0, "linear|cosine|constant|wsd",
+     NULL, "Training", "learning rate"},
+    {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "0", -INFINITY, INFINITY, NULL, NULL, "Training",
+     "seed"},
+    {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, "Text", "only evaluate"},
+    {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Text", "continue this"},
+    {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "1", 0, INFINITY, NULL, NULL, "Text", "of sampling"},
+};
+static const Option model_rows[] = {
+    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, 1024, NULL, "n_heads", "Model", "heads"},
+    {0, "windows", OPTION_TEXT, OPTION_MODEL, "LIST", "auto", 0, 0, NULL, NULL, "Model",
+     "auto, global or a list"},
+    {0, "sink", OPTION_NUMBER, OPTION_MODEL, "X", "1e-5", 0, INFINITY, NULL, NULL, "Model", "softmax1: 1"},
+    {0, "pool", OPTION_CHOICE, OPTION_MODEL, "KIND", "normalised", 0, 0, "normalised|raw", NULL, "Model",
+     "what"},
+    {0, "tied", OPTION_FLAG, OPTION_MODEL, NULL, NULL, 0, 0, NULL, NULL, "Model",
+     "flag with a place in files"},
+};
+
+static Options *create(void) {
+    Options *options = options_create("train_test", "Trains a test.");
+    options_add(options, trainer_rows, sizeof trainer_rows / sizeof *trainer_rows);
+    options_add(options, model_rows, sizeof model_rows / sizeof *model_rows);
+    return options;
+}
+
+enum { WORDS = 16 };
+
+// A command line, cut at spaces; "_" stands for an empty argument. The words live in `memory`.
+typedef struct {
+    int argc;
+    char *argv[WORDS];
+    char memory[256];
+} CommandLine;
+
+static void split(const char *line, CommandLine *c) {
+    snprintf(c->memory, sizeof c->memory, "program %s", line);
+    c->argc = 0;
+    for (char *rest = c->memory, *word; (word = strsep(&rest, " "));) {
+        if (*word) c->argv[c->argc++] = *word == '_' ? word + 1 : word;
+    }
+}
+
+static Options *parse(const char *line) {
+    static CommandLine c; // options may point into it
+    split(line, &c);
+    Options *options = create();
+    options_parse(options, c.argc, c.argv, NULL, NULL);
+    return options;
+}
+
+static void parse_body(void *line) {
+    options_free(parse(line));
+}
+
+static void check_refused(const char *line, const char *message) {
+    CHECK_FAILS(parse_body, (void *)(uintptr_t)line, 2, message);
+}
+
+static void test_defaults(void) {
+    Options *o = parse("");
+    CHECK(options_text(o, "input") == NULL);
+    CHECK(!options_flag(o, "resume"));
+    CHECK(options_integer(o, "batch") == 2);
+    CHECK(options_integer(o, "steps") == 0);
+    CHECK(options_number(o, "lr") == 5e-4);
+    CHECK_TEXT(options_text(o, "schedule"), "linear");
+    CHECK(options_text(o, "eval") == NULL);
+    CHECK(!options_given(o, "batch"));
+    options_free(o);
+}
+
+static void test_spellings(void) {
+    static const char *const lines[] = {"-b 4 -o a -y",
+                                        "-b4 -oa -y",
+                                        "--batch 4 --output a --resume",
+                                        "--batch=4 --output=a -y",
+                                        "-yb4 -oa",
+                                        "-yb 4 -o a",
+                                        "-yyob -o a -b 4",
+                                        "-b 7 --batch 4 -o b -o a -y"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        Options *o = parse(lines[i]);
+        CHECK(options_integer(o, "batch") == 4);
+        CHECK_TEXT(options_text(o, "output"), "a");
+        CHECK(options_flag(o, "resume"));
+        CHECK(options_given(o, "batch") && options_given(o, "resume") && !options_given(o, "lr"));
+        options_free(o);
+    }
+}
+
+static void test_values(void) {
+    Options *o =
+        parse("-q -1 -l .5 -S -9223372036854775808 --temperature 1.50E+1 --prompt=--resume -o=x -i _");
+    CHECK(options_number(o, "final-lr") == -1);
+    CHECK(options_number(o, "lr") == 0.5);
+    CHECK(options_integer(o, "seed") == INT64_MIN);
+    CHECK(options_number(o, "temperature") == 15);
+    CHECK_TEXT(options_text(o, "prompt"), "--resume");
+    CHECK_TEXT(options_text(o, "output"), "=x");
+    CHECK_TEXT(options_text(o, "input"), "");
+    options_free(o);
+    o = parse("--prompt -5 -o - -H 1024 --seed 007");
+    CHECK_TEXT(options_text(o, "prompt"), "-5");
+    CHECK_TEXT(options_text(o, "output"), "-");
+    CHECK(options_integer(o, "heads") == 1024);
+    CHECK(options_integer(o, "seed") == 7);
+    options_free(o);
+}
+
+static void test_unknown(void) {
+    check_refused("--widnows 4", "error: unknown option --widnows; did you mean --windows?");
+    check_refused("--widnows=4", "unknown option --widnows; did you mean --windows?");
+    check_refused("--bach 4", "did you mean --batch?");
+    check_refused("--shedule wsd", "did you mean --schedule?");
+    check_refused("--temp 1", "did you mean --temperature?");
+    check_refused("--rl 1", "did you mean --lr?");
+    check_refused("--batch-size 4", "did you mean --batch?");
+    check_refused("--x 4", "unknown option --x; did you mean -x (--steps)?");
+    check_refused("--helpp", "did you mean --help?");
+    check_refused("-widnows 4", "unknown option -widnows; did you mean --windows?");
+    check_refused("-windows 4", "unknown option -windows; did you mean --windows?");
+    check_refused("-seed=4", "unknown option -seed; did you mean --seed?");
+    check_refused("-1", "unknown option -1; --help lists the options");
+    check_refused("-B 4", "unknown option -B; did you mean -b (--batch)?");
+    check_refused("-yZ", "unknown option -Z; --help lists the options");
+    check_refused("--frobnicate", "unknown option --frobnicate; --help lists the options");
+    check_refused("--", "unexpected argument --;");
+    check_refused("---batch 3", "unknown option ---batch; did you mean --batch?");
+    check_refused("_", "unexpected argument ;");
+    check_refused("resume", "unexpected argument resume; did you mean --resume?");
+    check_refused("-y data", "unexpected argument data; --help lists the options");
+}
+
+static void long_word_body(void *argument) {
+    char *argv[] = {argument, argument};
+    Options *o = create();
+    options_parse(o, 2, argv, NULL, NULL);
+    options_free(o);
+}
+
+static void test_long_words(void) {
+    enum { LENGTH = 100000 };
+    char *word = allocate(LENGTH + 1, 1, "a word");
+    memset(word, 0x78, LENGTH);
+    word[0] = word[1] = '-';
+    CHECK_FAILS(long_word_body, word, 2, "unknown option --xxx");
+    word[1] = 'b';
+    CHECK_FAILS(long_word_body, word, 2, "--batch xxx");
+    free(word);
+}
+
+static void test_refused_values(void) {
+    check_refused("--heads 0", "error: --heads 0: expected an integer from 1 to 1024");
+    check_refused("-H 1025", "--heads 1025: expected an integer from 1 to 1024");
+    check_refused("-H -1", "--heads -1: expected an integer from 1 to 1024");
+    static const char *const integers[] = {"1e3",  "4.0", "0x4", "+4", "4k",
+                                           "four", "_",   "--4", "-",  "9223372036854775808"};
+    static const char *const numbers[] = {"nan", "inf",  "0x1p3", "1e",  "1e+",   ".",
+                                          "-",   "-.e1", "+1",    "1,5", "1e999", "_"};
+    char line[80];
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
+        snprintf(line, sizeof line, "--seed %s", integers[i]);
+        check_refused(line, *integers[i] == '_' ? "--seed : expected an integer" : ": expected an integer");
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        snprintf(line, sizeof line, "--temperature %s", numbers[i]);
+        check_refused(line, ": expected a number of at least 0");
+    }
+    check_refused("--steps 0", "--steps 0: expected an integer of at least 1");
+    check_refused("--final-lr 1.0001", "--final-lr 1.0001: expected a number from -1 to 1");
+    check_refused("-k=wsd", "--schedule =wsd: expected one of linear|cosine|constant|wsd; did you mean wsd?");
+    check_refused("-k cosin",
+                  "--schedule cosin: expected one of linear|cosine|constant|wsd; did you mean cosine?");
+    check_refused("--pool normalized", "did you mean normalised?");
+    check_refused("--eval train", "--eval train: expected one of val|test");
+    check_refused("-b", "--batch needs a value N: an integer from 1 to 65536");
+    check_refused("--output", "--output needs a value DIR");
+    check_refused("--output --resume", "--output needs a value DIR");
+    check_refused("-o -y", "--output needs a value DIR");
+    check_refused("--resume=yes", "--resume takes no value, found yes");
+}
+
+static void test_operands(void) {
+    CommandLine c = {0};
+    split("a -b 3 - b -- -y", &c);
+    const char **operands;
+    int count;
+    Options *o = create();
+    options_parse(o, c.argc, c.argv, &operands, &count);
+    CHECK(count == 4);
+    if (count == 4) {
+        CHECK_TEXT(operands[0], "a");
+        CHECK_TEXT(operands[1], "-");
+        CHECK_TEXT(operands[2], "b");
+        CHECK_TEXT(operands[3], "-y");
+    }
+    CHECK(options_integer(o, "batch") == 3 && !options_flag(o, "resume"));
+    free(operands);
+    options_free(o);
+}
+
+// What is printed, where test_child() reads it.
+static void print_body(void *line) {
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    options_free(parse(line));
+}
+
+static void test_help(void) {
+    char text[8192];
+    CHECK(test_child(print_body, "-yh --widnows", text, sizeof text) == 0);
+    CHECK(strstr(text, "usage: train_test [options]\nTrains a test.\nData:\n  -i, --input DIR "));
+    CHECK(strstr(text, "\n  -k, --schedule KIND  learning rate: linear|cosine|constant|wsd [linear]\n"));
+    CHECK(strstr(text, "\n      --temperature X  of sampling [1]\n"));
+    CHECK(strstr(text, "\nOther:\n  -h, --help           print this and exit\n"));
+    int lines = 0;
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1, lines++)
+        CHECK(strcspn(line, "\n") <= 79);
+    CHECK(lines == 2 + 5 + 17 + 2);
+    CHECK(test_child(print_body, "--version", text, sizeof text) == 0);
+    CHECK(strncmp(text, "train_test ", 11) == 0);
+}
+
+static void wrapped_body(void *argument) {
+    static const Option row = {
+        .letter = 'a',
+        .name = "a-name-that-is-long",
+        .value = "VALUE-LONG",
+        .kind = OPTION_TEXT,
+        .group = "Long",
+        .help = "many words that do not fit behind a name of that length and so go on in a line below"};
+    (void)argument;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    Options *o = options_create("x", "");
+    options_add(o, &row, 1);
+    options_help(o);
+    options_free(o);
+}
+
+static void test_help_wraps(void) {
+    char text[4096];
+    CHECK(test_child(wrapped_body, NULL, text, sizeof text) == 0);
+    CHECK(strstr(text, "\n  -a, --a-name-that-is-long VALUE-LONG\n                 many words"));
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) CHECK(strcspn(line, "\n") <= 79);
+}
+
+static void set_body(void *argument) {
+    Options *o = create();
+    const char *const *const words = argument;
+    options_set(o, words[0], words[1], "a.safetensors: metadata");
+    options_free(o);
+}
+
+static void test_set(void) {
+    Options *o = create();
+    options_set(o, "heads", "8", "test");
+    options_set(o, "tied", "true", "test");
+    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") && !options_given(o, "heads"));
+    options_free(o);
+    CHECK_FAILS(set_body, ((const char *[]){"heads", "0"}), 1,
+                "error: a.safetensors: metadata: heads 0: expected an integer from 1 to 1024");
+    CHECK_FAILS(set_body, ((const char *[]){"tied", "yes"}), 1, "tied yes: expected true or false");
+}
+
+static Safetensors file_of(const Metadata *rows, int count) {
+    return (Safetensors){
+        .file = {.path = "a.safetensors"}, .metadata = (Metadata *)(uintptr_t)rows, .metadata_count = count};
+}
+
+static void test_metadata(void) {
+    Options *o = parse("--heads 8 --sink 0.10 -b 3 --tied");
+    Metadata *rows = NULL;
+    int count = 0;
+    options_to_metadata(o, OPTION_MODEL, &rows, &count);
+    static const char *const expected[][2] = {
+        {"n_heads", "8"}, {"windows", "auto"}, {"sink", "0.1"}, {"pool", "normalised"}, {"tied", "true"}};
+    CHECK(count == 5);
+    for (int i = 0; i < count && i < 5; i++) {
+        CHECK_TEXT(rows[i].key, expected[i][0]);
+        CHECK_TEXT(rows[i].value, expected[i][1]);
+    }
+    options_to_metadata(o, OPTION_LENGTH, &rows, &count); // steps is not set
+    CHECK(count == 5);
+    options_free(o);
+
+    const Safetensors file = file_of(rows, count);
+    o = parse("--sink 1e-1 -b 5"); // the same value in other words
+    options_from_metadata(o, OPTION_MODEL, &file, "start anew");
+    options_from_metadata(o, OPTION_TRAINING, &file, "start anew"); // none in the file
+    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") && options_number(o, "sink") == 0.1);
+    CHECK(options_integer(o, "batch") == 5);
+    CHECK(!options_given(o, "heads") && options_given(o, "sink"));
+    options_free(o);
+    metadata_free(rows, count);
+}
+
+static void contradict_body(void *argument) {
+    char heads[] = "n_heads", four[] = "4", pool[] = "pool", odd[] = "normalized";
+    const Metadata rows[] = {{heads, four}, {pool, odd}};
+    const Safetensors file = file_of(rows, argument ? 1 : 2);
+    Options *o = parse(argument ? argument : "");
+    options_from_metadata(o, OPTION_MODEL, &file, "drop the option or start a new run with another --output");
+    options_free(o);
+}
+
+static void test_contradiction(void) {
+    CHECK_FAILS(contradict_body, "-H 8", 1,
+                "--heads 8: a.safetensors has 4; drop the option or start a new run with another --output");
+    CHECK_FAILS(
+        contradict_body, NULL, 1,
+        "a.safetensors: metadata: pool normalized: expected one of normalised|raw; did you mean normalised?");
+    // How long to train may change.
+    char steps[] = "steps", ten[] = "10";
+    const Metadata row = {steps, ten};
+    const Safetensors file = file_of(&row, 1);
+    Options *o = parse("-x 20");
+    options_from_metadata(o, OPTION_LENGTH, &file, "");
+    CHECK(options_integer(o, "steps") == 20);
+    options_free(o);
+    o = parse("");
+    options_from_metadata(o, OPTION_LENGTH, &file, "");
+    CHECK(options_integer(o, "steps") == 10);
+    options_free(o);
+}
+
+static void test_json(void) {
+    Options *o = parse("-b 3 -l 1e-3 -o a\"b");
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    options_to_json(o, &w);
+    json_end(&w, '}');
+    Json *json = json_parse(w.text, w.length, "test");
+    CHECK(json_find(json, "batch")->number == 3);
+    CHECK(json_find(json, "lr")->number == 1e-3);
+    CHECK_TEXT(json_find(json, "output")->string, "a\"b");
+    CHECK(json_find(json, "input")->kind == JSON_NULL && json_find(json, "steps")->kind == JSON_NULL);
+    CHECK(json_find(json, "resume")->kind == JSON_BOOL && !json_find(json, "resume")->boolean);
+    CHECK(!json_find(json, "help") && json->count == 17);
+    json_free(json);
+    json_writer_free(&w);
+    options_free(o);
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"defaults", test_defaults},
+        {"spellings", test_spellings},
+        {"values", test_values},
+        {"unknown", test_unknown},
+        {"long words", test_long_words},
+        {"refused values", test_refused_values},
+        {"operands", test_operands},
+        {"help", test_help},
+        {"help wraps", test_help_wraps},
+        {"set", test_set},
+        {"metadata", test_metadata},
+        {"contradiction", test_contradiction},
+        {"json", test_json},
+    };
+    return test_main(argc, argv, "options", cases, sizeof cases / sizeof *cases);
+}

@@ -1,0 +1,93 @@
+#include "schedule.h"
+#include "test.h"
+#include <math.h>
+
+static Schedule schedule_of(const char *kind, int64_t warmup, int64_t steps) {
+    return (Schedule){.kind = schedule_kind_from_name(kind),
+                      .peak = 2,
+                      .final_fraction = 0.1,
+                      .warmup = warmup,
+                      .steps = steps};
+}
+
+static void test_warmup(void) {
+    const char *const kinds[] = {"linear", "cosine", "constant", "wsd"};
+    for (int i = 0; i < 4; i++) {
+        const Schedule s = schedule_of(kinds[i], 10, 100);
+        CHECK_CLOSE(schedule_rate(&s, 0), 0.2, 1e-15);
+        CHECK_CLOSE(schedule_rate(&s, 4), 1, 1e-15);
+        CHECK(schedule_rate(&s, 9) == 2);
+        CHECK(schedule_rate(&s, 10) == 2);
+    }
+}
+
+static void test_linear(void) {
+    const Schedule s = schedule_of("linear", 10, 110);
+    CHECK_CLOSE(schedule_rate(&s, 60), 2 * 0.55, 1e-15);
+    CHECK_CLOSE(schedule_rate(&s, 110), 0.2, 1e-15);
+    // Without a warmup and down to 0, it is the published lr * (1 - i / steps).
+    const Schedule published = {.kind = SCHEDULE_LINEAR, .peak = 5e-4, .steps = 20};
+    for (int i = 0; i <= 20; i++) CHECK_CLOSE(schedule_rate(&published, i), 5e-4 * (1 - i / 20.0), 1e-18);
+}
+
+static void test_cosine(void) {
+    const Schedule s = schedule_of("cosine", 0, 100);
+    CHECK(schedule_rate(&s, 0) == 2);
+    CHECK_CLOSE(schedule_rate(&s, 25), 0.2 + 1.8 * (1 + sqrt(0.5)) / 2, 1e-14);
+    CHECK_CLOSE(schedule_rate(&s, 50), 1.1, 1e-14);
+    CHECK_CLOSE(schedule_rate(&s, 100), 0.2, 1e-14);
+}
+
+static void test_wsd(void) {
+    const Schedule s = schedule_of("wsd", 10, 16000);
+    CHECK(schedule_rate(&s, 11) == 2);
+    CHECK(schedule_rate(&s, 12800) == 2); // four fifths
+    CHECK(schedule_rate(&s, 12801) < 2);
+    CHECK_CLOSE(schedule_rate(&s, 13600), 2 * (1 - 0.9 * 0.5),
+                1e-14); // a quarter of the decay: 1 - sqrt(1/4)
+    CHECK_CLOSE(schedule_rate(&s, 16000), 0.2, 1e-14);
+}
+
+static void test_constant(void) {
+    const Schedule s = schedule_of("constant", 0, 100);
+    CHECK(schedule_rate(&s, 0) == 2 && schedule_rate(&s, 50) == 2 && schedule_rate(&s, 100) == 2);
+}
+
+// A warmup that takes all steps or more, one step, steps beyond the plan.
+static void test_edges(void) {
+    for (ScheduleKind kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
+        const double end = kind == SCHEDULE_CONSTANT ? 2 : 0.2;
+        Schedule s = {.kind = kind, .peak = 2, .final_fraction = 0.1, .warmup = 5, .steps = 5};
+        CHECK(schedule_rate(&s, 4) == 2);
+        CHECK_CLOSE(schedule_rate(&s, 5), end, 1e-14);
+        s.warmup = 50;
+        CHECK_CLOSE(schedule_rate(&s, 4), 0.2, 1e-15);
+        s.warmup = 0;
+        CHECK_CLOSE(schedule_rate(&s, 1000), end, 1e-14);
+        s.steps = 1;
+        CHECK(schedule_rate(&s, 0) == 2);
+        s.steps = 100;
+        s.warmup = 90; // beyond where wsd would begin to fall
+        CHECK(schedule_rate(&s, 90) == 2);
+        CHECK_CLOSE(schedule_rate(&s, 100), end, 1e-14);
+        for (int i = 91; i < 100; i++) CHECK(schedule_rate(&s, i) <= schedule_rate(&s, i - 1));
+    }
+}
+
+static void name_unknown(void *argument) {
+    schedule_kind_from_name(argument);
+}
+
+static void test_names(void) {
+    CHECK(schedule_kind_from_name("linear") == SCHEDULE_LINEAR);
+    CHECK(schedule_kind_from_name("wsd") == SCHEDULE_WSD);
+    CHECK_FAILS(name_unknown, "step", 1, "schedule step: expected linear, cosine, constant or wsd");
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"warmup", test_warmup},     {"linear", test_linear}, {"cosine", test_cosine}, {"wsd", test_wsd},
+        {"constant", test_constant}, {"edges", test_edges},   {"names", test_names},
+    };
+    return test_main(argc, argv, "schedule", cases, sizeof cases / sizeof *cases);
+}

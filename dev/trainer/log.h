@@ -1,0 +1,62 @@
+// The run's log: log.jsonl, an object a line, and what the user sees.
+#ifndef TRAINER_LOG_H
+#define TRAINER_LOG_H
+
+#include "json.h"
+#include "metadata.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+// One training step as it is reported.
+typedef struct {
+    int64_t step, steps; // done, planned
+    double epoch;        // passed, fractional
+    double epochs;
+    double loss, learning_rate, gradient_norm, milliseconds, tokens_per_second;
+    double peak_fraction; // of the measured peak FLOP/s; 0: unknown
+    double seconds_left;
+} StepReport;
+
+// The result of an evaluation.
+typedef struct {
+    double loss;            // mean -log p a token, natural logarithm
+    double perplexity;      // exp(loss)
+    double bits_per_byte;   // 0: bytes unknown
+    double word_perplexity; // 0: words unknown
+    int64_t tokens;         // counted
+    double seconds;
+} Evaluation;
+
+typedef struct Log Log;
+
+// DIR/log.jsonl; NULL: no file, only the terminal. With resume_step >= 0 the lines of later steps, left by a
+// run that did not save them, are removed first. A last line that was cut off is removed too.
+// "seconds" in the lines counts from here, in a resumed run from the last line that is left.
+Log *log_open(const char *directory, int64_t resume_step);
+void log_close(Log *log);
+
+// Appends one object: begin, add members with json_*, end. The line is written in one piece and at once.
+// What is not a step or an evaluation begins with {"event": NAME}.
+JsonWriter *log_begin(Log *log);
+void log_end(Log *log);
+
+// The table at the start: rows of name and value, to the terminal.
+void log_table(const char *title, const Metadata *rows, int count);
+
+// A step: to log.jsonl as {"step", "epoch", "loss", "lr", "grad_norm", "ms", "tokens_per_s", "peak_fraction",
+// "seconds"}, and to the terminal as a progress line that overwrites itself (stdout is a terminal)
+// or as a plain line at the first, the last and every `every`-th step.
+void log_step(Log *log, const StepReport *report, int64_t every);
+
+// An evaluation of "val" or "test": {"step", "val_loss", "val_ppl", "val_bpb", "val_word_ppl", "val_tokens",
+// "val_ms", "best", "seconds"}, without what is unknown. `best`: the lowest so far. A negative step is
+// unknown.
+void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best);
+
+// A line for the user, above the progress line.
+void log_line(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// "1h 02m", "3m 20s", "12.3s" into text (at least 32 bytes).
+void format_duration(double seconds, char *text);
+
+#endif

@@ -1,0 +1,75 @@
+// The command line as one table of rows. Parsing, --help, range checks, the config line of the log and the
+// metadata of a checkpoint all come from it; a model adds its own rows.
+#ifndef TRAINER_OPTIONS_H
+#define TRAINER_OPTIONS_H
+
+#include "json.h"
+#include "safetensors.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { OPTION_FLAG, OPTION_INTEGER, OPTION_NUMBER, OPTION_TEXT, OPTION_CHOICE } OptionKind;
+
+// What a checkpoint has to say about an option.
+typedef enum {
+    OPTION_RUN,      // not stored: paths, how often to report
+    OPTION_TRAINING, // stored with the optimiser's state; a resumed run must agree
+    OPTION_LENGTH,   // stored likewise; a resumed run may change it (how long to train)
+    OPTION_MODEL,    // stored with the weights; whoever loads them must agree
+} OptionScope;
+
+typedef struct {
+    char letter;      // short option, 0: none
+    const char *name; // long option
+    OptionKind kind;
+    OptionScope scope;
+    const char *value;        // what --help calls the value: "DIR", "N"; NULL for a flag
+    const char *initial;      // default as text; NULL: not set (always for a flag, which is then false)
+    double min, max;          // range of an integer or number; infinite: no bound
+    const char *choices;      // OPTION_CHOICE: "linear|cosine|constant|wsd"; --help shows them behind `help`
+    const char *metadata_key; // the name in a checkpoint, where it is not `name`; "written|also read"
+    const char *group;        // heading in --help
+    const char *help;         // a few words, so that the row stays one line
+} Option;
+
+typedef struct Options Options;
+
+// The rows of several tables, one after the other, each at its default. -h/--help and --version are there
+// already. `program` and `summary`, one paragraph, head --help. The tables must outlive the result. A row
+// whose name, letter or default cannot be is a programming error (abort).
+Options *options_create(const char *program, const char *summary);
+void options_add(Options *options, const Option *rows, int count);
+void options_free(Options *options);
+
+// Reads a command line: "-b 4", "-b4", "--batch 4", "--batch=4", clustered flags; what is given twice counts
+// as given last. There are no operands unless `operands` is not NULL, which then receives them (freed by the
+// caller; the strings are argv's); behind "--" everything is one. An unknown option ends the program (exit 2)
+// naming the nearest one; a value outside its range says the range. --help and --version print and exit 0.
+void options_parse(Options *options, int argc, char **argv, const char ***operands, int *operand_count);
+
+// Prints the table with defaults, at most 79 columns wide.
+void options_help(const Options *options);
+
+// Values by long name; asking for a name or kind that is not in the table is a programming error (abort).
+// A number that is not set is 0.
+bool options_flag(const Options *options, const char *name);
+int64_t options_integer(const Options *options, const char *name);
+double options_number(const Options *options, const char *name);
+const char *options_text(const Options *options, const char *name); // or choice; NULL: not set
+bool options_given(const Options *options, const char *name);       // on the command line
+
+// Sets a value from text with the same checks; `source` ("FILE: metadata") heads the error line, exit code 1.
+void options_set(Options *options, const char *name, const char *text, const char *source);
+
+// The values of one scope as metadata rows, appended to *rows (metadata.h).
+void options_to_metadata(const Options *options, OptionScope scope, Metadata **rows, int *count);
+
+// Takes over the values of one scope from a checkpoint. An option that the user gave and that differs ends
+// the program: "--heads 8: FILE has 4; ADVICE". "auto" demands nothing, and what a checkpoint says of the
+// scope OPTION_LENGTH gives way to the user. A missing key keeps what the option is.
+void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file, const char *advice);
+
+// All values as members of the JSON object that is open in w; null: not set.
+void options_to_json(const Options *options, JsonWriter *w);
+
+#endif

@@ -1,0 +1,18 @@
+// Choosing the next token.
+#ifndef TRAINER_SAMPLER_H
+#define TRAINER_SAMPLER_H
+
+#include "random.h"
+#include "real.h"
+#include <stdint.h>
+
+typedef struct {
+    double temperature; // 0: the most probable token
+    int64_t top_k;      // keep the k most probable; 0: all
+    double top_p;       // keep the smallest set of that probability; 1: all
+} SamplerSettings;
+
+// Draws from softmax(logits / temperature) cut to top_k, then top_p. logits (V). Ties go to the lower token.
+int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary, Random *random);
+
+#endif

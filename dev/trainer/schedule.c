@@ -1,0 +1,50 @@
+#include "schedule.h"
+#include "error.h"
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+static const char *const names[] = {
+    [SCHEDULE_LINEAR] = "linear",
+    [SCHEDULE_COSINE] = "cosine",
+    [SCHEDULE_CONSTANT] = "constant",
+    [SCHEDULE_WSD] = "wsd",
+};
+
+ScheduleKind schedule_kind_from_name(const char *name) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(name, names[i]) == 0) return (ScheduleKind)i;
+    }
+    fail("schedule %s: expected linear, cosine, constant or wsd", name);
+}
+
+// How much of the way from the peak to the final rate is behind, in [0, 1], when a fraction x in [0, 1] of
+// the falling part has passed.
+static double fallen(ScheduleKind kind, double x) {
+    switch (kind) {
+    case SCHEDULE_LINEAR:
+        return x;
+    case SCHEDULE_COSINE:
+        return 0.5 * (1 - cos(acos(-1.0) * x));
+    case SCHEDULE_WSD:
+        return sqrt(x);
+    case SCHEDULE_CONSTANT:
+        break;
+    }
+    return 0;
+}
+
+double schedule_rate(const Schedule *schedule, int64_t step) {
+    const double steps = (double)schedule->steps, warmup = (double)schedule->warmup, now = (double)step;
+    if (now < warmup) return schedule->peak * (now + 1) / warmup;
+
+    const double stable_end = steps - steps / 5; // where wsd begins to fall
+    const double start = schedule->kind == SCHEDULE_WSD ? fmax(warmup, stable_end) : warmup;
+    const double x = now >= steps ? 1 : fmax(0, (now - start) / (steps - start));
+    return schedule->peak * (1 - (1 - schedule->final_fraction) * fallen(schedule->kind, x));
+}
+
+double clip_scale(double norm, double limit) {
+    const double scale = limit / (norm + 1e-6);
+    return limit > 0 && scale < 1 ? scale : 1;
+}

@@ -1,0 +1,28 @@
+// What each update is scaled by: learning-rate schedules and gradient clipping.
+#ifndef TRAINER_SCHEDULE_H
+#define TRAINER_SCHEDULE_H
+
+#include <stdint.h>
+
+typedef enum { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
+
+typedef struct {
+    ScheduleKind kind;
+    double peak;           // learning rate after the warmup
+    double final_fraction; // of the peak, at the end
+    int64_t warmup, steps; // updates
+} Schedule;
+
+ScheduleKind schedule_kind_from_name(const char *name);
+
+// The learning rate of update `step`, 0 <= step < steps. Warmup rises linearly: peak * (step + 1) / warmup.
+// Then linear: falls to the final fraction by 1 - i/n with n the steps after the warmup (at step `steps` it
+// is reached); cosine likewise along half a cosine; wsd: constant, then down as 1 - sqrt over the last fifth
+// (Hagele et al. 2024).
+double schedule_rate(const Schedule *schedule, int64_t step);
+
+// What gradients of this norm are multiplied with so that it is at most `limit` (0: any), as PyTorch's
+// clip_grad_norm_ does: limit / (norm + 1e-6) where that is below 1.
+double clip_scale(double norm, double limit);
+
+#endif
