@@ -1,0 +1,30 @@
+// The output layer and its loss: logits = h E^T + bias, cross entropy, and all gradients, a chunk of rows at
+// a time, so that B*T*V numbers are never held.
+#ifndef CPU_CLASSIFIER_H
+#define CPU_CLASSIFIER_H
+
+#include "gemm.h"
+#include "real.h"
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Classifier Classifier;
+
+// For weights (V, C); rows: the largest M to come; `training` allocates what the gradients need.
+Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training);
+void classifier_free(Classifier *classifier);
+void classifier_pack(Classifier *classifier, const real *weight); // (V, C), after every update
+
+// Sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
+// h (M, C), bias (V) or NULL, targets (M), -1 = not counted.
+double classifier_forward(Classifier *classifier, GemmInput h, const real *bias, const int32_t *targets,
+                          size_t m);
+
+// The same and, times `scale`: dh (M, C) set, dweight (V, C) and dbias (V, or NULL) added to.
+double classifier_train(Classifier *classifier, GemmInput h, const real *bias, const int32_t *targets,
+                        size_t m, double scale, real *dh, real *dweight, real *dbias);
+
+// logits (M, V), all of them: tests and small models.
+void classifier_logits(Classifier *classifier, GemmInput h, const real *bias, size_t m, real *logits);
+
+#endif

@@ -1,0 +1,271 @@
+#include "model_test.h"
+
+#include "error.h"
+#include "memory.h"
+#include "random.h"
+#include "train.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+// ---- models and batches
+
+static void set_options(Options *options, const char *list) {
+    char *copy = copy_string(list), *rest = NULL;
+    for (char *pair = strtok_r(copy, " ", &rest); pair; pair = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(pair, '=');
+        if (!value) fail("test option %s: expected name=value", pair);
+        *value++ = '\0';
+        options_set(options, pair, value, "test");
+    }
+    free(copy);
+}
+
+ModelTest model_test_create(const ModelType *type, const char *options, int64_t batch, int64_t length,
+                            int64_t vocabulary) {
+    ModelTest t = {.type = type, .options = trainer_options_create(type)};
+    set_options(t.options, "dropout=0 precision=fp32");
+    set_options(t.options, options);
+    t.setup = (ModelSetup){.options = t.options,
+                           .batch = batch,
+                           .length = length,
+                           .positions = length,
+                           .vocabulary = vocabulary,
+                           .padding_token = 0,
+                           .training = true};
+    t.model = type->create(&t.setup);
+    t.table = type->parameters(t.model);
+    t.values = allocate(t.table->total, sizeof(real), "parameters");
+    parameter_initialise(t.table, 1, t.values);
+    // Away from the initial values: gains off 1, biases off 0, matrices large enough that every path carries
+    // weight.
+    Random r = random_stream(2, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < t.table->count; i++)
+        for (size_t j = 0; j < t.table->items[i].size; j++)
+            t.values[t.table->items[i].offset + j] += (real)(0.15 * random_normal(&r));
+    type->write(t.model, MODEL_VALUES, t.values);
+    return t;
+}
+
+void model_test_free(ModelTest *t) {
+    t->type->destroy(t->model);
+    options_free(t->options);
+    free(t->values);
+}
+
+Batch model_test_batch(const ModelTest *t, double padding, uint32_t number) {
+    const size_t M = (size_t)(t->setup.batch * t->setup.length);
+    int32_t *inputs = allocate(M, sizeof(int32_t), "inputs"),
+            *targets = allocate(M, sizeof(int32_t), "targets");
+    uint8_t *mask = allocate(M, 1, "mask");
+    Random r = random_stream(3, RANDOM_TEST, number, 0);
+    for (size_t i = 0; i < M; i++) {
+        inputs[i] = (int32_t)random_below(&r, (uint64_t)t->setup.vocabulary);
+        mask[i] = random_uniform(&r) >= padding;
+        targets[i] = mask[i] ? (int32_t)random_below(&r, (uint64_t)t->setup.vocabulary) : -1;
+    }
+    return (Batch){.batch = t->setup.batch,
+                   .length = t->setup.length,
+                   .inputs = inputs,
+                   .targets = targets,
+                   .mask = padding > 0 ? mask : (free(mask), NULL)};
+}
+
+void model_test_batch_free(Batch *batch) {
+    free((int32_t *)batch->inputs);
+    free((int32_t *)batch->targets);
+    free((uint8_t *)batch->mask);
+}
+
+// ---- gradients
+
+static double loss_with(ModelTest *t, const Batch *batch, size_t element, double change) {
+    const real before = t->values[element];
+    t->values[element] = before + (real)change;
+    t->type->write(t->model, MODEL_VALUES, t->values);
+    const double loss = t->type->train(t->model, batch, 0);
+    t->values[element] = before;
+    return loss;
+}
+
+void model_check_gradients(ModelTest *t, const Batch *batch) {
+    enum { SAMPLES = 6 };
+    const double step = 2e-6, scale = 0.7;
+    real *gradients = allocate(t->table->total, sizeof(real), "gradients");
+    t->type->clear_gradients(t->model);
+    t->type->train(t->model, batch, scale);
+    t->type->read(t->model, MODEL_GRADIENTS, gradients);
+    double largest = 0;
+    for (size_t i = 0; i < t->table->total; i++) largest = fmax(largest, fabs((double)gradients[i]));
+    Random r = random_stream(4, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < t->table->count; i++) {
+        const Parameter *p = &t->table->items[i];
+        for (int sample = 0; sample < SAMPLES; sample++) {
+            const size_t element = p->offset + (size_t)random_below(&r, p->size);
+            const double numeric =
+                scale * (loss_with(t, batch, element, step) - loss_with(t, batch, element, -step)) /
+                (2 * step);
+            const double analytic = (double)gradients[element];
+            if (!(fabs(numeric - analytic) <= 1e-6 * (fabs(analytic) + largest)))
+                test_fail(__FILE__, __LINE__, "%s[%zu]: gradient %.9g, central difference %.9g", p->name,
+                          element - p->offset, analytic, numeric);
+        }
+    }
+    t->type->write(t->model, MODEL_VALUES, t->values);
+    t->type->clear_gradients(t->model);
+    free(gradients);
+}
+
+// ---- decoding and causality
+
+static real *all_logits(ModelTest *t, const Batch *batch) {
+    real *logits =
+        allocate((size_t)(batch->batch * batch->length * t->setup.vocabulary), sizeof(real), "logits");
+    t->type->logits(t->model, batch, logits);
+    return logits;
+}
+
+void model_check_decoding(ModelTest *t, double tolerance) {
+    Batch batch = model_test_batch(t, 0, 5);
+    const int64_t S = batch.batch, T = batch.length, V = t->setup.vocabulary;
+    real *expected = all_logits(t, &batch), *logits = allocate((size_t)(S * V), sizeof(real), "logits");
+    int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
+    void *decoder = t->type->decoder_create(t->model, (int)S);
+    double worst = 0;
+    for (int64_t i = 0; i < T; i++) {
+        for (int64_t s = 0; s < S; s++) tokens[s] = batch.inputs[s * T + i];
+        t->type->decode(decoder, tokens, logits);
+        for (int64_t s = 0; s < S; s++)
+            for (int64_t v = 0; v < V; v++)
+                worst = fmax(worst, fabs((double)(logits[s * V + v] - expected[(s * T + i) * V + v])));
+    }
+    CHECK_CLOSE(worst, 0, tolerance);
+    t->type->decoder_destroy(decoder);
+    free(tokens);
+    free(logits);
+    free(expected);
+    model_test_batch_free(&batch);
+}
+
+void model_check_causality(ModelTest *t) {
+    Batch batch = model_test_batch(t, 0, 6);
+    const int64_t T = batch.length, V = t->setup.vocabulary, cut = T / 2;
+    real *before = all_logits(t, &batch);
+    int32_t *inputs = (int32_t *)batch.inputs;
+    for (int64_t b = 0; b < batch.batch; b++)
+        for (int64_t i = cut; i < T; i++) inputs[b * T + i] = (inputs[b * T + i] + 1) % (int32_t)V;
+    real *after = all_logits(t, &batch);
+    for (int64_t b = 0; b < batch.batch; b++)
+        CHECK(memcmp(before + b * T * V, after + b * T * V, (size_t)(cut * V) * sizeof(real)) == 0);
+    CHECK(memcmp(before + cut * V, after + cut * V, (size_t)V * sizeof(real)) != 0);
+    free(before);
+    free(after);
+    model_test_batch_free(&batch);
+}
+
+// ---- threads and accumulation
+
+// Loss after a few updates.
+static double train_some(const ModelType *type, const char *options, int threads) {
+#ifdef _OPENMP
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+    ModelTest t = model_test_create(type, options, 2, 40, 50);
+    Batch batch = model_test_batch(&t, 0, 7);
+    double loss = 0;
+    for (int64_t step = 0; step < 5; step++) {
+        batch.step = (uint64_t)step;
+        loss = t.type->train(t.model, &batch, 1.0 / 80) / 80;
+        t.type->update(t.model, &(UpdateSettings){1e-3, 0.9, 0.999, 1e-8, 0.01, 1, step + 1});
+    }
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+#ifdef _OPENMP
+    omp_set_num_threads(before);
+#endif
+    return loss;
+}
+
+void model_check_threads(const ModelType *type, const char *options) {
+    const double one = train_some(type, options, 1), three = train_some(type, options, 3);
+    CHECK_CLOSE(three, one, 1e-5 * one);
+    CHECK(train_some(type, options, 3) == three);
+}
+
+void model_check_accumulation(const ModelType *type, const char *options) {
+    ModelTest large = model_test_create(type, options, 2, 24, 50),
+              small = model_test_create(type, options, 1, 24, 50);
+    Batch batch = model_test_batch(&large, 0, 8);
+    batch.step = 9;
+    const double whole = type->train(large.model, &batch, 0.1);
+    double parts = 0;
+    for (int64_t row = 0; row < 2; row++) {
+        const Batch part = {.batch = 1,
+                            .length = 24,
+                            .inputs = batch.inputs + row * 24,
+                            .targets = batch.targets + row * 24,
+                            .step = 9,
+                            .first_row = row};
+        parts += type->train(small.model, &part, 0.1);
+    }
+    CHECK_CLOSE(parts, whole, 1e-6 * fabs(whole));
+    const double norm = type->gradient_norm(large.model);
+    CHECK_CLOSE(type->gradient_norm(small.model), norm, 1e-5 * norm);
+    model_test_batch_free(&batch);
+    model_test_free(&large);
+    model_test_free(&small);
+}
+
+// ---- the program
+
+static const char *const own_precision = sizeof(real) == sizeof(double) ? "double" : "float";
+
+// The float build of this program, from the directory of the double one.
+static _Noreturn void run_float_build(char **argv) {
+    char self[4096];
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (length < 0) fail("/proc/self/exe: cannot be read");
+    self[length] = '\0';
+    char *slash = strrchr(self, '/');
+    *slash = '\0';
+    execv(format_string("%s/" FLOAT_BUILD "/bin/%s", self, slash + 1), argv);
+    fail("%s/" FLOAT_BUILD "/bin/%s: cannot be run; build it with make", self, slash + 1);
+}
+
+static int reference_main(int argc, char **argv, const ModelType *type, int32_t padding) {
+    const char *precision = own_precision;
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], "-p") == 0) precision = argv[i + 1];
+    if (strcmp(precision, "double") != 0 && strcmp(precision, "float") != 0 && strcmp(precision, "bf16") != 0)
+        fail_usage("-p %s: expected double, float or bf16", precision);
+    const bool needs_double = strcmp(precision, "double") == 0;
+    if (needs_double != (sizeof(real) == sizeof(double))) run_float_build(argv);
+    int passed = 0, failed = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-r") == 0) continue;
+        if (strcmp(argv[i], "-p") == 0) {
+            i++;
+            continue;
+        }
+        if (model_reference(type, argv[i], precision, padding))
+            passed++;
+        else
+            failed++;
+    }
+    if (passed + failed == 0) fail_usage("-r: expected reference files");
+    return failed > 0;
+}
+
+int model_test_main(int argc, char **argv, const ModelType *type, int32_t padding, const TestCase *cases,
+                    int count) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "-r") == 0) return reference_main(argc, argv, type, padding);
+    return test_main(argc, argv, type->name, cases, count);
+}

@@ -1,0 +1,144 @@
+#!/bin/sh
+# The trainer as its user meets it: runs, resumes, signals, bad input. Needs TRAINER and TOKENIZE, the programs.
+# The last line is "N passed, N failed".
+trainer=$(realpath "${TRAINER:?}")
+tokenize=$(realpath "${TOKENIZE:?}")
+root=$(realpath "$(dirname "$0")/../..")
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+passed=0
+failed=0
+
+ok() { # NAME: the last command's exit status says how it went
+    if [ $? -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $1"
+        [ -s out ] && sed 's/^/    /' out
+    fi
+}
+
+# fails CODE TEXT COMMAND...: exits with CODE and one line on stderr that holds TEXT
+fails() {
+    code=$1
+    text=$2
+    shift 2
+    "$@" >out 2>err </dev/null
+    got=$?
+    [ "$got" -eq "$code" ] && [ "$(wc -l <err)" -eq 1 ] && grep -qF -e "$text" err
+    status=$?
+    [ $status -eq 0 ] || { echo "exit code $got, expected $code with '$text'; stderr:" >out && cat err >>out; }
+    [ $status -eq 0 ]
+    ok "$text"
+}
+
+cat "$root"/dev/trainer/*.c >text
+"$tokenize" -o bytes --tokenizer byte text >out 2>&1
+ok "tokenize"
+
+small="-i bytes -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 --keep 9"
+run() { # DIR OPTIONS...
+    name=$1
+    shift
+    # shellcheck disable=SC2086
+    "$trainer" $small -o "$name" "$@" >out 2>&1 </dev/null
+}
+
+# ---- resume, bit for bit; an epoch has about 140 updates of this text, so the second half crosses its end
+run whole -x 200 -k constant -n 50 -v 60 -m 2
+ok "200 steps"
+grep -q '"test_word_ppl"' whole/log.jsonl
+ok "the test split is evaluated at the end"
+run parts -x 100 -k constant -n 50 -v 60 -m 2 && run parts -x 200 -y
+ok "100 steps, then 100 more"
+cmp whole/step_00000200.safetensors parts/step_00000200.safetensors
+ok "resumed weights are the same bytes"
+cmp whole/step_00000200.state.safetensors parts/step_00000200.state.safetensors
+ok "resumed state is the same bytes"
+# shellcheck disable=SC2086
+"$trainer" $small -o signal -x 100000 -k constant -v 1000 >out 2>&1 </dev/null &
+child=$!
+while ! grep -qs '"step":20,' signal/log.jsonl; do sleep 0.05; done
+kill -INT $child
+wait $child
+[ $? -eq 130 ] && grep -q 'go on with: -o signal -y' out
+ok "SIGINT saves and says how to go on"
+step=$(ls signal | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1)
+run again -x "$step" -k constant -v 1000
+cmp signal/step_*"$step".safetensors again/step_*"$step".safetensors
+ok "the interrupted run had the uninterrupted one's weights"
+# shellcheck disable=SC2086
+"$trainer" $small -o term -x 100000 >out 2>&1 </dev/null &
+child=$!
+while ! grep -qs '"step":5,' term/log.jsonl; do sleep 0.05; done
+kill -TERM $child
+wait $child
+[ $? -eq 143 ] && ls term/step_*.state.safetensors >/dev/null
+ok "SIGTERM saves"
+OMP_NUM_THREADS=1 run onethread -x 50 -k constant -n 50 -v 60
+a=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' whole/log.jsonl)
+b=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' onethread/log.jsonl)
+awk "BEGIN { exit !($a > 0 && ($a - $b < 1e-5 * $a) && ($b - $a < 1e-5 * $a)) }"
+ok "one thread, the same loss ($a, $b)"
+
+# ---- evaluation and generation
+"$trainer" -e whole/best.safetensors -i bytes --eval val >out 2>&1
+ok "--eval"
+"$trainer" -e whole/best.safetensors -i bytes --prompt "int " -g 30 >out 2>&1 && grep -q '^int ' out
+ok "--prompt"
+run tuned -e whole/best.safetensors -x 5
+ok "--init"
+"$trainer" --help >out && [ "$(wc -l <out)" -le 56 ] && ! grep -q '.\{80\}' out
+ok "--help fits a screen"
+
+# ---- options that do not fit
+fails 2 "did you mean --windows" "$trainer" --widnows 4
+fails 2 "--heads" "$trainer" --heads 0
+fails 1 "--heads 3" "$trainer" -i bytes -C 32 -H 3
+fails 2 "--rescale" "$trainer" --rescale 41
+fails 2 "--total-batch" "$trainer" -i bytes -b 2 -t 64 -d 100
+fails 2 "--init" "$trainer" --eval test
+fails 1 "--heads" "$trainer" -i bytes -o whole -y -H 8
+fails 1 "--lr" "$trainer" -i bytes -o whole -y -l 0.1
+fails 1 "--resume" "$trainer" -i bytes -o whole -x 10
+fails 1 "--seq-len 65" "$trainer" -i bytes -e whole/best.safetensors -t 65 --eval val
+fails 1 "lower --seq-len" "$trainer" -i bytes -o long -t 1000000 -b 1
+
+# ---- files that are not what they should be
+copy() { rm -rf bad && cp -r bytes bad; }
+fails 1 "nowhere" "$trainer" -i nowhere -o x
+copy && rm bad/train_*.bin
+fails 1 "bad" "$trainer" -i bad -o x
+copy && truncate -s -1 bad/val_000000.bin
+fails 1 "bad/val_000000.bin" "$trainer" -i bad -o x
+copy && truncate -s 100 bad/train_000000.bin
+fails 1 "bad/train_000000.bin" "$trainer" -i bad -o x
+copy && printf 'x' | dd of=bad/train_000000.bin conv=notrunc 2>/dev/null
+fails 1 "bad/train_000000.bin" "$trainer" -i bad -o x
+copy && printf '\377\377' | dd of=bad/train_000000.bin bs=1 seek=2024 conv=notrunc 2>/dev/null
+fails 1 "bad/train_000000.bin" "$trainer" -i bad -o x
+copy && echo '{"tokenizer": "byte", ' >bad/meta.json
+fails 1 "bad/meta.json" "$trainer" -i bad -o x
+best=whole/best.safetensors
+head -c 1000 $best >short.safetensors
+fails 1 "short.safetensors" "$trainer" -i bytes -e short.safetensors --eval val
+printf '\377\377\377\377\377\377\377\177' | cat - $best >lying.safetensors
+fails 1 "lying.safetensors" "$trainer" -i bytes -e lying.safetensors --eval val
+sed 's/"n_layer":"2"/"n_layer":"3"/' $best >deep.safetensors
+fails 1 "decoders.2" "$trainer" -i bytes -e deep.safetensors --eval val
+sed 's/"model":"fastformer"/"model":"otherformer"/' $best >other.safetensors
+fails 1 "other.safetensors" "$trainer" -i bytes -e other.safetensors --eval val
+fails 1 "vocabulary" "$trainer" -i "$dir/gpt" -e $best --eval val
+
+# ---- a disk that is full: the last good checkpoint stays
+run full -x 10 && before=$(cat full/step_*10.safetensors full/step_*10.state.safetensors | cksum)
+(ulimit -f 40 && "$trainer" -i bytes -o full -x 20 -y >out 2>err)
+[ $? -eq 1 ] && [ "$(wc -l <err)" -eq 1 ]
+ok "a full disk is one line"
+[ "$before" = "$(cat full/step_*10.safetensors full/step_*10.state.safetensors | cksum)" ] && run full -x 20 -y
+ok "a full disk leaves the last checkpoint"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

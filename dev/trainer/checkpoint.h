@@ -1,0 +1,47 @@
+// Checkpoints: weights and configuration in one safetensors file that PyTorch reads, what else a run needs to
+// go on (moments, the loader's place) in a second one beside it:
+//
+//   DIR/step_00000640.safetensors         DIR/step_00000640.state.safetensors
+//   DIR/best.safetensors                  the weights with the lowest validation loss
+//
+// The state is written first, so weights without a state are never seen. Dropout, shuffling and sampling are
+// functions of seed and step: there is no other random state.
+#ifndef TRAINER_CHECKPOINT_H
+#define TRAINER_CHECKPOINT_H
+
+#include "train.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct {
+    int64_t step;      // updates since the start, skipped ones too
+    int64_t sequences; // the loader's place
+    int64_t skipped;   // updates skipped because loss or gradient was not finite
+} Progress;
+
+// Writes the pair of a step into DIR, then removes all but the last `keep` pairs.
+void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep);
+
+// Writes DIR/best.safetensors.
+void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss);
+
+// The newest complete pair in DIR: its step, or -1. Paths are fresh strings.
+int64_t checkpoint_latest(const char *directory, char **weights, char **state);
+
+char *checkpoint_best_path(const char *directory);
+
+// Checks that FILE holds a model of this type: metadata, then every tensor's name and shape, none missing,
+// none too many; ends the program otherwise.
+void checkpoint_check_type(const Safetensors *file, const ModelType *type);
+void checkpoint_load_weights(const Safetensors *file, const Run *run);
+
+// Moments and progress; the run's data must be the one the state was made with.
+void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress);
+
+// A finite number of the metadata; ends the program if it is missing or not one.
+double checkpoint_number(const Safetensors *file, const char *key);
+
+// An integer of the metadata; ends the program if it is missing or outside min .. max.
+int64_t checkpoint_integer(const Safetensors *file, const char *key, int64_t min, int64_t max);
+
+#endif

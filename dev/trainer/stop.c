@@ -1,0 +1,23 @@
+#include "stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static volatile sig_atomic_t stop_signal; // a handler can reach nothing else
+
+static void remember(int number) {
+    stop_signal = number;
+}
+
+void stop_install(void) {
+    // SA_RESETHAND: the second signal takes the default action.
+    struct sigaction action = {.sa_handler = remember, .sa_flags = SA_RESETHAND | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); // a file that grows too large is an error of write(), with a line of its own
+}
+
+int stop_requested(void) {
+    return stop_signal;
+}

@@ -1,0 +1,140 @@
+#include "train.h"
+
+#include "checkpoint.h"
+#include "error.h"
+#include "memory.h"
+#include "stop.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The weights to begin with: a path (fresh) or NULL, and the file beside them that a resumed run needs.
+static char *find_weights(const Options *options, char **state) {
+    const char *output = options_text(options, "output"), *init = options_text(options, "init");
+    const bool resumes = options_flag(options, "resume");
+    char *weights = NULL;
+    *state = NULL;
+    if (resumes && !output) fail_usage("--resume: needs --output DIR, the run to go on with");
+    if (resumes && init)
+        fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
+    if (!output) return init ? copy_string(init) : NULL;
+    const int64_t step = checkpoint_latest(output, &weights, state);
+    if (step >= 0 && !resumes) {
+        if (options_text(options, "prompt") || options_text(options, "eval")) { // these write nothing
+            free(weights);
+            free(*state);
+            *state = NULL;
+            return init ? copy_string(init) : NULL;
+        }
+        fail("%s: holds a run at step %lld; go on with --resume or choose another --output", output,
+             (long long)step);
+    }
+    if (resumes && step < 0) warn("%s: no checkpoint to resume, starting a new run", output);
+    return weights ? weights : init ? copy_string(init) : NULL;
+}
+
+// Takes over what a checkpoint says of the model, and of the training where a run is resumed.
+static void adopt_options(Options *options, const ModelType *type, const Safetensors *weights,
+                          const char *state) {
+    checkpoint_check_type(weights, type);
+    options_from_metadata(options, OPTION_MODEL, weights, "drop the option or train a new model");
+    if (!state) return;
+    Safetensors *file = safetensors_open(state);
+    checkpoint_check_type(file, type);
+    const int64_t step = checkpoint_integer(weights, "step", 0, INT64_MAX);
+    if (checkpoint_integer(file, "step", 0, INT64_MAX) != step)
+        fail("%s: is not of step %lld, as %s is", state, (long long)step, weights->file.path);
+    options_from_metadata(options, OPTION_TRAINING, file,
+                          "drop the option, or start a new run from these weights with --init");
+    options_from_metadata(options, OPTION_LENGTH, file, NULL);
+    safetensors_close(file);
+}
+
+static ModelSetup model_setup(const Options *options, const Dataset *dataset, const Safetensors *weights,
+                              bool training) {
+    ModelSetup setup = {.options = options,
+                        .batch = options_integer(options, "batch"),
+                        .length = options_integer(options, "seq-len"),
+                        .positions = options_integer(options, "seq-len"),
+                        .vocabulary = dataset->vocabulary,
+                        .padding_token = dataset->padding,
+                        .training = training};
+    if (!weights) return setup;
+    setup.positions = checkpoint_integer(weights, "n_positions", 1, 1 << 28);
+    setup.vocabulary = checkpoint_integer(weights, "vocab_size", 1, INT32_MAX);
+    if (setup.vocabulary != dataset->vocabulary)
+        fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained on with "
+             "--input",
+             weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
+    if (setup.length > setup.positions && options_given(options, "seq-len"))
+        fail("--seq-len %lld: %s has %lld positions", (long long)setup.length, weights->file.path,
+             (long long)setup.positions);
+    if (setup.length > setup.positions) setup.length = setup.positions;
+    return setup;
+}
+
+// The first of runs/MODEL-1, runs/MODEL-2, ... that is not there.
+static void choose_output(Options *options, const char *model) {
+    if (options_text(options, "output")) return;
+    char *path = NULL;
+    for (int i = 1; !path || file_exists(path); i++) {
+        free(path);
+        path = format_string("runs/%s-%d", model, i);
+    }
+    options_set(options, "output", path, "--output");
+    free(path);
+}
+
+static int evaluate_only(Run *run) {
+    const char *name = options_text(run->options, "eval");
+    const SplitName split = strcmp(name, "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
+    if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
+    Evaluation result;
+    if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return 1;
+    Log *log = log_open(NULL, -1);
+    log_evaluation(log, -1, name, &result, false);
+    log_close(log);
+    return 0;
+}
+
+int train_main(int argc, char **argv, const ModelType *type) {
+    Options *options = trainer_options_create(type);
+    options_parse(options, argc, argv, NULL, NULL);
+    const char *prompt = options_text(options, "prompt"), *eval = options_text(options, "eval");
+    stop_install();
+    char *state;
+    char *path = find_weights(options, &state);
+    if ((prompt || eval) && !path) fail_usage("--%s: needs weights, --init FILE", prompt ? "prompt" : "eval");
+    Safetensors *weights = path ? safetensors_open(path) : NULL;
+    if (weights) adopt_options(options, type, weights, state);
+
+    Run run = {.type = type, .options = options, .dataset = dataset_open(options_text(options, "input"))};
+    run.setup = model_setup(options, run.dataset, weights, !prompt && !eval);
+    if (prompt) run.setup.batch = run.setup.length = 0;
+    run.model = type->create(&run.setup);
+    if (weights) {
+        checkpoint_load_weights(weights, &run);
+        safetensors_close(weights);
+    } else {
+        const ParameterTable *table = type->parameters(run.model);
+        real *values = allocate(table->total, sizeof(real), "parameters");
+        parameter_initialise(table, (uint64_t)options_integer(options, "seed"), values);
+        type->write(run.model, MODEL_VALUES, values);
+        free(values);
+    }
+    int code = 0;
+    if (prompt) {
+        generate(&run, prompt, 0);
+    } else if (eval) {
+        code = evaluate_only(&run);
+    } else {
+        choose_output(options, type->name);
+        code = train_loop(&run);
+    }
+    type->destroy(run.model);
+    dataset_close(run.dataset);
+    options_free(options);
+    free(path);
+    free(state);
+    return code;
+}

@@ -1,0 +1,323 @@
+#include "checkpoint.h"
+#include "error.h"
+#include "memory.h"
+#include "schedule.h"
+#include "stop.h"
+#include "train.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
+
+typedef struct {
+    Run *run;
+    Log *log;
+    Loader *loader;
+    Schedule schedule;
+    const char *directory;
+    int64_t sequences_per_update;
+    int32_t *inputs, *targets; // (B, T)
+    double flops_per_token, peak_flops;
+    double seconds_per_step; // smoothed, for the time that is left
+    Progress progress;
+    int bad_updates; // in a row
+    double best_loss;
+} Loop;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t integer(const Loop *loop, const char *name) {
+    return options_integer(loop->run->options, name);
+}
+
+static double number(const Loop *loop, const char *name) {
+    return options_number(loop->run->options, name);
+}
+
+// ---- planning
+
+static int64_t sequences_per_update(const Run *run) {
+    const int64_t total = options_integer(run->options, "total-batch"), T = run->setup.length;
+    if (total == 0) return run->setup.batch;
+    if (total % (run->setup.batch * T) != 0)
+        fail_usage("--total-batch %lld: must be a multiple of batch * seq-len = %lld * %lld = %lld",
+                   (long long)total, (long long)run->setup.batch, (long long)T,
+                   (long long)(run->setup.batch * T));
+    return total / T;
+}
+
+static int64_t planned_steps(const Loop *loop) {
+    const int64_t steps = integer(loop, "steps");
+    if (steps > 0) return steps;
+    const double sequences = number(loop, "epochs") * (double)loader_sequences(loop->loader);
+    return (int64_t)(sequences / (double)loop->sequences_per_update);
+}
+
+static double epochs_passed(const Loop *loop) {
+    return (double)loop->progress.sequences / (double)loader_sequences(loop->loader);
+}
+
+// Whether a count that grew from `before` to `after` passed a multiple of `every`.
+static bool passed(int64_t before, int64_t after, int64_t every) {
+    return every > 0 && after / every != before / every;
+}
+
+// ---- one update
+
+// Forward and backward over all sequences of the update; the mean loss.
+static double accumulate(Loop *loop) {
+    const Run *run = loop->run;
+    const int64_t B = run->setup.batch, T = run->setup.length;
+    const double scale = 1.0 / (double)(loop->sequences_per_update * T);
+    double loss = 0;
+    for (int64_t row = 0; row < loop->sequences_per_update; row += B) {
+        for (int64_t b = 0; b < B; b++)
+            loader_sequence(loop->loader, loop->progress.sequences + row + b, loop->inputs + b * T,
+                            loop->targets + b * T);
+        const Batch batch = {.batch = B,
+                             .length = T,
+                             .inputs = loop->inputs,
+                             .targets = loop->targets,
+                             .step = (uint64_t)loop->progress.step,
+                             .first_row = row};
+        loss += run->type->train(run->model, &batch, scale);
+    }
+    return loss * scale;
+}
+
+// Applies the gradients, or drops them where they are not finite; ends the program after too many of those.
+static void apply(Loop *loop, double loss, double norm, double rate) {
+    const Run *run = loop->run;
+    if (isfinite(loss) && isfinite(norm)) {
+        const UpdateSettings settings = {.learning_rate = rate,
+                                         .beta1 = 0.9,
+                                         .beta2 = number(loop, "beta2"),
+                                         .epsilon = 1e-8,
+                                         .weight_decay = number(loop, "weight-decay"),
+                                         .gradient_scale = clip_scale(norm, number(loop, "clip")),
+                                         .step = loop->progress.step - loop->progress.skipped + 1};
+        run->type->update(run->model, &settings);
+        loop->bad_updates = 0;
+        return;
+    }
+    run->type->clear_gradients(run->model);
+    loop->progress.skipped++;
+    loop->bad_updates++;
+    log_line(loop->log, "step %lld skipped: loss %g, gradient norm %g", (long long)loop->progress.step + 1,
+             loss, norm);
+    if (loop->bad_updates < MAX_BAD_UPDATES) return;
+    char *weights, *state;
+    const int64_t last = checkpoint_latest(loop->directory, &weights, &state);
+    if (last < 0)
+        fail("%d updates in a row were not finite and no checkpoint was saved; lower --lr", MAX_BAD_UPDATES);
+    fail("%d updates in a row were not finite; the last good checkpoint is %s; lower --lr and start from it "
+         "with --init",
+         MAX_BAD_UPDATES, weights);
+}
+
+static void report_step(Loop *loop, double loss, double norm, double rate, double elapsed) {
+    const double tokens = (double)(loop->sequences_per_update * loop->run->setup.length);
+    const double smoothed =
+        loop->seconds_per_step > 0 ? 0.95 * loop->seconds_per_step + 0.05 * elapsed : elapsed;
+    loop->seconds_per_step = smoothed;
+    const int64_t steps = loop->schedule.steps, step = loop->progress.step;
+    const StepReport report = {.step = step,
+                               .steps = steps,
+                               .epoch = epochs_passed(loop),
+                               .epochs = (double)steps * (double)loop->sequences_per_update /
+                                         (double)loader_sequences(loop->loader),
+                               .loss = loss,
+                               .learning_rate = rate,
+                               .gradient_norm = norm,
+                               .milliseconds = 1e3 * elapsed,
+                               .tokens_per_second = tokens / elapsed,
+                               .peak_fraction = loop->flops_per_token * tokens / elapsed / loop->peak_flops,
+                               .seconds_left = smoothed * (double)(steps - step)};
+    log_step(loop->log, &report, integer(loop, "log-every"));
+}
+
+static void train_step(Loop *loop) {
+    const double start = seconds();
+    const double rate = schedule_rate(&loop->schedule, loop->progress.step);
+    const double loss = accumulate(loop);
+    const double norm = loop->run->type->gradient_norm(loop->run->model);
+    apply(loop, loss, norm, rate);
+    loop->progress.step++;
+    loop->progress.sequences += loop->sequences_per_update;
+    report_step(loop, loss, norm, rate, seconds() - start);
+}
+
+// ---- between updates
+
+static void validate(Loop *loop) {
+    Run *run = loop->run;
+    Evaluation result;
+    if (run->dataset->splits[SPLIT_VAL].tokens == 0) return;
+    if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return;
+    const bool best = result.loss < loop->best_loss;
+    if (best) {
+        loop->best_loss = result.loss;
+        checkpoint_save_best(run, loop->directory, loop->progress.step, result.loss);
+    }
+    log_evaluation(loop->log, loop->progress.step, "val", &result, best);
+}
+
+// What is due after an update: evaluation, sample, checkpoint.
+static void after_step(Loop *loop, const Progress *before) {
+    const Progress *now = &loop->progress;
+    const bool last = now->step == loop->schedule.steps;
+    const int64_t val_every = integer(loop, "val-every"), save_every = integer(loop, "save-every");
+    const bool evaluates =
+        last || (val_every > 0 ? passed(before->step, now->step, val_every)
+                               : passed(before->sequences, now->sequences, loader_sequences(loop->loader)));
+    if (evaluates && !stop_requested()) validate(loop);
+    if (passed(before->step, now->step, integer(loop, "sample-every"))) {
+        log_line(loop->log, "sample at step %lld:", (long long)now->step);
+        generate(loop->run, "", (uint32_t)now->step);
+    }
+    const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
+    if (saves || last || stop_requested())
+        checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
+}
+
+// The test split with the best weights, or the last ones where there was no validation.
+static void test(Loop *loop) {
+    Run *run = loop->run;
+    if (run->dataset->splits[SPLIT_TEST].tokens == 0) return;
+    char *path = checkpoint_best_path(loop->directory);
+    if (file_exists(path)) {
+        Safetensors *file = safetensors_open(path);
+        checkpoint_load_weights(file, run);
+        safetensors_close(file);
+    }
+    Evaluation result;
+    if (evaluate(run, SPLIT_TEST, 0, &result))
+        log_evaluation(loop->log, loop->progress.step, "test", &result, false);
+    free(path);
+}
+
+// ---- start and end
+
+static void resume(Loop *loop) {
+    char *weights, *state;
+    if (checkpoint_latest(loop->directory, &weights, &state) < 0) return;
+    Safetensors *file = safetensors_open(state);
+    checkpoint_load_state(file, loop->run, &loop->progress);
+    safetensors_close(file);
+    char *best = checkpoint_best_path(loop->directory);
+    if (file_exists(best)) {
+        file = safetensors_open(best);
+        loop->best_loss = checkpoint_number(file, "val_loss");
+        safetensors_close(file);
+    }
+    free(best);
+    free(weights);
+    free(state);
+}
+
+static Loop loop_create(Run *run) {
+    const Options *o = run->options;
+    Loop loop = {.run = run, .directory = options_text(o, "output"), .best_loss = INFINITY};
+    loop.sequences_per_update = sequences_per_update(run);
+    loop.loader = loader_create(&run->dataset->splits[SPLIT_TRAIN], run->setup.length,
+                                (uint64_t)options_integer(o, "seed"));
+    loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, "schedule")),
+                               .peak = options_number(o, "lr"),
+                               .final_fraction = options_number(o, "final-lr"),
+                               .warmup = options_integer(o, "warmup"),
+                               .steps = planned_steps(&loop)};
+    if (loop.schedule.steps < 1)
+        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
+             "or --batch",
+             run->dataset->name, (long long)loader_sequences(loop.loader), (long long)run->setup.length,
+             (long long)loop.sequences_per_update);
+    const size_t batch = (size_t)(run->setup.batch * run->setup.length);
+    loop.inputs = allocate(batch, sizeof(int32_t), "batch");
+    loop.targets = allocate(batch, sizeof(int32_t), "batch");
+    return loop;
+}
+
+static void loop_free(Loop *loop) {
+    log_close(loop->log);
+    loader_free(loop->loader);
+    free(loop->inputs);
+    free(loop->targets);
+}
+
+// What will be trained, on what: to the terminal, and with all options to the log.
+static void introduce(Loop *loop) {
+    Run *run = loop->run;
+    DeviceInfo device;
+    run->type->device(run->model, &device);
+    loop->peak_flops = device.peak_flops;
+    loop->flops_per_token = run->type->flops_per_token(run->model, run->setup.length);
+    const size_t parameters = run->type->parameters(run->model)->parameters;
+    const Split *splits = run->dataset->splits;
+
+    Metadata *rows = NULL;
+    int count = 0;
+    metadata_add(&rows, &count, "model", format_string("%s, %zu parameters", run->type->name, parameters));
+    run->type->describe(run->model, &rows, &count);
+    metadata_add(&rows, &count, "data",
+                 format_string("%s: %lld train, %lld val, %lld test tokens, vocabulary %d",
+                               run->dataset->name, (long long)splits[SPLIT_TRAIN].tokens,
+                               (long long)splits[SPLIT_VAL].tokens, (long long)splits[SPLIT_TEST].tokens,
+                               run->dataset->vocabulary));
+    metadata_add(&rows, &count, "plan",
+                 format_string("%lld steps of %lld x %lld tokens", (long long)loop->schedule.steps,
+                               (long long)loop->sequences_per_update, (long long)run->setup.length));
+    metadata_add(&rows, &count, "processor",
+                 format_string("%s, %d threads", device.processor, device.threads));
+    metadata_add(&rows, &count, "products",
+                 format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
+                               device.peak_flops * 1e-9));
+    metadata_add(&rows, &count, "output", copy_string(loop->directory));
+    log_table(run->type->name, rows, count);
+
+    JsonWriter *w = log_begin(loop->log);
+    json_key(w, "event");
+    json_write_string(w, loop->progress.step > 0 ? "resume" : "start");
+    json_key(w, "version");
+    json_write_string(w, VERSION);
+    for (int i = 0; i < count; i++) {
+        json_key(w, rows[i].key);
+        json_write_string(w, rows[i].value);
+    }
+    json_key(w, "options");
+    json_begin(w, '{');
+    options_to_json(run->options, w);
+    json_end(w, '}');
+    log_end(loop->log);
+    metadata_free(rows, count);
+}
+
+int train_loop(Run *run) {
+    Loop loop = loop_create(run);
+    directory_create(loop.directory);
+    if (options_flag(run->options, "resume")) resume(&loop);
+    loop.log = log_open(loop.directory, loop.progress.step);
+    introduce(&loop);
+    if (loop.progress.step > 0) log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
+    if (loop.progress.step >= loop.schedule.steps)
+        log_line(loop.log, "all %lld steps are done; raise --steps or --epochs to train on",
+                 (long long)loop.schedule.steps);
+
+    while (loop.progress.step < loop.schedule.steps && !stop_requested()) {
+        const Progress before = loop.progress;
+        train_step(&loop);
+        after_step(&loop, &before);
+    }
+    const int signal = stop_requested();
+    if (signal == 0) test(&loop);
+    if (signal != 0)
+        log_line(loop.log, "stopped after step %lld; go on with: -o %s -y", (long long)loop.progress.step,
+                 loop.directory);
+    loop_free(&loop);
+    return signal ? 128 + signal : 0;
+}

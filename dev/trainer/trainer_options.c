@@ -1,0 +1,79 @@
+#include "train.h"
+
+#define DATA "Data and files"
+#define LENGTH "Training"
+#define REPORT "Reports"
+#define SAMPLE "Generation"
+
+static const Option rows[] = {
+    {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
+     "shards and tokenizer; without: the embedded corpus"},
+    {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
+     "log and checkpoints; without: a new one in runs/"},
+    {'y', "resume", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, DATA,
+     "go on where -o DIR stopped"},
+    {'e', "init", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, DATA, "start from these weights"},
+    {'n', "save-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, DATA,
+     "steps between checkpoints; 0: each evaluation"},
+    {0, "keep", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1e9, NULL, NULL, DATA,
+     "checkpoints kept beside the best"},
+
+    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 1 << 20, NULL, NULL, LENGTH,
+     "sequences worked on at a time"},
+    {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL, LENGTH,
+     "tokens in a sequence"},
+    {'d', "total-batch", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e12, NULL, NULL, LENGTH,
+     "tokens an update; 0: batch * seq-len"},
+    {'E', "epochs", OPTION_NUMBER, OPTION_LENGTH, "N", "25", 0, 1e9, NULL, NULL, LENGTH,
+     "passes over the data"},
+    {'x', "steps", OPTION_INTEGER, OPTION_LENGTH, "N", "0", 0, 1e15, NULL, NULL, LENGTH,
+     "updates instead of epochs; 0: by epochs"},
+    {'l', "lr", OPTION_NUMBER, OPTION_TRAINING, "X", "5e-4", 0, 1e3, NULL, NULL, LENGTH,
+     "peak learning rate"},
+    {'k', "schedule", OPTION_CHOICE, OPTION_TRAINING, "NAME", "linear", 0, 0, "linear|cosine|constant|wsd",
+     NULL, LENGTH, "of the rate"},
+    {'u', "warmup", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e15, NULL, NULL, LENGTH,
+     "steps of rising rate"},
+    {'q', "final-lr", OPTION_NUMBER, OPTION_TRAINING, "X", "0", 0, 1, NULL, NULL, LENGTH,
+     "last learning rate, a fraction of the peak"},
+    {'c', "weight-decay", OPTION_NUMBER, OPTION_TRAINING, "X", "0.01", 0, 10, NULL, NULL, LENGTH,
+     "of matrices, not of norms and biases"},
+    {0, "beta2", OPTION_NUMBER, OPTION_TRAINING, "X", "0.999", 0, 0.999999, NULL, NULL, LENGTH,
+     "AdamW's second-moment decay"},
+    {0, "clip", OPTION_NUMBER, OPTION_TRAINING, "X", "1", 0, 1e9, NULL, NULL, LENGTH,
+     "largest gradient norm; 0: any"},
+    {'p', "precision", OPTION_CHOICE, OPTION_TRAINING, "NAME", "auto", 0, 0, "auto|fp32|bf16", NULL, LENGTH,
+     "of matrix products"},
+    {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "42", 0, 9007199254740991.0, NULL, NULL, LENGTH,
+     "of weights, order and dropout"},
+
+    {'v', "val-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, REPORT,
+     "steps between evaluations; 0: each epoch"},
+    {'m', "val-batches", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, REPORT,
+     "batches an evaluation takes; 0: all"},
+    {0, "log-every", OPTION_INTEGER, OPTION_RUN, "N", "10", 1, 1e15, NULL, NULL, REPORT,
+     "steps between lines where there is no terminal"},
+    {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
+     "only evaluate the weights of -e"},
+
+    {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, SAMPLE,
+     "only continue TEXT with -e's weights"},
+    {'s', "sample-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, SAMPLE,
+     "steps between samples; 0: none"},
+    {'g', "sample-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100", 1, 1e9, NULL, NULL, SAMPLE,
+     "tokens of a sample"},
+    {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "0.8", 0, 100, NULL, NULL, SAMPLE,
+     "0: the most probable token"},
+    {0, "top-k", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e9, NULL, NULL, SAMPLE,
+     "choose among the N most probable; 0: all"},
+    {0, "top-p", OPTION_NUMBER, OPTION_RUN, "X", "0.95", 1e-6, 1, NULL, NULL, SAMPLE,
+     "choose among the most probable X of the mass"},
+};
+
+Options *trainer_options_create(const ModelType *type) {
+    Options *options = options_create(
+        type->program, "trains a language model on tokenized text, and evaluates or samples it");
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+    options_add(options, type->options, type->option_count);
+    return options;
+}
