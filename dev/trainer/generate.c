@@ -22,17 +22,23 @@ static int32_t *prompt_tokens(const Run *run, const char *prompt, size_t *count)
     return tokens;
 }
 
-// Prints what the text of the tokens has grown by, except an unfinished UTF-8 character at its end.
-static void print_growth(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *printed,
+// What is on the terminal: the text of tokens before `printed`. It is decoded from `context` on, where the
+// last piece printed begins, so that a long text costs no more a token than a short one.
+typedef struct {
+    size_t context, printed;
+} Printer;
+
+// Prints what the text has grown by, once its last character is complete.
+static void print_growth(Printer *p, const Tokenizer *tokenizer, const int32_t *tokens, size_t count,
                          bool last) {
-    size_t size;
-    char *text = tokenizer_decode(tokenizer, tokens, count, &size);
-    size_t end = size;
-    while (!last && end > *printed && end + 4 > size && (unsigned char)text[end - 1] >= 0x80) end--;
-    if (end > *printed) fwrite(text + *printed, 1, end - *printed, stdout);
-    if (end > *printed) *printed = end;
+    if (count == p->printed || (!last && tokenizer_is_partial(tokenizer, tokens[count - 1]))) return;
+    size_t before, after;
+    free(tokenizer_decode(tokenizer, tokens + p->context, p->printed - p->context, &before));
+    char *text = tokenizer_decode(tokenizer, tokens + p->context, count - p->context, &after);
+    if (after > before) fwrite(text + before, 1, after - before, stdout);
     fflush(stdout);
     free(text);
+    *p = (Printer){p->printed, count};
 }
 
 void generate(const Run *run, const char *prompt, uint32_t number) {
@@ -53,7 +59,7 @@ void generate(const Run *run, const char *prompt, uint32_t number) {
     Random random = random_stream((uint64_t)options_integer(o, "seed"), RANDOM_SAMPLE, number, 0);
     real *logits = allocate((size_t)run->setup.vocabulary, sizeof(real), "logits");
     void *decoder = run->type->decoder_create(run->model, 1);
-    size_t printed = 0;
+    Printer printer = {0};
     for (size_t i = 0; i < total && !stop_requested(); i++) {
         if (i >= count) tokens[i] = sampler_draw(&settings, logits, run->setup.vocabulary, &random);
         if (i + 1 < total) run->type->decode(decoder, &tokens[i], logits);

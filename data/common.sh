@@ -1,0 +1,46 @@
+# shellcheck shell=sh
+# What the recipes of this directory share. They source it from the project's root.
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# Checks that ./tokenize and what the tokenizer $TOKENIZER needs are there, before anything is downloaded.
+check_tokenizer() {
+    [ -x ./tokenize ] || die "there is no ./tokenize: make tokenize"
+    case $TOKENIZER in
+    byte | word) ;;
+    spm)
+        command -v spm_encode >/dev/null ||
+            die "spm_encode is not installed: install SentencePiece's programs (Debian and Ubuntu: apt install" \
+                "sentencepiece), or say TOKENIZER=byte or TOKENIZER=word"
+        ;;
+    *) die "TOKENIZER=$TOKENIZER: expected spm, byte or word" ;;
+    esac
+}
+
+# The name that git gives a file's content.
+blob_id() {
+    { printf 'blob %d\0' "$(wc -c <"$1")" && cat "$1"; } | sha1sum | cut -d ' ' -f 1
+}
+
+# download URL FILE ID: FILE with the content of that git blob; nothing is done where it has it already.
+download() {
+    if [ -f "$2" ] && [ "$(blob_id "$2")" = "$3" ]; then return; fi
+    echo "downloading $1"
+    mkdir -p "$(dirname "$2")"
+    if command -v curl >/dev/null; then
+        curl --fail --location --silent --show-error --retry 3 --output "$2.tmp" "$1" || die "cannot download $1"
+    elif command -v wget >/dev/null; then
+        wget --quiet --output-document="$2.tmp" "$1" || die "cannot download $1"
+    else
+        die "curl or wget is needed to download $1"
+    fi
+    found=$(blob_id "$2.tmp")
+    if [ "$found" != "$3" ]; then
+        rm -f "$2.tmp"
+        die "$1: found git blob $found, expected $3"
+    fi
+    mv "$2.tmp" "$2"
+}

@@ -1,0 +1,25 @@
+#!/bin/sh
+# WikiText-2 (Merity et al. 2017): 2 million words of Wikipedia articles, rare words replaced by <unk>.
+#
+#   make data/wikitext2
+#   TOKENIZER=word make data/wikitext2              spm (default), byte or word
+#   SPM_MODEL=t5.model make data/wikitext2          an existing SentencePiece model
+#   WIKITEXT2_DIR=DIR make data/wikitext2           train.txt, valid.txt and test.txt are there
+#
+# Without WIKITEXT2_DIR the texts come from ../shared/data/wikitext-2, else from the network.
+set -eu
+cd "$(dirname "$0")/.."
+. data/common.sh
+TOKENIZER=${TOKENIZER:-spm}
+check_tokenizer
+
+url=https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2
+text=${WIKITEXT2_DIR:-../shared/data/wikitext-2}
+if [ -z "${WIKITEXT2_DIR:-}" ] && [ ! -d "$text" ]; then
+    text=data/download/wikitext2
+    download $url/train.txt $text/train.txt 2d84b35af79e411d73ea7cae83c73964c6ac83b4
+    download $url/valid.txt $text/valid.txt eec944eb2d9e46061cd34a6913528797db6842fc
+    download $url/test.txt $text/test.txt 6f3fc88e4cd88456ea892971f9f12243e8428624
+fi
+./tokenize --output data/wikitext2 --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} \
+    --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"

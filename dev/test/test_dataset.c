@@ -1,0 +1,402 @@
+#include "bytes.h"
+#include "corpus.h"
+#include "dataset.h"
+#include "memory.h"
+#include "test.h"
+#include <stdlib.h>
+#include <string.h>
+
+// ---- shards made by hand ---------------------------------------------------------------------------
+
+// A shard of the numbers first, first + 1, ...
+static void make_shard(const char *name, int32_t magic, int32_t version, int32_t first, int32_t count) {
+    Bytes file = {0};
+    int32_t header[256] = {magic, version, count};
+    bytes_append(&file, header, sizeof(header));
+    for (int32_t i = 0; i < count; i++) {
+        const uint32_t token = (uint32_t)(first + i);
+        const uint16_t narrow = (uint16_t)token;
+        bytes_append(&file, version == 1 ? (const void *)&narrow : &token, version == 1 ? 2 : 4);
+    }
+    test_file(name, file.data, file.size);
+    bytes_free(&file);
+}
+
+static void make_text(const char *name, const char *text) {
+    test_file(name, text, strlen(text));
+}
+
+static void open_and_close(void *unused) {
+    (void)unused;
+    dataset_close(dataset_open(test_directory()));
+}
+
+#define CHECK_REFUSED(message) CHECK_FAILS(open_and_close, NULL, 1, message)
+
+static void test_shards(void) {
+    make_shard("train_000001.bin", 20240520, 7, 107, 5);
+    make_shard("train_000000.bin", 20240520, 1, 100, 7);
+    make_shard("train_000002.bin", 20240801, 7, 112, 1);
+    make_shard("val_000000.bin", 20240520, 1, 7, 3);
+    make_shard("train_000003.bin.tmp", 1, 1, 1, 1);
+    make_text("notes.txt", "no shard");
+    Dataset *dataset = dataset_open(test_directory());
+    const Split *train = &dataset->splits[SPLIT_TRAIN];
+    CHECK_TEXT(dataset->name, test_directory());
+    CHECK_TEXT(train->name, "train");
+    CHECK(train->shard_count == 3 && train->tokens == 13);
+    CHECK(train->words == 0 && train->lines == 0 && train->bytes == 0);
+    for (int i = 0; i < 13; i++) CHECK(split_token(train, i) == 100 + i);
+    CHECK(dataset->splits[SPLIT_VAL].tokens == 3 && dataset->splits[SPLIT_TEST].tokens == 0);
+    CHECK(dataset->vocabulary == 50257 && dataset->end == 50256 && dataset->padding == -1);
+    CHECK(dataset->tokenizer == NULL);
+    dataset_close(dataset);
+}
+
+static void test_llmc_names(void) {
+    CHECK(dataset_split_of("train_000000.bin") == SPLIT_TRAIN);
+    CHECK(dataset_split_of("tiny_shakespeare_val.bin") == SPLIT_VAL);
+    CHECK(dataset_split_of("edu_fineweb_train_000001.bin") == SPLIT_TRAIN);
+    CHECK(dataset_split_of("test.bin") == SPLIT_TEST);
+    CHECK(dataset_split_of("train_test_000000.bin") == SPLIT_TEST);
+    const char *const others[] = {"training_0.bin", "train_0.txt",         ".bin", "bin", "",
+                                  "constrain.bin",  "train_000000.bin.tmp"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) CHECK(dataset_split_of(others[i]) == -1);
+}
+
+static void test_llama3(void) {
+    make_shard("tiny_shakespeare_train.bin", 20240801, 7, 128250, 6);
+    Dataset *dataset = dataset_open(test_directory());
+    CHECK(dataset->vocabulary == 128256 && dataset->end == 128000);
+    CHECK(split_token(&dataset->splits[SPLIT_TRAIN], 5) == 128255);
+    dataset_close(dataset);
+}
+
+static void test_hostile_shards(void) {
+    CHECK_REFUSED("has no train_*.bin");
+    make_shard("train_000000.bin", 20240521, 1, 0, 4);
+    CHECK_REFUSED("train_000000.bin: is no shard of tokens: found magic 20240521");
+    make_shard("train_000000.bin", 20240520, 2, 0, 4);
+    CHECK_REFUSED("found version 2, expected 1 (uint16) or 7 (uint32)");
+    make_shard("train_000000.bin", 20240520, 1, 0, 0);
+    CHECK_REFUSED("says 0 tokens, expected at least 1");
+    make_shard("train_000000.bin", 20240520, 1, 50255, 3);
+    CHECK_REFUSED("token number 2 is 50257, expected less than the vocabulary's 50257");
+    make_shard("train_000000.bin", 20240520, 7, -1, 1);
+    CHECK_REFUSED("token number 0 is 4294967295");
+    make_shard("train_000000.bin", 20240520, 1, 0, 8);
+    make_shard("test_000000.bin", 20240520, 7, 50257, 100);
+    CHECK_REFUSED("test_000000.bin: token number 0 is 50257");
+
+    int32_t header[257] = {20240520, 1, 3};
+    test_file("test_000000.bin", header, sizeof(header));
+    CHECK_REFUSED("has 1028 bytes, expected 1030 for 3 tokens");
+    header[2] = 1;
+    test_file("test_000000.bin", header, sizeof(header));
+    CHECK_REFUSED("has 1028 bytes, expected 1026 for 1 tokens");
+    header[1] = 7;
+    header[2] = INT32_MAX;
+    test_file("test_000000.bin", header, sizeof(header));
+    CHECK_REFUSED("expected 8589935612 for 2147483647 tokens");
+    header[2] = -1;
+    test_file("test_000000.bin", header, sizeof(header));
+    CHECK_REFUSED("says -1 tokens");
+    test_file("test_000000.bin", header, 1023);
+    CHECK_REFUSED("has 1023 bytes, expected a header of 1024");
+    test_file("test_000000.bin", header, 0);
+    CHECK_REFUSED("has 0 bytes");
+}
+
+static void open_nowhere(void *unused) {
+    (void)unused;
+    dataset_open("no/such/directory");
+}
+
+// Every length around a vector's, and the largest token at every place.
+static void test_token_check(void) {
+    for (int32_t count = 1; count < 80; count++) {
+        Bytes tokens = {0};
+        for (int32_t i = 0; i < count; i++) bytes_append(&tokens, &(uint16_t){9}, 2);
+        const Shard shard = {.tokens = tokens.data, .width = 2, .count = count};
+        shard_check(&shard, 10);
+        bytes_free(&tokens);
+    }
+    for (int32_t place = 0; place < 40; place++) {
+        Bytes file = {0};
+        int32_t header[256] = {20240520, 1, 40};
+        uint16_t tokens[40] = {0};
+        tokens[place] = UINT16_MAX;
+        bytes_append(&file, header, sizeof(header));
+        bytes_append(&file, tokens, sizeof(tokens));
+        test_file("train_000000.bin", file.data, file.size);
+        bytes_free(&file);
+        char message[64];
+        snprintf(message, sizeof(message), "token number %d is 65535", place);
+        CHECK_REFUSED(message);
+    }
+}
+
+// ---- meta.json -------------------------------------------------------------------------------------
+
+static void test_meta(void) {
+    make_shard("train_000000.bin", 20240520, 1, 0, 4);
+    make_shard("test_000000.bin", 20240520, 1, 1, 2);
+    make_text("tokenizer.vocab", "the\n<eos>\ncat\n<unk>\n");
+    make_text("meta.json",
+              "{\"tokenizer\": \"word\", \"vocab_size\": 4, \"pad\": -1, \"end\": 1, \"splits\": {\"train\": "
+              "{\"tokens\": 4, \"words\": 5, \"lines\": 6, \"bytes\": 7}, \"test\": {}}}");
+    Dataset *dataset = dataset_open(test_directory());
+    const Split *train = &dataset->splits[SPLIT_TRAIN];
+    CHECK(dataset->vocabulary == 4 && dataset->padding == -1 && dataset->end == 1);
+    CHECK(train->words == 5 && train->lines == 6 && train->bytes == 7);
+    CHECK(dataset->splits[SPLIT_TEST].words == 0);
+    int32_t tokens[4];
+    size_t size;
+    for (int i = 0; i < 4; i++) tokens[i] = split_token(train, i);
+    char *text = tokenizer_decode(dataset->tokenizer, tokens, 4, &size);
+    CHECK_TEXT(text, "the\ncat <unk>");
+    free(text);
+    dataset_close(dataset);
+
+    make_text("meta.json", "{\"tokenizer\": \"none\", \"vocab_size\": 4, \"pad\": 0, \"end\": -1}");
+    dataset = dataset_open(test_directory());
+    CHECK(dataset->tokenizer == NULL && dataset->padding == 0 && dataset->end == -1);
+    dataset_close(dataset);
+}
+
+static void test_hostile_meta(void) {
+    const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"", "meta.json"},
+        {"[]", "meta.json: is not a JSON object"},
+        {"{\"unfinished\": true}", "meta.json: a run of tokenize did not finish"},
+        {"{}", "tokenizer"},
+        {"{\"tokenizer\": 3}", "tokenizer"},
+        {"{\"tokenizer\": \"bpe\"}", "meta.json: unknown tokenizer \"bpe\""},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 0}", "vocab_size"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 256}", "pad"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0}", "end"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 257, \"pad\": 0, \"end\": 0}", "\"vocab_size\" is 257"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": 3}",
+         "\"splits\" is not an object"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
+         "[]}}",
+         "\"train\" is not an object"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
+         "{\"tokens\": 3}}}",
+         "\"train\" has 3 tokens, but its shards hold 4"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
+         "{\"words\": -1}}}",
+         "words"},
+        {"{\"tokenizer\": \"none\", \"vocab_size\": 3, \"pad\": 0, \"end\": 0}", "token number 3 is 3"},
+        {"{\"tokenizer\": \"word\", \"vocab_size\": 4, \"pad\": 0, \"end\": 0}", "tokenizer.vocab"},
+        {"{\"tokenizer\": \"spm\", \"vocab_size\": 4, \"pad\": 0, \"end\": 0}", "tokenizer.model"},
+    };
+    make_shard("train_000000.bin", 20240520, 1, 0, 4);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        make_text("meta.json", cases[i].text);
+        CHECK_REFUSED(cases[i].message);
+    }
+    CHECK_FAILS(open_nowhere, NULL, 1, "no/such/directory: cannot read the directory");
+}
+
+// ---- the embedded corpus ---------------------------------------------------------------------------
+
+static void test_embedded(void) {
+    Dataset *dataset = dataset_open(NULL);
+    const Text text = corpus_text();
+    CHECK_TEXT(dataset->name, "embedded");
+    CHECK(dataset->vocabulary == 256 && dataset->padding == -1 && dataset->end == '\n');
+    size_t at = 0;
+    bool same = true;
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        const Split *split = &dataset->splits[s];
+        CHECK(split->tokens == split->bytes && split->words > split->lines && split->lines > 0);
+        for (int64_t i = 0; i < split->tokens && at < text.size; i++)
+            same = same && split_token(split, i) == (unsigned char)text.data[at++];
+        CHECK(split_token(split, split->tokens - 1) == '\n');
+    }
+    CHECK(same && at == text.size);
+    CHECK_CLOSE((double)dataset->splits[SPLIT_TRAIN].tokens / (double)text.size, 0.9, 0.03);
+    CHECK_CLOSE((double)dataset->splits[SPLIT_TEST].tokens / (double)text.size, 0.05, 0.03);
+    dataset_close(dataset);
+}
+
+// ---- training order --------------------------------------------------------------------------------
+
+enum { LENGTH = 4, SEQUENCES = 2 + 0 + 5 }; // of the shards of 9, 4 and 23 tokens
+
+static Dataset *three_shards(void) {
+    make_shard("train_000000.bin", 20240520, 1, 0, 9);
+    make_shard("train_000001.bin", 20240520, 1, 1000, 4);
+    make_shard("train_000002.bin", 20240520, 7, 2000, 23);
+    return dataset_open(test_directory());
+}
+
+static void test_loader(void) {
+    Dataset *dataset = three_shards();
+    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7);
+    CHECK(loader_sequences(loader) == SEQUENCES);
+    const int32_t starts[SEQUENCES] = {0, 4, 2000, 2004, 2008, 2012, 2016};
+    int32_t order[5][SEQUENCES];
+    for (int epoch = 0; epoch < 5; epoch++) {
+        int seen[SEQUENCES] = {0};
+        for (int n = 0; n < SEQUENCES; n++) {
+            int32_t inputs[LENGTH], targets[LENGTH];
+            loader_sequence(loader, epoch * SEQUENCES + n, inputs, targets);
+            for (int i = 0; i < LENGTH; i++) CHECK(inputs[i] == inputs[0] + i && targets[i] == inputs[i] + 1);
+            for (int j = 0; j < SEQUENCES; j++) seen[j] += starts[j] == inputs[0];
+            order[epoch][n] = inputs[0];
+        }
+        for (int j = 0; j < SEQUENCES; j++) CHECK(seen[j] == 1);
+    }
+    CHECK(memcmp(order[0], order[1], sizeof(order[0])) != 0);
+    CHECK(memcmp(order[1], order[2], sizeof(order[0])) != 0);
+
+    // A loader that starts in the middle goes on in the same order; another seed has another.
+    Loader *resumed = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7);
+    Loader *other = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 8);
+    int differing = 0;
+    for (int n = 3; n < 5 * SEQUENCES; n++) {
+        int32_t inputs[LENGTH], targets[LENGTH];
+        loader_sequence(resumed, n, inputs, targets);
+        CHECK(inputs[0] == order[n / SEQUENCES][n % SEQUENCES]);
+        loader_sequence(other, n, inputs, targets);
+        differing += inputs[0] != order[n / SEQUENCES][n % SEQUENCES];
+    }
+    CHECK(differing > 2 * SEQUENCES);
+    loader_free(loader);
+    loader_free(resumed);
+    loader_free(other);
+    dataset_close(dataset);
+}
+
+// Each of the 24 orders of four sequences is about as frequent as the others: chi squared with 23 degrees of
+// freedom stays below its 99.9% quantile.
+static void test_shuffle_uniform(void) {
+    enum { EPOCHS = 24000 };
+    make_shard("train_000000.bin", 20240520, 1, 0, 5);
+    Dataset *dataset = dataset_open(test_directory());
+    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], 1, 3);
+    int counts[256] = {0};
+    for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        int code = 0;
+        for (int64_t n = 0; n < 4; n++) {
+            int32_t input, target;
+            loader_sequence(loader, 4 * epoch + n, &input, &target);
+            code = code * 4 + input;
+        }
+        counts[code]++;
+    }
+    double chi = 0;
+    int orders = 0;
+    for (int i = 0; i < 256; i++) {
+        const double difference = counts[i] - EPOCHS / 24.0;
+        if (counts[i] > 0) chi += difference * difference / (EPOCHS / 24.0);
+        orders += counts[i] > 0;
+    }
+    CHECK(orders == 24);
+    CHECK(chi < 49.7);
+    loader_free(loader);
+    dataset_close(dataset);
+}
+
+static void load_too_long(void *dataset) {
+    loader_create(&((Dataset *)dataset)->splits[SPLIT_TRAIN], 23, 7);
+}
+
+static void test_too_short(void) {
+    Dataset *dataset = three_shards();
+    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], 22, 7);
+    CHECK(loader_sequences(loader) == 1);
+    loader_free(loader);
+    CHECK_FAILS(load_too_long, dataset, 1, "the train split has no sequence of 23 tokens");
+    dataset_close(dataset);
+}
+
+// ---- evaluation order ------------------------------------------------------------------------------
+
+static void check_blocks(const Split *split, int64_t length, int32_t end) {
+    int32_t *inputs = allocate((size_t)length, sizeof(int32_t), "inputs");
+    int32_t *targets = allocate((size_t)length, sizeof(int32_t), "targets");
+    int64_t at = 0, got = length;
+    for (int64_t j = 0; got == length; j++) {
+        got = split_block(split, length, j, end, inputs, targets);
+        CHECK(got == (split->tokens - at < length ? split->tokens - at : length));
+        for (int64_t i = 0; i < length; i++) {
+            const bool counted = i < got && (at + i > 0 || end >= 0);
+            CHECK(targets[i] == (counted ? split_token(split, at + i) : -1));
+            if (i < got && at + i > 0) CHECK(inputs[i] == split_token(split, at + i - 1));
+            if (i < got && at + i == 0 && end >= 0) CHECK(inputs[i] == end);
+            CHECK(inputs[i] >= 0);
+        }
+        at += got;
+    }
+    CHECK(at == split->tokens);
+    CHECK(split_block(split, length, INT64_MAX, end, inputs, targets) == 0);
+    free(inputs);
+    free(targets);
+}
+
+static void test_blocks(void) {
+    Dataset *dataset = three_shards();
+    const Split *split = &dataset->splits[SPLIT_TRAIN];
+    const int64_t lengths[] = {1, 2, 3, 4, 5, 9, 12, 35, 36, 37, 100};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        check_blocks(split, lengths[i], 77);
+        check_blocks(split, lengths[i], -1);
+    }
+    int32_t inputs[2], targets[2];
+    CHECK(split_block(&dataset->splits[SPLIT_VAL], 2, 0, 77, inputs, targets) == 0);
+    CHECK(inputs[0] == 0 && inputs[1] == 0 && targets[0] == -1 && targets[1] == -1);
+    dataset_close(dataset);
+}
+
+// ---- writing ---------------------------------------------------------------------------------------
+
+static void check_writer(int32_t vocabulary, int width) {
+    const int32_t tokens[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, vocabulary - 1};
+    char *meta =
+        format_string("{\"tokenizer\": \"none\", \"vocab_size\": %d, \"pad\": -1, \"end\": -1}", vocabulary);
+    make_text("meta.json", meta);
+    free(meta);
+    ShardWriter *writer = shard_writer_open(test_directory(), "train", vocabulary, 4);
+    shard_writer_add(writer, tokens, 3);
+    shard_writer_add(writer, tokens + 3, 0);
+    shard_writer_add(writer, tokens + 3, 7);
+    CHECK(shard_writer_close(writer) == 3);
+    Dataset *dataset = dataset_open(test_directory());
+    const Split *train = &dataset->splits[SPLIT_TRAIN];
+    CHECK(train->shard_count == 3 && train->shards[0].count == 4 && train->shards[2].count == 2);
+    CHECK(train->shards[0].width == width);
+    for (int i = 0; i < 10; i++) CHECK(split_token(train, i) == tokens[i]);
+    dataset_close(dataset);
+}
+
+static void test_writer(void) {
+    check_writer(65536, 2);
+    check_writer(65537, 4);
+    check_writer(1000000, 4);
+    ShardWriter *writer = shard_writer_open(test_directory(), "val", 10, 4);
+    CHECK(shard_writer_close(writer) == 0);
+}
+
+int main(int argc, char **argv) {
+    const TestCase cases[] = {
+        {"shards", test_shards},
+        {"names of llm.c's shards", test_llmc_names},
+        {"Llama 3 shards", test_llama3},
+        {"hostile shards", test_hostile_shards},
+        {"every token is checked", test_token_check},
+        {"meta.json", test_meta},
+        {"hostile meta.json", test_hostile_meta},
+        {"embedded corpus", test_embedded},
+        {"training order", test_loader},
+        {"shuffling is uniform", test_shuffle_uniform},
+        {"split too short", test_too_short},
+        {"evaluation order", test_blocks},
+        {"writing shards", test_writer},
+    };
+    return test_main(argc, argv, "dataset", cases, sizeof(cases) / sizeof(*cases));
+}

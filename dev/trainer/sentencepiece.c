@@ -1,0 +1,382 @@
+#include "sentencepiece.h"
+#include "bytes.h"
+#include "error.h"
+#include "file.h"
+#include "memory.h"
+#include "process.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SPACE "\xe2\x96\x81"       // U+2581, what SentencePiece writes for a space
+#define REPLACEMENT "\xef\xbf\xbd" // U+FFFD, what it decodes a byte to that is no UTF-8
+#define DEFAULT_UNKNOWN " \xe2\x81\x87 "
+
+// SentencePiece.Type in sentencepiece_model.proto.
+enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
+
+typedef struct {
+    Text text; // in the mapped file
+    uint8_t kind;
+    char byte; // PIECE_BYTE
+} Piece;
+
+struct Sentencepiece {
+    FileMap file;
+    Piece *pieces;
+    int32_t count, end, padding;
+    Text end_name, padding_name, unknown_surface;
+    bool dummy_prefix, remove_extra_spaces; // how a line's leading space came about
+};
+
+// ---- the model file: a protocol buffer (https://protobuf.dev/programming-guides/encoding) ----------
+
+typedef struct {
+    Text text; // of the message
+    size_t at;
+    const char *path;
+} Message;
+
+typedef struct {
+    uint64_t number; // which field
+    uint64_t value;  // of a varint
+    Text bytes;      // of a string or message
+} Field;
+
+static _Noreturn void broken(const Message *message) {
+    fail("%s: is not a SentencePiece model", message->path);
+}
+
+static uint64_t read_varint(Message *message) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        if (message->at >= message->text.size) broken(message);
+        const unsigned char byte = (unsigned char)message->text.data[message->at++];
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) return value;
+    }
+    broken(message);
+}
+
+static Text read_bytes(Message *message, uint64_t size) {
+    if (size > message->text.size - message->at) broken(message);
+    const Text bytes = {message->text.data + message->at, (size_t)size};
+    message->at += (size_t)size;
+    return bytes;
+}
+
+// The next field of a message; false at its end.
+static bool read_field(Message *message, Field *field) {
+    if (message->at == message->text.size) return false;
+    const uint64_t tag = read_varint(message);
+    *field = (Field){.number = tag >> 3};
+    switch (tag & 7) {
+    case 0:
+        field->value = read_varint(message);
+        break;
+    case 1:
+        field->bytes = read_bytes(message, 8);
+        break;
+    case 2:
+        field->bytes = read_bytes(message, read_varint(message));
+        break;
+    case 5:
+        field->bytes = read_bytes(message, 4);
+        break;
+    default:
+        broken(message);
+    }
+    return true;
+}
+
+// "<0x0A>" -> 10.
+static char piece_byte(const Message *message, Text name) {
+    char digits[3] = {0};
+    if (name.size != 6 || memcmp(name.data, "<0x", 3) != 0 || name.data[5] != '>') broken(message);
+    memcpy(digits, name.data + 3, 2);
+    if (strspn(digits, "0123456789ABCDEF") != 2) broken(message);
+    return (char)strtol(digits, NULL, 16);
+}
+
+static Piece read_piece(Message message) {
+    Piece piece = {.kind = PIECE_NORMAL};
+    for (Field field; read_field(&message, &field);) {
+        if (field.number == 1) piece.text = field.bytes;
+        if (field.number == 3) {
+            if (field.value < PIECE_NORMAL || field.value > PIECE_BYTE) broken(&message);
+            piece.kind = (uint8_t)field.value;
+        }
+    }
+    if (piece.text.size == 0) broken(&message);
+    if (piece.kind == PIECE_BYTE) piece.byte = piece_byte(&message, piece.text);
+    return piece;
+}
+
+static void read_trainer(Message message, Sentencepiece *model) {
+    for (Field field; read_field(&message, &field);) {
+        if (field.number == 44) model->unknown_surface = field.bytes;
+        if (field.number == 47) model->end_name = field.bytes;
+        if (field.number == 48) model->padding_name = field.bytes;
+    }
+}
+
+static void read_normalizer(Message message, Sentencepiece *model) {
+    for (Field field; read_field(&message, &field);) {
+        if (field.number == 3) model->dummy_prefix = field.value != 0;
+        if (field.number == 4) model->remove_extra_spaces = field.value != 0;
+    }
+}
+
+static void refuse_denormalizer(Message message) {
+    for (Field field; read_field(&message, &field);)
+        if (field.number == 2 && field.bytes.size > 0)
+            fail("%s: rewrites decoded text (denormalizer_spec), which is not supported", message.path);
+}
+
+// Token of the control piece of that name; -1: none.
+static int32_t find_control(const Sentencepiece *model, Text name) {
+    for (int32_t i = 0; i < model->count; i++) {
+        const Piece *piece = &model->pieces[i];
+        if (piece->kind == PIECE_CONTROL && piece->text.size == name.size &&
+            memcmp(piece->text.data, name.data, name.size) == 0)
+            return i;
+    }
+    return -1;
+}
+
+Sentencepiece *sentencepiece_open(const char *path) {
+    Sentencepiece *model = allocate(1, sizeof(*model), "a SentencePiece model");
+    model->file = file_map(path);
+    model->end_name = (Text){"</s>", 4};
+    model->padding_name = (Text){"<pad>", 5};
+    model->unknown_surface = (Text){DEFAULT_UNKNOWN, strlen(DEFAULT_UNKNOWN)};
+    model->dummy_prefix = model->remove_extra_spaces = true;
+
+    const Message whole = {{(const char *)model->file.data, model->file.size}, 0, path};
+    Message message = whole;
+    int64_t count = 0;
+    for (Field field; read_field(&message, &field);) count += field.number == 1;
+    if (count == 0 || count > INT32_MAX) broken(&whole);
+    model->pieces = allocate((size_t)count, sizeof(Piece), "a SentencePiece vocabulary");
+
+    message = whole;
+    for (Field field; read_field(&message, &field);) {
+        const Message part = {field.bytes, 0, path};
+        if (field.number == 1) model->pieces[model->count++] = read_piece(part);
+        if (field.number == 2) read_trainer(part, model);
+        if (field.number == 3) read_normalizer(part, model);
+        if (field.number == 5) refuse_denormalizer(part);
+    }
+    model->end = find_control(model, model->end_name);
+    model->padding = find_control(model, model->padding_name);
+    if (model->end < 0)
+        fail("%s: has no end-of-sentence piece (train it with --eos_id), found %d pieces", path,
+             model->count);
+    return model;
+}
+
+void sentencepiece_free(Sentencepiece *model) {
+    file_unmap(&model->file);
+    free(model->pieces);
+    free(model);
+}
+
+int32_t sentencepiece_size(const Sentencepiece *model) {
+    return model->count;
+}
+
+int32_t sentencepiece_end(const Sentencepiece *model) {
+    return model->end;
+}
+
+int32_t sentencepiece_padding(const Sentencepiece *model) {
+    return model->padding;
+}
+
+bool sentencepiece_is_byte(const Sentencepiece *model, int32_t token) {
+    return model->pieces[token].kind == PIECE_BYTE;
+}
+
+// ---- its programs ----------------------------------------------------------------------------------
+
+// Ends the program with the reason that is in the last line of
+//   spm_train_main.cc(275) [status.ok()] Internal: file.cc(660) [condition] Vocabulary size too high.
+//   Program terminated with an unrecoverable error.
+static _Noreturn void program_failed(const char *program, ProcessResult *result) {
+    bytes_append(&result->errors, "", 1);
+    const char *reason = "";
+    for (char *rest, *line = strtok_r(result->errors.data, "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest))
+        if (strncmp(line, "Program terminated", 18) != 0) reason = line;
+    for (const char *bracket = strstr(reason, "] "); bracket; bracket = strstr(reason, "] "))
+        reason = bracket + 2;
+    if (result->exit_code > 128 && result->exit_code < 128 + 65)
+        fail("%s was ended by signal %d. %s", program, result->exit_code - 128, reason);
+    fail("%s failed (exit code %d): %s", program, result->exit_code, *reason ? reason : "it gave no reason");
+}
+
+static Bytes run(const char *const *arguments, Text input) {
+    ProcessResult result = process_run(arguments, input);
+    if (result.start_error == ENOENT)
+        fail("%s is not installed, and the spm tokenizer needs it: install SentencePiece's programs "
+             "(Debian and Ubuntu: apt install sentencepiece), or take another tokenizer",
+             arguments[0]);
+    if (result.start_error != 0) fail("%s cannot be started: %s", arguments[0], strerror(result.start_error));
+    if (result.exit_code != 0) program_failed(arguments[0], &result);
+    bytes_free(&result.errors);
+    return result.output;
+}
+
+void sentencepiece_train(Text text, int64_t vocabulary, const char *prefix) {
+    char *prefix_flag = format_string("--model_prefix=%s", prefix);
+    char *size_flag = format_string("--vocab_size=%lld", (long long)vocabulary);
+    const char *const arguments[] = {
+        "spm_train", "--input=/dev/stdin", prefix_flag, size_flag, "--minloglevel=1", "--model_type=bpe",
+        "--byte_fallback=true",
+        // Every character of the text is a piece; bytes are for those of other texts.
+        "--character_coverage=1.0",
+        // A paragraph is a line: the default would leave those above 4192 bytes out.
+        "--max_sentence_length=1073741824",
+        // WikiText's <unk> is a word like any other; what SentencePiece cannot encode has another name.
+        "--user_defined_symbols=<unk>", "--unk_piece=<unknown>",
+        // Token 0 is padding, as in the published models.
+        "--pad_id=0", "--eos_id=1", "--unk_id=2", "--bos_id=-1",
+        // As many pieces as there are, where they are fewer.
+        "--hard_vocab_limit=false", NULL};
+    Bytes output = run(arguments, text);
+    bytes_free(&output);
+    free(prefix_flag);
+    free(size_flag);
+
+    char *vocabulary_path = format_string("%s.vocab", prefix); // nothing here reads it
+    unlink(vocabulary_path);
+    free(vocabulary_path);
+}
+
+// ---- encoding --------------------------------------------------------------------------------------
+
+static size_t count_byte(Text text, char byte) {
+    size_t count = 0;
+    for (size_t i = 0; i < text.size; i++) count += text.data[i] == byte;
+    return count;
+}
+
+// One token of spm_encode's output, a decimal number and the space or newline behind it, where *at is left at
+// a newline.
+static int32_t read_token(const Sentencepiece *model, Text output, size_t *at) {
+    int64_t token = 0;
+    size_t i = *at;
+    for (; i < output.size && output.data[i] >= '0' && output.data[i] <= '9'; i++)
+        if (token <= INT32_MAX) token = 10 * token + (output.data[i] - '0');
+    const bool ended = i < output.size && (output.data[i] == ' ' || output.data[i] == '\n');
+    if (i == *at || !ended || token >= model->count)
+        fail("spm_encode wrote something that is no token of %s", model->file.path);
+    *at = output.data[i] == ' ' ? i + 1 : i;
+    return (int32_t)token;
+}
+
+size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end, int32_t **tokens) {
+    char *model_flag = format_string("--model=%s", model->file.path);
+    const char *const arguments[] = {"spm_encode", model_flag, "--output_format=id", "--minloglevel=1", NULL};
+    Bytes output = run(arguments, text);
+    free(model_flag);
+
+    // A line of text is a line of tokens.
+    const bool unended = text.size > 0 && text.data[text.size - 1] != '\n';
+    const size_t lines = count_byte(text, '\n') + unended;
+    const Text ids = {output.data, output.size};
+    if (count_byte(ids, '\n') != lines)
+        fail("spm_encode wrote %zu lines of tokens for %zu lines of text", count_byte(ids, '\n'), lines);
+    int32_t *out = allocate(count_byte(ids, ' ') + 2 * lines, sizeof(int32_t), "tokens");
+    size_t count = 0;
+    for (size_t i = 0; i < ids.size;) {
+        const bool end = ids.data[i] == '\n';
+        if (end) i++;
+        out[count++] = end ? model->end : read_token(model, ids, &i);
+    }
+    if (unended && !last_end) count--;
+    bytes_free(&output);
+    *tokens = out;
+    return count;
+}
+
+// ---- decoding: SentencePieceProcessor::Decode of sentencepiece_processor.cc ------------------------
+
+typedef struct {
+    Bytes text;
+    size_t line;      // where the line began
+    bool at_start;    // a leading space of the next piece is not the text's own
+    bool took_prefix; // the last piece's leading space was the dummy prefix
+} Decoder;
+
+static void start_line(Decoder *d) {
+    d->line = d->text.size;
+    d->at_start = true;
+    d->took_prefix = false;
+}
+
+// A run of byte pieces: what is no UTF-8 in it becomes U+FFFD, byte by byte. Returns the tokens used.
+static size_t decode_bytes(Decoder *d, const Sentencepiece *model, const int32_t *tokens, size_t count) {
+    size_t length = 0;
+    while (length < count && model->pieces[tokens[length]].kind == PIECE_BYTE) length++;
+    for (size_t i = 0; i < length;) {
+        char next[4];
+        size_t left = 0;
+        for (; left < 4 && i + left < length; left++) next[left] = model->pieces[tokens[i + left]].byte;
+        const size_t size = utf8_length((Text){next, left});
+        if (size > 0)
+            bytes_append(&d->text, next, size);
+        else
+            bytes_append(&d->text, REPLACEMENT, strlen(REPLACEMENT));
+        i += size > 0 ? size : 1;
+    }
+    return length;
+}
+
+static void decode_piece(Decoder *d, const Sentencepiece *model, const Piece *piece) {
+    const size_t space = strlen(SPACE);
+    Text text = piece->text;
+    if (d->took_prefix || d->text.size > d->line) d->at_start = false;
+    d->took_prefix = false;
+    if (piece->kind == PIECE_CONTROL) return;
+    if (piece->kind == PIECE_UNKNOWN) {
+        bytes_append(&d->text, model->unknown_surface.data, model->unknown_surface.size);
+        return;
+    }
+    const bool own_spaces = !model->dummy_prefix && !model->remove_extra_spaces;
+    if (d->at_start && !own_spaces && text.size >= space && memcmp(text.data, SPACE, space) == 0) {
+        text = (Text){text.data + space, text.size - space};
+        // Where extra spaces were removed, all leading ones of the line go.
+        d->took_prefix = !model->remove_extra_spaces;
+    }
+    while (text.size > 0) {
+        const char *mark = memmem(text.data, text.size, SPACE, space);
+        const size_t before = mark ? (size_t)(mark - text.data) : text.size;
+        bytes_append(&d->text, text.data, before);
+        if (!mark) break;
+        bytes_append(&d->text, " ", 1);
+        text = (Text){mark + space, text.size - before - space};
+    }
+}
+
+char *sentencepiece_decode(const Sentencepiece *model, const int32_t *tokens, size_t count, size_t *size) {
+    Decoder d = {0};
+    start_line(&d);
+    for (size_t i = 0; i < count;) {
+        const Piece *piece = &model->pieces[tokens[i]];
+        if (tokens[i] == model->end) {
+            bytes_append(&d.text, "\n", 1);
+            start_line(&d);
+            i++;
+        } else if (piece->kind == PIECE_BYTE) {
+            i += decode_bytes(&d, model, tokens + i, count - i);
+        } else {
+            decode_piece(&d, model, piece);
+            i++;
+        }
+    }
+    *size = d.text.size;
+    bytes_append(&d.text, "", 1);
+    return d.text.data;
+}

@@ -1,0 +1,38 @@
+// Plain text: its words and lines, where to cut it, UTF-8.
+#ifndef TRAINER_TEXT_H
+#define TRAINER_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    const char *data;
+    size_t size;
+} Text;
+
+typedef enum { TEXT_END, TEXT_WORD, TEXT_LINE_END } TextItem;
+
+// The next item of a text from byte *at on, which moves behind it: a word (what stands between white space),
+// a line end (a newline; also the end of a last line that has none), or the end of the text.
+TextItem text_next(Text text, size_t *at, Text *word);
+
+// What perplexity per word and bits per byte are computed from. A word as the WikiText papers count:
+// white-space separated, plus one for the end of each line.
+typedef struct {
+    int64_t words, lines, bytes;
+} TextCounts;
+
+TextCounts text_count(Text text);
+
+// Cuts a text 90/5/5 into training, validation and test: at the last line end before each cut, where one is
+// near (2.5% of the text), else at a space, else between two characters.
+void text_split(Text text, Text parts[3]);
+
+// Bytes of the well-formed UTF-8 character at the start of the text (Unicode 15, table 3-7); 0: there is
+// none.
+size_t utf8_length(Text text);
+
+// Offset of the first byte that is not UTF-8; the size of the text if all is.
+size_t utf8_valid_prefix(Text text);
+
+#endif

@@ -1,0 +1,54 @@
+// Text to tokens and back.
+//
+//   byte   256 values; token = byte
+//   word   white-space separated words and <eos> at the end of each line, as the WikiText papers count them
+//   spm    SentencePiece: encoding is spm_encode's own, as a child process; decoding is ours and equals
+//          spm_decode's
+//
+// A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format) or
+// `tokenizer.vocab` (word: a word a line, its number is the token).
+#ifndef TRAINER_TOKENIZER_H
+#define TRAINER_TOKENIZER_H
+
+#include "text.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { TOKENIZER_NONE, TOKENIZER_BYTE, TOKENIZER_WORD, TOKENIZER_SPM } TokenizerKind;
+typedef struct Tokenizer Tokenizer;
+
+// Makes the tokenizer's file in a directory. spm: trained on texts[0], or a copy of the file `model`; word:
+// the words of all texts. `vocabulary`: the most tokens there may be; 0: the default, 32,000 (spm), all
+// (word).
+void tokenizer_create(TokenizerKind kind, const char *directory, const Text *texts, int count,
+                      int64_t vocabulary, const char *model);
+
+// Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no directory
+// (NULL).
+Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory);
+void tokenizer_free(Tokenizer *tokenizer);
+
+TokenizerKind tokenizer_kind_from_name(const char *name,
+                                       const char *source); // ends the program on an unknown one
+const char *tokenizer_kind_name(TokenizerKind kind);
+
+int32_t tokenizer_vocabulary(const Tokenizer *tokenizer); // V
+int32_t tokenizer_end(const Tokenizer *tokenizer);        // token that ends a line: <eos>, </s>, a newline
+int32_t tokenizer_padding(const Tokenizer *tokenizer);    // -1: none
+
+// Tokens of a text, in *tokens (fresh memory); returns their number. A newline becomes the end token. With
+// `lines`, the text is a corpus, and the end token stands after a last line without a newline as well (word,
+// spm). Without, it is a prompt and nothing is added.
+size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
+                        int32_t **tokens);
+
+// Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a newline. Tokens
+// out of range end the program.
+char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size);
+
+// Whether a token may be a part of a character: the text of tokens that end in it may end in another way when
+// one more follows. All other text of a list of tokens stays as it is when the list grows.
+bool tokenizer_is_partial(const Tokenizer *tokenizer, int32_t token);
+
+#endif
