@@ -37,7 +37,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 # are those of the source.
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 SANITIZERS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -Wno-pass-failed)
-CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/cpu -MMD -MP
+CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/cpu -Idev/test -MMD -MP
 CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPENMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 LDLIBS_ALL := $(LDLIBS) -lm
 
@@ -54,7 +54,7 @@ SHARED := $(wildcard dev/trainer/*.c dev/cpu/*.c)
 MODEL_TEST := dev/test/model_test.o dev/test/model_reference.o dev/test/test.o
 TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/*.c))
-CORPUS := $(sort $(wildcard Makefile *.md *.c *.cu dev/*.md dev/*/*.md dev/*/*.[ch] dev/*/*.cu dev/*/*.cuh data/*.sh scripts/*.sh))
+CORPUS := $(sort $(wildcard Makefile *.md data/*.md *.c *.cu dev/*.md dev/*/*.md dev/*/*.[ch] dev/*/*.cu dev/*/*.cuh data/*.sh scripts/*.sh))
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_gemm test_classifier
 
@@ -123,7 +123,7 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 lint:
 	clang-format --dry-run -Werror $(filter %.c %.h %.cu %.cuh,$(CORPUS))
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/cpu -Idev/test $(filter %.c,$(CORPUS))
-	clang-tidy --quiet $(filter %.c,$(CORPUS)) -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17 -Idev/test
+	clang-tidy --quiet $(filter %.c,$(CORPUS)) -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17
 
 format:
 	clang-format -i $(filter %.c %.h %.cu %.cuh,$(CORPUS))

@@ -530,7 +530,7 @@ static Scratch scratch_create(size_t largest_window, size_t D) {
 // What a layer's forward pass leaves for its backward pass.
 typedef struct {
     real *x_in, *x_middle;               // (M, C) the residual stream before attention and before the FFN
-    GemmInput norm1, norm2;              // (M, C)
+    GemmInput norm2;                     // (M, C)
     real *mean1, *rstd1, *mean2, *rstd2; // (M)
     real *qkv;                           // (M, 3C)
     real *pooled_query, *pooled_key, *r_query, *r_key; // (B, H, T, D), (B, H, T)
@@ -539,7 +539,7 @@ typedef struct {
 } Activations;
 
 typedef struct {
-    GemmWeight *qkv, *up, *down;
+    GemmWeight *qkv_exact, *qkv, *up, *down; // qkv twice: for the forward and for the backward pass
 } LayerWeights;
 
 typedef struct {
@@ -549,12 +549,16 @@ typedef struct {
     size_t rows; // largest M
     bool training;
     Gemm *gemm;
+    // Always float32: q and k go through an exponential of scores up to the rescale, which magnifies their
+    // rounding; in bf16 gradients of w_q and w_k are off by up to 0.3.
+    Gemm *exact;
     LayerWeights *weights; // (L) packed
     Classifier *classifier;
     bool packed; // the packed weights are those of `state`
 
     Activations *layers;                // (L); without training all share one set of buffers
     real *x_out;                        // (M, C) the residual stream after the last layer
+    GemmInput norm_exact;               // (M, C) what the QKV product of a layer reads
     GemmInput final_norm;               // (M, C)
     real *final_mean, *final_rstd;      // (M)
     real *ffn_out;                      // (M, C)
@@ -563,6 +567,7 @@ typedef struct {
     real *dx, *dnorm;                  // (M, C)
     real *dactivated;                  // (M, 4C)
     GemmInput dffn_out, dhidden, dqkv; // (M, C), (M, 4C), (M, 3C)
+    GemmInput norm1;                   // (M, C) of a layer, again
     real *dattn_normal;                // (B, 2, H, D) a batch row's gradients to w_q', w_k'
     size_t threads;
     Scratch *scratch; // (threads)
@@ -578,7 +583,6 @@ static void activations_create(Fastformer *f, Activations *a) {
     const size_t M = f->rows, C = f->config.channels, H = f->config.heads;
     a->x_in = buffer(M, C, "activations");
     a->x_middle = f->training ? buffer(M, C, "activations") : a->x_in;
-    a->norm1 = gemm_input_create(f->gemm, M, C, "activations");
     a->norm2 = gemm_input_create(f->gemm, M, C, "activations");
     a->mean1 = buffer(M, 1, "activations");
     a->rstd1 = buffer(M, 1, "activations");
@@ -596,7 +600,6 @@ static void activations_create(Fastformer *f, Activations *a) {
 static void activations_free(Activations *a, bool training) {
     free(a->x_in);
     if (training) free(a->x_middle);
-    gemm_input_free(&a->norm1);
     gemm_input_free(&a->norm2);
     free(a->mean1);
     free(a->rstd1);
@@ -621,6 +624,7 @@ static void forward_buffers_create(Fastformer *f) {
             f->layers[l] = f->layers[0];
     }
     f->x_out = f->training ? buffer(M, C, "activations") : f->layers[0].x_in;
+    f->norm_exact = gemm_input_create(f->exact, M, C, "activations");
     f->final_norm = gemm_input_create(f->gemm, M, C, "activations");
     f->final_mean = buffer(M, 1, "activations");
     f->final_rstd = buffer(M, 1, "activations");
@@ -635,6 +639,7 @@ static void backward_buffers_create(Fastformer *f, size_t batch) {
     f->dffn_out = gemm_input_create(f->gemm, M, C, "gradients");
     f->dhidden = gemm_input_create(f->gemm, M, 4 * C, "gradients");
     f->dqkv = gemm_input_create(f->gemm, M, 3 * C, "gradients");
+    f->norm1 = gemm_input_create(f->gemm, M, C, "gradients");
     f->dattn_normal = buffer(batch, 2 * C, "gradients");
 }
 
@@ -644,6 +649,7 @@ static void packed_weights_create(Fastformer *f) {
     f->weights = allocate(c->layers, sizeof(LayerWeights), "layers");
     for (size_t l = 0; l < c->layers; l++)
         f->weights[l] = (LayerWeights){
+            .qkv_exact = gemm_weight_create(f->exact, 3 * C, C, WEIGHT_OUT_IN, "packed weights"),
             .qkv = gemm_weight_create(f->gemm, 3 * C, C, WEIGHT_OUT_IN, "packed weights"),
             .up = gemm_weight_create(f->gemm, 4 * C, C, WEIGHT_OUT_IN, "packed weights"),
             .down = gemm_weight_create(f->gemm, C, 4 * C, WEIGHT_OUT_IN, "packed weights"),
@@ -666,6 +672,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     f->offsets = parameters_create(&table, c);
     parameter_state_create(&f->state, table, f->training);
     f->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
+    f->exact = gemm_create(PRECISION_FLOAT32);
     f->attn_normal = buffer(2 * c->layers, c->channels, "attention weights");
     f->attn_deviation = buffer(2 * c->layers, c->heads, "attention weights");
     f->rows = (size_t)setup->batch * (size_t)setup->length;
@@ -686,6 +693,7 @@ static void fastformer_destroy(void *model) {
     free(f->scratch);
     for (size_t l = 0; f->rows && l < f->config.layers; l++) {
         if (l == 0 || f->training) activations_free(&f->layers[l], f->training);
+        gemm_weight_free(f->weights[l].qkv_exact);
         gemm_weight_free(f->weights[l].qkv);
         gemm_weight_free(f->weights[l].up);
         gemm_weight_free(f->weights[l].down);
@@ -693,12 +701,14 @@ static void fastformer_destroy(void *model) {
     if (f->rows) {
         classifier_free(f->classifier);
         if (f->training) free(f->x_out);
+        gemm_input_free(&f->norm_exact);
         gemm_input_free(&f->final_norm);
     }
     if (f->rows && f->training) {
         gemm_input_free(&f->dffn_out);
         gemm_input_free(&f->dhidden);
         gemm_input_free(&f->dqkv);
+        gemm_input_free(&f->norm1);
     }
     real *buffers[] = {f->final_mean, f->final_rstd,   f->ffn_out,        f->dx,         f->dnorm,
                        f->dactivated, f->dattn_normal, f->attn_deviation, f->attn_normal};
@@ -706,6 +716,7 @@ static void fastformer_destroy(void *model) {
     free(f->layers);
     free(f->weights);
     gemm_free(f->gemm);
+    gemm_free(f->exact);
     parameter_state_free(&f->state);
     free(f->offsets.layers);
     free(f->config.windows);
@@ -720,6 +731,7 @@ static void pack_weights(Fastformer *f) {
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &f->offsets.layers[l];
         if (f->rows) {
+            gemm_weight_pack(f->weights[l].qkv_exact, values + o->qkv);
             gemm_weight_pack(f->weights[l].qkv, values + o->qkv);
             gemm_weight_pack(f->weights[l].up, values + o->up);
             gemm_weight_pack(f->weights[l].down, values + o->down);
@@ -850,9 +862,9 @@ static void layers_forward(Fastformer *f, const Batch *batch, bool train) {
         Activations *a = &f->layers[l];
         const LayerOffsets *o = &f->offsets.layers[l];
         const LayerWeights *w = &f->weights[l];
-        layernorm_forward(a->norm1, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
+        layernorm_forward(f->norm_exact, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
                           values + o->norm1_bias, M, C);
-        gemm_forward(f->gemm, a->qkv, a->norm1, w->qkv, M);
+        gemm_forward(f->exact, a->qkv, f->norm_exact, w->qkv_exact, M);
         layer_attention_forward(f, batch, l, train);
 
         layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + o->norm2_gain,
@@ -895,7 +907,9 @@ static void layers_backward(Fastformer *f, const Batch *batch) {
 
         layer_attention_backward(f, batch, l);
         gemm_backward_input(f->gemm, f->dnorm, f->dqkv, w->qkv, M);
-        gemm_backward_weight(f->gemm, gradients + o->qkv, f->dqkv, a->norm1, w->qkv, M);
+        layernorm_forward(f->norm1, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
+                          values + o->norm1_bias, M, C);
+        gemm_backward_weight(f->gemm, gradients + o->qkv, f->dqkv, f->norm1, w->qkv, M);
         layernorm_backward(f->dx, gradients + o->norm1_gain, gradients + o->norm1_bias, f->dnorm, a->x_in,
                            values + o->norm1_gain, a->mean1, a->rstd1, M, C);
     }

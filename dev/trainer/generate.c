@@ -64,7 +64,7 @@ void generate(const Run *run, const char *prompt, uint32_t number) {
         if (i >= count) tokens[i] = sampler_draw(&settings, logits, run->setup.vocabulary, &random);
         if (i + 1 < total) run->type->decode(decoder, &tokens[i], logits);
         if (i + 1 >= count)
-            print_growth(run->dataset->tokenizer, tokens + skip, i + 1 - skip, &printed, i + 1 == total);
+            print_growth(&printer, run->dataset->tokenizer, tokens + skip, i + 1 - skip, i + 1 == total);
     }
     putchar('\n');
     run->type->decoder_destroy(decoder);
