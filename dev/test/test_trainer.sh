@@ -130,7 +130,8 @@ sed 's/"n_layer":"2"/"n_layer":"3"/' $best >deep.safetensors
 fails 1 "decoders.2" "$trainer" -i bytes -e deep.safetensors --eval val
 sed 's/"model":"fastformer"/"model":"otherformer"/' $best >other.safetensors
 fails 1 "other.safetensors" "$trainer" -i bytes -e other.safetensors --eval val
-fails 1 "vocabulary" "$trainer" -i "$dir/gpt" -e $best --eval val
+"$tokenize" -o words --tokenizer word text >out 2>&1
+fails 1 "its vocabulary has 256" "$trainer" -i words -e $best --eval val
 
 # ---- a disk that is full: the last good checkpoint stays
 run full -x 10 && before=$(cat full/step_*10.safetensors full/step_*10.state.safetensors | cksum)

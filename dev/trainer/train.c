@@ -111,6 +111,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     Run run = {.type = type, .options = options, .dataset = dataset_open(options_text(options, "input"))};
     run.setup = model_setup(options, run.dataset, weights, !prompt && !eval);
     if (prompt) run.setup.batch = run.setup.length = 0;
+    if (run.setup.training) train_check(&run);
     run.model = type->create(&run.setup);
     if (weights) {
         checkpoint_load_weights(weights, &run);

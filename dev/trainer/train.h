@@ -22,6 +22,9 @@ typedef struct {
     ModelSetup setup;
 } Run;
 
+// Ends the program if the training split does not hold one update of the run. Needs no model.
+void train_check(const Run *run);
+
 // Trains as the options say, from the start or from the run that --resume names. Returns 0, or 128 + the
 // signal that stopped it.
 int train_loop(Run *run);

@@ -43,12 +43,12 @@ static double number(const Loop *loop, const char *name) {
 // ---- planning
 
 static int64_t sequences_per_update(const Run *run) {
-    const int64_t total = options_integer(run->options, "total-batch"), T = run->setup.length;
-    if (total == 0) return run->setup.batch;
-    if (total % (run->setup.batch * T) != 0)
+    const int64_t total = options_integer(run->options, "total-batch");
+    const int64_t B = run->setup.batch, T = run->setup.length, tokens = B * T;
+    if (total == 0) return B;
+    if (total % tokens != 0)
         fail_usage("--total-batch %lld: must be a multiple of batch * seq-len = %lld * %lld = %lld",
-                   (long long)total, (long long)run->setup.batch, (long long)T,
-                   (long long)(run->setup.batch * T));
+                   (long long)total, (long long)B, (long long)T, (long long)tokens);
     return total / T;
 }
 
@@ -56,6 +56,9 @@ static int64_t planned_steps(const Loop *loop) {
     const int64_t steps = integer(loop, "steps");
     if (steps > 0) return steps;
     const double sequences = number(loop, "epochs") * (double)loader_sequences(loop->loader);
+    if (sequences < (double)loop->sequences_per_update)
+        fail_usage("--epochs %g: is less than one update, which takes %lld sequences", number(loop, "epochs"),
+                   (long long)loop->sequences_per_update);
     return (int64_t)(sequences / (double)loop->sequences_per_update);
 }
 
@@ -204,6 +207,17 @@ static void test(Loop *loop) {
 
 // ---- start and end
 
+void train_check(const Run *run) {
+    Loader *loader = loader_create(&run->dataset->splits[SPLIT_TRAIN], run->setup.length, 0);
+    const int64_t sequences = loader_sequences(loader), needed = sequences_per_update(run);
+    if (sequences < needed)
+        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
+             "or "
+             "--batch",
+             run->dataset->name, (long long)sequences, (long long)run->setup.length, (long long)needed);
+    loader_free(loader);
+}
+
 static void resume(Loop *loop) {
     char *weights, *state;
     if (checkpoint_latest(loop->directory, &weights, &state) < 0) return;
@@ -232,11 +246,6 @@ static Loop loop_create(Run *run) {
                                .final_fraction = options_number(o, "final-lr"),
                                .warmup = options_integer(o, "warmup"),
                                .steps = planned_steps(&loop)};
-    if (loop.schedule.steps < 1)
-        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
-             "or --batch",
-             run->dataset->name, (long long)loader_sequences(loop.loader), (long long)run->setup.length,
-             (long long)loop.sequences_per_update);
     const size_t batch = (size_t)(run->setup.batch * run->setup.length);
     loop.inputs = allocate(batch, sizeof(int32_t), "batch");
     loop.targets = allocate(batch, sizeof(int32_t), "batch");

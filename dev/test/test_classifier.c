@@ -1,0 +1,349 @@
+// The classifier against cross entropy's definition.
+#include "classifier.h"
+#include "gemm.h"
+#include "memory.h"
+#include "random.h"
+#include "test.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A problem, what the definition gives for it, and what the classifier gives.
+typedef struct {
+    size_t m, vocabulary, channels;
+    GemmInput input;         // h as the products read it
+    real *h, *weight, *bias; // h, weight rounded in the same way; bias NULL: none
+    int32_t *targets;
+    double scale, start;                // `start`: what the gradients are added to
+    double loss, *dh, *dweight, *dbias; // expected
+} Problem;
+
+static real *random_values(size_t count, double deviation, uint32_t stream) {
+    Random random = random_stream(11, RANDOM_TEST, stream, 0);
+    real *values = allocate(count, sizeof(*values), "random values");
+    for (size_t i = 0; i < count; i++) values[i] = (real)(deviation * random_normal(&random));
+    return values;
+}
+
+static void round_as_input(const Gemm *gemm, real *values, size_t count) {
+    GemmInput input = gemm_input_create(gemm, 1, count, "a test");
+    gemm_input_store(input, 0, 0, values, count);
+    gemm_input_load(input, 0, 0, values, count);
+    gemm_input_free(&input);
+}
+
+// Logits are N(0, deviation^2) or so; every seventh target is not counted.
+static Problem problem_create(const Gemm *gemm, size_t m, size_t vocabulary, size_t channels,
+                              double deviation) {
+    Problem p = {.m = m, .vocabulary = vocabulary, .channels = channels, .scale = 0.125, .start = 3};
+    p.h = random_values(m * channels, 1, 1);
+    p.weight = random_values(vocabulary * channels, deviation / sqrt((double)channels), 2);
+    p.bias = random_values(vocabulary, deviation, 3);
+    round_as_input(gemm, p.h, m * channels);
+    round_as_input(gemm, p.weight, vocabulary * channels);
+    p.input = gemm_input_create(gemm, m, channels, "a test");
+    gemm_input_store(p.input, 0, 0, p.h, m * channels);
+    p.targets = allocate(m, sizeof(*p.targets), "targets");
+    Random random = random_stream(11, RANDOM_TEST, 4, 0);
+    for (size_t i = 0; i < m; i++)
+        p.targets[i] = i % 7 == 3 ? -1 : (int32_t)random_below(&random, vocabulary);
+    return p;
+}
+
+static void problem_free(Problem *p) {
+    gemm_input_free(&p->input);
+    free(p->h);
+    free(p->weight);
+    free(p->bias);
+    free(p->targets);
+    free(p->dh);
+    free(p->dweight);
+    free(p->dbias);
+}
+
+static double *fresh(size_t count, double value) {
+    double *values = allocate(count, sizeof(*values), "expected values");
+    for (size_t i = 0; i < count; i++) values[i] = value;
+    return values;
+}
+
+static double logit(const Problem *p, size_t i, size_t j) {
+    double sum = p->bias ? (double)p->bias[j] : 0;
+    for (size_t k = 0; k < p->channels; k++)
+        sum += (double)p->h[i * p->channels + k] * (double)p->weight[j * p->channels + k];
+    return sum;
+}
+
+// One row's loss; logits become their gradient.
+static double row_gradient(const Problem *p, double *logits, int32_t target) {
+    double max = logits[0], others = 0;
+    for (size_t j = 1; j < p->vocabulary; j++) max = fmax(max, logits[j]);
+    for (size_t j = 0; j < p->vocabulary; j++)
+        if (j != (size_t)target) others += exp(logits[j] - max);
+    const double sum = others + exp(logits[target] - max), loss = max + log(sum) - logits[target];
+    for (size_t j = 0; j < p->vocabulary; j++)
+        logits[j] = p->scale / sum * (j == (size_t)target ? -others : exp(logits[j] - max));
+    return loss;
+}
+
+static void problem_solve(Problem *p) {
+    const size_t channels = p->channels;
+    p->loss = 0;
+    p->dh = fresh(p->m * channels, 0);
+    p->dweight = fresh(p->vocabulary * channels, p->start);
+    p->dbias = fresh(p->vocabulary, p->start);
+    double *logits = fresh(p->vocabulary, 0);
+    for (size_t i = 0; i < p->m; i++) {
+        if (p->targets[i] < 0) continue;
+        for (size_t j = 0; j < p->vocabulary; j++) logits[j] = logit(p, i, j);
+        p->loss += row_gradient(p, logits, p->targets[i]);
+        for (size_t j = 0; j < p->vocabulary; j++) {
+            p->dbias[j] += logits[j];
+            for (size_t k = 0; k < channels; k++) {
+                p->dh[i * channels + k] += logits[j] * (double)p->weight[j * channels + k];
+                p->dweight[j * channels + k] += logits[j] * (double)p->h[i * channels + k];
+            }
+        }
+    }
+    free(logits);
+}
+
+// |values - expected| / |expected - start|, Euclidean norms.
+static double relative_error(const real *values, const double *expected, double start, size_t count) {
+    double difference = 0, norm = 1e-300;
+    for (size_t i = 0; i < count; i++) {
+        difference += ((double)values[i] - expected[i]) * ((double)values[i] - expected[i]);
+        norm += (expected[i] - start) * (expected[i] - start);
+    }
+    return sqrt(difference / norm);
+}
+
+static real *started(size_t count, double start) {
+    real *values = allocate(count, sizeof(*values), "gradients");
+    for (size_t i = 0; i < count; i++) values[i] = (real)start;
+    return values;
+}
+
+static double tolerance_of(const Gemm *gemm) {
+    if (gemm_precision(gemm) == PRECISION_BFLOAT16) return 4e-3; // half a unit in the last of 8 bits
+    return sizeof(real) == sizeof(double) ? 1e-12 : 2e-5;
+}
+
+// Solves the problem with a classifier that takes `rows` rows a chunk, and compares.
+static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance) {
+    Classifier *classifier = classifier_create(gemm, p->vocabulary, p->channels, rows, 1);
+    classifier_pack(classifier, p->weight);
+    problem_solve(p);
+    real *dh = started(p->m * p->channels, p->start),
+         *dweight = started(p->vocabulary * p->channels, p->start);
+    real *dbias = started(p->vocabulary, p->start);
+    const double loss = classifier_train(classifier, p->input, p->bias, p->targets, p->m, p->scale, dh,
+                                         dweight, p->bias ? dbias : NULL);
+    CHECK_CLOSE(loss, p->loss, fmin(tolerance, 1e-5) * (fabs(p->loss) + 1));
+    CHECK_CLOSE(relative_error(dh, p->dh, 0, p->m * p->channels), 0, tolerance);
+    CHECK_CLOSE(relative_error(dweight, p->dweight, p->start, p->vocabulary * p->channels), 0, tolerance);
+    if (p->bias) CHECK_CLOSE(relative_error(dbias, p->dbias, p->start, p->vocabulary), 0, tolerance);
+    CHECK(classifier_forward(classifier, p->input, p->bias, p->targets, p->m) == loss);
+
+    real *again = started(p->vocabulary * p->channels, p->start);
+    classifier_train(classifier, p->input, p->bias, p->targets, p->m, p->scale, dh, again,
+                     p->bias ? dbias : NULL);
+    CHECK(memcmp(again, dweight, p->vocabulary * p->channels * sizeof(real)) == 0);
+    free(again);
+    free(dh);
+    free(dweight);
+    free(dbias);
+    classifier_free(classifier);
+}
+
+static void for_each_precision(void (*check)(Gemm *gemm)) {
+    for (int p = PRECISION_FLOAT32; p <= PRECISION_BFLOAT16; p++) {
+        if (!gemm_supports((Precision)p)) continue;
+        Gemm *gemm = gemm_create((Precision)p);
+        check(gemm);
+        gemm_free(gemm);
+    }
+}
+
+static void check_sizes(Gemm *gemm) {
+    // m, V, C, rows a chunk: less and more than a slice of the vocabulary, chunks and blocks that do not
+    // divide m.
+    static const size_t sizes[][4] = {{1, 1, 1, 1},       {1, 2, 3, 1},       {40, 256, 32, 40},
+                                      {131, 641, 24, 48}, {70, 1500, 33, 64}, {301, 640, 16, 300},
+                                      {16, 3001, 130, 5}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        Problem p = problem_create(gemm, sizes[i][0], sizes[i][1], sizes[i][2], 2);
+        check_problem(gemm, &p, sizes[i][3], tolerance_of(gemm));
+        problem_free(&p);
+    }
+}
+
+static void test_sizes(void) {
+    for_each_precision(check_sizes);
+}
+
+static void check_no_bias(Gemm *gemm) {
+    Problem p = problem_create(gemm, 37, 900, 20, 1);
+    free(p.bias);
+    p.bias = NULL;
+    check_problem(gemm, &p, 37, tolerance_of(gemm));
+    problem_free(&p);
+}
+
+static void test_no_bias(void) {
+    for_each_precision(check_no_bias);
+}
+
+// Logits of 1e4 and -1e4: rounding them alone is 1e-3 in float. Then logits that rise by 2,000 over the
+// vocabulary, in steps that make every slice leave the range of the one before.
+static void check_extreme(Gemm *gemm) {
+    Problem large = problem_create(gemm, 50, 1400, 16, 3000);
+    check_problem(gemm, &large, 50, sizeof(real) == sizeof(double) ? 1e-10 : 1e-2);
+    problem_free(&large);
+    for (int direction = -1; direction <= 1; direction += 2) {
+        Problem rising = problem_create(gemm, 33, 2000, 16, 1);
+        for (size_t j = 0; j < 2000; j++) rising.bias[j] += (real)((double)direction * (double)j);
+        check_problem(gemm, &rising, 33, gemm_precision(gemm) == PRECISION_BFLOAT16 ? 4e-3 : 1e-4);
+        problem_free(&rising);
+    }
+    // Within float's range but beyond the sums': 30 and 45 above the first logit.
+    Problem steps = problem_create(gemm, 33, 2000, 16, 1);
+    for (size_t j = 650; j < 2000; j++) steps.bias[j] += j < 1300 ? 30 : 45;
+    check_problem(gemm, &steps, 33, tolerance_of(gemm));
+    problem_free(&steps);
+}
+
+static void test_extreme(void) {
+    for_each_precision(check_extreme);
+}
+
+// The target's probability is 1 but for 1e-6: the gradient is what is left of 1 - p.
+static void check_confident(Gemm *gemm) {
+    Problem p = problem_create(gemm, 30, 700, 16, 0.1);
+    for (size_t i = 0; i < p.m; i++) p.targets[i] = 650;
+    p.bias[650] = 20;
+    p.start = 0; // or the gradients would be lost beside it
+    check_problem(gemm, &p, p.m, tolerance_of(gemm));
+    problem_free(&p);
+}
+
+static void test_confident(void) {
+    for_each_precision(check_confident);
+}
+
+// A token whose bias is -infinity never occurs and has no gradient.
+static void check_impossible(Gemm *gemm) {
+    Problem p = problem_create(gemm, 40, 700, 16, 1);
+    for (size_t j = 1; j < 700; j += 3) p.bias[j] = -INFINITY;
+    for (size_t i = 0; i < p.m; i++) p.targets[i] = p.targets[i] < 0 ? -1 : p.targets[i] / 3 * 3;
+    check_problem(gemm, &p, p.m, tolerance_of(gemm));
+    problem_free(&p);
+}
+
+static void test_impossible(void) {
+    for_each_precision(check_impossible);
+}
+
+// No target counts: no loss, no gradient. No rows: nothing happens.
+static void check_ignored(Gemm *gemm) {
+    enum { M = 20, V = 300, C = 16 };
+    Problem p = problem_create(gemm, M, V, C, 1);
+    for (size_t i = 0; i < M; i++) p.targets[i] = -1;
+    Classifier *classifier = classifier_create(gemm, V, C, M, 1);
+    classifier_pack(classifier, p.weight);
+    real *dh = started(M * C, p.start), *dweight = started(V * C, p.start), *dbias = started(V, p.start);
+    CHECK(classifier_train(classifier, p.input, p.bias, p.targets, 0, 1, dh, dweight, dbias) == 0);
+    CHECK_CLOSE(dh[0], p.start, 0);
+    CHECK(classifier_train(classifier, p.input, p.bias, p.targets, M, 1, dh, dweight, dbias) == 0);
+    for (size_t i = 0; i < M * C; i++) CHECK_CLOSE(dh[i], 0, 0);
+    for (size_t i = 0; i < V * C; i++) CHECK_CLOSE(dweight[i], p.start, 0);
+    for (size_t i = 0; i < V; i++) CHECK_CLOSE(dbias[i], p.start, 0);
+    classifier_free(classifier);
+    free(dh);
+    free(dweight);
+    free(dbias);
+    problem_free(&p);
+}
+
+static void test_ignored(void) {
+    for_each_precision(check_ignored);
+}
+
+// A logit that is not a number makes the loss one, wherever it is.
+static void check_nan(Gemm *gemm) {
+    enum { M = 20, V = 1300, C = 16 };
+    Problem p = problem_create(gemm, M, V, C, 1);
+    Classifier *classifier = classifier_create(gemm, V, C, M, 0);
+    classifier_pack(classifier, p.weight);
+    for (size_t j = 0; j < V; j += V - 1) {
+        const real bias = p.bias[j];
+        p.bias[j] = NAN;
+        CHECK(isnan(classifier_forward(classifier, p.input, p.bias, p.targets, M)));
+        p.bias[j] = bias;
+    }
+    CHECK(isfinite(classifier_forward(classifier, p.input, p.bias, p.targets, M)));
+    classifier_free(classifier);
+    problem_free(&p);
+}
+
+static void test_nan(void) {
+    for_each_precision(check_nan);
+}
+
+static void check_logits(Gemm *gemm) {
+    enum { M = 270, V = 700, C = 24 };
+    Problem p = problem_create(gemm, M, V, C, 1);
+    Classifier *classifier = classifier_create(gemm, V, C, 16, 0);
+    classifier_pack(classifier, p.weight);
+    real *logits = allocate((size_t)M * V, sizeof(*logits), "logits");
+    size_t wrong = 0;
+    for (int with_bias = 1; with_bias >= 0; with_bias--) {
+        classifier_logits(classifier, p.input, with_bias ? p.bias : NULL, M, logits);
+        for (size_t i = 0; i < M; i++)
+            for (size_t j = 0; j < V; j++) {
+                const double expected = logit(&p, i, j) - (with_bias ? 0 : (double)p.bias[j]);
+                wrong += !(fabs((double)logits[i * V + j] - expected) < 1e-5);
+            }
+    }
+    CHECK(wrong == 0);
+    free(logits);
+    classifier_free(classifier);
+    problem_free(&p);
+}
+
+static void test_logits(void) {
+    for_each_precision(check_logits);
+}
+
+static void forward_beyond(void *argument) {
+    const Problem *p = argument;
+    Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    Classifier *classifier = classifier_create(gemm, p->vocabulary, p->channels, p->m, 0);
+    classifier_pack(classifier, p->weight);
+    classifier_forward(classifier, p->input, p->bias, p->targets, p->m);
+}
+
+static void create_without_vocabulary(void *argument) {
+    classifier_create(argument, 0, 8, 8, 1);
+}
+
+static void test_errors(void) {
+    Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    Problem p = problem_create(gemm, 8, 100, 8, 1);
+    p.targets[5] = 100;
+    CHECK_FAILS(forward_beyond, &p, 1, "target 5 is 100, expected a token below 100, or -1");
+    p.targets[5] = -2;
+    CHECK_FAILS(forward_beyond, &p, 1, "target 5 is -2, expected a token below 100, or -1");
+    CHECK_FAILS(create_without_vocabulary, gemm, 1, "classifier: vocabulary 0");
+    problem_free(&p);
+    gemm_free(gemm);
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"sizes", test_sizes},         {"no bias", test_no_bias},       {"extreme logits", test_extreme},
+        {"confident", test_confident}, {"impossible", test_impossible}, {"ignored targets", test_ignored},
+        {"not a number", test_nan},    {"logits", test_logits},         {"errors", test_errors},
+    };
+    return test_main(argc, argv, "classifier", cases, sizeof(cases) / sizeof(*cases));
+}
