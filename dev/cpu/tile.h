@@ -1,0 +1,234 @@
+// Products of small matrices that lie in cache, and what stands between two of them, in the widest vectors of
+// the processor. Written with the vector extension of gcc and clang, so that the speed does not depend on
+// what a compiler makes of a loop.
+#ifndef CPU_TILE_H
+#define CPU_TILE_H
+
+#include "error.h"
+#include "real.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+// Two bf16 numbers in the place of one float are multiplied with another two in one instruction.
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(REAL_IS_DOUBLE)
+#define TILE_PAIRS 1
+#include <immintrin.h>
+#else
+#define TILE_PAIRS 0
+#endif
+
+#if defined(__AVX512F__)
+enum { TILE_BYTES = 64 };
+#elif defined(__AVX__)
+enum { TILE_BYTES = 32 };
+#else
+enum { TILE_BYTES = 16 };
+#endif
+
+// A product is computed in blocks of TILE_ROWS x TILE_COLUMNS: 16 sums in registers keep two multiply-add
+// units busy and leave registers for the operands. AVX has only 16 registers.
+enum {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    TILE_ROWS = 4,
+#else
+    TILE_ROWS = 8,
+#endif
+    TILE_LANES = TILE_BYTES / sizeof(real),
+    TILE_VECTORS = 2,
+    TILE_COLUMNS = TILE_VECTORS * TILE_LANES
+};
+
+typedef real TileVector __attribute__((vector_size(TILE_BYTES), may_alias));
+#ifdef REAL_IS_DOUBLE
+typedef int64_t TileBits __attribute__((vector_size(TILE_BYTES), may_alias));
+#else
+typedef int32_t TileBits __attribute__((vector_size(TILE_BYTES), may_alias));
+#endif
+
+#define TILE_INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define TILE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define TILE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// n rounded up to a multiple of `step`.
+static inline size_t tile_round_up(size_t n, size_t step) {
+    return (n + step - 1) / step * step;
+}
+
+// a * b elements, where that fits.
+static inline size_t tile_count(size_t a, size_t b) {
+    size_t count;
+    if (__builtin_mul_overflow(a, b, &count)) fail("no memory for %zu x %zu elements", a, b);
+    return count;
+}
+
+TILE_INLINE TileVector tile_load(const real *x) {
+    return *(const TileVector *)x;
+}
+
+TILE_INLINE void tile_store(real *x, TileVector v) {
+    *(TileVector *)x = v;
+}
+
+// Asks for n numbers that will be read soon. Rows of one head lie far apart, and processors do not see that
+// coming.
+static inline void tile_prefetch(const real *x, size_t n) {
+    for (size_t i = 0; i < n; i += 64 / sizeof(real)) __builtin_prefetch(x + i);
+}
+
+TILE_INLINE TileVector tile_max(TileVector a, TileVector b) {
+    const TileBits greater = b > a;
+    return (TileVector)(((TileBits)b & greater) | ((TileBits)a & ~greater));
+}
+
+static inline real tile_greatest_lane(TileVector v) {
+    real lane[TILE_LANES];
+    memcpy(lane, &v, sizeof(lane));
+    TILE_UNROLL
+    for (size_t half = TILE_LANES / 2; half > 0; half /= 2) {
+        TILE_UNROLL
+        for (size_t l = 0; l < half; l++) lane[l] = lane[l] > lane[l + half] ? lane[l] : lane[l + half];
+    }
+    return lane[0];
+}
+
+static inline real tile_sum_of_lanes(TileVector v) {
+    real lane[TILE_LANES], sum = 0;
+    memcpy(lane, &v, sizeof(lane));
+    for (size_t l = 0; l < TILE_LANES; l++) sum += lane[l];
+    return sum;
+}
+
+// exp(x) for x <= 88, with a relative error below 1.5e-7 (1 + |x|); 0 below -87, also for -Inf. NaN stays
+// NaN.
+TILE_INLINE TileVector tile_exp(TileVector x) {
+#ifdef REAL_IS_DOUBLE
+    for (size_t l = 0; l < TILE_LANES; l++) x[l] = exp(x[l]);
+    return x;
+#else
+    // x / ln 2 = n + f, |f| <= 1/2; 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an
+    // exponent field. 2^f is a minimax polynomial of relative error 9e-8.
+    const TileVector shifted = x * 1.44269504f + (12582912.0f + 127.0f);
+    const TileVector n = shifted - (12582912.0f + 127.0f), f = x * 1.44269504f - n;
+    TileVector p = f * 1.326472726e-3f + 9.671512710e-3f;
+    p = p * f + 5.550733744e-2f;
+    p = p * f + 2.402224208e-1f;
+    p = p * f + 6.931469776e-1f;
+    p = p * f + 1.0f;
+    p *= (TileVector)((TileBits)shifted << 23);
+    return (TileVector)((TileBits)p & ~(x < -87.0f));
+#endif
+}
+
+// ---- operands ----------------------------------------------------------------------------------------
+// The left operand of a product is read along rows, the right one along columns. With `pairs` (TILE_PAIRS
+// builds only) both hold bf16, and one word two neighbours along the dimension that is summed over.
+
+// A row of a left operand: n values into n words, or n / 2. n is a multiple of TILE_COLUMNS; in place is
+// allowed.
+static inline void tile_left(real *words, const real *values, size_t n, bool pairs) {
+#if TILE_PAIRS
+    if (pairs) {
+        for (size_t j = 0; j < n; j += TILE_COLUMNS) {
+            const TileVector low = tile_load(values + j), high = tile_load(values + j + TILE_LANES);
+            tile_store(words + j / 2, (TileVector)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+        }
+        return;
+    }
+#endif
+    (void)pairs;
+    if (words != values) memcpy(words, values, n * sizeof(real));
+}
+
+// Two rows of a right operand: two rows of n words, `stride` apart, or one. The same holds.
+static inline void tile_right(real *words, size_t stride, const real *even, const real *odd, size_t n,
+                              bool pairs) {
+#if TILE_PAIRS
+    if (pairs) {
+        const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                                               23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        for (size_t j = 0; j < n; j += TILE_LANES) {
+            const __m512bh both =
+                _mm512_cvtne2ps_pbh((__m512)tile_load(odd + j), (__m512)tile_load(even + j));
+            tile_store(words + j, (TileVector)_mm512_permutexvar_epi16(order, (__m512i)both));
+        }
+        return;
+    }
+#endif
+    (void)pairs;
+    if (words == even && words + stride == odd) return;
+    memcpy(words, even, n * sizeof(real));
+    memcpy(words + stride, odd, n * sizeof(real));
+}
+
+// ---- products ----------------------------------------------------------------------------------------
+
+// Element (i, j) of a left operand is data[i * row + j * column].
+typedef struct {
+    const real *data;
+    size_t row, column;
+} TileView;
+
+TILE_INLINE TileVector tile_multiply_add(TileVector sum, real x, TileVector row, bool pairs) {
+#if TILE_PAIRS
+    if (pairs) {
+        const __m512 all = _mm512_set1_ps(x);
+        return (TileVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)all, (__m512bh)row);
+    }
+#endif
+    (void)pairs;
+    return sum + x * row;
+}
+
+// One block of tile_product.
+TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
+                            const real *b, size_t b_row, size_t k, bool pairs) {
+    TileVector sum[TILE_ROWS][TILE_VECTORS];
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            sum[i][v] = tile_load(start + i * start_row + v * TILE_LANES);
+    }
+    for (size_t s = 0; s < k; s++) {
+        TileVector row[TILE_VECTORS];
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++) row[v] = tile_load(b + s * b_row + v * TILE_LANES);
+        TILE_UNROLL
+        for (size_t i = 0; i < TILE_ROWS; i++) {
+            const real x = a.data[i * a.row + s * a.column];
+            TILE_UNROLL
+            for (size_t v = 0; v < TILE_VECTORS; v++)
+                sum[i][v] = tile_multiply_add(sum[i][v], x, row[v], pairs);
+        }
+    }
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++) tile_store(c + i * c_row + v * TILE_LANES, sum[i][v]);
+    }
+}
+
+// c (m, n) = start + a (m, k) b (k, n), k in words. m is a multiple of TILE_ROWS, n of TILE_COLUMNS; rows of
+// b, c and start (start_row 0: the same for all rows) are aligned to TILE_BYTES.
+static inline void tile_product(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
+                                const real *b, size_t b_row, size_t m, size_t n, size_t k, bool pairs) {
+    for (size_t j = 0; j < n; j += TILE_COLUMNS) {
+        for (size_t i = 0; i < m; i += TILE_ROWS) {
+            const TileView rows = {a.data + i * a.row, a.row, a.column};
+            if (pairs)
+                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows, b + j, b_row,
+                           k, true);
+            else
+                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows, b + j, b_row,
+                           k, false);
+        }
+    }
+}
+
+#endif

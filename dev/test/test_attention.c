@@ -1,0 +1,791 @@
+// Both kinds of attention against their definitions with all T x T weights, computed in double.
+#include "bf16.h"
+#include "cosine_attention.h"
+#include "memory.h"
+#include "random.h"
+#include "softmax_attention.h"
+#include "test.h"
+#include "threads.h"
+#include "tile.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef REAL_IS_DOUBLE
+static const double TOLERANCE = 1e-11;
+#else
+static const double TOLERANCE = 2e-5;
+#endif
+static const double BF16_TOLERANCE = 3e-2;
+
+typedef enum { SOFTMAX, COSINE } Kind;
+
+typedef struct {
+    Kind kind;
+    size_t batch, length, heads, size; // B, T, H, D
+    double sink, rate;
+    double spread; // standard deviation of queries and keys
+    bool holes;    // padding here and there, and at the start of sequence 1
+    bool bias;
+    Precision precision;
+} Setting;
+
+typedef struct {
+    Setting is;
+    size_t channels, rows; // C, B T
+    real *qkv, *bias, *dy, *exponent;
+    uint8_t *mask;
+    Dropout dropout;
+} Problem;
+
+typedef struct {
+    real *y, *logsumexp, *dqkv, *dbias, *dexponent;
+} Result;
+
+// The same by definition.
+typedef struct {
+    double *y, *logsumexp, *dqkv, *dbias, *dexponent;
+} Expected;
+
+static real *numbers(Random *random, size_t count, double spread) {
+    real *x = allocate(count, sizeof(real), "numbers");
+    for (size_t i = 0; i < count; i++) x[i] = (real)(spread * random_normal(random));
+    return x;
+}
+
+static Problem problem_create(Setting is) {
+    Random random = random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
+    Problem p = {.is = is, .channels = is.heads * is.size, .rows = is.batch * is.length};
+    p.qkv = numbers(&random, p.rows * 3 * p.channels, is.spread);
+    p.bias = is.bias ? numbers(&random, 3 * p.channels, 0.3) : NULL;
+    p.dy = numbers(&random, p.rows * p.channels, 1);
+    p.exponent = numbers(&random, is.heads, 1);
+    p.mask = is.holes ? allocate(p.rows, 1, "a mask") : NULL;
+    for (size_t b = 0; is.holes && b < is.batch; b++) {
+        for (size_t t = 0; t < is.length; t++)
+            p.mask[b * is.length + t] = (t * 7 + b * 3) % 5 != 4 && !(b == 1 && t < 3);
+    }
+    p.dropout = dropout_create(is.rate, 5, 3, 2);
+    return p;
+}
+
+static void problem_free(Problem *p) {
+    free(p->qkv);
+    free(p->bias);
+    free(p->dy);
+    free(p->exponent);
+    free(p->mask);
+}
+
+static Result result_create(const Problem *p) {
+    const size_t c = p->channels;
+    return (Result){allocate(p->rows * c, sizeof(real), "y"),
+                    allocate(p->rows * p->is.heads, sizeof(real), "logsumexp"),
+                    allocate(p->rows * 3 * c, sizeof(real), "dqkv"), allocate(3 * c, sizeof(real), "dbias"),
+                    allocate(p->is.heads, sizeof(real), "dexponent")};
+}
+
+static void result_free(Result *r) {
+    free(r->y);
+    free(r->logsumexp);
+    free(r->dqkv);
+    free(r->dbias);
+    free(r->dexponent);
+}
+
+// ---- ours --------------------------------------------------------------------------------------------
+
+static const uint64_t FIRST_ROW = 3;
+
+static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64_t first_row, bool backward) {
+    const GemmInput y = {r->y, p->channels, false}, dqkv = {r->dqkv, 3 * p->channels, false};
+    const Dropout *dropout = p->is.rate > 0 ? &p->dropout : NULL;
+    softmax_attention_forward(a, y, r->logsumexp, p->qkv, p->bias, p->mask, dropout, first_row, p->is.batch,
+                              p->is.length);
+    if (!backward) return;
+    softmax_attention_backward(a, dqkv, r->dbias, p->dy, y, r->logsumexp, p->qkv, p->bias, p->mask, dropout,
+                               first_row, p->is.batch, p->is.length);
+}
+
+static void cosine_run(CosineAttention *a, const Problem *p, Result *r, bool backward) {
+    const GemmInput y = {r->y, p->channels, false}, dqkv = {r->dqkv, 3 * p->channels, false};
+    cosine_attention_forward(a, y, p->qkv, p->bias, p->exponent, p->mask, p->is.batch, p->is.length);
+    if (!backward) return;
+    cosine_attention_backward(a, dqkv, r->dbias, r->dexponent, p->dy, p->qkv, p->bias, p->exponent, p->mask,
+                              p->is.batch, p->is.length);
+}
+
+static Result run(const Problem *p, bool backward) {
+    const Setting is = p->is;
+    Result r = result_create(p);
+    if (is.kind == COSINE) {
+        CosineAttention *a = cosine_attention_create(is.batch, is.length, p->channels, is.heads);
+        cosine_run(a, p, &r, backward);
+        cosine_attention_free(a);
+    } else {
+        SoftmaxAttention *a = softmax_attention_create(is.precision, is.sink, is.batch, is.length,
+                                                       p->channels, is.heads, backward);
+        softmax_run(a, p, &r, FIRST_ROW, backward);
+        softmax_attention_free(a);
+    }
+    return r;
+}
+
+// ---- the definition ----------------------------------------------------------------------------------
+
+static double *zeros(size_t count) {
+    return allocate(count, sizeof(double), "numbers");
+}
+
+// Query, key or value (which 0, 1, 2) of a row, its element d.
+static double element(const Problem *p, size_t row, size_t which, size_t h, size_t d) {
+    const size_t column = which * p->channels + h * p->is.size + d;
+    return (double)p->qkv[row * 3 * p->channels + column] + (p->bias ? (double)p->bias[column] : 0);
+}
+
+static double product(const Problem *p, size_t i, size_t which_i, size_t j, size_t which_j, size_t h) {
+    double sum = 0;
+    for (size_t d = 0; d < p->is.size; d++)
+        sum += element(p, i, which_i, h, d) * element(p, j, which_j, h, d);
+    return sum;
+}
+
+static bool visible(const Problem *p, size_t row) {
+    return !p->mask || p->mask[row];
+}
+
+// What dropout multiplies weight (b, h, i, j) with.
+static double factor(const Problem *p, size_t b, size_t h, size_t i, size_t j) {
+    if (p->is.rate == 0) return 1;
+    const uint64_t padded = (p->is.length + 127) / 128 * 128;
+    const uint64_t row = ((FIRST_ROW + b) * p->is.heads + h) * p->is.length + i;
+    real result;
+    dropout_factors(&p->dropout, row * padded + j, 1, &result);
+    return (double)result;
+}
+
+// Adds `gradient` * row `from` to the gradient of row `to`.
+static void add_gradient(const Problem *p, Expected *e, size_t to, size_t which_to, double gradient,
+                         size_t from, size_t which_from, size_t h) {
+    for (size_t d = 0; d < p->is.size; d++) {
+        const size_t column = which_to * p->channels + h * p->is.size + d;
+        const double x = gradient * element(p, from, which_from, h, d);
+        e->dqkv[to * 3 * p->channels + column] += x;
+        e->dbias[column] += x;
+    }
+}
+
+// y_i and the gradient of values: y_i = sum_j w_j f_j v_j
+static void expect_values(const Problem *p, Expected *e, size_t b, size_t h, size_t i, const double *w) {
+    const size_t first = b * p->is.length, c = p->channels, size = p->is.size;
+    for (size_t j = 0; j <= i; j++) {
+        const double weight = w[j] * factor(p, b, h, i, j);
+        for (size_t d = 0; d < size; d++) {
+            const size_t column = 2 * c + h * size + d;
+            const double dy = (double)p->dy[(first + i) * c + h * size + d];
+            e->y[(first + i) * c + h * size + d] += weight * element(p, first + j, 2, h, d);
+            e->dqkv[(first + j) * 3 * c + column] += weight * dy;
+            e->dbias[column] += weight * dy;
+        }
+    }
+}
+
+static double dy_times_value(const Problem *p, size_t i, size_t j, size_t h) {
+    double sum = 0;
+    for (size_t d = 0; d < p->is.size; d++)
+        sum += (double)p->dy[i * p->channels + h * p->is.size + d] * element(p, j, 2, h, d);
+    return sum;
+}
+
+static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i, double *w) {
+    const size_t first = b * p->is.length;
+    const double scale = 1 / sqrt((double)p->is.size);
+    double top = p->is.sink > 0 ? log(p->is.sink) : -INFINITY;
+    for (size_t j = 0; j <= i; j++) {
+        w[j] = visible(p, first + j) ? scale * product(p, first + i, 0, first + j, 1, h) : -INFINITY;
+        top = fmax(top, w[j]);
+    }
+    double sum = p->is.sink > 0 ? p->is.sink * exp(-top) : 0, mean = 0;
+    for (size_t j = 0; j <= i; j++) sum += w[j] = isfinite(w[j]) ? exp(w[j] - top) : 0;
+    e->logsumexp[(b * p->is.heads + h) * p->is.length + i] = sum > 0 ? top + log(sum) : INFINITY;
+    for (size_t j = 0; j <= i; j++) w[j] = sum > 0 ? w[j] / sum : 0;
+    expect_values(p, e, b, h, i, w);
+    for (size_t j = 0; j <= i; j++)
+        mean += w[j] * factor(p, b, h, i, j) * dy_times_value(p, first + i, first + j, h);
+    for (size_t j = 0; j <= i; j++) {
+        const double dw = factor(p, b, h, i, j) * dy_times_value(p, first + i, first + j, h);
+        add_gradient(p, e, first + i, 0, scale * w[j] * (dw - mean), first + j, 1, h);
+        add_gradient(p, e, first + j, 1, scale * w[j] * (dw - mean), first + i, 0, h);
+    }
+}
+
+static void expect_cosine_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i, double *w) {
+    const size_t first = b * p->is.length;
+    const double power = 1 / (1 + exp(-(double)p->exponent[h]));
+    const double q = sqrt(product(p, first + i, 0, first + i, 0, h));
+    size_t n = 0;
+    for (size_t j = 0; j <= i; j++) n += visible(p, first + j);
+    const double divisor = pow((double)(n > 0 ? n : 1), power);
+    for (size_t j = 0; j <= i; j++) {
+        w[j] = 0;
+        if (!visible(p, first + j)) continue;
+        const double k = sqrt(product(p, first + j, 1, first + j, 1, h));
+        const double cosine = product(p, first + i, 0, first + j, 1, h) / (q * k);
+        const double dw = dy_times_value(p, first + i, first + j, h);
+        w[j] = cosine / divisor;
+        add_gradient(p, e, first + i, 0, dw / divisor / (q * k), first + j, 1, h);
+        add_gradient(p, e, first + i, 0, -dw * w[j] / (q * q), first + i, 0, h);
+        add_gradient(p, e, first + j, 1, dw / divisor / (q * k), first + i, 0, h);
+        add_gradient(p, e, first + j, 1, -dw * w[j] / (k * k), first + j, 1, h);
+        e->dexponent[h] -= dw * w[j] * log((double)n) * power * (1 - power);
+    }
+    expect_values(p, e, b, h, i, w);
+}
+
+static Expected expect(const Problem *p) {
+    Expected e = {zeros(p->rows * p->channels), zeros(p->rows * p->is.heads),
+                  zeros(p->rows * 3 * p->channels), zeros(3 * p->channels), zeros(p->is.heads)};
+    double *w = zeros(p->is.length);
+    for (size_t b = 0; b < p->is.batch; b++) {
+        for (size_t h = 0; h < p->is.heads; h++) {
+            for (size_t i = 0; i < p->is.length; i++) {
+                if (p->is.kind == COSINE)
+                    expect_cosine_row(p, &e, b, h, i, w);
+                else
+                    expect_softmax_row(p, &e, b, h, i, w);
+            }
+        }
+    }
+    free(w);
+    return e;
+}
+
+static void expected_free(Expected *e) {
+    free(e->y);
+    free(e->logsumexp);
+    free(e->dqkv);
+    free(e->dbias);
+    free(e->dexponent);
+}
+
+// ---- comparison --------------------------------------------------------------------------------------
+
+// Largest difference over the largest number expected (or `least`); infinite numbers must be equal.
+static void compare(const char *what, const Setting *is, const real *x, const double *expected, size_t count,
+                    double least, double tolerance) {
+    double error = 0, greatest = least;
+    for (size_t i = 0; i < count; i++) {
+        if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
+        const double difference = fabs((double)x[i] - expected[i]);
+        if (!(difference <= error)) error = difference; // NaN, too
+        greatest = fmax(greatest, fabs(expected[i]));
+    }
+    if (error <= tolerance * greatest) return;
+    test_fail(__FILE__, __LINE__, "%s: %s B %zu T %zu H %zu D %zu sink %g rate %g %s%s: error %.3g", what,
+              is->kind == COSINE ? "cosine" : "softmax", is->batch, is->length, is->heads, is->size, is->sink,
+              is->rate, is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "",
+              error / greatest);
+}
+
+static void check(Setting is) {
+    Problem p = problem_create(is);
+    Result r = run(&p, true);
+    Expected e = expect(&p);
+    const double tolerance = is.precision == PRECISION_BFLOAT16 ? BF16_TOLERANCE : TOLERANCE;
+    compare("y", &is, r.y, e.y, p.rows * p.channels, 1e-6, tolerance);
+    compare("dqkv", &is, r.dqkv, e.dqkv, p.rows * 3 * p.channels, 1e-3, tolerance);
+    if (is.bias) compare("dbias", &is, r.dbias, e.dbias, 3 * p.channels, 1, 2 * tolerance);
+    if (is.kind == SOFTMAX)
+        compare("logsumexp", &is, r.logsumexp, e.logsumexp, p.rows * is.heads, 1, tolerance);
+    else
+        compare("dexponent", &is, r.dexponent, e.dexponent, is.heads, 1, tolerance);
+    expected_free(&e);
+    result_free(&r);
+    problem_free(&p);
+}
+
+static const size_t LENGTHS[] = {1, 2, 63, 64, 65, 130}, SIZES[] = {8, 20, 32, 64};
+enum { LENGTH_COUNT = sizeof(LENGTHS) / sizeof(*LENGTHS), SIZE_COUNT = sizeof(SIZES) / sizeof(*SIZES) };
+
+static void check_shapes(Setting is) {
+    for (size_t l = 0; l < LENGTH_COUNT; l++) {
+        for (size_t s = 0; s < SIZE_COUNT; s++) {
+            is.length = LENGTHS[l];
+            is.size = SIZES[s];
+            check(is);
+        }
+    }
+}
+
+static const Setting PLAIN = {.kind = SOFTMAX, .batch = 2, .length = 65, .heads = 2, .size = 20, .spread = 1};
+
+static Setting cosine_setting(void) {
+    Setting is = PLAIN;
+    is.kind = COSINE;
+    is.bias = is.holes = true;
+    return is;
+}
+
+static void test_softmax(void) {
+    check_shapes(PLAIN);
+    Setting is = PLAIN;
+    is.holes = is.bias = true;
+    check_shapes(is);
+    is.length = 300;
+    is.batch = 1;
+    check(is);
+    is.size = 136;
+    check(is);
+    is.size = 8;
+    is.length = 130;
+    is.heads = 33; // more heads than the backward pass wants units of work
+    check(is);
+}
+
+static void test_sink(void) {
+    Setting is = PLAIN;
+    is.sink = 1;
+    check_shapes(is);
+    is.holes = true;
+    is.sink = 1e-5;
+    check(is);
+    is.sink = 30;
+    check(is);
+}
+
+static void test_softmax_dropout(void) {
+    Setting is = PLAIN;
+    is.rate = 0.3;
+    is.sink = 1;
+    is.holes = is.bias = true;
+    check_shapes(is);
+}
+
+static void test_softmax_bf16(void) {
+    Setting is = PLAIN;
+    is.precision = PRECISION_BFLOAT16;
+    is.rate = 0.1;
+    is.sink = 1;
+    is.holes = is.bias = true;
+    check_shapes(is);
+}
+
+static void test_cosine(void) {
+    Setting is = cosine_setting();
+    check_shapes(is);
+    is.length = 300;
+    is.holes = false;
+    check(is);
+    is.size = 136;
+    check(is);
+}
+
+// ---- gradients ---------------------------------------------------------------------------------------
+
+static double loss(const Problem *p) {
+    Result r = run(p, false);
+    double sum = 0;
+    for (size_t i = 0; i < p->rows * p->channels; i++) sum += (double)r.y[i] * (double)p->dy[i];
+    result_free(&r);
+    return sum;
+}
+
+// Central differences of every step-th number.
+static void check_gradient(const char *what, const Problem *p, real *x, const real *gradient, size_t count,
+                           size_t step) {
+    const double h = 1e-5;
+    for (size_t i = 0; i < count; i += step) {
+        const real kept = x[i];
+        x[i] = (real)((double)kept + h);
+        const double above = loss(p);
+        x[i] = (real)((double)kept - h);
+        const double below = loss(p);
+        x[i] = kept;
+        const double expected = (above - below) / (2 * h);
+        if (!(fabs((double)gradient[i] - expected) <= 2e-8 * fmax(1, fabs(expected))))
+            test_fail(__FILE__, __LINE__, "%s[%zu]: %.12g, by differences %.12g", what, i,
+                      (double)gradient[i], expected);
+    }
+}
+
+// In double alone: in float, differences are too coarse.
+static void test_gradients(void) {
+    if (sizeof(real) < sizeof(double)) return;
+    for (int kind = 0; kind < 3; kind++) {
+        Setting is = kind == 2 ? cosine_setting() : PLAIN;
+        is.holes = is.bias = true;
+        is.batch = 1;
+        is.size = 8;
+        is.sink = kind;
+        is.rate = kind == 1 ? 0.2 : 0;
+        Problem p = problem_create(is);
+        Result r = run(&p, true);
+        check_gradient("dqkv", &p, p.qkv, r.dqkv, p.rows * 3 * p.channels, 37);
+        check_gradient("dbias", &p, p.bias, r.dbias, 3 * p.channels, 1);
+        if (is.kind == COSINE) check_gradient("dexponent", &p, p.exponent, r.dexponent, is.heads, 1);
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+// ---- scores ------------------------------------------------------------------------------------------
+
+enum { EXAMPLE = 5, EXAMPLE_SIZE = 8 };
+
+// The weights that one query gives to keys with these scores: values are unit vectors.
+static void weights_of(const double *scores, double sink, real *weights) {
+    real qkv[EXAMPLE][3][EXAMPLE_SIZE] = {0}, y[EXAMPLE][EXAMPLE_SIZE];
+    for (size_t j = 0; j < EXAMPLE; j++) {
+        qkv[j][0][0] = (real)sqrt(EXAMPLE_SIZE);
+        qkv[j][1][0] = (real)scores[j];
+        qkv[j][2][j] = 1;
+    }
+    SoftmaxAttention *a =
+        softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE_SIZE, 1, false);
+    softmax_attention_forward(a, (GemmInput){y, EXAMPLE_SIZE, false}, NULL, &qkv[0][0][0], NULL, NULL, NULL,
+                              0, 1, EXAMPLE);
+    softmax_attention_free(a);
+    for (size_t j = 0; j < EXAMPLE; j++) weights[j] = y[EXAMPLE - 1][j];
+}
+
+static void test_published_examples(void) {
+    static const struct {
+        double scores[EXAMPLE], sink, weights[EXAMPLE], sum;
+    } examples[] = {
+        {{1, 2, 3, 4, 5}, 0, {.0116562, .0316849, .0861285, .2341217, .6364086}, 1},
+        {{1, 2, 3, 4, 5}, 1, {.0116, .0315, .0858, .2331, .6337}, .9957},
+        {{1, 2, -3, -4, -10000}, 1, {.2432, .6612, .0045, .0016, 0}, .9105},
+        {{-1, -2, -3e13, -2e11, -1e4}, 1, {.2447, .0900, 0, 0, 0}, .3348},
+        {{1e4, -1e4, 1e4, 0, 9999}, 1, {.4223188, 0, .4223188, 0, .1553624}, 1},
+        {{-1e4, -1e4, -1e4, -1e4, -1e4}, 1, {0}, 0},
+        {{-1e4, -1e4, -1e4, -1e4, -1e4}, 0, {.2, .2, .2, .2, .2}, 1},
+    };
+    for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
+        real weights[EXAMPLE];
+        double sum = 0;
+        weights_of(examples[i].scores, examples[i].sink, weights);
+        for (size_t j = 0; j < EXAMPLE; j++) {
+            CHECK_CLOSE(weights[j], examples[i].weights[j], 6e-5);
+            sum += (double)weights[j];
+        }
+        CHECK_CLOSE(sum, examples[i].sum, 6e-5);
+    }
+}
+
+// Scores up to 1e4: most weights are 0 or 1, and differences of scores carry the rounding of 1e4.
+static void test_large_scores(void) {
+    Setting is = PLAIN;
+    is.spread = 50;
+    for (int sink = 0; sink < 2; sink++) {
+        is.sink = sink;
+        Problem p = problem_create(is);
+        Result r = run(&p, true);
+        Expected e = expect(&p);
+        compare("y", &is, r.y, e.y, p.rows * p.channels, 1, sizeof(real) < sizeof(double) ? 5e-3 : 1e-9);
+        compare("logsumexp", &is, r.logsumexp, e.logsumexp, p.rows * is.heads, 1, TOLERANCE);
+        for (size_t i = 0; i < p.rows * 3 * p.channels; i++) CHECK(isfinite(r.dqkv[i]));
+        expected_free(&e);
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+static void test_only_padding(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        Setting is = kind == 2 ? cosine_setting() : PLAIN;
+        is.holes = true;
+        is.sink = kind == 1;
+        Problem p = problem_create(is);
+        memset(p.mask, 0, p.rows);
+        p.mask[is.length - 1] = 1; // the last row of sequence 0 sees itself
+        Result r = run(&p, true);
+        for (size_t i = 0; i < p.rows * p.channels; i++)
+            CHECK(isfinite(r.y[i]) && (r.y[i] == 0) == (i / p.channels != is.length - 1));
+        for (size_t i = 0; i < p.rows * 3 * p.channels; i++) {
+            CHECK(isfinite(r.dqkv[i]));
+            if (i / (3 * p.channels) != is.length - 1) CHECK(r.dqkv[i] == 0);
+        }
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+// What diverged must show: the training loop looks for it in the loss.
+static void test_nan(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        const Setting is = kind == 1 ? cosine_setting() : PLAIN;
+        Problem p = problem_create(is);
+        p.qkv[(40 * 3 + 1) * p.channels] = NAN; // key 40 of sequence 0, head 0
+        Result r = run(&p, false);
+        CHECK(isfinite(r.y[39 * p.channels]));
+        CHECK(isnan(r.y[41 * p.channels]) && isnan(r.y[64 * p.channels + 1]));
+        CHECK(isfinite(r.y[41 * p.channels + is.size]) && isfinite(r.y[(65 + 41) * p.channels]));
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+static void test_cosine_zero_vector(void) {
+    Setting is = cosine_setting();
+    is.bias = is.holes = false;
+    Problem p = problem_create(is);
+    memset(p.qkv + 12 * p.channels * 3, 0, 2 * p.channels * sizeof(real)); // query and key 12
+    Result r = run(&p, true);
+    for (size_t c = 0; c < p.channels; c++) {
+        CHECK(r.y[12 * p.channels + c] == 0);
+        CHECK(r.dqkv[12 * 3 * p.channels + c] == 0 && r.dqkv[(12 * 3 + 1) * p.channels + c] == 0);
+        CHECK(isfinite(r.y[13 * p.channels + c]) && r.y[13 * p.channels + c] != 0);
+    }
+    result_free(&r);
+    problem_free(&p);
+}
+
+// ---- the rest ----------------------------------------------------------------------------------------
+
+static void test_decode(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        Setting is = kind == 2 ? cosine_setting() : PLAIN;
+        is.length = 140;
+        is.holes = false;
+        is.bias = kind > 0;
+        is.sink = kind == 1;
+        Problem p = problem_create(is);
+        Result r = run(&p, false);
+        const size_t c = p.channels, s = is.batch, positions = is.length + 3;
+        real *keys = allocate(s * positions * c, sizeof(real), "keys");
+        real *values = allocate(s * positions * c, sizeof(real), "values");
+        real *state = allocate(s * c * is.size, sizeof(real), "state");
+        real *y = allocate(s * c, sizeof(real), "y"), *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
+        for (size_t t = 0; t < is.length; t++) {
+            for (size_t b = 0; b < s; b++)
+                memcpy(qkv + b * 3 * c, p.qkv + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
+            if (kind == 2)
+                cosine_attention_decode(y, state, qkv, p.bias, p.exponent, t, s, c, is.heads);
+            else
+                softmax_attention_decode(y, keys, values, qkv, p.bias, is.sink, t, positions, s, c, is.heads);
+            for (size_t i = 0; i < s * c; i++)
+                CHECK_CLOSE(y[i], r.y[(i / c * is.length + t) * c + i % c], 0.2 * TOLERANCE);
+        }
+        free(keys);
+        free(values);
+        free(state);
+        free(y);
+        free(qkv);
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+static void check_equal(const Problem *p, const Result *a, const Result *b) {
+    CHECK(memcmp(a->y, b->y, p->rows * p->channels * sizeof(real)) == 0);
+    CHECK(memcmp(a->logsumexp, b->logsumexp, p->rows * p->is.heads * sizeof(real)) == 0);
+    CHECK(memcmp(a->dqkv, b->dqkv, p->rows * 3 * p->channels * sizeof(real)) == 0);
+    CHECK(memcmp(a->dbias, b->dbias, 3 * p->channels * sizeof(real)) == 0);
+    CHECK(memcmp(a->dexponent, b->dexponent, p->is.heads * sizeof(real)) == 0);
+}
+
+static void set_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
+static void test_threads(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        Setting is = kind == 2 ? cosine_setting() : PLAIN;
+        is.length = 300;
+        is.rate = kind == 2 ? 0 : 0.1;
+        is.bias = true;
+        is.precision = kind == 1 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+        Problem p = problem_create(is);
+        set_threads(1);
+        Result one = run(&p, true);
+        for (int threads = 2; threads < 4; threads++) {
+            set_threads(threads);
+            Result more = run(&p, true);
+            check_equal(&p, &one, &more);
+            result_free(&more);
+        }
+        result_free(&one);
+        problem_free(&p);
+    }
+}
+
+// Memory that held a larger batch, even one of NaN, gives what fresh memory gives.
+static void check_smaller_batch(Setting is, size_t length) {
+    Problem large = problem_create(is);
+    for (size_t i = 0; i < large.rows * 3 * large.channels; i++) large.qkv[i] = NAN;
+    for (size_t i = 0; i < large.rows * large.channels; i++) large.dy[i] = NAN;
+    is.length = length;
+    is.batch = 1;
+    Problem small = problem_create(is);
+    Result fresh = run(&small, true), first = result_create(&large), second = result_create(&small);
+    const size_t c = large.channels;
+    if (is.kind == SOFTMAX) {
+        SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, 0, large.is.batch, large.is.length,
+                                                       c, is.heads, true);
+        softmax_run(a, &large, &first, FIRST_ROW, true);
+        softmax_run(a, &small, &second, FIRST_ROW, true);
+        softmax_attention_free(a);
+    } else {
+        CosineAttention *a = cosine_attention_create(large.is.batch, large.is.length, c, is.heads);
+        cosine_run(a, &large, &first, true);
+        cosine_run(a, &small, &second, true);
+        cosine_attention_free(a);
+    }
+    check_equal(&small, &fresh, &second);
+    result_free(&fresh);
+    result_free(&first);
+    result_free(&second);
+    problem_free(&large);
+    problem_free(&small);
+}
+
+static void test_smaller_batch(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        Setting is = kind == 1 ? cosine_setting() : PLAIN;
+        is.length = 300;
+        check_smaller_batch(is, 65);
+        check_smaller_batch(is, 40);
+    }
+}
+
+// A batch in two halves, as gradient accumulation takes it, drops the same weights.
+static void test_first_row(void) {
+    Setting is = PLAIN;
+    is.rate = 0.5;
+    Problem whole = problem_create(is);
+    Result expected = run(&whole, false);
+    Problem half = whole;
+    half.is.batch = 1;
+    half.rows = is.length;
+    half.qkv = whole.qkv + is.length * 3 * whole.channels;
+    Result second = result_create(&half);
+    SoftmaxAttention *a =
+        softmax_attention_create(PRECISION_FLOAT32, 0, 1, is.length, half.channels, is.heads, false);
+    softmax_run(a, &half, &second, FIRST_ROW + 1, false);
+    softmax_attention_free(a);
+    CHECK(memcmp(second.y, expected.y + is.length * half.channels,
+                 half.rows * half.channels * sizeof(real)) == 0);
+    result_free(&expected);
+    result_free(&second);
+    problem_free(&whole);
+}
+
+// What the next product reads in bf16 is the same, rounded.
+static void test_bf16_output(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        const Setting is = kind == 1 ? cosine_setting() : PLAIN;
+        Problem p = problem_create(is);
+        Result r = run(&p, false);
+        uint16_t *rounded = allocate(p.rows * p.channels, sizeof(uint16_t), "y");
+        const GemmInput y = {rounded, p.channels, true};
+        if (kind == 0) {
+            SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, 0, is.batch, is.length,
+                                                           p.channels, is.heads, false);
+            softmax_attention_forward(a, y, NULL, p.qkv, p.bias, p.mask, NULL, 0, is.batch, is.length);
+            softmax_attention_free(a);
+        } else {
+            CosineAttention *a = cosine_attention_create(is.batch, is.length, p.channels, is.heads);
+            cosine_attention_forward(a, y, p.qkv, p.bias, p.exponent, p.mask, is.batch, is.length);
+            cosine_attention_free(a);
+        }
+        for (size_t i = 0; i < p.rows * p.channels; i++) CHECK(rounded[i] == bf16_from_float((float)r.y[i]));
+        free(rounded);
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+// The backward pass takes y in bf16, whose rounding is all that differs.
+static void test_bf16_y_backward(void) {
+    const Setting is = PLAIN;
+    Problem p = problem_create(is);
+    Result r = run(&p, true), other = result_create(&p);
+    uint16_t *rounded = allocate(p.rows * p.channels, sizeof(uint16_t), "y");
+    for (size_t i = 0; i < p.rows * p.channels; i++) rounded[i] = bf16_from_float((float)r.y[i]);
+    SoftmaxAttention *a =
+        softmax_attention_create(PRECISION_FLOAT32, 0, is.batch, is.length, p.channels, is.heads, true);
+    softmax_attention_backward(a, (GemmInput){other.dqkv, 3 * p.channels, false}, NULL, p.dy,
+                               (GemmInput){rounded, p.channels, true}, r.logsumexp, p.qkv, NULL, NULL, NULL,
+                               0, is.batch, is.length);
+    softmax_attention_free(a);
+    double error = 0;
+    for (size_t i = 0; i < p.rows * 3 * p.channels; i++)
+        error = fmax(error, fabs((double)other.dqkv[i] - (double)r.dqkv[i]));
+    CHECK(error > 0 && error < 2e-2);
+    free(rounded);
+    result_free(&r);
+    result_free(&other);
+    problem_free(&p);
+}
+
+static void too_large(void *argument) {
+    const Setting *is = argument;
+    Problem p = problem_create(*is);
+    Result r = result_create(&p);
+    if (is->kind == COSINE)
+        cosine_run(cosine_attention_create(1, is->length, p.channels, is->heads), &p, &r, false);
+    else
+        softmax_run(
+            softmax_attention_create(PRECISION_FLOAT32, 0, 1, is->length, p.channels, is->heads, false), &p,
+            &r, 0, false);
+}
+
+static void too_much_memory(void *argument) {
+    const Setting *is = argument;
+    if (is->kind == COSINE)
+        cosine_attention_create(SIZE_MAX / 4, is->length, 64, 8);
+    else
+        softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, 64, 8, true);
+}
+
+static void test_memory(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        Setting is = kind == 1 ? cosine_setting() : PLAIN;
+        CHECK_FAILS(too_large, &is, 1, "attention: batch 2 x 65 is larger than its memory");
+        CHECK_FAILS(too_much_memory, &is, 1, "no memory for");
+    }
+}
+
+static void test_exp(void) {
+    double worst = 0;
+    for (int i = -869; i <= 10; i++) {
+        const double x = 0.1 * i;
+        const TileVector e = tile_exp((TileVector){0} + (real)x);
+        const double error = fabs((double)e[TILE_LANES - 1] / exp((double)(real)x) - 1);
+        worst = fmax(worst, error / (1 + fabs(x)));
+    }
+    CHECK_CLOSE(worst, 0, sizeof(real) < sizeof(double) ? 1.5e-7 : 1e-15);
+    const real special[] = {-1000, -1e30f, -INFINITY};
+    for (size_t i = 0; i < sizeof(special) / sizeof(*special); i++)
+        CHECK(tile_exp((TileVector){0} + special[i])[0] == 0);
+    CHECK(isnan(tile_exp((TileVector){0} + (real)NAN)[0]));
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"softmax", test_softmax},
+        {"sink", test_sink},
+        {"softmax with dropout", test_softmax_dropout},
+        {"softmax in bf16", test_softmax_bf16},
+        {"cosine", test_cosine},
+        {"gradients by differences", test_gradients},
+        {"published examples of softmax1", test_published_examples},
+        {"scores of 1e4", test_large_scores},
+        {"rows that see only padding", test_only_padding},
+        {"NaN stays NaN", test_nan},
+        {"cosine of a zero vector", test_cosine_zero_vector},
+        {"decoding equals the parallel form", test_decode},
+        {"the same bits for any number of threads", test_threads},
+        {"a smaller batch", test_smaller_batch},
+        {"dropout by row of the update", test_first_row},
+        {"y in bf16", test_bf16_output},
+        {"y in bf16 backwards", test_bf16_y_backward},
+        {"memory", test_memory},
+        {"exp", test_exp},
+    };
+    return test_main(argc, argv, "attention", cases, sizeof(cases) / sizeof(*cases));
+}
