@@ -1,5 +1,5 @@
 // The output layer and its loss: logits = h E^T + bias, cross entropy, and all gradients, a chunk of rows at
-// a time, so that B*T*V numbers are never held.
+// a time, so that B*T*V numbers are never held: about 64 MB, whatever M and V.
 #ifndef CPU_CLASSIFIER_H
 #define CPU_CLASSIFIER_H
 
@@ -13,7 +13,9 @@ typedef struct Classifier Classifier;
 // For weights (V, C); rows: the largest M to come; `training` allocates what the gradients need.
 Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training);
 void classifier_free(Classifier *classifier);
-void classifier_pack(Classifier *classifier, const real *weight); // (V, C), after every update
+
+// weight (V, C), after every update. It must stay where it is, unchanged, until the next call.
+void classifier_pack(Classifier *classifier, const real *weight);
 
 // Sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
 // h (M, C), bias (V) or NULL, targets (M), -1 = not counted.

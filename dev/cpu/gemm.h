@@ -53,6 +53,9 @@ void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t col
 // Stores values (count) into row `row` from column `column` on, rounding to nearest even for bf16.
 void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values, size_t count);
 
+// Reads values (count) back, from row `row` and column `column` on.
+void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values, size_t count);
+
 // A weight of a linear layer, packed as the library likes it; `values` is not used after gemm_weight_pack.
 // Several threads may read a packed weight, and pack different ones. PyTorch's nn.Linear stores (N, K), its
 // Conv1D (K, N).
@@ -70,6 +73,10 @@ void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *w
 
 // dx += dy w
 void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
+
+// y (M, K) += x^T w for x (N, M): backward_weight where many products share one right-hand matrix, the packed
+// w
+void gemm_transposed_add(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m);
 
 // dw += dy^T x in the weight's own layout
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,

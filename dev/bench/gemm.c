@@ -1,0 +1,105 @@
+// GFLOP/s of the products of linear layers and of the whole classifier, by shape: a JSON object a line.
+//
+//   gemm [repetitions]     default 20; the best and the median of them are told
+#include "gemm.h"
+#include "error.h"
+#include "json.h"
+#include "memory.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { REPETITIONS_MAX = 1000 };
+
+typedef struct {
+    size_t m, n, k;
+} Shape;
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(const char *product, Shape shape, Gemm *gemm, double peak, double *seconds,
+                   int repetitions) {
+    qsort(seconds, (size_t)repetitions, sizeof(*seconds), compare_doubles);
+    const double flops = 2.0 * (double)shape.m * (double)shape.n * (double)shape.k;
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    json_key(&w, "product");
+    json_write_string(&w, product);
+    json_key(&w, "library");
+    json_write_string(&w, gemm_library(gemm));
+    json_key(&w, "precision");
+    json_write_string(&w, gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
+    json_key(&w, "m");
+    json_write_integer(&w, (int64_t)shape.m);
+    json_key(&w, "n");
+    json_write_integer(&w, (int64_t)shape.n);
+    json_key(&w, "k");
+    json_write_integer(&w, (int64_t)shape.k);
+    json_key(&w, "ms");
+    json_write_number(&w, 1e3 * seconds[repetitions / 2]);
+    json_key(&w, "gflops");
+    json_write_number(&w, 1e-9 * flops / seconds[repetitions / 2]);
+    json_key(&w, "best_gflops");
+    json_write_number(&w, 1e-9 * flops / seconds[0]);
+    json_key(&w, "percent_of_peak");
+    json_write_number(&w, 100 * flops / seconds[repetitions / 2] / peak);
+    json_end(&w, '}');
+    puts(w.text);
+    json_writer_free(&w);
+}
+
+static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int repetitions) {
+    GemmInput x = gemm_input_create(gemm, shape.m, shape.k, "x"),
+              dy = gemm_input_create(gemm, shape.m, shape.n, "dy");
+    real *y = allocate(shape.m * shape.n, sizeof(*y), "y"),
+         *dx = allocate(shape.m * shape.k, sizeof(*dx), "dx");
+    real *w = allocate(shape.n * shape.k, sizeof(*w), "w"),
+         *dw = allocate(shape.n * shape.k, sizeof(*dw), "dw");
+    GemmWeight *weight = gemm_weight_create(gemm, shape.n, shape.k, WEIGHT_OUT_IN, "a weight");
+    static const char *const products[] = {"forward", "backward_input", "backward_weight", "pack"};
+    for (int product = 0; product < 4; product++) {
+        for (int i = -2; i < repetitions; i++) { // the first ones warm up
+            const double start = seconds_now();
+            if (product == 0) gemm_forward(gemm, y, x, weight, shape.m);
+            if (product == 1) gemm_backward_input(gemm, dx, dy, weight, shape.m);
+            if (product == 2) gemm_backward_weight(gemm, dw, dy, x, weight, shape.m);
+            if (product == 3) gemm_weight_pack(weight, w);
+            if (i >= 0) seconds[i] = seconds_now() - start;
+        }
+        report(products[product], shape, gemm, peak, seconds, repetitions);
+    }
+    gemm_weight_free(weight);
+    gemm_input_free(&x);
+    gemm_input_free(&dy);
+    free(y);
+    free(dx);
+    free(w);
+    free(dw);
+}
+
+int main(int argc, char **argv) {
+    const int repetitions = argc > 1 ? atoi(argv[1]) : 20;
+    if (argc > 2 || repetitions < 1 || repetitions > REPETITIONS_MAX)
+        fail_usage("usage: %s [repetitions from 1 to %d]", argv[0], REPETITIONS_MAX);
+    double seconds[REPETITIONS_MAX];
+    static const Shape shapes[] = {{4096, 384, 128},   {4096, 512, 128}, {4096, 128, 512}, {1024, 8000, 128},
+                                   {2048, 2048, 2048}, {4096, 768, 768}, {1000, 257, 129}, {1, 512, 128}};
+    for (int p = PRECISION_FLOAT32; p <= PRECISION_BFLOAT16; p++) {
+        if (!gemm_supports((Precision)p)) continue;
+        Gemm *gemm = gemm_create((Precision)p);
+        const double peak = gemm_measure_peak(gemm);
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+            measure(shapes[i], gemm, peak, seconds, repetitions);
+        gemm_free(gemm);
+    }
+    return 0;
+}
