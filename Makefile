@@ -3,7 +3,9 @@
 #   make run                 build, train a small model on the embedded corpus, print a sample
 #   make test                build and run every test
 #   make train_fastformer    the trainer
+#   make train_gpt2          GPT-2, on the same loop
 #   make tokenize            text -> tokens
+#   make kurtosis            moments of the tensors of a checkpoint
 #   make data/wikitext2      a data set (also data/tinyshakespeare)
 #   make lint format         clang-format, clang-tidy, cppcheck
 #   make clean
@@ -50,15 +52,18 @@ FLAGS_DOUBLE := -DREAL_IS_DOUBLE
 LIBS_FLOAT := $(if $(USE_ONEDNN),$(ONEDNN_LIBS))
 
 # ---- files ---------------------------------------------------------------------------------------------------------
+TRAINERS := train_fastformer train_gpt2
+TRAINER_TESTS := $(TRAINERS:train_%=test_%)
+vpath %.c dev/gpt2 dev/tools # where programs lie, beside the top directory
 SHARED := $(wildcard dev/trainer/*.c dev/cpu/*.c)
 MODEL_TEST := dev/test/model_test.o dev/test/model_reference.o dev/test/test.o
 TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/*.c))
 CORPUS := $(sort $(wildcard Makefile *.md data/*.md *.c *.cu dev/*.md dev/*/*.md dev/*/*.[ch] dev/*/*.cu dev/*/*.cuh data/*.sh scripts/*.sh))
 # Tests that check derivatives and exact algebra run in double as well.
-DOUBLE_TESTS := test_layers test_gemm test_classifier
+DOUBLE_TESTS := test_layers test_gemm test_classifier test_attention
 
-PROGRAMS := train_fastformer tokenize
+PROGRAMS := $(TRAINERS) tokenize kurtosis
 .PHONY: all run test lint format clean detected bench data/wikitext2 data/tinyshakespeare
 .SECONDARY:
 all: $(PROGRAMS)
@@ -75,11 +80,9 @@ $(1)/dev/trainer/corpus.o: build/corpus.txt
 $(1)/lib.a: $(SHARED:%.c=$(1)/%.o)
 	@rm -f $$@
 	$$(Q)$$(AR) rcs $$@ $$^
-$(1)/bin/test_%: $(1)/test_%.o $(MODEL_TEST:%=$(1)/%) $(1)/lib.a
+$(TRAINER_TESTS:%=$(1)/bin/%): $(1)/bin/%: $(1)/%.o $(MODEL_TEST:%=$(1)/%) $(1)/lib.a
 	$$(link_$(2))
 $(1)/bin/%: $(1)/%.o $(1)/lib.a
-	$$(link_$(2))
-$(1)/bin/%: $(1)/dev/tools/%.o $(1)/lib.a
 	$$(link_$(2))
 $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a
 	$$(link_$(2))
@@ -98,16 +101,16 @@ build/corpus.txt: $(CORPUS)
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in float32 GEMM (install libdnnl-dev for bf16))"
 
-train_fastformer tokenize: %: $(FLOAT)/bin/% | detected
+$(PROGRAMS): %: $(FLOAT)/bin/% | detected
 	@cp -f $< $@
 
 # The double build; it runs the float one for -p float and -p bf16.
-test_fastformer: %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
+$(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 	@cp -f $< $@
 
 TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
-                 $(FLOAT)/bin/test_fastformer $(DOUBLE)/bin/test_fastformer
-test: detected $(PROGRAMS) test_fastformer $(TEST_PROGRAMS)
+                 $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test))
+test: detected $(PROGRAMS) $(TRAINER_TESTS) $(TEST_PROGRAMS)
 	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh
 
 # A minute of training on the project's own source, and what the model makes of it.
@@ -129,4 +132,4 @@ format:
 	clang-format -i $(filter %.c %.h %.cu %.cuh,$(CORPUS))
 
 clean:
-	rm -rf build $(PROGRAMS) test_fastformer
+	rm -rf build $(PROGRAMS) $(TRAINER_TESTS)

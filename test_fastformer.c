@@ -212,7 +212,7 @@ static void test_window_reach(void) {
     ((int32_t *)batch.inputs)[5] = (batch.inputs[5] + 1) % 20;
     fastformer_logits(t.model, &batch, after);
     for (size_t i = 0; i < 32; i++) {
-        const bool same = memcmp(before + i * 20, after + i * 20, 20 * sizeof(real)) == 0;
+        const bool same = model_test_same(before + i * 20, after + i * 20, 20);
         CHECK(same == (i < 5 || i > 5 + 2 * 3));
     }
     free(before);
@@ -227,6 +227,80 @@ static void test_threads(void) {
 
 static void test_accumulation(void) {
     model_check_accumulation(&fastformer, SMALL "dropout=0.2");
+}
+
+// What is measured in one layer, by what must add up: the residual stream is a sum, and the weights of a row
+// are 1 together with the sink's share.
+static void check_statistics(const ModelTest *t, const Batch *batch, size_t l, Statistics *s) {
+    const Moments *in = &statistics_find(s, l, "residual")->values,
+                  *attention = &statistics_find(s, l, "attention")->values,
+                  *middle = &statistics_find(s, l, "residual_middle")->values,
+                  *ffn = &statistics_find(s, l, "ffn")->values,
+                  *out = &statistics_find(s, l + 1, "residual")->values;
+    const Config *c = &((const Fastformer *)t->model)->config;
+    const double tolerance = IS_DOUBLE ? 1e-12 : 1e-6;
+    CHECK_CLOSE(in->mean + attention->mean, middle->mean, tolerance);
+    CHECK_CLOSE(middle->mean + ffn->mean, out->mean, tolerance);
+    int64_t tokens = 0, pairs = 0;
+    for (int64_t i = 0; i < batch->batch * batch->length; i++) {
+        tokens += batch->mask[i];
+        for (int64_t j = i - i % batch->length; j <= i; j++)
+            pairs +=
+                batch->mask[i] && batch->mask[j] && (c->windows[l] == 0 || i - j < (int64_t)c->windows[l]);
+    }
+    CHECK(in->count == tokens * (int64_t)c->channels && attention->count == in->count);
+    const char *const poolings[] = {"query_weights", "key_weights"};
+    for (size_t i = 0; i < 2; i++) {
+        const Measurement *m = statistics_find(s, l, poolings[i]);
+        CHECK(m->values.count == pairs * (int64_t)c->heads && m->queries == tokens * (int64_t)c->heads);
+        CHECK_CLOSE(m->values.mean * (double)m->values.count + m->sink_share, m->queries,
+                    1e-9 * (double)m->queries);
+    }
+}
+
+static void test_statistics(void) {
+    ModelTest t = model_test_create(&fastformer, SMALL "windows=1,5,global sink=1 rescale=3", 2, 50, 29);
+    Batch batch = model_test_batch(&t, 0.3, 9);
+    Statistics s = {0}, evaluating = {0}, uniform = {0};
+    fastformer_statistics(t.model, &batch, &s);
+    CHECK(s.count == 3 * 6 + 1);
+    for (size_t l = 0; l < 3; l++) check_statistics(&t, &batch, l, &s);
+
+    Moments embedded = {0}; // what enters the first layer
+    const Offsets *o = &((const Fastformer *)t.model)->offsets;
+    for (size_t i = 0; i < 100 * 24; i++) {
+        const size_t row = i / 24, c = i % 24;
+        const real x = t.values[o->token + (size_t)batch.inputs[row] * 24 + c] +
+                       t.values[o->position + row % 50 * 24 + c];
+        if (batch.mask[row]) moments_add_real(&embedded, &x, 1);
+    }
+    CHECK_CLOSE(moments_kurtosis(&s.items[0]->values), moments_kurtosis(&embedded), 1e-9);
+    CHECK(s.items[0]->values.largest == embedded.largest);
+
+    // A model that shares its buffers among layers measures the same.
+    t.setup.training = false;
+    void *model = fastformer_create(&t.setup);
+    fastformer_write(model, MODEL_VALUES, t.values);
+    fastformer_statistics(model, &batch, &evaluating);
+    for (size_t i = 0; i < s.count; i++) CHECK(s.items[i]->values.m4 == evaluating.items[i]->values.m4);
+    fastformer_destroy(model);
+
+    // Scores of 0: the sink of 1 is as much as one token.
+    ((Fastformer *)t.model)->config.rescale = 0;
+    batch.length = 2;
+    const uint8_t *mask = batch.mask;
+    batch.mask = NULL;
+    fastformer_statistics(t.model, &batch, &uniform);
+    CHECK_CLOSE(measurement_sink_share(statistics_find(&uniform, 0, "key_weights")), 1.0 / 2, 1e-12);
+    const Measurement *m = statistics_find(&uniform, 2, "query_weights"); // 1/2; 1/3 1/3
+    CHECK_CLOSE(measurement_sink_share(m), (1.0 / 2 + 1.0 / 3) / 2, 1e-12);
+    CHECK_CLOSE(moments_mean(&m->values), (1.0 / 2 + 2.0 / 3) / 3, 1e-12);
+    batch.mask = mask;
+    statistics_free(&s);
+    statistics_free(&evaluating);
+    statistics_free(&uniform);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
 }
 
 static void create_with(void *options) {
@@ -265,6 +339,7 @@ int main(int argc, char **argv) {
         {"window reach", test_window_reach},
         {"threads", test_threads},
         {"accumulation", test_accumulation},
+        {"statistics", test_statistics},
         {"bad options", test_bad_options},
         {"reference", test_reference},
     };

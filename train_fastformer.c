@@ -847,8 +847,47 @@ static void layer_attention_backward(Fastformer *f, const Batch *batch, size_t l
     }
 }
 
-// Leaves the final LayerNorm's output in f->final_norm.
-static void layers_forward(Fastformer *f, const Batch *batch, bool train) {
+// The weights of one pooling over its windows, from what it pools, x (T, D), rows `stride` apart.
+static void measure_pooling(Measurement *m, const Pooling *p, Scratch *s, real *e, const real *x,
+                            size_t stride, const uint8_t *mask, size_t T, size_t D) {
+    for (size_t t = 0; t < T; t += TILE) {
+        const size_t n = T - t < TILE ? T - t : TILE;
+        pool_scores(p, s, x + t * stride, stride, mask ? mask + t : NULL, n, D);
+        memcpy(e + t, s->e, n * sizeof(real));
+    }
+    for (size_t i = 0; i < T; i++) {
+        const size_t window = p->sum.window, j = window && i + 1 > window ? i + 1 - window : 0;
+        if (!mask || mask[i])
+            measurement_add_weights(m, e + j, mask ? mask + j : NULL, i + 1 - j, (double)p->sink);
+    }
+}
+
+// Weights and output of the attention of layer l, of which the forward pass left qkv and the pooled rows.
+static void measure_attention(Fastformer *f, const Batch *batch, size_t l, Statistics *statistics) {
+    const size_t T = (size_t)batch->length, D = f->config.head_size;
+    Measurement *query = statistics_find(statistics, l, "query_weights");
+    Measurement *key = statistics_find(statistics, l, "key_weights");
+    real *e = buffer(T, 1, "statistics"), *product = buffer(T, D, "statistics");
+    for (size_t i = 0; i < (size_t)batch->batch * f->config.heads; i++) {
+        Scratch *s = &f->scratch[0];
+        const Head head = head_start(f, batch, l, i / f->config.heads, i % f->config.heads, s);
+        measure_pooling(query, &s->query, s, e, head.q, head.stride, head.mask, T, D);
+        for (size_t t = 0; t < T; t++)
+            for (size_t d = 0; d < D; d++)
+                product[t * D + d] = head.pooled_query[t * D + d] * head.k[t * head.stride + d];
+        measure_pooling(key, &s->key, s, e, product, D, head.mask, T, D);
+        for (size_t t = 0; t < T; t++)
+            for (size_t d = 0; d < D; d++)
+                product[t * D + d] = head.pooled_key[t * D + d] * head.v[t * head.stride + d];
+        statistics_add(statistics, l, "attention", product, head.mask, T, D);
+    }
+    free(e);
+    free(product);
+}
+
+// Leaves the final LayerNorm's output in f->final_norm. statistics: NULL, or what is measured (train is
+// false).
+static void layers_forward(Fastformer *f, const Batch *batch, bool train, Statistics *statistics) {
     pack_weights(f);
     const Config *c = &f->config;
     const real *values = f->state.values;
@@ -858,6 +897,7 @@ static void layers_forward(Fastformer *f, const Batch *batch, bool train) {
     const Dropout embedding = site_dropout(f, batch, 0, SITE_EMBEDDING);
     embedding_forward(f->layers[0].x_in, values + f->offsets.token, values + f->offsets.position, batch,
                       drops(f, train) ? &embedding : NULL, C);
+    statistics_add(statistics, 0, "residual", f->layers[0].x_in, batch->mask, M, C);
     for (size_t l = 0; l < c->layers; l++) {
         Activations *a = &f->layers[l];
         const LayerOffsets *o = &f->offsets.layers[l];
@@ -866,15 +906,19 @@ static void layers_forward(Fastformer *f, const Batch *batch, bool train) {
                           values + o->norm1_bias, M, C);
         gemm_forward(f->exact, a->qkv, f->norm_exact, w->qkv_exact, M);
         layer_attention_forward(f, batch, l, train);
+        if (statistics) measure_attention(f, batch, l, statistics);
+        statistics_add(statistics, l, "residual_middle", a->x_middle, batch->mask, M, C);
 
         layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + o->norm2_gain,
                           values + o->norm2_bias, M, C);
         gemm_forward(f->gemm, a->hidden, a->norm2, w->up, M);
         gelu_forward(a->activated, a->hidden, NULL, GELU_ERF, M, 4 * C);
         gemm_forward(f->gemm, f->ffn_out, a->activated, w->down, M);
+        statistics_add(statistics, l, "ffn", f->ffn_out, batch->mask, M, C);
         const Dropout ffn = site_dropout(f, batch, l, SITE_FFN);
         real *x_out = l + 1 < c->layers ? f->layers[l + 1].x_in : f->x_out;
         residual_forward(x_out, a->x_middle, f->ffn_out, NULL, drops(f, train) ? &ffn : NULL, first, M, C);
+        statistics_add(statistics, l + 1, "residual", x_out, batch->mask, M, C);
     }
     layernorm_forward(f->final_norm, f->final_mean, f->final_rstd, f->x_out, values + f->offsets.final_gain,
                       values + f->offsets.final_bias, M, C);
@@ -920,14 +964,14 @@ static void layers_backward(Fastformer *f, const Batch *batch) {
 
 static double fastformer_forward(void *model, const Batch *batch) {
     Fastformer *f = model;
-    layers_forward(f, batch, false);
+    layers_forward(f, batch, false, NULL);
     return classifier_forward(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
                               batch->targets, (size_t)(batch->batch * batch->length));
 }
 
 static double fastformer_train(void *model, const Batch *batch, double scale) {
     Fastformer *f = model;
-    layers_forward(f, batch, true);
+    layers_forward(f, batch, true, NULL);
     const double loss =
         classifier_train(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
                          batch->targets, (size_t)(batch->batch * batch->length), scale, f->dnorm,
@@ -938,9 +982,13 @@ static double fastformer_train(void *model, const Batch *batch, double scale) {
 
 static void fastformer_logits(void *model, const Batch *batch, real *logits) {
     Fastformer *f = model;
-    layers_forward(f, batch, false);
+    layers_forward(f, batch, false, NULL);
     classifier_logits(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
                       (size_t)(batch->batch * batch->length), logits);
+}
+
+static void fastformer_statistics(void *model, const Batch *batch, Statistics *statistics) {
+    layers_forward(model, batch, false, statistics);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1138,6 +1186,7 @@ static const ModelType fastformer = {
     .write = fastformer_write,
     .forward = fastformer_forward,
     .logits = fastformer_logits,
+    .statistics = fastformer_statistics,
     .train = fastformer_train,
     .gradient_norm = fastformer_gradient_norm,
     .update = fastformer_update,

@@ -25,6 +25,9 @@ void model_test_free(ModelTest *test);
 Batch model_test_batch(const ModelTest *test, double padding, uint32_t number);
 void model_test_batch_free(Batch *batch);
 
+// Whether two arrays hold the same numbers.
+bool model_test_same(const real *a, const real *b, size_t count);
+
 // Double build: gradients of train() against central differences, element by element for a sample of each
 // parameter.
 void model_check_gradients(ModelTest *test, const Batch *batch);

@@ -86,6 +86,8 @@ ok "one thread, the same loss ($a, $b)"
 # ---- evaluation and generation
 "$trainer" -e whole/best.safetensors -i bytes --eval val >out 2>&1
 ok "--eval"
+"$trainer" -e whole/best.safetensors -i bytes --eval val --stats 2 >out 2>&1 && grep -q query_weights out
+ok "--stats"
 "$trainer" -e whole/best.safetensors -i bytes --prompt "int " -g 30 >out 2>&1 && grep -q '^int ' out
 ok "--prompt"
 run tuned -e whole/best.safetensors -x 5

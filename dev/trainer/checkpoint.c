@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "file.h"
+#include "huggingface.h"
 #include "memory.h"
 #include <dirent.h>
 #include <errno.h>
@@ -144,6 +145,9 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
     char *weights = weights_path(directory, progress->step), *state = state_path(directory, progress->step);
     write_state(run, state, progress);
     write_weights(run, weights, progress->step, NULL);
+    char *best = checkpoint_best_path(directory);
+    if (!file_exists(best)) huggingface_export(run->type, run->model, directory, strrchr(weights, '/') + 1);
+    free(best);
     free(weights);
     free(state);
     size_t count;
@@ -155,6 +159,7 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss) {
     char *path = checkpoint_best_path(directory);
     write_weights(run, path, step, &val_loss);
+    huggingface_export(run->type, run->model, directory, strrchr(path, '/') + 1);
     free(path);
 }
 

@@ -4,6 +4,10 @@
 //   DIR/step_00000640.safetensors         DIR/step_00000640.state.safetensors
 //   DIR/best.safetensors                  the weights with the lowest validation loss
 //
+// Where Hugging Face transformers has a class for the model, DIR/config.json and the link
+// DIR/model.safetensors make DIR one of its models (huggingface.h): the best weights, or the newest ones as
+// long as there are no best ones.
+//
 // The state is written first, so weights without a state are never seen. Dropout, shuffling and sampling are
 // functions of seed and step: there is no other random state.
 #ifndef TRAINER_CHECKPOINT_H

@@ -2,9 +2,12 @@
 #ifndef TRAINER_MODEL_H
 #define TRAINER_MODEL_H
 
+#include "json.h"
+#include "metadata.h"
 #include "options.h"
 #include "parameter.h"
 #include "real.h"
+#include "statistics.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -43,6 +46,17 @@ typedef struct {
     double peak_flops; // measured on a large GEMM in that precision, FLOP/s
 } DeviceInfo;
 
+// The same model as a class of Hugging Face transformers (huggingface.h).
+typedef struct {
+    const char *model_type; // in config.json: "gpt2"
+    // Checks config.json, which `source` names, and adds what our metadata would say.
+    void (*read_config)(const Json *config, const char *source, Metadata **rows, int *count);
+    // Our name of one of their tensors, fresh; NULL: it is no weight. Tensors of one name must be equal.
+    char *(*tensor_name)(const char *theirs);
+    // Adds members to the config.json that is open in w; false: there is no such class for this model.
+    bool (*write_config)(const void *model, JsonWriter *w);
+} Exchange;
+
 typedef struct {
     const char *name;      // "fastformer"
     const char *program;   // "train_fastformer"
@@ -65,7 +79,10 @@ typedef struct {
     // the gradient of that sum to the gradients.
     double (*forward)(void *model, const Batch *batch);
     double (*train)(void *model, const Batch *batch, double scale);
-    void (*logits)(void *model, const Batch *batch, real *logits); // (B, T, V) all at once, nothing dropped out
+    // (B, T, V) all at once, nothing dropped out
+    void (*logits)(void *model, const Batch *batch, real *logits);
+    // A forward pass that measures what statistics.h lists; NULL: the model cannot.
+    void (*statistics)(void *model, const Batch *batch, Statistics *s);
     double (*gradient_norm)(const void *model);
     void (*update)(void *model, const UpdateSettings *settings); // AdamW; clears the gradients
     void (*clear_gradients)(void *model);
@@ -75,6 +92,8 @@ typedef struct {
     void *(*decoder_create)(void *model, int streams);
     void (*decode)(void *decoder, const int32_t *tokens, real *logits);
     void (*decoder_destroy)(void *decoder);
+
+    const Exchange *exchange; // NULL: transformers has no such class
 } ModelType;
 
 #endif

@@ -14,9 +14,9 @@ enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; // the format's own limit
 static const struct {
     const char *name;
     size_t width; // bytes an element
-} types[] = {[TENSOR_F64] = {"F64", 8},   [TENSOR_F32] = {"F32", 4}, [TENSOR_F16] = {"F16", 2},
-             [TENSOR_BF16] = {"BF16", 2}, [TENSOR_I64] = {"I64", 8}, [TENSOR_I32] = {"I32", 4},
-             [TENSOR_U8] = {"U8", 1}};
+} types[] = {[TENSOR_F64] = {"F64", 8},   [TENSOR_F32] = {"F32", 4},  [TENSOR_F16] = {"F16", 2},
+             [TENSOR_BF16] = {"BF16", 2}, [TENSOR_I64] = {"I64", 8},  [TENSOR_I32] = {"I32", 4},
+             [TENSOR_U8] = {"U8", 1},     [TENSOR_BOOL] = {"BOOL", 1}};
 enum { TYPE_COUNT = sizeof(types) / sizeof(*types) };
 
 // ---- reader -----------------------------------------------------------------------------------------
@@ -54,7 +54,8 @@ static TensorType read_type(const Section *section, const Json *header) {
     int type = 0;
     while (type < TYPE_COUNT && strcmp(types[type].name, name) != 0) type++;
     if (type == TYPE_COUNT)
-        fail("%s: dtype \"%s\" is not supported, expected F64, F32, F16, BF16, I64, I32 or U8", source, name);
+        fail("%s: dtype \"%s\" is not supported, expected F64, F32, F16, BF16, I64, I32, U8 or BOOL", source,
+             name);
     free(source);
     return (TensorType)type;
 }
@@ -112,7 +113,7 @@ static void check_layout(const Safetensors *file, const Section *section) {
         if (begin != end)
             fail("%s: tensor \"%s\" begins at byte %zu of the data, expected %zu: %s", section->path,
                  tensor->name, begin, end, begin < end ? "it overlaps another" : "there is a hole");
-        end += tensor->count * types[tensor->type].width;
+        end += tensor_bytes(tensor);
     }
     if (end != section->size)
         fail("%s: the tensors take %zu bytes, the file has %zu", section->path, end, section->size);
@@ -181,6 +182,10 @@ const char *safetensors_metadata(const Safetensors *file, const char *key) {
 }
 
 // ---- elements ---------------------------------------------------------------------------------------
+
+size_t tensor_bytes(const Tensor *tensor) {
+    return tensor->count * types[tensor->type].width;
+}
 
 // IEEE 754 binary16: 1 sign, 5 exponent and 10 mantissa bits.
 static double half_value(uint16_t bits) {

@@ -18,7 +18,8 @@ typedef enum {
     TENSOR_BF16,
     TENSOR_I64,
     TENSOR_I32,
-    TENSOR_U8
+    TENSOR_U8,
+    TENSOR_BOOL
 } TensorType;
 
 typedef struct {
@@ -46,6 +47,8 @@ void safetensors_close(Safetensors *file);
 
 const Tensor *safetensors_find(const Safetensors *file, const char *name);  // NULL: none
 const char *safetensors_metadata(const Safetensors *file, const char *key); // NULL: none
+
+size_t tensor_bytes(const Tensor *tensor); // of its data
 
 // Converts all elements. tensor_read_real takes F64, F32, F16, BF16; tensor_read_int32 takes I32, I64 (range
 // checked). Another type ends the program, naming file and tensor.

@@ -2,6 +2,7 @@
 
 #include "checkpoint.h"
 #include "error.h"
+#include "huggingface.h"
 #include "memory.h"
 #include "stop.h"
 #include <stdio.h>
@@ -93,8 +94,9 @@ static int evaluate_only(Run *run) {
     if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return 1;
     Log *log = log_open(NULL, -1);
     log_evaluation(log, -1, name, &result, false);
+    const bool measured = measure(run, log, -1);
     log_close(log);
-    return 0;
+    return measured ? 0 : 1;
 }
 
 int train_main(int argc, char **argv, const ModelType *type) {
@@ -106,12 +108,14 @@ int train_main(int argc, char **argv, const ModelType *type) {
     char *path = find_weights(options, &state);
     if ((prompt || eval) && !path) fail_usage("--%s: needs weights, --init FILE", prompt ? "prompt" : "eval");
     Safetensors *weights = path ? safetensors_open(path) : NULL;
+    if (weights) huggingface_import(weights, type);
     if (weights) adopt_options(options, type, weights, state);
 
     Run run = {.type = type, .options = options, .dataset = dataset_open(options_text(options, "input"))};
     run.setup = model_setup(options, run.dataset, weights, !prompt && !eval);
     if (prompt) run.setup.batch = run.setup.length = 0;
     if (run.setup.training) train_check(&run);
+    if (!prompt) measure_check(&run);
     run.model = type->create(&run.setup);
     if (weights) {
         checkpoint_load_weights(weights, &run);
@@ -130,6 +134,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
         code = evaluate_only(&run);
     } else {
         choose_output(options, type->name);
+        huggingface_check_output(type, run.model, options_text(options, "output"));
         code = train_loop(&run);
     }
     type->destroy(run.model);

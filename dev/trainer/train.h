@@ -33,6 +33,14 @@ int train_loop(Run *run);
 // and no result, if a signal asked to stop meanwhile.
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result);
 
+// Measures activations (statistics.h) on --stats batches of the validation split, to the log and as a table;
+// nothing if that is 0. A negative step is unknown. Returns false, having said nothing, if a signal asked to
+// stop.
+bool measure(Run *run, Log *log, int64_t step);
+
+// Ends the program if --stats asks for what model or data do not have. Needs no model.
+void measure_check(const Run *run);
+
 // Continues `prompt` by --sample-tokens tokens and prints the text as it comes. number: which sample of the
 // run it is.
 void generate(const Run *run, const char *prompt, uint32_t number);

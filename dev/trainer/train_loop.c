@@ -189,20 +189,23 @@ static void after_step(Loop *loop, const Progress *before) {
         checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
 }
 
-// The test split with the best weights, or the last ones where there was no validation.
-static void test(Loop *loop) {
-    Run *run = loop->run;
-    if (run->dataset->splits[SPLIT_TEST].tokens == 0) return;
+// Takes the best weights, or keeps the last ones where there was no validation.
+static void load_best(const Loop *loop) {
     char *path = checkpoint_best_path(loop->directory);
     if (file_exists(path)) {
         Safetensors *file = safetensors_open(path);
-        checkpoint_load_weights(file, run);
+        checkpoint_load_weights(file, loop->run);
         safetensors_close(file);
     }
+    free(path);
+}
+
+static void test(Loop *loop) {
+    Run *run = loop->run;
     Evaluation result;
+    if (run->dataset->splits[SPLIT_TEST].tokens == 0) return;
     if (evaluate(run, SPLIT_TEST, 0, &result))
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
-    free(path);
 }
 
 // ---- start and end
@@ -323,7 +326,11 @@ int train_loop(Run *run) {
         after_step(&loop, &before);
     }
     const int signal = stop_requested();
-    if (signal == 0) test(&loop);
+    if (signal == 0) {
+        load_best(&loop);
+        test(&loop);
+        measure(run, loop.log, loop.progress.step);
+    }
     if (signal != 0)
         log_line(loop.log, "stopped after step %lld; go on with: -o %s -y", (long long)loop.progress.step,
                  loop.directory);

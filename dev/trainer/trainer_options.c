@@ -53,6 +53,8 @@ static const Option rows[] = {
      "batches an evaluation takes; 0: all"},
     {0, "log-every", OPTION_INTEGER, OPTION_RUN, "N", "10", 1, 1e15, NULL, NULL, REPORT,
      "steps between lines where there is no terminal"},
+    {0, "stats", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, REPORT,
+     "batches to measure activations on; 0: none"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
 

@@ -1,0 +1,135 @@
+#include "huggingface.h"
+
+#include "error.h"
+#include "file.h"
+#include "memory.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// ---- import
+
+// The path of config.json beside a file.
+static char *config_beside(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return format_string("%.*sconfig.json", slash ? (int)(slash + 1 - path) : 0, path);
+}
+
+static void read_config(Safetensors *file, const ModelType *type) {
+    char *path = config_beside(file->file.path);
+    if (!file_exists(path))
+        fail("%s: its metadata names no model, and there is no %s to say what it is", file->file.path, path);
+    FileMap map = file_map(path);
+    Json *config = json_parse((const char *)map.data, map.size, path);
+    if (config->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
+    const char *model = json_string(config, "model_type", path);
+    if (strcmp(model, type->exchange->model_type) != 0)
+        fail("%s: \"model_type\" is %s, this program trains %s", path, model, type->exchange->model_type);
+    metadata_free(file->metadata, file->metadata_count);
+    file->metadata = NULL;
+    file->metadata_count = 0;
+    metadata_add(&file->metadata, &file->metadata_count, "model", copy_string(type->name));
+    type->exchange->read_config(config, path, &file->metadata, &file->metadata_count);
+    json_free(config);
+    file_unmap(&map);
+    free(path);
+}
+
+static bool equal(const Tensor *a, const Tensor *b) {
+    return a->type == b->type && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(int64_t)) == 0 &&
+           memcmp(a->data, b->data, tensor_bytes(a)) == 0;
+}
+
+// Gives the tensors our names. One that is no weight goes, and so does one that is stored twice.
+static void rename_tensors(Safetensors *file, const Exchange *exchange) {
+    const int count = file->tensor_count;
+    file->tensor_count = 0;
+    for (int i = 0; i < count; i++) {
+        Tensor tensor = file->tensors[i];
+        char *name = exchange->tensor_name(tensor.name);
+        const Tensor *same = name ? safetensors_find(file, name) : NULL;
+        if (same && !equal(same, &tensor))
+            fail("%s: tensor %s stands there twice, as %s with other values; the model has one",
+                 file->file.path, name, tensor.name);
+        free(tensor.name);
+        tensor.name = name;
+        if (name && !same)
+            file->tensors[file->tensor_count++] = tensor;
+        else
+            free(name);
+    }
+}
+
+void huggingface_import(Safetensors *file, const ModelType *type) {
+    if (!type->exchange || safetensors_metadata(file, "model")) return;
+    read_config(file, type);
+    rename_tensors(file, type->exchange);
+}
+
+// ---- export
+
+// The text of config.json; NULL: they have no such class.
+static char *config_text(const ModelType *type, const void *model) {
+    JsonWriter w = {0};
+    if (!type->exchange) return NULL;
+    json_begin(&w, '{');
+    json_key(&w, "model_type");
+    json_write_string(&w, type->exchange->model_type);
+    if (!type->exchange->write_config(model, &w)) {
+        json_writer_free(&w);
+        return NULL;
+    }
+    json_end(&w, '}');
+    return w.text;
+}
+
+static char *path_in(const char *directory, const char *name) {
+    return format_string("%s/%s", directory, name);
+}
+
+// Whether a path is a link as huggingface_export makes them: to a file beside it.
+static bool is_own_link(const char *path) {
+    char target[64];
+    const ssize_t length = readlink(path, target, sizeof(target));
+    return length > 0 && (size_t)length < sizeof(target) && !memchr(target, '/', (size_t)length);
+}
+
+void huggingface_check_output(const ModelType *type, const void *model, const char *directory) {
+    char *text = config_text(type, model);
+    char *paths[] = {path_in(directory, "model.safetensors"), path_in(directory, "config.json")};
+    struct stat status;
+    for (int i = 0; text && !is_own_link(paths[0]) && i < 2; i++)
+        if (lstat(paths[i], &status) == 0)
+            fail("%s: is no run's and would be replaced; choose another --output", paths[i]);
+    for (int i = 0; i < 2; i++) free(paths[i]);
+    free(text);
+}
+
+// Lets the link at `path` point to `target`. There is a link there at every moment.
+static void replace_link(const char *path, const char *target) {
+    char *temporary = format_string("%s.tmp", path);
+    unlink(temporary); // a killed run may have left one
+    // A file system without links is no reason to end a run.
+    if (symlink(target, temporary) != 0 || rename(temporary, path) != 0)
+        warn("%s: cannot be linked to %s: %s", path, target, strerror(errno));
+    free(temporary);
+}
+
+void huggingface_export(const ModelType *type, const void *model, const char *directory,
+                        const char *weights) {
+    char *text = config_text(type, model);
+    if (!text) return;
+    char *link = path_in(directory, "model.safetensors"), *config = path_in(directory, "config.json");
+    replace_link(link, weights); // first: by it a later run knows that config.json is ours
+    AtomicFile *file = atomic_open(config);
+    atomic_write(file, text, strlen(text));
+    atomic_write(file, "\n", 1);
+    atomic_commit(file);
+    free(link);
+    free(config);
+    free(text);
+}

@@ -1,0 +1,20 @@
+// Exchange with Hugging Face transformers, where a model is a directory with config.json and
+// model.safetensors. What is particular to a model is its Exchange (model.h).
+#ifndef TRAINER_HUGGINGFACE_H
+#define TRAINER_HUGGINGFACE_H
+
+#include "model.h"
+#include "safetensors.h"
+
+// Makes a file of theirs one of ours: the config.json beside it gives the metadata, tensors take our names,
+// and what is no weight is gone. A file whose metadata names a model, which is ours, stays as it is.
+void huggingface_import(Safetensors *file, const ModelType *type);
+
+// Ends the program where huggingface_export would replace a model in DIR that a run did not write.
+void huggingface_check_output(const ModelType *type, const void *model, const char *directory);
+
+// Makes DIR one of their models: DIR/config.json, and a link DIR/model.safetensors to the file of that name
+// in DIR. Does nothing where they have no such class.
+void huggingface_export(const ModelType *type, const void *model, const char *directory, const char *weights);
+
+#endif
