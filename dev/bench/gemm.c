@@ -2,6 +2,7 @@
 //
 //   gemm [repetitions]     default 20; the best and the median of them are told
 #include "gemm.h"
+#include "classifier.h"
 #include "error.h"
 #include "json.h"
 #include "memory.h"
@@ -26,10 +27,11 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void report(const char *product, Shape shape, Gemm *gemm, double peak, double *seconds,
+// `products`: how many of this shape were computed.
+static void report(const char *product, int products, Shape shape, Gemm *gemm, double peak, double *seconds,
                    int repetitions) {
     qsort(seconds, (size_t)repetitions, sizeof(*seconds), compare_doubles);
-    const double flops = 2.0 * (double)shape.m * (double)shape.n * (double)shape.k;
+    const double flops = 2.0 * products * (double)shape.m * (double)shape.n * (double)shape.k;
     JsonWriter w = {0};
     json_begin(&w, '{');
     json_key(&w, "product");
@@ -75,7 +77,7 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
             if (product == 3) gemm_weight_pack(weight, w);
             if (i >= 0) seconds[i] = seconds_now() - start;
         }
-        report(products[product], shape, gemm, peak, seconds, repetitions);
+        report(products[product], product < 3, shape, gemm, peak, seconds, repetitions);
     }
     gemm_weight_free(weight);
     gemm_input_free(&x);
@@ -84,6 +86,40 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
     free(dx);
     free(w);
     free(dw);
+}
+
+// The classifier's three products and all that is between them; forward only: one.
+static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *seconds, int repetitions) {
+    const size_t m = shape.m, vocabulary = shape.n, channels = shape.k;
+    GemmInput h = gemm_input_create(gemm, m, channels, "h");
+    real *weight = allocate(vocabulary * channels, sizeof(*weight), "a weight");
+    real *dweight = allocate(vocabulary * channels, sizeof(*dweight), "a gradient");
+    real *bias = allocate(vocabulary, sizeof(*bias), "a bias"),
+         *dbias = allocate(vocabulary, sizeof(*dbias), "a bias");
+    real *dh = allocate(m * channels, sizeof(*dh), "a gradient");
+    int32_t *targets = allocate(m, sizeof(*targets), "targets");
+    for (size_t i = 0; i < m; i++) targets[i] = (int32_t)(i * 7 % vocabulary);
+    Classifier *classifier = classifier_create(gemm, vocabulary, channels, m, 1);
+    static const char *const products[] = {"classifier_train", "classifier_forward", "classifier_pack"};
+    for (int product = 0; product < 3; product++) {
+        for (int i = -1; i < repetitions; i++) {
+            const double start = seconds_now();
+            if (i < 0 || product == 2) classifier_pack(classifier, weight);
+            if (product == 0) classifier_train(classifier, h, bias, targets, m, 1, dh, dweight, dbias);
+            if (product == 1) classifier_forward(classifier, h, bias, targets, m);
+            if (i >= 0) seconds[i] = seconds_now() - start;
+        }
+        static const int counts[] = {3, 1, 0};
+        report(products[product], counts[product], shape, gemm, peak, seconds, repetitions);
+    }
+    classifier_free(classifier);
+    gemm_input_free(&h);
+    free(weight);
+    free(dweight);
+    free(bias);
+    free(dbias);
+    free(dh);
+    free(targets);
 }
 
 int main(int argc, char **argv) {
@@ -99,6 +135,7 @@ int main(int argc, char **argv) {
         const double peak = gemm_measure_peak(gemm);
         for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
             measure(shapes[i], gemm, peak, seconds, repetitions);
+        measure_classifier((Shape){4096, 32000, 128}, gemm, peak, seconds, repetitions);
         gemm_free(gemm);
     }
     return 0;

@@ -1,0 +1,542 @@
+#!/usr/bin/env python3
+"""The models of this project in PyTorch: what the trainers are measured against (peers.py).
+
+    python3 dev/bench/pytorch_models.py check [FILE...]    default: dev/reference/*.safetensors
+
+check compares logits, loss, gradients and training steps with the reference vectors in float64.
+
+Two Fastformers share one module tree, with the parameter names of the published class:
+
+    published   what the published class does: windowed sums as cumsum(i) - cumsum(i-k), which cancel in float32,
+                and all B*T*V logits at once
+    ours        the fastest PyTorch found, see README.md: windowed sums by doubling, which nothing cancels in, and a
+                classifier that takes rows in chunks and makes its gradients in the forward pass
+
+GPT-2 is Hugging Face's class with SDPA, as it comes ("huggingface") and with our classifier ("ours").
+
+B batch, T sequence length, C channels, H heads, D = C/H, V vocabulary, k window.
+"""
+
+import glob
+import json
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+NOT_COUNTED = -100  # a target that the loss leaves out
+PADDING = 0  # the padding token
+MASKED = -10000.0  # added to the score of a padded position: its weight becomes exactly 0
+
+
+@dataclass(frozen=True)
+class Config:
+    vocabulary: int
+    length: int  # T, rows of the position embedding
+    channels: int
+    heads: int
+    layers: int
+    windows: tuple = ()  # one a layer; empty: 4, 8, 16, .. and the last layer global
+    rescale: float = 10.0
+    sink: float = 1e-5
+    dropout: float = 0.1
+    attention_dropout: float = 0.1  # GPT-2's, of the attention weights
+
+    def window(self, layer):
+        if self.windows:
+            return self.windows[layer]
+        return min(4 << layer, self.length) if layer + 1 < self.layers else self.length
+
+
+# ---- windowed sums of y (B, T, ...): sum_{j = max(0, i-k+1) .. i} y_j ------------------------------------------------
+
+
+def window_sum_published(y, k):
+    total = torch.cumsum(y, dim=1)
+    before = torch.clone(total)
+    before[:, -k:] = 0
+    return total - torch.roll(before, k, 1)
+
+
+def delay(y, steps):
+    """y moved `steps` positions to the right, zeros before it."""
+    return F.pad(y[:, :-steps], (0, 0) * (y.dim() - 2) + (steps, 0))
+
+
+def window_sum_doubling(y, k):
+    """The sum over 2n positions is that over n plus the one n positions earlier: log2(k) additions, which a compiler
+    fuses, and no subtraction."""
+    if k >= y.shape[1]:
+        return torch.cumsum(y, dim=1)
+    power, size = y, 1  # sum over the last `size` positions
+    result, done = None, 0  # sum over the last `done`
+    while done < k:
+        if k & size:
+            result = power if result is None else result + delay(power, done)
+            done += size
+        if done < k:
+            power = power + delay(power, size)
+            size *= 2
+    return result
+
+
+# ---- the classifier --------------------------------------------------------------------------------------------------
+
+CHUNK = 256  # rows: their logits stay in the last level of cache
+
+
+def classifier_chunk(hidden, weight, bias, targets, scale):
+    """One chunk of rows: the sum of its losses and, with `scale` times that sum as the function, the gradients to
+    hidden (R, C), weight (V, C) and bias (V). hidden and weight are in the precision of the matrix products."""
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    counted = targets != NOT_COUNTED
+    places = torch.where(counted, targets, 0).unsqueeze(1)
+    logits = (hidden @ weight.t()).to(wide) + bias
+    largest = logits.amax(-1, keepdim=True)
+    exponentials = (logits - largest).exp()
+    total = exponentials.sum(-1, keepdim=True)
+    log_probability = logits.gather(1, places) - largest - total.log()
+    row_scale = counted.unsqueeze(1) * scale
+    gradient = (exponentials * (row_scale / total)).to(hidden.dtype)
+    gradient = gradient.scatter(1, places, ((log_probability.exp() - 1) * row_scale).to(hidden.dtype))
+    loss = -(log_probability.squeeze(1) * counted).sum()
+    ones = torch.ones(1, hidden.shape[0], dtype=hidden.dtype)
+    return loss, gradient @ weight, gradient.t() @ hidden, (ones @ gradient).squeeze(0)
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of hidden (N, C) @ weight (V, C)^T + bias (V) against targets (N), with matrix products in
+    `precision`. The gradients are made chunk by chunk in the forward pass, while the logits are in cache."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, targets, precision, chunk):
+        counted = (targets != NOT_COUNTED).sum()
+        scale = 1.0 / counted.to(bias.dtype)
+        hidden_cast, weight_cast = hidden.to(precision), weight.to(precision)
+        d_hidden = torch.empty_like(hidden_cast)
+        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        loss = torch.zeros((), dtype=bias.dtype)
+        for start in range(0, hidden.shape[0], CHUNK):
+            rows = slice(start, start + CHUNK)
+            part = chunk(hidden_cast[rows], weight_cast, bias, targets[rows], scale)
+            loss += part[0]
+            d_hidden[rows] = part[1]
+            d_weight += part[2]
+            d_bias += part[3]
+        ctx.save_for_backward(d_hidden, d_weight, d_bias)
+        return loss * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        d_hidden, d_weight, d_bias = ctx.saved_tensors
+        return gradient * d_hidden, gradient * d_weight, gradient * d_bias, None, None, None
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+def signed(word):
+    """The 32-bit word as the int32 of the same bits."""
+    return word - (1 << 32) if word >> 31 else word
+
+
+class HashedDropout(nn.Module):
+    """Dropout whose mask is a hash of a seed and of each number's index (Wellons, "lowbias32"), in integer arithmetic
+    that a compiler vectorises and fuses: PyTorch's own generators take 20 times as long on a CPU."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+        self.register_buffer("seed", torch.zeros((), dtype=torch.int32), persistent=False)
+
+    def forward(self, x, first=0):
+        """`first` sets the index of x's first number."""
+        if not self.training or self.p == 0:
+            return x
+        word = (torch.arange(x.numel(), dtype=torch.int32).view(x.shape) + first) ^ self.seed
+        word = (word ^ ((word >> 16) & 0xFFFF)) * 0x7FEB352D
+        word = (word ^ ((word >> 15) & 0x1FFFF)) * signed(0x846CA68B)
+        word = word ^ ((word >> 16) & 0xFFFF)
+        # As numbers, not as truth values: those are not vectorised.
+        kept = torch.where(word < round((0.5 - self.p) * (1 << 32)), 1 / (1 - self.p), 0.0)
+        return x * kept.to(x.dtype)
+
+
+def draw_seeds(module):
+    """Before each training step: new masks."""
+    for part in module.modules():
+        if isinstance(part, HashedDropout):
+            part.seed.random_(-(1 << 31), (1 << 31) - 1)
+
+
+def replace_dropout(module):
+    """HashedDropout for every nn.Dropout."""
+    for part in module.modules():
+        for name, child in part.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(part, name, HashedDropout(child.p))
+
+
+# ---- Fastformer ------------------------------------------------------------------------------------------------------
+
+
+def normal(u):
+    return (u - u.mean(dim=-1, keepdim=True)) / (u.std(dim=-1, keepdim=True) + 1e-5)
+
+
+class Attention(nn.Module):
+    def __init__(self, config, layer, published):
+        super().__init__()
+        C, H = config.channels, config.heads
+        self.config = config
+        self.window = config.window(layer)
+        self.published = published
+        self.attn_norm = nn.LayerNorm(C)
+        self.projections = nn.Linear(C, 3 * C, bias=False)
+        self.query_attn = nn.Parameter(torch.randn(H, C // H) * 0.02)
+        self.key_attn = nn.Parameter(torch.randn(H, C // H) * 0.02)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, mask):
+        query, key, value = self.projections(self.attn_norm(x)).chunk(3, dim=-1)  # (B, T, C) each
+        pooled_query = self.dropout(self.pool(query, self.query_attn, mask))
+        pooled_key = self.dropout(self.pool(pooled_query * key, self.key_attn, mask))
+        return pooled_key * value
+
+    def pool(self, x, weight, mask):
+        """x (B, T, C), weight (H, D); mask (B, T, 1) is added to the scores, None: no padding."""
+        B, T, C = x.shape
+        H = self.config.heads
+        if not self.published:  # sums in float32 whatever the precision of the products
+            x = x.to(torch.promote_types(x.dtype, torch.float32))
+        window_sum = window_sum_published if self.published else window_sum_doubling
+        x = normal(x.reshape(B, T, H, C // H))
+        scores = (x * normal(weight)).sum(dim=-1) / (C // H) * self.config.rescale  # (B, T, H)
+        if mask is not None:
+            scores = scores + mask
+        weights = scores.exp().unsqueeze(-1)
+        pooled = window_sum(weights * x, self.window) / (window_sum(weights, self.window) + self.config.sink)
+        return pooled.reshape(B, T, C)
+
+
+class Layer(nn.Module):
+    def __init__(self, config, layer, published):
+        super().__init__()
+        C = config.channels
+        self.attention = Attention(config, layer, published)
+        self.boom_norm = nn.LayerNorm(C)
+        self.boom = nn.Linear(C, 4 * C, bias=False)
+        self.unboom = nn.Linear(4 * C, C, bias=False)
+        self.boom_drop = nn.Dropout(config.dropout)
+
+    def forward(self, x, mask):
+        x = x + self.attention(x, mask)
+        return x + self.boom_drop(self.unboom(F.gelu(self.boom(self.boom_norm(x)))))
+
+
+class Layers(nn.Module):
+    def __init__(self, config, published):
+        super().__init__()
+        self.decoders = nn.ModuleList(Layer(config, layer, published) for layer in range(config.layers))
+        self.position_embeddings = nn.Embedding(config.length, config.channels)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, mask):
+        x = self.dropout(x + self.position_embeddings.weight[: x.shape[1]])
+        for decoder in self.decoders:
+            x = decoder(x, mask)
+        return x
+
+
+class Fastformer(nn.Module):
+    def __init__(self, config, published):
+        super().__init__()
+        self.published = published
+        self.word_embedding = nn.Embedding(config.vocabulary, config.channels, padding_idx=PADDING)
+        self.fastformer_model = Layers(config, published)
+        self.last_norm = nn.LayerNorm(config.channels)
+        self.proj_logits = nn.Linear(config.channels, config.vocabulary)
+        self.proj_logits.weight = self.word_embedding.weight
+        self.apply(initialise)
+
+    def hidden(self, tokens, mask=None):
+        """(B, T, C) from tokens (B, T); mask (B, T): 1 token, 0 padding."""
+        if self.published and mask is None:
+            mask = torch.ones_like(tokens)
+        if mask is not None:
+            mask = ((1.0 - mask.to(self.last_norm.weight.dtype)) * MASKED).unsqueeze(-1)
+        return self.last_norm(self.fastformer_model(self.word_embedding(tokens), mask))
+
+    def logits(self, tokens, mask=None):
+        return self.proj_logits(self.hidden(tokens, mask))
+
+    def classifier(self):
+        return self.proj_logits.weight, self.proj_logits.bias
+
+
+def initialise(module):
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+# ---- GPT-2 -----------------------------------------------------------------------------------------------------------
+
+
+def blocked_attention(module, query, key, value, attention_mask, scaling=None, **_):
+    """Softmax attention in blocks of queries, each with the keys up to its end: half of T x T is never made. On a CPU
+    PyTorch's own has a flash kernel only without dropout, and makes all of T x T with it.
+
+    query, key, value (B, H, T, D); attention_mask None or (B, 1, T, T), True where a key is visible."""
+    T, wide = query.shape[2], torch.promote_types(query.dtype, torch.float32)
+    block = max(256, T // 8)
+    outputs = []
+    for start in range(0, T, block):
+        stop = min(start + block, T)
+        scores = (query[:, :, start:stop] @ key[:, :, :stop].transpose(-1, -2)).to(wide) * scaling
+        place = torch.arange(stop, dtype=torch.int32)
+        scores = scores + torch.where(place[start:].unsqueeze(1) >= place, 0.0, -torch.inf).to(wide)
+        if attention_mask is not None:
+            scores = scores.masked_fill(~attention_mask[:, :, start:stop, :stop], -torch.inf)
+        weights = scores.softmax(dim=-1).to(value.dtype)
+        dropout = module.attn_dropout
+        weights = dropout(weights, start * T) if isinstance(dropout, HashedDropout) else dropout(weights)
+        outputs.append(weights @ value[:, :, :stop])
+    return torch.cat(outputs, dim=2).transpose(1, 2), None
+
+
+class Gpt2(nn.Module):
+    """Hugging Face's class, with its parameter names behind "lm."."""
+
+    def __init__(self, config, attention="sdpa"):
+        super().__init__()
+        # Takes seconds: only who needs it waits.
+        from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
+        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+        AttentionInterface.register("blocked", blocked_attention)
+        AttentionMaskInterface.register("blocked", sdpa_mask)
+        self.lm = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=config.vocabulary,
+                n_positions=config.length,
+                n_embd=config.channels,
+                n_layer=config.layers,
+                n_head=config.heads,
+                resid_pdrop=config.dropout,
+                embd_pdrop=config.dropout,
+                attn_pdrop=config.attention_dropout,
+                use_cache=False,
+                bos_token_id=None,
+                eos_token_id=None,
+                attn_implementation=attention,
+            )
+        )
+        self.lm.loss_type = "ForCausalLM"
+
+    def hidden(self, tokens, mask=None):
+        return self.lm.transformer(tokens, attention_mask=mask).last_hidden_state
+
+    def logits(self, tokens, mask=None):
+        return self.lm(tokens, attention_mask=mask).logits
+
+    def classifier(self):
+        weight = self.lm.lm_head.weight
+        return weight, torch.zeros(weight.shape[0], dtype=weight.dtype)
+
+
+# ---- one way to train each -------------------------------------------------------------------------------------------
+
+VARIANTS = {"fastformer": ("published", "ours"), "gpt2": ("huggingface", "ours")}
+
+
+def create_model(model, variant, config, compiled):
+    if model == "gpt2":
+        module = Gpt2(config, "blocked" if variant == "ours" else "sdpa")
+    else:
+        module = Fastformer(config, published=variant == "published")
+    if variant == "ours" and compiled:
+        replace_dropout(module)
+    return module
+
+
+def shifted_loss(logits, labels):
+    """What both published classes do: position i predicts labels (B, T) at i+1."""
+    logits = logits[:, :-1].contiguous()
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels[:, 1:].reshape(-1), ignore_index=NOT_COUNTED)
+
+
+def loss_function(variant, module, compiled, precision):
+    """A function of tokens (B, T), labels (B, T) and mask (B, T) or None that gives the loss to train on. labels are
+    the tokens themselves. `precision` is that of the matrix products; autocast is the caller's."""
+    compile_it = torch.compile if compiled else lambda function, **_: function
+    if variant == "huggingface":
+        return compile_it(lambda tokens, labels, mask: module.lm(tokens, attention_mask=mask, labels=labels).loss)
+    if variant == "published":
+        return compile_it(lambda tokens, labels, mask: shifted_loss(module.logits(tokens, mask), labels))
+
+    hidden = compile_it(module.hidden, dynamic=False)
+    chunk = compile_it(classifier_chunk, dynamic=False)
+
+    def loss(tokens, labels, mask):
+        targets = torch.full_like(labels, NOT_COUNTED)
+        targets[:, :-1] = labels[:, 1:]
+        draw_seeds(module)
+        rows = hidden(tokens, mask)
+        weight, bias = module.classifier()
+        return ChunkedCrossEntropy.apply(
+            rows.reshape(-1, rows.shape[-1]), weight, bias, targets.reshape(-1), precision, chunk
+        )
+
+    return loss
+
+
+def create_optimizer(module, learning_rate=5e-4, weight_decay=0.01):
+    """AdamW, decay on all but LayerNorm parameters and biases."""
+    vectors = {id(p) for m in module.modules() if isinstance(m, nn.LayerNorm) for p in m.parameters()}
+    vectors |= {id(p) for name, p in module.named_parameters() if name.endswith("bias")}
+    parameters = list(module.parameters())
+    groups = [
+        {"params": [p for p in parameters if id(p) not in vectors], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if id(p) in vectors], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True)
+
+
+def training_step(loss_of, parameters, optimizer, tokens, labels, mask=None):
+    """Returns the loss and the gradient's norm before clipping."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_of(tokens, labels, mask)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+    optimizer.step()
+    return loss.item(), norm.item()
+
+
+# ---- check -----------------------------------------------------------------------------------------------------------
+
+# Relative. On fastformer_sharp the reference itself cancels to about 1e-8; Hugging Face takes the loss in float32.
+TOLERANCE = {"fastformer": 1e-7, "gpt2": 1e-6}
+TRAINING_STEPS = 5  # compared; rounding grows tenfold a step and decides the later ones
+
+
+def reference_config(meta):
+    def value(*names):
+        return next(int(meta[name]) for name in names if name in meta)
+
+    fastformer = {}
+    if meta["model"] == "fastformer":
+        fastformer = {
+            "windows": tuple(json.loads(meta["window_sizes"])),
+            "rescale": float(meta["rescale"]),
+            "sink": float(meta["eps_denominator"]),
+        }
+    return Config(
+        vocabulary=value("vocab_size"),
+        length=value("n_positions"),
+        channels=value("hidden_size", "n_embd"),
+        heads=value("n_heads", "n_head"),
+        layers=value("n_layer"),
+        dropout=0.0,
+        attention_dropout=0.0,
+        **fastformer,
+    )
+
+
+def reference_name(name):
+    """The name in the file of a parameter here."""
+    return name.removeprefix("lm.")
+
+
+def load_parameters(module, tensors):
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(tensors[reference_name(name)])
+
+
+def relative_error(value, reference, floor=0.0):
+    return ((value - reference).norm() / (reference.norm() + floor).clamp_min(1e-300)).item()
+
+
+def check_gradients(module, tensors):
+    gradients = [t for name, t in tensors.items() if name.startswith("grad.")]
+    floor = 1e-3 * torch.cat([g.reshape(-1) for g in gradients]).norm()
+    return max(
+        relative_error(p.grad, tensors["grad." + reference_name(name)], floor) for name, p in module.named_parameters()
+    )
+
+
+def check_training(module, loss_of, tensors, meta):
+    """The worst relative error of the first losses and norms; None: the file has no training steps."""
+    if "train_steps" not in meta:
+        return None
+    steps, rate = int(meta["train_steps"]), float(meta["train_lr"])
+    optimizer = create_optimizer(module, rate, float(meta["train_weight_decay"]))
+    results = []
+    for step in range(min(steps, TRAINING_STEPS)):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * (1 - step / steps)
+        tokens = tensors["train.input_ids"][step].long()
+        results.append(training_step(loss_of, list(module.parameters()), optimizer, tokens, tokens))
+    losses, norms = torch.tensor(results, dtype=torch.float64).t()
+    return max(
+        relative_error(losses, tensors["train.losses"][: len(losses)]),
+        relative_error(norms, tensors["train.grad_norms"][: len(norms)]),
+    )
+
+
+def check_variant(path, variant, tensors, meta):
+    model = meta["model"]
+    module = create_model(model, variant, reference_config(meta), compiled=False).double()
+    load_parameters(module, tensors)
+    loss_of = loss_function(variant, module, compiled=False, precision=torch.float64)
+    tokens, mask, labels = (tensors[n].long() for n in ("input_ids", "attention_mask", "labels"))
+    with torch.no_grad():
+        logits = relative_error(module.logits(tokens, mask), tensors["logits"])
+    loss = loss_of(tokens, labels, mask)
+    loss.backward()
+    loss_error = relative_error(loss.detach().reshape(1), tensors["loss"].double())
+    gradients = check_gradients(module, tensors)
+    load_parameters(module, tensors)
+    training = check_training(module, loss_of, tensors, meta)
+    passed = max(logits, loss_error, gradients, training or 0.0) < TOLERANCE[model]
+    print(
+        f"{os.path.basename(path)} {variant} logits {logits:.1e} loss {loss_error:.1e} grad {gradients:.1e}"
+        + (f" train {training:.1e}" if training is not None else "")
+        + f": {'PASS' if passed else 'FAIL'}"
+    )
+    return passed
+
+
+def check(paths):
+    from safetensors import safe_open
+
+    failed = 0
+    for path in paths:
+        with safe_open(path, "pt") as file:
+            meta = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        if meta.get("attention", "softmax") != "softmax":
+            print(f"{os.path.basename(path)}: {meta['attention']} attention is not Hugging Face's: left out")
+            continue
+        failed += sum(not check_variant(path, variant, tensors, meta) for variant in VARIANTS[meta["model"]])
+    return 1 if failed else 0
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1] != "check":
+        sys.exit(__doc__.split("\n\n")[1])
+    here = os.path.dirname(os.path.abspath(__file__))
+    paths = sys.argv[2:] or sorted(glob.glob(os.path.join(here, "..", "reference", "*.safetensors")))
+    if not paths:
+        sys.exit("no reference files in dev/reference")
+    torch.set_num_threads(1)  # the models are tiny
+    sys.exit(check(paths))
+
+
+if __name__ == "__main__":
+    main()

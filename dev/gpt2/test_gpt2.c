@@ -1,0 +1,475 @@
+// What must hold of GPT-2: gradients, reference vectors, decoding, padding, exchange with Hugging Face.
+//
+//   ./test_gpt2 [NAME]                              tests whose names contain NAME
+//   ./test_gpt2 -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+
+#define TESTING
+#include "train_gpt2.c"
+
+#include "bytes.h"
+#include "checkpoint.h"
+#include "huggingface.h"
+#include "model_test.h"
+#include "random.h"
+#include "threads.h"
+#include <unistd.h>
+
+enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
+
+#define SMALL "layers=2 channels=24 heads=3 "
+#define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
+
+static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine"};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The model
+
+static void check_gradients(const char *options, int64_t length, double padding) {
+    if (!IS_DOUBLE) return; // central differences need double
+#ifdef _OPENMP
+    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
+#endif
+    for (size_t i = 0; i < KINDS; i++) {
+        char *all = format_string("%s %s", options, kinds[i]);
+        ModelTest t = model_test_create(&gpt2, all, 2, length, 29);
+        Batch batch = model_test_batch(&t, padding, 1);
+        model_check_gradients(&t, &batch);
+        model_test_batch_free(&batch);
+        model_test_free(&t);
+        free(all);
+    }
+}
+
+static void test_gradients(void) {
+    check_gradients(SMALL, 1, 0);
+    check_gradients(SMALL, 21, 0);
+    check_gradients(LONG, 139, 0);
+    check_gradients("layers=1 channels=10 heads=10", 33, 0);
+}
+
+static void test_gradients_padding(void) {
+    check_gradients(SMALL, 21, 0.3);
+    check_gradients(LONG, 139, 0.9); // whole tiles of padding, rows that see nothing
+}
+
+static void test_gradients_dropout(void) {
+    check_gradients(SMALL "dropout=0.3", 40, 0);
+    check_gradients(LONG "dropout=0.1", 139, 0.2);
+}
+
+static void test_decoding(void) {
+    static const int64_t lengths[] = {1, 64, 65, 150}; // the cache grows at 64 and 128
+    for (size_t i = 0; i < KINDS; i++) {
+        for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+            char *options = format_string(SMALL "%s", kinds[i]);
+            ModelTest t = model_test_create(&gpt2, options, 2, lengths[l], 29);
+            model_check_decoding(&t, IS_DOUBLE ? 1e-12 : 2e-5);
+            if (lengths[l] > 1) model_check_causality(&t);
+            model_test_free(&t);
+            free(options);
+        }
+    }
+}
+
+static void decode_too_far(void *options) {
+    ModelTest t = model_test_create(&gpt2, options, 1, 3, 29);
+    void *decoder = gpt2_decoder_create(t.model, 1);
+    const int32_t token = 1;
+    real logits[29];
+    for (int i = 0; i < 4; i++) gpt2_decode(decoder, &token, logits);
+}
+
+static void test_decoding_ends(void) {
+    CHECK_FAILS(decode_too_far, SMALL, 1, "the model has 3 positions");
+    CHECK_FAILS(decode_too_far, SMALL "attention=cosine", 1, "the model has 3 positions");
+}
+
+// What stands in a padded position shows nowhere else, and rows that see only padding are finite.
+static void check_padding(const char *kind) {
+    enum { T = 140, V = 29 };
+    char *options = format_string(SMALL "%s", kind);
+    ModelTest t = model_test_create(&gpt2, options, 1, T, V);
+    Batch batch = model_test_batch(&t, 0.5, 2);
+    uint8_t *mask = (uint8_t *)batch.mask;
+    memset(mask, 0, 10);
+    real *before = allocate((size_t)T * V, sizeof(real), "test"),
+         *after = allocate((size_t)T * V, sizeof(real), "test");
+    gpt2_logits(t.model, &batch, before);
+    for (int i = 0; i < T; i++)
+        if (!mask[i]) ((int32_t *)batch.inputs)[i] = (batch.inputs[i] + 1) % V;
+    gpt2_logits(t.model, &batch, after);
+    for (int i = 0; i < T; i++) {
+        const bool same = memcmp(before + i * V, after + i * V, V * sizeof(real)) == 0;
+        CHECK(same == (mask[i] != 0));
+        for (int v = 0; v < V; v++) CHECK(isfinite(before[i * V + v]));
+    }
+    free(before);
+    free(after);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+    free(options);
+}
+
+static void test_padding(void) {
+    for (size_t i = 0; i < KINDS; i++) check_padding(kinds[i]);
+}
+
+static void test_threads(void) {
+    for (size_t i = 0; i < KINDS; i++) {
+        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
+        model_check_threads(&gpt2, options);
+        free(options);
+    }
+}
+
+static void test_accumulation(void) {
+    for (size_t i = 0; i < KINDS; i++) {
+        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
+        model_check_accumulation(&gpt2, options);
+        free(options);
+    }
+}
+
+// As GPT-2's authors describe it, and at the default configuration as large as the Fastformer it is compared
+// with (5,475,584 parameters) within 2%.
+static void test_parameters(void) {
+    ModelTest t = model_test_create(&gpt2, "attention=cosine", 1, 2048, 32000);
+    CHECK_CLOSE(t.table->parameters, 5476352, 0.02 * 5476352);
+    for (int i = 0; i < t.table->count; i++) {
+        const Parameter *p = &t.table->items[i];
+        const bool matrix = p->rank == 2, residual = strstr(p->name, "c_proj.weight");
+        CHECK(p->decay == matrix);
+        CHECK_CLOSE(p->deviation, residual ? 0.02 / sqrt(12) : matrix ? 0.02 : 0, 1e-9);
+        const bool gain = strstr(p->name, "ln_") && strstr(p->name, "weight");
+        CHECK_CLOSE(p->mean, gain ? 1 : strstr(p->name, "norm_const") ? 0.5 : 0, 0);
+    }
+    model_test_free(&t);
+}
+
+static void create_with(void *options) {
+    ModelTest t = model_test_create(&gpt2, options, 1, 16, 20);
+    model_test_free(&t);
+}
+
+static void test_bad_options(void) {
+    CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
+    CHECK_FAILS(create_with, "channels=4 heads=8", 1, "--heads 8");
+    CHECK_FAILS(create_with, "attention=softmax2", 1, "softmax|softmax1|cosine");
+}
+
+static void test_reference(void) {
+    static const char *const files[] = {"softmax", "softmax1", "cosine", "softmax_padded"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char *path = format_string("dev/reference/gpt2_%s.safetensors", files[i]);
+        CHECK(model_reference(&gpt2, path, IS_DOUBLE ? "double" : "float", -1));
+        free(path);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Files of Hugging Face's, made here
+
+#define TINY "layers=2 channels=8 heads=2"
+#define SIZES "\"n_layer\": 2, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 16, \"vocab_size\": 256"
+#define CONFIG                                                                                               \
+    "{\"model_type\": \"gpt2\", " SIZES ", \"activation_function\": \"gelu_new\", \"n_ctx\": 16, "           \
+    "\"layer_norm_epsilon\": 1e-05, \"n_inner\": null, \"scale_attn_weights\": true}"
+
+// How a file differs from one of ours.
+typedef struct {
+    const char *type; // F32, F16 or BF16
+    bool prefix;      // names begin with "transformer."
+    bool head;        // the tied matrix is stored again
+    bool only_head;   // and not as the embedding
+    bool masks;       // attention's buffers are stored
+    real change;      // of one element of the second copy
+    const char *missing, *extra;
+    const char *config; // text of config.json; NULL: CONFIG
+} Variant;
+
+typedef struct {
+    Bytes header, data;
+} Writer;
+
+static void add_tensor(Writer *w, const char *name, const char *type, const char *shape, const void *data,
+                       size_t size) {
+    char *entry =
+        format_string("%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                      w->header.size ? "," : "{", name, type, shape, w->data.size, w->data.size + size);
+    bytes_append(&w->header, entry, strlen(entry));
+    bytes_append(&w->data, data, size);
+    free(entry);
+}
+
+// Of multiples of 1/64 up to 2, which F16 holds exactly.
+static uint16_t half_from(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    const uint32_t exponent = bits >> 23 & 0xff;
+    return (uint16_t)(bits >> 16 & 0x8000) |
+           (exponent ? (uint16_t)((exponent - 112) << 10 | (bits >> 13 & 0x3ff)) : 0);
+}
+
+// A parameter with its values as `type`, the first one off by `change`.
+static void add_parameter(Writer *w, const char *name, const Parameter *p, const real *values,
+                          const char *type, real change) {
+    const size_t width = strcmp(type, "F32") == 0 ? 4 : 2;
+    unsigned char *data = allocate(p->size, width, "test");
+    for (size_t i = 0; i < p->size; i++) {
+        const float value = (float)(values[p->offset + i] + (i == 0 ? change : 0));
+        const uint16_t half = half_from(value);
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof(bits));
+        const uint16_t brain = (uint16_t)(bits >> 16);
+        memcpy(data + i * width, width == 4 ? (const void *)&value : *type == 'F' ? &half : &brain, width);
+    }
+    char *shape = p->rank == 2 ? format_string("[%lld,%lld]", (long long)p->shape[0], (long long)p->shape[1])
+                               : format_string("[%lld]", (long long)p->shape[0]);
+    add_tensor(w, name, type, shape, data, p->size * width);
+    free(shape);
+    free(data);
+}
+
+// model.safetensors and config.json in the case's directory; returns the path of the former.
+static const char *write_theirs(const ModelTest *t, Variant v) {
+    Writer w = {0};
+    for (int i = 0; i < t->table->count; i++) {
+        const Parameter *p = &t->table->items[i];
+        const char *name = p->name + (v.prefix ? 0 : strlen("transformer."));
+        const bool token = strstr(name, "wte"), left_out = v.missing && strcmp(v.missing, name) == 0;
+        if (!left_out && !(token && v.only_head)) add_parameter(&w, name, p, t->values, v.type, 0);
+        if (token && v.head) add_parameter(&w, "lm_head.weight", p, t->values, v.type, v.change);
+    }
+    const uint8_t mask[16 * 16] = {0};
+    const float number = -1e4f;
+    if (v.masks) {
+        add_tensor(&w, v.prefix ? "transformer.h.0.attn.bias" : "h.0.attn.bias", "BOOL", "[1,1,16,16]", mask,
+                   sizeof(mask));
+        add_tensor(&w, v.prefix ? "transformer.h.0.attn.masked_bias" : "h.0.attn.masked_bias", "F32", "[]",
+                   &number, sizeof(number));
+    }
+    if (v.extra) add_tensor(&w, v.extra, "F32", "[1]", &number, sizeof(number));
+    bytes_append(&w.header, "}", 1);
+
+    Bytes file = {0};
+    const uint64_t length = w.header.size;
+    bytes_append(&file, &length, sizeof(length));
+    bytes_append(&file, w.header.data, w.header.size);
+    bytes_append(&file, w.data.data, w.data.size);
+    const char *path = test_file("model.safetensors", file.data, file.size);
+    const char *config = v.config ? v.config : CONFIG;
+    test_file("config.json", config, strlen(config));
+    bytes_free(&file);
+    bytes_free(&w.header);
+    bytes_free(&w.data);
+    return path;
+}
+
+// A model whose values all types hold exactly.
+static ModelTest exact_model(const char *options) {
+    ModelTest t = model_test_create(&gpt2, options, 1, 16, 256);
+    Random r = random_stream(21, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < t.table->count; i++)
+        for (size_t j = 0; j < t.table->items[i].size; j++)
+            t.values[t.table->items[i].offset + j] = ((real)random_below(&r, 129) - 64) / 64;
+    gpt2_write(t.model, MODEL_VALUES, t.values);
+    return t;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// From Hugging Face
+
+static void check_import(const ModelTest *t, Variant v) {
+    Safetensors *file = safetensors_open(write_theirs(t, v));
+    huggingface_import(file, &gpt2);
+    checkpoint_check_type(file, &gpt2);
+    CHECK(checkpoint_integer(file, "n_positions", 1, 100) == 16);
+    ModelTest loaded = model_test_create(&gpt2, TINY, 1, 16, 256);
+    options_from_metadata(loaded.options, OPTION_MODEL, file, "");
+    CHECK(options_integer(loaded.options, "layers") == 2);
+    const Run run = {.type = &gpt2, .model = loaded.model};
+    checkpoint_load_weights(file, &run);
+    gpt2_read(loaded.model, MODEL_VALUES, loaded.values);
+    CHECK(memcmp(loaded.values, t->values, t->table->total * sizeof(real)) == 0);
+    model_test_free(&loaded);
+    safetensors_close(file);
+}
+
+static void test_import(void) {
+    ModelTest t = exact_model(TINY);
+    static const char *const types[] = {"F32", "F16", "BF16"};
+    for (size_t i = 0; i < 3; i++) {
+        for (int prefix = 0; prefix < 2; prefix++) {
+            check_import(&t, (Variant){.type = types[i], .prefix = prefix});
+            check_import(&t, (Variant){.type = types[i], .prefix = prefix, .head = true, .masks = true});
+        }
+    }
+    check_import(&t, (Variant){.type = "F32", .head = true, .only_head = true});
+    model_test_free(&t);
+}
+
+// The program in the case's directory, with arguments in one text, on the embedded corpus of 256 tokens.
+static void run_program(void *arguments) {
+    char *argv[32] = {"train_gpt2"}, *rest = NULL;
+    int argc = 1;
+    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
+    exit(train_main(argc, argv, &gpt2));
+}
+
+static void check_runs(const char *arguments) {
+    char text[4096];
+    const int code = test_child(run_program, (void *)arguments, text, sizeof(text));
+    if (code != 0) test_fail(__FILE__, __LINE__, "%s: exit code %d: %s", arguments, code, text);
+}
+
+static void check_refused(const ModelTest *t, Variant v, const char *message) {
+    v.type = "F32";
+    write_theirs(t, v);
+    CHECK_FAILS(run_program, "-e model.safetensors --eval val -m 1", 1, message);
+}
+
+static void test_import_refused(void) {
+    ModelTest t = exact_model(TINY);
+    check_refused(&t, (Variant){.missing = "h.1.mlp.c_fc.bias"}, "transformer.h.1.mlp.c_fc.bias is missing");
+    check_refused(&t, (Variant){.prefix = true, .missing = "transformer.wpe.weight"},
+                  "transformer.wpe.weight is missing");
+    check_refused(&t, (Variant){.extra = "h.1.crossattention.c_attn.bias"}, "h.1.crossattention.c_attn.bias");
+    check_refused(&t, (Variant){.head = true, .change = 1}, "lm_head.weight");
+    check_refused(&t, (Variant){.config = "[]"}, "config.json: is not a JSON object");
+    check_refused(&t, (Variant){.config = "{\"model_type\": \"bert\", " SIZES "}"}, "\"model_type\" is bert");
+    check_refused(&t, (Variant){.config = "{" SIZES "}"}, "model_type");
+    check_refused(&t, (Variant){.config = "{\"model_type\": \"gpt2\"}"}, "n_layer");
+    check_refused(&t, (Variant){.config = "{\"model_type\": \"gpt2\", \"n_layer\": 0}"}, "n_layer");
+#define WITH(member) "{\"model_type\": \"gpt2\", " SIZES ", " member "}"
+    check_refused(&t, (Variant){.config = WITH("\"activation_function\": \"relu\"")}, "gelu_new");
+    check_refused(&t, (Variant){.config = WITH("\"layer_norm_epsilon\": 1e-6")}, "layer_norm_epsilon");
+    check_refused(&t, (Variant){.config = WITH("\"scale_attn_by_inverse_layer_idx\": true")},
+                  "scale_attn_by_inverse_layer_idx");
+#undef WITH
+    write_theirs(&t, (Variant){.type = "F32"});
+    check_runs("-e model.safetensors --eval val -m 1 -b 1");
+    CHECK_FAILS(run_program, "-e model.safetensors --eval val --attention cosine", 1, "--attention cosine");
+    CHECK_FAILS(run_program, "-e model.safetensors --eval val -t 17", 1, "--seq-len 17");
+    CHECK_FAILS(run_program, "-e model.safetensors -o . -x 1 -b 1", 1, "choose another --output");
+    char *config = format_string("%s/config.json", test_directory());
+    unlink(config);
+    CHECK_FAILS(run_program, "-e model.safetensors --eval val", 1, "there is no config.json");
+    free(config);
+    model_test_free(&t);
+}
+
+static void check_other(const char *file, const char *options, const char *message) {
+    char *path = realpath(file, NULL), *arguments = format_string("-e %s --eval val %s", path, options);
+    CHECK_FAILS(run_program, arguments, 1, message);
+    free(path);
+    free(arguments);
+}
+
+static void test_other_checkpoints(void) {
+    check_other("dev/reference/fastformer_global.safetensors", "", "holds a model of type fastformer");
+    check_other("dev/reference/gpt2_softmax1.safetensors", "--attention softmax", "has softmax1");
+    CHECK_FAILS(run_program, "-e none.safetensors --eval val", 1, "none.safetensors");
+    CHECK_FAILS(run_program, "--attention sofmax", 2, "did you mean softmax?");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// To Hugging Face
+
+// Where DIR/model.safetensors points to; "": it is no link.
+static void check_link(const char *directory, const char *expected) {
+    char *path = format_string("%s/model.safetensors", directory), target[256] = "";
+    const ssize_t length = readlink(path, target, sizeof(target) - 1);
+    target[length > 0 ? length : 0] = '\0';
+    CHECK_TEXT(target, expected);
+    free(path);
+}
+
+static void check_config(const char *directory, const Config *c) {
+    char *path = format_string("%s/config.json", directory);
+    FileMap map = file_map(path);
+    Json *config = json_parse((const char *)map.data, map.size, path);
+    CHECK_TEXT(json_string(config, "model_type", path), "gpt2");
+    CHECK_TEXT(json_find(config, "architectures")->items[0].string, "GPT2LMHeadModel");
+    CHECK(json_find(config, "eos_token_id")->kind == JSON_NULL);
+    CHECK_CLOSE(json_find(config, "attn_pdrop")->number, c->dropout, 0);
+    Metadata *rows = NULL;
+    int count = 0;
+    gpt2_read_config(config, path, &rows, &count); // refuses what it would not read again
+    CHECK_TEXT(rows[0].key, "n_layer");
+    CHECK(atoi(rows[0].value) == (int)c->layers);
+    metadata_free(rows, count);
+    json_free(config);
+    file_unmap(&map);
+    free(path);
+}
+
+static void check_export(const char *options, bool expected) {
+    ModelTest t = exact_model(options);
+    Dataset data = {.name = "test"};
+    const Run run = {
+        .type = &gpt2, .model = t.model, .options = t.options, .dataset = &data, .setup = t.setup};
+    char *directory = format_string("%s/%d", test_directory(), expected);
+    directory_create(directory);
+    huggingface_check_output(&gpt2, t.model, directory);
+    checkpoint_save(&run, directory, &(Progress){.step = 3}, 1);
+    check_link(directory, expected ? "step_00000003.safetensors" : "");
+    checkpoint_save(&run, directory, &(Progress){.step = 4}, 1);
+    check_link(directory, expected ? "step_00000004.safetensors" : "");
+    checkpoint_save_best(&run, directory, 5, 1.5);
+    checkpoint_save(&run, directory, &(Progress){.step = 6}, 1);
+    check_link(directory, expected ? "best.safetensors" : "");
+    huggingface_check_output(&gpt2, t.model, directory); // a run may go on there
+    if (expected) check_config(directory, &((const Gpt2 *)t.model)->config);
+    char *config = format_string("%s/config.json", directory);
+    CHECK(file_exists(config) == expected);
+    free(config);
+    free(directory);
+    model_test_free(&t);
+}
+
+static void test_export(void) {
+    check_export(TINY " dropout=0.25", true);
+    check_export(TINY " attention=softmax1", false);
+    check_export(TINY " attention=cosine", false);
+}
+
+// The program's own directory is one that the program reads.
+static void test_export_program(void) {
+#define RUN " -m 2 -b 2 -t 16 -L 1 -C 8 -H 2"
+    check_runs("-o run -x 4 -v 2" RUN);
+    char *directory = format_string("%s/run", test_directory());
+    check_link(directory, "best.safetensors");
+    free(directory);
+    check_runs("-e run/model.safetensors --eval val -m 2");
+    check_runs("-o run -y -x 6" RUN);
+    check_runs("-o softmax1 -x 2 --attention softmax1" RUN);
+    check_runs("-e softmax1/best.safetensors --eval test -m 2 --attention softmax1");
+    check_runs("-o cosine -x 2 --attention cosine" RUN);
+    check_runs("-e cosine/best.safetensors --prompt x -g 100 --attention cosine");
+#undef RUN
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"gradients", test_gradients},
+        {"gradients: padding", test_gradients_padding},
+        {"gradients: dropout", test_gradients_dropout},
+        {"decoding", test_decoding},
+        {"decoding ends", test_decoding_ends},
+        {"padding", test_padding},
+        {"threads", test_threads},
+        {"accumulation", test_accumulation},
+        {"parameters", test_parameters},
+        {"bad options", test_bad_options},
+        {"reference", test_reference},
+        {"import", test_import},
+        {"import refused", test_import_refused},
+        {"other checkpoints", test_other_checkpoints},
+        {"export", test_export},
+        {"export by the program", test_export_program},
+    };
+    return model_test_main(argc, argv, &gpt2, -1, cases, sizeof(cases) / sizeof(cases[0]));
+}
