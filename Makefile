@@ -126,7 +126,7 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 lint:
 	clang-format --dry-run -Werror $(filter %.c %.h %.cu %.cuh,$(CORPUS))
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/cpu -Idev/test $(filter %.c,$(CORPUS))
-	clang-tidy --quiet $(filter %.c,$(CORPUS)) -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17
+	printf '%s\n' $(filter %.c,$(CORPUS)) | xargs -P 4 -I FILE clang-tidy --quiet FILE -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17
 
 format:
 	clang-format -i $(filter %.c %.h %.cu %.cuh,$(CORPUS))

@@ -5,7 +5,8 @@
 #include "gemm.h"
 #include "model.h"
 
-// From --precision: "auto" is bf16 where processor and library are fast at it; "bf16" elsewhere ends the program.
+// From --precision: "auto" is bf16 where processor and library are fast at it; "bf16" elsewhere ends the
+// program.
 Precision cpu_precision(const char *name);
 
 // Processor, threads, GEMM library and its measured peak.
