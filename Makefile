@@ -64,7 +64,7 @@ CORPUS := $(sort $(wildcard Makefile *.md data/*.md *.c *.cu dev/*.md dev/*/*.md
 DOUBLE_TESTS := test_layers test_gemm test_classifier test_attention
 
 PROGRAMS := $(TRAINERS) tokenize kurtosis
-.PHONY: all run test lint format clean detected bench data/wikitext2 data/tinyshakespeare
+.PHONY: $(PROGRAMS) $(TRAINER_TESTS) all run test lint format clean detected bench data/wikitext2 data/tinyshakespeare
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -101,16 +101,17 @@ build/corpus.txt: $(CORPUS)
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in float32 GEMM (install libdnnl-dev for bf16))"
 
+# Programs at the top are copies of the build that was asked for last, so they are looked at every time.
 $(PROGRAMS): %: $(FLOAT)/bin/% | detected
-	@cp -f $< $@
+	@cmp -s $< $@ || cp -f $< $@
 
 # The double build; it runs the float one for -p float and -p bf16.
 $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
-	@cp -f $< $@
+	@cmp -s $< $@ || cp -f $< $@
 
 TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
                  $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test))
-test: detected $(PROGRAMS) $(TRAINER_TESTS) $(TEST_PROGRAMS)
+test: detected $(TEST_PROGRAMS) $(PROGRAMS:%=$(FLOAT)/bin/%)
 	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh
 
 # A minute of training on the project's own source, and what the model makes of it.

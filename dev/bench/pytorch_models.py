@@ -85,7 +85,7 @@ def window_sum_doubling(y, k):
 
 # ---- the classifier --------------------------------------------------------------------------------------------------
 
-CHUNK = 256  # rows: their logits stay in the last level of cache
+CHUNK = 1024  # rows: as fast as any; fewer take less memory and a little more time
 
 
 def classifier_chunk(hidden, weight, bias, targets, scale):

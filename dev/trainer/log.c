@@ -225,7 +225,7 @@ static void format_fields(const StepReport *report, char fields[FIELDS][FIELD_SI
     char text[32], planned[32] = "";
     memset(fields, 0, (size_t)FIELDS * FIELD_SIZE);
     format_value(report->epoch, 2, text);
-    if (report->epochs > 0) snprintf(planned, sizeof planned, "/%.6g", report->epochs);
+    if (report->epochs > 0) snprintf(planned, sizeof planned, "/%.4g", report->epochs);
     snprintf(fields[EPOCH], FIELD_SIZE, "epoch %s%s", text, planned);
     snprintf(fields[STEP], FIELD_SIZE, "step %lld/%lld", (long long)report->step, (long long)report->steps);
     format_value(report->loss, 4, text);

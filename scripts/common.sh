@@ -1,0 +1,209 @@
+# shellcheck shell=sh
+# What the scripts share that train several models and compare them. They source it from the project's root.
+export LC_ALL=C # a point in numbers, whatever the language
+
+fail() {
+    printf '%s: %s\n' "${0##*/}" "$1" >&2
+    exit 1
+}
+
+# An awk function for lines of JSON: the number of a member, "" where there is none or it is null.
+# shellcheck disable=SC2016,SC2034
+json_number='
+    function number(key,    text) {
+        if (!match($0, "\"" key "\" *: *-?[0-9][-+.0-9eE]*")) return ""
+        text = substr($0, RSTART, RLENGTH)
+        sub(/^[^:]*: */, "", text)
+        return text + 0
+    }'
+
+# An awk function: a number with about four digits, "-" for "".
+# shellcheck disable=SC2034
+show_number='
+    function decimals(x) {
+        if (x < 0) x = -x
+        return x >= 1000 ? 0 : x >= 100 ? 1 : x >= 10 ? 2 : x >= 1 ? 3 : 4
+    }
+    function show(x) {
+        return x == "" ? "-" : sprintf("%.*f", decimals(x), x)
+    }'
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+# require PROGRAM...: builds those that are not there.
+require() {
+    for program in "$@"; do
+        [ -x "./$program" ] || make "$program" || fail "$program cannot be built"
+    done
+    command -v gnuplot >/dev/null || fail 'gnuplot is missing; on Debian: apt install gnuplot-nox'
+}
+
+# tokens_of DATA SPLIT: how many tokens it has.
+tokens_of() {
+    found=$(sed -n "s/.*\"$2\" *: *{\"tokens\" *: *\([0-9]*\).*/\1/p" "data/$1/meta.json")
+    [ -n "$found" ] || fail "data/$1/meta.json: does not say how many tokens the split '$2' has"
+    echo "$found"
+}
+
+# keep_settings FILE: the settings on stdin go to FILE, which has to hold the same if it is there: runs with other settings
+# are not to be compared.
+keep_settings() {
+    cat >"$1.tmp"
+    if [ -f "$1" ] && ! cmp -s "$1" "$1.tmp"; then
+        rm -f "$1.tmp"
+        fail "$1: the runs beside it have other settings; choose another --output"
+    fi
+    mv "$1.tmp" "$1"
+}
+
+# ---- training
+
+child=
+stopped=
+
+# A signal ends the trainer first, which saves a checkpoint. A terminal sends SIGINT to the trainer as well; SIGTERM after
+# that does not make it a second SIGINT, which would end it at once.
+stop() {
+    stopped=1
+    [ -n "$child" ] || exit 130
+    kill -TERM "$child" 2>/dev/null || :
+}
+trap stop HUP INT TERM
+
+# train DIR COMMAND...: trains in DIR, or goes on where an earlier call stopped. What the trainer says goes to
+# DIR/output.txt. Returns its exit status; ends the script where a signal stopped it.
+train() {
+    directory=$1
+    shift
+    mkdir -p "$directory"
+    "$@" -o "$directory" -y >"$directory/output.txt" 2>&1 </dev/null &
+    child=$!
+    while :; do # a signal ends `wait` before the trainer has ended
+        status=0
+        wait "$child" || status=$?
+        kill -0 "$child" 2>/dev/null || break
+    done
+    child=
+    # 130, 143: the trainer was stopped by a signal that did not come here.
+    if [ -n "$stopped" ] || [ "$status" -eq 130 ] || [ "$status" -eq 143 ]; then
+        echo "stopped; the same command goes on" >&2
+        exit 130
+    fi
+    return "$status"
+}
+
+# log_number KEY DIR: the last number of that name in the log of a run.
+log_number() {
+    sed -n "s/.*\"$1\":\(-*[0-9][-+.0-9eE]*\).*/\1/p" "$2/log.jsonl" | tail -n 1
+}
+
+# log_text KEY DIR: the first text of that name.
+log_text() {
+    sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$2/log.jsonl" | sed -n 1p
+}
+
+# median_speed DIR: tokens a second in the middle one of the steps.
+median_speed() {
+    sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$1/log.jsonl" | sort -n |
+        awk '{ speed[NR] = $1 } END { print speed[int((NR + 1) / 2)] }'
+}
+
+# Part of what a trainer writes last into its log. A script whose runs do more sets it anew.
+last_line='"test_loss"'
+
+# finished DIR: whether its log is complete.
+finished() {
+    grep -qsF -e "$last_line" "$1/log.jsonl"
+}
+
+# ---- time
+
+# In seconds and hundredths, from when the machine started.
+clock() {
+    read -r now _ </proc/uptime
+    echo "$now"
+}
+
+# duration SECONDS: "1h 02m", "3m 20s", "12s".
+duration() {
+    awk -v s="$1" 'BEGIN {
+        s = int(s + 0.5)
+        if (s < 60) printf "%ds\n", s
+        else if (s < 3600) printf "%dm %02ds\n", s / 60, s % 60
+        else printf "%dh %02dm\n", s / 3600, s % 3600 / 60
+    }'
+}
+
+# probe FILE COMMAND...: measures what a run costs by training for a few steps; FILE then has the seconds of a step, of an
+# evaluation, and of all that a run does once. Nothing is done where FILE is there.
+probe() {
+    cost=$1
+    shift
+    [ ! -f "$cost" ] || return 0
+    rm -rf "$cost.tmp"
+    begin=$(clock)
+    train "$cost.tmp" "$@" -x 5 || fail "$(tail -n 1 "$cost.tmp/output.txt")"
+    awk -v wall="$(clock)" -v begin="$begin" "$json_number"'
+        number("ms") != "" {
+            all += number("ms")
+            for (i = ++n; i > 1 && ms[i - 1] > number("ms"); i--) ms[i] = ms[i - 1]
+            ms[i] = number("ms")
+        }
+        number("val_ms") != "" { evaluation = number("val_ms") }
+        # Of the steps the middle one: the first is slow, kernels are made for it.
+        END { print ms[int((n + 1) / 2)] / 1000, evaluation / 1000, wall - begin - (all + evaluation) / 1000 }
+        ' "$cost.tmp/log.jsonl" >"$cost.new"
+    mv "$cost.new" "$cost"
+    rm -rf "$cost.tmp"
+}
+
+# time_left FILE STEPS EVALUATIONS DIR: the seconds that a run in DIR still takes, from what `probe` wrote into FILE.
+time_left() {
+    if finished "$4"; then
+        echo 0
+        return
+    fi
+    passed=0
+    [ ! -f "$4/log.jsonl" ] || passed=$(log_number step "$4")
+    awk -v steps="$2" -v evaluations="$3" -v passed="${passed:-0}" '
+        { print (1 - passed / steps) * (steps * $1 + evaluations * $2) + $3 }' "$1"
+}
+
+# ---- plots
+
+# plot_style FORMAT FILE WIDTH HEIGHT: the beginning of gnuplot's commands for a picture FILE.FORMAT.
+plot_style() {
+    case $1 in
+    png) terminal='pngcairo font "sans,14"' ;;
+    svg) terminal='svg font "sans-serif,16" background rgb "white"' ;;
+    esac
+    cat <<END
+set terminal $terminal noenhanced size $3,$4
+set output '$2.$1'
+# The colours of plot.sh.
+array colours[6] = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9]
+set border 3 lc rgb 0x444444
+set tics nomirror
+set grid lt 1 lc rgb 0xdddddd lw 1
+END
+}
+
+# plot_names NAME...: gnuplot's array of them.
+plot_names() {
+    echo "array names[$#]"
+    number=0
+    for name in "$@"; do
+        number=$((number + 1))
+        echo "names[$number] = '$name'"
+    done
+}
+
+# plot_draw DIR FILE: runs $tmp/commands in $tmp and moves the pictures that it draws, FILE.png and FILE.svg, to DIR.
+plot_draw() {
+    (cd "$tmp" && gnuplot commands) || fail 'gnuplot ended with an error'
+    for format in png svg; do
+        mv "$tmp/$2.$format" "$1/"
+        echo "$1/$2.$format"
+    done
+}
