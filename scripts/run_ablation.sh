@@ -31,7 +31,7 @@ settings() {
     full-tinyshakespeare) # as nanoGPT's train_shakespeare_char
         options='-L 6 -H 6 -C 384 -t 256 -b 16 -d 16384 --dropout 0.2 -l 1e-3 -k cosine -q 0.1 -u 100 --beta2 0.99'
         options="$options --stats 8"
-        steps=5000
+        steps=8000
         evaluations=20
         ;;
     full-wikitext2) # the published configuration of the Fastformer
@@ -42,12 +42,12 @@ settings() {
         ;;
     quick-tinyshakespeare)
         options='-L 3 -H 4 -C 128 -t 256 -b 8 --dropout 0.1 -l 3e-3 -k cosine -q 0.1 -u 50 --beta2 0.99 --stats 8'
-        steps=500
+        steps=800
         evaluations=5
         ;;
     quick-wikitext2)
         options='-L 3 -H 4 -C 64 -t 256 -b 4 --dropout 0.1 -l 3e-3 -k cosine -q 0.1 -u 50 -m 20 --stats 16'
-        steps=300
+        steps=500
         evaluations=5
         ;;
     esac

@@ -16,7 +16,7 @@ arms='fastformer-global fastformer-windowed gpt2-softmax'
 usage() {
     cat >&2 <<'END'
 usage: run_wikitext2.sh [--quick | --epochs N] [--output DIR]
-  --quick       most of one epoch, ten minutes
+  --quick       one epoch, about ten minutes
   --epochs N    passes over the data (25)
   --output DIR  results and runs (runs/wikitext2, runs/wikitext2-quick)
 END
@@ -163,7 +163,7 @@ full)
 quick)
     out=${out:-runs/wikitext2-quick}
     evaluations=5
-    every=90
+    every=$((tokens / 4096 / evaluations))
     options="$options -m 10"
     ;;
 esac
