@@ -39,7 +39,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 # are those of the source.
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 SANITIZERS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -Wno-pass-failed)
-CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/cpu -Idev/test -MMD -MP
+CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
 CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPENMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 LDLIBS_ALL := $(LDLIBS) -lm
 
@@ -126,7 +126,7 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
 lint:
 	clang-format --dry-run -Werror $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/cpu -Idev/test $(filter %.c,$(CORPUS))
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test $(filter %.c,$(CORPUS))
 	printf '%s\n' $(filter %.c,$(CORPUS)) | xargs -P 4 -I FILE clang-tidy --quiet FILE -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17
 
 format:

@@ -17,6 +17,7 @@
 #include "dropout.h"
 #include "embedding.h"
 #include "error.h"
+#include "fastformer.h"
 #include "gelu.h"
 #include "gemm.h"
 #include "layernorm.h"
@@ -54,17 +55,6 @@ static const Option fastformer_options[] = {
     {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
      "dropout probability"},
 };
-
-typedef struct {
-    size_t layers, channels, heads, head_size; // L, C, H, D
-    size_t vocabulary, positions;              // V, rows of the position embedding
-    size_t *windows;                           // (L) k; 0: global
-    real rescale, sink;                        // s, c
-    bool pool_raw;                             // pool x instead of the normalised x'
-    double dropout;
-    uint64_t seed;
-    int32_t padding;
-} Config;
 
 // One window of a list: a number or "global"; 0 means global, as does a window that spans every position.
 static size_t parse_window(const char *text, size_t length, size_t positions, const char *list) {
@@ -128,21 +118,6 @@ static Config config_create(const ModelSetup *setup) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of the published PyTorch class
-
-typedef struct {
-    size_t norm1_gain, norm1_bias; // (C)
-    size_t qkv;                    // (3C, C)
-    size_t query_attn, key_attn;   // (H, D) w_q, w_k
-    size_t norm2_gain, norm2_bias; // (C)
-    size_t up, down;               // (4C, C), (C, 4C)
-} LayerOffsets;
-
-typedef struct {
-    size_t token, position;        // (V, C), (positions, C)
-    LayerOffsets *layers;          // (L)
-    size_t final_gain, final_bias; // (C)
-    size_t output_bias;            // (V)
-} Offsets;
 
 static size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns) {
     return parameter_add(table, name, 2, (int64_t[]){(int64_t)rows, (int64_t)columns}, true, 0, 0.02);
@@ -748,16 +723,8 @@ static void pack_weights(Fastformer *f) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward and backward
 
-// Places where dropout happens.
-enum { SITE_EMBEDDING = 0, SITE_QUERY = 1, SITE_KEY = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
-
-typedef struct {
-    Dropout embedding, query, key, ffn;
-} LayerDropout;
-
 static Dropout site_dropout(const Fastformer *f, const Batch *batch, size_t layer, uint32_t site) {
-    const uint32_t number = site == SITE_EMBEDDING ? 0 : (uint32_t)layer * SITES_PER_LAYER + site;
-    return dropout_create(f->config.dropout, f->config.seed, batch->step, number);
+    return dropout_create(f->config.dropout, f->config.seed, batch->step, dropout_site(layer, site));
 }
 
 static bool drops(const Fastformer *f, bool train) {
@@ -1171,7 +1138,15 @@ static void fastformer_clear_gradients(void *model) {
     gradients_clear(&((Fastformer *)model)->state);
 }
 
-static const ModelType fastformer = {
+const Config *fastformer_config(const void *model) {
+    return &((const Fastformer *)model)->config;
+}
+
+const Offsets *fastformer_offsets(const void *model) {
+    return &((const Fastformer *)model)->offsets;
+}
+
+const ModelType fastformer = {
     .name = "fastformer",
     .program = "train_fastformer",
     .options = fastformer_options,

@@ -20,6 +20,7 @@
 #include "error.h"
 #include "gelu.h"
 #include "gemm.h"
+#include "gpt2.h"
 #include "layernorm.h"
 #include "memory.h"
 #include "model.h"
@@ -48,16 +49,6 @@ static const Option gpt2_options[] = {
      "dropout probability"},
 };
 
-typedef struct {
-    size_t layers, channels, heads, head_size; // L, C, H, D
-    size_t vocabulary, positions;              // V, rows of the position embedding
-    const char *attention;
-    bool cosine;
-    double sink; // of the softmax's denominator
-    double dropout;
-    uint64_t seed;
-} Config;
-
 static Config config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
     Config c = {
@@ -80,22 +71,6 @@ static Config config_create(const ModelSetup *setup) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class. Its Conv1D stores weights as (in, out).
-
-typedef struct {
-    size_t norm1_gain, norm1_bias; // (C)
-    size_t qkv, qkv_bias;          // (C, 3C), (3C)
-    size_t norm_const;             // (H) cosine: m
-    size_t proj, proj_bias;        // (C, C), (C)
-    size_t norm2_gain, norm2_bias; // (C)
-    size_t up, up_bias;            // (C, 4C), (4C)
-    size_t down, down_bias;        // (4C, C), (C)
-} LayerOffsets;
-
-typedef struct {
-    size_t token, position;        // (V, C), (positions, C)
-    LayerOffsets *layers;          // (L)
-    size_t final_gain, final_bias; // (C)
-} Offsets;
 
 static size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns,
                          double deviation) {
@@ -333,12 +308,8 @@ static void pack_weights(Gpt2 *g) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward and backward
 
-// Places where dropout happens.
-enum { SITE_EMBEDDING = 0, SITE_ATTENTION = 1, SITE_PROJECTION = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
-
 static Dropout site_dropout(const Gpt2 *g, const Batch *batch, size_t layer, uint32_t site) {
-    const uint32_t number = site == SITE_EMBEDDING ? 0 : (uint32_t)layer * SITES_PER_LAYER + site;
-    return dropout_create(g->config.dropout, g->config.seed, batch->step, number);
+    return dropout_create(g->config.dropout, g->config.seed, batch->step, dropout_site(layer, site));
 }
 
 static bool drops(const Gpt2 *g, bool train) {
@@ -776,7 +747,15 @@ static void gpt2_clear_gradients(void *model) {
     gradients_clear(&((Gpt2 *)model)->state);
 }
 
-static const ModelType gpt2 = {
+const Config *gpt2_config(const void *model) {
+    return &((const Gpt2 *)model)->config;
+}
+
+const Offsets *gpt2_offsets(const void *model) {
+    return &((const Gpt2 *)model)->offsets;
+}
+
+const ModelType gpt2 = {
     .name = "gpt2",
     .program = "train_gpt2",
     .options = gpt2_options,

@@ -1,0 +1,51 @@
+// What the Fastformer is on any device: its configuration, where its parameters lie, where it drops out.
+// train_fastformer.c builds it; the CUDA program holds a CPU model without working memory (ModelSetup.batch 0)
+// for its options, parameters, decoding and what it says of itself.
+#ifndef FASTFORMER_H
+#define FASTFORMER_H
+
+#include "model.h"
+#include "real.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    size_t layers, channels, heads, head_size; // L, C, H, D
+    size_t vocabulary, positions;              // V, rows of the position embedding
+    size_t *windows;                           // (L) k; 0: global
+    real rescale, sink;                        // s, c
+    bool pool_raw;                             // pool x instead of the normalised x'
+    double dropout;
+    uint64_t seed;
+    int32_t padding;
+} Config;
+
+// Of the parameters in the flat arrays.
+typedef struct {
+    size_t norm1_gain, norm1_bias; // (C)
+    size_t qkv;                    // (3C, C)
+    size_t query_attn, key_attn;   // (H, D) w_q, w_k
+    size_t norm2_gain, norm2_bias; // (C)
+    size_t up, down;               // (4C, C), (C, 4C)
+} LayerOffsets;
+
+typedef struct {
+    size_t token, position;        // (V, C), (positions, C)
+    LayerOffsets *layers;          // (L)
+    size_t final_gain, final_bias; // (C)
+    size_t output_bias;            // (V)
+} Offsets;
+
+// Places where dropout happens.
+enum { SITE_EMBEDDING = 0, SITE_QUERY = 1, SITE_KEY = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
+
+static inline uint32_t dropout_site(size_t layer, uint32_t site) {
+    return site == SITE_EMBEDDING ? 0 : (uint32_t)layer * SITES_PER_LAYER + site;
+}
+
+extern const ModelType fastformer;
+const Config *fastformer_config(const void *model);
+const Offsets *fastformer_offsets(const void *model);
+
+#endif

@@ -1,0 +1,51 @@
+// What GPT-2 is on any device: its configuration, where its parameters lie, where it drops out. train_gpt2.c
+// builds it; the CUDA program holds a CPU model without working memory (ModelSetup.batch 0) for its options,
+// parameters, decoding, exchange and what it says of itself.
+#ifndef GPT2_H
+#define GPT2_H
+
+#include "model.h"
+#include "real.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    size_t layers, channels, heads, head_size; // L, C, H, D
+    size_t vocabulary, positions;              // V, rows of the position embedding
+    const char *attention;
+    bool cosine;
+    double sink; // of the softmax's denominator
+    double dropout;
+    uint64_t seed;
+} Config;
+
+// Of the parameters in the flat arrays. Hugging Face's Conv1D stores weights as (in, out).
+typedef struct {
+    size_t norm1_gain, norm1_bias; // (C)
+    size_t qkv, qkv_bias;          // (C, 3C), (3C)
+    size_t norm_const;             // (H) cosine: m
+    size_t proj, proj_bias;        // (C, C), (C)
+    size_t norm2_gain, norm2_bias; // (C)
+    size_t up, up_bias;            // (C, 4C), (4C)
+    size_t down, down_bias;        // (4C, C), (C)
+} LayerOffsets;
+
+typedef struct {
+    size_t token, position;        // (V, C), (positions, C)
+    LayerOffsets *layers;          // (L)
+    size_t final_gain, final_bias; // (C)
+} Offsets;
+
+// Places where dropout happens.
+enum { SITE_EMBEDDING = 0, SITE_ATTENTION = 1, SITE_PROJECTION = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
+
+static inline uint32_t dropout_site(size_t layer, uint32_t site) {
+    return site == SITE_EMBEDDING ? 0 : (uint32_t)layer * SITES_PER_LAYER + site;
+}
+
+extern const ModelType gpt2;
+const Config *gpt2_config(const void *model);
+const Offsets *gpt2_offsets(const void *model);
+
+#endif
