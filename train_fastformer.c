@@ -523,6 +523,7 @@ typedef struct {
     ParameterState state;
     size_t rows; // largest M
     bool training;
+    Profile *profile;
     Gemm *gemm;
     // Always float32: q and k go through an exponential of scores up to the rescale, which magnifies their
     // rounding; in bf16 gradients of w_q and w_k are off by up to 0.3.
@@ -642,6 +643,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     Fastformer *f = allocate(1, sizeof(Fastformer), "model");
     f->config = config_create(setup);
     f->training = setup->training;
+    f->profile = setup->profile;
     const Config *c = &f->config;
     ParameterTable table = {0};
     f->offsets = parameters_create(&table, c);
@@ -855,40 +857,53 @@ static void measure_attention(Fastformer *f, const Batch *batch, size_t l, Stati
 // Leaves the final LayerNorm's output in f->final_norm. statistics: NULL, or what is measured (train is
 // false).
 static void layers_forward(Fastformer *f, const Batch *batch, bool train, Statistics *statistics) {
+    Profile *profile = train ? f->profile : NULL;
     pack_weights(f);
+    profile_lap(profile, "pack weights", PROFILE_FORWARD, 0);
     const Config *c = &f->config;
     const real *values = f->state.values;
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
+    const double square = 2.0 * (double)M * (double)C * (double)C; // FLOP of a product with a (C, C) weight
 
     const Dropout embedding = site_dropout(f, batch, 0, SITE_EMBEDDING);
     embedding_forward(f->layers[0].x_in, values + f->offsets.token, values + f->offsets.position, batch,
                       drops(f, train) ? &embedding : NULL, C);
     statistics_add(statistics, 0, "residual", f->layers[0].x_in, batch->mask, M, C);
+    profile_lap(profile, "embedding", PROFILE_FORWARD, 0);
     for (size_t l = 0; l < c->layers; l++) {
         Activations *a = &f->layers[l];
         const LayerOffsets *o = &f->offsets.layers[l];
         const LayerWeights *w = &f->weights[l];
         layernorm_forward(f->norm_exact, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
                           values + o->norm1_bias, M, C);
+        profile_lap(profile, "norm", PROFILE_FORWARD, 0);
         gemm_forward(f->exact, a->qkv, f->norm_exact, w->qkv_exact, M);
+        profile_lap(profile, "qkv", PROFILE_FORWARD, 3 * square);
         layer_attention_forward(f, batch, l, train);
+        profile_lap(profile, "attention", PROFILE_FORWARD, 0);
         if (statistics) measure_attention(f, batch, l, statistics);
         statistics_add(statistics, l, "residual_middle", a->x_middle, batch->mask, M, C);
 
         layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + o->norm2_gain,
                           values + o->norm2_bias, M, C);
+        profile_lap(profile, "norm", PROFILE_FORWARD, 0);
         gemm_forward(f->gemm, a->hidden, a->norm2, w->up, M);
+        profile_lap(profile, "ffn up", PROFILE_FORWARD, 4 * square);
         gelu_forward(a->activated, a->hidden, NULL, GELU_ERF, M, 4 * C);
+        profile_lap(profile, "gelu", PROFILE_FORWARD, 0);
         gemm_forward(f->gemm, f->ffn_out, a->activated, w->down, M);
+        profile_lap(profile, "ffn down", PROFILE_FORWARD, 4 * square);
         statistics_add(statistics, l, "ffn", f->ffn_out, batch->mask, M, C);
         const Dropout ffn = site_dropout(f, batch, l, SITE_FFN);
         real *x_out = l + 1 < c->layers ? f->layers[l + 1].x_in : f->x_out;
         residual_forward(x_out, a->x_middle, f->ffn_out, NULL, drops(f, train) ? &ffn : NULL, first, M, C);
+        profile_lap(profile, "residual", PROFILE_FORWARD, 0);
         statistics_add(statistics, l + 1, "residual", x_out, batch->mask, M, C);
     }
     layernorm_forward(f->final_norm, f->final_mean, f->final_rstd, f->x_out, values + f->offsets.final_gain,
                       values + f->offsets.final_bias, M, C);
+    profile_lap(profile, "norm", PROFILE_FORWARD, 0);
 }
 
 // From f->dnorm, the gradient to the final LayerNorm's output.
@@ -898,35 +913,49 @@ static void layers_backward(Fastformer *f, const Batch *batch) {
     real *gradients = f->state.gradients;
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
+    const double square = 2.0 * (double)M * (double)C * (double)C; // FLOP of a product with a (C, C) weight
+    Profile *profile = f->profile;
 
     memset(f->dx, 0, M * C * sizeof(real));
     layernorm_backward(f->dx, gradients + f->offsets.final_gain, gradients + f->offsets.final_bias, f->dnorm,
                        f->x_out, values + f->offsets.final_gain, f->final_mean, f->final_rstd, M, C);
+    profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
     for (size_t l = c->layers; l-- > 0;) {
         const Activations *a = &f->layers[l];
         const LayerOffsets *o = &f->offsets.layers[l];
         const LayerWeights *w = &f->weights[l];
         const Dropout ffn = site_dropout(f, batch, l, SITE_FFN);
         residual_backward(f->dffn_out, NULL, f->dx, drops(f, true) ? &ffn : NULL, first, M, C);
+        profile_lap(profile, "residual", PROFILE_BACKWARD, 0);
         gemm_backward_input(f->gemm, f->dactivated, f->dffn_out, w->down, M);
         gemm_backward_weight(f->gemm, gradients + o->down, f->dffn_out, a->activated, w->down, M);
+        profile_lap(profile, "ffn down", PROFILE_BACKWARD, 8 * square);
         gelu_backward(f->dhidden, NULL, f->dactivated, a->hidden, NULL, GELU_ERF, M, 4 * C);
+        profile_lap(profile, "gelu", PROFILE_BACKWARD, 0);
         gemm_backward_input(f->gemm, f->dnorm, f->dhidden, w->up, M);
         gemm_backward_weight(f->gemm, gradients + o->up, f->dhidden, a->norm2, w->up, M);
+        profile_lap(profile, "ffn up", PROFILE_BACKWARD, 8 * square);
         layernorm_backward(f->dx, gradients + o->norm2_gain, gradients + o->norm2_bias, f->dnorm, a->x_middle,
                            values + o->norm2_gain, a->mean2, a->rstd2, M, C);
+        profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
 
         layer_attention_backward(f, batch, l);
+        profile_lap(profile, "attention", PROFILE_BACKWARD, 0);
         gemm_backward_input(f->gemm, f->dnorm, f->dqkv, w->qkv, M);
+        profile_lap(profile, "qkv", PROFILE_BACKWARD, 3 * square);
         layernorm_forward(f->norm1, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
                           values + o->norm1_bias, M, C);
+        profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
         gemm_backward_weight(f->gemm, gradients + o->qkv, f->dqkv, f->norm1, w->qkv, M);
+        profile_lap(profile, "qkv", PROFILE_BACKWARD, 3 * square);
         layernorm_backward(f->dx, gradients + o->norm1_gain, gradients + o->norm1_bias, f->dnorm, a->x_in,
                            values + o->norm1_gain, a->mean1, a->rstd1, M, C);
+        profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
     }
     const Dropout embedding = site_dropout(f, batch, 0, SITE_EMBEDDING);
     embedding_backward(gradients + f->offsets.token, gradients + f->offsets.position, f->dx, batch,
                        drops(f, true) ? &embedding : NULL, c->padding, C);
+    profile_lap(profile, "embedding", PROFILE_BACKWARD, 0);
 }
 
 static double fastformer_forward(void *model, const Batch *batch) {
@@ -943,6 +972,9 @@ static double fastformer_train(void *model, const Batch *batch, double scale) {
         classifier_train(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
                          batch->targets, (size_t)(batch->batch * batch->length), scale, f->dnorm,
                          f->state.gradients + f->offsets.token, f->state.gradients + f->offsets.output_bias);
+    const double products = 6.0 * (double)(batch->batch * batch->length);
+    profile_lap(f->profile, "classifier", PROFILE_STEP,
+                products * (double)f->config.vocabulary * (double)f->config.channels);
     layers_backward(f, batch);
     return loss;
 }
@@ -1070,10 +1102,11 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
         gemm_decode(d->norm, d->hidden, values + o->down, S, C, 4 * C, WEIGHT_OUT_IN);
         add_rows(d->x, d->norm, S * C);
     }
+    d->position++;
+    if (!logits) return;
     norm_rows(d, f->offsets.final_gain, f->offsets.final_bias);
     gemm_decode(logits, d->norm, values + f->offsets.token, S, V, C, WEIGHT_OUT_IN);
     for (size_t s = 0; s < S; s++) add_rows(logits + s * V, values + f->offsets.output_bias, V);
-    d->position++;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

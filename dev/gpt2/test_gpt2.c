@@ -409,6 +409,66 @@ static void check_config(const char *directory, const Config *c) {
     free(path);
 }
 
+// Places but for the weights, which each kind has its own way.
+static void measure_model(ModelTest *t, const Batch *batch, Statistics *s) {
+    gpt2_statistics(t->model, batch, s);
+    CHECK(s->count == 2 * 5 + 1);
+    for (size_t l = 0; l < 2; l++) model_check_residual_statistics(s, batch, l, 12);
+}
+
+#define MEASURED "layers=2 channels=12 heads=3 "
+
+static void test_statistics(void) {
+    const char *const sinks[] = {MEASURED, MEASURED "attention=softmax1"};
+    for (size_t sink = 0; sink < 2; sink++) {
+        ModelTest t = model_test_create(&gpt2, sinks[sink], 2, 50, 29);
+        Batch batch = model_test_batch(&t, 0.3, 9);
+        Statistics s = {0}, equal = {0};
+        measure_model(&t, &batch, &s);
+        for (size_t l = 0; l < 2; l++)
+            model_check_weight_statistics(statistics_find(&s, l, "attention_weights"), &batch, 3, 0);
+
+        // Scores of 0: the sink of 1 is as much as one token.
+        const Offsets *o = gpt2_offsets(t.model);
+        memset(t.values + o->layers[0].qkv, 0, 12 * 3 * 12 * sizeof(real));
+        memset(t.values + o->layers[0].qkv_bias, 0, 3 * 12 * sizeof(real));
+        gpt2_write(t.model, MODEL_VALUES, t.values);
+        const uint8_t *mask = batch.mask;
+        batch.mask = NULL;
+        batch.length = 2;
+        measure_model(&t, &batch, &equal);
+        const Measurement *m = statistics_find(&equal, 0, "attention_weights");
+        CHECK_CLOSE(measurement_sink_share(m), sink ? (1.0 / 2 + 1.0 / 3) / 2 : 0, 1e-12);
+        CHECK_CLOSE(m->values.largest, sink ? 1.0 / 2 : 1, 1e-12);
+        batch.mask = mask;
+        statistics_free(&s);
+        statistics_free(&equal);
+        model_test_batch_free(&batch);
+        model_test_free(&t);
+    }
+}
+
+static void test_statistics_cosine(void) {
+    ModelTest t = model_test_create(&gpt2, MEASURED "attention=cosine", 1, 3, 29);
+    Batch batch = model_test_batch(&t, 0, 9);
+    const Offsets *o = gpt2_offsets(t.model);
+    // Every query and key is the bias: cosines are 1, or -1 where keys point the other way.
+    memset(t.values + o->layers[0].qkv, 0, 12 * 3 * 12 * sizeof(real));
+    for (size_t i = 0; i < 24; i++) t.values[o->layers[0].qkv_bias + i] = (real)(i < 20 ? 0.1 : -0.1);
+    for (size_t h = 0; h < 3; h++) t.values[o->layers[0].norm_const + h] = (real)0.5;
+    gpt2_write(t.model, MODEL_VALUES, t.values);
+    Statistics s = {0};
+    measure_model(&t, &batch, &s);
+    const Measurement *m = statistics_find(&s, 0, "attention_weights");
+    CHECK(m->values.count == 3 * 6 && m->queries == 0);
+    const double power = 1 / (1 + exp(-0.5)), sum = 1 + 2 / pow(2, power) + 3 / pow(3, power);
+    CHECK_CLOSE(m->values.mean * 18, (2 - 1) * sum, 1e-5);
+    CHECK_CLOSE(m->values.largest, 1, 1e-6);
+    statistics_free(&s);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+}
+
 static void check_export(const char *options, bool expected) {
     ModelTest t = exact_model(options);
     Dataset data = {.name = "test"};
@@ -446,7 +506,7 @@ static void test_export_program(void) {
     char *directory = format_string("%s/run", test_directory());
     check_link(directory, "best.safetensors");
     free(directory);
-    check_runs("-e run/model.safetensors --eval val -m 2");
+    check_runs("-e run/model.safetensors --eval val -m 2 --stats 1");
     check_runs("-o run -y -x 6" RUN);
     check_runs("-o softmax1 -x 2 --attention softmax1" RUN);
     check_runs("-e softmax1/best.safetensors --eval test -m 2 --attention softmax1");
@@ -471,6 +531,8 @@ int main(int argc, char **argv) {
         {"import", test_import},
         {"import refused", test_import_refused},
         {"other checkpoints", test_other_checkpoints},
+        {"statistics", test_statistics},
+        {"statistics: cosine", test_statistics_cosine},
         {"export", test_export},
         {"export by the program", test_export_program},
     };

@@ -137,6 +137,7 @@ typedef struct {
     ParameterState state;
     size_t rows; // largest M
     bool training;
+    Profile *profile;
     Gemm *gemm;
     LayerWeights *weights; // (L) packed
     Classifier *classifier;
@@ -238,6 +239,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     Gpt2 *g = allocate(1, sizeof(Gpt2), "model");
     g->config = config_create(setup);
     g->training = setup->training;
+    g->profile = setup->profile;
     const Config *c = &g->config;
     ParameterTable table = {0};
     g->offsets = parameters_create(&table, c);
@@ -352,17 +354,119 @@ static void layer_attention_backward(Gpt2 *g, const Batch *batch, size_t l) {
     if (g->softmax && g->config.sink == 0) memset(gradients + o->qkv_bias + C, 0, C * sizeof(real));
 }
 
-// Leaves the final LayerNorm's output in g->final_norm.
-static void layers_forward(Gpt2 *g, const Batch *batch, bool train) {
+// Queries (part 0) or keys (part 1) of one head, bias added: rows (T, D). Cosine attention takes them at
+// length 1.
+static void load_head(const Gpt2 *g, size_t l, size_t b, size_t h, size_t part, size_t T, real *rows) {
+    const size_t C = g->config.channels, D = g->config.head_size, column = part * C + h * D;
+    const real *bias = g->state.values + g->offsets.layers[l].qkv_bias + column;
+    for (size_t t = 0; t < T; t++) {
+        const real *x = g->layers[l].qkv + (b * T + t) * 3 * C + column;
+        double square = 0;
+        for (size_t d = 0; d < D; d++) {
+            rows[t * D + d] = x[d] + bias[d];
+            square += (double)rows[t * D + d] * (double)rows[t * D + d];
+        }
+        if (!g->config.cosine) continue;
+        const double inverse = square > 1e-24 ? 1 / sqrt(square) : 0;
+        for (size_t d = 0; d < D; d++) rows[t * D + d] = (real)((double)rows[t * D + d] * inverse);
+    }
+}
+
+// Adds the weights of one row of softmax attention, from its scores (count), which are overwritten.
+static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, double sink) {
+    double largest = sink > 0 ? log(sink) : -INFINITY;
+    for (size_t j = 0; j < count; j++)
+        if (!mask || mask[j]) largest = fmax(largest, (double)scores[j]);
+    for (size_t j = 0; j < count; j++) scores[j] = (real)exp((double)scores[j] - largest);
+    measurement_add_weights(m, scores, mask, count, sink * exp(-largest));
+}
+
+// The same of cosine attention, whose weights are the scores over n^sigmoid(exponent).
+static void measure_cosine(Measurement *m, const real *scores, const uint8_t *mask, size_t count,
+                           double exponent) {
+    size_t seen = 0;
+    for (size_t j = 0; j < count; j++) seen += !mask || mask[j];
+    const double divisor = pow((double)seen, 1 / (1 + exp(-exponent)));
+    for (size_t j = 0; j < count; j++) {
+        const double weight = (double)scores[j] / divisor;
+        if (!mask || mask[j]) moments_add(&m->values, &weight, 1);
+    }
+}
+
+// The attention weights of layer l, of which the forward pass left qkv.
+static void measure_weights(const Gpt2 *g, const Batch *batch, size_t l, Statistics *statistics) {
+    const Config *c = &g->config;
+    const size_t T = (size_t)batch->length, D = c->head_size;
+    const real *exponent = g->state.values + g->offsets.layers[l].norm_const;
+    const real scale = c->cosine ? 1 : 1 / (real)sqrt((double)D);
+    Measurement *m = statistics_find(statistics, l, "attention_weights");
+    real *q = buffer(T, D, "statistics"), *k = buffer(T, D, "statistics"),
+         *scores = buffer(T, 1, "statistics");
+    for (size_t unit = 0; unit < (size_t)batch->batch * c->heads; unit++) {
+        const size_t b = unit / c->heads, h = unit % c->heads;
+        const uint8_t *mask = batch->mask ? batch->mask + b * T : NULL;
+        load_head(g, l, b, h, 0, T, q);
+        load_head(g, l, b, h, 1, T, k);
+        for (size_t i = 0; i < T; i++) {
+            if (mask && !mask[i]) continue;
+            for (size_t j = 0; j <= i; j++) {
+                real dot = 0;
+#pragma omp simd reduction(+ : dot)
+                for (size_t d = 0; d < D; d++) dot += q[i * D + d] * k[j * D + d];
+                scores[j] = scale * dot;
+            }
+            if (c->cosine)
+                measure_cosine(m, scores, mask, i + 1, (double)exponent[h]);
+            else
+                measure_softmax(m, scores, mask, i + 1, c->sink);
+        }
+    }
+    free(q);
+    free(k);
+    free(scores);
+}
+
+// What a sublayer of layer l adds to the residual stream: y (M, C) + bias (C).
+static void measure_sublayer(const Gpt2 *g, const Batch *batch, size_t l, const char *place, const real *bias,
+                             Statistics *statistics) {
+    const size_t M = (size_t)(batch->batch * batch->length), C = g->config.channels;
+    real *row = buffer(C, 1, "statistics");
+    for (size_t i = 0; i < M; i++) {
+        for (size_t c = 0; c < C; c++) row[c] = g->sublayer_out[i * C + c] + bias[c];
+        statistics_add(statistics, l, place, row, batch->mask ? batch->mask + i : NULL, 1, C);
+    }
+    free(row);
+}
+
+// FLOP of a product of the batch with a (C, C) weight, which --profile counts in.
+static double square_flops(const Gpt2 *g, const Batch *batch) {
+    const double C = (double)g->config.channels;
+    return 2 * (double)(batch->batch * batch->length) * C * C;
+}
+
+// FLOP of the products of attention in one layer's forward pass (gpt2_flops_per_token).
+static double attention_flops(const Gpt2 *g, const Batch *batch) {
+    const double seen = g->config.cosine ? (double)g->config.head_size : (double)batch->length / 2;
+    return 4 * (double)(batch->batch * batch->length) * (double)g->config.channels * seen;
+}
+
+// Leaves the final LayerNorm's output in g->final_norm. statistics: NULL, or what is measured (train is
+// false).
+static void layers_forward(Gpt2 *g, const Batch *batch, bool train, Statistics *statistics) {
+    Profile *profile = train ? g->profile : NULL;
     pack_weights(g);
+    profile_lap(profile, "pack weights", PROFILE_FORWARD, 0);
     const Config *c = &g->config;
     const real *values = g->state.values;
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
+    const double square = square_flops(g, batch);
 
     const Dropout embedding = site_dropout(g, batch, 0, SITE_EMBEDDING);
     embedding_forward(g->layers[0].x_in, values + g->offsets.token, values + g->offsets.position, batch,
                       drops(g, train) ? &embedding : NULL, C);
+    statistics_add(statistics, 0, "residual", g->layers[0].x_in, batch->mask, M, C);
+    profile_lap(profile, "embedding", PROFILE_FORWARD, 0);
     for (size_t l = 0; l < c->layers; l++) {
         Activations *a = &g->layers[l];
         const LayerOffsets *o = &g->offsets.layers[l];
@@ -371,23 +475,41 @@ static void layers_forward(Gpt2 *g, const Batch *batch, bool train) {
         const Dropout ffn = site_dropout(g, batch, l, SITE_FFN);
         layernorm_forward(a->norm1, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
                           values + o->norm1_bias, M, C);
+        profile_lap(profile, "norm", PROFILE_FORWARD, 0);
         gemm_forward(g->gemm, a->qkv, a->norm1, w->qkv, M);
+        profile_lap(profile, "qkv", PROFILE_FORWARD, 3 * square);
         layer_attention_forward(g, batch, l, train);
+        profile_lap(profile, "attention", PROFILE_FORWARD, attention_flops(g, batch));
         gemm_forward(g->gemm, g->sublayer_out, a->attended, w->proj, M);
+        profile_lap(profile, "projection", PROFILE_FORWARD, square);
+        if (statistics) {
+            measure_weights(g, batch, l, statistics);
+            measure_sublayer(g, batch, l, "attention", values + o->proj_bias, statistics);
+        }
         residual_forward(a->x_middle, a->x_in, g->sublayer_out, values + o->proj_bias,
                          drops(g, train) ? &proj : NULL, first, M, C);
+        profile_lap(profile, "residual", PROFILE_FORWARD, 0);
+        statistics_add(statistics, l, "residual_middle", a->x_middle, batch->mask, M, C);
 
         layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + o->norm2_gain,
                           values + o->norm2_bias, M, C);
+        profile_lap(profile, "norm", PROFILE_FORWARD, 0);
         gemm_forward(g->gemm, a->hidden, a->norm2, w->up, M);
+        profile_lap(profile, "ffn up", PROFILE_FORWARD, 4 * square);
         gelu_forward(a->activated, a->hidden, values + o->up_bias, GELU_TANH, M, 4 * C);
+        profile_lap(profile, "gelu", PROFILE_FORWARD, 0);
         gemm_forward(g->gemm, g->sublayer_out, a->activated, w->down, M);
+        profile_lap(profile, "ffn down", PROFILE_FORWARD, 4 * square);
+        if (statistics) measure_sublayer(g, batch, l, "ffn", values + o->down_bias, statistics);
         real *x_out = l + 1 < c->layers ? g->layers[l + 1].x_in : g->x_out;
         residual_forward(x_out, a->x_middle, g->sublayer_out, values + o->down_bias,
                          drops(g, train) ? &ffn : NULL, first, M, C);
+        profile_lap(profile, "residual", PROFILE_FORWARD, 0);
+        statistics_add(statistics, l + 1, "residual", x_out, batch->mask, M, C);
     }
     layernorm_forward(g->final_norm, g->final_mean, g->final_rstd, g->x_out, values + g->offsets.final_gain,
                       values + g->offsets.final_bias, M, C);
+    profile_lap(profile, "norm", PROFILE_FORWARD, 0);
 }
 
 // g->dx, the gradient to a layer's output, becomes that to its input.
@@ -401,27 +523,39 @@ static void layer_backward(Gpt2 *g, const Batch *batch, size_t l) {
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
     const Dropout proj = site_dropout(g, batch, l, SITE_PROJECTION);
     const Dropout ffn = site_dropout(g, batch, l, SITE_FFN);
+    const double square = square_flops(g, batch);
+    Profile *profile = g->profile;
 
     residual_backward(g->dsublayer_out, gradients + o->down_bias, g->dx, drops(g, true) ? &ffn : NULL, first,
                       M, C);
+    profile_lap(profile, "residual", PROFILE_BACKWARD, 0);
     gemm_backward_input(g->gemm, g->dactivated, g->dsublayer_out, w->down, M);
     gemm_backward_weight(g->gemm, gradients + o->down, g->dsublayer_out, a->activated, w->down, M);
+    profile_lap(profile, "ffn down", PROFILE_BACKWARD, 8 * square);
     gelu_backward(g->dhidden, gradients + o->up_bias, g->dactivated, a->hidden, values + o->up_bias,
                   GELU_TANH, M, 4 * C);
+    profile_lap(profile, "gelu", PROFILE_BACKWARD, 0);
     gemm_backward_input(g->gemm, g->dnorm, g->dhidden, w->up, M);
     gemm_backward_weight(g->gemm, gradients + o->up, g->dhidden, a->norm2, w->up, M);
+    profile_lap(profile, "ffn up", PROFILE_BACKWARD, 8 * square);
     layernorm_backward(g->dx, gradients + o->norm2_gain, gradients + o->norm2_bias, g->dnorm, a->x_middle,
                        values + o->norm2_gain, a->mean2, a->rstd2, M, C);
+    profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
 
     residual_backward(g->dsublayer_out, gradients + o->proj_bias, g->dx, drops(g, true) ? &proj : NULL, first,
                       M, C);
+    profile_lap(profile, "residual", PROFILE_BACKWARD, 0);
     gemm_backward_input(g->gemm, g->dattended, g->dsublayer_out, w->proj, M);
     gemm_backward_weight(g->gemm, gradients + o->proj, g->dsublayer_out, a->attended, w->proj, M);
+    profile_lap(profile, "projection", PROFILE_BACKWARD, 2 * square);
     layer_attention_backward(g, batch, l);
+    profile_lap(profile, "attention", PROFILE_BACKWARD, 2 * attention_flops(g, batch));
     gemm_backward_input(g->gemm, g->dnorm, g->dqkv, w->qkv, M);
     gemm_backward_weight(g->gemm, gradients + o->qkv, g->dqkv, a->norm1, w->qkv, M);
+    profile_lap(profile, "qkv", PROFILE_BACKWARD, 6 * square);
     layernorm_backward(g->dx, gradients + o->norm1_gain, gradients + o->norm1_bias, g->dnorm, a->x_in,
                        values + o->norm1_gain, a->mean1, a->rstd1, M, C);
+    profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
 }
 
 // From g->dnorm, the gradient to the final LayerNorm's output.
@@ -432,34 +566,43 @@ static void layers_backward(Gpt2 *g, const Batch *batch) {
     memset(g->dx, 0, M * C * sizeof(real));
     layernorm_backward(g->dx, gradients + g->offsets.final_gain, gradients + g->offsets.final_bias, g->dnorm,
                        g->x_out, values + g->offsets.final_gain, g->final_mean, g->final_rstd, M, C);
+    profile_lap(g->profile, "norm", PROFILE_BACKWARD, 0);
     for (size_t l = g->config.layers; l-- > 0;) layer_backward(g, batch, l);
     const Dropout embedding = site_dropout(g, batch, 0, SITE_EMBEDDING);
     // GPT-2 has no padding token: every lookup takes a gradient.
     embedding_backward(gradients + g->offsets.token, gradients + g->offsets.position, g->dx, batch,
                        drops(g, true) ? &embedding : NULL, -1, C);
+    profile_lap(g->profile, "embedding", PROFILE_BACKWARD, 0);
 }
 
 static double gpt2_forward(void *model, const Batch *batch) {
     Gpt2 *g = model;
-    layers_forward(g, batch, false);
+    layers_forward(g, batch, false, NULL);
     return classifier_forward(g->classifier, g->final_norm, NULL, batch->targets,
                               (size_t)(batch->batch * batch->length));
 }
 
 static double gpt2_train(void *model, const Batch *batch, double scale) {
     Gpt2 *g = model;
-    layers_forward(g, batch, true);
+    layers_forward(g, batch, true, NULL);
     const double loss = classifier_train(g->classifier, g->final_norm, NULL, batch->targets,
                                          (size_t)(batch->batch * batch->length), scale, g->dnorm,
                                          g->state.gradients + g->offsets.token, NULL);
+    const double products = 6.0 * (double)(batch->batch * batch->length);
+    profile_lap(g->profile, "classifier", PROFILE_STEP,
+                products * (double)g->config.vocabulary * (double)g->config.channels);
     layers_backward(g, batch);
     return loss;
 }
 
 static void gpt2_logits(void *model, const Batch *batch, real *logits) {
     Gpt2 *g = model;
-    layers_forward(g, batch, false);
+    layers_forward(g, batch, false, NULL);
     classifier_logits(g->classifier, g->final_norm, NULL, (size_t)(batch->batch * batch->length), logits);
+}
+
+static void gpt2_statistics(void *model, const Batch *batch, Statistics *statistics) {
+    layers_forward(model, batch, false, statistics);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -581,9 +724,10 @@ static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
         gelu_row(d->hidden, GELU_TANH, S * 4 * C);
         decode_residual(d, d->hidden, o->down, o->down_bias, 4 * C);
     }
+    d->position++;
+    if (!logits) return;
     norm_rows(d, g->offsets.final_gain, g->offsets.final_bias);
     gemm_decode(logits, d->norm, values + g->offsets.token, S, g->config.vocabulary, C, WEIGHT_OUT_IN);
-    d->position++;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -770,6 +914,7 @@ const ModelType gpt2 = {
     .write = gpt2_write,
     .forward = gpt2_forward,
     .logits = gpt2_logits,
+    .statistics = gpt2_statistics,
     .train = gpt2_train,
     .gradient_norm = gpt2_gradient_norm,
     .update = gpt2_update,

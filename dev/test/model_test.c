@@ -272,6 +272,36 @@ static int reference_main(int argc, char **argv, const ModelType *type, int32_t 
     return failed > 0;
 }
 
+static bool is_token(const Batch *batch, int64_t i) {
+    return !batch->mask || batch->mask[i];
+}
+
+void model_check_residual_statistics(Statistics *s, const Batch *batch, size_t layer, size_t channels) {
+    const Moments *in = &statistics_find(s, layer, "residual")->values,
+                  *attention = &statistics_find(s, layer, "attention")->values,
+                  *middle = &statistics_find(s, layer, "residual_middle")->values,
+                  *ffn = &statistics_find(s, layer, "ffn")->values,
+                  *out = &statistics_find(s, layer + 1, "residual")->values;
+    const double tolerance = sizeof(real) == sizeof(double) ? 1e-12 : 1e-6;
+    CHECK_CLOSE(in->mean + attention->mean, middle->mean, tolerance);
+    CHECK_CLOSE(middle->mean + ffn->mean, out->mean, tolerance);
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < batch->batch * batch->length; i++) tokens += is_token(batch, i);
+    CHECK(in->count == tokens * (int64_t)channels && attention->count == in->count);
+}
+
+void model_check_weight_statistics(const Measurement *m, const Batch *batch, size_t heads, size_t window) {
+    int64_t tokens = 0, pairs = 0;
+    for (int64_t i = 0; i < batch->batch * batch->length; i++) {
+        tokens += is_token(batch, i);
+        for (int64_t j = i - i % batch->length; j <= i; j++)
+            pairs += is_token(batch, i) && is_token(batch, j) && (window == 0 || i - j < (int64_t)window);
+    }
+    CHECK(m->values.count == pairs * (int64_t)heads && m->queries == tokens * (int64_t)heads);
+    const double mass = m->values.mean * (double)m->values.count + m->sink_share;
+    CHECK_CLOSE(mass, (double)m->queries, 1e-9 * (double)m->queries);
+}
+
 int model_test_main(int argc, char **argv, const ModelType *type, int32_t padding, const TestCase *cases,
                     int count) {
     for (int i = 1; i < argc; i++)

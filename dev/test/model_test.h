@@ -44,6 +44,13 @@ void model_check_threads(const ModelType *type, const char *options);
 // An update from two small batches is the update from one large batch, dropout on.
 void model_check_accumulation(const ModelType *type, const char *options);
 
+// What statistics() measured in one layer, by what must add up. The residual stream (B, T, channels) is a
+// sum:
+void model_check_residual_statistics(Statistics *s, const Batch *batch, size_t layer, size_t channels);
+// and the softmax weights of a row, of the last `window` tokens (0: all), are 1 together with the sink's
+// share.
+void model_check_weight_statistics(const Measurement *m, const Batch *batch, size_t heads, size_t window);
+
 // The program of a model's reference vectors and tests:
 //   PROGRAM [NAME]                               the test cases whose names contain NAME
 //   PROGRAM -r FILE... [-p double|float|bf16]    reference vectors, a line each

@@ -62,7 +62,8 @@ void generate(const Run *run, const char *prompt, uint32_t number) {
     Printer printer = {0};
     for (size_t i = 0; i < total && !stop_requested(); i++) {
         if (i >= count) tokens[i] = sampler_draw(&settings, logits, run->setup.vocabulary, &random);
-        if (i + 1 < total) run->type->decode(decoder, &tokens[i], logits);
+        // Inside the prompt nothing is drawn.
+        if (i + 1 < total) run->type->decode(decoder, &tokens[i], i + 1 >= count ? logits : NULL);
         if (i + 1 >= count)
             print_growth(&printer, run->dataset->tokenizer, tokens + skip, i + 1 - skip, i + 1 == total);
     }

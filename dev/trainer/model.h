@@ -6,6 +6,7 @@
 #include "metadata.h"
 #include "options.h"
 #include "parameter.h"
+#include "profile.h"
 #include "real.h"
 #include "statistics.h"
 #include <stdbool.h>
@@ -19,6 +20,7 @@ typedef struct {
     int64_t vocabulary;     // V
     int32_t padding_token;  // its embedding takes no gradient from the lookup; -1: none
     bool training;          // false: no gradients, no optimiser
+    Profile *profile;       // train() books its laps here; NULL: nobody asked
 } ModelSetup;
 
 typedef struct {
@@ -88,7 +90,8 @@ typedef struct {
     void (*clear_gradients)(void *model);
 
     // Decoding one token at a time for `streams` texts side by side, all at position 0 after create. decode()
-    // takes one token a stream and writes the logits (streams, V) of the next.
+    // takes one token a stream and writes the logits (streams, V) of the next; logits NULL: nobody asks for
+    // them.
     void *(*decoder_create)(void *model, int streams);
     void (*decode)(void *decoder, const int32_t *tokens, real *logits);
     void (*decoder_destroy)(void *decoder);

@@ -111,8 +111,10 @@ int train_main(int argc, char **argv, const ModelType *type) {
     if (weights) huggingface_import(weights, type);
     if (weights) adopt_options(options, type, weights, state);
 
+    Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
     Run run = {.type = type, .options = options, .dataset = dataset_open(options_text(options, "input"))};
     run.setup = model_setup(options, run.dataset, weights, !prompt && !eval);
+    run.setup.profile = profile;
     if (prompt) run.setup.batch = run.setup.length = 0;
     if (run.setup.training) train_check(&run);
     if (!prompt) measure_check(&run);
@@ -138,6 +140,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
         code = train_loop(&run);
     }
     type->destroy(run.model);
+    profile_free(profile);
     dataset_close(run.dataset);
     options_free(options);
     free(path);

@@ -83,6 +83,7 @@ static double accumulate(Loop *loop) {
         for (int64_t b = 0; b < B; b++)
             loader_sequence(loop->loader, loop->progress.sequences + row + b, loop->inputs + b * T,
                             loop->targets + b * T);
+        profile_lap(run->setup.profile, "loader", PROFILE_STEP, 0);
         const Batch batch = {.batch = B,
                              .length = T,
                              .inputs = loop->inputs,
@@ -90,6 +91,7 @@ static double accumulate(Loop *loop) {
                              .step = (uint64_t)loop->progress.step,
                              .first_row = row};
         loss += run->type->train(run->model, &batch, scale);
+        profile_lap(run->setup.profile, "other", PROFILE_STEP, 0);
     }
     return loss * scale;
 }
@@ -147,13 +149,18 @@ static void report_step(Loop *loop, double loss, double norm, double rate, doubl
 
 static void train_step(Loop *loop) {
     const double start = seconds();
+    Profile *profile = loop->run->setup.profile;
+    profile_step(profile);
     const double rate = schedule_rate(&loop->schedule, loop->progress.step);
     const double loss = accumulate(loop);
     const double norm = loop->run->type->gradient_norm(loop->run->model);
+    profile_lap(profile, "gradient norm", PROFILE_STEP, 0);
     apply(loop, loss, norm, rate);
+    profile_lap(profile, "optimiser", PROFILE_STEP, 0);
     loop->progress.step++;
     loop->progress.sequences += loop->sequences_per_update;
     report_step(loop, loss, norm, rate, seconds() - start);
+    profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
 
 // ---- between updates
@@ -163,6 +170,7 @@ static void validate(Loop *loop) {
     Evaluation result;
     if (run->dataset->splits[SPLIT_VAL].tokens == 0) return;
     if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return;
+    profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     const bool best = result.loss < loop->best_loss;
     if (best) {
         loop->best_loss = result.loss;
@@ -183,10 +191,12 @@ static void after_step(Loop *loop, const Progress *before) {
     if (passed(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
         generate(loop->run, "", (uint32_t)now->step);
+        profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
     }
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
     if (saves || last || stop_requested())
         checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
+    profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
 // Takes the best weights, or keeps the last ones where there was no validation.
@@ -320,6 +330,7 @@ int train_loop(Run *run) {
         log_line(loop.log, "all %lld steps are done; raise --steps or --epochs to train on",
                  (long long)loop.schedule.steps);
 
+    profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
     while (loop.progress.step < loop.schedule.steps && !stop_requested()) {
         const Progress before = loop.progress;
         train_step(&loop);
@@ -330,7 +341,9 @@ int train_loop(Run *run) {
         load_best(&loop);
         test(&loop);
         measure(run, loop.log, loop.progress.step);
+        profile_lap(run->setup.profile, "test", PROFILE_BETWEEN, 0);
     }
+    profile_report(run->setup.profile, loop.log, loop.peak_flops);
     if (signal != 0)
         log_line(loop.log, "stopped after step %lld; go on with: -o %s -y", (long long)loop.progress.step,
                  loop.directory);

@@ -55,6 +55,8 @@ static const Option rows[] = {
      "steps between lines where there is no terminal"},
     {0, "stats", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, REPORT,
      "batches to measure activations on; 0: none"},
+    {0, "profile", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT,
+     "time by kind of work at the end"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
 
