@@ -648,13 +648,13 @@ static void *fastformer_create(const ModelSetup *setup) {
     ParameterTable table = {0};
     f->offsets = parameters_create(&table, c);
     parameter_state_create(&f->state, table, f->training);
-    f->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
-    f->exact = gemm_create(PRECISION_FLOAT32);
     f->attn_normal = buffer(2 * c->layers, c->channels, "attention weights");
     f->attn_deviation = buffer(2 * c->layers, c->heads, "attention weights");
     f->rows = (size_t)setup->batch * (size_t)setup->length;
     if (f->rows == 0) return f;
 
+    f->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
+    f->exact = gemm_create(PRECISION_FLOAT32);
     packed_weights_create(f);
     forward_buffers_create(f);
     if (f->training) backward_buffers_create(f, (size_t)setup->batch);

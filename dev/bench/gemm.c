@@ -4,11 +4,7 @@
 #include "gemm.h"
 #include "classifier.h"
 #include "error.h"
-#include "json.h"
-#include "memory.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "measure.h"
 
 enum { REPETITIONS_MAX = 1000 };
 
@@ -16,47 +12,26 @@ typedef struct {
     size_t m, n, k;
 } Shape;
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // `products`: how many of this shape were computed.
 static void report(const char *product, int products, Shape shape, Gemm *gemm, double peak, double *seconds,
                    int repetitions) {
-    qsort(seconds, (size_t)repetitions, sizeof(*seconds), compare_doubles);
+    const double median = bench_median(seconds, (size_t)repetitions);
     const double flops = 2.0 * products * (double)shape.m * (double)shape.n * (double)shape.k;
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "product");
-    json_write_string(&w, product);
-    json_key(&w, "library");
-    json_write_string(&w, gemm_library(gemm));
-    json_key(&w, "precision");
-    json_write_string(&w, gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
-    json_key(&w, "m");
-    json_write_integer(&w, (int64_t)shape.m);
-    json_key(&w, "n");
-    json_write_integer(&w, (int64_t)shape.n);
-    json_key(&w, "k");
-    json_write_integer(&w, (int64_t)shape.k);
-    json_key(&w, "ms");
-    json_write_number(&w, 1e3 * seconds[repetitions / 2]);
-    json_key(&w, "gflops");
-    json_write_number(&w, 1e-9 * flops / seconds[repetitions / 2]);
-    json_key(&w, "best_gflops");
-    json_write_number(&w, 1e-9 * flops / seconds[0]);
-    json_key(&w, "percent_of_peak");
-    json_write_number(&w, 100 * flops / seconds[repetitions / 2] / peak);
-    json_end(&w, '}');
-    puts(w.text);
-    json_writer_free(&w);
+    bench_text(&w, "product", product);
+    bench_text(&w, "library", gemm_library(gemm));
+    bench_text(&w, "precision", gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
+    bench_integer(&w, "m", shape.m);
+    bench_integer(&w, "n", shape.n);
+    bench_integer(&w, "k", shape.k);
+    bench_number(&w, "ms", 1e3 * median);
+    if (products > 0) {
+        bench_number(&w, "gflops", 1e-9 * flops / median);
+        bench_number(&w, "best_gflops", 1e-9 * flops / seconds[0]);
+        bench_number(&w, "percent_of_peak", 100 * flops / median / peak);
+    }
+    bench_line(&w);
 }
 
 static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int repetitions) {
@@ -70,12 +45,12 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
     static const char *const products[] = {"forward", "backward_input", "backward_weight", "pack"};
     for (int product = 0; product < 4; product++) {
         for (int i = -2; i < repetitions; i++) { // the first ones warm up
-            const double start = seconds_now();
+            const double start = bench_seconds();
             if (product == 0) gemm_forward(gemm, y, x, weight, shape.m);
             if (product == 1) gemm_backward_input(gemm, dx, dy, weight, shape.m);
             if (product == 2) gemm_backward_weight(gemm, dw, dy, x, weight, shape.m);
             if (product == 3) gemm_weight_pack(weight, w);
-            if (i >= 0) seconds[i] = seconds_now() - start;
+            if (i >= 0) seconds[i] = bench_seconds() - start;
         }
         report(products[product], product < 3, shape, gemm, peak, seconds, repetitions);
     }
@@ -103,11 +78,11 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
     static const char *const products[] = {"classifier_train", "classifier_forward", "classifier_pack"};
     for (int product = 0; product < 3; product++) {
         for (int i = -1; i < repetitions; i++) {
-            const double start = seconds_now();
+            const double start = bench_seconds();
             if (i < 0 || product == 2) classifier_pack(classifier, weight);
             if (product == 0) classifier_train(classifier, h, bias, targets, m, 1, dh, dweight, dbias);
             if (product == 1) classifier_forward(classifier, h, bias, targets, m);
-            if (i >= 0) seconds[i] = seconds_now() - start;
+            if (i >= 0) seconds[i] = bench_seconds() - start;
         }
         static const int counts[] = {3, 1, 0};
         report(products[product], counts[product], shape, gemm, peak, seconds, repetitions);

@@ -7,13 +7,13 @@ A step is forward, backward, clipping at norm 1 and AdamW, with dropout. README.
 """
 
 import argparse
-import array
+import collections
 import ctypes
 import fnmatch
+import functools
 import json
 import os
 import platform
-import random
 import signal
 import statistics
 import subprocess
@@ -21,14 +21,15 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-DEFAULTS = {"B": 2, "T": 2048, "C": 128, "H": 4, "L": 6, "V": 32000}
-DROPOUT = 0.1
+import step as bench
+from step import DROPOUT, PRECISIONS, fail
 
-TRAINER_MODES = ("fp32", "bf16")
+# Ours: with all threads, with one, and without any library.
+TRAINER_VARIANTS = {"c": PRECISIONS, "c-one-thread": PRECISIONS, "c-built-in": ("fp32",)}
 PYTORCH_MODES = ("eager-fp32", "compile-fp32", "compile-bf16")
 PYTORCH_VARIANTS = {"fastformer": ("published", "ours"), "gpt2": ("huggingface", "flash", "ours")}
 WARMUP_STEPS = 3  # a step compiles, another settles the allocator
+LOCKED_SECONDS = 45  # then others have their turn
 
 # What makes PyTorch faster here: large blocks stay with the process, on huge pages. A variable that is set already stays
 # as it is.
@@ -44,79 +45,87 @@ PYTORCH_ENVIRONMENT = {
 def contender_names():
     names = []
     for model, variants in PYTORCH_VARIANTS.items():
-        names += [f"{model}/c/{mode}" for mode in TRAINER_MODES]
+        names += [f"{model}/{whose}/{mode}" for whose, modes in TRAINER_VARIANTS.items() for mode in modes]
         names += [f"{model}/{variant}/{mode}" for variant in variants for mode in PYTORCH_MODES]
     return names
 
 
-def fail(message):
-    sys.exit(f"peers.py: {message}")
+def is_trainer(name):
+    return name.split("/")[1] in TRAINER_VARIANTS
+
+
+def peak_memory(process="self"):
+    """Largest resident set, bytes."""
+    with open(f"/proc/{process}/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
 
 # ---- our trainer -----------------------------------------------------------------------------------------------------
 
 
-def write_dataset(directory, config):
-    """One shard of random tokens in llm.c's format, and the meta.json that tells the loader the vocabulary."""
-    count = 16 * config["B"] * config["T"] + 1
-    wide = config["V"] > 1 << 16
-    header = array.array("I", [20240520, 7 if wide else 1, count] + [0] * 253)
-    tokens = array.array("I" if wide else "H", random.Random(1).choices(range(1, config["V"]), k=count))
-    with open(os.path.join(directory, "train_000000.bin"), "wb") as file:
-        header.tofile(file)
-        tokens.tofile(file)
-    with open(os.path.join(directory, "meta.json"), "w") as file:
-        json.dump({"tokenizer": "none", "vocab_size": config["V"], "pad": 0, "end": -1}, file)
-
-
 class Trainer:
-    """Our trainer: a short run a round, whose log has the milliseconds of each step."""
+    """Our trainer in an endless run, which is stopped between its turns; its log has the milliseconds of each step."""
 
-    def __init__(self, name, config, data, settings):
-        model, _, self.precision = name.split("/")
-        self.name, self.config, self.data, self.settings = name, config, data, settings
-        self.program = os.path.join(settings.build, f"train_{model}")
+    def __init__(self, name, program, config, data, threads):
+        self.name, self.program, self.config, self.data, self.threads = name, program, config, data, threads
+        self.process = None
+        self.said = collections.deque(maxlen=20)
+        self.done = 0  # steps
         self.peak = 0
         self.versions = {}
 
     def start(self):
-        pass
+        _, whose, precision = self.name.split("/")
+        self.directory = tempfile.TemporaryDirectory(dir=self.data)
+        self.output = os.path.join(self.directory.name, "run")
+        self.process = subprocess.Popen(
+            bench.trainer_command(self.program, self.data, self.output, precision, self.config, 1 << 40),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=bench.environment(self.threads),
+        )
+        self.run_until(WARMUP_STEPS)
+        first = bench.read_log(self.output)[0]
+        self.versions = {"C": first["version"], f"{whose}/{precision}": first["products"]}
+
+    def run_until(self, step):
+        """Milliseconds of all steps; the trainer is stopped in the one that follows."""
+        while self.done < step:
+            line = self.process.stdout.readline()
+            if not line:
+                fail(f"{self.name}: ended with exit code {self.process.wait()}\n{''.join(self.said)}")
+            self.said.append(line)
+            words = line.split()
+            if "step" in words[:-1]:
+                self.done = int(words[words.index("step") + 1].split("/")[0])
+        os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # until it has stopped
+        self.peak = peak_memory(self.process.pid)
+        times = bench.step_times(bench.read_log(self.output))
+        self.done = len(times)
+        return times
 
     def steps(self, count):
-        """Milliseconds of `count` steps."""
-        c = self.config
-        sizes = {"-b": "B", "-t": "T", "-C": "C", "-H": "H", "-L": "L"}
-        with tempfile.TemporaryDirectory(dir=self.data) as run:
-            output = os.path.join(run, "run")
-            command = [self.program, "-i", self.data, "-o", output, "-p", self.precision]
-            command += [word for option, key in sizes.items() for word in (option, str(c[key]))]
-            command += ["-x", str(WARMUP_STEPS + count), "--dropout", str(DROPOUT), "--clip", "1"]
-            command += ["-v", str(1 << 40), "-n", str(1 << 40)]  # nothing but steps until the last checkpoint
-            self.execute(command, os.path.join(run, "output"))
-            with open(os.path.join(output, "log.jsonl")) as file:
-                lines = [json.loads(line) for line in file]
-        first = lines[0]
-        self.versions = {"C": first["version"], f"C in {self.precision}": first["products"]}
-        return [line["ms"] for line in lines if "ms" in line][WARMUP_STEPS:]
-
-    def execute(self, command, path):
-        with open(path, "w+") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self.settings.environment,
-            )
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode != 0:
-                output.seek(0)
-                fail(f"{' '.join(command)}: exit code {process.returncode}\n{output.read()}")
-        self.peak = max(self.peak, usage.ru_maxrss * 1024)
+        """Milliseconds of `count` steps, behind the one in which the trainer was stopped."""
+        first = self.done + 1
+        os.kill(self.process.pid, signal.SIGCONT)
+        return self.run_until(first + count)[first : first + count]
 
     def stop(self):
-        pass
+        if self.process:
+            self.process.kill()
+            self.process.stdout.close()
+            self.process.wait()
+            self.directory.cleanup()
+
+
+def create_trainer(name, config, data, settings):
+    model, whose, _ = name.split("/")
+    directory = settings.built_in if whose == "c-built-in" else settings.build
+    threads = 1 if whose == "c-one-thread" else settings.threads
+    return Trainer(name, os.path.join(directory, f"train_{model}"), config, data, threads)
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
@@ -140,7 +149,7 @@ class PyTorch:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env=PYTORCH_ENVIRONMENT | self.settings.environment,
+            env=PYTORCH_ENVIRONMENT | bench.environment(self.settings.threads),
         )
         self.versions = self.answer()["versions"]
         self.steps(WARMUP_STEPS)
@@ -168,12 +177,6 @@ class PyTorch:
             self.process.stdin.close()
             self.process.stdout.close()
             self.process.wait()
-
-
-def peak_memory():
-    """Largest resident set, bytes."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
 
 def reset_peak_memory():
@@ -258,19 +261,23 @@ def worker(request):
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
-def measure(contenders, rounds, seconds):
+def measure(contenders, settings):
     """{name: [median milliseconds of each round]}, A B C A B C ..."""
     counts = {}
-    for contender in contenders:
-        print(f"starting {contender.name}", file=sys.stderr)
-        contender.start()
-        counts[contender.name] = max(2, round(1e3 * seconds / statistics.median(contender.steps(2))))
     medians = {contender.name: [] for contender in contenders}
-    for number in range(rounds):
+    lock = bench.Lock(settings.lock)
+    with lock.held():
         for contender in contenders:
-            median = statistics.median(contender.steps(counts[contender.name]))
-            medians[contender.name].append(median)
-            print(f"round {number + 1}/{rounds} {contender.name} {median:.0f} ms", file=sys.stderr)
+            print(f"starting {contender.name}", file=sys.stderr)
+            lock.renew(LOCKED_SECONDS)
+            contender.start()
+            counts[contender.name] = max(2, round(1e3 * settings.seconds / statistics.median(contender.steps(1))))
+        for number in range(settings.rounds):
+            for contender in contenders:
+                lock.renew(LOCKED_SECONDS)
+                median = statistics.median(contender.steps(counts[contender.name]))
+                medians[contender.name].append(median)
+                print(f"round {number + 1}/{settings.rounds} {contender.name} {median:.0f} ms", file=sys.stderr)
     return medians
 
 
@@ -303,26 +310,7 @@ def results(contenders, medians, config):
     return rows
 
 
-# ---- the machine -----------------------------------------------------------------------------------------------------
-
-
-def processor():
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.lower().startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def machine(settings):
-    return {
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "threads": settings.threads,
-        "load before": round(os.getloadavg()[0], 2),
-        "system": platform.platform(),
-    }
+# ---- the table -------------------------------------------------------------------------------------------------------
 
 
 def markdown(rows, where, config):
@@ -345,16 +333,18 @@ def markdown(rows, where, config):
 # ---- command line ----------------------------------------------------------------------------------------------------
 
 
-def parse_config(text):
-    config = dict(DEFAULTS)
-    for part in filter(None, text.split(",")):
-        key, _, value = part.partition("=")
-        if key not in config or not value.isdigit() or int(value) < 1:
-            fail(f"--config {text}: expected KEY=N,... with keys {' '.join(config)}, found {part!r}")
-        config[key] = int(value)
-    if config["C"] % config["H"] != 0:
-        fail(f"--config {text}: the {config['C']} channels do not divide into {config['H']} heads")
-    return config
+def parse_lengths(settings):
+    """The configurations to measure: that of --config, or one for each of --lengths with the same tokens a step."""
+    config = bench.parse_config(settings.config)
+    if not settings.lengths:
+        return [config]
+    tokens = config["B"] * config["T"]
+    configs = []
+    for word in settings.lengths.split(","):
+        if not word.isdigit() or int(word) < 1 or tokens % int(word) != 0:
+            fail(f"--lengths {settings.lengths}: {word!r} does not divide the {tokens} tokens of a step")
+        configs.append(config | {"T": int(word), "B": tokens // int(word)})
+    return configs
 
 
 def chosen(patterns, settings):
@@ -363,15 +353,34 @@ def chosen(patterns, settings):
         if not fnmatch.filter(names, pattern):
             fail(f"--contenders: {pattern!r} matches none of\n  " + "\n  ".join(names))
     picked = [n for n in names if any(fnmatch.fnmatch(n, p) for p in patterns.split(","))]
-    missing = {f"train_{m}" for m in PYTORCH_VARIANTS if not os.path.exists(os.path.join(settings.build, f"train_{m}"))}
-    for program in sorted(missing):
-        print(f"{program} is not built: left out", file=sys.stderr)
-    return [n for n in picked if not ("/c/" in n and f"train_{n.split('/')[0]}" in missing)]
+    found = [name for name in picked if is_there(name, settings)]
+    if not found:
+        fail("nobody is left to be measured")
+    return found
+
+
+def is_there(name, settings):
+    """Whether a contender's program or libraries are there; says so where they are not."""
+    model, whose, _ = name.split("/")
+    if is_trainer(name):
+        directory = settings.built_in if whose == "c-built-in" else settings.build
+        missing = not (directory and os.path.exists(os.path.join(directory, f"train_{model}"))) and "the trainer"
+    else:
+        modules = ("torch", "transformers") if model == "gpt2" else ("torch",)
+        missing = not all(has_module(settings.python, module) for module in modules) and " or ".join(modules)
+    if missing:
+        print(f"{name}: {missing} is not there, so it is left out", file=sys.stderr)
+    return not missing
+
+
+@functools.cache
+def has_module(python, module):
+    search = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", search], check=False).returncode == 0
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--config", default="", help="such as T=8192,B=1; default: B=2,T=2048,C=128,H=4,L=6,V=32000")
     parser.add_argument(
         "--contenders",
         default="fastformer/*,gpt2/*",
@@ -380,15 +389,15 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true", help="the contenders' names")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5, help="of steps a contender takes in a round")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every contender")
+    parser.add_argument("--lengths", default="", help="such as 512,2048: each T with the tokens a step of --config")
     parser.add_argument("--json", metavar="FILE", help="all of it, for programs")
-    parser.add_argument("--build", default=ROOT, metavar="DIR", help="where train_fastformer is")
+    parser.add_argument("--built-in", metavar="DIR", help="where trainers without oneDNN are, for c-built-in")
     parser.add_argument("--python", default=sys.executable, help="that has torch (and transformers for GPT-2)")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    bench.add_common_arguments(parser)
     settings = parser.parse_args()
     if min(settings.rounds, settings.threads) < 1 or not settings.seconds > 0:
         fail("--rounds, --threads and --seconds must be above 0")
-    settings.environment = dict(os.environ, OMP_NUM_THREADS=str(settings.threads))
     return settings
 
 
@@ -398,29 +407,37 @@ def main():
         return worker(json.loads(settings.worker))
     if settings.list:
         return print("\n".join(contender_names()))
-    config = parse_config(settings.config)
     names = chosen(settings.contenders, settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and clean up
-    where = machine(settings)
+    where = bench.machine() | {"threads": settings.threads, "load before": round(os.getloadavg()[0], 2)}
+    runs = []
+    for config in parse_lengths(settings):
+        contenders, medians = compete(names, config, settings)
+        for contender in contenders:
+            where |= contender.versions
+        rows = results(contenders, medians, config)
+        print(markdown(rows, where, config), flush=True)
+        runs.append({"config": config, "results": rows})
+    if settings.json:
+        with open(settings.json, "w") as file:
+            json.dump({"environment": where, "runs": runs}, file, indent=1)
+    return None
+
+
+def compete(names, config, settings):
+    """The contenders in one configuration, and the milliseconds of their rounds."""
     with tempfile.TemporaryDirectory(prefix="peers-") as data:
-        write_dataset(data, config)
+        bench.write_dataset(data, config)
         contenders = [
-            Trainer(name, config, data, settings) if "/c/" in name else PyTorch(name, config, settings)
+            create_trainer(name, config, data, settings) if is_trainer(name) else PyTorch(name, config, settings)
             for name in names
         ]
         try:
-            medians = measure(contenders, settings.rounds, settings.seconds)
+            medians = measure(contenders, settings)
         finally:
             for contender in contenders:
                 contender.stop()
-    for contender in contenders:
-        where |= contender.versions
-    rows = results(contenders, medians, config)
-    print(markdown(rows, where, config))
-    if settings.json:
-        with open(settings.json, "w") as file:
-            json.dump({"environment": where, "config": config, "results": rows}, file, indent=1)
-    return None
+    return contenders, medians
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The models of this project in PyTorch: what the trainers are measured against (peers.py).
+"""The models of this project in PyTorch: what the trainers are measured against (peers.py, pytorch_peer.py).
 
     python3 dev/bench/pytorch_models.py check [FILE...]    default: dev/reference/*.safetensors
 
@@ -13,6 +13,9 @@ Two Fastformers share one module tree, with the parameter names of the published
                 classifier that takes rows in chunks and makes its gradients in the forward pass
 
 GPT-2 is Hugging Face's class with SDPA, as it comes ("huggingface") and with our classifier ("ours").
+
+"plain" is for GPUs, where PyTorch's own kernels are fast: both models with all logits at once and PyTorch's dropout, GPT-2
+in a class of its own, which needs nothing but PyTorch.
 
 B batch, T sequence length, C channels, H heads, D = C/H, V vocabulary, k window.
 """
@@ -103,7 +106,7 @@ def classifier_chunk(hidden, weight, bias, targets, scale):
     gradient = (exponentials * (row_scale / total)).to(hidden.dtype)
     gradient = gradient.scatter(1, places, ((log_probability.exp() - 1) * row_scale).to(hidden.dtype))
     loss = -(log_probability.squeeze(1) * counted).sum()
-    ones = torch.ones(1, hidden.shape[0], dtype=hidden.dtype)
+    ones = hidden.new_ones(1, hidden.shape[0])
     return loss, gradient @ weight, gradient.t() @ hidden, (ones @ gradient).squeeze(0)
 
 
@@ -118,7 +121,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         hidden_cast, weight_cast = hidden.to(precision), weight.to(precision)
         d_hidden = torch.empty_like(hidden_cast)
         d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        loss = torch.zeros((), dtype=bias.dtype)
+        loss = bias.new_zeros(())
         for start in range(0, hidden.shape[0], CHUNK):
             rows = slice(start, start + CHUNK)
             part = chunk(hidden_cast[rows], weight_cast, bias, targets[rows], scale)
@@ -346,16 +349,107 @@ class Gpt2(nn.Module):
 
     def classifier(self):
         weight = self.lm.lm_head.weight
-        return weight, torch.zeros(weight.shape[0], dtype=weight.dtype)
+        return weight, weight.new_zeros(weight.shape[0])
+
+
+class Conv1D(nn.Module):
+    """A linear layer whose weight is (in, out), as GPT-2's checkpoints have it."""
+
+    def __init__(self, inputs, outputs, deviation=0.02):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) * deviation)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+
+class PlainAttention(nn.Module):
+    def __init__(self, config, residual_deviation):
+        super().__init__()
+        C = config.channels
+        self.config = config
+        self.c_attn = Conv1D(C, 3 * C)
+        self.c_proj = Conv1D(C, C, residual_deviation)
+
+    def forward(self, x, visible):
+        """visible (B, 1, T, T), True where a key is; None: every position up to the query's."""
+        B, T, C = x.shape
+        H = self.config.heads
+        query, key, value = (y.view(B, T, H, C // H).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1))
+        dropout = self.config.attention_dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=visible, dropout_p=dropout, is_causal=visible is None
+        )
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+
+
+class PlainFeedForward(nn.Module):
+    def __init__(self, channels, residual_deviation):
+        super().__init__()
+        self.c_fc = Conv1D(channels, 4 * channels)
+        self.c_proj = Conv1D(4 * channels, channels, residual_deviation)
+
+    def forward(self, x):
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class PlainLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        deviation = 0.02 / (2 * config.layers) ** 0.5
+        self.ln_1 = nn.LayerNorm(config.channels)
+        self.attn = PlainAttention(config, deviation)
+        self.ln_2 = nn.LayerNorm(config.channels)
+        self.mlp = PlainFeedForward(config.channels, deviation)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, visible):
+        x = x + self.dropout(self.attn(self.ln_1(x), visible))
+        return x + self.dropout(self.mlp(self.ln_2(x)))
+
+
+class PlainTransformer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.wte = nn.Embedding(config.vocabulary, config.channels)
+        self.wpe = nn.Embedding(config.length, config.channels)
+        self.dropout = nn.Dropout(config.dropout)
+        self.h = nn.ModuleList(PlainLayer(config) for _ in range(config.layers))
+        self.ln_f = nn.LayerNorm(config.channels)
+
+    def forward(self, tokens, mask):
+        T = tokens.shape[1]
+        visible = None
+        if mask is not None:
+            visible = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril() & mask.bool()[:, None, None, :]
+        x = self.dropout(self.wte(tokens) + self.wpe.weight[:T])
+        for layer in self.h:
+            x = layer(x, visible)
+        return self.ln_f(x)
+
+
+class PlainGpt2(nn.Module):
+    """GPT-2 without Hugging Face's package, with its parameter names."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.transformer = PlainTransformer(config)
+        self.transformer.apply(initialise)
+
+    def logits(self, tokens, mask=None):
+        return self.transformer(tokens, mask) @ self.transformer.wte.weight.t()
 
 
 # ---- one way to train each -------------------------------------------------------------------------------------------
 
-VARIANTS = {"fastformer": ("published", "ours"), "gpt2": ("huggingface", "ours")}
+VARIANTS = {"fastformer": ("published", "ours", "plain"), "gpt2": ("huggingface", "ours", "plain")}
 
 
 def create_model(model, variant, config, compiled):
-    if model == "gpt2":
+    if model == "gpt2" and variant == "plain":
+        module = PlainGpt2(config)
+    elif model == "gpt2":
         module = Gpt2(config, "blocked" if variant == "ours" else "sdpa")
     else:
         module = Fastformer(config, published=variant == "published")
@@ -370,10 +464,29 @@ def shifted_loss(logits, labels):
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels[:, 1:].reshape(-1), ignore_index=NOT_COUNTED)
 
 
+def next_tokens(labels):
+    """What each position of labels (B, T) predicts; the last one of a row nothing."""
+    targets = torch.full_like(labels, NOT_COUNTED)
+    targets[:, :-1] = labels[:, 1:]
+    return targets
+
+
+def plain_loss(module):
+    """The loss as loss_function() gives it, from all logits at once."""
+
+    def loss(tokens, labels, mask):
+        logits, targets = module.logits(tokens, mask), next_tokens(labels)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), ignore_index=NOT_COUNTED)
+
+    return loss
+
+
 def loss_function(variant, module, compiled, precision):
     """A function of tokens (B, T), labels (B, T) and mask (B, T) or None that gives the loss to train on. labels are
     the tokens themselves. `precision` is that of the matrix products; autocast is the caller's."""
     compile_it = torch.compile if compiled else lambda function, **_: function
+    if variant == "plain":
+        return compile_it(plain_loss(module), dynamic=False)
     if variant == "huggingface":
         return compile_it(lambda tokens, labels, mask: module.lm(tokens, attention_mask=mask, labels=labels).loss)
     if variant == "published":
@@ -383,8 +496,7 @@ def loss_function(variant, module, compiled, precision):
     chunk = compile_it(classifier_chunk, dynamic=False)
 
     def loss(tokens, labels, mask):
-        targets = torch.full_like(labels, NOT_COUNTED)
-        targets[:, :-1] = labels[:, 1:]
+        targets = next_tokens(labels)
         draw_seeds(module)
         rows = hidden(tokens, mask)
         weight, bias = module.classifier()
@@ -482,16 +594,16 @@ def check_training(module, loss_of, tensors, meta):
             group["lr"] = rate * (1 - step / steps)
         tokens = tensors["train.input_ids"][step].long()
         results.append(training_step(loss_of, list(module.parameters()), optimizer, tokens, tokens))
-    losses, norms = torch.tensor(results, dtype=torch.float64).t()
+    losses, norms = torch.tensor(results, dtype=torch.float64, device=tensors["train.losses"].device).t()
     return max(
         relative_error(losses, tensors["train.losses"][: len(losses)]),
         relative_error(norms, tensors["train.grad_norms"][: len(norms)]),
     )
 
 
-def check_variant(path, variant, tensors, meta):
+def check_variant(path, variant, tensors, meta, device):
     model = meta["model"]
-    module = create_model(model, variant, reference_config(meta), compiled=False).double()
+    module = create_model(model, variant, reference_config(meta), compiled=False).double().to(device)
     load_parameters(module, tensors)
     loss_of = loss_function(variant, module, compiled=False, precision=torch.float64)
     tokens, mask, labels = (tensors[n].long() for n in ("input_ids", "attention_mask", "labels"))
@@ -512,30 +624,46 @@ def check_variant(path, variant, tensors, meta):
     return passed
 
 
-def check(paths):
-    from safetensors import safe_open
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "I32": torch.int32}
 
+
+def read_safetensors(path, device):
+    """The metadata and the tensors of a file, without the package of that name."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = bytearray(file.read())
+    meta = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        start, stop = entry["data_offsets"]
+        values = torch.frombuffer(data[start:stop], dtype=DTYPES[entry["dtype"]])
+        tensors[name] = values.reshape(entry["shape"]).to(device)
+    return meta, tensors
+
+
+def check(paths, variants, device):
+    """Prints a line a file and variant, and returns how many are wrong. variants: as VARIANTS."""
     failed = 0
     for path in paths:
-        with safe_open(path, "pt") as file:
-            meta = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        meta, tensors = read_safetensors(path, device)
         if meta.get("attention", "softmax") != "softmax":
             print(f"{os.path.basename(path)}: {meta['attention']} attention is not Hugging Face's: left out")
             continue
-        failed += sum(not check_variant(path, variant, tensors, meta) for variant in VARIANTS[meta["model"]])
-    return 1 if failed else 0
+        failed += sum(not check_variant(path, variant, tensors, meta, device) for variant in variants[meta["model"]])
+    return failed
+
+
+def reference_files():
+    here = os.path.dirname(os.path.abspath(__file__))
+    paths = sorted(glob.glob(os.path.join(here, "..", "reference", "*.safetensors")))
+    return paths or sys.exit("no reference files in dev/reference")
 
 
 def main():
     if len(sys.argv) < 2 or sys.argv[1] != "check":
         sys.exit(__doc__.split("\n\n")[1])
-    here = os.path.dirname(os.path.abspath(__file__))
-    paths = sys.argv[2:] or sorted(glob.glob(os.path.join(here, "..", "reference", "*.safetensors")))
-    if not paths:
-        sys.exit("no reference files in dev/reference")
     torch.set_num_threads(1)  # the models are tiny
-    sys.exit(check(paths))
+    sys.exit(1 if check(sys.argv[2:] or reference_files(), VARIANTS, "cpu") else 0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 Precision cpu_precision(const char *name) {
     if (strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
+    if (strcmp(name, "tf32") == 0) fail("--precision tf32: only a GPU has it; use fp32 or bf16");
     const bool fast = gemm_supports(PRECISION_BFLOAT16);
     if (strcmp(name, "bf16") == 0 && !fast)
         fail("--precision bf16: this processor or build has no fast bf16 products (they need oneDNN and "

@@ -244,11 +244,11 @@ static void *gpt2_create(const ModelSetup *setup) {
     ParameterTable table = {0};
     g->offsets = parameters_create(&table, c);
     parameter_state_create(&g->state, table, g->training);
-    g->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
     const size_t B = (size_t)setup->batch, T = (size_t)setup->length;
     g->rows = B * T;
     if (g->rows == 0) return g;
 
+    g->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
     packed_weights_create(g);
     if (c->cosine)
         g->cosine = cosine_attention_create(B, T, c->channels, c->heads);

@@ -1,0 +1,87 @@
+// Tokens a second of the Fastformer's recurrent decoding at a position, beside what reading the weights once
+// a token allows: one line of JSON.
+//
+//   decode [--at N] [--streams N] [--tokens N] [--vocabulary N] [options of train_fastformer]
+#define TESTING
+#include "train_fastformer.c"
+
+#include "measure.h"
+
+static const Option rows[] = {
+    {0, "at", OPTION_INTEGER, OPTION_RUN, "N", "100", 0, 1 << 28, NULL, NULL, "Measurement",
+     "position of the first token that counts"},
+    {0, "streams", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1024, NULL, NULL, "Measurement",
+     "texts decoded side by side"},
+    {0, "tokens", OPTION_INTEGER, OPTION_RUN, "N", "500", 1, 1 << 20, NULL, NULL, "Measurement",
+     "that count, in each stream"},
+    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 1, 1 << 28, NULL, NULL, "Measurement",
+     "tokens that there are"},
+};
+
+enum { WARM_UP = 50 }; // tokens before those that count
+
+static void report(const Fastformer *f, size_t at, size_t streams, double *seconds, size_t tokens) {
+    const Config *c = &f->config;
+    double all = 0;
+    for (size_t i = 0; i < tokens; i++) all += seconds[i];
+    // Everything but the embeddings of positions, of which one row is read.
+    const double bytes = (double)((f->state.table.total - c->positions * c->channels) * sizeof(real));
+    const double same_size = bench_read_bandwidth((size_t)bytes),
+                 memory = bench_read_bandwidth((size_t)1 << 29);
+    const double mean = all / (double)tokens, median = bench_median(seconds, tokens);
+    char *windows = windows_text(c);
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    bench_text(&w, "windows", windows);
+    bench_integer(&w, "layers", c->layers);
+    bench_integer(&w, "channels", c->channels);
+    bench_integer(&w, "vocabulary", c->vocabulary);
+    bench_integer(&w, "threads", (size_t)thread_limit());
+    bench_integer(&w, "streams", streams);
+    bench_integer(&w, "position", at);
+    bench_integer(&w, "tokens", tokens);
+    bench_number(&w, "us_per_token", 1e6 * median); // of all streams together
+    bench_number(&w, "mean_us_per_token", 1e6 * mean);
+    bench_number(&w, "tokens_per_s", (double)streams / mean);
+    bench_number(&w, "gb_per_s", 1e-9 * bytes / mean);
+    bench_number(&w, "read_gb_per_s", 1e-9 * same_size);
+    bench_number(&w, "memory_gb_per_s", 1e-9 * memory);
+    bench_number(&w, "percent_of_read", 100 * bytes / mean / same_size);
+    bench_number(&w, "percent_of_memory", 100 * bytes / mean / memory);
+    bench_line(&w);
+    free(windows);
+}
+
+int main(int argc, char **argv) {
+    Options *options = trainer_options_create(&fastformer);
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+    options_parse(options, argc, argv, NULL, NULL);
+    const size_t at = (size_t)options_integer(options, "at"),
+                 tokens = (size_t)options_integer(options, "tokens"),
+                 streams = (size_t)options_integer(options, "streams");
+    const ModelSetup setup = {.options = options,
+                              .positions = (int64_t)(at + tokens),
+                              .vocabulary = options_integer(options, "vocabulary"),
+                              .padding_token = -1};
+    Fastformer *f = fastformer.create(&setup);
+    parameter_initialise(&f->state.table, 1, f->state.values);
+    int32_t *inputs = allocate(streams, sizeof(*inputs), "tokens");
+    real *logits = allocate(streams, f->config.vocabulary * sizeof(*logits), "logits");
+    double *seconds = allocate(tokens, sizeof(*seconds), "times");
+    void *decoder = fastformer.decoder_create(f, (int)streams);
+    for (size_t i = 0; i < at + tokens; i++) {
+        for (size_t s = 0; s < streams; s++)
+            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->config.vocabulary); // some token
+        const double start = bench_seconds();
+        fastformer.decode(decoder, inputs, i + WARM_UP < at ? NULL : logits);
+        if (i >= at) seconds[i - at] = bench_seconds() - start;
+    }
+    report(f, at, streams, seconds, tokens);
+    fastformer.decoder_destroy(decoder);
+    fastformer.destroy(f);
+    options_free(options);
+    free(inputs);
+    free(logits);
+    free(seconds);
+    return 0;
+}

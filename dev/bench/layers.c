@@ -1,0 +1,318 @@
+// Each layer alone, forward and backward: ms, GFLOP/s, GB/s, how much that is of the measured peak, and of
+// the bandwidth at which a block of so many bytes can be read. A line of JSON a layer.
+//
+//   layers [options of train_fastformer]      -b -t -C -H -p and --vocabulary count; windows are 4 and global
+#define TESTING
+#include "train_fastformer.c"
+
+#include "cosine_attention.h"
+#include "measure.h"
+#include "random.h"
+#include "softmax_attention.h"
+
+static const Option rows[] = {
+    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 2, 1 << 28, NULL, NULL, "Measurement",
+     "tokens that there are"},
+};
+
+// A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's attention.
+typedef struct {
+    Fastformer *f;
+    Batch batch;
+    size_t M;
+    Dropout dropout;
+    SoftmaxAttention *softmax;
+    CosineAttention *cosine;
+    GemmInput attended;         // (M, C)
+    real *logsumexp, *exponent; // (B, H, T), (H)
+} Bench;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The layers, as the models call them
+
+static void embedding_f(Bench *b) {
+    const real *values = b->f->state.values;
+    embedding_forward(b->f->x_out, values + b->f->offsets.token, values + b->f->offsets.position, &b->batch,
+                      &b->dropout, b->f->config.channels);
+}
+
+static void embedding_b(Bench *b) {
+    real *gradients = b->f->state.gradients;
+    embedding_backward(gradients + b->f->offsets.token, gradients + b->f->offsets.position, b->f->dx,
+                       &b->batch, &b->dropout, -1, b->f->config.channels);
+}
+
+static void norm_f(Bench *b) {
+    const Activations *a = &b->f->layers[0];
+    const real *values = b->f->state.values;
+    layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + b->f->offsets.final_gain,
+                      values + b->f->offsets.final_bias, b->M, b->f->config.channels);
+}
+
+static void norm_b(Bench *b) {
+    const Activations *a = &b->f->layers[0];
+    const real *values = b->f->state.values;
+    real *gradients = b->f->state.gradients;
+    layernorm_backward(b->f->dx, gradients + b->f->offsets.final_gain, gradients + b->f->offsets.final_bias,
+                       b->f->dnorm, a->x_middle, values + b->f->offsets.final_gain, a->mean2, a->rstd2, b->M,
+                       b->f->config.channels);
+}
+
+static void qkv_f(Bench *b) {
+    gemm_forward(b->f->exact, b->f->layers[0].qkv, b->f->norm_exact, b->f->weights[0].qkv_exact, b->M);
+}
+
+static void qkv_b(Bench *b) {
+    gemm_backward_input(b->f->gemm, b->f->dnorm, b->f->dqkv, b->f->weights[0].qkv, b->M);
+    gemm_backward_weight(b->f->gemm, b->f->state.gradients + b->f->offsets.layers[0].qkv, b->f->dqkv,
+                         b->f->norm1, b->f->weights[0].qkv, b->M);
+}
+
+static void window_f(Bench *b) {
+    layer_attention_forward(b->f, &b->batch, 0, true);
+}
+
+static void window_b(Bench *b) {
+    layer_attention_backward(b->f, &b->batch, 0);
+}
+
+static void global_f(Bench *b) {
+    layer_attention_forward(b->f, &b->batch, 1, true);
+}
+
+static void global_b(Bench *b) {
+    layer_attention_backward(b->f, &b->batch, 1);
+}
+
+static void up_f(Bench *b) {
+    gemm_forward(b->f->gemm, b->f->layers[0].hidden, b->f->layers[0].norm2, b->f->weights[0].up, b->M);
+}
+
+static void up_b(Bench *b) {
+    gemm_backward_input(b->f->gemm, b->f->dnorm, b->f->dhidden, b->f->weights[0].up, b->M);
+    gemm_backward_weight(b->f->gemm, b->f->state.gradients + b->f->offsets.layers[0].up, b->f->dhidden,
+                         b->f->layers[0].norm2, b->f->weights[0].up, b->M);
+}
+
+static void gelu_f(Bench *b) {
+    const Activations *a = &b->f->layers[0];
+    gelu_forward(a->activated, a->hidden, NULL, GELU_ERF, b->M, 4 * b->f->config.channels);
+}
+
+static void gelu_b(Bench *b) {
+    gelu_backward(b->f->dhidden, NULL, b->f->dactivated, b->f->layers[0].hidden, NULL, GELU_ERF, b->M,
+                  4 * b->f->config.channels);
+}
+
+static void down_f(Bench *b) {
+    gemm_forward(b->f->gemm, b->f->ffn_out, b->f->layers[0].activated, b->f->weights[0].down, b->M);
+}
+
+static void down_b(Bench *b) {
+    gemm_backward_input(b->f->gemm, b->f->dactivated, b->f->dffn_out, b->f->weights[0].down, b->M);
+    gemm_backward_weight(b->f->gemm, b->f->state.gradients + b->f->offsets.layers[0].down, b->f->dffn_out,
+                         b->f->layers[0].activated, b->f->weights[0].down, b->M);
+}
+
+static void residual_f(Bench *b) {
+    residual_forward(b->f->x_out, b->f->layers[0].x_middle, b->f->ffn_out, NULL, &b->dropout, 0, b->M,
+                     b->f->config.channels);
+}
+
+static void residual_b(Bench *b) {
+    residual_backward(b->f->dffn_out, NULL, b->f->dx, &b->dropout, 0, b->M, b->f->config.channels);
+}
+
+static void classifier_f(Bench *b) {
+    classifier_forward(b->f->classifier, b->f->final_norm, b->f->state.values + b->f->offsets.output_bias,
+                       b->batch.targets, b->M);
+}
+
+static void classifier_fb(Bench *b) {
+    real *gradients = b->f->state.gradients;
+    classifier_train(b->f->classifier, b->f->final_norm, b->f->state.values + b->f->offsets.output_bias,
+                     b->batch.targets, b->M, 1.0 / (double)b->M, b->f->dnorm, gradients + b->f->offsets.token,
+                     gradients + b->f->offsets.output_bias);
+}
+
+static void softmax_f(Bench *b) {
+    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, b->f->layers[0].qkv, NULL, NULL,
+                              &b->dropout, 0, (size_t)b->batch.batch, (size_t)b->batch.length);
+}
+
+static void softmax_b(Bench *b) {
+    softmax_attention_backward(b->softmax, b->f->dqkv, NULL, b->f->dnorm, b->attended, b->logsumexp,
+                               b->f->layers[0].qkv, NULL, NULL, &b->dropout, 0, (size_t)b->batch.batch,
+                               (size_t)b->batch.length);
+}
+
+static void cosine_f(Bench *b) {
+    cosine_attention_forward(b->cosine, b->attended, b->f->layers[0].qkv, NULL, b->exponent, NULL,
+                             (size_t)b->batch.batch, (size_t)b->batch.length);
+}
+
+static void cosine_b(Bench *b) {
+    cosine_attention_backward(b->cosine, b->f->dqkv, NULL, b->f->state.gradients, b->f->dnorm,
+                              b->f->layers[0].qkv, NULL, b->exponent, NULL, (size_t)b->batch.batch,
+                              (size_t)b->batch.length);
+}
+
+static void pack(Bench *b) {
+    b->f->packed = false;
+    pack_weights(b->f);
+}
+
+static void norm_of_gradients(Bench *b) {
+    gradient_norm(&b->f->state);
+}
+
+static void update(Bench *b) {
+    const UpdateSettings settings = {.learning_rate = 1e-4,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.999,
+                                     .epsilon = 1e-8,
+                                     .weight_decay = 0.01,
+                                     .gradient_scale = 1,
+                                     .step = 2};
+    adamw_update(&b->f->state, &settings);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Measuring
+
+typedef struct {
+    const char *layer, *direction;
+    void (*run)(Bench *b);
+    double flops; // of matrix products
+    double bytes; // each array that is read or written once; twice where it is added to
+    bool exact;   // the product is float32 whatever the precision
+} Case;
+
+typedef struct {
+    double flops, exact_flops; // measured on a large product, and on a float32 one
+} Peaks;
+
+static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
+    enum { WARM_UP = 2, LEAST = 5, MOST = 200 };
+    const double duration = 0.3;
+    double seconds[MOST] = {0};
+    size_t count = 0;
+    for (int i = 0; i < WARM_UP; i++) c->run(b);
+    const double begin = bench_seconds();
+    while (count < LEAST || (count < MOST && bench_seconds() - begin < duration)) {
+        const double start = bench_seconds();
+        c->run(b);
+        seconds[count++] = bench_seconds() - start;
+    }
+    const double median = bench_median(seconds, count);
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    bench_text(&w, "layer", c->layer);
+    bench_text(&w, "direction", c->direction);
+    bench_text(&w, "precision",
+               !c->exact && gemm_precision(b->f->gemm) == PRECISION_BFLOAT16 ? "bf16" : "fp32");
+    bench_integer(&w, "threads", (size_t)thread_limit());
+    bench_number(&w, "ms", 1e3 * median);
+    bench_number(&w, "lowest_ms", 1e3 * seconds[0]);
+    if (c->flops > 0) bench_number(&w, "gflops", 1e-9 * c->flops / median);
+    if (c->flops > 0)
+        bench_number(&w, "percent_of_peak",
+                     100 * c->flops / median / (c->exact ? peaks->exact_flops : peaks->flops));
+    bench_number(&w, "gb_per_s", 1e-9 * c->bytes / median);
+    bench_number(&w, "percent_of_read", 100 * c->bytes / median / bench_read_bandwidth((size_t)c->bytes));
+    bench_line(&w);
+}
+
+static void measure_all(Bench *b) {
+    const Config *c = &b->f->config;
+    const double r = sizeof(real), g = gemm_precision(b->f->gemm) == PRECISION_BFLOAT16 ? 2 : r;
+    const double MC = (double)(b->M * c->channels), CC = (double)(c->channels * c->channels);
+    const double VC = (double)(c->vocabulary * c->channels), N = (double)b->f->state.table.total;
+    const double product = 2 * MC * (double)c->channels, classes = 2 * MC * (double)c->vocabulary;
+    const double softmax = 2 * MC * (double)b->batch.length, cosine = 4 * MC * (double)c->head_size;
+    const double layers = 2 * 11 * CC; // weights
+    const Case cases[] = {
+        {"embedding", "forward", embedding_f, 0, 3 * MC * r, false},
+        {"embedding", "backward", embedding_b, 0, 5 * MC * r, false},
+        {"norm", "forward", norm_f, 0, MC * (r + g), false},
+        {"norm", "backward", norm_b, 0, 4 * MC * r, false},
+        {"qkv", "forward", qkv_f, 3 * product, (4 * MC + 3 * CC) * r, true},
+        {"qkv", "backward", qkv_b, 6 * product, 4 * MC * g + MC * r + 3 * CC * (g + 2 * r), false},
+        {"attention, window 4", "forward", window_f, 0, 7 * MC * r, false},
+        {"attention, window 4", "backward", window_b, 0, MC * (6 * r + 3 * g), false},
+        {"attention, global", "forward", global_f, 0, 7 * MC * r, false},
+        {"attention, global", "backward", global_b, 0, MC * (6 * r + 3 * g), false},
+        {"ffn up", "forward", up_f, 4 * product, MC * (4 * r + g) + 4 * CC * g, false},
+        {"ffn up", "backward", up_b, 8 * product, MC * (5 * g + r) + 4 * CC * (g + 2 * r), false},
+        {"gelu", "forward", gelu_f, 0, 4 * MC * (r + g), false},
+        {"gelu", "backward", gelu_b, 0, 4 * MC * (2 * r + g), false},
+        {"ffn down", "forward", down_f, 4 * product, MC * (4 * g + r) + 4 * CC * g, false},
+        {"ffn down", "backward", down_b, 8 * product, MC * (5 * g + 4 * r) + 4 * CC * (g + 2 * r), false},
+        {"residual", "forward", residual_f, 0, 3 * MC * r, false},
+        {"residual", "backward", residual_b, 0, MC * (r + g), false},
+        {"classifier", "forward", classifier_f, classes, (VC + MC) * g, false},
+        {"classifier", "both", classifier_fb, 3 * classes, (VC + MC) * g + MC * r + 2 * VC * r, false},
+        {"softmax attention", "forward", softmax_f, softmax, MC * (3 * r + g), false},
+        {"softmax attention", "backward", softmax_b, 2 * softmax, MC * (4 * r + 4 * g), false},
+        {"cosine attention", "forward", cosine_f, cosine, MC * (3 * r + g), false},
+        {"cosine attention", "backward", cosine_b, 2 * cosine, MC * (4 * r + 3 * g), false},
+        {"gradient norm", "update", norm_of_gradients, 0, N * r, false},
+        {"adamw", "update", update, 0, 8 * N * r, false},
+        {"pack weights", "update", pack, 0, (layers + VC) * (r + g), false},
+    };
+    const Peaks peaks = {gemm_measure_peak(b->f->gemm), gemm_measure_peak(b->f->exact)};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) measure_case(b, &cases[i], &peaks);
+}
+
+static Batch random_batch(const ModelSetup *setup) {
+    const size_t M = (size_t)(setup->batch * setup->length);
+    int32_t *inputs = allocate(M, sizeof(*inputs), "inputs"),
+            *targets = allocate(M, sizeof(*targets), "targets");
+    Random random = random_stream(1, RANDOM_TEST, 0, 0);
+    for (size_t i = 0; i < M; i++) {
+        inputs[i] = (int32_t)random_below(&random, (uint64_t)setup->vocabulary);
+        targets[i] = (int32_t)random_below(&random, (uint64_t)setup->vocabulary);
+    }
+    return (Batch){.batch = setup->batch, .length = setup->length, .inputs = inputs, .targets = targets};
+}
+
+int main(int argc, char **argv) {
+    Options *options = trainer_options_create(&fastformer);
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+    options_parse(options, argc, argv, NULL, NULL);
+    options_set(options, "layers", "2", argv[0]);
+    options_set(options, "windows", "4,global", argv[0]);
+    const ModelSetup setup = {.options = options,
+                              .batch = options_integer(options, "batch"),
+                              .length = options_integer(options, "seq-len"),
+                              .positions = options_integer(options, "seq-len"),
+                              .vocabulary = options_integer(options, "vocabulary"),
+                              .padding_token = -1,
+                              .training = true};
+    Fastformer *f = fastformer.create(&setup);
+    parameter_initialise(&f->state.table, 1, f->state.values);
+    const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->config.channels,
+                 H = f->config.heads;
+    Bench b = {.f = f,
+               .batch = random_batch(&setup),
+               .M = B * T,
+               .dropout = dropout_create(f->config.dropout, 1, 1, 1),
+               .softmax = softmax_attention_create(gemm_precision(f->gemm), 0, B, T, C, H, true),
+               .cosine = cosine_attention_create(B, T, C, H),
+               .attended = gemm_input_create(f->gemm, B * T, C, "attention"),
+               .logsumexp = buffer(B * T, H, "attention"),
+               .exponent = buffer(1, H, "attention")};
+    fastformer.train(f, &b.batch, 1.0 / (double)b.M);
+    measure_all(&b);
+
+    softmax_attention_free(b.softmax);
+    cosine_attention_free(b.cosine);
+    gemm_input_free(&b.attended);
+    free(b.logsumexp);
+    free(b.exponent);
+    free((int32_t *)b.batch.inputs);
+    free((int32_t *)b.batch.targets);
+    fastformer.destroy(f);
+    options_free(options);
+    return 0;
+}

@@ -1,0 +1,86 @@
+// What the measurements share: the clock, medians, the memory's bandwidth, lines of JSON.
+#ifndef BENCH_MEASURE_H
+#define BENCH_MEASURE_H
+
+#include "json.h"
+#include "memory.h"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static inline double bench_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline int bench_compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Sorts seconds (count) and returns their median.
+static inline double bench_median(double *seconds, size_t count) {
+    qsort(seconds, count, sizeof(*seconds), bench_compare);
+    return seconds[count / 2];
+}
+
+// Bytes a second that all threads together read of a block of so many bytes, over and over: what the cache
+// level that holds it, or the memory, gives. Best of a few.
+static inline double bench_read_bandwidth(size_t bytes) {
+    enum { ROW = 1024, AT_LEAST = 3 };
+    const double duration = 0.2;
+    const size_t rows = bytes / (ROW * sizeof(float)) + 1;
+    float *block = allocate(rows * ROW, sizeof(float), "the measurement of the bandwidth");
+#pragma omp parallel for schedule(static)
+    for (size_t r = 0; r < rows; r++) // each thread touches first what it reads
+        for (size_t i = 0; i < ROW; i++) block[r * ROW + i] = 1;
+    double best = 0;
+    float sum = 0;
+    const double start = bench_seconds();
+    for (int n = 0; n < AT_LEAST || bench_seconds() - start < duration; n++) {
+        const double before = bench_seconds();
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+        for (size_t r = 0; r < rows; r++) {
+            const float *restrict row = block + r * ROW;
+            float part[4] = {0}; // independent sums, so that no addition waits for another
+            for (size_t s = 0; s < 4; s++) {
+                float s_sum = 0;
+#pragma omp simd reduction(+ : s_sum)
+                for (size_t i = 0; i < ROW / 4; i++) s_sum += row[s * (ROW / 4) + i];
+                part[s] = s_sum;
+            }
+            sum += part[0] + part[1] + part[2] + part[3];
+        }
+        const double speed = (double)(rows * ROW * sizeof(float)) / (bench_seconds() - before);
+        if (speed > best) best = speed;
+    }
+    free(block);
+    return sum > 0 ? best : 0; // the sums are used, so they are computed
+}
+
+// An object a line, to standard output: begin with a JsonWriter {0}, add members, end.
+static inline void bench_text(JsonWriter *w, const char *key, const char *value) {
+    json_key(w, key);
+    json_write_string(w, value);
+}
+
+static inline void bench_integer(JsonWriter *w, const char *key, size_t value) {
+    json_key(w, key);
+    json_write_integer(w, (int64_t)value);
+}
+
+static inline void bench_number(JsonWriter *w, const char *key, double value) {
+    json_key(w, key);
+    json_write_number(w, value);
+}
+
+static inline void bench_line(JsonWriter *w) {
+    json_end(w, '}');
+    puts(w->text);
+    fflush(stdout);
+    json_writer_free(w);
+}
+
+#endif

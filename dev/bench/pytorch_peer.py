@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""Our CUDA trainers beside PyTorch on one GPU.
+
+    python3 dev/bench/pytorch_peer.py check [--device cpu]
+    python3 dev/bench/pytorch_peer.py gpu --json FILE
+    python3 dev/bench/pytorch_peer.py measure MODEL [--config B=32,...] [--modes MODE,...] [--json FILE]
+
+check compares the PyTorch models that are measured with the reference vectors in float64. gpu says what the GPU is and how
+fast: products in bf16, copies of memory. measure takes training steps (forward, backward, clipping at norm 1, AdamW, with
+dropout 0.1, on random tokens): with ./train_MODELcu, then with PyTorch in each mode,
+
+    eager-bf16      autocast, fused AdamW
+    compile-bf16    torch.compile as well
+    graphs-bf16     torch.compile(mode="reduce-overhead"): CUDA graphs, as ours has
+    eager-fp32, compile-fp32, graphs-fp32
+
+and our trainer once more, so that a drift of the machine shows. Needs nothing but PyTorch. Fails where one contender could
+not be measured, and says what was.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import peers
+import pytorch_models
+import step as bench
+import torch
+from step import fail
+
+ROOT = bench.ROOT
+MODES = tuple(f"{how}-{precision}" for precision in ("bf16", "fp32") for how in ("eager", "compile", "graphs"))
+
+# By the maker: FLOP/s in bf16 without sparsity, bytes/s. The first name that is part of the GPU's counts.
+GPUS = (
+    ("H200", 989.4e12, 4.8e12),
+    ("H100 PCIe", 756e12, 2.0e12),
+    ("H100 NVL", 835e12, 3.9e12),
+    ("H100", 989.4e12, 3.35e12),
+    ("GH200", 989.4e12, 4.0e12),
+    ("B200", 2250e12, 8.0e12),
+    ("A100-SXM4-80GB", 311.9e12, 2.039e12),
+    ("A100", 311.9e12, 1.555e12),
+    ("L40S", 362e12, 0.864e12),
+    ("L4", 121e12, 0.3e12),
+    ("RTX 4090", 165.2e12, 1.008e12),
+    ("A10G", 70e12, 0.6e12),
+)
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def seconds_of(function, repeats=10):
+    """The least of a few runs on the GPU."""
+    times = []
+    for _ in range(repeats):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        function()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / 1e3)
+    return min(times)
+
+
+def measured_peaks():
+    """FLOP/s of a large product in bf16, bytes/s of a copy."""
+    size = 8192
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    flops = 2 * size**3 / seconds_of(lambda: a @ b)
+    source = torch.empty(1 << 29, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return flops, 2 * source.numel() / seconds_of(lambda: target.copy_(source))
+
+
+def gpu():
+    properties = torch.cuda.get_device_properties(0)
+    flops, bandwidth = measured_peaks()
+    known = next((row for row in GPUS if row[0].lower() in properties.name.lower()), (None, flops, bandwidth))
+    return {
+        "gpu": properties.name,
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "measured_flops": flops,
+        "measured_bandwidth": bandwidth,
+        "peaks_from": "the maker" if known[0] else "measurement",
+        "peak_flops": known[1],
+        "peak_bandwidth": known[2],
+    }
+
+
+# ---- what a step takes at least --------------------------------------------------------------------------------------
+
+
+def flops_per_token(model, c):
+    """2 a multiply-add, forward once and backward twice, in matrix products; as the trainers count."""
+    C, T = c["C"], c["T"]
+    layer = 11 * C * C if model == "fastformer" else 12 * C * C + C * T
+    return 6 * (c["L"] * layer + c["V"] * C)
+
+
+def model_config(c):
+    return pytorch_models.Config(
+        vocabulary=c["V"],
+        length=c["T"],
+        channels=c["C"],
+        heads=c["H"],
+        layers=c["L"],
+        dropout=bench.DROPOUT,
+        attention_dropout=bench.DROPOUT,
+    )
+
+
+def parameter_count(model, c):
+    with torch.device("meta"):
+        module = pytorch_models.create_model(model, "plain", model_config(c), compiled=False)
+    return sum(p.numel() for p in module.parameters())
+
+
+def bytes_per_step(model, c):
+    """What a step has to move between the GPU and its memory even if all else stays in caches. A parameter: AdamW reads
+    value, gradient and two moments and writes them back, in float32, and writes the bf16 copy; this is read forward and
+    backward, the gradient written backward: 42. A token and layer: what the backward pass needs is written and read
+    once, the residual stream in float32 and the rest in bf16: two residual streams, two norms, queries, keys, values,
+    what attention gives, and 8C of the feed-forward network."""
+    activations = 2 * (2 * 4 + (2 + 3 + 1 + 8) * 2) * c["C"]
+    return 42 * parameter_count(model, c) + c["B"] * c["T"] * c["L"] * activations
+
+
+# ---- contenders ------------------------------------------------------------------------------------------------------
+
+
+def create_stepper(model, mode, sizes, device):
+    """A function that takes one training step on fresh random tokens and returns its milliseconds. A step ends with the
+    loss on the host, so it is over when its time is taken."""
+    how, precision = mode.split("-")
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")  # TF32
+    module = pytorch_models.create_model(model, "plain", model_config(sizes), compiled=False).to(device)
+    loss = pytorch_models.plain_loss(module)
+    if how != "eager":
+        loss = torch.compile(loss, dynamic=False, mode="reduce-overhead" if how == "graphs" else None)
+    optimizer = pytorch_models.create_optimizer(module)
+    parameters = list(module.parameters())
+
+    def cast_loss(*batch):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return loss(*batch)
+
+    def step():
+        tokens = torch.randint(1, sizes["V"], (sizes["B"], sizes["T"]), device=device)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        pytorch_models.training_step(cast_loss, parameters, optimizer, tokens, tokens)
+        return 1e3 * (time.perf_counter() - start)
+
+    return step
+
+
+def step_count(milliseconds, seconds):
+    """How many steps take about that long."""
+    return min(max(3, round(1e3 * seconds / milliseconds)), 200)
+
+
+def time_pytorch(mode, settings):
+    torch.compiler.reset()
+    step = create_stepper(settings.model, mode, settings.sizes, settings.device)
+    warmup = [step() for _ in range(peers.WARMUP_STEPS)]
+    return [step() for _ in range(step_count(warmup[-1], settings.seconds))]
+
+
+def time_ours(data, settings):
+    program = os.path.join(settings.build, f"train_{settings.model}cu")
+    if not os.path.exists(program):
+        fail(f"{program} is not built")
+    trainer = peers.Trainer(f"{settings.model}/cuda/bf16", program, settings.sizes, data, bench.cores())
+    try:
+        trainer.start()
+        return trainer.steps(step_count(trainer.steps(3)[-1], settings.seconds))
+    finally:
+        trainer.stop()
+
+
+def attempt(name, function, *arguments):
+    """A row of the results: milliseconds a step, or why there are none. A contender that fails does not cost the others."""
+    print(name, file=sys.stderr, flush=True)
+    try:
+        times = function(*arguments)
+    except (Exception, SystemExit) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return {"contender": name, "error": lines[-1][:300]}
+    finally:
+        torch.cuda.empty_cache()
+    return {"contender": name, "ms": statistics.median(times), "ms_of_steps": [round(t, 4) for t in times]}
+
+
+def measure(settings):
+    name = f"{settings.model}/cuda/bf16"
+    with tempfile.TemporaryDirectory(prefix="peer-") as data:
+        bench.write_dataset(data, settings.sizes)
+        rows = [attempt(name, time_ours, data, settings)]
+        for mode in settings.modes:
+            rows.append(attempt(f"{settings.model}/pytorch/{mode}", time_pytorch, mode, settings))
+        rows.append(attempt(f"{name} again", time_ours, data, settings))
+    return rows
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def complete(rows, settings, where):
+    """Adds to each row what follows from its time."""
+    c = settings.sizes
+    tokens = c["B"] * c["T"]
+    ours = rows[0].get("ms")
+    for row in rows:
+        if "ms" not in row:
+            continue
+        row["tokens_per_s"] = tokens / row["ms"] * 1e3
+        row["times_ours"] = row["ms"] / ours if ours else None
+        if where:
+            flops = flops_per_token(settings.model, c) * row["tokens_per_s"]
+            row["share_of_peak"] = flops / where["peak_flops"]
+            row["share_of_bandwidth"] = bytes_per_step(settings.model, c) / row["ms"] * 1e3 / where["peak_bandwidth"]
+
+
+def share(row, key):
+    return f"{100 * row[key]:.1f} %" if key in row else "-"
+
+
+def markdown(rows, settings):
+    title = ", ".join(f"{key} {value}" for key, value in settings.sizes.items())
+    lines = [f"### {settings.model}: {title}", ""]
+    lines += ["| | ms/step | tokens/s | of bf16 peak | of memory bandwidth | times ours |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        if "error" in row:
+            lines.append(f"| {row['contender']} | failed: {row['error'].replace('|', '/')} | | | | |")
+            continue
+        times = f"{row['times_ours']:.2f}" if row["times_ours"] else "-"
+        lines.append(
+            f"| {row['contender']} | {row['ms']:.3f} | {row['tokens_per_s']:,.0f} | {share(row, 'share_of_peak')} | "
+            f"{share(row, 'share_of_bandwidth')} | {times} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="the PyTorch models against the reference vectors")
+    speeds = commands.add_parser("gpu", help="what the GPU is and how fast")
+    steps = commands.add_parser("measure", help="milliseconds a training step")
+    steps.add_argument("model", choices=("fastformer", "gpt2"))
+    steps.add_argument("--config", default="", help="such as T=8192,B=1; default: B=2,T=2048,C=128,H=4,L=6,V=32000")
+    steps.add_argument("--modes", default="eager-bf16,compile-bf16,graphs-bf16", help=f"some of {','.join(MODES)}; or ''")
+    steps.add_argument("--seconds", type=float, default=2, help="of steps a contender takes")
+    steps.add_argument("--build", default=ROOT, metavar="DIR", help="where train_fastformercu is")
+    for command in (check, steps):
+        command.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="of PyTorch")
+    for command in (speeds, steps):
+        command.add_argument("--json", metavar="FILE", help="all of it, for programs")
+    settings = parser.parse_args()
+    if settings.command == "measure":
+        settings.sizes = bench.parse_config(settings.config)
+        settings.modes = list(filter(None, settings.modes.split(",")))
+        for mode in settings.modes:
+            if mode not in MODES:
+                fail(f"--modes: {mode!r} is none of {', '.join(MODES)}")
+    if getattr(settings, "device", "cuda") == "cuda" and not torch.cuda.is_available():
+        fail("PyTorch finds no GPU")
+    return settings
+
+
+def write_json(path, value):
+    if path:
+        with open(path, "w") as file:
+            json.dump(value, file, indent=1)
+
+
+def main():
+    settings = parse_arguments()
+    if settings.command == "check":
+        variants = {model: ("plain",) for model in pytorch_models.VARIANTS}
+        sys.exit(1 if pytorch_models.check(pytorch_models.reference_files(), variants, settings.device) else 0)
+    if settings.command == "gpu":
+        where = gpu()
+        write_json(settings.json, where)
+        print("\n".join(f"{key} {value}" for key, value in where.items()))
+        return
+    rows = measure(settings)
+    complete(rows, settings, gpu() if settings.device == "cuda" else None)
+    print(markdown(rows, settings))
+    write_json(settings.json, {"model": settings.model, "config": settings.sizes, "results": rows})
+    sys.exit(1 if any("error" in row for row in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""One report of what run.sh measured: Markdown on standard output.
+
+    python3 dev/bench/report.py DIR [--json FILE] [--curves DIR]
+
+DIR holds the parts. FILE gets all of them; DIR of --curves a file of "T tokens/s" for each contender of the lengths.
+"""
+
+import argparse
+import json
+import os
+import statistics
+
+
+def load(path):
+    """An object, or the list of objects of a file with one a line."""
+    with open(path) as file:
+        text = file.read()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def load_parts(directory):
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
+    return {name[: -len(".json")]: load(os.path.join(directory, name)) for name in names}
+
+
+# ---- what the parts say ----------------------------------------------------------------------------------------------
+
+
+def rows_of(parts, name, **config):
+    """{contender: row} of a part that peers.py wrote, for the first configuration with these sizes."""
+    for run in parts.get(name, {}).get("runs", []):
+        if all(run["config"][key] == value for key, value in config.items()):
+            return {row["contender"]: row for row in run["results"]}
+    return {}
+
+
+def ratio(rows, slow, fast):
+    """Median over the rounds of one contender's time over another's; None where one is missing."""
+    if slow not in rows or fast not in rows:
+        return None
+    return statistics.median(a / b for a, b in zip(rows[slow]["ms_of_rounds"], rows[fast]["ms_of_rounds"]))
+
+
+def over_fastest(rows, model, mode):
+    """The fastest PyTorch's time over that of our trainer in the same precision, and its name."""
+    ours = f"{model}/c/{mode.split('-')[-1]}"
+    peers = [n for n in rows if n.startswith(f"{model}/") and "/c" not in n.rsplit("/", 1)[0] and n.endswith(mode)]
+    if not peers:
+        return None, ""
+    fastest = min(peers, key=lambda name: rows[name]["ms"])
+    return ratio(rows, fastest, ours), f"{fastest} {rows[fastest]['tokens_per_s']:,.0f} tokens/s"
+
+
+def lengths_of(parts, name, contender):
+    """[(T, row)] over the lengths of a part."""
+    found = []
+    for run in parts.get(name, {}).get("runs", []):
+        found += [(run["config"]["T"], row) for row in run["results"] if row["contender"] == contender]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+# ---- targets ---------------------------------------------------------------------------------------------------------
+
+
+def ours(rows, contender):
+    return f"ours {rows[contender]['tokens_per_s']:,.0f} tokens/s" if contender in rows else ""
+
+
+def speed_targets(parts):
+    """[(what, target, measured, remark)]; a target is (">=" or "<=", number)."""
+    fastformer, gpt2, large = rows_of(parts, "fastformer"), rows_of(parts, "gpt2"), rows_of(parts, "large")
+    step = parts.get("steps-fastformer-bf16", {})
+    targets = []
+    for what, rows, model, mode, least in (
+        ("Fastformer, bf16", fastformer, "fastformer", "compile-bf16", 4),
+        ("Fastformer, float32", fastformer, "fastformer", "compile-fp32", 3),
+        ("GPT-2, bf16", gpt2, "gpt2", "compile-bf16", 2.5),
+        ("GPT-2 124M, bf16", large, "gpt2", "compile-bf16", 1.6),
+    ):
+        times, fastest = over_fastest(rows, model, mode)
+        remark = f"{ours(rows, f'{model}/c/{mode[-4:]}')}; {fastest}"
+        targets.append((f"{what}: times the fastest torch.compile", (">=", least), times, remark))
+    remark = f"of {step['peak_gflops']:,.0f} GFLOP/s" if step else ""
+    targets.append(("Fastformer, bf16: percent of a large product's speed", (">=", 70), step.get("percent_of_peak"), remark))
+    built_in = ratio(fastformer, "fastformer/c/fp32", "fastformer/c-built-in/fp32")
+    targets.append(("no library: percent of float32 with oneDNN", (">=", 60), built_in and 100 * built_in, ""))
+    eager = ratio(fastformer, "fastformer/published/eager-fp32", "fastformer/c-built-in/fp32")
+    targets.append(("no library: times the published class, float32 eager", (">=", 1), eager, ""))
+    for precision in ("bf16", "fp32"):
+        threads = ratio(fastformer, f"fastformer/c-one-thread/{precision}", f"fastformer/c/{precision}")
+        targets.append((f"all threads: times one thread, {precision}", (">=", 1.8), threads, ""))
+    return targets
+
+
+def length_targets(parts):
+    targets = []
+    curve = lengths_of(parts, "lengths-ours", "fastformer/c/bf16")
+    speeds = [row["tokens_per_s"] for _, row in curve]
+    if curve:
+        slowest = 100 * (1 - min(speeds) / max(speeds))
+        remark = f"T {curve[0][0]:,} .. {curve[-1][0]:,}: {min(speeds):,.0f} .. {max(speeds):,.0f} tokens/s"
+        targets.append(("tokens/s by length: percent from highest to lowest", ("<=", 10), slowest, remark))
+        memory = [row["peak_bytes"] / 1e6 for _, row in curve]
+        remark = f"{min(memory):,.0f} .. {max(memory):,.0f} MB with the same tokens a step"
+        targets.append(("memory by length: largest over smallest", ("<=", 1.1), max(memory) / min(memory), remark))
+    rows = rows_of(parts, "lengths-peers", T=16384)
+    targets.append(("T = 16,384: times our GPT-2", (">=", 5), ratio(rows, "gpt2/c/bf16", "fastformer/c/bf16"), ""))
+    return targets
+
+
+def other_targets(parts):
+    targets = []
+    decoding = {name: part for name, part in parts.items() if name.startswith("decoding-")}
+    for name, part in decoding.items():
+        if part["streams"] == 1:
+            what = f"{name.split('-')[1]}, position {part['position']:,}"
+            remark = f"{part['tokens_per_s']:,.0f} tokens/s"
+            targets.append((f"decoding, {what}: percent of reading the weights", (">=", 70), part["percent_of_read"], remark))
+    start, step = parts.get("steps-wikitext2", {}), parts.get("steps-fastformer-bf16", {})
+    targets.append(("WikiText-2: seconds from start to first step", ("<=", 1), start.get("start_s"), ""))
+    evaluation = step and step["eval_tokens_per_s"] / step["tokens_per_s"]
+    targets.append(("evaluation: times the training speed", (">=", 2.5), evaluation or None, ""))
+    return targets
+
+
+def show_targets(parts):
+    lines = ["| | target | measured | | |", "|---|---|---|---|---|"]
+    for what, (sign, target), measured, remark in speed_targets(parts) + length_targets(parts) + other_targets(parts):
+        if measured is None:
+            continue
+        good = measured >= target if sign == ">=" else measured <= target
+        lines.append(f"| {what} | {sign} {target} | {measured:.2f} | {'yes' if good else 'no'} | {remark} |")
+    return lines
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def show_peers(part):
+    lines = []
+    for run in part["runs"]:
+        lines += ["", ", ".join(f"{key} {value}" for key, value in run["config"].items()), ""]
+        lines += ["| | s/step | lowest .. highest round | tokens/s | peak memory, MB | times C |", "|---|---|---|---|---|---|"]
+        for row in run["results"]:
+            times = f"{row['times_c']:.2f}" if row["times_c"] else "-"
+            lines.append(
+                f"| {row['contender']} | {row['ms'] / 1e3:.3f} | {row['ms_lowest'] / 1e3:.3f} .. "
+                f"{row['ms_highest'] / 1e3:.3f} | {row['tokens_per_s']:,.0f} | {row['peak_bytes'] / 1e6:,.0f} | {times} |"
+            )
+    return lines
+
+
+def show_rows(rows, columns):
+    """A table: columns {heading: (member, format)}."""
+    lines = ["", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [format(row[key], form) if row.get(key) is not None else "" for key, form in columns.values()]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+STEP_COLUMNS = {
+    "s/step": ("s_per_step", ".3f"),
+    "lowest": ("s_lowest", ".3f"),
+    "highest": ("s_highest", ".3f"),
+    "tokens/s": ("tokens_per_s", ",.0f"),
+    "GFLOP/s": ("gflops", ",.0f"),
+    "% of peak": ("percent_of_peak", ".1f"),
+    "start, s": ("start_s", ".2f"),
+    "evaluation, tokens/s": ("eval_tokens_per_s", ",.0f"),
+}
+PROFILE_COLUMNS = {
+    "": ("kind", ""),
+    "forward, ms": ("forward_ms", ".2f"),
+    "backward, ms": ("backward_ms", ".2f"),
+    "all, ms": ("ms", ".2f"),
+    "%": ("percent", ".1f"),
+    "GFLOP/s": ("gflops", ",.0f"),
+}
+LAYER_COLUMNS = {
+    "": ("layer", ""),
+    "direction": ("direction", ""),
+    "precision": ("precision", ""),
+    "ms": ("ms", ".3f"),
+    "GFLOP/s": ("gflops", ",.0f"),
+    "% of peak": ("percent_of_peak", ".1f"),
+    "GB/s": ("gb_per_s", ".1f"),
+    "% of reading": ("percent_of_read", ".0f"),
+}
+DECODING_COLUMNS = {
+    "windows": ("name", ""),
+    "C": ("channels", ""),
+    "V": ("vocabulary", ""),
+    "streams": ("streams", ""),
+    "position": ("position", ",d"),
+    "us/token": ("us_per_token", ",.0f"),
+    "tokens/s": ("tokens_per_s", ",.0f"),
+    "GB/s": ("gb_per_s", ".1f"),
+    "read, GB/s": ("read_gb_per_s", ".1f"),
+    "% of reading": ("percent_of_read", ".0f"),
+}
+PRODUCT_COLUMNS = {
+    "": ("product", ""),
+    "precision": ("precision", ""),
+    "m": ("m", ""),
+    "n": ("n", ""),
+    "k": ("k", ""),
+    "ms": ("ms", ".3f"),
+    "GFLOP/s": ("gflops", ",.0f"),
+    "% of peak": ("percent_of_peak", ".1f"),
+}
+
+
+def show_sections(parts):
+    lines = []
+    for name, part in parts.items():
+        if isinstance(part, dict) and "runs" in part:
+            lines += ["", f"## {name}", *show_peers(part)]
+    for name, part in parts.items():
+        if name.startswith("steps-"):
+            lines += ["", f"## {name}: {part['products']}, {part['peak_bytes'] / 1e6:,.0f} MB"]
+            lines += show_rows([part], STEP_COLUMNS)
+            shown = [row for row in part["profile"] if row.get("percent", 0) >= 0.05]
+            lines += show_rows(shown, PROFILE_COLUMNS)
+    decoding = [part | {"name": name.split("-")[1]} for name, part in parts.items() if name.startswith("decoding-")]
+    if decoding:
+        lines += ["", "## decoding", *show_rows(decoding, DECODING_COLUMNS)]
+    for name, part in parts.items():
+        if name.startswith("layers-"):
+            lines += ["", f"## {name}", *show_rows(part, LAYER_COLUMNS)]
+    if "products" in parts:
+        lines += ["", "## products", *show_rows(parts["products"], PRODUCT_COLUMNS)]
+    return lines
+
+
+def environment_of(parts):
+    """Of all parts together: a member that differs has the last one's value."""
+    where = {}
+    for part in parts.values():
+        if isinstance(part, dict):
+            where |= part.get("environment", {})
+    return where
+
+
+def write_curves(parts, directory):
+    for name, mark in (("lengths-peers", ""), ("lengths-ours", " (65,536 a step)")):
+        contenders = {row["contender"] for run in parts.get(name, {}).get("runs", []) for row in run["results"]}
+        for contender in contenders:
+            with open(os.path.join(directory, contender.replace("/", "+") + mark), "w") as file:
+                for length, row in lengths_of(parts, name, contender):
+                    file.write(f"{length} {row['tokens_per_s']:.1f}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", metavar="DIR")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--curves", metavar="DIR")
+    settings = parser.parse_args()
+    parts = load_parts(settings.parts)
+    where = environment_of(parts)
+    lines = ["# Measured speed", "", "; ".join(f"{key} {value}" for key, value in where.items()) + ".", ""]
+    print("\n".join(lines + show_targets(parts) + show_sections(parts)))
+    if settings.json:
+        with open(settings.json, "w") as file:
+            json.dump({"environment": where, "parts": parts}, file, indent=1)
+    if settings.curves:
+        write_curves(parts, settings.curves)
+
+
+if __name__ == "__main__":
+    main()

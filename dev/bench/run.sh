@@ -1,0 +1,210 @@
+#!/bin/sh
+# Measures all that README.md speaks of, on this machine, and writes a report.
+#
+#   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
+#
+# Parts: products steps layers decoding fastformer gpt2 lengths large; default: all. Each writes DIR/parts/PART*.json
+# (default DIR: dev/bench/results); what is there is not measured again, so a call that was interrupted goes on where it
+# stopped. --again measures the parts anew. Then DIR/report.md, DIR/results.json and the plots are made from all
+# parts that are there. --quick takes about 12 minutes on two cores. PYTHON must have torch, and transformers for GPT-2;
+# without them only our own programs are measured. COMMAND, such as 'flock FILE', surrounds each measurement where several
+# people share the machine.
+set -eu
+cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+
+usage() {
+    sed -n '4s/^# *//p' "$0" >&2
+    exit 2
+}
+
+all='products steps layers decoding fastformer gpt2 lengths large'
+full=1
+quick=
+out=dev/bench/results
+python=python3
+lock=
+again=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) full='' quick=1 ;;
+    --again) again=1 ;;
+    --output | --python | --lock)
+        [ -n "${2-}" ] || usage
+        case $1 in
+        --output) out=$2 ;;
+        --python) python=$2 ;;
+        --lock) lock=$2 ;;
+        esac
+        shift
+        ;;
+    -*) usage ;;
+    *) break ;;
+    esac
+    shift
+done
+for part in "$@"; do
+    case " $all " in
+    *" $part "*) ;;
+    *) usage ;;
+    esac
+done
+parts=${*:-$all}
+
+# due NAME: whether that file is still to be written; says so.
+due() {
+    case " $fresh " in *" $1 "*) return 1 ;; esac
+    [ -n "$again" ] || [ ! -s "$out/parts/$1" ] || return 1
+    fresh="$fresh $1"
+    echo "$1" >&2
+}
+fresh=
+
+# keep NAME COMMAND...: what the command writes to standard output becomes that file, if it succeeds.
+keep() {
+    name=$1
+    shift
+    "$@" >"$out/parts/$name.tmp" || fail "$name: ended with exit code $?"
+    mv "$out/parts/$name.tmp" "$out/parts/$name"
+}
+
+# ours NAME PROGRAM ARGUMENT...: one of the programs of `make bench`, which says a line of JSON for each thing it measured.
+ours() {
+    due "$1" || return 0
+    name=$1 program=$2
+    shift 2
+    # shellcheck disable=SC2086 # a command with its arguments
+    keep "$name" $lock "$build/bench/$program" "$@"
+}
+
+# a_step NAME ARGUMENT...: one of the trainers by itself.
+a_step() {
+    due "$1" || return 0
+    name=$1
+    shift
+    keep "$name" "$python" -B dev/bench/step.py --build "$build/bin" --lock "$lock" "$@"
+}
+
+# peers NAME CONTENDERS ARGUMENT...: beside PyTorch.
+peers() {
+    due "$1" || return 0
+    name=$1 contenders=$2
+    shift 2
+    "$python" -B dev/bench/peers.py --build "$build/bin" --built-in "$built_in/bin" --lock "$lock" \
+        --contenders "$contenders" --json "$out/parts/$name.tmp" --rounds "$rounds" --seconds "$seconds" "$@" >&2 || fail "$name: ended with exit code $?"
+    mv "$out/parts/$name.tmp" "$out/parts/$name"
+}
+
+# ---- the parts
+
+measure_products() {
+    ours products.json gemm "${full:+20}${quick:+5}"
+}
+
+measure_steps() {
+    steps=${full:+30}${quick:+10}
+    for model in fastformer gpt2; do
+        for precision in bf16 fp32; do
+            a_step "steps-$model-$precision.json" --model $model --precision $precision --steps "$steps"
+        done
+    done
+    [ ! -f data/wikitext2/meta.json ] || a_step steps-wikitext2.json --input data/wikitext2 --steps "$steps"
+}
+
+measure_layers() {
+    for precision in bf16 fp32; do
+        ours layers-$precision.json layers -p $precision
+    done
+}
+
+measure_decoding() {
+    far=${full:+1000000}${quick:+100000}
+    for windows in auto global; do
+        for streams in 1 4; do
+            for position in 100 "$far"; do
+                ours "decoding-$windows-$streams-$position.json" decode \
+                    --windows $windows --streams $streams --at "$position"
+            done
+        done
+    done
+    for streams in 1 4; do # weights that no cache holds
+        ours "decoding-large-$streams.json" decode --streams $streams --tokens 50 \
+            -L 12 -C 768 -H 12 --vocabulary 50304
+    done
+}
+
+measure_fastformer() {
+    peers fastformer.json 'fastformer/*'
+}
+
+measure_gpt2() {
+    peers gpt2.json "gpt2/c*/*,gpt2/ours/compile-*,gpt2/huggingface/compile-bf16,gpt2/flash/compile-*${full:+,gpt2/*}"
+}
+
+# The same tokens a step at each length: 16,384 beside PyTorch, 65,536 alone.
+measure_lengths() {
+    peers lengths-peers.json 'fastformer/c/bf16,fastformer/*/compile-bf16,gpt2/c/bf16,gpt2/flash/compile-bf16' \
+        --config T=16384,B=1 --lengths "${full:+512,2048,8192,16384}${quick:+2048,16384}"
+    peers lengths-ours.json 'fastformer/c/*' --config T=65536,B=1 --lengths 512,2048,8192,16384,32768,65536
+}
+
+# GPT-2 124M.
+measure_large() {
+    peers large.json "gpt2/c/bf16,gpt2/ours/compile-bf16,gpt2/flash/compile-bf16${full:+,gpt2/huggingface/compile-bf16}" \
+        --config B=4,T=1024,C=768,H=12,L=12,V=50304
+}
+
+# ---- the report
+
+# A file of $tmp/lengths is a curve: T and tokens a second. Its name is the contender, with + for /.
+draw_lengths() {
+    count=0
+    set --
+    for file in "$tmp"/lengths/*; do
+        [ -e "$file" ] || return 0
+        count=$((count + 1))
+        cp "$file" "$tmp/curve.$count"
+        set -- "$@" "$(basename "$file" | tr + /)"
+    done
+    {
+        plot_names "$@"
+        for format in png svg; do
+            plot_style $format tokens_by_length 1000 700
+            cat <<END
+set logscale xy
+set format x '%.0f'
+set format y '%.0f'
+set xlabel 'sequence length T, the same tokens a step'
+set ylabel 'tokens/s'
+set xrange [400:80000]
+set xtics (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+set key below center maxrows 4 samplen 2 spacing 1.2
+colour(i) = colours[(int(i) - 1) % 6 + 1]
+plot for [i=1:$count] sprintf('curve.%d', i) using 1:2 with linespoints lw 2 pt 7 ps 0.7 lc rgb colour(i) title names[i]
+END
+        done
+    } >"$tmp/commands"
+    plot_draw "$out" tokens_by_length
+}
+
+report() {
+    mkdir "$tmp/lengths"
+    "$python" -B dev/bench/report.py "$out/parts" --json "$out/results.json" --curves "$tmp/lengths" >"$out/report.md"
+    echo "$out/report.md"
+    echo "$out/results.json"
+    if command -v gnuplot >/dev/null; then draw_lengths; fi
+}
+
+# ---- main
+
+rounds=${full:+5}${quick:+3} seconds=${full:+3}${quick:+1}
+mkdir -p "$out/parts"
+# shellcheck disable=SC2016 # make's variable
+build=$(make -s --eval='where:;@echo $(FLOAT)' where) built_in=$(make -s ONEDNN=0 --eval='where:;@echo $(FLOAT)' where)
+make "$build/bin/train_fastformer" "$build/bin/train_gpt2" bench >&2
+make ONEDNN=0 "$built_in/bin/train_fastformer" "$built_in/bin/train_gpt2" >&2
+# What PyTorch has compiled, of use to the next call.
+export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$PWD/build/pytorch}"
+for part in $parts; do "measure_$part"; done
+report

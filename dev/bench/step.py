@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""What a training step of one of our trainers costs in one configuration: a JSON object.
+
+    python3 dev/bench/step.py [--model fastformer|gpt2] [--precision bf16|fp32] [--config T=8192,B=1,...] [--steps N] ...
+
+README.md says what the members mean. What peers.py shares with it is here, too.
+"""
+
+import argparse
+import array
+import contextlib
+import json
+import os
+import platform
+import random
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+DEFAULTS = {"B": 2, "T": 2048, "C": 128, "H": 4, "L": 6, "V": 32000}
+DROPOUT = 0.1
+MODELS = ("fastformer", "gpt2")
+PRECISIONS = ("fp32", "bf16")
+
+
+def fail(message):
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {message}")
+
+
+# ---- the configuration and its data ----------------------------------------------------------------------------------
+
+
+def parse_config(text):
+    """{"B": .., "T": .., ...} from "T=8192,B=1"."""
+    config = dict(DEFAULTS)
+    for part in filter(None, text.split(",")):
+        key, _, value = part.partition("=")
+        if key not in config or not value.isdigit() or int(value) < 1:
+            fail(f"--config {text}: expected KEY=N,... with keys {' '.join(config)}, found {part!r}")
+        config[key] = int(value)
+    if config["C"] % config["H"] != 0:
+        fail(f"--config {text}: the {config['C']} channels do not divide into {config['H']} heads")
+    return config
+
+
+def write_shard(path, vocabulary, count):
+    """A shard of random tokens in llm.c's format."""
+    wide = vocabulary > 1 << 16
+    header = array.array("I", [20240520, 7 if wide else 1, count] + [0] * 253)
+    tokens = array.array("I" if wide else "H", random.Random(1).choices(range(1, vocabulary), k=count))
+    with open(path, "wb") as file:
+        header.tofile(file)
+        tokens.tofile(file)
+
+
+def write_dataset(directory, config, validation=0):
+    """Random tokens, to validate on as many batches as said, and what tells the loader the vocabulary."""
+    batch = config["B"] * config["T"]
+    write_shard(os.path.join(directory, "train_000000.bin"), config["V"], 8 * batch + 1)
+    if validation:
+        write_shard(os.path.join(directory, "val_000000.bin"), config["V"], validation * batch + 1)
+    with open(os.path.join(directory, "meta.json"), "w") as file:
+        json.dump({"tokenizer": "none", "vocab_size": config["V"], "pad": 0, "end": -1}, file)
+
+
+def trainer_command(program, data, output, precision, config, steps):
+    """Nothing but steps until the end; each has its line on standard output."""
+    sizes = {"-b": "B", "-t": "T", "-C": "C", "-H": "H", "-L": "L"}
+    command = [program, "-i", data, "-o", output, "-p", precision]
+    command += [word for option, key in sizes.items() for word in (option, str(config[key]))]
+    command += ["-x", str(steps), "--dropout", str(DROPOUT), "--clip", "1", "--log-every", "1"]
+    return command + ["-v", str(1 << 40), "-n", str(1 << 40)]
+
+
+def read_log(output):
+    with open(os.path.join(output, "log.jsonl")) as file:
+        return [json.loads(line) for line in file]
+
+
+def step_times(log):
+    """Milliseconds of each step."""
+    return [line["ms"] for line in log if "loss" in line]
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.lower().startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine():
+    return {"processor": processor(), "cores": cores(), "system": platform.platform()}
+
+
+class Lock:
+    """Holds what COMMAND holds while a program runs under it, such as "flock FILE"; nothing where that is empty."""
+
+    def __init__(self, command):
+        self.command, self.holder, self.since = shlex.split(command or ""), None, 0
+
+    def take(self):
+        if self.command:
+            wait = [*self.command, "sh", "-c", "echo; read -r end"]
+            self.holder = subprocess.Popen(wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self.holder.stdout.readline()
+        self.since = time.monotonic()
+
+    def release(self):
+        if self.holder:
+            self.holder.stdin.close()
+            self.holder.stdout.close()
+            self.holder.wait()
+            self.holder = None
+
+    def renew(self, seconds):
+        """Lets others in where it was held for longer."""
+        if self.command and time.monotonic() - self.since > seconds:
+            self.release()
+            self.take()
+
+    @contextlib.contextmanager
+    def held(self):
+        self.take()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+def add_common_arguments(parser):
+    parser.add_argument("--config", default="", help="such as T=8192,B=1; default: B=2,T=2048,C=128,H=4,L=6,V=32000")
+    parser.add_argument("--threads", type=int, default=cores(), help="of every program")
+    parser.add_argument("--build", default=ROOT, metavar="DIR", help="where the trainers are")
+    parser.add_argument("--lock", default="", metavar="COMMAND", help="measure under it, such as 'flock FILE'")
+
+
+def environment(threads):
+    return dict(os.environ, OMP_NUM_THREADS=str(threads))
+
+
+# ---- one run ---------------------------------------------------------------------------------------------------------
+
+
+def run(command, threads):
+    """Runs the trainer to its end: seconds until its first step began, and its largest resident set."""
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(threads),
+    )
+    said, first = [], None
+    for line in process.stdout:
+        said.append(line)
+        if first is None and " step 1/" in line:
+            first = time.monotonic() - begin
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0 or first is None:
+        fail(f"{' '.join(command)}: exit code {process.returncode}\n{''.join(said[-20:])}")
+    return first, usage.ru_maxrss * 1024
+
+
+def summarise(log, config, first, peak):
+    steps = step_times(log)
+    counted = steps[1:] or steps  # in the first one kernels are made and memory is touched
+    profile = next(line for line in log if line.get("event") == "profile")
+    flops = sum(row.get("gflops", 0) * row.get("ms", 0) for row in profile["kinds"]) / 1e3
+    tokens, median = config["B"] * config["T"], statistics.median(counted)
+    result = {
+        "version": log[0]["version"],
+        "products": log[0]["products"],
+        "steps": len(counted),
+        "s_per_step": median / 1e3,
+        "s_lowest": min(counted) / 1e3,
+        "s_highest": max(counted) / 1e3,
+        "tokens_per_s": tokens / median * 1e3,
+        "gflops": flops / median * 1e3,
+        "peak_gflops": profile["peak_gflops"],
+        "percent_of_peak": 100 * flops / median * 1e3 / profile["peak_gflops"],
+        "peak_bytes": peak,
+        "start_s": first - steps[0] / 1e3,
+    }
+    for line in log:
+        if "val_ms" in line:
+            result["eval_tokens_per_s"] = line["val_tokens"] / line["val_ms"] * 1e3
+    result["profile"] = profile["kinds"]
+    return result
+
+
+def vocabulary_of(data):
+    with open(os.path.join(data, "meta.json")) as file:
+        return json.load(file)["vocab_size"]
+
+
+def measure(settings):
+    config = parse_config(settings.config)
+    program = os.path.join(settings.build, f"train_{settings.model}")
+    with tempfile.TemporaryDirectory(prefix="step-") as directory:
+        data, output = settings.input or directory, os.path.join(directory, "run")
+        if settings.input:
+            config["V"] = vocabulary_of(data)
+        else:
+            write_dataset(data, config, validation=4)
+        command = trainer_command(program, data, output, settings.precision, config, settings.steps)
+        command += ["--profile", "-m", "4", *settings.options]
+        with Lock(settings.lock).held():
+            first, peak = run(command, settings.threads)
+        log = read_log(output)
+    where = machine() | {"threads": settings.threads}
+    about = {"model": settings.model, "precision": settings.precision, "config": config}
+    return about | summarise(log, config, first, peak) | {"environment": where}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", choices=MODELS, default="fastformer")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--input", metavar="DIR", help="a data set; without: random tokens")
+    add_common_arguments(parser)
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="behind --: more of the trainer's options")
+    settings = parser.parse_args()
+    if settings.steps < 2 or settings.threads < 1:
+        fail("--steps must be above 1, --threads above 0")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and clean up
+    print(json.dumps(measure(settings), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+// The output layer and its loss on the GPU: logits = h E^T + bias, cross entropy, and all gradients, a chunk
+// of rows at a time, so that B*T*V numbers are never held. With the logits l_ij of row i and token j, target
+// t and the row's largest logit m_i,
+//
+//     e_ij = exp(l_ij - m_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + m_i - l_it
+//     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE += dl^T h
+//
+// A chunk's logits are about as large as the L2 cache. One kernel goes over a row twice: for the largest
+// logit and the sum together (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
+// to put the gradient in the place of the logits. The target's own gradient is made of the other tokens' sum,
+// so that it keeps its digits where the target is nearly certain.
+//
+// While training in bf16 the logits are bf16; for the loss alone, and for the logits themselves, they are
+// float32.
+#ifndef CUDA_CLASSIFIER_CUH
+#define CUDA_CLASSIFIER_CUH
+
+#include "device.cuh"
+#include "gemm.cuh"
+
+static constexpr int CLASSIFIER_THREADS = 512, SUM_THREADS = 1024, BIAS_WARPS = 16;
+static constexpr int LOGITS = 8;          // that a thread takes at a time
+static constexpr size_t STRIDE_STEP = 64; // rows of logits start at multiples of this
+static constexpr size_t CHUNK_STEP = 128; // chunks are multiples of this: a tile of the products
+static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
+
+struct Classifier {
+    size_t vocabulary, channels, stride; // V, C, logits from one row to the next
+    size_t bytes;                        // of a chunk
+    void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
+    float *losses;                       // (M)
+};
+
+static inline size_t classifier_round_up(size_t value, size_t step) {
+    return (value + step - 1) / step * step;
+}
+
+// For weights (V, C) and at most `rows` rows.
+static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d, size_t vocabulary,
+                                    size_t channels, size_t rows) {
+    *c = Classifier();
+    c->vocabulary = vocabulary;
+    c->channels = channels;
+    c->stride = classifier_round_up(vocabulary, STRIDE_STEP);
+    const size_t row = c->stride * sizeof(float), least = CHUNK_STEP * row;
+    const size_t most = classifier_round_up(rows, CHUNK_STEP) * row;
+    c->bytes = d->l2 < least ? least : d->l2 > most ? most : d->l2;
+    c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
+    c->losses = arena_array<float>(arena, rows, "a chunk of logits");
+}
+
+// Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
+static inline size_t classifier_chunk(const Classifier *c, size_t size, size_t m) {
+    const size_t most = c->bytes / (c->stride * size) / CHUNK_STEP * CHUNK_STEP,
+                 chunks = (m + most - 1) / most;
+    return classifier_round_up((m + chunks - 1) / chunks, CHUNK_STEP);
+}
+
+// Threads for a row: no more warps than it gives work to.
+static inline unsigned classifier_threads(const Classifier *c) {
+    const size_t threads = classifier_round_up(c->vocabulary, LOGITS * WARP) / LOGITS;
+    return (unsigned)(threads < CLASSIFIER_THREADS ? threads : CLASSIFIER_THREADS);
+}
+
+// ---- loss and gradient of the logits ---------------------------------------------------------------------
+
+// Some of a row's terms: the largest of their logits, and the sum of exp(logit - largest).
+struct RowSum {
+    float largest, sum;
+};
+
+static __device__ __forceinline__ float exponential(float x, float shift) {
+    return exp2_fast((x - shift) * LOG2_E);
+}
+
+static __device__ __forceinline__ RowSum row_sum_merge(RowSum a, RowSum b) {
+    const float largest = fmaxf(a.largest, b.largest);
+    return {largest, a.sum * exponential(a.largest, largest) + b.sum * exponential(b.largest, largest)};
+}
+
+// Takes eight more terms in.
+static __device__ __forceinline__ RowSum row_sum_add(RowSum s, const float *x) {
+    float largest = s.largest;
+#pragma unroll
+    for (int k = 0; k < LOGITS; k++) largest = fmaxf(largest, x[k]);
+    float sum = s.sum * exponential(s.largest, largest);
+#pragma unroll
+    for (int k = 0; k < LOGITS; k++) sum += exponential(x[k], largest);
+    return {largest, sum};
+}
+
+// Merges what all threads have, in a fixed order; the result is every thread's.
+static __device__ __forceinline__ RowSum row_sum_block(RowSum s) {
+    __shared__ RowSum warps[CLASSIFIER_THREADS / WARP]; // at most
+    const float largest = warp_max(s.largest), sum = warp_sum(s.sum * exponential(s.largest, largest));
+    if (lane_index() == 0) warps[threadIdx.x / WARP] = {largest, sum};
+    __syncthreads();
+    s = warps[0];
+    for (unsigned w = 1; w < blockDim.x / WARP; w++) s = row_sum_merge(s, warps[w]);
+    return s;
+}
+
+// Logits at .. at+7 of a row; V and more, and the target's: -infinity, as if they were not there.
+template <typename T>
+static __device__ __forceinline__ void load_logits(float *x, const T *row, uint32_t at, uint32_t vocabulary,
+                                                   uint32_t target) {
+    load_numbers<LOGITS>(x, row + at);
+    if (target - at >= LOGITS && at + LOGITS <= vocabulary) return; // wraps around for a target before `at`
+#pragma unroll
+    for (int k = 0; k < LOGITS; k++)
+        if (target == at + k || at + k >= vocabulary) x[k] = -INFINITY;
+}
+
+// A row a block: losses (rows), 0 where there is no target; and with `step` the gradients of the logits,
+// times its scale, in their place. logits (rows, stride), targets (rows), -1: none.
+template <typename T>
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
+    cross_entropy_kernel(T *logits, float *losses, const int32_t *targets, const StepParameters *step,
+                         uint32_t vocabulary, size_t stride) {
+    T *row = logits + blockIdx.x * stride;
+    const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
+    const bool counts = target < vocabulary;
+    RowSum others = {LOWEST_LOGIT, 0}; // than the target
+    for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
+        float x[LOGITS];
+        load_logits(x, row, at, vocabulary, target);
+        others = row_sum_add(others, x);
+    }
+    const float target_logit =
+        counts ? (float)row[target] : 0; // before the barrier, behind which the row changes
+    others = row_sum_block(others);
+    const float largest = fmaxf(others.largest, target_logit);
+    const float rest = others.sum * exponential(others.largest, largest);
+    const float sum = rest + exponential(target_logit, largest);
+    if (threadIdx.x == 0) {
+        const float loss = target_logit == largest ? log1pf(rest) : logf(sum) + (largest - target_logit);
+        losses[blockIdx.x] = counts ? loss : 0;
+    }
+    if (!step) return;
+    const float factor = counts ? step->scale / sum : 0, target_gradient = -factor * rest;
+    for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
+        float x[LOGITS];
+        load_logits(x, row, at, vocabulary, target);
+#pragma unroll
+        for (int k = 0; k < LOGITS; k++)
+            x[k] = target == at + k ? target_gradient : exponential(x[k], largest) * factor;
+        store_numbers<LOGITS>(row + at, x);
+    }
+}
+
+// *loss = the sum of losses (m) in double, in a fixed order.
+static __global__ void __launch_bounds__(SUM_THREADS)
+    loss_kernel(double *loss, const float *losses, size_t m) {
+    __shared__ double warps[WARP];
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < m; i += SUM_THREADS) sum += (double)losses[i];
+    sum = block_sum(sum, warps);
+    if (threadIdx.x == 0) *loss = sum;
+}
+
+// dbias (V) += the sums of the columns of gradients (rows, stride), each warp's share of the rows in order,
+// then the warps. A lane has eight columns.
+template <typename T>
+static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
+    bias_gradient_kernel(float *dbias, const T *gradients, uint32_t rows, uint32_t vocabulary,
+                         size_t stride) {
+    __shared__ __align__(16) float sums[BIAS_WARPS][LOGITS * WARP];
+    const unsigned warp = threadIdx.x / WARP, place = LOGITS * lane_index();
+    const uint32_t first = blockIdx.x * LOGITS * WARP, at = first + place;
+    float sum[LOGITS] = {};
+    for (uint32_t i = warp; at < vocabulary && i < rows; i += BIAS_WARPS) {
+        float x[LOGITS];
+        load_numbers<LOGITS>(x, gradients + i * stride + at);
+#pragma unroll
+        for (int k = 0; k < LOGITS; k++) sum[k] += x[k];
+    }
+    store_numbers<LOGITS>(sums[warp] + place, sum);
+    __syncthreads();
+    if (threadIdx.x >= LOGITS * WARP || first + threadIdx.x >= vocabulary) return;
+    float total = 0;
+    for (int w = 0; w < BIAS_WARPS; w++) total += sums[w][threadIdx.x];
+    dbias[first + threadIdx.x] += total;
+}
+
+// ---- the interface ---------------------------------------------------------------------------------------
+
+// m rows of a matrix from row `row` on.
+static inline GemmInput classifier_rows(GemmInput x, size_t row) {
+    return {(char *)x.data + row * x.columns * (x.bf16 ? sizeof(bf16) : sizeof(float)), x.columns, x.bf16};
+}
+
+// *loss (on the device) = the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
+// h (M, C), weight E (V, C) with its bias, targets (M), -1 = not counted.
+static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
+                                      DeviceWeight weight, const int32_t *targets, size_t m, double *loss) {
+    const size_t chunk = classifier_chunk(c, sizeof(float), m);
+    const GemmInput logits = {c->logits, c->stride, false};
+    for (size_t i = 0; i < m; i += chunk) {
+        const size_t rows = m - i < chunk ? m - i : chunk;
+        gemm_forward(blas, logits, classifier_rows(h, i), weight, rows);
+        launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c), 0,
+               (float *)c->logits, c->losses + i, targets + i, nullptr, (uint32_t)c->vocabulary, c->stride);
+    }
+    launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
+}
+
+// The same and, times the step's scale: dh (M, C) set, dweight (V, C) and dbias (V, or NULL) added to.
+static inline void classifier_train(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
+                                    DeviceWeight weight, const int32_t *targets, size_t m,
+                                    const StepParameters *step, GemmInput dh, float *dweight, float *dbias,
+                                    double *loss) {
+    const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
+    const GemmInput logits = {c->logits, c->stride, h.bf16};
+    const unsigned bias_blocks = blocks_of(c->vocabulary, LOGITS * WARP);
+    for (size_t i = 0; i < m; i += chunk) {
+        const size_t rows = m - i < chunk ? m - i : chunk;
+        gemm_forward(blas, logits, classifier_rows(h, i), weight, rows);
+        WITH_TYPE(logits, T, {
+            launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), 0, (T *)c->logits,
+                   c->losses + i, targets + i, step, (uint32_t)c->vocabulary, c->stride);
+            if (dbias)
+                launch(d, bias_gradient_kernel<T>, bias_blocks, BIAS_WARPS * WARP, 0, dbias,
+                       (const T *)c->logits, (uint32_t)rows, (uint32_t)c->vocabulary, c->stride);
+        });
+        gemm_backward_input(blas, classifier_rows(dh, i), logits, weight, rows);
+        gemm_backward_weight(blas, dweight, logits, classifier_rows(h, i), weight, rows);
+    }
+    launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
+}
+
+// logits (M, V) on the host, all of them: tests and small models.
+static inline void classifier_logits(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
+                                     DeviceWeight weight, size_t m, float *logits) {
+    const size_t chunk = classifier_chunk(c, sizeof(float), m), bytes = c->vocabulary * sizeof(float);
+    const GemmInput out = {c->logits, c->stride, false};
+    for (size_t i = 0; i < m; i++) {
+        if (i % chunk == 0)
+            gemm_forward(blas, out, classifier_rows(h, i), weight, m - i < chunk ? m - i : chunk);
+        CUDA_CHECK(cudaMemcpyAsync(logits + i * c->vocabulary, (float *)c->logits + i % chunk * c->stride,
+                                   bytes, cudaMemcpyDeviceToHost, d->stream));
+    }
+    device_synchronize(d);
+}
+
+#endif

@@ -1,0 +1,494 @@
+// Causal multi-head cosine attention ("Cottention", Mongaras et al. 2024) in its linear form; what it
+// computes: dev/cpu/cosine_attention.h. With q' = q/|q|, k' = k/|k| (0 where hidden) and g = dy /
+// n^sigmoid(m):
+//
+//   y_i   = n_i^-sigmoid(m) sum_{j<=i} (q'_i . k'_j) v_j
+//   dq'_i = sum_{j<=i} (g_i . v_j) k'_j,  dk'_j = sum_{i>=j} (v_j . g_i) q'_i,  dv_j = sum_{i>=j} (k'_j .
+//   q'_i) g_i
+//
+// Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D) that sums up the chunks
+// on one side: sum of k' v^T before, sum of q' g^T behind. Three kernels, each parallel over chunks but for
+// the second, which goes over the chunks for each element of the states: the chunks' own states, their sums,
+// and out.
+#ifndef CUDA_COSINE_ATTENTION_CUH
+#define CUDA_COSINE_ATTENTION_CUH
+
+#include "device.cuh"
+#include "gemm.cuh"
+#include "tile.cuh"
+
+namespace cosine {
+
+// Tiles of a head of up to SIZE channels: 16 rows of a chunk a warp. Two tiles fit in the 163 KB that sm_80
+// has.
+template <typename T, int SIZE> struct Shapes {
+    static constexpr int PARTS = PartsOf<T>::PARTS;
+    static constexpr int CHUNK = PARTS == 3 && SIZE == 256 ? 32 : 64;
+    static constexpr int WARPS = CHUNK / 16;
+    static constexpr int BLOCK = CHUNK < SIZE ? CHUNK : SIZE; // rows of a state at a time
+    static constexpr int COLUMNS = SIZE < 128 ? SIZE : 128;   // of a state at a time
+    using Tile = TileShape<CHUNK, SIZE, PARTS>;
+    using State = TileShape<BLOCK, SIZE, PARTS>;
+};
+
+typedef enum { QUERY, KEY, VALUE, GRADIENT } Operand; // q', k', v, g
+
+// The outputs, in the order of blockIdx.y of the backward pass; the forward pass has one kind.
+typedef enum { OUT_Y, OUT_DQUERY, OUT_DKEY, OUT_DVALUE } Output;
+
+// What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
+template <typename T> struct Pass {
+    int64_t length;
+    int heads, size, chunks; // H, D
+    size_t channels;         // C
+    bool backward;
+    const T *qkv, *dy;     // (B, T, 3C), (B, T, C)
+    T *y, *dqkv;           // (B, T, C), (B, T, 3C)
+    const float *exponent; // (H) m
+    const uint8_t *mask;   // (B, T) or NULL
+    float *logarithms;     // (B, T) log n, where there is a mask
+    float *states;         // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T
+    float *dpower;         // (H, B * chunks) gradients to sigmoid(m)
+};
+
+// The head and chunk of a block of threads.
+struct Place {
+    size_t b, h, unit; // unit = b H + h
+    int chunk;
+    int64_t row; // first of the chunk
+};
+
+template <typename T> static __device__ __forceinline__ Place place_of_block(const Pass<T> &p, int rows) {
+    const size_t unit = blockIdx.x / (unsigned)p.chunks, chunk = blockIdx.x % (unsigned)p.chunks;
+    return {unit / (size_t)p.heads, unit % (size_t)p.heads, unit, (int)chunk, (int64_t)chunk * rows};
+}
+
+template <typename T>
+static __device__ __forceinline__ size_t qkv_place(const Pass<T> &p, const Place &at, int64_t row,
+                                                   size_t which) {
+    return (at.b * (size_t)p.length + (size_t)row) * 3 * p.channels + which * p.channels +
+           at.h * (size_t)p.size;
+}
+
+template <typename T>
+static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Place &at, int64_t row) {
+    return (at.b * (size_t)p.length + (size_t)row) * p.channels + at.h * (size_t)p.size;
+}
+
+template <typename T>
+static __device__ __forceinline__ float *state_of(const Pass<T> &p, const Place &at, size_t which) {
+    const size_t units = gridDim.x / (unsigned)p.chunks;
+    return p.states + ((which * units + at.unit) * (size_t)p.chunks + (size_t)at.chunk) * (size_t)p.size *
+                          (size_t)p.size;
+}
+
+static __device__ __forceinline__ float sigmoid(float x) {
+    return 1 / (1 + expf(-x));
+}
+
+// log n of a row: how many keys it sees.
+template <typename T>
+static __device__ __forceinline__ float log_seen(const Pass<T> &p, const Place &at, int64_t row) {
+    return p.mask ? p.logarithms[at.b * (size_t)p.length + (size_t)row] : logf((float)(row + 1));
+}
+
+template <typename T>
+static __device__ __forceinline__ bool hidden(const Pass<T> &p, const Place &at, int64_t row) {
+    return p.mask && !p.mask[at.b * (size_t)p.length + (size_t)row];
+}
+
+// 1 / |x| from |x|^2. A vector shorter than 1e-12 has no direction.
+static __device__ __forceinline__ float inverse_length(float square) {
+    return square < 1e-24f ? 0 : 1 / sqrtf(square);
+}
+
+// ---- operands -----------------------------------------------------------------------------------------
+
+// A chunk's rows of an operand, a row a warp at a time; zeros behind the sequence.
+template <typename Shape, typename T>
+static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p, const Place &at,
+                                                    Operand operand) {
+    constexpr int PAIRS = Shape::SIZE / 2 < WARP ? 1 : Shape::SIZE / 2 / WARP; // of a lane
+    const int lane = (int)lane_index(), warps = (int)blockDim.x / WARP;
+    for (int r = (int)threadIdx.x / WARP; r < Shape::ROWS; r += warps) {
+        const int64_t row = at.row + r;
+        const bool present = row < p.length;
+        const T *from = operand == GRADIENT ? p.dy + y_place(p, at, present ? row : 0)
+                                            : p.qkv + qkv_place(p, at, present ? row : 0, (size_t)operand);
+        float2 x[PAIRS];
+        float square = 0, scale = 1;
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const int d = 2 * (lane + i * WARP);
+            x[i] = present ? load_pair(from, d, p.size) : make_float2(0, 0);
+            square += x[i].x * x[i].x + x[i].y * x[i].y;
+        }
+        square = warp_sum(square);
+        if (operand == QUERY || operand == KEY) scale = inverse_length(square);
+        if (operand == KEY && present && hidden(p, at, row)) scale = 0;
+        if (operand == GRADIENT && present) scale = expf(-sigmoid(p.exponent[at.h]) * log_seen(p, at, row));
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const int d = 2 * (lane + i * WARP);
+            if (d < Shape::SIZE) tile_put<Shape>(tile, r, d, x[i].x * scale, x[i].y * scale);
+        }
+    }
+}
+
+// ---- how many keys each row sees ----------------------------------------------------------------------
+
+// logarithms (B, T) from the mask; a block of threads a sequence. A row that sees nothing has 0 above the
+// line.
+static __global__ void __launch_bounds__(1024)
+    count_kernel(float *logarithms, const uint8_t *mask, int64_t length) {
+    int *sums = shared_memory<int>(); // (threads)
+    const int threads = (int)blockDim.x, thread = (int)threadIdx.x;
+    const int64_t each = (length + threads - 1) / threads, first = min(length, thread * each),
+                  last = min(length, first + each);
+    mask += blockIdx.x * (size_t)length;
+    logarithms += blockIdx.x * (size_t)length;
+    int seen = 0;
+    for (int64_t t = first; t < last; t++) seen += mask[t] != 0;
+    sums[thread] = seen;
+    __syncthreads();
+    seen = 0;
+    for (int i = 0; i < thread; i++) seen += sums[i];
+    for (int64_t t = first; t < last; t++) {
+        seen += mask[t] != 0;
+        logarithms[t] = logf((float)max(seen, 1));
+    }
+}
+
+// ---- states -------------------------------------------------------------------------------------------
+
+// A chunk's own states: left^T right of its rows. blockIdx.y 0: k' v^T, 1: q' g^T.
+template <typename T, int SIZE>
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_kernel(const Pass<T> p) {
+    using S = Shapes<T, SIZE>;
+    using Tile = typename S::Tile;
+    bf16 *left = shared_memory<bf16>(), *right = left + Tile::BYTES / sizeof(bf16);
+    const Place at = place_of_block(p, S::CHUNK);
+    load_operand<Tile>(left, p, at, blockIdx.y ? QUERY : KEY);
+    load_operand<Tile>(right, p, at, blockIdx.y ? GRADIENT : VALUE);
+    __syncthreads();
+    float *state = state_of(p, at, blockIdx.y);
+    const int lane = (int)lane_index();
+    for (int m = (int)threadIdx.x / WARP * 16; m < SIZE; m += 16 * S::WARPS) {
+        for (int column = 0; column < SIZE; column += S::COLUMNS) {
+            Sums<1, S::COLUMNS> sums;
+            sums_clear(sums);
+#pragma unroll
+            for (int k = 0; k < S::CHUNK; k += 16) {
+                const Left<S::PARTS> a = left_columns<Tile>(left, m, k);
+#pragma unroll
+                for (int n = 0; n < S::COLUMNS; n += 16)
+                    multiply<S::PARTS>(sums.at[0] + n / 8, a, right_columns<Tile>(right, column + n, k));
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int d = m + lane / 4 + 8 * half;
+                if (d >= p.size) continue;
+#pragma unroll
+                for (int n = 0; n < S::COLUMNS / 8; n++)
+                    store_pair(state + (size_t)d * (size_t)p.size, column + 8 * n + lane % 4 * 2, p.size,
+                               sums.at[0][n][2 * half], sums.at[0][n][2 * half + 1]);
+            }
+        }
+    }
+}
+
+// Each chunk's state becomes the sum of those before it, or, of states 1, behind it. A thread goes over the
+// chunks for one element, a batch of loads at a time.
+static __global__ void __launch_bounds__(256)
+    scan_kernel(float *states, size_t elements, int chunks, size_t units) {
+    constexpr int BATCH = 16;
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= elements * units) return;
+    const bool suffix = blockIdx.y == 1;
+    float *first = states + (blockIdx.y * units + i / elements) * (size_t)chunks * elements + i % elements;
+    float sum = 0;
+    for (int c = 0; c < chunks; c += BATCH) {
+        float x[BATCH];
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int chunk = suffix ? chunks - 1 - c - j : c + j;
+            x[j] = c + j < chunks ? first[(size_t)chunk * elements] : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int chunk = suffix ? chunks - 1 - c - j : c + j;
+            if (c + j < chunks) first[(size_t)chunk * elements] = sum;
+            sum += x[j];
+        }
+    }
+}
+
+// ---- outputs ------------------------------------------------------------------------------------------
+
+// out += A state, or A state^T; `tile` is memory for a block of the state's rows.
+template <typename S, int SIZE>
+static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const bf16 *a, int row, bf16 *tile,
+                                                     const float *state, int size, bool transposed) {
+    using Tile = typename S::Tile;
+    using State = typename S::State;
+#pragma unroll
+    for (int block = 0; block < SIZE; block += S::BLOCK) {
+        __syncthreads(); // the tile has been read
+        tile_load<State>(tile, state + (size_t)block * (size_t)size, (size_t)size, size - block, size);
+        __syncthreads();
+        if (transposed) {
+#pragma unroll
+            for (int k = 0; k < SIZE; k += 16) {
+                const Left<S::PARTS> left = left_rows<Tile>(a, row, k);
+#pragma unroll
+                for (int n = 0; n < S::BLOCK; n += 16)
+                    multiply<S::PARTS>(out.at[0] + (block + n) / 8, left, right_rows<State>(tile, n, k));
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < S::BLOCK; k += 16) {
+                const Left<S::PARTS> left = left_rows<Tile>(a, row, block + k);
+#pragma unroll
+                for (int n = 0; n < SIZE; n += 16)
+                    multiply<S::PARTS>(out.at[0] + n / 8, left, right_columns<State>(tile, n, k));
+            }
+        }
+    }
+}
+
+// A row's output is the gradient to x / |x|; it becomes that to x (one half of the lane's sums). Returns its
+// part along the row.
+template <typename T, int SIZE>
+static __device__ __forceinline__ float differentiate_normalise(const Pass<T> &p, Sums<1, SIZE> &out,
+                                                                int half, const T *x, bool present,
+                                                                bool visible) {
+    const int first = (int)lane_index() % 4 * 2;
+    float square = 0, along = 0;
+#pragma unroll
+    for (int n = 0; n < SIZE / 8; n++) {
+        const float2 pair = present ? load_pair(x, 8 * n + first, p.size) : make_float2(0, 0);
+        square += pair.x * pair.x + pair.y * pair.y;
+        along += pair.x * out.at[0][n][2 * half] + pair.y * out.at[0][n][2 * half + 1];
+    }
+    const float length = inverse_length(quad_sum(square)), scale = visible ? length : 0;
+    along = quad_sum(along) * scale;
+#pragma unroll
+    for (int n = 0; n < SIZE / 8; n++) { // read again: there are no registers to keep all of it
+        const float2 pair = present ? load_pair(x, 8 * n + first, p.size) : make_float2(0, 0);
+        out.at[0][n][2 * half] = (out.at[0][n][2 * half] - along * pair.x * scale) * scale;
+        out.at[0][n][2 * half + 1] = (out.at[0][n][2 * half + 1] - along * pair.y * scale) * scale;
+    }
+    return along;
+}
+
+// What becomes of a lane's rows of the output. row: of element [0][0][0]. Returns the lane's part of the
+// gradient to sigmoid(m): dy_i . y_i = q'_i . dq'_i, times -log n.
+template <typename T, int SIZE>
+static __device__ __forceinline__ float store_output(const Pass<T> &p, const Place &at, Output output,
+                                                     Sums<1, SIZE> &out, int64_t row) {
+    float dpower = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int64_t i = row + 8 * half;
+        const bool present = i < p.length;
+        const int64_t safe = present ? i : 0;
+        float scale = 1;
+        T *to = output == OUT_Y ? p.y + y_place(p, at, safe)
+                                : p.dqkv + qkv_place(p, at, safe, (size_t)output - OUT_DQUERY);
+        if (output == OUT_Y) scale = expf(-sigmoid(p.exponent[at.h]) * log_seen(p, at, safe));
+        if (output == OUT_DQUERY || output == OUT_DKEY) {
+            const bool visible = output == OUT_DQUERY || !hidden(p, at, safe);
+            const float along = differentiate_normalise<T, SIZE>(
+                p, out, half, p.qkv + qkv_place(p, at, safe, (size_t)output - OUT_DQUERY), present, visible);
+            if (output == OUT_DQUERY && present && lane_index() % 4 == 0)
+                dpower -= along * log_seen(p, at, safe);
+        }
+        if (!present) continue;
+#pragma unroll
+        for (int n = 0; n < SIZE / 8; n++)
+            store_pair(to, 8 * n + (int)lane_index() % 4 * 2, p.size, out.at[0][n][2 * half] * scale,
+                       out.at[0][n][2 * half + 1] * scale);
+    }
+    return dpower;
+}
+
+// One output of a chunk: masked(A B^T) C + A state.
+template <typename T, int SIZE>
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_kernel(const Pass<T> p) {
+    using S = Shapes<T, SIZE>;
+    using Tile = typename S::Tile;
+    bf16 *a = shared_memory<bf16>(), *other = a + Tile::BYTES / sizeof(bf16);
+    const Place at = place_of_block(p, S::CHUNK);
+    const Output output = p.backward ? (Output)(OUT_DQUERY + blockIdx.y) : OUT_Y;
+    const Operand left = output == OUT_Y        ? QUERY
+                         : output == OUT_DQUERY ? GRADIENT
+                         : output == OUT_DKEY   ? VALUE
+                                                : KEY;
+    const Operand right = output == OUT_Y        ? KEY
+                          : output == OUT_DQUERY ? VALUE
+                          : output == OUT_DKEY   ? GRADIENT
+                                                 : QUERY;
+    const Operand third = output == OUT_Y        ? VALUE
+                          : output == OUT_DQUERY ? KEY
+                          : output == OUT_DKEY   ? QUERY
+                                                 : GRADIENT;
+    const bool before =
+        output == OUT_Y || output == OUT_DQUERY; // sums over the rows up to this one, or from it on
+    const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
+
+    load_operand<Tile>(a, p, at, left);
+    load_operand<Tile>(other, p, at, right);
+    __syncthreads();
+    Sums<1, S::CHUNK> w;
+    sums_clear(w);
+    product_rows<Tile, Tile>(w, a, warp_row, other);
+#pragma unroll
+    for (int n = 0; n < S::CHUNK / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int i = warp_row + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
+            if (before ? j > i : j < i) w.at[0][n][e] = 0;
+        }
+    __syncthreads();
+    load_operand<Tile>(other, p, at, third);
+    __syncthreads();
+    Sums<1, SIZE> out;
+    sums_clear(out);
+    product_sums<Tile>(out, w, other, 0);
+    if (before ? at.chunk > 0 : at.chunk < p.chunks - 1)
+        product_state<S, SIZE>(out, a, warp_row, other, state_of(p, at, before ? 0 : 1), p.size,
+                               output == OUT_DQUERY || output == OUT_DKEY);
+    const float dpower = warp_sum(store_output<T, SIZE>(p, at, output, out, at.row + warp_row + lane / 4));
+    if (output != OUT_DQUERY) return;
+    float *sums = (float *)a;
+    __syncthreads();
+    if (lane == 0) sums[threadIdx.x / WARP] = dpower;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    float sum = 0;
+    for (int w_index = 0; w_index < S::WARPS; w_index++) sum += sums[w_index];
+    const size_t parts = gridDim.x / (unsigned)p.heads;
+    p.dpower[at.h * parts + at.b * (size_t)p.chunks + (size_t)at.chunk] = sum;
+}
+
+// dexponent (H) += the sums of all chunks; a block of threads a head.
+static __global__ void __launch_bounds__(256)
+    exponent_kernel(float *dexponent, const float *exponent, const float *dpower, size_t parts) {
+    float sum = 0;
+    for (size_t i = threadIdx.x; i < parts; i += blockDim.x) sum += dpower[blockIdx.x * parts + i];
+    sum = block_sum(sum, shared_memory<float>());
+    const float power = sigmoid(exponent[blockIdx.x]);
+    if (threadIdx.x == 0) dexponent[blockIdx.x] += sum * power * (1 - power);
+}
+
+// ---- launches -----------------------------------------------------------------------------------------
+
+// Places the pass's working memory. Returns the floats it takes.
+template <typename T> static size_t pass_workspace(Pass<T> *p, float *memory, size_t batch, size_t chunks) {
+    const size_t D = (size_t)p->size, units = batch * (size_t)p->heads, states = 2 * units * chunks * D * D;
+    p->states = memory;
+    p->logarithms = memory + (states + 3) / 4 * 4;
+    p->dpower = p->logarithms + (batch * (size_t)p->length + 3) / 4 * 4;
+    return (size_t)((uintptr_t)(p->dpower + units * chunks) - (uintptr_t)memory) / sizeof(float);
+}
+
+template <typename T, int SIZE>
+static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, float *dexponent) {
+    using S = Shapes<T, SIZE>;
+    const size_t units = batch * (size_t)p.heads, elements = (size_t)p.size * (size_t)p.size;
+    p.chunks = (int)blocks_of((size_t)p.length, S::CHUNK);
+    pass_workspace(&p, workspace, batch, (size_t)p.chunks);
+    const unsigned blocks = blocks_of(units * (size_t)p.chunks, 1), sides = p.backward ? 2 : 1;
+    const size_t shared = 2 * S::Tile::BYTES;
+    if (p.mask)
+        launch(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms, p.mask,
+               p.length);
+    if (p.chunks > 1) {
+        launch(d, state_kernel<T, SIZE>, dim3(blocks, sides), WARP * S::WARPS, shared, p);
+        launch(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0, p.states, elements,
+               p.chunks, units);
+    }
+    launch(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
+    if (p.backward)
+        launch(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float), dexponent, p.exponent,
+               p.dpower, batch * (size_t)p.chunks);
+}
+
+template <typename T>
+static Pass<T> pass_create(size_t channels, GemmInput qkv, const float *exponent, const uint8_t *mask,
+                           size_t length, size_t heads) {
+    const size_t size = channels / heads;
+    if (size == 0 || size > 256 || qkv.columns != 3 * channels || length > INT32_MAX)
+        fail("cosine attention: %zu x %zu channels of rows of %zu: expected heads of 1..256 channels and "
+             "rows of 3 x as many",
+             heads, size, qkv.columns);
+    Pass<T> p = {};
+    p.length = (int64_t)length;
+    p.heads = (int)heads;
+    p.size = (int)size;
+    p.channels = channels;
+    p.qkv = (const T *)qkv.data;
+    p.exponent = exponent;
+    p.mask = mask;
+    return p;
+}
+
+template <typename T>
+static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t batch, float *dexponent) {
+    (p.size <= 16    ? run<T, 16>
+     : p.size <= 32  ? run<T, 32>
+     : p.size <= 64  ? run<T, 64>
+     : p.size <= 128 ? run<T, 128>
+                     : run<T, 256>)(d, p, workspace, batch, dexponent);
+}
+
+template <typename T>
+static void forward(const Device *device, GemmInput y, GemmInput qkv, const float *exponent,
+                    const uint8_t *mask, float *workspace, size_t batch, size_t length, size_t heads) {
+    Pass<T> p = pass_create<T>(y.columns, qkv, exponent, mask, length, heads);
+    p.y = (T *)y.data;
+    run_size(device, p, workspace, batch, NULL);
+}
+
+template <typename T>
+static void backward(const Device *device, GemmInput dqkv, float *dexponent, GemmInput dy, GemmInput qkv,
+                     const float *exponent, const uint8_t *mask, float *workspace, size_t batch,
+                     size_t length, size_t heads) {
+    Pass<T> p = pass_create<T>(dy.columns, qkv, exponent, mask, length, heads);
+    p.backward = true;
+    p.dy = (const T *)dy.data;
+    p.dqkv = (T *)dqkv.data;
+    run_size(device, p, workspace, batch, dexponent);
+}
+
+} // namespace cosine
+
+// ---- what a model calls -------------------------------------------------------------------------------
+
+// Floats of working memory of both passes, for batches up to (batch, length).
+static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels, size_t heads) {
+    cosine::Pass<float> p =
+        cosine::pass_create<float>(channels, {NULL, 3 * channels, false}, NULL, NULL, length, heads);
+    const size_t chunk = p.size > 128 ? cosine::Shapes<float, 256>::CHUNK : cosine::Shapes<float, 128>::CHUNK;
+    return cosine::pass_workspace(&p, NULL, batch, (length + chunk - 1) / chunk);
+}
+
+// y (B, T, C) from qkv (B, T, 3C), which holds its bias: both bf16, or both float32 and computed as such.
+// exponent (H): m. mask (B, T) 1: token, 0: padding, or NULL.
+static inline void cosine_attention_forward(const Device *device, GemmInput y, GemmInput qkv,
+                                            const float *exponent, const uint8_t *mask, float *workspace,
+                                            size_t batch, size_t length, size_t heads) {
+    (qkv.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, qkv, exponent, mask, workspace,
+                                                                batch, length, heads);
+}
+
+// dqkv (B, T, 3C) is set, dexponent (H) +=. dy (B, T, C). All of the type of qkv.
+static inline void cosine_attention_backward(const Device *device, GemmInput dqkv, float *dexponent,
+                                             GemmInput dy, GemmInput qkv, const float *exponent,
+                                             const uint8_t *mask, float *workspace, size_t batch,
+                                             size_t length, size_t heads) {
+    (qkv.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, dqkv, dexponent, dy, qkv, exponent,
+                                                                  mask, workspace, batch, length, heads);
+}
+
+#endif

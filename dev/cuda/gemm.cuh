@@ -1,0 +1,202 @@
+// Matrix products of linear layers through cuBLASLt: bf16 with float32 sums, TF32, or float32; with fused
+// bias and GELU where the library has them. What dev/cpu/gemm.h says of shapes holds here.
+//
+// cuBLASLt counts columns first: our (M, N) in rows is its (N, M). A matrix's `columns` say where its rows
+// start; a product may use fewer of them.
+#ifndef CUDA_GEMM_CUH
+#define CUDA_GEMM_CUH
+
+#include "gelu.cuh"
+#include <math.h>
+#include <time.h>
+
+// A weight (N, K), or (K, N) with WEIGHT_IN_OUT, and its bias. The copies rounded to bf16 are refreshed by
+// the update.
+struct DeviceWeight {
+    const float *values;
+    const bf16 *rounded; // NULL: no product reads bf16
+    const float *bias;   // (N), NULL: none
+    const bf16 *bias_rounded;
+    size_t n, k;
+    WeightLayout layout;
+};
+
+enum BlasEpilogue { BLAS_PLAIN, BLAS_BIAS, BLAS_GELU, BLAS_GELU_BACKWARD };
+
+// d (m, n) = a' (m, k) b' (k, n), or += it; column-major as in BLAS, ' as the flags say.
+struct BlasProduct {
+    bool transpose_a, transpose_b, a_bf16, d_bf16; // a and b are of one type
+    bool add;                                      // d +=
+    BlasEpilogue epilogue;
+    size_t m, n, k;
+    size_t lda, ldb, ldd;
+};
+
+// Where it reads and writes. aux (m, n): what the GELU is taken of, of d's type.
+struct BlasOperands {
+    const void *a, *b;
+    void *d;
+    const void *bias; // (m), of d's type
+    void *aux;
+};
+
+#ifdef CUDA_ON_CPU
+#include "cublas_on_cpu.h"
+#else
+#include "cublaslt.cuh"
+#endif
+
+// ---- linear layers ---------------------------------------------------------------------------------------
+
+static inline const void *weight_data(DeviceWeight w, bool in_bf16) {
+    if (in_bf16 && !w.rounded) fail("product: a bf16 input, but the weight has no bf16 copy");
+    return in_bf16 ? (const void *)w.rounded : w.values;
+}
+
+static inline BlasProduct forward_product(GemmInput y, GemmInput x, DeviceWeight w, size_t m,
+                                          BlasEpilogue epilogue) {
+    BlasProduct p = {};
+    p.transpose_a = w.layout == WEIGHT_OUT_IN;
+    p.a_bf16 = x.bf16;
+    p.d_bf16 = y.bf16;
+    p.epilogue = epilogue;
+    p.m = w.n;
+    p.n = m;
+    p.k = w.k;
+    p.lda = w.layout == WEIGHT_OUT_IN ? w.k : w.n;
+    p.ldb = x.columns;
+    p.ldd = y.columns;
+    return p;
+}
+
+static inline BlasProduct backward_product(GemmInput dx, GemmInput dy, DeviceWeight w, size_t m,
+                                           BlasEpilogue epilogue) {
+    BlasProduct p = {};
+    p.transpose_a = w.layout == WEIGHT_IN_OUT;
+    p.a_bf16 = dy.bf16;
+    p.d_bf16 = dx.bf16;
+    p.epilogue = epilogue;
+    p.m = w.k;
+    p.n = m;
+    p.k = w.n;
+    p.lda = w.layout == WEIGHT_OUT_IN ? w.k : w.n;
+    p.ldb = dy.columns;
+    p.ldd = dx.columns;
+    return p;
+}
+
+// y (M, N) = x (M, K) w^T + bias
+static inline void gemm_forward(Blas *blas, GemmInput y, GemmInput x, DeviceWeight w, size_t m) {
+    const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
+                            y.bf16 ? (const void *)w.bias_rounded : w.bias, NULL};
+    if (!blas_run(blas, forward_product(y, x, w, m, w.bias ? BLAS_BIAS : BLAS_PLAIN), o))
+        fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.k, w.k, w.n);
+}
+
+// before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), in one go where the library can. The weight has
+// a bias.
+static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, GemmInput x, DeviceWeight w,
+                                     size_t m) {
+    const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
+                            y.bf16 ? (const void *)w.bias_rounded : w.bias, before.data};
+    if (y.bf16 == before.bf16 && blas_run(blas, forward_product(y, x, w, m, BLAS_GELU), o)) return;
+    gemm_forward(blas, before, x, w, m);
+    gelu_forward(blas->device, y, before, GELU_TANH, m, w.n);
+}
+
+// dx (M, K) = dy (M, N) w
+static inline void gemm_backward_input(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m) {
+    const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, NULL};
+    if (!blas_run(blas, backward_product(dx, dy, w, m, BLAS_PLAIN), o))
+        fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
+}
+
+// dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), before (M, K) as gemm_forward_gelu() left it, of dx's type.
+static inline void gemm_backward_input_gelu(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
+                                            GemmInput before, size_t m) {
+    const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, before.data};
+    if (dx.bf16 == before.bf16 && blas_run(blas, backward_product(dx, dy, w, m, BLAS_GELU_BACKWARD), o))
+        return;
+    gemm_backward_input(blas, dx, dy, w, m);
+    gelu_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);
+}
+
+// dw += dy^T x in the weight's layout; dy (M, N), x (M, K)
+static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, GemmInput x, DeviceWeight w,
+                                        size_t m) {
+    if (dy.bf16 != x.bf16) fail("product: dy and x differ in type");
+    const bool out_in = w.layout == WEIGHT_OUT_IN;
+    const GemmInput left = out_in ? x : dy, right = out_in ? dy : x;
+    BlasProduct p = {};
+    p.transpose_b = true;
+    p.a_bf16 = x.bf16;
+    p.add = true;
+    p.m = out_in ? w.k : w.n;
+    p.n = out_in ? w.n : w.k;
+    p.k = m;
+    p.lda = left.columns;
+    p.ldb = right.columns;
+    p.ldd = p.m;
+    const BlasOperands o = {left.data, right.data, dw, NULL, NULL};
+    if (!blas_run(blas, p, o)) fail("cuBLASLt cannot multiply (%zu, %zu)^T by (%zu, %zu)", m, w.n, m, w.k);
+}
+
+// ---- rounding --------------------------------------------------------------------------------------------
+
+static __global__ void round_kernel(bf16 *to, const float *from, size_t count) {
+    const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    if (first + 8 <= count) {
+        float v[8];
+        load_numbers<8>(v, from + first);
+        store_numbers<8>(to + first, v);
+    } else {
+        for (size_t i = first; i < count; i++) to[i] = (bf16)from[i];
+    }
+}
+
+// to (count) = from, rounded to nearest
+static inline void round_to_bf16(const Device *d, bf16 *to, const float *from, size_t count) {
+    launch(d, round_kernel, dim3(blocks_of(count, 256 * 8)), dim3(256), 0, to, from, count);
+}
+
+// ---- the peak --------------------------------------------------------------------------------------------
+
+// FLOP/s of a large product, best of a few; in bf16, or in float32 as `blas` multiplies it. Takes 96 MiB for
+// a moment.
+static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
+#ifdef CUDA_ON_CPU
+    constexpr size_t SIZE = 16;
+#else
+    constexpr size_t SIZE = 4096;
+#endif
+    const Device *d = blas->device;
+    const size_t bytes = SIZE * SIZE * (in_bf16 ? sizeof(bf16) : sizeof(float));
+    Arena arena = {};
+    GemmInput x = {}, y = {};
+    DeviceWeight w = {};
+    for (int pass = 0; pass < 2; pass++) {
+        blas_workspace(blas, &arena);
+        x = arena_matrix(&arena, SIZE, SIZE, in_bf16, "the measurement of the peak");
+        y = arena_matrix(&arena, SIZE, SIZE, in_bf16, "the measurement of the peak");
+        void *weight = arena_carve(&arena, bytes, 1, "the measurement of the peak");
+        w = {(const float *)weight, (const bf16 *)weight, NULL, NULL, SIZE, SIZE, WEIGHT_OUT_IN};
+        if (pass == 0) arena_allocate(&arena, "another program may be using the GPU");
+    }
+    CUDA_CHECK(cudaMemsetAsync(x.data, 0, bytes, d->stream));
+    CUDA_CHECK(cudaMemsetAsync((void *)w.values, 0, bytes, d->stream));
+    double best = INFINITY;
+    constexpr int ROUNDS = 4, PRODUCTS = 8; // the first round chooses the plan and wakes the GPU
+    for (int i = 0; i < ROUNDS; i++) {
+        struct timespec start, end;
+        device_synchronize(d);
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        for (int j = 0; j < PRODUCTS; j++) gemm_forward(blas, y, x, w, SIZE);
+        device_synchronize(d);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        best = fmin(best, (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec));
+    }
+    arena_free(&arena);
+    return 2.0 * SIZE * SIZE * SIZE * PRODUCTS / best;
+}
+
+#endif

@@ -1,0 +1,429 @@
+// What all models on the GPU share, whichever they are: the CPU's model beside it (for options, parameters,
+// decoding and what it says of itself), memory, batches on their way to the device, captured graphs, and the
+// entries of ModelType that do not depend on the model. A model holds a GpuModel as its first member.
+//
+// One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the embedding's
+// gradient) and the norm of the gradients follow it on the stream; the host waits once, for loss and norm.
+#ifndef CUDA_GPU_MODEL_CUH
+#define CUDA_GPU_MODEL_CUH
+
+#include "adamw.cuh"
+#include "dropout.cuh"
+#include "gemm.cuh"
+extern "C" {
+#include "model.h"
+#include "options.h"
+}
+
+enum GpuPrecision { GPU_FP32, GPU_TF32, GPU_BF16 };
+
+// A batch on the device.
+struct DeviceBatch {
+    size_t batch, length;            // B, T
+    const int32_t *inputs, *targets; // (B, T)
+    const uint8_t *mask;             // (B, T) or NULL
+};
+
+// What a graph computes.
+enum GpuWork { GPU_FORWARD, GPU_TRAIN };
+
+struct GpuGraph {
+    GpuWork work;
+    size_t batch, length;
+    bool masked;
+    cudaGraphExec_t graph;
+};
+
+static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
+
+struct GpuModel {
+    const ModelType *host_type;
+    void *host;           // CPU model without working memory
+    bool host_current;    // its parameters are those of `state`
+    size_t batch, length; // largest B and T
+    int64_t vocabulary;   // V
+    bool training, recompute;
+    GpuPrecision precision;
+    uint64_t seed;
+    double dropout;
+    // Launches and copies that a batch needs, between device pointers; captured, so nothing may be waited
+    // for.
+    void (*run)(GpuModel *model, GpuWork work, const DeviceBatch *batch);
+    void (*carve)(GpuModel *model, Arena *arena); // the model's own arrays
+
+    Device device;
+    Blas blas;
+    double peak_flops; // measured, training only
+    Arena arena;
+    size_t available, fits; // bytes that were free, and the largest batch for which they would do
+    ParameterState state;
+    PartialSums sums;
+    char *on_host, *on_device; // a batch as it is copied: StepParameters, inputs, targets, mask
+    double *results;           // loss, norm of the gradients; on the device
+    double *host_results;      // (2) pinned
+    double norm;               // of the gradients as they are, negative: not known
+    GpuGraph graphs[GPU_GRAPHS];
+    int graph_count;
+};
+
+// ---- options ---------------------------------------------------------------------------------------------
+
+// The CPU model's rows and the GPU's own, to be freed.
+static inline Option *gpu_options(const ModelType *host, int *count) {
+    static const Option recompute = {
+        0,    "recompute", OPTION_FLAG, OPTION_RUN,
+        NULL, NULL,        0,           0,
+        NULL, NULL,        "Model",     "keep less for the backward pass, compute it again"};
+    Option *rows = (Option *)allocate((size_t)host->option_count + 1, sizeof(Option), "options");
+    memcpy(rows, host->options, (size_t)host->option_count * sizeof(Option));
+    rows[host->option_count] = recompute;
+    *count = host->option_count + 1;
+    return rows;
+}
+
+static inline GpuPrecision gpu_precision(const Options *options) {
+    const char *name = options_text(options, "precision");
+    return strcmp(name, "fp32") == 0 ? GPU_FP32 : strcmp(name, "tf32") == 0 ? GPU_TF32 : GPU_BF16;
+}
+
+// ---- memory ----------------------------------------------------------------------------------------------
+
+static inline size_t gpu_rows(const GpuModel *g) {
+    return g->batch * g->length;
+}
+
+static inline size_t gpu_batch_bytes(size_t rows) {
+    return sizeof(StepParameters) + rows * (2 * sizeof(int32_t) + 1);
+}
+
+static inline void gpu_carve(GpuModel *g, Arena *a) {
+    parameter_state_carve(&g->state, a, g->host_type->parameters(g->host), g->training,
+                          g->precision == GPU_BF16);
+    g->results = arena_array<double>(a, 2, "batches");
+    g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
+    if (gpu_rows(g) == 0) return;
+    blas_workspace(&g->blas, a);
+    g->carve(g, a);
+}
+
+static inline size_t gpu_bytes(GpuModel *g, size_t batch) {
+    const size_t before = g->batch;
+    Arena counting = {};
+    g->batch = batch;
+    gpu_carve(g, &counting);
+    g->batch = before;
+    return counting.used;
+}
+
+// The largest batch for which `available` bytes would do; 0: none.
+static inline size_t gpu_largest_batch(GpuModel *g, size_t available) {
+    size_t fits = 0, step = 1;
+    while (fits + step <= (size_t)INT32_MAX / g->length / 64 && gpu_bytes(g, fits + step) <= available) {
+        fits += step;
+        step *= 2;
+    }
+    for (; step > 0; step /= 2)
+        if (fits + step <= (size_t)INT32_MAX / g->length / 64 && gpu_bytes(g, fits + step) <= available)
+            fits += step;
+    return fits;
+}
+
+static inline void gpu_report(const GpuModel *g) {
+    const Arena *a = &g->arena;
+    printf("GPU memory: %.1f MiB (", (double)a->used / 1048576);
+    for (int i = 0; i < a->purpose_count; i++)
+        printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name, (double)a->purposes[i].bytes / 1048576);
+    printf(") of %.1f MiB that are free; --batch %zu would fit\n", (double)g->available / 1048576, g->fits);
+}
+
+// Counts, allocates and carves.
+static inline void gpu_memory_create(GpuModel *g) {
+    size_t total = 0;
+    char advice[160] = "use a smaller model";
+    CUDA_CHECK(cudaMemGetInfo(&g->available, &total));
+    gpu_carve(g, &g->arena);
+    if (gpu_rows(g) > 0) {
+        const char *other = g->recompute || !g->training ? "" : ", or add --recompute";
+        const size_t reserve = total / 64; // graphs, and what the driver takes
+        g->fits = gpu_largest_batch(g, g->available > reserve ? g->available - reserve : 0);
+        if (g->fits)
+            snprintf(advice, sizeof(advice), "lower --batch to %zu%s", g->fits, other);
+        else
+            snprintf(advice, sizeof(advice), "lower --batch or --seq-len%s", other);
+    }
+    arena_allocate(&g->arena, advice);
+    gpu_carve(g, &g->arena);
+    CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
+    CUDA_CHECK(cudaMallocHost((void **)&g->host_results, 2 * sizeof(double)));
+    parameter_state_start(&g->device, &g->state, g->host_type->parameters(g->host));
+}
+
+// ---- create and destroy ----------------------------------------------------------------------------------
+
+static inline void gpu_device_create(GpuModel *g) {
+    g->device = device_create();
+    blas_create(&g->blas, &g->device, g->precision != GPU_FP32);
+    if (g->training) g->peak_flops = blas_measure_peak(&g->blas, g->precision == GPU_BF16);
+}
+
+// First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
+static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, const ModelSetup *setup) {
+    ModelSetup host = *setup;
+    host.batch = host.length = 0;
+    host.training = false;
+    g->host_type = host_type;
+    g->host = host_type->create(&host);
+    g->batch = (size_t)setup->batch;
+    g->length = (size_t)setup->length;
+    g->vocabulary = setup->vocabulary;
+    g->training = setup->training;
+    g->recompute = options_flag(setup->options, "recompute");
+    g->precision = gpu_precision(setup->options);
+    g->seed = (uint64_t)options_integer(setup->options, "seed");
+    g->dropout = options_number(setup->options, "dropout");
+    g->norm = -1;
+    if (g->length > 0 && g->batch > (size_t)INT32_MAX / g->length)
+        fail("--batch %zu, --seq-len %zu: more than %d tokens", g->batch, g->length, INT32_MAX);
+    gpu_device_create(g);
+}
+
+// What gpu_model_create() and gpu_memory_create() made.
+static inline void gpu_model_destroy(GpuModel *g) {
+    device_synchronize(&g->device);
+    for (int i = 0; i < g->graph_count; i++) CUDA_CHECK(cudaGraphExecDestroy(g->graphs[i].graph));
+    partial_sums_free(&g->sums);
+    arena_free(&g->arena);
+    CUDA_CHECK(cudaFreeHost(g->on_host));
+    CUDA_CHECK(cudaFreeHost(g->host_results));
+    blas_destroy(&g->blas);
+    device_destroy(&g->device);
+    g->host_type->destroy(g->host);
+}
+
+// ---- batches and graphs ----------------------------------------------------------------------------------
+
+// What the kernels of a step read.
+static inline const StepParameters *gpu_step(const GpuModel *g) {
+    return (const StepParameters *)g->on_device;
+}
+
+// Dropout at a place of the model; none when evaluating.
+static inline DropoutSite gpu_dropout(const GpuModel *g, GpuWork work, uint32_t site) {
+    return work == GPU_TRAIN && g->dropout > 0 ? dropout_site(gpu_step(g), g->dropout, site) : dropout_none();
+}
+
+// Tokens that are none would make kernels read anywhere. Written so that compilers vectorise it.
+static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t least, int64_t vocabulary) {
+    int32_t smallest = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        smallest = tokens[i] < smallest ? tokens[i] : smallest;
+        largest = tokens[i] > largest ? tokens[i] : largest;
+    }
+    if (smallest < least || largest >= vocabulary)
+        fail("token %d: the vocabulary has %lld", smallest < least ? smallest : largest,
+             (long long)vocabulary);
+}
+
+// The batch as the device will find it. Its last copy has to be done.
+static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scale) {
+    const size_t rows = (size_t)batch->batch * (size_t)batch->length;
+    if (rows > gpu_rows(g)) fail("a batch of %zu tokens, planned for %zu", rows, gpu_rows(g));
+    gpu_check_tokens(batch->inputs, rows, 0, g->vocabulary);
+    if (batch->targets) gpu_check_tokens(batch->targets, rows, -1, g->vocabulary);
+    const Dropout dropout = dropout_create(g->dropout, g->seed, batch->step, 0);
+    StepParameters *step = (StepParameters *)g->on_host;
+    step->dropout_key[0] = dropout.key[0];
+    step->dropout_key[1] = dropout.key[1];
+    step->first_row = (uint64_t)batch->first_row;
+    step->scale = (float)scale;
+    char *const inputs = g->on_host + sizeof(StepParameters),
+                *const targets = inputs + rows * sizeof(int32_t),
+                *const mask = targets + rows * sizeof(int32_t);
+    memcpy(inputs, batch->inputs, rows * sizeof(int32_t));
+    if (batch->targets)
+        memcpy(targets, batch->targets, rows * sizeof(int32_t));
+    else
+        memset(targets, 0xff, rows * sizeof(int32_t)); // -1: not counted
+    if (batch->mask) memcpy(mask, batch->mask, rows);
+    return {(size_t)batch->batch, (size_t)batch->length,
+            (const int32_t *)(g->on_device + (inputs - g->on_host)),
+            (const int32_t *)(g->on_device + (targets - g->on_host)),
+            batch->mask ? (const uint8_t *)(g->on_device + (mask - g->on_host)) : NULL};
+}
+
+// Copies a staged batch and works on it, on the stream.
+static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
+    CUDA_CHECK(cudaMemcpyAsync(g->on_device, g->on_host, gpu_batch_bytes(batch->batch * batch->length),
+                               cudaMemcpyHostToDevice, g->device.stream));
+    partial_sums_start(&g->sums);
+    g->run(g, work, batch);
+    partial_sums_finish(&g->device, &g->sums);
+}
+
+static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    CUDA_CHECK(cudaStreamBeginCapture(g->device.stream, cudaStreamCaptureModeThreadLocal));
+    gpu_issue(g, work, batch);
+    CUDA_CHECK(cudaStreamEndCapture(g->device.stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    return executable;
+}
+
+// Starts the work on a batch, as a graph that is captured the first time its shape comes.
+static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
+    const bool masked = batch->mask != NULL;
+    for (int i = 0; i < g->graph_count; i++) {
+        const GpuGraph *known = &g->graphs[i];
+        if (known->work != work || known->batch != batch->batch || known->length != batch->length ||
+            known->masked != masked)
+            continue;
+        CUDA_CHECK(cudaGraphLaunch(known->graph, g->device.stream));
+        return;
+    }
+    if (g->graph_count == GPU_GRAPHS) CUDA_CHECK(cudaGraphExecDestroy(g->graphs[--g->graph_count].graph));
+    GpuGraph *made = &g->graphs[g->graph_count++];
+    *made = {work, batch->batch, batch->length, masked, gpu_capture(g, work, batch)};
+    CUDA_CHECK(cudaGraphLaunch(made->graph, g->device.stream));
+}
+
+// Waits for all that was started; results (2) = loss and norm of the gradients as they are on the device.
+static inline void gpu_wait(GpuModel *g) {
+    CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, 2 * sizeof(double), cudaMemcpyDeviceToHost,
+                               g->device.stream));
+    device_synchronize(&g->device);
+}
+
+static inline double gpu_forward(void *model, const Batch *batch) {
+    GpuModel *g = (GpuModel *)model;
+    const DeviceBatch staged = gpu_stage(g, batch, 0);
+    gpu_launch(g, GPU_FORWARD, &staged);
+    gpu_wait(g);
+    return g->host_results[0];
+}
+
+// Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask for, on
+// the same wait as the loss.
+static inline double gpu_finish_training(GpuModel *g) {
+    gradient_norm(&g->device, &g->state, &g->results[1]);
+    gpu_wait(g);
+    g->norm = g->host_results[1];
+    return g->host_results[0];
+}
+
+// ---- entries of ModelType --------------------------------------------------------------------------------
+
+// Asked once, before the first step, so memory is reported here.
+static inline void gpu_device(const void *model, DeviceInfo *info) {
+    static const char *const names[] = {"fp32", "tf32", "bf16"};
+    const GpuModel *g = (const GpuModel *)model;
+    gpu_report(g);
+    snprintf(info->processor, sizeof(info->processor), "%.100s, %d SMs", g->device.name, g->device.sms);
+    snprintf(info->library, sizeof(info->library), "%s", blas_library(&g->blas));
+    info->precision = names[g->precision];
+    info->threads = 1;
+    info->peak_flops = g->peak_flops;
+}
+
+static inline void gpu_describe(const void *model, Metadata **rows, int *count) {
+    const GpuModel *g = (const GpuModel *)model;
+    g->host_type->describe(g->host, rows, count);
+}
+
+static inline double gpu_flops_per_token(const void *model, int64_t length) {
+    const GpuModel *g = (const GpuModel *)model;
+    return g->host_type->flops_per_token(g->host, length);
+}
+
+static inline const ParameterTable *gpu_parameters(const void *model) {
+    const GpuModel *g = (const GpuModel *)model;
+    return g->host_type->parameters(g->host);
+}
+
+static inline void gpu_read(const void *model, ModelArray which, float *out) {
+    const GpuModel *g = (const GpuModel *)model;
+    parameter_state_read(&g->device, &g->state, which, out);
+}
+
+static inline void gpu_write(void *model, ModelArray which, const float *in) {
+    GpuModel *g = (GpuModel *)model;
+    parameter_state_write(&g->device, &g->state, which, in);
+    if (which == MODEL_VALUES) g->host_current = false;
+    if (which == MODEL_GRADIENTS) g->norm = -1;
+}
+
+static inline double gpu_gradient_norm(const void *model) {
+    const GpuModel *g = (const GpuModel *)model;
+    if (g->norm >= 0 || g->norm != g->norm) return g->norm;
+    double norm = 0;
+    gradient_norm(&g->device, &g->state, &g->results[1]);
+    CUDA_CHECK(
+        cudaMemcpyAsync(&norm, &g->results[1], sizeof(norm), cudaMemcpyDeviceToHost, g->device.stream));
+    device_synchronize(&g->device);
+    return norm;
+}
+
+static inline void gpu_update(void *model, const UpdateSettings *settings) {
+    GpuModel *g = (GpuModel *)model;
+    adamw_update(&g->device, &g->state, settings);
+    g->host_current = false;
+    g->norm = 0;
+}
+
+static inline void gpu_clear_gradients(void *model) {
+    GpuModel *g = (GpuModel *)model;
+    gradients_clear(&g->device, &g->state);
+    g->norm = 0;
+}
+
+// Decoding is the CPU's: one token at a time keeps a GPU busy with nothing but launches.
+static inline void *gpu_decoder_create(void *model, int streams) {
+    GpuModel *g = (GpuModel *)model;
+    if (!g->host_current) {
+        float *values = (float *)allocate(g->state.total, sizeof(float), "parameters");
+        gpu_read(g, MODEL_VALUES, values);
+        g->host_type->write(g->host, MODEL_VALUES, values);
+        g->host_current = true;
+        free(values);
+    }
+    return g->host_type->decoder_create(g->host, streams);
+}
+
+static inline bool gpu_write_config(const void *model, JsonWriter *w) {
+    const GpuModel *g = (const GpuModel *)model;
+    return g->host_type->exchange->write_config(g->host, w);
+}
+
+// The CPU's entries, with those that are the same for all models on the GPU.
+static inline ModelType gpu_model_type(const ModelType *host, const char *program) {
+    ModelType type = *host;
+    type.program = program;
+    type.options = gpu_options(host, &type.option_count);
+    type.device = gpu_device;
+    type.describe = gpu_describe;
+    type.flops_per_token = gpu_flops_per_token;
+    type.parameters = gpu_parameters;
+    type.read = gpu_read;
+    type.write = gpu_write;
+    type.forward = gpu_forward;
+    type.statistics = NULL;
+    type.gradient_norm = gpu_gradient_norm;
+    type.update = gpu_update;
+    type.clear_gradients = gpu_clear_gradients;
+    type.decoder_create = gpu_decoder_create;
+    if (host->exchange) {
+        Exchange *exchange = (Exchange *)allocate(1, sizeof(Exchange), "exchange");
+        *exchange = *host->exchange;
+        exchange->write_config = gpu_write_config;
+        type.exchange = exchange;
+    }
+    return type;
+}
+
+static inline void gpu_model_type_free(ModelType *type) {
+    free((void *)type->options);
+    free((void *)type->exchange);
+}
+
+#endif

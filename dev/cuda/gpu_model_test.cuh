@@ -1,0 +1,293 @@
+// What must hold of every model on the GPU, given as its ModelType and that of the same model on the CPU.
+#ifndef CUDA_GPU_MODEL_TEST_CUH
+#define CUDA_GPU_MODEL_TEST_CUH
+
+#include "cuda_test.cuh"
+extern "C" {
+#include "model_test.h"
+#include "safetensors.h"
+#include "train.h"
+}
+#include <stdlib.h>
+#include <unistd.h>
+
+struct GpuPair {
+    const ModelType *gpu, *cpu;
+};
+
+// A model in that precision; `options` as in model_test.h.
+static inline ModelTest gpu_test_create(const ModelType *type, const char *options, const char *precision, int64_t batch,
+                                        int64_t length, int64_t vocabulary) {
+    char *all = format_string("%s precision=%s", options, precision);
+    const ModelTest t = model_test_create(type, all, batch, length, vocabulary);
+    free(all);
+    return t;
+}
+
+static inline float *gpu_test_read(const ModelTest *t, ModelArray which) {
+    float *x = zero_numbers(t->table->total);
+    t->type->read(t->model, which, x);
+    return x;
+}
+
+// The distance of x from what is expected, over all parameters of the model.
+static inline double gpu_test_distance(const float *x, const float *expected, size_t count) {
+    double error = 0, sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        error += ((double)x[i] - (double)expected[i]) * ((double)x[i] - (double)expected[i]);
+        sum += (double)expected[i] * (double)expected[i];
+    }
+    return sqrt(error / sum);
+}
+
+// ---- one step --------------------------------------------------------------------------------------------
+
+// Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a thousandth of that of
+// all.
+static inline void gpu_compare_gradients(const ParameterTable *table, const float *gpu, const float *cpu, double tolerance) {
+    double all = 0;
+    for (size_t i = 0; i < table->total; i++) all += (double)cpu[i] * (double)cpu[i];
+    for (int p = 0; p < table->count; p++) {
+        const Parameter *parameter = &table->items[p];
+        double error = 0, norm = 0;
+        for (size_t i = parameter->offset; i < parameter->offset + parameter->size; i++) {
+            error += ((double)gpu[i] - (double)cpu[i]) * ((double)gpu[i] - (double)cpu[i]);
+            norm += (double)cpu[i] * (double)cpu[i];
+        }
+        const double relative = sqrt(error) / (sqrt(norm) + 1e-3 * sqrt(all));
+        if (!(relative <= tolerance)) test_fail(__FILE__, __LINE__, "gradient of %s: error %.3g", parameter->name, relative);
+    }
+}
+
+// Loss, norm and gradients of a batch beside the CPU's in float32, and the loss without dropout. Twice, as the
+// second time the graph is there already: gradients are added up.
+static inline void gpu_check_step(GpuPair pair, const char *options, const char *precision, int64_t length, double padding,
+                                  double tolerance) {
+    ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, length, 61),
+              cpu = gpu_test_create(pair.cpu, options, "fp32", 2, length, 61);
+    for (uint32_t number = 0; number < 2; number++) {
+        Batch batch = model_test_batch(&gpu, padding, number);
+        batch.step = 9 + number;
+        batch.first_row = 3;
+        const double loss = cpu.type->train(cpu.model, &batch, 0.1), plain = cpu.type->forward(cpu.model, &batch);
+        CHECK_CLOSE(gpu.type->train(gpu.model, &batch, 0.1), loss, tolerance * fabs(loss));
+        CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), plain, tolerance * fabs(plain));
+        model_test_batch_free(&batch);
+    }
+    float *gradients = gpu_test_read(&gpu, MODEL_GRADIENTS), *expected = gpu_test_read(&cpu, MODEL_GRADIENTS);
+    gpu_compare_gradients(gpu.table, gradients, expected, tolerance);
+    const double norm = cpu.type->gradient_norm(cpu.model);
+    CHECK_CLOSE(gpu.type->gradient_norm(gpu.model), norm, tolerance * norm);
+    free(gradients);
+    free(expected);
+    model_test_free(&gpu);
+    model_test_free(&cpu);
+}
+
+// Batches that are shorter and fewer than planned, with a mask and without, one after the other.
+static inline void gpu_check_shapes(GpuPair pair, const char *options) {
+    ModelTest gpu = gpu_test_create(pair.gpu, options, "fp32", 3, 40, 61),
+              cpu = gpu_test_create(pair.cpu, options, "fp32", 3, 40, 61);
+    for (int64_t round = 0; round < 2; round++) {
+        for (int64_t rows = 1; rows <= 3; rows++) {
+            for (int64_t length = 1; length <= 40; length += 13) {
+                Batch batch = model_test_batch(&gpu, rows == 2 ? 0.3 : 0, (uint32_t)length);
+                batch.batch = rows;
+                batch.length = length;
+                const double expected = cpu.type->forward(cpu.model, &batch);
+                CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), expected, 1e-5 * fabs(expected) + 1e-6);
+                model_test_batch_free(&batch);
+            }
+        }
+    }
+    model_test_free(&gpu);
+    model_test_free(&cpu);
+}
+
+// ---- training ----------------------------------------------------------------------------------------------
+
+static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0};
+
+// Steps first .. last-1 of a run; the last loss.
+static inline double gpu_train(ModelTest *t, int64_t first, int64_t last) {
+    double loss = 0;
+    for (int64_t step = first; step < last; step++) {
+        Batch batch = model_test_batch(t, 0, (uint32_t)step);
+        batch.step = (uint64_t)step;
+        const double scale = 1 / (double)(batch.batch * batch.length);
+        loss = t->type->train(t->model, &batch, scale) * scale;
+        UpdateSettings settings = GPU_TEST_UPDATE;
+        settings.step = step + 1;
+        t->type->update(t->model, &settings);
+        model_test_batch_free(&batch);
+    }
+    return loss;
+}
+
+// Gives `to` what `from` has learned.
+static inline void gpu_hand_over(const ModelTest *from, ModelTest *to) {
+    for (ModelArray which : {MODEL_VALUES, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
+        float *x = gpu_test_read(from, which);
+        to->type->write(to->model, which, x);
+        free(x);
+    }
+}
+
+// 20 steps with dropout beside the CPU's, and then five of each machine from where the other one is.
+static inline void gpu_check_training(GpuPair pair, const char *options, const char *precision, double tolerance) {
+    ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, 24, 61),
+              cpu = gpu_test_create(pair.cpu, options, "fp32", 2, 24, 61);
+    for (int64_t step = 0; step < 20; step++) {
+        const double expected = gpu_train(&cpu, step, step + 1);
+        CHECK_CLOSE(gpu_train(&gpu, step, step + 1), expected, tolerance * expected);
+    }
+    ModelTest gpu_later = gpu_test_create(pair.gpu, options, precision, 2, 24, 61),
+              cpu_later = gpu_test_create(pair.cpu, options, "fp32", 2, 24, 61);
+    gpu_hand_over(&cpu, &gpu_later);
+    gpu_hand_over(&gpu, &cpu_later);
+    const double expected = gpu_train(&cpu, 20, 25);
+    CHECK_CLOSE(gpu_train(&gpu_later, 20, 25), expected, tolerance * expected);
+    CHECK_CLOSE(gpu_train(&cpu_later, 20, 25), gpu_train(&gpu, 20, 25), tolerance * expected);
+    model_test_free(&gpu);
+    model_test_free(&cpu);
+    model_test_free(&gpu_later);
+    model_test_free(&cpu_later);
+}
+
+// Two runs, one of them handed to another model half way, have the same bits; and so has one that keeps less
+// for the backward pass.
+static inline void gpu_check_bits(const ModelType *type, const char *options, const char *precision) {
+    ModelTest whole = gpu_test_create(type, options, precision, 2, 40, 61), half = gpu_test_create(type, options, precision, 2, 40, 61),
+              rest = gpu_test_create(type, options, precision, 2, 40, 61);
+    char *less = format_string("%s recompute=true", options);
+    ModelTest lean = gpu_test_create(type, less, precision, 2, 40, 61);
+    const double loss = gpu_train(&whole, 0, 6);
+    gpu_train(&half, 0, 3);
+    gpu_hand_over(&half, &rest);
+    CHECK(gpu_train(&rest, 3, 6) == loss);
+    CHECK(gpu_train(&lean, 0, 6) == loss);
+    float *expected = gpu_test_read(&whole, MODEL_VALUES), *resumed = gpu_test_read(&rest, MODEL_VALUES),
+          *recomputed = gpu_test_read(&lean, MODEL_VALUES);
+    CHECK(model_test_same(resumed, expected, whole.table->total));
+    CHECK(model_test_same(recomputed, expected, whole.table->total));
+    free(expected);
+    free(resumed);
+    free(recomputed);
+    free(less);
+    model_test_free(&whole);
+    model_test_free(&half);
+    model_test_free(&rest);
+    model_test_free(&lean);
+}
+
+// ---- the program -------------------------------------------------------------------------------------------
+
+struct GpuProgram {
+    const ModelType *type;
+    const char *arguments;
+};
+
+// A shard of random tokens and what tells the loader the vocabulary, in the case's directory.
+static inline void gpu_write_dataset() {
+    enum { HEADER = 256, TOKENS = 1000, VOCABULARY = 61 };
+    int32_t header[HEADER] = {20240520, 1, TOKENS};
+    char file[sizeof(header) + TOKENS * sizeof(uint16_t)];
+    Random r = random_stream(6, RANDOM_TEST, 0, 0);
+    memcpy(file, header, sizeof(header));
+    for (size_t i = 0; i < TOKENS; i++) {
+        const uint16_t token = (uint16_t)random_below(&r, VOCABULARY);
+        memcpy(file + sizeof(header) + i * sizeof(token), &token, sizeof(token));
+    }
+    const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": -1}";
+    test_file("train_000000.bin", file, sizeof(file));
+    test_file("meta.json", meta, strlen(meta));
+}
+
+// In the case's directory.
+static inline void gpu_run_program(void *program) {
+    const GpuProgram *p = (const GpuProgram *)program;
+    char name[] = "program", *argv[32] = {name}, *rest = NULL;
+    int argc = 1;
+    for (char *word = strtok_r(copy_string(p->arguments), " ", &rest); word && argc < 32; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
+    exit(train_main(argc, argv, p->type));
+}
+
+static inline void gpu_check_program(const ModelType *type, const char *arguments) {
+    GpuProgram program = {type, arguments};
+    char text[4096];
+    const int code = test_child(gpu_run_program, &program, text, sizeof(text));
+    if (code != 0) test_fail(__FILE__, __LINE__, "%s %s: exit code %d: %s", type->program, arguments, code, text);
+}
+
+// Tensors of two files in the case's directory: the same bits, or within a tolerance.
+static inline void gpu_compare_files(const char *name, const char *other, double tolerance) {
+    char *paths[2] = {format_string("%s/%s", test_directory(), name), format_string("%s/%s", test_directory(), other)};
+    Safetensors *a = safetensors_open(paths[0]), *b = safetensors_open(paths[1]);
+    CHECK(a->tensor_count == b->tensor_count);
+    for (int i = 0; i < a->tensor_count; i++) {
+        const Tensor *x = &a->tensors[i], *y = safetensors_find(b, x->name);
+        if (!y || x->count != y->count) {
+            test_fail(__FILE__, __LINE__, "%s is not in both", x->name);
+            continue;
+        }
+        float *found = zero_numbers(x->count), *expected = zero_numbers(x->count);
+        tensor_read_real(a, x, found);
+        tensor_read_real(b, y, expected);
+        if (tolerance == 0)
+            CHECK(model_test_same(found, expected, x->count));
+        else
+            compare(x->name, found, expected, x->count, tolerance);
+        free(found);
+        free(expected);
+    }
+    safetensors_close(a);
+    safetensors_close(b);
+    free(paths[0]);
+    free(paths[1]);
+}
+
+// A run of the program that is stopped and goes on is the run that was not stopped; a checkpoint of one
+// machine goes on on the other. `options`: as on a command line, of a small model.
+static inline void gpu_check_programs(GpuPair pair, const char *options) {
+    gpu_write_dataset();
+    static const char *const runs[][3] = {
+        // directory, steps before and after; who goes on
+        {"whole", "", "-x 6"},
+        {"parts", "-x 3", "-x 6 -y"},
+        {"to-cpu", "-x 3", ""},
+        {"from-cpu", "", "-x 6 -y"},
+    };
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        char *common = format_string("-i . -o %s -k constant -b 2 -t 16 -p fp32 %s", runs[i][0], options);
+        char *first = format_string("%s %s", common, *runs[i][1] ? runs[i][1] : "-x 3"),
+             *second = format_string("%s %s", common, *runs[i][2] ? runs[i][2] : "-x 6 -y");
+        if (i > 0) gpu_check_program(*runs[i][1] ? pair.gpu : pair.cpu, first);
+        gpu_check_program(*runs[i][2] ? pair.gpu : pair.cpu, second);
+        free(common);
+        free(first);
+        free(second);
+    }
+#define LAST "step_00000006"
+    gpu_compare_files("parts/" LAST ".safetensors", "whole/" LAST ".safetensors", 0);
+    gpu_compare_files("parts/" LAST ".state.safetensors", "whole/" LAST ".state.safetensors", 0);
+    gpu_compare_files("to-cpu/" LAST ".safetensors", "whole/" LAST ".safetensors", 1e-3);
+    gpu_compare_files("from-cpu/" LAST ".safetensors", "whole/" LAST ".safetensors", 1e-3);
+#undef LAST
+}
+
+// ---- memory ------------------------------------------------------------------------------------------------
+
+static inline void gpu_create_huge(void *type) {
+    ModelTest t = gpu_test_create((const ModelType *)type, "layers=2 channels=256 heads=4", "fp32", 1 << 15, 1 << 15, 61);
+    model_test_free(&t);
+}
+
+// More than any GPU has: the message says how much is there and what to do.
+static inline void gpu_check_memory(const ModelType *type) {
+    CHECK_FAILS(gpu_create_huge, (void *)type, 1, "out of GPU memory");
+    CHECK_FAILS(gpu_create_huge, (void *)type, 1, "--batch");
+}
+
+#endif

@@ -1,0 +1,398 @@
+// Layer normalisation over channels (Ba et al. 2016), y = gain * (x - mean) * rstd + bias, eps 1e-5, fused
+// with what stands before and behind it: the forward kernel computes x itself (a residual sum with dropout,
+// an embedding) and rounds y to what the next product reads; the backward kernel also gives y again, so that
+// it need not be kept, and the gradient of the sublayer below through its dropout. So the residual stream is
+// read and written once.
+//
+// A warp has a row. Rows of up to 1024 channels, in fours, stay in registers; others are read again.
+#ifndef CUDA_LAYERNORM_CUH
+#define CUDA_LAYERNORM_CUH
+
+#include "dropout.cuh"
+#include "partial_sums.cuh"
+
+static constexpr float LAYERNORM_EPSILON = 1e-5f;
+static constexpr int LAYERNORM_WARPS = 8; // a block
+
+// How a kernel goes through a row: VEC channels a lane and access, ITEMS of them in registers (0: any number,
+// none in registers).
+#define WITH_ROW_SHAPE(channels, VEC, ITEMS, ...)                                                            \
+    do {                                                                                                     \
+        const size_t row_items = (channels) % 4 ? 0 : ((channels) + 127) / 128;                              \
+        if (row_items == 1) {                                                                                \
+            constexpr int VEC = 4, ITEMS = 1;                                                                \
+            __VA_ARGS__;                                                                                     \
+        } else if (row_items == 2) {                                                                         \
+            constexpr int VEC = 4, ITEMS = 2;                                                                \
+            __VA_ARGS__;                                                                                     \
+        } else if (row_items > 2 && row_items <= 4) {                                                        \
+            constexpr int VEC = 4, ITEMS = 4;                                                                \
+            __VA_ARGS__;                                                                                     \
+        } else if (row_items > 4 && row_items <= 8) {                                                        \
+            constexpr int VEC = 4, ITEMS = 8;                                                                \
+            __VA_ARGS__;                                                                                     \
+        } else {                                                                                             \
+            constexpr int VEC = 1, ITEMS = 0;                                                                \
+            __VA_ARGS__;                                                                                     \
+        }                                                                                                    \
+    } while (0)
+
+template <int VEC, typename T> static __device__ __forceinline__ void load_row(float v[VEC], const T *p) {
+    if constexpr (VEC == 4)
+        load_numbers<4>(v, p);
+    else
+        v[0] = (float)p[0];
+}
+
+template <int VEC, typename T> static __device__ __forceinline__ void store_row(T *p, const float v[VEC]) {
+    if constexpr (VEC == 4)
+        store_numbers<4>(p, v);
+    else
+        p[0] = (T)v[0];
+}
+
+// Calls f(item, channel) for this lane's channels.
+template <int VEC, int ITEMS, typename F>
+static __device__ __forceinline__ void for_row(unsigned channels, F f) {
+    if constexpr (ITEMS > 0) {
+#pragma unroll
+        for (unsigned i = 0; i < ITEMS; i++) {
+            const unsigned c = (i * WARP + lane_index()) * VEC;
+            if (c < channels) f(i, c);
+        }
+    } else {
+        for (unsigned c = lane_index() * VEC; c < channels; c += WARP * VEC) f(0u, c);
+    }
+}
+
+// Dropout along a row. Where rows are whole blocks of the generator a warp shares its calls.
+template <int VEC, int ITEMS> struct RowDropout {
+    uint32_t kept[ITEMS > 0 ? (ITEMS + 1) / 2 : 1]; // eight bits for two items
+    uint64_t first;                                 // element of channel 0
+    bool shared;
+};
+
+// For row `row` of the batch, by a whole warp; `length`: T.
+template <int VEC, int ITEMS>
+static __device__ __forceinline__ RowDropout<VEC, ITEMS> row_dropout(const DropoutSite &s, size_t row,
+                                                                     unsigned length, unsigned channels) {
+    RowDropout<VEC, ITEMS> d;
+    d.shared = false;
+    if (!drops_out(s)) return d;
+    d.first = (s.step->first_row * length + row) * channels;
+    if constexpr (ITEMS > 0) {
+        d.shared = channels % DROPOUT_BLOCK == 0;
+        if (d.shared) {
+#pragma unroll
+            for (int i = 0; i < (ITEMS + 1) / 2; i++)
+                d.kept[i] = dropout_warp(s, d.first / DROPOUT_BLOCK + 2 * i);
+        }
+    }
+    return d;
+}
+
+template <int VEC, int ITEMS>
+static __device__ __forceinline__ void drop_row(float v[VEC], const RowDropout<VEC, ITEMS> &d,
+                                                const DropoutSite &s, unsigned item, unsigned channel) {
+    if (!drops_out(s)) return;
+    if constexpr (VEC == 4) {
+        if (d.shared) {
+            drop_out_by(v, d.kept[item / 2] >> 4 * (item % 2), s.scale);
+            return;
+        }
+    }
+    drop_out<VEC>(v, s, d.first + channel);
+}
+
+// ---- forward ---------------------------------------------------------------------------------------------
+
+// Where x comes from. load() gives VEC channels of a row; `out` (M, C) receives x, NULL: it is there already.
+struct PlainRows {
+    const float *x; // (M, C)
+    template <int VEC>
+    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+        load_row<VEC>(v, x + row * channels + c);
+    }
+    template <int VEC> __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
+};
+
+// x = base + dropout(y); base is loaded by load(), which drops nothing out: the caller does, before add().
+struct ResidualRows {
+    const float *x, *y; // (M, C)
+    template <int VEC>
+    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+        load_row<VEC>(v, y + row * channels + c);
+    }
+    template <int VEC>
+    __device__ __forceinline__ void add(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+        float base[VEC];
+        load_row<VEC>(base, x + row * channels + c);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) v[i] += base[i];
+    }
+};
+
+// x = dropout(token[input] + position[t])
+struct EmbeddingRows {
+    const float *token, *position; // (V, C), (positions, C)
+    const int32_t *inputs;         // (M)
+    unsigned length;               // T
+    template <int VEC>
+    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+        float place[VEC];
+        load_row<VEC>(v, token + (size_t)inputs[row] * channels + c);
+        load_row<VEC>(place, position + row % length * channels + c);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) v[i] += place[i];
+    }
+    template <int VEC> __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
+};
+
+// y (M, C), mean, rstd (M) from rows = source, dropped out, plus what the source adds; out (M, C) or NULL.
+template <typename T, typename Source, int VEC, int ITEMS>
+static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
+    layernorm_forward_kernel(T *y, float *mean_out, float *rstd_out, float *out, Source source,
+                             DropoutSite site, const float *gain, const float *bias, size_t m,
+                             unsigned length, unsigned channels) {
+    const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP;
+    if (row >= m) return;
+    float x[ITEMS > 0 ? ITEMS : 1][VEC];
+    const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(site, row, length, channels);
+    const auto fetch = [&](unsigned i, unsigned c) { // x of this place
+        source.template load<VEC>(x[i], row, c, channels);
+        drop_row(x[i], dropout, site, i, c);
+        source.template add<VEC>(x[i], row, c, channels);
+    };
+    float sum = 0, squares = 0;
+    for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
+        fetch(i, c);
+        if (out) store_row<VEC>(out + row * channels + c, x[i]);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) sum += x[i][v];
+    });
+    const float mean = warp_sum(sum) / (float)channels;
+    for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
+        if (ITEMS == 0) fetch(i, c);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) squares += (x[i][v] - mean) * (x[i][v] - mean);
+    });
+    const float rstd = rsqrtf(warp_sum(squares) / (float)channels + LAYERNORM_EPSILON);
+    for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
+        float result[VEC], g[VEC], b[VEC];
+        if (ITEMS == 0) fetch(i, c);
+        load_row<VEC>(g, gain + c);
+        load_row<VEC>(b, bias + c);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) result[v] = g[v] * ((x[i][v] - mean) * rstd) + b[v];
+        store_row<VEC>(y + row * channels + c, result);
+    });
+    if (lane_index() == 0) {
+        mean_out[row] = mean;
+        rstd_out[row] = rstd;
+    }
+}
+
+template <typename Source>
+static inline void layernorm_forward_from(const Device *d, GemmInput y, float *mean, float *rstd, float *out,
+                                          Source source, DropoutSite site, const float *gain,
+                                          const float *bias, size_t m, size_t length, size_t channels) {
+    WITH_TYPE(y, T,
+              WITH_ROW_SHAPE(channels, VEC, ITEMS,
+                             launch(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>,
+                                    dim3(blocks_of(m, LAYERNORM_WARPS)), dim3(LAYERNORM_WARPS * WARP), 0,
+                                    (T *)y.data, mean, rstd, out, source, site, gain, bias, m,
+                                    (unsigned)length, (unsigned)channels)));
+}
+
+// y (M, C): what the next product reads; mean, rstd (M) are kept for the backward pass. x (M, C).
+static inline void layernorm_forward(const Device *d, GemmInput y, float *mean, float *rstd, const float *x,
+                                     const float *gain, const float *bias, size_t m, size_t channels) {
+    layernorm_forward_from(d, y, mean, rstd, NULL, PlainRows{x}, dropout_none(), gain, bias, m, 1, channels);
+}
+
+// ---- backward --------------------------------------------------------------------------------------------
+
+// What else the backward pass gives, where it has data; both of one type.
+struct LayerNormTail {
+    GemmInput norm;   // (M, C) y again, for the weight gradient of the product that read it
+    GemmInput dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x
+    DropoutSite site; // of that dropout
+    size_t length;    // T
+};
+
+// What the backward kernel reads and writes. T: of products' inputs.
+template <typename T> struct LayerNormBackward {
+    float *dx;                // (M, C) += the gradient to x, or = it
+    float *dgains, *dbiases;  // (parts, C) sums over a part of the rows
+    const float *dy, *x;      // (M, C)
+    const float *gain, *bias; // (C)
+    const float *mean, *rstd; // (M)
+    T *norm, *dbelow;         // (M, C) or NULL
+    DropoutSite site;
+    size_t m;
+    unsigned length, channels;
+    bool first; // dx is set, not added to
+};
+
+// One row: with x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)). Adds to the
+// lane's sums for gain and bias where they are kept in registers.
+template <typename T, int VEC, int ITEMS>
+static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBackward<T> &p, size_t row,
+                                                              float (*dgain)[VEC], float (*dbias)[VEC]) {
+    float normal[ITEMS > 0 ? ITEMS : 1][VEC], dy[ITEMS > 0 ? ITEMS : 1][VEC];
+    const float mean = p.mean[row], rstd = p.rstd[row];
+    const size_t start = row * p.channels;
+    const auto fetch = [&](unsigned i, unsigned c) {
+        float x[VEC];
+        load_row<VEC>(x, p.x + start + c);
+        load_row<VEC>(dy[i], p.dy + start + c);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) normal[i][v] = (x[v] - mean) * rstd;
+    };
+    float sum = 0, product = 0;
+    for_row<VEC, ITEMS>(p.channels, [&](unsigned i, unsigned c) {
+        fetch(i, c);
+        float gain[VEC];
+        load_row<VEC>(gain, p.gain + c);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) {
+            if (ITEMS > 0) {
+                dgain[i][v] += dy[i][v] * normal[i][v];
+                dbias[i][v] += dy[i][v];
+            }
+            const float n = dy[i][v] * gain[v];
+            sum += n;
+            product += n * normal[i][v];
+        }
+    });
+    const float mean_n = warp_sum(sum) / (float)p.channels,
+                mean_product = warp_sum(product) / (float)p.channels;
+    const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(p.site, row, p.length, p.channels);
+    for_row<VEC, ITEMS>(p.channels, [&](unsigned i, unsigned c) {
+        float dx[VEC], gain[VEC];
+        if (ITEMS == 0) fetch(i, c);
+        load_row<VEC>(gain, p.gain + c);
+        if (p.first) {
+#pragma unroll
+            for (int v = 0; v < VEC; v++) dx[v] = 0;
+        } else {
+            load_row<VEC>(dx, p.dx + start + c);
+        }
+#pragma unroll
+        for (int v = 0; v < VEC; v++)
+            dx[v] += rstd * (dy[i][v] * gain[v] - mean_n - normal[i][v] * mean_product);
+        store_row<VEC>(p.dx + start + c, dx);
+        if (p.norm) {
+            float norm[VEC], bias[VEC];
+            load_row<VEC>(bias, p.bias + c);
+#pragma unroll
+            for (int v = 0; v < VEC; v++) norm[v] = gain[v] * normal[i][v] + bias[v];
+            store_row<VEC>(p.norm + start + c, norm);
+        }
+        if (p.dbelow) {
+            drop_row(dx, dropout, p.site, i, c);
+            store_row<VEC>(p.dbelow + start + c, dx);
+        }
+    });
+}
+
+// A block has a part of the rows. Shared memory: (LAYERNORM_WARPS, C) floats, where sums are in registers.
+template <typename T, int VEC, int ITEMS>
+static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
+    layernorm_backward_kernel(const LayerNormBackward<T> p) {
+    const unsigned warp = threadIdx.x / WARP;
+    const size_t begin = p.m * blockIdx.x / gridDim.x, end = p.m * (blockIdx.x + 1) / gridDim.x;
+    float dgain[ITEMS > 0 ? ITEMS : 1][VEC] = {}, dbias[ITEMS > 0 ? ITEMS : 1][VEC] = {};
+    for (size_t row = begin + warp; row < end; row += LAYERNORM_WARPS)
+        layernorm_backward_row<T, VEC, ITEMS>(p, row, dgain, dbias);
+    if constexpr (ITEMS > 0) {
+        float *sums = shared_memory<float>();
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            __syncthreads();
+            for_row<VEC, ITEMS>(p.channels, [&](unsigned i, unsigned c) {
+                store_row<VEC>(sums + warp * p.channels + c, part == 0 ? dgain[i] : dbias[i]);
+            });
+            __syncthreads();
+            float *to = (part == 0 ? p.dgains : p.dbiases) + (size_t)blockIdx.x * p.channels;
+            for (unsigned c = threadIdx.x; c < p.channels; c += LAYERNORM_WARPS * WARP) {
+                float total = 0;
+                for (int w = 0; w < LAYERNORM_WARPS; w++) total += sums[w * p.channels + c];
+                to[c] = total;
+            }
+        }
+    }
+}
+
+// The sums for gain and bias of rows that do not stay in registers. Block (x, part): 32 columns.
+template <typename T> static __global__ void layernorm_sums_kernel(const LayerNormBackward<T> p) {
+    __shared__ float rows[2][LAYERNORM_WARPS][WARP + 1];
+    const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+    const size_t begin = p.m * blockIdx.y / gridDim.y, end = p.m * (blockIdx.y + 1) / gridDim.y;
+    float dgain = 0, dbias = 0;
+    if (column < p.channels)
+        for (size_t row = begin + warp; row < end; row += LAYERNORM_WARPS) {
+            const size_t at = row * p.channels + column;
+            const float dy = p.dy[at];
+            dgain += dy * (p.x[at] - p.mean[row]) * p.rstd[row];
+            dbias += dy;
+        }
+    rows[0][warp][lane] = dgain;
+    rows[1][warp][lane] = dbias;
+    __syncthreads();
+    if (warp > 1 || column >= p.channels) return;
+    float total = 0;
+    for (int w = 0; w < LAYERNORM_WARPS; w++) total += rows[warp][w][lane];
+    (warp == 0 ? p.dgains : p.dbiases)[(size_t)blockIdx.y * p.channels + column] = total;
+}
+
+template <typename T, int VEC, int ITEMS>
+static inline void layernorm_backward_launch(const Device *d, const LayerNormBackward<T> &p, unsigned parts) {
+    const dim3 block(LAYERNORM_WARPS * WARP);
+    if constexpr (ITEMS == 0)
+        launch(d, layernorm_sums_kernel<T>, dim3(blocks_of(p.channels, WARP), parts), block, 0, p);
+    const size_t shared = ITEMS > 0 ? LAYERNORM_WARPS * p.channels * sizeof(float) : 0;
+    launch(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
+}
+
+// dx (M, C) += the gradient to x, or = it where `first`; dgain, dbias (C) += with partial_sums_finish().
+// dy, x (M, C).
+static inline void layernorm_backward(const Device *d, PartialSums *sums, float *dx, float *dgain,
+                                      float *dbias, const float *dy, const float *x, const float *gain,
+                                      const float *bias, const float *mean, const float *rstd, bool first,
+                                      LayerNormTail tail, size_t m, size_t channels) {
+    const unsigned parts = sum_parts(m, LAYERNORM_WARPS);
+    float *dgains = partial_sums_add(sums, dgain, parts, channels);
+    float *dbiases = partial_sums_add(sums, dbias, parts, channels);
+    const GemmInput type = tail.norm.data ? tail.norm : tail.dbelow;
+    if (tail.norm.data && tail.dbelow.data && tail.norm.bf16 != tail.dbelow.bf16)
+        fail("layernorm_backward: types differ");
+    WITH_TYPE(type, T, WITH_ROW_SHAPE(channels, VEC, ITEMS, {
+                  const LayerNormBackward<T> p = {dx,
+                                                  dgains,
+                                                  dbiases,
+                                                  dy,
+                                                  x,
+                                                  gain,
+                                                  bias,
+                                                  mean,
+                                                  rstd,
+                                                  (T *)tail.norm.data,
+                                                  (T *)tail.dbelow.data,
+                                                  tail.site,
+                                                  m,
+                                                  (unsigned)tail.length,
+                                                  (unsigned)channels,
+                                                  first};
+                  layernorm_backward_launch<T, VEC, ITEMS>(d, p, parts);
+              }));
+}
+
+static inline LayerNormTail layernorm_no_tail() {
+    LayerNormTail tail = {};
+    tail.site = dropout_none();
+    tail.length = 1;
+    return tail;
+}
+
+#endif

@@ -1,0 +1,120 @@
+// Sums over rows, such as gradients of gains and biases. A kernel cuts the rows into parts, whose number does
+// not depend on the GPU, and writes a row of sums for each. One launch at the end of the backward pass adds
+// all these rows to the gradients, in order: no atomics, the same bits from run to run.
+#ifndef CUDA_PARTIAL_SUMS_CUH
+#define CUDA_PARTIAL_SUMS_CUH
+
+#include "device.cuh"
+#include <stdlib.h>
+
+static constexpr size_t SUM_PARTS = 512; // at most: enough blocks for every GPU
+static constexpr size_t SUM_ALIGNMENT = 64;
+
+struct PartialSum {
+    const float *partial; // (parts, width)
+    float *target;        // (width)
+    unsigned parts, width;
+};
+
+// All sums of a backward pass.
+struct PartialSums {
+    float *partials;   // one after the other
+    PartialSum *sums;  // (capacity) on the host
+    size_t used, size; // numbers of `partials`
+    unsigned count, capacity;
+};
+
+// How many parts m rows are cut into, at least `rows` rows a part but for the last.
+static inline unsigned sum_parts(size_t m, size_t rows) {
+    const size_t parts = (m + rows - 1) / rows;
+    return (unsigned)(parts < SUM_PARTS ? parts : SUM_PARTS);
+}
+
+// For `sums` sums of together `width` numbers a part.
+static inline void partial_sums_carve(PartialSums *s, Arena *a, unsigned sums, size_t width) {
+    s->capacity = sums;
+    s->size = SUM_PARTS * width + sums * SUM_ALIGNMENT;
+    s->partials = arena_array<float>(a, s->size, "partial sums");
+    if (a->memory) s->sums = (PartialSum *)allocate(sums, sizeof(PartialSum), "partial sums");
+}
+
+static inline void partial_sums_free(PartialSums *s) {
+    free(s->sums);
+}
+
+static inline void partial_sums_start(PartialSums *s) {
+    s->used = s->count = 0;
+}
+
+// Room for (parts, width) sums that go to `target` (width).
+static inline float *partial_sums_add(PartialSums *s, float *target, unsigned parts, size_t width) {
+    float *partial = s->partials + s->used;
+    s->used += (parts * width + SUM_ALIGNMENT - 1) / SUM_ALIGNMENT * SUM_ALIGNMENT;
+    if (s->count == s->capacity || s->used > s->size) fail("more partial sums than planned");
+    s->sums[s->count++] = {partial, target, parts, (unsigned)width};
+    return partial;
+}
+
+// What one launch adds up. It is passed by value, so that a captured graph keeps it.
+struct PartialSumBatch {
+    PartialSum sums[64];
+};
+
+// Block (x, sum): 32 columns; warp w takes parts w, w + 8, ...
+static __global__ void partial_sums_kernel(const PartialSumBatch batch) {
+    __shared__ float rows[8][WARP + 1];
+    const PartialSum s = batch.sums[blockIdx.y];
+    const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+    float sum = 0;
+    if (column < s.width)
+        for (unsigned part = warp; part < s.parts; part += 8)
+            sum += s.partial[(size_t)part * s.width + column];
+    rows[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || column >= s.width) return;
+    float total = 0;
+    for (int w = 0; w < 8; w++) total += rows[w][lane];
+    s.target[column] += total;
+}
+
+// Adds every sum to its target.
+static inline void partial_sums_finish(const Device *d, PartialSums *s) {
+    for (unsigned i = 0; i < s->count;) {
+        PartialSumBatch batch = {};
+        unsigned count = 0, widest = 0;
+        for (; i < s->count && count < 64; i++) {
+            batch.sums[count++] = s->sums[i];
+            if (s->sums[i].width > widest) widest = s->sums[i].width;
+        }
+        launch(d, partial_sums_kernel, dim3(blocks_of(widest, WARP), count), dim3(8 * WARP), 0, batch);
+    }
+}
+
+// Block (x, part): 32 columns, its share of the rows.
+template <typename T>
+static __global__ void column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride) {
+    __shared__ float rows[8][WARP + 1];
+    const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+    const size_t begin = m * blockIdx.y / gridDim.y, end = m * (blockIdx.y + 1) / gridDim.y;
+    float sum = 0;
+    if (column < n)
+        for (size_t row = begin + warp; row < end; row += 8) sum += (float)x[row * stride + column];
+    rows[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || column >= n) return;
+    float total = 0;
+    for (int w = 0; w < 8; w++) total += rows[w][lane];
+    partial[(size_t)blockIdx.y * n + column] = total;
+}
+
+// target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().
+static inline void column_sums(const Device *d, PartialSums *s, float *target, GemmInput x, size_t m,
+                               size_t n) {
+    const unsigned parts = sum_parts(m, 64);
+    float *partial = partial_sums_add(s, target, parts, n);
+    WITH_TYPE(x, T,
+              launch(d, column_sums_kernel<T>, dim3(blocks_of(n, WARP), parts), dim3(8 * WARP), 0, partial,
+                     (const T *)x.data, m, (unsigned)n, x.columns));
+}
+
+#endif

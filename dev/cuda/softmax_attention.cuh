@@ -1,0 +1,603 @@
+// Causal multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018; Dao
+// et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), so that T x T weights are never held. What
+// it computes, with which sink and dropout: dev/cpu/softmax_attention.h.
+//
+// A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys. The backward
+// pass computes the weights again from the logarithm of their sum, once with queries in the rows, for their
+// gradient, and once with keys in the rows, for the gradients of keys and values: two more products than with
+// atomic additions, and the same bits from run to run.
+#ifndef CUDA_SOFTMAX_ATTENTION_CUH
+#define CUDA_SOFTMAX_ATTENTION_CUH
+
+#include "device.cuh"
+#include "dropout.cuh"
+#include "gemm.cuh"
+#include "tile.cuh"
+
+namespace softmax {
+
+// Tiles of a head of up to SIZE channels. Products sum over WARPS * 16 M rows and N columns at a time; the
+// backward pass of keys and values takes COLUMNS of them at a time. They are chosen so that sums fit in
+// registers, and tiles in the 163 KB of shared memory that sm_80 has.
+template <typename T, int SIZE> struct Shapes {
+    static constexpr int PARTS = PartsOf<T>::PARTS;
+    static constexpr int WARPS = PARTS == 3 && SIZE == 256 ? 2 : 4;
+    static constexpr int FORWARD_N = PARTS == 1 ? (SIZE <= 128 ? 64 : 32) : (SIZE <= 64 ? 32 : 16);
+    static constexpr int BACKWARD_N = PARTS == 1 ? (SIZE <= 64 ? 64 : 32) : (SIZE <= 64 ? 32 : 16);
+    static constexpr int MOST_COLUMNS = PARTS == 1 ? 128 : 64,
+                         COLUMNS = SIZE < MOST_COLUMNS ? SIZE : MOST_COLUMNS;
+    static constexpr int STAGES = PARTS == 1 ? 2 : 1; // of tiles in the backward pass
+    static constexpr int ROWS = 16 * WARPS;
+};
+
+static constexpr int KEPT_BLOCK = 128; // keys whose dropout is decided together
+
+// What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward pass.
+template <typename T> struct Pass {
+    int length, padded;      // T, T rounded up to whole blocks of dropout
+    int heads, size;         // H, D
+    size_t channels;         // C
+    float scale, log2_scale; // 1 / sqrt(D), the same times log2(e)
+    float sink;
+    const T *qkv;        // (B, T, 3C)
+    T *y;                // (B, T, C)
+    float *logsumexp;    // (B, H, T) or NULL
+    const uint8_t *mask; // (B, T) or NULL
+    DropoutSite dropout;
+    const T *dy;    // (B, T, C)
+    T *dqkv;        // (B, T, 3C)
+    float *product; // (B, H, T) dy_i . y_i
+};
+
+// The head of a block of threads.
+struct Head {
+    size_t b, h, unit; // unit = b H + h
+};
+
+template <typename T> static __device__ __forceinline__ Head head_of_block(const Pass<T> &p) {
+    return {blockIdx.x / (unsigned)p.heads, blockIdx.x % (unsigned)p.heads, blockIdx.x};
+}
+
+// Query (which 0), key (1) or value (2) of a row, in qkv or its gradient.
+template <typename T>
+static __device__ __forceinline__ size_t qkv_place(const Pass<T> &p, const Head &head, int row,
+                                                   size_t which) {
+    return (head.b * (size_t)p.length + (size_t)row) * 3 * p.channels + which * p.channels +
+           head.h * (size_t)p.size;
+}
+
+// Of y and its gradient.
+template <typename T>
+static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Head &head, int row) {
+    return (head.b * (size_t)p.length + (size_t)row) * p.channels + head.h * (size_t)p.size;
+}
+
+template <typename Shape, typename T>
+static __device__ __forceinline__ void load_qkv(bf16 *tile, const Pass<T> &p, const Head &head, int row,
+                                                size_t which) {
+    tile_load<Shape>(tile, p.qkv + qkv_place(p, head, row, which), 3 * p.channels,
+                     min(p.length - row, Shape::ROWS), p.size);
+}
+
+template <typename Shape, typename T>
+static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, const Head &head, int row) {
+    tile_load<Shape>(tile, p.dy + y_place(p, head, row), p.channels, min(p.length - row, Shape::ROWS),
+                     p.size);
+}
+
+// ---- dropout ------------------------------------------------------------------------------------------
+
+// 16 bytes a row, in shared memory: bit j / 16 % 8 of byte j % 16 says whether weight (row, j) is kept, for
+// the 128 keys from a multiple of 128 on. A call of the generator decides about 8 of them.
+template <typename T>
+static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p, const Head &head, int row,
+                                                 int rows, int key, int thread, int threads) {
+    const uint unit = (p.dropout.step->first_row + head.b) * (uint)p.heads + head.h;
+    const uint first =
+        (unit * (uint)p.length + (uint)row) * (uint)p.padded + (uint)(key / KEPT_BLOCK * KEPT_BLOCK);
+    for (int i = thread; i < rows * 16; i += threads)
+        kept[i] = (uint8_t)dropout_bits(
+            p.dropout, (first + (uint)(i / 16) * (uint)p.padded) / KEPT_BLOCK * 16 + (uint)(i % 16));
+}
+
+// The bits of a lane's elements of sums over queries (rows) and keys, by half and parity of n.
+struct KeptBits {
+    uint32_t word[2][2];
+};
+
+// row: of the lane's first element, among those of keep_rows(); key: of the tile's first column.
+static __device__ __forceinline__ KeptBits kept_bits(const uint8_t *kept, int row, int key) {
+    KeptBits bits;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int parity = 0; parity < 2; parity++)
+            bits.word[half][parity] =
+                (uint32_t) * (const uint16_t *)(kept + (row + 8 * half) * 16 + 8 * parity +
+                                                (int)lane_index() % 4 * 2) >>
+                (key / 16 % 8);
+    return bits;
+}
+
+static __device__ __forceinline__ bool is_kept(const KeptBits &bits, int n, int e) {
+    return bits.word[e / 2][n % 2] >> (8 * (e % 2) + n / 2) & 1;
+}
+
+// ---- forward ------------------------------------------------------------------------------------------
+
+// The softmax of a lane's rows so far, in powers of 2: the largest score (the sink counts as one), and the
+// part of the sum of 2^(score - top) that this lane has seen.
+template <int M> struct Rows { float top[M][2], sum[M][2]; };
+
+template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sink) {
+    Rows<M> rows;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees nothing.
+            rows.top[m][half] = sink > 0 ? log2f(sink) : -1e30f;
+            rows.sum[m][half] = sink > 0 && lane_index() % 4 == 0 ? 1 : 0;
+        }
+    return rows;
+}
+
+// Whether query `row` sees key `key`.
+template <typename T>
+static __device__ __forceinline__ bool visible(const Pass<T> &p, const Head &head, int row, int key) {
+    return key <= row && key < p.length && (!p.mask || p.mask[head.b * (size_t)p.length + (size_t)key]);
+}
+
+// Scores become 2^(score - top), the sums and the output so far shrink to the new top. row, key: of element
+// [0][0][0].
+template <typename T, int M, int N, int SIZE>
+static __device__ __forceinline__ void exponentiate(const Pass<T> &p, const Head &head, Sums<M, N> &s,
+                                                    Rows<M> &rows, Sums<M, SIZE> &y, int row, int key) {
+    const bool all = !p.mask && key - (int)lane_index() % 4 * 2 + N <=
+                                    row - (int)lane_index() / 4; // nothing is hidden from the warp
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = -INFINITY, sum = 0;
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    if (!all && !visible(p, head, row + 16 * m + 8 * half, key + 8 * n + e % 2))
+                        s.at[m][n][e] = -INFINITY;
+                    top = fmaxf(top, s.at[m][n][e]);
+                }
+            top = fmaxf(rows.top[m][half], quad_max(top) * p.log2_scale);
+            const float shrink = exp2f(rows.top[m][half] - top);
+            rows.top[m][half] = top;
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++)
+                    sum += s.at[m][n][e] = exp2f(fmaf(s.at[m][n][e], p.log2_scale, -top));
+            rows.sum[m][half] = rows.sum[m][half] * shrink + sum;
+#pragma unroll
+            for (int n = 0; n < SIZE / 8; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) y.at[m][n][e] *= shrink;
+        }
+}
+
+// y and logsumexp of a lane's rows. row: of element [0][0][0].
+template <typename T, int M, int SIZE>
+static __device__ __forceinline__ void finish(const Pass<T> &p, const Head &head, const Rows<M> &rows,
+                                              const Sums<M, SIZE> &y, int row) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = row + 16 * m + 8 * half;
+            const float sum = quad_sum(rows.sum[m][half]), scale = sum == 0 ? 0 : p.dropout.scale / sum;
+            if (i >= p.length) continue;
+#pragma unroll
+            for (int n = 0; n < SIZE / 8; n++)
+                store_pair(p.y + y_place(p, head, i), 8 * n + (int)lane_index() % 4 * 2, p.size,
+                           y.at[m][n][2 * half] * scale, y.at[m][n][2 * half + 1] * scale);
+            // +Inf where nothing is seen: exp(s - Inf) is 0.
+            if (p.logsumexp && lane_index() % 4 == 0)
+                p.logsumexp[head.unit * (size_t)p.length + (size_t)i] =
+                    sum == 0 ? INFINITY : rows.top[m][half] * 0.69314718f + logf(sum);
+        }
+}
+
+// A tile of queries with all keys. While scores are computed values arrive, and the next keys while values
+// are summed.
+template <typename T, int SIZE, int M>
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_kernel(const Pass<T> p) {
+    using S = Shapes<T, SIZE>;
+    constexpr int N = S::FORWARD_N, ROWS = S::ROWS * M;
+    using Queries = TileShape<ROWS, SIZE, S::PARTS>;
+    using Keys = TileShape<N, SIZE, S::PARTS>;
+    bf16 *queries = shared_memory<bf16>(), *keys = queries + Queries::BYTES / sizeof(bf16),
+         *values = keys + Keys::BYTES / sizeof(bf16);
+    uint8_t *kept = (uint8_t *)(values + Keys::BYTES / sizeof(bf16)); // (ROWS, 16)
+
+    const Head head = head_of_block(p);
+    const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16 * M;
+    const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // those that see the most go first
+    const int row = first + warp_row + lane / 4, end = min(p.length, first + ROWS);
+    load_qkv<Queries>(queries, p, head, first, 0);
+    load_qkv<Keys>(keys, p, head, 0, 1);
+    cp_async_commit();
+    Rows<M> rows = rows_create<M>(p.sink);
+    Sums<M, SIZE> y;
+    sums_clear(y);
+    for (int key = 0; key < end; key += N) {
+        cp_async_wait<0>();
+        __syncthreads();
+        load_qkv<Keys>(values, p, head, key, 2);
+        cp_async_commit();
+        Sums<M, N> s;
+        sums_clear(s);
+        product_rows<Queries, Keys>(s, queries, warp_row, keys);
+        cp_async_wait<0>();
+        __syncthreads();
+        if (key + N < end) load_qkv<Keys>(keys, p, head, key + N, 1);
+        cp_async_commit();
+        exponentiate(p, head, s, rows, y, row, key + lane % 4 * 2);
+        if (drops_out(p.dropout)) {
+            if (key % KEPT_BLOCK == 0)
+                keep_rows(kept + warp_row * 16, p, head, first + warp_row, 16 * M, key, lane, WARP);
+            __syncwarp();
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                const KeptBits bits = kept_bits(kept, warp_row + 16 * m + lane / 4, key);
+#pragma unroll
+                for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        if (!is_kept(bits, n, e)) s.at[m][n][e] = 0;
+            }
+            __syncwarp();
+        }
+        product_sums<Keys>(y, s, values, 0);
+    }
+    finish(p, head, rows, y, row);
+}
+
+// ---- backward -----------------------------------------------------------------------------------------
+
+// The gradient to the score, from the score itself and that to the weight: w (f dw - dy . y), where f is the
+// factor of dropout; the weight becomes the one that was multiplied with values, w f.
+static __device__ __forceinline__ void differentiate(float &s, float &dw, float factor, float log2_scale,
+                                                     float log2_sum, float product) {
+    const float w = exp2f(fmaf(s, log2_scale, -log2_sum));
+    dw = w * (factor * dw - product);
+    s = w * factor;
+}
+
+// The gradient of rows of queries, keys or values. row: of element [0][0][0].
+template <typename T, int N>
+static __device__ __forceinline__ void store_gradient(const Pass<T> &p, const Head &head,
+                                                      const Sums<1, N> &sums, float scale, int row,
+                                                      size_t which, int column) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = row + 8 * half;
+        if (i >= p.length) continue;
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+            store_pair(p.dqkv + qkv_place(p, head, i, which), column + 8 * n + (int)lane_index() % 4 * 2,
+                       p.size, sums.at[0][n][2 * half] * scale, sums.at[0][n][2 * half + 1] * scale);
+    }
+}
+
+// dy . y of 16 rows, by a warp.
+template <typename T>
+static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p, const Head &head, int row) {
+    for (int r = 0; r < 16; r++) {
+        float sum = 0;
+        if (row + r < p.length) {
+            const size_t at = y_place(p, head, row + r);
+            for (int d = (int)lane_index(); d < p.size; d += WARP)
+                sum += (float)p.dy[at + (size_t)d] * (float)p.y[at + (size_t)d];
+        }
+        sum = warp_sum(sum);
+        if (lane_index() == 0) out[r] = sum;
+        if (lane_index() == 0 && row + r < p.length)
+            p.product[head.unit * (size_t)p.length + (size_t)(row + r)] = sum;
+    }
+}
+
+// Tiles in shared memory: two that stay, and STAGES pairs that pass by.
+template <typename S, int SIZE> struct BackwardTiles {
+    using Rows = TileShape<S::ROWS, SIZE, S::PARTS>;
+    using Columns = TileShape<S::BACKWARD_N, SIZE, S::PARTS>;
+    static constexpr int MOST = S::ROWS > S::BACKWARD_N ? S::ROWS : S::BACKWARD_N;
+    static constexpr size_t BYTES = 2 * Rows::BYTES + 2 * S::STAGES * Columns::BYTES +
+                                    (size_t)MOST * (2 * sizeof(float) * S::STAGES + 16);
+    bf16 *first_row, *second_row, *columns; // columns: (STAGES, 2)
+    float *logsumexp, *product;             // (STAGES, MOST)
+    uint8_t *kept;                          // (MOST, 16)
+};
+
+template <typename S, int SIZE> static __device__ __forceinline__ BackwardTiles<S, SIZE> backward_tiles() {
+    using Tiles = BackwardTiles<S, SIZE>;
+    Tiles t;
+    t.first_row = shared_memory<bf16>();
+    t.second_row = t.first_row + Tiles::Rows::BYTES / sizeof(bf16);
+    t.columns = t.second_row + Tiles::Rows::BYTES / sizeof(bf16);
+    t.logsumexp = (float *)(t.columns + 2 * S::STAGES * Tiles::Columns::BYTES / sizeof(bf16));
+    t.product = t.logsumexp + Tiles::MOST * S::STAGES;
+    t.kept = (uint8_t *)(t.product + Tiles::MOST * S::STAGES);
+    return t;
+}
+
+// The first (which 0) or second tile that passes by.
+template <typename S, int SIZE>
+static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE> &t, int stage, int which) {
+    return t.columns + (size_t)(2 * stage + which) * (BackwardTiles<S, SIZE>::Columns::BYTES / sizeof(bf16));
+}
+
+// Queries in the rows: their gradient, and dy . y, which the other kernel reads.
+template <typename T, int SIZE>
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_queries(const Pass<T> p) {
+    using S = Shapes<T, SIZE>;
+    using Tiles = BackwardTiles<S, SIZE>;
+    constexpr int N = S::BACKWARD_N;
+    const Tiles t = backward_tiles<S, SIZE>();
+    const Head head = head_of_block(p);
+    const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
+    const int first = (int)(gridDim.y - 1 - blockIdx.y) * S::ROWS;
+    const int row = first + warp_row + lane / 4, end = min(p.length, first + S::ROWS);
+    load_qkv<typename Tiles::Rows>(t.first_row, p, head, first, 0);
+    load_dy<typename Tiles::Rows>(t.second_row, p, head, first);
+    load_qkv<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, 0, 1);
+    load_qkv<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, 0, 2);
+    cp_async_commit();
+    row_products(t.product + warp_row, p, head, first + warp_row);
+    __syncwarp();
+    float log2_sum[2], product[2];
+    for (int half = 0; half < 2; half++) {
+        const int i = row + 8 * half;
+        log2_sum[half] =
+            i < p.length ? p.logsumexp[head.unit * (size_t)p.length + (size_t)i] * 1.44269504f : INFINITY;
+        product[half] = t.product[warp_row + lane / 4 + 8 * half];
+    }
+    Sums<1, SIZE> dq;
+    sums_clear(dq);
+    int stage = 0;
+    for (int key = 0; key < end; key += N) {
+        const int next = S::STAGES - 1 - stage;
+        if (S::STAGES == 2 && key + N < end) {
+            load_qkv<typename Tiles::Columns>(column_tile(t, next, 0), p, head, key + N, 1);
+            load_qkv<typename Tiles::Columns>(column_tile(t, next, 1), p, head, key + N, 2);
+        }
+        cp_async_commit();
+        cp_async_wait<1>();
+        __syncthreads();
+        Sums<1, N> s, dw;
+        sums_clear(s);
+        sums_clear(dw);
+        product_rows<typename Tiles::Rows, typename Tiles::Columns>(s, t.first_row, warp_row,
+                                                                    column_tile(t, stage, 0));
+        product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
+                                                                    column_tile(t, stage, 1));
+        KeptBits bits = {{{0xffff, 0xffff}, {0xffff, 0xffff}}};
+        if (drops_out(p.dropout)) {
+            if (key % KEPT_BLOCK == 0)
+                keep_rows(t.kept + warp_row * 16, p, head, first + warp_row, 16, key, lane, WARP);
+            __syncwarp();
+            bits = kept_bits(t.kept, warp_row + lane / 4, key);
+        }
+        const bool all = !p.mask && key + N <= first + warp_row;
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (!all && !visible(p, head, row + e / 2 * 8, key + 8 * n + lane % 4 * 2 + e % 2))
+                    s.at[0][n][e] = -INFINITY;
+                differentiate(s.at[0][n][e], dw.at[0][n][e], is_kept(bits, n, e) ? p.dropout.scale : 0,
+                              p.log2_scale, log2_sum[e / 2], product[e / 2]);
+            }
+        product_sums<typename Tiles::Columns>(dq, dw, column_tile(t, stage, 0), 0);
+        __syncthreads();
+        if (S::STAGES == 1 && key + N < end) {
+            load_qkv<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, key + N, 1);
+            load_qkv<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, key + N, 2);
+        }
+        stage = next;
+    }
+    store_gradient(p, head, dq, p.scale, row, 0, 0);
+}
+
+// Queries from `row` on, their gradients, and what belongs to each row of them.
+template <typename S, int SIZE, typename T>
+static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE> &t, int stage,
+                                                    const Pass<T> &p, const Head &head, int row) {
+    using Columns = typename BackwardTiles<S, SIZE>::Columns;
+    load_qkv<Columns>(column_tile(t, stage, 0), p, head, row, 0);
+    load_dy<Columns>(column_tile(t, stage, 1), p, head, row);
+    for (int i = (int)threadIdx.x; i < S::BACKWARD_N; i += (int)blockDim.x) {
+        const size_t at = head.unit * (size_t)p.length + (size_t)(row + i);
+        const bool present = row + i < p.length;
+        t.logsumexp[stage * S::BACKWARD_N + i] = present ? p.logsumexp[at] * 1.44269504f : INFINITY;
+        t.product[stage * S::BACKWARD_N + i] = present ? p.product[at] : 0;
+    }
+}
+
+// Keys in the rows: the gradients of keys and values, COLUMNS of them from blockIdx.z * COLUMNS on.
+template <typename T, int SIZE>
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_keys_values(const Pass<T> p) {
+    using S = Shapes<T, SIZE>;
+    using Tiles = BackwardTiles<S, SIZE>;
+    constexpr int N = S::BACKWARD_N;
+    const Tiles t = backward_tiles<S, SIZE>();
+    const Head head = head_of_block(p);
+    const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
+              column = (int)blockIdx.z * S::COLUMNS;
+    const int first = (int)blockIdx.y * S::ROWS, row = first + warp_row + lane / 4;
+    load_qkv<typename Tiles::Rows>(t.first_row, p, head, first, 1);
+    load_qkv<typename Tiles::Rows>(t.second_row, p, head, first, 2);
+    load_queries(t, 0, p, head, first);
+    cp_async_commit();
+    Sums<1, S::COLUMNS> dk, dv;
+    sums_clear(dk);
+    sums_clear(dv);
+    int stage = 0;
+    for (int query = first; query < p.length; query += N) {
+        const int next = S::STAGES - 1 - stage;
+        if (S::STAGES == 2 && query + N < p.length) load_queries(t, next, p, head, query + N);
+        cp_async_commit();
+        cp_async_wait<1>();
+        const bool drops = drops_out(p.dropout);
+        if (drops) keep_rows(t.kept, p, head, query, N, first, (int)threadIdx.x, (int)blockDim.x);
+        __syncthreads();
+        Sums<1, N> s, dw;
+        sums_clear(s);
+        sums_clear(dw);
+        product_rows<typename Tiles::Rows, typename Tiles::Columns>(s, t.first_row, warp_row,
+                                                                    column_tile(t, stage, 0));
+        product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
+                                                                    column_tile(t, stage, 1));
+        const bool all = !p.mask && first + warp_row + 15 <= query && query + N <= p.length;
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int i = 8 * n + lane % 4 * 2 + e % 2, j = row + e / 2 * 8;
+                const bool keep = !drops || (t.kept[i * 16 + j % 16] >> (j / 16 % 8) & 1);
+                if (!all && !visible(p, head, query + i, j)) s.at[0][n][e] = -INFINITY;
+                differentiate(s.at[0][n][e], dw.at[0][n][e], keep ? p.dropout.scale : 0, p.log2_scale,
+                              t.logsumexp[stage * N + i], t.product[stage * N + i]);
+            }
+        product_sums<typename Tiles::Columns>(dv, s, column_tile(t, stage, 1), column);
+        product_sums<typename Tiles::Columns>(dk, dw, column_tile(t, stage, 0), column);
+        __syncthreads();
+        if (S::STAGES == 1 && query + N < p.length) load_queries(t, 0, p, head, query + N);
+        stage = next;
+    }
+    store_gradient(p, head, dk, p.scale, row, 1, column);
+    store_gradient(p, head, dv, 1, row, 2, column);
+}
+
+// ---- launches -----------------------------------------------------------------------------------------
+
+template <typename T>
+static Pass<T> pass_create(GemmInput y, const float *logsumexp, GemmInput qkv, const uint8_t *mask,
+                           const DropoutSite *dropout, size_t length, size_t heads) {
+    const size_t size = y.columns / heads;
+    if (size == 0 || size > 256 || qkv.columns != 3 * y.columns || qkv.bf16 != y.bf16 ||
+        length > INT32_MAX / 2)
+        fail("softmax attention: %zu x %zu channels of rows of %zu: expected heads of 1..256 channels and "
+             "rows of 3 x as many",
+             heads, size, qkv.columns);
+    Pass<T> p = {};
+    p.length = (int)length;
+    p.padded = (p.length + KEPT_BLOCK - 1) / KEPT_BLOCK * KEPT_BLOCK;
+    p.heads = (int)heads;
+    p.size = (int)size;
+    p.channels = y.columns;
+    p.scale = (float)(1 / sqrt((double)size));
+    p.log2_scale = (float)(1.4426950408889634 / sqrt((double)size));
+    p.qkv = (const T *)qkv.data;
+    p.y = (T *)y.data;
+    p.logsumexp = (float *)logsumexp; // written in the forward pass only
+    p.mask = mask;
+    p.dropout = dropout ? *dropout : dropout_none();
+    return p;
+}
+
+template <typename T, int SIZE, int M>
+static void forward_tiles(const Device *d, const Pass<T> &p, size_t batch) {
+    using S = Shapes<T, SIZE>;
+    constexpr int ROWS = S::ROWS * M;
+    const size_t shared = TileShape<ROWS, SIZE, S::PARTS>::BYTES +
+                          2 * TileShape<S::FORWARD_N, SIZE, S::PARTS>::BYTES + (size_t)ROWS * 16;
+    const dim3 grid((unsigned)(batch * (size_t)p.heads), blocks_of((size_t)p.length, ROWS));
+    launch(d, forward_kernel<T, SIZE, M>, grid, WARP * S::WARPS, shared, p);
+}
+
+// With two blocks of 16 rows a warp each operand from shared memory serves twice; where that would leave
+// multiprocessors without work, one.
+template <typename T, int SIZE> static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
+    if constexpr (Shapes<T, SIZE>::PARTS == 1 && SIZE <= 64) {
+        const size_t blocks =
+            batch * (size_t)p.heads * blocks_of((size_t)p.length, 2 * Shapes<T, SIZE>::ROWS);
+        if (blocks >= 2 * (size_t)d->sms) {
+            forward_tiles<T, SIZE, 2>(d, p, batch);
+            return;
+        }
+    }
+    forward_tiles<T, SIZE, 1>(d, p, batch);
+}
+
+template <typename T, int SIZE> static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
+    using S = Shapes<T, SIZE>;
+    const size_t shared = BackwardTiles<S, SIZE>::BYTES;
+    const unsigned tiles = blocks_of((size_t)p.length, S::ROWS), units = (unsigned)(batch * (size_t)p.heads);
+    launch(d, backward_queries<T, SIZE>, dim3(units, tiles), WARP * S::WARPS, shared, p);
+    launch(d, backward_keys_values<T, SIZE>, dim3(units, tiles, SIZE / S::COLUMNS), WARP * S::WARPS, shared,
+           p);
+}
+
+// Runs f<T, SIZE>(device, pass, batch) with the smallest SIZE that holds a head.
+#define WITH_SOFTMAX_SIZE(T, f, device, pass, batch)                                                         \
+    do {                                                                                                     \
+        if ((pass).size <= 16)                                                                               \
+            f<T, 16>(device, pass, batch);                                                                   \
+        else if ((pass).size <= 32)                                                                          \
+            f<T, 32>(device, pass, batch);                                                                   \
+        else if ((pass).size <= 64)                                                                          \
+            f<T, 64>(device, pass, batch);                                                                   \
+        else if ((pass).size <= 128)                                                                         \
+            f<T, 128>(device, pass, batch);                                                                  \
+        else                                                                                                 \
+            f<T, 256>(device, pass, batch);                                                                  \
+    } while (0)
+
+template <typename T>
+static void forward(const Device *device, GemmInput y, float *logsumexp, GemmInput qkv, const uint8_t *mask,
+                    const DropoutSite *dropout, double sink, size_t batch, size_t length, size_t heads) {
+    Pass<T> p = pass_create<T>(y, logsumexp, qkv, mask, dropout, length, heads);
+    p.sink = (float)sink;
+    WITH_SOFTMAX_SIZE(T, run_forward, device, p, batch);
+}
+
+template <typename T>
+static void backward(const Device *device, GemmInput dqkv, GemmInput dy, GemmInput y, const float *logsumexp,
+                     GemmInput qkv, const uint8_t *mask, const DropoutSite *dropout, float *workspace,
+                     size_t batch, size_t length, size_t heads) {
+    Pass<T> p = pass_create<T>(y, logsumexp, qkv, mask, dropout, length, heads);
+    p.dqkv = (T *)dqkv.data;
+    p.dy = (const T *)dy.data;
+    p.product = workspace;
+    WITH_SOFTMAX_SIZE(T, run_backward, device, p, batch);
+}
+
+} // namespace softmax
+
+// ---- what a model calls -------------------------------------------------------------------------------
+
+// y (B, T, C) from qkv (B, T, 3C), which holds its bias: both bf16, or both float32 and computed as such.
+// logsumexp (B, H, T): for the backward pass, or NULL. mask (B, T) 1: token, 0: padding, or NULL. dropout
+// NULL: none.
+static inline void softmax_attention_forward(const Device *device, GemmInput y, float *logsumexp,
+                                             GemmInput qkv, const uint8_t *mask, const DropoutSite *dropout,
+                                             double sink, size_t batch, size_t length, size_t heads) {
+    (qkv.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, qkv, mask, dropout,
+                                                                  sink, batch, length, heads);
+}
+
+// Floats of working memory of the backward pass.
+static inline size_t softmax_attention_workspace(size_t batch, size_t length, size_t heads) {
+    return batch * length * heads;
+}
+
+// dqkv (B, T, 3C) is set; dy (B, T, C); y and logsumexp as the forward pass left them. All of the type of
+// qkv.
+static inline void softmax_attention_backward(const Device *device, GemmInput dqkv, GemmInput dy, GemmInput y,
+                                              const float *logsumexp, GemmInput qkv, const uint8_t *mask,
+                                              const DropoutSite *dropout, float *workspace, size_t batch,
+                                              size_t length, size_t heads) {
+    (qkv.bf16 ? softmax::backward<bf16> : softmax::backward<float>)(device, dqkv, dy, y, logsumexp, qkv, mask,
+                                                                    dropout, workspace, batch, length, heads);
+}
+
+#endif

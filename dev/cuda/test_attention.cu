@@ -1,0 +1,572 @@
+// The kernels of attention beside the CPU's layers and beside their definition, on small random shapes.
+#include "additive_attention.cuh"
+#include "cosine_attention.cuh"
+#include "cuda_test.cuh"
+#include "softmax_attention.cuh"
+extern "C" {
+#include "cosine_attention.h"
+#include "dropout.h"
+#include "softmax_attention.h"
+}
+
+static constexpr double FLOAT_TOLERANCE = 2e-5, BF16_TOLERANCE = 2e-2;
+static constexpr uint64_t FIRST_ROW = 3;
+
+// ---- problems and comparison --------------------------------------------------------------------------
+
+static double *zeros(size_t count) {
+    return (double *)allocate(count, sizeof(double), "numbers");
+}
+
+// Padding here and there, and at the start of sequence 1.
+static uint8_t *mask_with_holes(size_t batch, size_t length) {
+    uint8_t *mask = (uint8_t *)allocate(batch * length, 1, "a mask");
+    for (size_t b = 0; b < batch; b++) {
+        for (size_t t = 0; t < length; t++)
+            mask[b * length + t] = (t * 7 + b * 3) % 5 != 4 && !(b == 1 && t < 3);
+    }
+    return mask;
+}
+
+// Largest difference over the largest number expected (or `least`); infinite numbers must be equal.
+static void compare_within(const char *what, const char *setting, const float *x, const double *expected,
+                           size_t count, double least, double tolerance) {
+    double error = 0, greatest = least;
+    for (size_t i = 0; i < count; i++) {
+        if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
+        const double difference = fabs((double)x[i] - expected[i]);
+        if (!(difference <= error)) error = difference; // NaN, too
+        greatest = fmax(greatest, fabs(expected[i]));
+    }
+    if (!(error <= tolerance * greatest))
+        test_fail(__FILE__, __LINE__, "%s: %s: error %.3g", setting, what, error / greatest);
+}
+
+// ---- additive attention -------------------------------------------------------------------------------
+
+typedef struct {
+    size_t batch, length, heads, size, window; // B, T, H, D, k (0: global)
+    double rescale, sink, rate;
+    bool raw, holes, bf16_gradient;
+    size_t longer; // than the batch: what is planned for
+} AdditiveSetting;
+
+// The definition, in double. Arrays of the sizes that the functions have.
+typedef struct {
+    AdditiveSetting is;
+    const float *qkv, *x, *dout, *weights[2]; // (H, D)
+    const uint8_t *mask;
+    Dropout drop[2];
+    double *out, *dqkv, *dweights[2];
+} Additive;
+
+// x' and the deviation.
+static double normal_of(double *normal, const double *x, size_t size) {
+    double mean = 0, square = 0;
+    for (size_t d = 0; d < size; d++) mean += x[d] / (double)size;
+    for (size_t d = 0; d < size; d++) square += (x[d] - mean) * (x[d] - mean);
+    const double deviation = sqrt(square / (double)(size - 1));
+    for (size_t d = 0; d < size; d++) normal[d] = (x[d] - mean) / (deviation + 1e-5);
+    return deviation;
+}
+
+// dx += the gradient from that of x'.
+static void normal_backward(double *dx, const double *dnormal, const double *normal, double deviation,
+                            size_t size) {
+    double along = 0, sum = 0;
+    for (size_t d = 0; d < size; d++) along += dnormal[d] * normal[d];
+    const double slope = deviation > 0 ? along / ((double)(size - 1) * deviation) : 0;
+    for (size_t d = 0; d < size; d++) sum += dnormal[d] / (deviation + 1e-5) - slope * normal[d];
+    for (size_t d = 0; d < size; d++)
+        dx[d] += dnormal[d] / (deviation + 1e-5) - slope * normal[d] - sum / (double)size;
+}
+
+// One pooling of a head: g (T, D) of x (T, D).
+typedef struct {
+    double *x, *normal, *deviation, *e, *g, *r, weight[256], weight_deviation;
+} Pooling;
+
+static Pooling pooling_create(const Additive *a, size_t h, int which) {
+    const size_t T = a->is.length, D = a->is.size;
+    Pooling p = {zeros(T * D), zeros(T * D), zeros(T), zeros(T), zeros(T * D), zeros(T), {}, 0};
+    double w[256];
+    for (size_t d = 0; d < D; d++) w[d] = (double)a->weights[which][h * D + d];
+    p.weight_deviation = normal_of(p.weight, w, D);
+    return p;
+}
+
+static void pooling_free(Pooling *p) {
+    free(p->x);
+    free(p->normal);
+    free(p->deviation);
+    free(p->e);
+    free(p->g);
+    free(p->r);
+}
+
+static size_t window_start(const Additive *a, size_t i) {
+    return a->is.window && i + 1 > a->is.window ? i + 1 - a->is.window : 0;
+}
+
+static void pooling_forward(const Additive *a, Pooling *p, const uint8_t *mask) {
+    const size_t T = a->is.length, D = a->is.size;
+    const double *value = a->is.raw ? p->x : p->normal;
+    for (size_t i = 0; i < T; i++) {
+        double dot = 0, sum = a->is.sink;
+        p->deviation[i] = normal_of(p->normal + i * D, p->x + i * D, D);
+        for (size_t d = 0; d < D; d++) dot += p->normal[i * D + d] * p->weight[d];
+        p->e[i] = !mask || mask[i] ? exp(a->is.rescale / (double)D * dot) : 0;
+        for (size_t j = window_start(a, i); j <= i; j++) {
+            sum += p->e[j];
+            for (size_t d = 0; d < D; d++) p->g[i * D + d] += p->e[j] * value[j * D + d];
+        }
+        p->r[i] = sum > 0 ? 1 / sum : 0;
+        for (size_t d = 0; d < D; d++) p->g[i * D + d] *= p->r[i];
+    }
+}
+
+// dx (T, D) from dg (T, D); dweight (D) +=.
+static void pooling_backward(const Additive *a, const Pooling *p, double *dx, const double *dg,
+                             double *dweight) {
+    const size_t T = a->is.length, D = a->is.size;
+    const double *value = a->is.raw ? p->x : p->normal, scale = a->is.rescale / (double)D;
+    double dw[256] = {0};
+    for (size_t j = 0; j < T; j++) {
+        double da = 0, dnormal[256] = {0};
+        for (size_t i = j; i < T && window_start(a, i) <= j; i++) {
+            for (size_t d = 0; d < D; d++) {
+                const double z = p->r[i] * dg[i * D + d];
+                da += p->e[j] * z * (value[j * D + d] - p->g[i * D + d]);
+                (a->is.raw ? dx[j * D + d] : dnormal[d]) += p->e[j] * z;
+            }
+        }
+        for (size_t d = 0; d < D; d++) {
+            dnormal[d] += da * scale * p->weight[d];
+            dw[d] += da * scale * p->normal[j * D + d];
+        }
+        normal_backward(dx + j * D, dnormal, p->normal + j * D, p->deviation[j], D);
+    }
+    normal_backward(dweight, dw, p->weight, p->weight_deviation, D);
+}
+
+// The factors (T, D) of dropout of a head.
+static float *factors_of(const Additive *a, int which, size_t b, size_t h) {
+    const size_t count = a->is.length * a->is.size;
+    float *factors = (float *)allocate(count, sizeof(float), "factors");
+    dropout_factors(&a->drop[which], ((FIRST_ROW + b) * a->is.heads + h) * count, count, factors);
+    return factors;
+}
+
+static void additive_head(const Additive *a, size_t b, size_t h) {
+    const size_t T = a->is.length, D = a->is.size, C = D * a->is.heads;
+    const uint8_t *mask = a->mask ? a->mask + b * T : NULL;
+    float *f_query = factors_of(a, 0, b, h), *f_key = factors_of(a, 1, b, h);
+    Pooling query = pooling_create(a, h, 0), key = pooling_create(a, h, 1);
+    double *dg = zeros(T * D), *dx = zeros(T * D);
+#define QKV(which, t, d) ((b * T + (t)) * 3 * C + (which)*C + h * D + (d))
+#define EACH                                                                                                 \
+    for (size_t t = 0; t < T; t++)                                                                           \
+        for (size_t d = 0; d < D; d++)
+#define AT (t * D + d)
+    EACH query.x[AT] = (double)a->qkv[QKV(0, t, d)];
+    pooling_forward(a, &query, mask);
+    EACH key.x[AT] = query.g[AT] * (double)f_query[AT] * (double)a->qkv[QKV(1, t, d)];
+    pooling_forward(a, &key, mask);
+    EACH {
+        const size_t c = (b * T + t) * C + h * D + d;
+        const double v = (double)a->qkv[QKV(2, t, d)], f = (double)f_key[AT], dout = (double)a->dout[c];
+        a->out[c] = (double)a->x[c] + key.g[AT] * f * v;
+        a->dqkv[QKV(2, t, d)] = dout * key.g[AT] * f;
+        dg[AT] = dout * v * f;
+    }
+    pooling_backward(a, &key, dx, dg, a->dweights[1] + h * D);
+    EACH {
+        a->dqkv[QKV(1, t, d)] = dx[AT] * query.g[AT] * (double)f_query[AT];
+        dg[AT] = dx[AT] * (double)a->qkv[QKV(1, t, d)] * (double)f_query[AT];
+        dx[AT] = 0;
+    }
+    pooling_backward(a, &query, dx, dg, a->dweights[0] + h * D);
+    EACH a->dqkv[QKV(0, t, d)] = dx[AT];
+    pooling_free(&query);
+    pooling_free(&key);
+    free(f_query);
+    free(f_key);
+    free(dg);
+    free(dx);
+}
+
+// The kernels' results, on the host.
+typedef struct {
+    float *out, *dqkv, *dweights[2];
+} AdditiveResult;
+
+static AdditiveResult additive_run(const Device *d, const Additive *a) {
+    const AdditiveSetting is = a->is;
+    const size_t C = is.heads * is.size, M = is.batch * is.length;
+    const AdditiveAttention attention = {C,
+                                         is.heads,
+                                         is.window,
+                                         (float)is.rescale,
+                                         (float)is.sink,
+                                         is.raw,
+                                         is.batch + is.longer,
+                                         is.length + is.longer};
+    StepParameters step = {};
+    memcpy(step.dropout_key, a->drop[0].key, sizeof(step.dropout_key));
+    step.first_row = FIRST_ROW;
+    StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
+    const DropoutSite query = dropout_site(at, is.rate, a->drop[0].site),
+                      key = dropout_site(at, is.rate, a->drop[1].site);
+    const DropoutSite *drop_query = is.rate > 0 ? &query : NULL, *drop_key = is.rate > 0 ? &key : NULL;
+    float *qkv = upload_numbers(d, a->qkv, M * 3 * C), *x = upload_numbers(d, a->x, M * C),
+          *dout = upload_numbers(d, a->dout, M * C);
+    float *w_query = upload_numbers(d, a->weights[0], C), *w_key = upload_numbers(d, a->weights[1], C);
+    float *G = upload_numbers(d, NULL, M * C), *P = upload_numbers(d, NULL, M * C),
+          *out = upload_numbers(d, NULL, M * C);
+    float *r_query = upload_numbers(d, NULL, M * is.heads), *r_key = upload_numbers(d, NULL, M * is.heads);
+    const GemmInput dqkv = upload_matrix(d, NULL, M, 3 * C, is.bf16_gradient);
+    float *zero = zero_numbers(C);
+    float *dw_query = upload_numbers(d, zero, C), *dw_key = upload_numbers(d, zero, C);
+    uint8_t *mask = a->mask ? (uint8_t *)upload(d, a->mask, M) : NULL;
+
+    float *workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, false));
+    additive_attention_forward(d, &attention, out, G, r_query, P, r_key, x, qkv, w_query, w_key, mask,
+                               drop_query, drop_key, workspace, is.batch, is.length);
+    device_free(workspace);
+    workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, true));
+    additive_attention_backward(d, &attention, dqkv, dw_query, dw_key, dout, G, r_query, P, r_key, qkv,
+                                w_query, w_key, mask, drop_query, drop_key, workspace, is.batch, is.length);
+    const AdditiveResult result = {download(d, out, M * C),
+                                   download_matrix(d, dqkv, M),
+                                   {download(d, dw_query, C), download(d, dw_key, C)}};
+    void *const memory[] = {at,  qkv,     x,     dout,      w_query,  w_key,  G,    P,
+                            out, r_query, r_key, dqkv.data, dw_query, dw_key, mask, workspace};
+    for (void *at_device : memory) device_free(at_device);
+    free(zero);
+    return result;
+}
+
+static void additive_check(const Device *d, AdditiveSetting is) {
+    const size_t C = is.heads * is.size, M = is.batch * is.length;
+    Random random =
+        random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)(is.size * 1000 + is.window));
+    float *qkv = random_numbers(&random, M * 3 * C, 1), *x = random_numbers(&random, M * C, 1),
+          *dout = random_numbers(&random, M * C, 1);
+    float *w_query = random_numbers(&random, C, 1), *w_key = random_numbers(&random, C, 1);
+    uint8_t *mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
+    const Additive a = {is,
+                        qkv,
+                        x,
+                        dout,
+                        {w_query, w_key},
+                        mask,
+                        {dropout_create(is.rate, 5, 3, 1), dropout_create(is.rate, 5, 3, 2)},
+                        zeros(M * C),
+                        zeros(M * 3 * C),
+                        {zeros(C), zeros(C)}};
+    for (size_t unit = 0; unit < is.batch * is.heads; unit++)
+        additive_head(&a, unit / is.heads, unit % is.heads);
+    const AdditiveResult r = additive_run(d, &a);
+
+    char text[200];
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s", is.batch,
+             is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate, is.raw ? " raw" : "",
+             is.holes ? " holes" : "");
+    compare_within("out", text, r.out, a.out, M * C, 1e-6, FLOAT_TOLERANCE);
+    compare_within("dqkv", text, r.dqkv, a.dqkv, M * 3 * C, 0.1,
+                   is.bf16_gradient ? BF16_TOLERANCE : FLOAT_TOLERANCE);
+    compare_within("dw_q", text, r.dweights[0], a.dweights[0], C, 1, 2 * FLOAT_TOLERANCE);
+    compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * FLOAT_TOLERANCE);
+    void *const memory[] = {qkv,   x,      dout,          w_query,       w_key,
+                            mask,  a.out,  a.dqkv,        a.dweights[0], a.dweights[1],
+                            r.out, r.dqkv, r.dweights[0], r.dweights[1]};
+    for (void *at_host : memory) free(at_host);
+}
+
+static const AdditiveSetting ADDITIVE = {2, 65, 2, 8, 4, 10, 1e-5, 0, false, false, false, 0};
+
+static void test_additive_shapes(void) {
+    Device d = device_create();
+    const size_t lengths[] = {1, 2, 65, 130}, sizes[] = {5, 8, 10, 20, 32, 64},
+                 windows[] = {0, 1, 3, 4, 64, 100};
+    for (size_t length : lengths) {
+        for (size_t size : sizes) {
+            for (size_t window : windows) {
+                AdditiveSetting is = ADDITIVE;
+                is.length = length;
+                is.size = size;
+                is.window = window;
+                is.heads = 1;
+                is.rate = 0.3;
+                is.holes = true;
+                additive_check(&d, is);
+            }
+        }
+    }
+    device_destroy(&d);
+}
+
+static void test_additive_options(void) {
+    Device d = device_create();
+    for (size_t window : {(size_t)0, (size_t)4, (size_t)70}) {
+        AdditiveSetting is = ADDITIVE;
+        is.window = window;
+        additive_check(&d, is);
+        is.length = 257;
+        is.size = 36;
+        is.rate = 0.1;
+        additive_check(&d, is);
+        is.raw = true;
+        is.holes = true;
+        is.bf16_gradient = true;
+        additive_check(&d, is);
+        is.bf16_gradient = false;
+        is.sink = 1;
+        is.rescale = 30;
+        additive_check(&d, is);
+        is.sink = 0;
+        additive_check(&d, is);
+        is.length = 70;
+        is.size = 128;
+        additive_check(&d, is);
+        is.size = 256;
+        additive_check(&d, is);
+        is.size = 200;
+        is.heads = 3;
+        additive_check(&d, is);
+    }
+    device_destroy(&d);
+}
+
+// Batches that are smaller than what is planned for, windows between both lengths among them.
+static void test_additive_smaller(void) {
+    Device d = device_create();
+    for (size_t window : {(size_t)0, (size_t)4, (size_t)90, (size_t)200}) {
+        for (size_t longer : {(size_t)1, (size_t)40, (size_t)700}) {
+            AdditiveSetting is = ADDITIVE;
+            is.window = window;
+            is.longer = longer;
+            is.length = 77;
+            is.size = 64;
+            additive_check(&d, is);
+        }
+    }
+    device_destroy(&d);
+}
+
+// ---- softmax and cosine attention ---------------------------------------------------------------------
+
+typedef struct {
+    size_t batch, length, heads, size; // B, T, H, D
+    double sink, rate;
+    bool cosine, holes, in_bf16;
+} Setting;
+
+static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false};
+
+// Arrays of the sizes that the functions have.
+typedef struct {
+    Setting is;
+    size_t channels, rows; // C, B T
+    float *qkv, *dy, *exponent;
+    uint8_t *mask;
+    Dropout dropout;
+} Problem;
+
+typedef struct {
+    float *y, *logsumexp, *dqkv, *dexponent;
+} Result;
+
+// Numbers that bf16 holds, where that is tested.
+static float *inputs(Random *random, size_t count, bool in_bf16) {
+    float *x = random_numbers(random, count, 1);
+    if (in_bf16) round_numbers(x, count);
+    return x;
+}
+
+static Problem problem_create(Setting is) {
+    Random random = random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
+    Problem p = {is,
+                 is.heads * is.size,
+                 is.batch * is.length,
+                 NULL,
+                 NULL,
+                 NULL,
+                 NULL,
+                 dropout_create(is.rate, 5, 3, 2)};
+    p.qkv = inputs(&random, p.rows * 3 * p.channels, is.in_bf16);
+    p.dy = inputs(&random, p.rows * p.channels, is.in_bf16);
+    p.exponent = random_numbers(&random, is.heads, 1);
+    p.mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
+    return p;
+}
+
+static void problem_free(Problem *p) {
+    free(p->qkv);
+    free(p->dy);
+    free(p->exponent);
+    free(p->mask);
+}
+
+static void result_free(Result *r) {
+    free(r->y);
+    free(r->logsumexp);
+    free(r->dqkv);
+    free(r->dexponent);
+}
+
+// The CPU's layer, in float32.
+static Result cpu_run(const Problem *p) {
+    const Setting is = p->is;
+    const Result r = {zero_numbers(p->rows * p->channels), zero_numbers(p->rows * is.heads),
+                      zero_numbers(p->rows * 3 * p->channels), zero_numbers(is.heads)};
+    const GemmInput y = {r.y, p->channels, false}, dqkv = {r.dqkv, 3 * p->channels, false};
+    if (is.cosine) {
+        CosineAttention *a = cosine_attention_create(is.batch, is.length, p->channels, is.heads);
+        cosine_attention_forward(a, y, p->qkv, NULL, p->exponent, p->mask, is.batch, is.length);
+        cosine_attention_backward(a, dqkv, NULL, r.dexponent, p->dy, p->qkv, NULL, p->exponent, p->mask,
+                                  is.batch, is.length);
+        cosine_attention_free(a);
+        return r;
+    }
+    const Dropout *dropout = is.rate > 0 ? &p->dropout : NULL;
+    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, is.length,
+                                                   p->channels, is.heads, true);
+    softmax_attention_forward(a, y, r.logsumexp, p->qkv, NULL, p->mask, dropout, FIRST_ROW, is.batch,
+                              is.length);
+    softmax_attention_backward(a, dqkv, NULL, p->dy, y, r.logsumexp, p->qkv, NULL, p->mask, dropout,
+                               FIRST_ROW, is.batch, is.length);
+    softmax_attention_free(a);
+    return r;
+}
+
+static Result gpu_run(const Device *d, const Problem *p) {
+    const Setting is = p->is;
+    StepParameters step = {};
+    memcpy(step.dropout_key, p->dropout.key, sizeof(step.dropout_key));
+    step.first_row = FIRST_ROW;
+    StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
+    const DropoutSite site = dropout_site(at, is.rate, p->dropout.site),
+                      *dropout = is.rate > 0 ? &site : NULL;
+    const GemmInput qkv = upload_matrix(d, p->qkv, p->rows, 3 * p->channels, is.in_bf16),
+                    dy = upload_matrix(d, p->dy, p->rows, p->channels, is.in_bf16);
+    const GemmInput y = upload_matrix(d, NULL, p->rows, p->channels, is.in_bf16),
+                    dqkv = upload_matrix(d, NULL, p->rows, 3 * p->channels, is.in_bf16);
+    float *zero = zero_numbers(p->rows * is.heads);
+    float *logsumexp = upload_numbers(d, zero, p->rows * is.heads),
+          *dexponent = upload_numbers(d, zero, is.heads),
+          *exponent = upload_numbers(d, p->exponent, is.heads);
+    uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, p->rows) : NULL;
+    const size_t size = is.cosine ? cosine_attention_workspace(is.batch, is.length, p->channels, is.heads)
+                                  : softmax_attention_workspace(is.batch, is.length, is.heads);
+    float *workspace = upload_numbers(d, NULL, size);
+    if (is.cosine) {
+        cosine_attention_forward(d, y, qkv, exponent, mask, workspace, is.batch, is.length, is.heads);
+        cosine_attention_backward(d, dqkv, dexponent, dy, qkv, exponent, mask, workspace, is.batch, is.length,
+                                  is.heads);
+    } else {
+        softmax_attention_forward(d, y, logsumexp, qkv, mask, dropout, is.sink, is.batch, is.length,
+                                  is.heads);
+        softmax_attention_backward(d, dqkv, dy, y, logsumexp, qkv, mask, dropout, workspace, is.batch,
+                                   is.length, is.heads);
+    }
+    const Result r = {download_matrix(d, y, p->rows), download(d, logsumexp, p->rows * is.heads),
+                      download_matrix(d, dqkv, p->rows), download(d, dexponent, is.heads)};
+    void *const memory[] = {at,        qkv.data,  dy.data,  y.data, dqkv.data,
+                            logsumexp, dexponent, exponent, mask,   workspace};
+    for (void *at_device : memory) device_free(at_device);
+    free(zero);
+    return r;
+}
+
+static void compare_results(const char *what, const char *setting, const float *x, const float *expected,
+                            size_t count, double least, double tolerance) {
+    double *wide = zeros(count);
+    for (size_t i = 0; i < count; i++) wide[i] = (double)expected[i];
+    compare_within(what, setting, x, wide, count, least, tolerance);
+    free(wide);
+}
+
+static void check(const Device *d, Setting is) {
+    Problem p = problem_create(is);
+    Result ours = gpu_run(d, &p), expected = cpu_run(&p);
+    char text[200];
+    snprintf(text, sizeof(text), "%s B %zu T %zu H %zu D %zu sink %g rate %g%s%s",
+             is.cosine ? "cosine" : "softmax", is.batch, is.length, is.heads, is.size, is.sink, is.rate,
+             is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "");
+    const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
+    compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
+    compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.rows * 3 * p.channels, 1e-2, tolerance);
+    compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1, tolerance);
+    compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1, 2 * tolerance);
+    result_free(&ours);
+    result_free(&expected);
+    problem_free(&p);
+}
+
+static void check_shapes(const Device *d, Setting is) {
+    for (size_t length : {(size_t)1, (size_t)33, (size_t)130}) {
+        for (size_t size : {(size_t)8, (size_t)21, (size_t)32, (size_t)64}) {
+            is.length = length;
+            is.size = size;
+            check(d, is);
+        }
+    }
+    is.batch = 1;
+    is.heads = 1;
+    is.length = 70;
+    for (size_t size : {(size_t)128, (size_t)200, (size_t)256}) {
+        is.size = size;
+        check(d, is);
+    }
+}
+
+// Both types, with and without all that is optional.
+static void check_kinds(Setting is) {
+    Device d = device_create();
+    for (int in_bf16 = 0; in_bf16 < 2; in_bf16++) {
+        is.in_bf16 = in_bf16;
+        is.holes = false;
+        is.rate = 0;
+        check_shapes(&d, is);
+        is.holes = true;
+        is.rate = is.cosine ? 0 : 0.3;
+        check_shapes(&d, is);
+    }
+    device_destroy(&d);
+}
+
+static void test_softmax(void) {
+    check_kinds(SETTING);
+}
+
+static void test_softmax_sink(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.holes = true;
+    for (double sink : {1.0, 1e-5, 30.0}) {
+        is.sink = sink;
+        check(&d, is);
+    }
+    is.in_bf16 = true;
+    is.heads = 9; // enough blocks of threads for two blocks of rows a warp
+    is.length = 140;
+    is.rate = 0.1;
+    check(&d, is);
+    device_destroy(&d);
+}
+
+static void test_cosine(void) {
+    Setting is = SETTING;
+    is.cosine = true;
+    check_kinds(is);
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"additive_shapes", test_additive_shapes},   {"additive_options", test_additive_options},
+        {"additive_smaller", test_additive_smaller}, {"softmax", test_softmax},
+        {"softmax_sink", test_softmax_sink},         {"cosine", test_cosine},
+    };
+    return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
+}

@@ -1,0 +1,691 @@
+// The layers of dev/cuda beside those of dev/cpu, on small random shapes, odd ones among them.
+#include "adamw.cuh"
+#include "classifier.cuh"
+#include "cuda_test.cuh"
+#include "embedding.cuh"
+#include "residual.cuh"
+extern "C" {
+#include "layernorm.h"
+}
+
+// Names that both sides define.
+namespace cpu {
+extern "C" {
+#include "adamw.h"
+#include "classifier.h"
+#include "embedding.h"
+#include "residual.h"
+}
+}
+
+static constexpr double EXACT = 3e-6, ROUNDED = 1e-2; // of float32, and of what is stored or multiplied in bf16
+static constexpr uint64_t SEED = 5, STEP = 11, FIRST_ROW = 3;
+
+static double tolerance_of(bool in_bf16) {
+    return in_bf16 ? ROUNDED : EXACT;
+}
+
+// A matrix that the CPU's layers read.
+static GemmInput host_matrix(float *values, size_t columns) {
+    return {values, columns, false};
+}
+
+static StepParameters *upload_step(const Device *d, float scale) {
+    const Dropout dropout = dropout_create(0.5, SEED, STEP, 0);
+    const StepParameters step = {{dropout.key[0], dropout.key[1]}, FIRST_ROW, scale};
+    return (StepParameters *)upload(d, &step, sizeof(step));
+}
+
+// A dropout place, for both.
+struct Place {
+    DropoutSite gpu;
+    Dropout cpu;
+};
+
+static Place dropout_place(const StepParameters *step, double rate, uint32_t site) {
+    return {dropout_site(step, rate, site), dropout_create(rate, SEED, STEP, site)};
+}
+
+static PartialSums partial_sums_here(Arena *arena, unsigned sums, size_t width) {
+    PartialSums s = {};
+    Arena counting = {};
+    partial_sums_carve(&s, &counting, sums, width);
+    *arena = counting;
+    arena_allocate(arena, "this is a test");
+    partial_sums_carve(&s, arena, sums, width);
+    partial_sums_start(&s);
+    return s;
+}
+
+// ---- matrix products -------------------------------------------------------------------------------------
+
+static Blas blas_here(const Device *d, Arena *arena, bool tf32) {
+    Blas blas;
+    blas_create(&blas, d, tf32);
+    Arena counting = {};
+    blas_workspace(&blas, &counting);
+    *arena = counting;
+    arena_allocate(arena, "this is a test");
+    blas_workspace(&blas, arena);
+    return blas;
+}
+
+struct LinearSetting {
+    size_t m, n, k;
+    WeightLayout layout;
+    bool in_bf16, out_bf16, bias;
+};
+
+// A weight, its bias and their copies on the device.
+struct TestWeight {
+    float *values, *bias; // (N, K) or (K, N), (N) on the host
+    DeviceWeight device;
+};
+
+static TestWeight weight_create(const Device *d, Random *r, LinearSetting is) {
+    TestWeight w = {random_numbers(r, is.n * is.k, 0.3), random_numbers(r, is.n, 1), {}};
+    if (is.in_bf16) round_numbers(w.values, is.n * is.k);
+    if (is.out_bf16) round_numbers(w.bias, is.n);
+    if (!is.bias) memset(w.bias, 0, is.n * sizeof(float));
+    w.device = {upload_numbers(d, w.values, is.n * is.k),
+                (const bf16 *)upload_matrix(d, w.values, is.n, is.k, true).data,
+                is.bias ? upload_numbers(d, w.bias, is.n) : NULL,
+                is.bias ? (const bf16 *)upload_matrix(d, w.bias, 1, is.n, true).data : NULL,
+                is.n,
+                is.k,
+                is.layout};
+    return w;
+}
+
+static void weight_free(TestWeight *w) {
+    device_free((void *)w->device.values);
+    device_free((void *)w->device.rounded);
+    device_free((void *)w->device.bias);
+    device_free((void *)w->device.bias_rounded);
+    free(w->values);
+    free(w->bias);
+}
+
+static void add_rows(float *x, const float *row, size_t m, size_t n) {
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) x[i * n + j] += row[j];
+}
+
+static void check_linear(const Device *d, Blas *blas, LinearSetting is) {
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, (uint32_t)is.n);
+    TestWeight w = weight_create(d, &r, is);
+    float *x = random_numbers(&r, is.m * is.k, 1), *dy = random_numbers(&r, is.m * is.n, 1);
+    float *dw = random_numbers(&r, is.n * is.k, 1);
+    if (is.in_bf16) {
+        round_numbers(x, is.m * is.k);
+        round_numbers(dy, is.m * is.n);
+    }
+    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16), gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
+    const GemmInput gpu_y = upload_matrix(d, NULL, is.m, is.n, is.out_bf16), gpu_dx = upload_matrix(d, NULL, is.m, is.k, is.out_bf16);
+    float *gpu_dw = upload_numbers(d, dw, is.n * is.k);
+
+    Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    GemmWeight *packed = gemm_weight_create(gemm, is.n, is.k, is.layout, "test");
+    gemm_weight_pack(packed, w.values);
+    float *y = zero_numbers(is.m * is.n), *dx = zero_numbers(is.m * is.k);
+    gemm_forward(gemm, y, host_matrix(x, is.k), packed, is.m);
+    add_rows(y, w.bias, is.m, is.n);
+    gemm_backward_input(gemm, dx, host_matrix(dy, is.n), packed, is.m);
+    gemm_backward_weight(gemm, dw, host_matrix(dy, is.n), host_matrix(x, is.k), packed, is.m);
+
+    const double tolerance = tolerance_of(is.out_bf16 || blas->tf32);
+    gemm_forward(blas, gpu_y, gpu_x, w.device, is.m);
+    compare_device(d, "y", gpu_y, y, is.m, tolerance);
+    gemm_backward_input(blas, gpu_dx, gpu_dy, w.device, is.m);
+    compare_device(d, "dx", gpu_dx, dx, is.m, tolerance);
+    gemm_backward_weight(blas, gpu_dw, gpu_dy, gpu_x, w.device, is.m);
+    compare_device(d, "dw", float_matrix(gpu_dw, is.k), dw, is.n, tolerance_of(blas->tf32));
+
+    gemm_weight_free(packed);
+    gemm_free(gemm);
+    void *const on_device[] = {gpu_x.data, gpu_dy.data, gpu_y.data, gpu_dx.data, gpu_dw};
+    for (void *p : on_device) device_free(p);
+    float *const on_host[] = {x, dy, dw, y, dx};
+    for (float *p : on_host) free(p);
+    weight_free(&w);
+}
+
+static void test_linear(void) {
+    static const size_t shapes[][3] = {{1, 1, 1}, {37, 24, 10}, {130, 72, 40}, {5, 129, 33}};
+    Device d = device_create();
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+        Arena arena;
+        Blas blas = blas_here(&d, &arena, tf32);
+        for (const size_t *s : shapes) {
+            for (WeightLayout layout : {WEIGHT_OUT_IN, WEIGHT_IN_OUT}) {
+                check_linear(&d, &blas, {s[0], s[1], s[2], layout, false, false, true});
+                if (tf32) continue;
+                check_linear(&d, &blas, {s[0], s[1], s[2], layout, true, false, false});
+                check_linear(&d, &blas, {s[0], s[1], s[2], layout, true, true, true});
+            }
+        }
+        blas_destroy(&blas);
+        arena_free(&arena);
+    }
+    device_destroy(&d);
+}
+
+// The products with GELU, beside those without.
+static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, 1);
+    TestWeight w = weight_create(d, &r, is);
+    float *x = random_numbers(&r, is.m * is.k, 1), *dy = random_numbers(&r, is.m * is.n, 1);
+    float *inner = random_numbers(&r, is.m * is.k, 1), *nothing = zero_numbers(is.k), *sums = zero_numbers(is.k);
+    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16), gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
+    const GemmInput plain = upload_matrix(d, NULL, is.m, is.n, is.in_bf16), before = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                    y = upload_matrix(d, NULL, is.m, is.n, is.in_bf16), gpu_inner = upload_matrix(d, inner, is.m, is.k, is.in_bf16),
+                    dx = upload_matrix(d, NULL, is.m, is.k, is.in_bf16);
+    const double tolerance = tolerance_of(is.in_bf16);
+
+    gemm_forward(blas, plain, gpu_x, w.device, is.m);
+    gemm_forward_gelu(blas, y, before, gpu_x, w.device, is.m);
+    float *expected = download_matrix(d, plain, is.m);
+    compare_device(d, "before the GELU", before, expected, is.m, tolerance);
+    gelu_row(expected, GELU_TANH, is.m * is.n);
+    compare_device(d, "GELU", y, expected, is.m, tolerance);
+    free(expected);
+
+    gemm_backward_input(blas, dx, gpu_dy, w.device, is.m);
+    float *gradient = download_matrix(d, dx, is.m), *through = zero_numbers(is.m * is.k);
+    if (is.in_bf16) round_numbers(inner, is.m * is.k);
+    gelu_backward(host_matrix(through, is.k), sums, gradient, inner, nothing, GELU_TANH, is.m, is.k);
+    gemm_backward_input_gelu(blas, dx, gpu_dy, w.device, gpu_inner, is.m);
+    compare_device(d, "gradient through the GELU", dx, through, is.m, tolerance);
+
+    void *const on_device[] = {gpu_x.data, gpu_dy.data, plain.data, before.data, y.data, gpu_inner.data, dx.data};
+    for (void *p : on_device) device_free(p);
+    float *const on_host[] = {x, dy, inner, nothing, sums, gradient, through};
+    for (float *p : on_host) free(p);
+    weight_free(&w);
+}
+
+static void test_linear_gelu(void) {
+    Device d = device_create();
+    Arena arena;
+    Blas blas = blas_here(&d, &arena, false);
+    for (bool in_bf16 : {false, true}) {
+        check_linear_gelu(&d, &blas, {37, 24, 16, WEIGHT_IN_OUT, in_bf16, in_bf16, true});
+        check_linear_gelu(&d, &blas, {64, 10, 33, WEIGHT_IN_OUT, in_bf16, in_bf16, true});
+    }
+    blas_destroy(&blas);
+    arena_free(&arena);
+    device_destroy(&d);
+}
+
+// ---- GELU and sums over rows -------------------------------------------------------------------------------
+
+static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, size_t n) {
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
+    float *x = random_numbers(&r, m * n, 3), *dy = random_numbers(&r, m * n, 1);
+    x[0] = 60; // far out, where the cube is infinite in some form
+    if (m * n > 1) x[1] = -60;
+    if (in_bf16) {
+        round_numbers(x, m * n);
+        round_numbers(dy, m * n);
+    }
+    float *y = zero_numbers(m * n), *dx = zero_numbers(m * n), *bias = zero_numbers(n), *dbias = zero_numbers(n);
+    gelu_forward(host_matrix(y, n), x, NULL, kind, m, n);
+    gelu_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
+    const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16), gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
+                    gpu_y = upload_matrix(d, NULL, m, n, in_bf16);
+    gelu_forward(d, gpu_y, gpu_x, kind, m, n);
+    compare_device(d, "gelu", gpu_y, y, m, tolerance_of(in_bf16));
+    gelu_backward(d, gpu_y, gpu_dy, gpu_x, kind, m, n);
+    compare_device(d, "gelu's gradient", gpu_y, dx, m, tolerance_of(in_bf16));
+
+    Arena arena;
+    PartialSums sums = partial_sums_here(&arena, 1, n);
+    float *gpu_sums = upload_numbers(d, bias, n), *expected = zero_numbers(n);
+    column_sums(d, &sums, gpu_sums, gpu_dy, m, n);
+    partial_sums_finish(d, &sums);
+    for (size_t i = 0; i < m * n; i++) expected[i % n] += dy[i];
+    compare_device(d, "sums of columns", float_matrix(gpu_sums, n), expected, 1, 1e-5);
+    partial_sums_free(&sums);
+    arena_free(&arena);
+    void *const on_device[] = {gpu_x.data, gpu_dy.data, gpu_y.data, gpu_sums};
+    for (void *p : on_device) device_free(p);
+    float *const on_host[] = {x, dy, y, dx, bias, dbias, expected};
+    for (float *p : on_host) free(p);
+}
+
+static void test_gelu(void) {
+    Device d = device_create();
+    for (GeluKind kind : {GELU_ERF, GELU_TANH}) {
+        for (bool in_bf16 : {false, true}) {
+            check_gelu(&d, kind, in_bf16, 1, 1);
+            check_gelu(&d, kind, in_bf16, 67, 33);
+            check_gelu(&d, kind, in_bf16, 200, 64);
+        }
+    }
+    device_destroy(&d);
+}
+
+// ---- the residual stream ---------------------------------------------------------------------------------
+
+// A LayerNorm and what comes back through it.
+struct NormTest {
+    size_t batch, length, channels;
+    float *x, *gain, *bias, *dy;                // on the host
+    float *gpu_x, *gpu_gain, *gpu_bias, *gpu_dy; // and on the device
+    float *norm, *mean, *rstd;                  // expected
+    GemmInput gpu_norm;
+    float *gpu_mean, *gpu_rstd;
+};
+
+static NormTest norm_test_create(const Device *d, size_t batch, size_t length, size_t channels, bool in_bf16) {
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)length, (uint32_t)channels);
+    const size_t m = batch * length, count = m * channels;
+    NormTest t = {batch, length, channels, random_numbers(&r, count, 2), random_numbers(&r, channels, 1),
+                  random_numbers(&r, channels, 1), random_numbers(&r, count, 1), NULL, NULL, NULL, NULL,
+                  zero_numbers(count), zero_numbers(m), zero_numbers(m), {}, NULL, NULL};
+    t.gpu_x = upload_numbers(d, t.x, count);
+    t.gpu_gain = upload_numbers(d, t.gain, channels);
+    t.gpu_bias = upload_numbers(d, t.bias, channels);
+    t.gpu_dy = upload_numbers(d, t.dy, count);
+    t.gpu_norm = upload_matrix(d, NULL, m, channels, in_bf16);
+    t.gpu_mean = upload_numbers(d, NULL, m);
+    t.gpu_rstd = upload_numbers(d, NULL, m);
+    return t;
+}
+
+static void norm_test_free(NormTest *t) {
+    float *const on_host[] = {t->x, t->gain, t->bias, t->dy, t->norm, t->mean, t->rstd};
+    for (float *p : on_host) free(p);
+    void *const on_device[] = {t->gpu_x, t->gpu_gain, t->gpu_bias, t->gpu_dy, t->gpu_norm.data, t->gpu_mean, t->gpu_rstd};
+    for (void *p : on_device) device_free(p);
+}
+
+// What the forward pass gave, beside the CPU's LayerNorm of x (M, C), which is expected in `gpu_x`.
+static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
+    const size_t m = t->batch * t->length;
+    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, m, t->channels);
+    compare_device(d, "x", float_matrix((float *)gpu_x, t->channels), x, m, EXACT);
+    compare_device(d, "norm", t->gpu_norm, t->norm, m, tolerance_of(t->gpu_norm.bf16));
+    compare_device(d, "mean", float_matrix(t->gpu_mean, 1), t->mean, m, EXACT);
+    compare_device(d, "rstd", float_matrix(t->gpu_rstd, 1), t->rstd, m, EXACT);
+}
+
+// The backward pass of x -> norm, with what it gives the sublayer below. `first`: dx is set.
+static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x, Place place, bool first) {
+    const size_t m = t->batch * t->length, C = t->channels, count = m * C;
+    Random r = random_stream(SEED, RANDOM_TEST, 9, first);
+    float *dx = random_numbers(&r, count, 1), *dgain = random_numbers(&r, C, 1), *dbias = random_numbers(&r, C, 1);
+    float *gpu_dx = upload_numbers(d, dx, count), *gpu_dgain = upload_numbers(d, dgain, C),
+          *gpu_dbias = upload_numbers(d, dbias, C), *below = zero_numbers(count);
+    LayerNormTail tail = {upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), upload_matrix(d, NULL, m, C, t->gpu_norm.bf16),
+                          place.gpu, t->length};
+    Arena arena;
+    PartialSums sums = partial_sums_here(&arena, 2, 2 * C);
+    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, t->gpu_dy, gpu_x, t->gpu_gain, t->gpu_bias, t->gpu_mean,
+                       t->gpu_rstd, first, tail, m, C);
+    partial_sums_finish(d, &sums);
+
+    if (first) memset(dx, 0, count * sizeof(float));
+    layernorm_backward(dx, dgain, dbias, t->dy, x, t->gain, t->mean, t->rstd, m, C);
+    cpu::residual_backward(host_matrix(below, C), NULL, dx, &place.cpu, FIRST_ROW * t->length, m, C);
+    compare_device(d, "dx", float_matrix(gpu_dx, C), dx, m, EXACT);
+    compare_device(d, "dgain", float_matrix(gpu_dgain, C), dgain, 1, EXACT);
+    compare_device(d, "dbias", float_matrix(gpu_dbias, C), dbias, 1, EXACT);
+    compare_device(d, "norm again", tail.norm, t->norm, m, tolerance_of(tail.norm.bf16));
+    compare_device(d, "gradient below", tail.dbelow, below, m, tolerance_of(tail.dbelow.bf16));
+    partial_sums_free(&sums);
+    arena_free(&arena);
+    void *const on_device[] = {gpu_dx, gpu_dgain, gpu_dbias, tail.norm.data, tail.dbelow.data};
+    for (void *p : on_device) device_free(p);
+    float *const on_host[] = {dx, dgain, dbias, below};
+    for (float *p : on_host) free(p);
+}
+
+static void check_residual(const Device *d, size_t length, size_t channels, double rate, bool in_bf16) {
+    NormTest t = norm_test_create(d, 2, length, channels, in_bf16);
+    const size_t m = t.batch * length, count = m * channels;
+    StepParameters *step = upload_step(d, 1);
+    const Place place = dropout_place(step, rate, 7);
+    float *out = zero_numbers(count), *gpu_out = upload_numbers(d, NULL, count);
+    layernorm_forward(d, t.gpu_norm, t.gpu_mean, t.gpu_rstd, t.gpu_x, t.gpu_gain, t.gpu_bias, m, channels);
+    check_norm_forward(d, &t, t.x, t.gpu_x);
+
+    cpu::residual_forward(out, t.x, t.dy, NULL, &place.cpu, FIRST_ROW * length, m, channels);
+    residual_layernorm_forward(d, gpu_out, t.gpu_norm, t.gpu_mean, t.gpu_rstd, t.gpu_x, t.gpu_dy, t.gpu_gain, t.gpu_bias,
+                               place.gpu, length, m, channels);
+    check_norm_forward(d, &t, out, gpu_out);
+    check_norm_backward(d, &t, out, gpu_out, place, false);
+    check_norm_backward(d, &t, out, gpu_out, place, true);
+    free(out);
+    device_free(gpu_out);
+    device_free(step);
+    norm_test_free(&t);
+}
+
+static void test_residual(void) {
+    Device d = device_create();
+    // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than registers hold.
+    for (size_t channels : {3, 10, 24, 128, 130, 256, 384, 640, 768, 1000, 1028})
+        check_residual(&d, channels > 300 ? 5 : 19, channels, 0.3, false);
+    check_residual(&d, 130, 128, 0.1, true);
+    check_residual(&d, 9, 30, 0, true);
+    device_destroy(&d);
+}
+
+// ---- the embedding -----------------------------------------------------------------------------------------
+
+static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary, double rate) {
+    NormTest t = norm_test_create(d, batch, length, channels, false);
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
+    const size_t m = batch * length;
+    StepParameters *step = upload_step(d, 1);
+    const Place place = dropout_place(step, rate, 0);
+    float *token = random_numbers(&r, vocabulary * channels, 1), *position = random_numbers(&r, length * channels, 1);
+    int32_t *inputs = (int32_t *)allocate(m, sizeof(int32_t), "inputs"); // some tokens often
+    for (size_t i = 0; i < m; i++) inputs[i] = (int32_t)random_below(&r, i % 3 ? vocabulary : 2 % vocabulary + 1);
+    float *gpu_token = upload_numbers(d, token, vocabulary * channels), *gpu_position = upload_numbers(d, position, length * channels);
+    int32_t *gpu_inputs = (int32_t *)upload(d, inputs, m * sizeof(int32_t));
+    Batch cpu_batch = {};
+    cpu_batch.batch = (int64_t)batch;
+    cpu_batch.length = (int64_t)length;
+    cpu_batch.inputs = inputs;
+    cpu_batch.first_row = (int64_t)FIRST_ROW;
+
+    cpu::embedding_forward(t.x, token, position, &cpu_batch, &place.cpu, channels);
+    embedding_layernorm_forward(d, t.gpu_x, t.gpu_norm, t.gpu_mean, t.gpu_rstd, gpu_token, gpu_position, gpu_inputs,
+                                t.gpu_gain, t.gpu_bias, place.gpu, batch, length, channels);
+    check_norm_forward(d, &t, t.x, t.gpu_x);
+
+    Arena counting = {}, arena;
+    EmbeddingOrder order = {};
+    embedding_order_carve(&order, &counting, m, vocabulary, channels);
+    arena = counting;
+    arena_allocate(&arena, "this is a test");
+    embedding_order_carve(&order, &arena, m, vocabulary, channels);
+    position_backward(d, gpu_position, t.gpu_dy, place.gpu, batch, length, channels);
+    token_backward(d, &order, gpu_token, t.gpu_dy, inputs, 0, m, channels);
+    cpu::embedding_backward(token, position, t.dy, &cpu_batch, &place.cpu, 0, channels);
+    compare_device(d, "dtoken", float_matrix(gpu_token, channels), token, vocabulary, EXACT);
+    compare_device(d, "dposition", float_matrix(gpu_position, channels), position, length, EXACT);
+    embedding_order_free(&order);
+    arena_free(&arena);
+    void *const on_device[] = {gpu_token, gpu_position, gpu_inputs, step};
+    for (void *p : on_device) device_free(p);
+    free(token);
+    free(position);
+    free(inputs);
+    norm_test_free(&t);
+}
+
+static void test_embedding(void) {
+    Device d = device_create();
+    check_embedding(&d, 1, 1, 8, 1, 0);
+    check_embedding(&d, 3, 67, 24, 29, 0.2);
+    check_embedding(&d, 2, 130, 128, 5, 0.1);
+    check_embedding(&d, 2, 40, 33, 300, 0.5);
+    device_destroy(&d);
+}
+
+// ---- the classifier ----------------------------------------------------------------------------------------
+
+struct ClassifierSetting {
+    size_t m, vocabulary, channels, l2; // bytes of cache, which decide the chunks
+    double spread;                      // of the weights
+    bool in_bf16, bias;
+};
+
+// Everything that the CPU's layer and ours read and give.
+struct ClassifierTest {
+    ClassifierSetting is;
+    TestWeight weight;
+    float *h, *logits, *dh, *dweight, *dbias; // (M, C), (M, V), (M, C), (V, C), (V); the CPU's
+    int32_t *targets;                         // (M)
+    double loss;
+    GemmInput gpu_h, gpu_dh;
+    float *gpu_dweight, *gpu_dbias;
+    int32_t *gpu_targets;
+    double *gpu_loss;
+    StepParameters *step;
+};
+
+static constexpr float SCALE = 0.37f;
+
+// The CPU's results.
+static void classifier_expected(ClassifierTest *t) {
+    const ClassifierSetting is = t->is;
+    const float *bias = is.bias ? t->weight.bias : NULL;
+    Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    cpu::Classifier *c = cpu::classifier_create(gemm, is.vocabulary, is.channels, is.m, true);
+    cpu::classifier_pack(c, t->weight.values);
+    const GemmInput h = host_matrix(t->h, is.channels);
+    t->loss = cpu::classifier_train(c, h, bias, t->targets, is.m, (double)SCALE, t->dh, t->dweight, is.bias ? t->dbias : NULL);
+    cpu::classifier_logits(c, h, bias, is.m, t->logits);
+    cpu::classifier_free(c);
+    gemm_free(gemm);
+}
+
+static ClassifierTest classifier_test_create(const Device *d, ClassifierSetting is) {
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, (uint32_t)is.vocabulary);
+    const size_t V = is.vocabulary, C = is.channels;
+    ClassifierTest t = {};
+    t.is = is;
+    t.weight = weight_create(d, &r, {is.m, V, C, WEIGHT_OUT_IN, is.in_bf16, is.in_bf16, is.bias});
+    for (size_t i = 0; i < V * C; i++) t.weight.values[i] *= (float)is.spread;
+    device_free((void *)t.weight.device.values);
+    device_free((void *)t.weight.device.rounded);
+    if (is.in_bf16) round_numbers(t.weight.values, V * C);
+    t.weight.device.values = upload_numbers(d, t.weight.values, V * C);
+    t.weight.device.rounded = (const bf16 *)upload_matrix(d, t.weight.values, V, C, true).data;
+    t.h = random_numbers(&r, is.m * C, 1);
+    if (is.in_bf16) round_numbers(t.h, is.m * C);
+    t.logits = zero_numbers(is.m * V);
+    t.dh = zero_numbers(is.m * C);
+    t.dweight = random_numbers(&r, V * C, 0.01);
+    t.dbias = random_numbers(&r, V, 0.01);
+    t.targets = (int32_t *)allocate(is.m, sizeof(int32_t), "targets");
+    for (size_t i = 0; i < is.m; i++) t.targets[i] = i % 5 == 3 ? -1 : (int32_t)random_below(&r, V);
+    t.gpu_h = upload_matrix(d, t.h, is.m, C, is.in_bf16);
+    t.gpu_dh = upload_matrix(d, NULL, is.m, C, false);
+    t.gpu_dweight = upload_numbers(d, t.dweight, V * C);
+    t.gpu_dbias = upload_numbers(d, t.dbias, V);
+    t.gpu_targets = (int32_t *)upload(d, t.targets, is.m * sizeof(int32_t));
+    t.gpu_loss = (double *)upload(d, NULL, sizeof(double));
+    t.step = upload_step(d, SCALE);
+    return t;
+}
+
+static void classifier_test_free(ClassifierTest *t) {
+    float *const on_host[] = {t->h, t->logits, t->dh, t->dweight, t->dbias};
+    for (float *p : on_host) free(p);
+    free(t->targets);
+    void *const on_device[] = {t->gpu_h.data, t->gpu_dh.data, t->gpu_dweight, t->gpu_dbias, t->gpu_targets, t->gpu_loss, t->step};
+    for (void *p : on_device) device_free(p);
+    weight_free(&t->weight);
+}
+
+static double device_double(const Device *d, const double *p) {
+    double x;
+    CUDA_CHECK(cudaMemcpyAsync(&x, p, sizeof(x), cudaMemcpyDeviceToHost, d->stream));
+    device_synchronize(d);
+    return x;
+}
+
+static Classifier classifier_here(Arena *arena, const Device *d, const ClassifierSetting *is) {
+    Classifier c;
+    Arena counting = {};
+    classifier_carve(&c, &counting, d, is->vocabulary, is->channels, is->m);
+    *arena = counting;
+    arena_allocate(arena, "this is a test");
+    classifier_carve(&c, arena, d, is->vocabulary, is->channels, is->m);
+    return c;
+}
+
+static void check_classifier(Device d, ClassifierSetting is) {
+    if (is.l2) d.l2 = is.l2;
+    ClassifierTest t = classifier_test_create(&d, is);
+    classifier_expected(&t);
+    Arena arena, blas_arena;
+    const Classifier c = classifier_here(&arena, &d, &is);
+    Blas blas = blas_here(&d, &blas_arena, false);
+    // In bf16 the CPU's results are those of float32, from the same rounded numbers.
+    const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
+
+    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh, t.gpu_dweight,
+                     is.bias ? t.gpu_dbias : NULL, t.gpu_loss);
+    CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
+    compare_device(&d, "dh", t.gpu_dh, t.dh, is.m, tolerance);
+    compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary, tolerance);
+    compare_device(&d, "dbias", float_matrix(t.gpu_dbias, is.vocabulary), t.dbias, 1, tolerance);
+    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_loss);
+    CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, 2e-6 * t.loss);
+    float *logits = zero_numbers(is.m * is.vocabulary);
+    classifier_logits(&d, &blas, &c, t.gpu_h, t.weight.device, is.m, logits);
+    compare("logits", logits, t.logits, is.m * is.vocabulary, EXACT);
+    free(logits);
+    blas_destroy(&blas);
+    arena_free(&arena);
+    arena_free(&blas_arena);
+    classifier_test_free(&t);
+}
+
+static void test_classifier(void) {
+    Device d = device_create();
+    for (bool in_bf16 : {false, true}) {
+        check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true});
+        check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false});
+        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true});
+        check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true});      // three chunks of 128 rows, the last one short
+        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true});      // more than a thread has once
+        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false});     // nearly certain
+    }
+    device_destroy(&d);
+}
+
+// Logits of any size leave finite losses and gradients; what is not a number shows in the loss.
+static void test_classifier_extremes(void) {
+    Device d = device_create();
+    const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false};
+    ClassifierTest t = classifier_test_create(&d, is);
+    Arena arena, blas_arena;
+    const Classifier c = classifier_here(&arena, &d, &is);
+    Blas blas = blas_here(&d, &blas_arena, false);
+    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh, t.gpu_dweight, NULL, t.gpu_loss);
+    CHECK(isfinite(device_double(&d, t.gpu_loss)));
+    float *dh = download(&d, (const float *)t.gpu_dh.data, is.m * is.channels);
+    for (size_t i = 0; i < is.m * is.channels; i++) CHECK(isfinite(dh[i]));
+    free(dh);
+    t.h[9] = NAN;
+    device_free(t.gpu_h.data);
+    t.gpu_h = upload_matrix(&d, t.h, is.m, is.channels, false);
+    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_loss);
+    CHECK(isnan(device_double(&d, t.gpu_loss)));
+    blas_destroy(&blas);
+    arena_free(&arena);
+    arena_free(&blas_arena);
+    classifier_test_free(&t);
+    device_destroy(&d);
+}
+
+// ---- the update --------------------------------------------------------------------------------------------
+
+// Parameters with and without weight decay, one longer than a piece, sizes that fill no cache line.
+static ParameterTable test_table(void) {
+    ParameterTable table = {};
+    const int64_t sizes[] = {1, 5000, 33, 7, 16, 4096, 3};
+    for (int i = 0; i < 7; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "p%d", i);
+        parameter_add(&table, name, 1, &sizes[i], i == 1 || i == 2 || i == 5, 0, 0);
+    }
+    return table;
+}
+
+// Random numbers in the parameters, zeros between them; squares of them for second moments.
+static float *parameter_numbers(const ParameterTable *table, Random *r, bool squares) {
+    float *x = zero_numbers(table->total);
+    for (int i = 0; i < table->count; i++)
+        for (size_t j = 0; j < table->items[i].size; j++) {
+            const float value = (float)random_normal(r);
+            x[table->items[i].offset + j] = squares ? value * value : value;
+        }
+    return x;
+}
+
+static void check_state(const Device *d, const ParameterState *gpu, const cpu::ParameterState *host) {
+    const size_t total = host->table.total;
+    float *found = zero_numbers(total), *expected = zero_numbers(total);
+    for (ModelArray which : {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
+        parameter_state_read(d, gpu, which, found);
+        cpu::parameter_state_read(host, which, expected);
+        compare("parameters", found, expected, total, 1e-6);
+    }
+    parameter_state_read(d, gpu, MODEL_VALUES, found);
+    if (gpu->rounded) {
+        round_numbers(found, total);
+        compare_device(d, "parameters in bf16", {gpu->rounded, total, true}, found, 1, 0);
+    }
+    free(found);
+    free(expected);
+}
+
+static void check_adamw(const Device *d, bool rounded) {
+    cpu::ParameterState host;
+    cpu::parameter_state_create(&host, test_table(), true);
+    ParameterState gpu;
+    Arena counting = {}, arena;
+    parameter_state_carve(&gpu, &counting, &host.table, true, rounded);
+    arena = counting;
+    arena_allocate(&arena, "this is a test");
+    parameter_state_carve(&gpu, &arena, &host.table, true, rounded);
+    parameter_state_start(d, &gpu, &host.table);
+    check_state(d, &gpu, &host);
+    Random r = random_stream(SEED, RANDOM_TEST, 4, 4);
+    double *norm = (double *)upload(d, NULL, sizeof(double));
+    for (int64_t step = 1; step <= 3; step++) {
+        for (ModelArray which : {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
+            if (step > 1 && which != MODEL_GRADIENTS) continue; // goes on from the last update
+            float *x = parameter_numbers(&host.table, &r, which == MODEL_SECOND_MOMENT);
+            cpu::parameter_state_write(&host, which, x);
+            parameter_state_write(d, &gpu, which, x);
+            free(x);
+        }
+        check_state(d, &gpu, &host);
+        const double expected = cpu::gradient_norm(&host);
+        gradient_norm(d, &gpu, norm);
+        CHECK_CLOSE(device_double(d, norm), expected, 1e-12 * expected);
+        const UpdateSettings settings = {1e-2, 0.9, 0.99, 1e-8, 0.1, 0.5, step};
+        cpu::adamw_update(&host, &settings);
+        adamw_update(d, &gpu, &settings);
+        check_state(d, &gpu, &host);
+    }
+    float *x = parameter_numbers(&host.table, &r, false);
+    parameter_state_write(d, &gpu, MODEL_GRADIENTS, x);
+    gradients_clear(d, &gpu);
+    gradient_norm(d, &gpu, norm);
+    CHECK(device_double(d, norm) == 0);
+    free(x);
+    device_free(norm);
+    arena_free(&arena);
+    cpu::parameter_state_free(&host);
+}
+
+static void test_adamw(void) {
+    Device d = device_create();
+    check_adamw(&d, false);
+    check_adamw(&d, true);
+    device_destroy(&d);
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"linear", test_linear},
+        {"linear with GELU", test_linear_gelu},
+        {"gelu", test_gelu},
+        {"residual and layernorm", test_residual},
+        {"embedding", test_embedding},
+        {"classifier", test_classifier},
+        {"classifier: extremes", test_classifier_extremes},
+        {"adamw", test_adamw},
+    };
+    return gpu_test_main(argc, argv, "test_layerscu", cases, sizeof(cases) / sizeof(cases[0]));
+}

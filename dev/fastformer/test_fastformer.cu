@@ -1,0 +1,110 @@
+// What must hold of the Fastformer on the GPU: the reference vectors, and that it is the CPU's model.
+//
+//   ./test_fastformercu [NAME]    tests whose names contain NAME
+
+#define TESTING
+#include "train_fastformer.cu"
+
+#include "gpu_model_test.cuh"
+
+#define SMALL "layers=3 channels=24 heads=3 "
+#define WHOLE "layers=2 channels=128 heads=4 " // rows are whole blocks of the dropout generator
+
+// The model's entries; the rows of options go with the process.
+static ModelType type;
+
+static GpuPair pair() {
+    type = fastformer_on_gpu();
+    return {&type, &fastformer};
+}
+
+static void check_references(const char *precision) {
+    const GpuPair p = pair();
+    for (const char *name : {"windowed", "global", "padded", "holes", "sharp"}) {
+        char *path = format_string("dev/reference/fastformer_%s.safetensors", name);
+        CHECK(model_reference(p.gpu, path, precision, 0));
+        free(path);
+    }
+}
+
+static void test_reference() {
+    check_references("float");
+}
+
+static void test_reference_bf16() {
+    check_references("bf16");
+}
+
+static void test_step() {
+    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global", "fp32", 45, 0.2, 1e-4);
+    gpu_check_step(pair(), SMALL "dropout=0.2 windows=global", "fp32", 1, 0, 1e-4);
+    gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global", "fp32", 37, 0, 1e-4);
+    gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100", "fp32", 150, 0.3, 1e-4);
+    gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20, 0, 1e-4);
+    gpu_check_step(pair(), "layers=2 channels=15 heads=3 dropout=0.1", "fp32", 20, 0.1, 1e-4); // not in fours
+    gpu_check_step(pair(), "layers=1 channels=1032 heads=8 dropout=0.1", "fp32", 6, 0,
+                   1e-4); // not in registers
+}
+
+static void test_step_bf16() {
+    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global rescale=3", "bf16", 37, 0.2, 5e-2);
+    gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global rescale=3", "bf16", 37, 0, 5e-2);
+    gpu_check_step(pair(), SMALL "rescale=3", "tf32", 37, 0, 2e-2);
+}
+
+static void test_shapes() {
+    gpu_check_shapes(pair(), SMALL);
+}
+
+static void test_training() {
+    const char *const options = SMALL "dropout=0.1 windows=3,8,global rescale=3";
+    gpu_check_training(pair(), options, "fp32", 1e-4);
+    gpu_check_training(pair(), options, "bf16", 2e-2);
+    gpu_check_bits(pair().gpu, options, "fp32");
+    gpu_check_bits(pair().gpu, WHOLE "dropout=0.1 windows=3,global", "bf16");
+}
+
+static void test_model() {
+    for (const char *options : {SMALL "windows=1,2,7", SMALL "windows=auto"}) {
+        ModelTest t = model_test_create(pair().gpu, options, 2, 50, 29);
+        model_check_decoding(&t, 2e-4);
+        gpu_train(&t, 0, 1); // the decoder has to notice
+        model_check_decoding(&t, 2e-4);
+        model_check_causality(&t);
+        model_test_free(&t);
+    }
+    model_check_accumulation(pair().gpu, SMALL "dropout=0.2");
+}
+
+static void test_program() {
+    gpu_check_programs(pair(), "-L 2 -C 16 -H 2");
+}
+
+static void create_with(void *options) {
+    ModelTest t = model_test_create(pair().gpu, (const char *)options, 1, 16, 20);
+    model_test_free(&t);
+}
+
+static void train_beyond(void *) {
+    ModelTest t = model_test_create(pair().gpu, SMALL, 1, 16, 20);
+    Batch batch = model_test_batch(&t, 0, 1);
+    ((int32_t *)batch.inputs)[3] = 20;
+    t.type->train(t.model, &batch, 1);
+}
+
+static void test_errors() {
+    CHECK_FAILS(create_with, (void *)"channels=24 heads=5", 1, "--heads 5");
+    CHECK_FAILS(train_beyond, NULL, 1, "token 20");
+    gpu_check_memory(pair().gpu);
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"reference", test_reference}, {"reference: bf16", test_reference_bf16},
+        {"step", test_step},           {"step: bf16", test_step_bf16},
+        {"shapes", test_shapes},       {"training", test_training},
+        {"model", test_model},         {"program", test_program},
+        {"errors", test_errors},
+    };
+    return gpu_test_main(argc, argv, "test_fastformercu", cases, sizeof(cases) / sizeof(cases[0]));
+}

@@ -1,0 +1,116 @@
+// What must hold of GPT-2 on the GPU: the reference vectors, and that it is the CPU's model.
+//
+//   ./test_gpt2cu [NAME]    tests whose names contain NAME
+
+#define TESTING
+#include "train_gpt2.cu"
+
+#include "gpu_model_test.cuh"
+
+#define SMALL "layers=2 channels=24 heads=3 "
+#define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
+
+static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine"};
+
+// The model's entries; the rows of options go with the process.
+static ModelType type;
+
+static GpuPair pair() {
+    type = gpt2_on_gpu();
+    return {&type, &gpt2};
+}
+
+static void check_references(const char *precision) {
+    const GpuPair p = pair();
+    for (const char *name : {"softmax", "softmax1", "cosine", "softmax_padded"}) {
+        char *path = format_string("dev/reference/gpt2_%s.safetensors", name);
+        CHECK(model_reference(p.gpu, path, precision, -1));
+        free(path);
+    }
+}
+
+static void test_reference() {
+    check_references("float");
+}
+
+static void test_reference_bf16() {
+    check_references("bf16");
+}
+
+static void check_steps(const char *size, const char *more, const char *precision, int64_t length, double padding,
+                        double tolerance) {
+    for (const char *kind : kinds) {
+        char *options = format_string("%s %s %s", size, more, kind);
+        gpu_check_step(pair(), options, precision, length, padding, tolerance);
+        free(options);
+    }
+}
+
+static void test_step() {
+    check_steps(SMALL, "dropout=0.2", "fp32", 1, 0, 1e-4);
+    check_steps(SMALL, "dropout=0.2", "fp32", 37, 0, 1e-4);
+    check_steps(LONG, "dropout=0", "fp32", 139, 0.3, 1e-4);
+    check_steps("layers=1 channels=10 heads=10", "dropout=0.1", "fp32", 33, 0, 1e-4);
+    check_steps("layers=1 channels=128 heads=2", "dropout=0.1", "fp32", 70, 0.2, 1e-4);
+}
+
+static void test_step_bf16() {
+    check_steps(SMALL, "dropout=0.2", "bf16", 37, 0, 5e-2);
+    check_steps("layers=1 channels=128 heads=2", "dropout=0.1", "bf16", 70, 0.2, 5e-2);
+    check_steps(SMALL, "dropout=0", "tf32", 37, 0, 2e-2);
+}
+
+static void test_shapes() {
+    for (const char *kind : kinds) {
+        char *options = format_string(SMALL "%s", kind);
+        gpu_check_shapes(pair(), options);
+        free(options);
+    }
+}
+
+static void test_training() {
+    for (const char *kind : kinds) {
+        char *options = format_string(SMALL "dropout=0.1 %s", kind);
+        gpu_check_training(pair(), options, "fp32", 1e-4);
+        gpu_check_training(pair(), options, "bf16", 2e-2);
+        gpu_check_bits(pair().gpu, options, "fp32");
+        gpu_check_bits(pair().gpu, options, "bf16");
+        free(options);
+    }
+}
+
+static void test_model() {
+    for (const char *kind : kinds) {
+        char *options = format_string(SMALL "%s", kind), *drops = format_string("%s dropout=0.2", options);
+        ModelTest t = model_test_create(pair().gpu, options, 2, 70, 29);
+        model_check_decoding(&t, 2e-5);
+        model_check_causality(&t);
+        model_test_free(&t);
+        model_check_accumulation(pair().gpu, drops);
+        free(options);
+        free(drops);
+    }
+}
+
+static void test_program() {
+    gpu_check_programs(pair(), "-L 1 -C 16 -H 2");
+}
+
+static void test_memory() {
+    gpu_check_memory(pair().gpu);
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"reference", test_reference},
+        {"reference: bf16", test_reference_bf16},
+        {"step", test_step},
+        {"step: bf16", test_step_bf16},
+        {"shapes", test_shapes},
+        {"training", test_training},
+        {"model", test_model},
+        {"program", test_program},
+        {"memory", test_memory},
+    };
+    return gpu_test_main(argc, argv, "test_gpt2cu", cases, sizeof(cases) / sizeof(cases[0]));
+}

@@ -1,0 +1,76 @@
+// The products of gemm.cuh without cuBLASLt: a plain kernel with the same meaning and the same rounding of
+// what is multiplied. Part of gemm.cuh.
+#ifndef CUBLAS_ON_CPU_H
+#define CUBLAS_ON_CPU_H
+
+struct Blas {
+    const Device *device;
+    bool tf32; // products of float32 round it to TF32
+};
+
+static inline void blas_create(Blas *blas, const Device *device, bool tf32) {
+    *blas = {device, tf32};
+}
+
+static inline void blas_destroy(Blas *) {}
+
+static inline void blas_workspace(Blas *, Arena *) {}
+
+static inline const char *blas_library(const Blas *) {
+    return "CUDA on the CPU";
+}
+
+// To 10 bits of mantissa, as tensor cores take it.
+static inline float tf32_from_float(float x) {
+    return cuda_bits<float>((cuda_bits<unsigned>(x) + 0x1000) & ~0x1fffu);
+}
+
+template <typename T> static inline float blas_element(const T *x, size_t at, bool tf32) {
+    const float value = (float)x[at];
+    return tf32 && sizeof(T) == sizeof(float) ? tf32_from_float(value) : value;
+}
+
+static inline float blas_epilogue(const BlasProduct &p, const BlasOperands &o, float sum, size_t i,
+                                  size_t j) {
+    const size_t at = j * p.ldd + i;
+    if (p.epilogue == BLAS_BIAS || p.epilogue == BLAS_GELU)
+        sum += p.d_bf16 ? (float)((const bf16 *)o.bias)[i] : ((const float *)o.bias)[i];
+    if (p.epilogue == BLAS_PLAIN || p.epilogue == BLAS_BIAS) return sum;
+    float before = sum;
+    if (p.epilogue == BLAS_GELU && p.d_bf16) ((bf16 *)o.aux)[at] = (bf16)sum;
+    if (p.epilogue == BLAS_GELU && !p.d_bf16) ((float *)o.aux)[at] = sum;
+    if (p.epilogue == BLAS_GELU) return gelu_value<GELU_TANH>(before);
+    before = p.d_bf16 ? (float)((const bf16 *)o.aux)[at] : ((const float *)o.aux)[at];
+    return sum * gelu_slope<GELU_TANH>(before);
+}
+
+// A block has a column of d, a thread one of its elements, and so on.
+template <typename T> static void blas_kernel(BlasProduct p, BlasOperands o, bool tf32) {
+    const size_t j = blockIdx.x;
+    const T *a = (const T *)o.a, *b = (const T *)o.b;
+    for (size_t i = threadIdx.x; i < p.m; i += blockDim.x) {
+        float sum = 0;
+        for (size_t k = 0; k < p.k; k++)
+            sum += blas_element(a, p.transpose_a ? i * p.lda + k : k * p.lda + i, tf32) *
+                   blas_element(b, p.transpose_b ? k * p.ldb + j : j * p.ldb + k, tf32);
+        const float result = blas_epilogue(p, o, sum, i, j);
+        const size_t at = j * p.ldd + i;
+        if (p.d_bf16)
+            ((bf16 *)o.d)[at] = (bf16)(p.add ? (float)((bf16 *)o.d)[at] + result : result);
+        else
+            ((float *)o.d)[at] = p.add ? ((float *)o.d)[at] + result : result;
+    }
+}
+
+// Whether the product can be computed so; if not, nothing is done.
+static inline bool blas_run(Blas *blas, const BlasProduct &p, const BlasOperands &o) {
+    if (p.epilogue >= BLAS_GELU && !p.d_bf16) return false; // as the library does
+    const dim3 grid((unsigned)p.n), block(4);
+    if (p.a_bf16)
+        launch(blas->device, blas_kernel<bf16>, grid, block, 0, p, o, blas->tf32);
+    else
+        launch(blas->device, blas_kernel<float>, grid, block, 0, p, o, blas->tf32);
+    return true;
+}
+
+#endif

@@ -1,0 +1,391 @@
+// Runs the blocks of a CUDA grid on the CPU. The threads of a block are fibers: each runs until it reaches a
+// barrier or a warp collective, and goes on when all that it waits for have come. Between two barriers the
+// threads of a block run in an order that changes every time, so that a barrier that is missing gives wrong
+// numbers here as well. Blocks run on OpenMP's threads.
+//
+// Ends the program with what was wrong: threads that wait at different barriers (on a GPU: undefined, mostly
+// a hang), and writes behind the dynamic shared memory.
+#ifndef CUDA_FIBERS_H
+#define CUDA_FIBERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define FIBER_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FIBER_ASAN 1
+#endif
+#endif
+#define FIBER_UNCHECKED __attribute__((no_sanitize("address"))) // its frame may never be left
+#ifdef FIBER_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x0 = 1, unsigned y0 = 1, unsigned z0 = 1) : x(x0), y(y0), z(z0) {}
+};
+
+static constexpr unsigned FIBER_WARP = 32;
+static constexpr unsigned FIBER_THREADS = 1024;    // of a block, at most
+static constexpr size_t FIBER_SLOT = 64;           // bytes that a lane gives to a collective
+static constexpr int FIBER_COPIES = 64;            // asynchronous copies of a thread that are under way
+static constexpr size_t FIBER_SHARED = 163 * 1024; // bytes a block can have on sm_80
+static constexpr size_t FIBER_GUARD = 4096;        // bytes behind them that must stay as they are
+static constexpr size_t FIBER_STACK = 256 * 1024;
+
+enum FiberState { FIBER_READY, FIBER_AT_BLOCK, FIBER_AT_WARP, FIBER_DONE };
+
+// An asynchronous copy from global to shared memory, done when it is waited for, not before.
+struct FiberCopy {
+    void *to;
+    const void *from; // NULL: zeros
+    int group;
+};
+
+struct Fiber {
+#if defined(__x86_64__)
+    void *stack_pointer;
+#else
+    ucontext_t context;
+#endif
+    char *stack;
+    unsigned rank; // in the block
+    uint3 index;
+    FiberState state;
+    const char *file; // where it waits
+    int line;
+    unsigned collectives; // so far: their slots alternate, as one lane may be a collective ahead
+    unsigned votes;
+    int vote[2]; // of __syncthreads_count, which alternate likewise
+    FiberCopy copies[FIBER_COPIES];
+    int copy_count, group;
+};
+
+struct FiberWarp {
+    unsigned alive, waiting;
+    alignas(16) char slots[2][FIBER_WARP][FIBER_SLOT];
+};
+
+// A block that runs. Each OpenMP thread has one and uses it again.
+struct FiberBlock {
+    dim3 grid, block;
+    uint3 index;
+    Fiber *fibers;    // (FIBER_THREADS)
+    FiberWarp *warps; // (FIBER_THREADS / 32)
+    unsigned count, alive, waiting;
+    unsigned phase; // decides the order
+    Fiber *current;
+    char *shared; // (shared_size), FIBER_GUARD bytes follow
+    size_t shared_size;
+    void (*kernel)(const void *arguments);
+    const void *arguments;
+#if defined(__x86_64__)
+    void *scheduler;
+#else
+    ucontext_t scheduler;
+#endif
+#ifdef FIBER_ASAN
+    void *fake_stack;
+    const void *stack_bottom;
+    size_t stack_size;
+#endif
+};
+
+static thread_local FiberBlock *fiber_block;
+
+// ---- switching -------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+// Saves what a called function must keep on the running stack, whose pointer goes to *save, and goes on with
+// the other one.
+__attribute__((naked, noinline)) static void fiber_jump(void **, void *) {
+    __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+            "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
+            "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
+}
+#endif
+
+// From the scheduler into a fiber.
+FIBER_UNCHECKED static void fiber_enter(FiberBlock *b, Fiber *f) {
+    b->current = f;
+#ifdef FIBER_ASAN
+    void *fake;
+    __sanitizer_start_switch_fiber(&fake, f->stack, FIBER_STACK);
+#endif
+#if defined(__x86_64__)
+    fiber_jump(&b->scheduler, f->stack_pointer);
+#else
+    swapcontext(&b->scheduler, &f->context);
+#endif
+#ifdef FIBER_ASAN
+    __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+#endif
+}
+
+// From the running fiber back to the scheduler.
+FIBER_UNCHECKED static void fiber_leave(void) {
+    FiberBlock *b = fiber_block;
+    Fiber *f = b->current;
+#ifdef FIBER_ASAN
+    void *fake;
+    __sanitizer_start_switch_fiber(f->state == FIBER_DONE ? NULL : &fake, b->stack_bottom, b->stack_size);
+#endif
+#if defined(__x86_64__)
+    fiber_jump(&f->stack_pointer, b->scheduler);
+#else
+    swapcontext(&f->context, &b->scheduler);
+#endif
+#ifdef FIBER_ASAN
+    __sanitizer_finish_switch_fiber(fake, &b->stack_bottom, &b->stack_size);
+#endif
+}
+
+// ---- barriers --------------------------------------------------------------------------------------------
+
+static void fiber_print(const Fiber *f) {
+    static const char *const states[] = {"runs", "waits at __syncthreads", "waits for its warp", "ended"};
+    fprintf(stderr, "  thread (%u,%u,%u) %s", f->index.x, f->index.y, f->index.z, states[f->state]);
+    if (f->file) fprintf(stderr, " in %s:%d", f->file, f->line);
+    fprintf(stderr, "\n");
+}
+
+[[noreturn]] static void fiber_fault(const char *what, const Fiber *a, const Fiber *b) {
+    const uint3 at = fiber_block->index;
+    fprintf(stderr, "error: CUDA kernel, block (%u,%u,%u): %s\n", at.x, at.y, at.z, what);
+    if (a) fiber_print(a);
+    if (b) fiber_print(b);
+    abort();
+}
+
+static void fiber_check_place(const Fiber *a, const Fiber *b) {
+    if (a->line != b->line || strcmp(a->file, b->file) != 0)
+        fiber_fault("threads wait at different barriers", a, b);
+}
+
+// All threads of the warp have come.
+static void fiber_release_warp(FiberBlock *b, unsigned warp) {
+    const Fiber *first = NULL;
+    for (unsigned i = warp * FIBER_WARP; i < b->count && i < (warp + 1) * FIBER_WARP; i++) {
+        Fiber *f = &b->fibers[i];
+        if (f->state != FIBER_AT_WARP) continue;
+        if (first) fiber_check_place(first, f);
+        first = f;
+        f->state = FIBER_READY;
+    }
+    b->warps[warp].waiting = 0;
+}
+
+static void fiber_release_block(FiberBlock *b) {
+    const Fiber *first = NULL;
+    for (unsigned i = 0; i < b->count; i++) {
+        Fiber *f = &b->fibers[i];
+        if (f->state != FIBER_AT_BLOCK) continue;
+        if (first) fiber_check_place(first, f);
+        first = f;
+        f->state = FIBER_READY;
+    }
+    b->waiting = 0;
+}
+
+static void fiber_wait_warp(const char *file, int line) {
+    FiberBlock *b = fiber_block;
+    Fiber *f = b->current;
+    FiberWarp *warp = &b->warps[f->rank / FIBER_WARP];
+    f->state = FIBER_AT_WARP;
+    f->file = file;
+    f->line = line;
+    if (++warp->waiting == warp->alive) fiber_release_warp(b, f->rank / FIBER_WARP);
+    fiber_leave();
+}
+
+static void fiber_wait_block(const char *file, int line) {
+    FiberBlock *b = fiber_block;
+    Fiber *f = b->current;
+    f->state = FIBER_AT_BLOCK;
+    f->file = file;
+    f->line = line;
+    if (++b->waiting == b->alive) fiber_release_block(b);
+    fiber_leave();
+}
+
+// Gives `mine` (at most FIBER_SLOT bytes) to the warp; returns the slots of its lanes, FIBER_SLOT bytes each.
+static const char *fiber_exchange(const void *mine, size_t size, const char *file, int line) {
+    Fiber *f = fiber_block->current;
+    char(*slots)[FIBER_SLOT] = fiber_block->warps[f->rank / FIBER_WARP].slots[f->collectives++ & 1];
+    memcpy(slots[f->rank % FIBER_WARP], mine, size);
+    fiber_wait_warp(file, line);
+    return slots[0];
+}
+
+// ---- asynchronous copies ---------------------------------------------------------------------------------
+
+static void fiber_copy_start(void *to, const void *from) {
+    Fiber *f = fiber_block->current;
+    if (f->copy_count == FIBER_COPIES) fiber_fault("too many asynchronous copies under way", f, NULL);
+    f->copies[f->copy_count++] = {to, from, f->group};
+}
+
+// Completes the copies of all groups but the last `pending`.
+static void fiber_copy_finish(int pending) {
+    Fiber *f = fiber_block->current;
+    int left = 0;
+    for (int i = 0; i < f->copy_count; i++) {
+        const FiberCopy c = f->copies[i];
+        if (c.group >= f->group - pending)
+            f->copies[left++] = c;
+        else if (c.from)
+            memcpy(c.to, c.from, 16);
+        else
+            memset(c.to, 0, 16);
+    }
+    f->copy_count = left;
+}
+
+// ---- a block ---------------------------------------------------------------------------------------------
+
+FIBER_UNCHECKED static void fiber_main(void) {
+    FiberBlock *b = fiber_block;
+#ifdef FIBER_ASAN
+    __sanitizer_finish_switch_fiber(NULL, &b->stack_bottom, &b->stack_size);
+#endif
+    Fiber *f = b->current;
+    b->kernel(b->arguments);
+    fiber_copy_finish(-1);
+    f->state = FIBER_DONE;
+    const unsigned warp = f->rank / FIBER_WARP;
+    b->alive--;
+    b->warps[warp].alive--;
+    // A thread that ends is no longer waited for.
+    if (b->warps[warp].waiting > 0 && b->warps[warp].waiting == b->warps[warp].alive)
+        fiber_release_warp(b, warp);
+    if (b->waiting > 0 && b->waiting == b->alive) fiber_release_block(b);
+    fiber_leave();
+}
+
+static void fiber_start(FiberBlock *b, unsigned rank) {
+    Fiber *f = &b->fibers[rank];
+    f->rank = rank;
+    f->state = FIBER_READY;
+    f->file = NULL;
+    f->collectives = f->votes = 0;
+    f->copy_count = f->group = 0;
+    f->index = {rank % b->block.x, rank / b->block.x % b->block.y, rank / b->block.x / b->block.y};
+#if defined(__x86_64__)
+    // As if fiber_jump had been called: six registers, the return address, and the stack aligned as behind a
+    // call.
+    uintptr_t *top = (uintptr_t *)(f->stack + FIBER_STACK) - 1;
+    *--top = (uintptr_t)fiber_main;
+    top -= 6;
+    memset(top, 0, 6 * sizeof(*top));
+    f->stack_pointer = top;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = FIBER_STACK;
+    makecontext(&f->context, fiber_main, 0);
+#endif
+}
+
+static FiberBlock *fiber_block_create(void) {
+    FiberBlock *b = (FiberBlock *)calloc(1, sizeof(FiberBlock));
+    b->fibers = (Fiber *)calloc(FIBER_THREADS, sizeof(Fiber));
+    b->warps = (FiberWarp *)calloc(FIBER_THREADS / FIBER_WARP, sizeof(FiberWarp));
+    b->shared = (char *)aligned_alloc(1024, (size_t)200 * 1024);
+    char *stacks = (char *)mmap(NULL, (size_t)FIBER_THREADS * FIBER_STACK, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!b->fibers || !b->warps || !b->shared || stacks == MAP_FAILED) {
+        fprintf(stderr, "error: no memory for the stacks of a CUDA block\n");
+        abort();
+    }
+    for (size_t i = 0; i < FIBER_THREADS; i++) b->fibers[i].stack = stacks + i * FIBER_STACK;
+    return b;
+}
+
+static unsigned fiber_divisor(unsigned a, unsigned b) {
+    return b == 0 ? a : fiber_divisor(b, a % b);
+}
+
+// Runs every thread that can, once. The order: rank = start + i * step, step coprime to the count.
+static bool fiber_pass(FiberBlock *b) {
+    const unsigned hash = ++b->phase * 2654435761u;
+    unsigned step = b->count > 1 ? (hash >> 8) % (b->count - 1) + 1 : 1;
+    while (fiber_divisor(b->count, step) != 1) step = step % b->count + 1;
+    bool ran = false;
+    for (unsigned i = 0, rank = (hash >> 4) % b->count; i < b->count; i++) {
+        Fiber *f = &b->fibers[rank];
+        if (f->state == FIBER_READY) {
+            fiber_enter(b, f);
+            ran = true;
+        }
+        rank += step;
+        if (rank >= b->count) rank -= b->count;
+    }
+    return ran;
+}
+
+static void fiber_run_block(FiberBlock *b) {
+    b->count = b->alive = b->block.x * b->block.y * b->block.z;
+    b->waiting = 0;
+    for (unsigned w = 0; w * FIBER_WARP < b->count; w++) {
+        const unsigned rest = b->count - w * FIBER_WARP;
+        b->warps[w].alive = rest < FIBER_WARP ? rest : FIBER_WARP;
+        b->warps[w].waiting = 0;
+    }
+    for (unsigned i = 0; i < b->count; i++) fiber_start(b, i);
+    memset(b->shared, 0xff, b->shared_size); // NaN, to whoever reads what was not written
+    memset(b->shared + b->shared_size, 0xa5, FIBER_GUARD);
+    while (b->alive > 0)
+        if (!fiber_pass(b)) {
+            const Fiber *stuck[2] = {NULL, NULL};
+            for (unsigned i = 0; i < b->count; i++)
+                if (b->fibers[i].state != FIBER_DONE)
+                    stuck[b->fibers[i].state == FIBER_AT_WARP] = &b->fibers[i];
+            fiber_fault("threads wait for each other for ever", stuck[0], stuck[1]);
+        }
+    for (size_t i = 0; i < FIBER_GUARD; i++)
+        if ((unsigned char)b->shared[b->shared_size + i] != 0xa5)
+            fiber_fault("wrote behind its dynamic shared memory", NULL, NULL);
+}
+
+// Runs kernel(arguments) in every thread of a grid.
+static void fiber_run_grid(dim3 grid, dim3 block, size_t shared, void (*kernel)(const void *),
+                           const void *arguments) {
+    const uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (threads == 0 || threads > FIBER_THREADS || block.z > 64 || shared > FIBER_SHARED || grid.x == 0 ||
+        grid.y == 0 || grid.z == 0 || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) {
+        fprintf(stderr,
+                "error: CUDA launch of (%u,%u,%u) blocks of (%u,%u,%u) threads, %zu bytes shared: no "
+                "GPU can do that\n",
+                grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
+        abort();
+    }
+    const int64_t blocks = (int64_t)grid.x * grid.y * grid.z;
+#pragma omp parallel for schedule(static, 1)
+    for (int64_t i = 0; i < blocks; i++) {
+        if (!fiber_block) fiber_block = fiber_block_create();
+        FiberBlock *b = fiber_block;
+        b->grid = grid;
+        b->block = block;
+        b->index = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
+        b->shared_size = shared;
+        b->kernel = kernel;
+        b->arguments = arguments;
+        fiber_run_block(b);
+    }
+}
+
+#endif
