@@ -24,6 +24,7 @@
 #include "memory.h"
 #include "model.h"
 #include "residual.h"
+#include "rows.h"
 #include "threads.h"
 #include "train.h"
 #include "vector_math.h"
@@ -208,11 +209,11 @@ static void window_sum_reset(WindowSum *w, size_t window, size_t D) {
 // The current block is complete: its rows become suffix sums, or join the carry.
 static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
     if (w->window == 0) {
-        for (size_t d = 0; d < D; d++) w->carry[d] += w->prefix[d];
+        row_add(w->carry, w->carry, w->prefix, D);
         w->carry_weight += w->prefix_weight;
     }
     for (size_t r = w->window; r-- > 1;) {
-        for (size_t d = 0; d < D; d++) w->rows[(r - 1) * D + d] += w->rows[r * D + d];
+        row_add(w->rows + (r - 1) * D, w->rows + (r - 1) * D, w->rows + r * D, D);
         w->weights[r - 1] += w->weights[r];
     }
     for (size_t d = 0; d < D; d++) w->prefix[d] = 0;
@@ -228,12 +229,12 @@ static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, const re
     const size_t block = w->window ? w->window : GLOBAL_BLOCK;
     for (size_t i = 0; i < n; i++) {
         const size_t at = step > 0 ? i : n - 1 - i;
-        const real *restrict row = y + at * D;
+        const real *row = y + at * D;
         const size_t next = w->place + 1;
-        const real *restrict rest = w->window ? w->rows + next * D : w->carry;
+        const real *rest = w->window ? w->rows + next * D : w->carry;
         const real rest_weight = w->window ? w->weights[next] : w->carry_weight;
-        for (size_t d = 0; d < D; d++) w->prefix[d] += row[d];
-        for (size_t d = 0; d < D; d++) sum[at * D + d] = w->prefix[d] + rest[d];
+        row_add(w->prefix, w->prefix, row, D);
+        row_add(sum + at * D, w->prefix, rest, D);
         w->prefix_weight += e[at];
         total[at] = w->prefix_weight + rest_weight;
         if (w->window) {
@@ -254,41 +255,35 @@ static const real NORMAL_EPSILON = (real)1e-5;
 static ALWAYS_INLINE void normalise(real *restrict normal, real *restrict deviation, const real *restrict x,
                                     size_t stride, size_t n, size_t D) {
     for (size_t i = 0; i < n; i++) {
-        const real *restrict row = x + i * stride;
-        real sum = 0, square = 0;
-#pragma omp simd reduction(+ : sum)
-        for (size_t d = 0; d < D; d++) sum += row[d];
-        const real mean = sum / (real)D;
-#pragma omp simd reduction(+ : square)
-        for (size_t d = 0; d < D; d++) square += (row[d] - mean) * (row[d] - mean);
-        deviation[i] = sqrt(square / (real)(D - 1));
+        const real *row = x + i * stride;
+        const real mean = row_sum(row, D) / (real)D;
+        deviation[i] = sqrt(row_squares(row, mean, D) / (real)(D - 1));
         const real inverse = 1 / (deviation[i] + NORMAL_EPSILON);
-        for (size_t d = 0; d < D; d++) normal[i * D + d] = (row[d] - mean) * inverse;
+        for (size_t d = 0; d < D; d += TILE_LANES)
+            row_put(normal + i * D, d, D, (row_get(row, d, D) - mean) * inverse);
     }
 }
 
 // One row: dx (D) from dnormal (D). A row without deviation takes the gradient of the mean alone.
 static ALWAYS_INLINE void normalise_backward(real *restrict dx, const real *restrict dnormal,
                                              const real *restrict normal, real deviation, size_t D) {
-    real along = 0, sum = 0;
-#pragma omp simd reduction(+ : along)
-    for (size_t d = 0; d < D; d++) along += dnormal[d] * normal[d];
+    const real along = row_dot(dnormal, normal, D);
     const real inverse = 1 / (deviation + NORMAL_EPSILON);
     const real slope = deviation > 0 ? along / ((real)(D - 1) * deviation) : 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t d = 0; d < D; d++) {
-        dx[d] = inverse * dnormal[d] - slope * normal[d];
-        sum += dx[d];
-    }
-    const real mean = sum / (real)D;
-    for (size_t d = 0; d < D; d++) dx[d] -= mean;
+    for (size_t d = 0; d < D; d += TILE_LANES)
+        row_put(dx, d, D, inverse * row_get(dnormal, d, D) - slope * row_get(normal, d, D));
+    const real mean = row_sum(dx, D) / (real)D;
+    for (size_t d = 0; d < D; d += TILE_LANES) row_put(dx, d, D, row_get(dx, d, D) - mean);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // pool(x, w): g_i = sum over the window of e_j x'_j / (sum of e_j + c), e_j = exp(s/D x'_j . w'), 0 where j
 // is padding
 
-enum { TILE = 32 }; // tokens taken at a time, so that their rows stay in L1
+enum {
+    TILE = 32,    // tokens taken at a time, so that their rows stay in L1
+    TILE_GAP = 80 // numbers between two tiles: at a distance of 4 KiB a load waits for a store to the other
+};
 
 typedef struct {
     const real *weight; // (D) w'
@@ -312,12 +307,7 @@ typedef struct {
 static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, const real *restrict x, size_t stride,
                                       const uint8_t *restrict mask, size_t n, size_t D) {
     normalise(s->normal, s->deviation, x, stride, n, D);
-    for (size_t i = 0; i < n; i++) {
-        real dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (size_t d = 0; d < D; d++) dot += s->normal[i * D + d] * p->weight[d];
-        s->e[i] = p->scale * dot;
-    }
+    for (size_t i = 0; i < n; i++) s->e[i] = p->scale * row_dot(s->normal + i * D, p->weight, D);
     for (size_t i = 0; i < n; i++) s->e[i] = vector_exp(s->e[i]);
     if (mask)
         for (size_t i = 0; i < n; i++) s->e[i] = mask[i] ? s->e[i] : 0;
@@ -329,15 +319,15 @@ static ALWAYS_INLINE void pool_forward(Pooling *p, Scratch *s, real *restrict po
                                        size_t n, size_t D) {
     pool_scores(p, s, x, stride, mask, n, D);
     for (size_t i = 0; i < n; i++) {
-        const real *restrict value = p->raw ? x + i * stride : s->normal + i * D;
-        for (size_t d = 0; d < D; d++) s->weighted[i * D + d] = s->e[i] * value[d];
+        const real *value = p->raw ? x + i * stride : s->normal + i * D;
+        row_scale(s->weighted + i * D, s->e[i], value, D);
     }
     window_sum_rows(&p->sum, 1, s->weighted, s->e, s->sums, s->total, n, D);
     for (size_t i = 0; i < n; i++) {
         const real denominator = s->total[i] + p->sink;
         r[i] =
             denominator > 0 ? 1 / denominator : 0; // c = 0 and only padding in the window: nothing is pooled
-        for (size_t d = 0; d < D; d++) pooled[i * D + d] = r[i] * s->sums[i * D + d];
+        row_scale(pooled + i * D, r[i], s->sums + i * D, D);
     }
 }
 
@@ -351,25 +341,22 @@ static ALWAYS_INLINE void pool_backward(Pooling *p, Scratch *s, real *restrict d
                                         const uint8_t *restrict mask, size_t n, size_t D) {
     pool_scores(p, s, x, stride, mask, n, D);
     for (size_t i = 0; i < n; i++) {
-        real dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (size_t d = 0; d < D; d++) dot += dpooled[i * D + d] * pooled[i * D + d];
-        s->weight[i] = r[i] * dot;
-        for (size_t d = 0; d < D; d++) s->weighted[i * D + d] = r[i] * dpooled[i * D + d];
+        s->weight[i] = r[i] * row_dot(dpooled + i * D, pooled + i * D, D);
+        row_scale(s->weighted + i * D, r[i], dpooled + i * D, D);
     }
     window_sum_rows(&p->sum, -1, s->weighted, s->weight, s->sums, s->total, n, D);
     for (size_t j = 0; j < n; j++) {
-        const real *restrict normal = s->normal + j * D, *restrict u = s->sums + j * D;
-        const real *restrict value = p->raw ? x + j * stride : normal;
-        real dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (size_t d = 0; d < D; d++) dot += value[d] * u[d];
-        const real da = s->e[j] * (dot - s->total[j]) * p->scale, path = p->raw ? 0 : s->e[j];
-        for (size_t d = 0; d < D; d++) s->row[d] = path * u[d] + da * p->weight[d];
-        for (size_t d = 0; d < D; d++) dweight[d] += da * normal[d];
+        const real *normal = s->normal + j * D, *u = s->sums + j * D;
+        const real *value = p->raw ? x + j * stride : normal;
+        const real da = s->e[j] * (row_dot(value, u, D) - s->total[j]) * p->scale,
+                   path = p->raw ? 0 : s->e[j];
+        for (size_t d = 0; d < D; d += TILE_LANES) {
+            row_put(s->row, d, D, path * row_get(u, d, D) + da * row_get(p->weight, d, D));
+            row_put(dweight, d, D, row_get(dweight, d, D) + da * row_get(normal, d, D));
+        }
         normalise_backward(dx + j * D, s->row, normal, s->deviation[j], D);
-        if (p->raw)
-            for (size_t d = 0; d < D; d++) dx[j * D + d] += s->e[j] * u[d];
+        for (size_t d = 0; p->raw && d < D; d += TILE_LANES)
+            row_put(dx + j * D, d, D, row_get(dx + j * D, d, D) + s->e[j] * row_get(u, d, D));
     }
 }
 
@@ -406,16 +393,17 @@ static ALWAYS_INLINE void attention_forward(const Head *h, Scratch *s, Pooling *
         pool_forward(query, s, G, h->r_query + t, h->q + t * h->stride, h->stride, mask, n, D);
         const real *factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
         for (size_t i = 0; i < n; i++)
-            for (size_t d = 0; d < D; d++)
-                s->product[i * D + d] = G[i * D + d] * factors[i * D + d] * k[i * h->stride + d];
+            row_multiply(s->product + i * D, G + i * D, factors + i * D, k + i * h->stride, D);
 
         pool_forward(key, s, P, h->r_key + t, s->product, D, mask, n, D);
         factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
-        for (size_t i = 0; i < n; i++)
-            for (size_t d = 0; d < D; d++) {
-                const size_t at = (t + i) * channels + d;
-                out[at] = x[at] + P[i * D + d] * factors[i * D + d] * v[i * h->stride + d];
-            }
+        for (size_t i = 0; i < n; i++) {
+            const real *p = P + i * D, *f = factors + i * D, *v_row = v + i * h->stride;
+            const size_t at = (t + i) * channels;
+            for (size_t d = 0; d < D; d += TILE_LANES)
+                row_put(out + at, d, D,
+                        row_get(x + at, d, D) + row_get(p, d, D) * row_get(f, d, D) * row_get(v_row, d, D));
+        }
     }
 }
 
@@ -435,34 +423,29 @@ static ALWAYS_INLINE void attention_backward(const Head *h, Scratch *s, Pooling 
         // x + (P * factor) * v
         const real *factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
         for (size_t i = 0; i < n; i++) {
-            const real *restrict d_row = dout + (t + i) * channels;
-            for (size_t d = 0; d < D; d++) {
-                s->dpooled[i * D + d] = d_row[d] * v[i * h->stride + d] * factors[i * D + d];
-                s->row[d] = d_row[d] * P[i * D + d] * factors[i * D + d];
-            }
-            gemm_input_store(dqkv, row + t + i, q_column + 2 * channels, s->row, D); // dv
+            const real *d_row = dout + (t + i) * channels, *f = factors + i * D;
+            row_multiply(s->dpooled + i * D, d_row, f, v + i * h->stride, D);
+            row_multiply(s->product + i * D, d_row, f, P + i * D, D);
         }
+        gemm_input_store_rows(dqkv, row + t, q_column + 2 * channels, s->product, n, D); // dv
 
         // P = pool((G * factor) * k)
         factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
         for (size_t i = 0; i < n; i++)
-            for (size_t d = 0; d < D; d++)
-                s->product[i * D + d] = G[i * D + d] * factors[i * D + d] * k[i * h->stride + d];
+            row_multiply(s->product + i * D, G + i * D, factors + i * D, k + i * h->stride, D);
         pool_backward(key, s, s->dproduct, dkey_weight, s->dpooled, P, h->r_key + t, s->product, D, mask, n,
                       D);
         for (size_t i = 0; i < n; i++) {
-            const real *restrict dp = s->dproduct + i * D, *restrict f = factors + i * D;
-            for (size_t d = 0; d < D; d++) {
-                s->dpooled[i * D + d] = dp[d] * k[i * h->stride + d] * f[d];
-                s->row[d] = dp[d] * G[i * D + d] * f[d];
-            }
-            gemm_input_store(dqkv, row + t + i, q_column + channels, s->row, D); // dk
+            const real *dp = s->dproduct + i * D, *f = factors + i * D;
+            row_multiply(s->dpooled + i * D, dp, f, k + i * h->stride, D);
+            row_multiply(s->product + i * D, dp, f, G + i * D, D);
         }
+        gemm_input_store_rows(dqkv, row + t, q_column + channels, s->product, n, D); // dk
 
         // G = pool(q)
         pool_backward(query, s, s->dquery, dquery_weight, s->dpooled, G, h->r_query + t, h->q + t * h->stride,
                       h->stride, mask, n, D);
-        for (size_t i = 0; i < n; i++) gemm_input_store(dqkv, row + t + i, q_column, s->dquery + i * D, D);
+        gemm_input_store_rows(dqkv, row + t, q_column, s->dquery, n, D);
     }
 }
 
@@ -475,7 +458,7 @@ static ALWAYS_INLINE void attention_backward(const Head *h, Scratch *s, Pooling 
                   : f(__VA_ARGS__, (D)))
 
 static Scratch scratch_create(size_t largest_window, size_t D) {
-    const size_t rows = TILE * D;
+    const size_t rows = TILE * D + TILE_GAP;
     Scratch s = {.memory = allocate(9 * rows + D + 4 * TILE + 2 * window_sum_size(largest_window, D),
                                     sizeof(real), "attention scratch")};
     real *next = s.memory;
@@ -707,16 +690,19 @@ static void pack_weights(Fastformer *f) {
     const real *values = f->state.values;
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &f->offsets.layers[l];
-        if (f->rows) {
-            gemm_weight_pack(f->weights[l].qkv_exact, values + o->qkv);
-            gemm_weight_pack(f->weights[l].qkv, values + o->qkv);
-            gemm_weight_pack(f->weights[l].up, values + o->up);
-            gemm_weight_pack(f->weights[l].down, values + o->down);
-        }
         const size_t D = c->head_size, C = c->channels, H = c->heads;
         normalise(f->attn_normal + 2 * l * C, f->attn_deviation + 2 * l * H, values + o->query_attn, D, H, D);
         normalise(f->attn_normal + (2 * l + 1) * C, f->attn_deviation + (2 * l + 1) * H, values + o->key_attn,
                   D, H, D);
+    }
+    // Small matrices: each by one thread, several at a time.
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < (f->rows ? 4 * c->layers : 0); i++) {
+        const LayerOffsets *o = &f->offsets.layers[i / 4];
+        const LayerWeights *w = &f->weights[i / 4];
+        GemmWeight *const weights[] = {w->qkv_exact, w->qkv, w->up, w->down};
+        const size_t offsets[] = {o->qkv, o->qkv, o->up, o->down};
+        gemm_weight_pack(weights[i % 4], values + offsets[i % 4]);
     }
     if (f->rows) classifier_pack(f->classifier, values + f->offsets.token);
     f->packed = true;

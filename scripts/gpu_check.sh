@@ -3,7 +3,7 @@
 # limit, so that one that hangs costs no other, and what cannot run says why. The report is two files: gpu_check.md and
 # gpu_check.json.
 set -u
-export LC_ALL=C
+export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 cd "$(dirname "$0")/.." || exit 1
 
 usage() {
@@ -96,10 +96,11 @@ report() {
 "
 }
 
-# What a part's output says in short: the counts of a test program, else its last line.
+# What a part's output says in short: why it was skipped, the counts of a test program, or its last line.
 summary() {
-    counts=$(sed -n 's/^\([0-9][0-9]* passed, [0-9][0-9]* failed.*\)$/\1/p' "$1" | tail -n 1)
-    first "$counts" "$(grep -v '^ *$' "$1" | tail -n 1 | cut -c 1-200)"
+    first "$(sed -n 's/^skipped: *//p' "$1" | head -n 1)" \
+        "$(grep '^[0-9][0-9]* passed, [0-9][0-9]* failed' "$1" | tail -n 1)" \
+        "$(grep -v -e '^ *$' -e '^[#|]' "$1" | tail -n 1 | cut -c 1-200)"
 }
 
 # part NAME SECONDS WHY_NOT COMMAND...: runs the command for at most that long, unless WHY_NOT says why it cannot run. What
@@ -125,69 +126,78 @@ part() {
     timeout -k 5 "$limit" "$@" >"$output/$name.txt" 2>&1 </dev/null
     code=$?
     took=$(($(now) - begin))
+    said=$(summary "$output/$name.txt")
     case $code in
-    0) report "$name" passed "$took" "$(summary "$output/$name.txt")" ;;
+    0)
+        result=passed
+        ! grep -q '^skipped:' "$output/$name.txt" || result=skipped
+        report "$name" "$result" "$took" "$said"
+        ;;
     124 | 137)
         failed=$((failed + 1))
-        report "$name" 'timeout' "$took" "stopped after $limit s: $(summary "$output/$name.txt")"
+        report "$name" timeout "$took" "stopped after $limit s: $said"
         ;;
     *)
         failed=$((failed + 1))
-        report "$name" failed "$took" "exit code $code: $(summary "$output/$name.txt")"
+        report "$name" failed "$took" "exit code $code: $said"
         ;;
     esac
 }
 
-# bench NAME SECONDS MODEL CONFIG MODES: our trainer beside PyTorch.
+# bench NAME SECONDS MODEL MODES CONFIG...: our trainer beside PyTorch.
 bench() {
-    part "bench-$1" "$2" "$(first "$no_gpu" "$no_torch_gpu" "$(missing "./train_$3cu")")" \
-        "$python" dev/bench/pytorch_peer.py measure "$3" --config "$4" --modes "$5" \
-        --json "$output/bench-$1.json"
+    bench_name=bench-$1 bench_limit=$2 model=$3 modes=$4
+    shift 4
+    for config in "$@"; do
+        shift
+        set -- "$@" --config "$config"
+    done
+    part "$bench_name" "$bench_limit" "$(first "$no_gpu" "$no_torch_gpu" "$(missing "./train_${model}cu")")" \
+        "$python" dev/bench/pytorch_peer.py measure "$model" --modes "$modes" --json "$output/$bench_name.json" "$@"
 }
 
 # sanitize TOOL SECONDS PROGRAM [CASE]
 sanitize() {
     sanitizer_tool=$1 sanitizer_limit=$2
     shift 2
-    part "$sanitizer_tool-${1##*/}" "$sanitizer_limit" "$(first "$no_gpu" "$no_sanitizer" "$(missing "$1")")" \
+    part "$sanitizer_tool-$(basename "$1" cu)" "$sanitizer_limit" "$(first "$no_gpu" "$no_sanitizer" "$(missing "$1")")" \
         compute-sanitizer --tool "$sanitizer_tool" --target-processes all --error-exitcode 9 "$@"
 }
 
 echo "${gpu:-$no_gpu}"
 architecture=$(printf '%s' "$gpu" | cut -d, -f3 | tr -cd 0-9)
-part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" cuda
-for program in test_layerscu test_attentioncu test_fastformercu test_gpt2cu; do
-    part "test-$program" 60 "$(first "$no_gpu" "$(missing "./$program")")" "./$program"
+part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" train_fastformercu train_gpt2cu test_fastformercu test_gpt2cu test_layerscu test_attentioncu
+for name in layers attention fastformer gpt2; do
+    part "test-$name" 60 "$(first "$no_gpu" "$(missing "./test_${name}cu")")" "./test_${name}cu"
 done
 device=cuda
 [ -z "$no_torch_gpu" ] || device=cpu
 part pytorch-check 40 "$no_torch" "$python" dev/bench/pytorch_peer.py check --device "$device"
 part gpu 30 "$(first "$no_gpu" "$no_torch_gpu")" "$python" dev/bench/pytorch_peer.py gpu --json "$output/gpu.json"
-bench seed-fastformer 90 fastformer B=2,T=2048 eager-bf16,compile-bf16,graphs-bf16
-bench seed-gpt2 90 gpt2 B=2,T=2048 eager-bf16,compile-bf16,graphs-bf16
-bench 124m-gpt2 90 gpt2 B=16,T=1024,C=768,H=12,L=12,V=50257 eager-bf16,compile-bf16
-for program in test_layerscu test_attentioncu; do
-    sanitize memcheck 45 "./$program"
-    sanitize racecheck 45 "./$program"
+for model in fastformer gpt2; do
+    bench "seed-$model" 90 "$model" eager-bf16,compile-bf16,graphs-bf16 B=2,T=2048
 done
-# The same number of tokens a step at each length.
-for length in 512 2048 8192 32768 65536; do
-    bench "length-$length-fastformer" 20 fastformer "B=$((65536 / length)),T=$length" ''
-    bench "length-$length-gpt2" 20 gpt2 "B=$((65536 / length)),T=$length" ''
+bench 124m-gpt2 90 gpt2 eager-bf16,compile-bf16 B=16,T=1024,C=768,H=12,L=12,V=50257
+for model in fastformer gpt2; do # the same number of tokens a step at each length
+    bench "lengths-$model" 60 "$model" '' B=128,T=512 B=32,T=2048 B=8,T=8192 B=2,T=32768 B=1,T=65536
 done
-bench b32-fastformer 90 fastformer B=32,T=2048 eager-bf16,compile-bf16
-bench b32-gpt2 90 gpt2 B=32,T=2048 eager-bf16,compile-bf16
-bench long-fastformer 90 fastformer B=1,T=65536 eager-bf16,compile-bf16
+for model in fastformer gpt2; do
+    bench "b32-$model" 90 "$model" compile-bf16 B=32,T=2048
+done
+for name in layers attention; do
+    sanitize memcheck 40 "./test_${name}cu"
+    sanitize racecheck 40 "./test_${name}cu"
+done
+bench long-fastformer 90 fastformer eager-bf16,compile-bf16 B=1,T=65536
 
 # ---- the report
 
 {
     printf '# GPU check\n\n%s\n\n' "$(first "$gpu" "$no_gpu")"
-    [ ! -f "$output/gpu.txt" ] || sed 's/^/    /; s/$//' "$output/gpu.txt"
+    [ ! -f "$output/gpu.txt" ] || sed 's/^/    /' "$output/gpu.txt"
     printf '\n| part | result | s | |\n|---|---|---|---|\n%s\n' "$table"
     for file in "$output"/bench-*.txt; do
-        [ ! -f "$file" ] || sed -n '/^### /,$p' "$file" | grep '^[#|]' | sed 's/^###.*/&\n/'
-        echo
+        [ ! -f "$file" ] || sed -n 's/^###.*/\n&\n/p; /^|/p' "$file"
     done
 } >"$output/gpu_check.md"
 {
@@ -196,7 +206,7 @@ bench long-fastformer 90 fastformer B=1,T=65536 eager-bf16,compile-bf16
     printf ',\n "parts": [\n  %s],\n "benchmarks": [' "$parts"
     comma=
     for file in "$output"/bench-*.json; do
-        [ ! -f "$file" ] || { printf '%s\n' "$comma" && cat "$file" && comma=,; }
+        [ ! -f "$file" ] || { printf '%s' "$comma" && sed '1s/^\[//; $s/\]$//' "$file" && comma=,; }
     done
     printf ']}\n'
 } >"$output/gpu_check.json"

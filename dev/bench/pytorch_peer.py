@@ -3,7 +3,7 @@
 
     python3 dev/bench/pytorch_peer.py check [--device cpu]
     python3 dev/bench/pytorch_peer.py gpu --json FILE
-    python3 dev/bench/pytorch_peer.py measure MODEL [--config B=32,...] [--modes MODE,...] [--json FILE]
+    python3 dev/bench/pytorch_peer.py measure MODEL [--config B=32,...]... [--modes MODE,...] [--json FILE]
 
 check compares the PyTorch models that are measured with the reference vectors in float64. gpu says what the GPU is and how
 fast: products in bf16, copies of memory. measure takes training steps (forward, backward, clipping at norm 1, AdamW, with
@@ -21,6 +21,7 @@ not be measured, and says what was.
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -35,7 +36,7 @@ from step import fail
 ROOT = bench.ROOT
 MODES = tuple(f"{how}-{precision}" for precision in ("bf16", "fp32") for how in ("eager", "compile", "graphs"))
 
-# By the maker: FLOP/s in bf16 without sparsity, bytes/s. The first name that is part of the GPU's counts.
+# By the maker: FLOP/s in bf16 without sparsity, bytes/s. The first name that is in the GPU's counts.
 GPUS = (
     ("H200", 989.4e12, 4.8e12),
     ("H100 PCIe", 756e12, 2.0e12),
@@ -81,7 +82,7 @@ def measured_peaks():
 def gpu():
     properties = torch.cuda.get_device_properties(0)
     flops, bandwidth = measured_peaks()
-    known = next((row for row in GPUS if row[0].lower() in properties.name.lower()), (None, flops, bandwidth))
+    known = next((row for row in GPUS if re.search(rf"\b{row[0]}\b", properties.name)), (None, flops, bandwidth))
     return {
         "gpu": properties.name,
         "memory_bytes": properties.total_memory,
@@ -170,18 +171,18 @@ def step_count(milliseconds, seconds):
     return min(max(3, round(1e3 * seconds / milliseconds)), 200)
 
 
-def time_pytorch(mode, settings):
+def time_pytorch(mode, sizes, settings):
     torch.compiler.reset()
-    step = create_stepper(settings.model, mode, settings.sizes, settings.device)
+    step = create_stepper(settings.model, mode, sizes, settings.device)
     warmup = [step() for _ in range(peers.WARMUP_STEPS)]
     return [step() for _ in range(step_count(warmup[-1], settings.seconds))]
 
 
-def time_ours(data, settings):
+def time_ours(data, sizes, settings):
     program = os.path.join(settings.build, f"train_{settings.model}cu")
     if not os.path.exists(program):
         fail(f"{program} is not built")
-    trainer = peers.Trainer(f"{settings.model}/cuda/bf16", program, settings.sizes, data, bench.cores())
+    trainer = peers.Trainer(f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores())
     try:
         trainer.start()
         return trainer.steps(step_count(trainer.steps(3)[-1], settings.seconds))
@@ -202,23 +203,23 @@ def attempt(name, function, *arguments):
     return {"contender": name, "ms": statistics.median(times), "ms_of_steps": [round(t, 4) for t in times]}
 
 
-def measure(settings):
+def measure(sizes, settings):
     name = f"{settings.model}/cuda/bf16"
     with tempfile.TemporaryDirectory(prefix="peer-") as data:
-        bench.write_dataset(data, settings.sizes)
-        rows = [attempt(name, time_ours, data, settings)]
+        bench.write_dataset(data, sizes)
+        rows = [attempt(name, time_ours, data, sizes, settings)]
         for mode in settings.modes:
-            rows.append(attempt(f"{settings.model}/pytorch/{mode}", time_pytorch, mode, settings))
-        rows.append(attempt(f"{name} again", time_ours, data, settings))
+            rows.append(attempt(f"{settings.model}/pytorch/{mode}", time_pytorch, mode, sizes, settings))
+        if settings.modes:
+            rows.append(attempt(f"{name} again", time_ours, data, sizes, settings))
     return rows
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def complete(rows, settings, where):
+def complete(rows, model, c, where):
     """Adds to each row what follows from its time."""
-    c = settings.sizes
     tokens = c["B"] * c["T"]
     ours = rows[0].get("ms")
     for row in rows:
@@ -227,18 +228,18 @@ def complete(rows, settings, where):
         row["tokens_per_s"] = tokens / row["ms"] * 1e3
         row["times_ours"] = row["ms"] / ours if ours else None
         if where:
-            flops = flops_per_token(settings.model, c) * row["tokens_per_s"]
+            flops = flops_per_token(model, c) * row["tokens_per_s"]
             row["share_of_peak"] = flops / where["peak_flops"]
-            row["share_of_bandwidth"] = bytes_per_step(settings.model, c) / row["ms"] * 1e3 / where["peak_bandwidth"]
+            row["share_of_bandwidth"] = bytes_per_step(model, c) / row["ms"] * 1e3 / where["peak_bandwidth"]
 
 
 def share(row, key):
     return f"{100 * row[key]:.1f} %" if key in row else "-"
 
 
-def markdown(rows, settings):
-    title = ", ".join(f"{key} {value}" for key, value in settings.sizes.items())
-    lines = [f"### {settings.model}: {title}", ""]
+def markdown(rows, model, sizes):
+    title = ", ".join(f"{key} {value}" for key, value in sizes.items())
+    lines = [f"### {model}: {title}", ""]
     lines += ["| | ms/step | tokens/s | of bf16 peak | of memory bandwidth | times ours |", "|---|---|---|---|---|---|"]
     for row in rows:
         if "error" in row:
@@ -262,7 +263,9 @@ def parse_arguments():
     speeds = commands.add_parser("gpu", help="what the GPU is and how fast")
     steps = commands.add_parser("measure", help="milliseconds a training step")
     steps.add_argument("model", choices=("fastformer", "gpt2"))
-    steps.add_argument("--config", default="", help="such as T=8192,B=1; default: B=2,T=2048,C=128,H=4,L=6,V=32000")
+    steps.add_argument(
+        "--config", action="append", help="such as T=8192,B=1, any number; default: B=2,T=2048,C=128,H=4,L=6,V=32000"
+    )
     steps.add_argument("--modes", default="eager-bf16,compile-bf16,graphs-bf16", help=f"some of {','.join(MODES)}; or ''")
     steps.add_argument("--seconds", type=float, default=2, help="of steps a contender takes")
     steps.add_argument("--build", default=ROOT, metavar="DIR", help="where train_fastformercu is")
@@ -272,7 +275,7 @@ def parse_arguments():
         command.add_argument("--json", metavar="FILE", help="all of it, for programs")
     settings = parser.parse_args()
     if settings.command == "measure":
-        settings.sizes = bench.parse_config(settings.config)
+        settings.sizes = [bench.parse_config(text) for text in settings.config or [""]]
         settings.modes = list(filter(None, settings.modes.split(",")))
         for mode in settings.modes:
             if mode not in MODES:
@@ -298,11 +301,15 @@ def main():
         write_json(settings.json, where)
         print("\n".join(f"{key} {value}" for key, value in where.items()))
         return
-    rows = measure(settings)
-    complete(rows, settings, gpu() if settings.device == "cuda" else None)
-    print(markdown(rows, settings))
-    write_json(settings.json, {"model": settings.model, "config": settings.sizes, "results": rows})
-    sys.exit(1 if any("error" in row for row in rows) else 0)
+    where = gpu() if settings.device == "cuda" else None
+    results = []
+    for sizes in settings.sizes:
+        rows = measure(sizes, settings)
+        complete(rows, settings.model, sizes, where)
+        print(markdown(rows, settings.model, sizes), flush=True)
+        results.append({"model": settings.model, "config": sizes, "results": rows})
+        write_json(settings.json, results)
+    sys.exit(1 if any("error" in row for result in results for row in result["results"]) else 0)
 
 
 if __name__ == "__main__":

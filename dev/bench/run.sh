@@ -3,13 +3,14 @@
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
-# Parts: products steps layers decoding fastformer gpt2 lengths large; default: all. Each writes DIR/parts/PART*.json
-# (default DIR: dev/bench/results); what is there is not measured again, so a call that was interrupted goes on where it
-# stopped. --again measures the parts anew. Then DIR/report.md, DIR/results.json and the plots are made from all
-# parts that are there. --quick takes about 12 minutes on two cores. PYTHON must have torch, and transformers for GPT-2;
-# without them only our own programs are measured. COMMAND, such as 'flock FILE', surrounds each measurement where several
-# people share the machine.
+# Parts: products steps layers decoding fastformer gpt2 lengths large; default: all, without large in the quick mode. Each
+# writes DIR/parts/PART*.json (default DIR: dev/bench/results); what is there is not measured again, so a call that was
+# interrupted goes on where it stopped. --again measures the parts anew. Then DIR/report.md, DIR/results.json and the plots
+# are made from all parts that are there. --quick takes about 12 minutes on two cores, the first time longer, as PyTorch
+# compiles. PYTHON must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such
+# as 'flock FILE', surrounds each measurement where several people share the machine.
 set -eu
+start=$PWD
 cd "$(dirname "$0")/../.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
@@ -17,6 +18,14 @@ cd "$(dirname "$0")/../.."
 usage() {
     sed -n '4s/^# *//p' "$0" >&2
     exit 2
+}
+
+# absolute PATH: as the caller means it.
+absolute() {
+    case $1 in
+    /*) echo "$1" ;;
+    *) echo "$start/$1" ;;
+    esac
 }
 
 all='products steps layers decoding fastformer gpt2 lengths large'
@@ -33,8 +42,8 @@ while [ $# -gt 0 ]; do
     --output | --python | --lock)
         [ -n "${2-}" ] || usage
         case $1 in
-        --output) out=$2 ;;
-        --python) python=$2 ;;
+        --output) out=$(absolute "$2") ;;
+        --python) python=$(absolute "$(command -v "$2" || echo "$2")") ;;
         --lock) lock=$2 ;;
         esac
         shift
@@ -44,13 +53,15 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# GPT-2 124M alone takes half as long as all else in the quick mode.
+# shellcheck disable=SC2086 # one word a part
+[ $# -gt 0 ] || set -- ${full:+$all}${quick:+${all% large}}
 for part in "$@"; do
     case " $all " in
     *" $part "*) ;;
     *) usage ;;
     esac
 done
-parts=${*:-$all}
 
 # due NAME: whether that file is still to be written; says so.
 due() {
@@ -135,24 +146,25 @@ measure_decoding() {
 }
 
 measure_fastformer() {
-    peers fastformer.json 'fastformer/*'
+    peers fastformer.json "fastformer/c*/*,fastformer/published/*,fastformer/ours/compile-*${full:+,fastformer/*}"
 }
 
 measure_gpt2() {
-    peers gpt2.json "gpt2/c*/*,gpt2/ours/compile-*,gpt2/huggingface/compile-bf16,gpt2/flash/compile-*${full:+,gpt2/*}"
+    peers gpt2.json "gpt2/c/*,gpt2/*/compile-bf16${full:+,gpt2/*}"
 }
 
 # The same tokens a step at each length: 16,384 beside PyTorch, 65,536 alone.
 measure_lengths() {
     peers lengths-peers.json 'fastformer/c/bf16,fastformer/*/compile-bf16,gpt2/c/bf16,gpt2/flash/compile-bf16' \
-        --config T=16384,B=1 --lengths "${full:+512,2048,8192,16384}${quick:+2048,16384}"
-    peers lengths-ours.json 'fastformer/c/*' --config T=65536,B=1 --lengths 512,2048,8192,16384,32768,65536
+        --config T=16384,B=1 --lengths "${full:+512,2048,8192,}16384" --rounds "$few_rounds"
+    peers lengths-ours.json fastformer/c/bf16 --config T=65536,B=1 \
+        --lengths "512,${full:+2048,}8192,${full:+16384,32768,}65536" --rounds "$few_rounds"
 }
 
-# GPT-2 124M.
+# GPT-2 124M, which takes 16 GB.
 measure_large() {
-    peers large.json "gpt2/c/bf16,gpt2/ours/compile-bf16,gpt2/flash/compile-bf16${full:+,gpt2/huggingface/compile-bf16}" \
-        --config B=4,T=1024,C=768,H=12,L=12,V=50304
+    peers large.json gpt2/c/bf16,gpt2/ours/compile-bf16,gpt2/flash/compile-bf16 \
+        --config B=4,T=1024,C=768,H=12,L=12,V=50304 --rounds "$few_rounds"
 }
 
 # ---- the report
@@ -198,7 +210,7 @@ report() {
 
 # ---- main
 
-rounds=${full:+5}${quick:+3} seconds=${full:+3}${quick:+1}
+rounds=${full:+5}${quick:+3} few_rounds=${full:+3}${quick:+2} seconds=${full:+3}${quick:+1}
 mkdir -p "$out/parts"
 # shellcheck disable=SC2016 # make's variable
 build=$(make -s --eval='where:;@echo $(FLOAT)' where) built_in=$(make -s ONEDNN=0 --eval='where:;@echo $(FLOAT)' where)
@@ -206,5 +218,5 @@ make "$build/bin/train_fastformer" "$build/bin/train_gpt2" bench >&2
 make ONEDNN=0 "$built_in/bin/train_fastformer" "$built_in/bin/train_gpt2" >&2
 # What PyTorch has compiled, of use to the next call.
 export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$PWD/build/pytorch}"
-for part in $parts; do "measure_$part"; done
+for part in "$@"; do "measure_$part"; done
 report

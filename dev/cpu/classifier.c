@@ -25,9 +25,9 @@
 // Threads share out blocks of rows when they make the e_ij, then slices of the vocabulary for dE; each
 // multiplies on its own, which spares a barrier a product, and sums in a fixed order.
 enum {
-    SLICE = 640,           // tokens: a block's logits and a slice's weights stay in the L2 cache
-    BLOCK = 512,           // rows
-    ROW_STEP = 16,         // blocks and chunks are multiples of this
+    SLICE = 384,   // tokens: a block's logits, and a slice's e_ij for 1,024 rows, stay in the L2 cache
+    BLOCK = 512,   // rows
+    ROW_STEP = 16, // blocks and chunks are multiples of this
     CHUNK_BYTES = 1 << 26, // of e_ij
     COLUMNS = 128          // of h at a time
 };

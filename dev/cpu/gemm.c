@@ -52,6 +52,11 @@ void gemm_input_store(GemmInput input, size_t row, size_t column, const real *re
         memcpy((real *)input.data + first, values, count * sizeof(real));
 }
 
+void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const real *restrict values,
+                           size_t rows, size_t count) {
+    for (size_t i = 0; i < rows; i++) gemm_input_store(input, row + i, column, values + i * count, count);
+}
+
 void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values, size_t count) {
     const size_t first = row * input.columns + column;
     if (!input.bf16) {
@@ -74,22 +79,8 @@ enum {
     DECODE_STREAMS = 4,
 #endif
     DECODE_COLUMNS = 1024,    // at most
-    DECODE_PARALLEL = 1 << 17 // elements of w from which threads are worth starting
+    DECODE_PARALLEL = 1 << 15 // elements of w from which threads are worth starting
 };
-
-static inline TileVector load_unaligned(const real *p) {
-    TileVector v;
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-static inline real sum_of_lanes(TileVector v) {
-    real lanes[TILE_LANES], sum = 0;
-    memcpy(lanes, &v, sizeof(lanes));
-#pragma omp simd reduction(+ : sum)
-    for (size_t l = 0; l < TILE_LANES; l++) sum += lanes[l];
-    return sum;
-}
 
 // y (streams, rows), rows N apart: products of rows of w (rows, K) and x (streams, K). `first`: w is not in
 // the cache yet. Always inlined, so that the numbers of rows and streams are constants.
@@ -101,19 +92,19 @@ TILE_INLINE void dot_products(real *restrict y, const real *restrict x, const re
         TileVector row[DECODE_ROWS];
         TILE_UNROLL
         for (size_t r = 0; r < rows; r++) {
-            row[r] = load_unaligned(w + r * k + i);
+            row[r] = tile_load_unaligned(w + r * k + i);
             if (first) __builtin_prefetch(w + (rows + r) * k + i); // the next rows
         }
         TILE_UNROLL
         for (size_t s = 0; s < streams; s++) {
-            const TileVector xs = load_unaligned(x + s * k + i);
+            const TileVector xs = tile_load_unaligned(x + s * k + i);
             TILE_UNROLL
             for (size_t r = 0; r < rows; r++) sums[s][r] += row[r] * xs;
         }
     }
     for (size_t s = 0; s < streams; s++)
         for (size_t r = 0; r < rows; r++) {
-            real sum = sum_of_lanes(sums[s][r]);
+            real sum = tile_sum_of_lanes(sums[s][r]);
             for (size_t rest = i; rest < k; rest++) sum += w[r * k + rest] * x[s * k + rest];
             y[s * n + r] = sum;
         }

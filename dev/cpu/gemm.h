@@ -53,6 +53,10 @@ void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t col
 // Stores values (count) into row `row` from column `column` on, rounding to nearest even for bf16.
 void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values, size_t count);
 
+// Stores values (rows, count) into rows row .. row+rows-1 from column `column` on.
+void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const real *restrict values,
+                           size_t rows, size_t count);
+
 // Reads values (count) back, from row `row` and column `column` on.
 void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values, size_t count);
 

@@ -15,12 +15,12 @@
 // Two bf16 numbers in the place of one float are multiplied with another two in one instruction.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(REAL_IS_DOUBLE)
 #define TILE_PAIRS 1
-#include <immintrin.h>
 #else
 #define TILE_PAIRS 0
 #endif
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 enum { TILE_BYTES = 64 };
 #elif defined(__AVX__)
 enum { TILE_BYTES = 32 };
@@ -71,6 +71,12 @@ TILE_INLINE TileVector tile_load(const real *x) {
     return *(const TileVector *)x;
 }
 
+TILE_INLINE TileVector tile_load_unaligned(const real *x) {
+    TileVector v;
+    memcpy(&v, x, sizeof(v));
+    return v;
+}
+
 TILE_INLINE void tile_store(real *x, TileVector v) {
     *(TileVector *)x = v;
 }
@@ -97,11 +103,21 @@ static inline real tile_greatest_lane(TileVector v) {
     return lane[0];
 }
 
-static inline real tile_sum_of_lanes(TileVector v) {
-    real lane[TILE_LANES], sum = 0;
+TILE_INLINE real tile_sum_of_lanes(TileVector v) {
+#if defined(__AVX512F__) && defined(REAL_IS_DOUBLE)
+    return _mm512_reduce_add_pd((__m512d)v);
+#elif defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    real lane[TILE_LANES];
     memcpy(lane, &v, sizeof(lane));
-    for (size_t l = 0; l < TILE_LANES; l++) sum += lane[l];
-    return sum;
+    TILE_UNROLL
+    for (size_t half = TILE_LANES / 2; half > 0; half /= 2) {
+        TILE_UNROLL
+        for (size_t l = 0; l < half; l++) lane[l] += lane[l + half];
+    }
+    return lane[0];
+#endif
 }
 
 // exp(x) for x <= 88, with a relative error below 1.5e-7 (1 + |x|); 0 below -87, also for -Inf. NaN stays

@@ -15,13 +15,14 @@
 // the two blocks before, whose sums it computes again (the "halo"). Long windows and the global layer: blocks
 // are cut into tiles that fit in shared memory. A window is then the rest of the tile k rows before, whole
 // tiles between, and the start of the own tile; a first kernel leaves the sums of the whole tiles, two more
-// do a pooling each. All sums are taken in an order that depends on the shapes alone.
+// do a pooling each. All sums are taken in an order that depends on the shapes and the kind of GPU alone.
 //
-// Rows are dealt to groups of lanes, 4 numbers a lane, for what goes over a row (normalisation, scores), and
+// Rows are dealt to groups of lanes for what goes over a row (normalisation, scores: additive_rows.cuh), and
 // columns to threads for what goes over time.
 #ifndef CUDA_ADDITIVE_ATTENTION_CUH
 #define CUDA_ADDITIVE_ATTENTION_CUH
 
+#include "additive_rows.cuh"
 #include "device.cuh"
 #include "dropout.cuh"
 #include "gemm.cuh"
@@ -59,187 +60,29 @@ struct Pass {
     bool global;                       // one block: there is none before
 };
 
-static constexpr int THREADS = 384; // two blocks of threads fit on a multiprocessor with 80 registers each
+// ---- heads and scores -------------------------------------------------------------------------------------
 
-// ---- rows: a group of lanes holds one -----------------------------------------------------------------
-
-template <int SIZE> struct Row {
-    static constexpr int LANES = SIZE / 4 < WARP ? SIZE / 4 : WARP;
-    static constexpr int COUNT = SIZE / LANES;     // numbers of a lane: 4, or 8
-    static constexpr int GROUPS = THREADS / LANES; // rows at a time
-    static constexpr int STRIDE = SIZE + 4;        // of rows in shared memory; column SIZE is the weight
-    float at[COUNT];
-    float weight; // a number of the whole row, in all its lanes
-};
-
-// The column of a lane's i-th number, i a multiple of 4; the next 3 are its neighbours.
-template <int SIZE> static __device__ __forceinline__ int column_of(int i) {
-    return i * Row<SIZE>::LANES + threadIdx.x % Row<SIZE>::LANES * 4;
-}
-
-template <int SIZE> static __device__ __forceinline__ int group_index() {
-    return (int)threadIdx.x / Row<SIZE>::LANES;
-}
-
-template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_zero() {
-    Row<SIZE> row;
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = 0;
-    row.weight = 0;
-    return row;
-}
-
-// `size` numbers from p, zeros behind them; all zeros if the row is absent.
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_load(const float *p, int size, bool present) {
-    Row<SIZE> row = row_zero<SIZE>();
-    if (!present) return row;
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
-        const int d = column_of<SIZE>(i);
-        if (size % 4 == 0) {
-            if (d < size) load_numbers<4>(row.at + i, p + d);
-        } else {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                if (d + j < size) row.at[i + j] = p[d + j];
-        }
-    }
-    return row;
-}
-
-template <int SIZE, typename T>
-static __device__ __forceinline__ void row_store(T *p, const Row<SIZE> &row, int size) {
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
-        const int d = column_of<SIZE>(i);
-        if (size % 4 == 0) {
-            if (d < size) store_numbers<4>(p + d, row.at + i);
-        } else {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                if (d + j < size) p[d + j] = (T)row.at[i + j];
-        }
-    }
-}
-
-// To and from shared memory, with the weight.
-template <int SIZE> static __device__ __forceinline__ void row_put(float *rows, int r, const Row<SIZE> &row) {
-    row_store<SIZE>(rows + r * Row<SIZE>::STRIDE, row, SIZE);
-    if (threadIdx.x % Row<SIZE>::LANES == 0) rows[r * Row<SIZE>::STRIDE + SIZE] = row.weight;
-}
-
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_get(const float *rows, int r, bool present) {
-    Row<SIZE> row = row_load<SIZE>(rows + r * Row<SIZE>::STRIDE, SIZE, present);
-    if (present) row.weight = rows[r * Row<SIZE>::STRIDE + SIZE];
-    return row;
-}
-
-template <int SIZE> static __device__ __forceinline__ float lanes_sum(float x) {
-#pragma unroll
-    for (int bits = Row<SIZE>::LANES / 2; bits > 0; bits /= 2) x += __shfl_xor_sync(0xffffffff, x, bits);
-    return x;
-}
-
-template <int SIZE> static __device__ __forceinline__ float row_dot(const Row<SIZE> &a, const Row<SIZE> &b) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) sum += a.at[i] * b.at[i];
-    return lanes_sum<SIZE>(sum);
-}
-
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_times(const Row<SIZE> &a, const Row<SIZE> &b) {
-    Row<SIZE> row = row_zero<SIZE>();
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = a.at[i] * b.at[i];
-    return row;
-}
-
-template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_scaled(const Row<SIZE> &a, float scale) {
-    Row<SIZE> row = row_zero<SIZE>();
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = a.at[i] * scale;
-    return row;
-}
-
-// a or b, number by number: a choice between addresses would keep both out of registers.
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_choose(bool first, const Row<SIZE> &a, const Row<SIZE> &b) {
-    Row<SIZE> row = row_zero<SIZE>();
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = first ? a.at[i] : b.at[i];
-    return row;
-}
-
-// sum += scale * a; weights are added, too.
-template <int SIZE>
-static __device__ __forceinline__ void row_add(Row<SIZE> &sum, const Row<SIZE> &a, float scale) {
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) sum.at[i] += scale * a.at[i];
-    sum.weight += a.weight;
-}
-
-// ---- normalisation and scores -------------------------------------------------------------------------
-
-static constexpr float NORMAL_EPSILON = 1e-5f;
-
-template <int SIZE> struct Scored {
-    Row<SIZE> normal; // x'; weight: e
-    float deviation;
-};
-
-// x' and the deviation, with D-1 in the denominator.
-template <int SIZE> static __device__ __forceinline__ Scored<SIZE> normalise(const Row<SIZE> &x, int size) {
-    Scored<SIZE> s;
-    float sum = 0, square = 0;
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) sum += x.at[i];
-    const float mean = __fdividef(lanes_sum<SIZE>(sum), (float)size);
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) {
-        s.normal.at[i] = column_of<SIZE>(i / 4 * 4) + i % 4 < size ? x.at[i] - mean : 0;
-        square += s.normal.at[i] * s.normal.at[i];
-    }
-    const float variance = __fdividef(lanes_sum<SIZE>(square), (float)(size - 1));
-    s.deviation = variance > 0 ? variance * rsqrtf(variance) : 0; // within 2 units in the last place
-    const float inverse = __fdividef(1, s.deviation + NORMAL_EPSILON);
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) s.normal.at[i] *= inverse;
-    s.normal.weight = 0;
-    return s;
-}
-
-// dx from the gradient to x'. A row without deviation takes the gradient of the mean alone.
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> normalise_backward(const Row<SIZE> &dnormal,
-                                                               const Scored<SIZE> &s, int size) {
-    const float along = row_dot<SIZE>(dnormal, s.normal);
-    const float inverse = __fdividef(1, s.deviation + NORMAL_EPSILON);
-    const float slope = s.deviation > 0 ? __fdividef(along, (float)(size - 1) * s.deviation) : 0;
-    Row<SIZE> dx = row_zero<SIZE>();
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) {
-        dx.at[i] = inverse * dnormal.at[i] - slope * s.normal.at[i];
-        sum += dx.at[i];
-    }
-    const float mean = __fdividef(lanes_sum<SIZE>(sum), (float)size);
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i++) dx.at[i] -= mean;
-    return dx;
-}
-
-// A block of threads works on one head of one sequence.
+// A block of threads works on one head of one sequence. Offsets of its first row are computed once, so that a
+// row costs one multiplication of 32-bit numbers.
 struct Head {
-    size_t b, h, unit; // unit = b H + h
+    unsigned b, h;
     int tile;
+    size_t unit;                  // b H + h
+    size_t qkv, channel, row, at; // in arrays (B, T, 3C), (B, T, C), (B, H, T), (B, T)
 };
 
 static __device__ __forceinline__ Head head_of_block(const Pass &p) {
-    const size_t unit = blockIdx.x / (unsigned)p.tiles;
-    return {unit / (size_t)p.heads, unit % (size_t)p.heads, unit, (int)(blockIdx.x % (unsigned)p.tiles)};
+    const unsigned unit = blockIdx.x / (unsigned)p.tiles, heads = (unsigned)p.heads;
+    Head head;
+    head.b = unit / heads;
+    head.h = unit % heads;
+    head.tile = (int)(blockIdx.x % (unsigned)p.tiles);
+    head.unit = unit;
+    head.at = head.b * (size_t)p.length;
+    head.row = unit * (size_t)p.length;
+    head.channel = head.at * (size_t)p.channels + head.h * (size_t)p.size;
+    head.qkv = 3 * head.at * (size_t)p.channels + head.h * (size_t)p.size;
+    return head;
 }
 
 // w_q' (which 0) or w_k' (1) of the head.
@@ -247,20 +90,6 @@ template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> normal_weight(const Pass &p, const Head &head, int which) {
     const Row<SIZE> w = row_load<SIZE>(p.weights[which] + head.h * (size_t)p.size, p.size, true);
     return normalise<SIZE>(w, p.size).normal;
-}
-
-// Asks for a row that is needed later.
-template <int SIZE>
-static __device__ __forceinline__ void row_prefetch(const float *p, int size, bool present) {
-#ifndef CUDA_ON_CPU
-#pragma unroll
-    for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
-        const int d = column_of<SIZE>(i);
-        if (present && d < size && d % 32 == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(p + d));
-    }
-#else
-    (void)p, (void)size, (void)present;
-#endif
 }
 
 // A row's x', deviation and e; e is 0 where the row does not count.
@@ -286,31 +115,29 @@ static __device__ __forceinline__ Row<SIZE> weighted(const Pass &p, const Row<SI
 
 // A row of the sequence: its time, and whether there is one.
 struct Place {
-    size_t t;
+    unsigned t;
     bool present;
 };
 
 static __device__ __forceinline__ Place place_of(const Pass &p, int position) {
     const bool present = position >= 0 && position < p.length;
-    return {present ? (size_t)(p.reversed ? p.length - 1 - position : position) : 0, present};
+    return {present ? (unsigned)(p.reversed ? p.length - 1 - position : position) : 0, present};
 }
 
 // Query (which 0), key (1) or value (2) of the head.
-static __device__ __forceinline__ const float *qkv_at(const Pass &p, const Head &head, Place at, int which) {
-    const size_t row = head.b * (size_t)p.length + at.t;
-    return p.qkv + (row * 3 + (size_t)which) * (size_t)p.channels + head.h * (size_t)p.size;
+static __device__ __forceinline__ size_t qkv_place(const Pass &p, const Head &head, Place at, int which) {
+    return head.qkv + (size_t)(which * p.channels) + (uint64_t)at.t * (unsigned)(3 * p.channels);
 }
 
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> qkv_row(const Pass &p, const Head &head, Place at, int which) {
-    return row_load<SIZE>(qkv_at(p, head, at, which), p.size, at.present);
+    return row_load<SIZE>(p.qkv + qkv_place(p, head, at, which), p.size, at.present);
 }
 
 template <int SIZE>
 static __device__ __forceinline__ void store_gradient(const Pass &p, const Head &head, Place at, int which,
                                                       const Row<SIZE> &row) {
-    const size_t line = head.b * (size_t)p.length + at.t;
-    const size_t first = (line * 3 + (size_t)which) * (size_t)p.channels + head.h * (size_t)p.size;
+    const size_t first = qkv_place(p, head, at, which);
     if (!at.present) return;
     if (p.dqkv.bf16)
         row_store<SIZE>((bf16 *)p.dqkv.data + first, row, p.size);
@@ -320,16 +147,19 @@ static __device__ __forceinline__ void store_gradient(const Pass &p, const Head 
 
 // Of an array (B, T, C).
 static __device__ __forceinline__ size_t channel_place(const Pass &p, const Head &head, Place at) {
-    return (head.b * (size_t)p.length + at.t) * (size_t)p.channels + head.h * (size_t)p.size;
+    return head.channel + (uint64_t)at.t * (unsigned)p.channels;
 }
 
-// Of an array (B, H, T).
-static __device__ __forceinline__ size_t row_place(const Pass &p, const Head &head, Place at) {
-    return head.unit * (size_t)p.length + at.t;
+// Of an array (B, H, T), and of one (B, H, T, D).
+static __device__ __forceinline__ size_t row_place(const Head &head, Place at) {
+    return head.row + at.t;
+}
+static __device__ __forceinline__ size_t pooled_place(const Pass &p, const Head &head, Place at) {
+    return head.row * (size_t)p.size + (uint64_t)at.t * (unsigned)p.size;
 }
 
 static __device__ __forceinline__ bool counts(const Pass &p, const Head &head, Place at) {
-    return at.present && (!p.mask || p.mask[head.b * (size_t)p.length + at.t]);
+    return at.present && (!p.mask || p.mask[head.at + at.t]);
 }
 
 // ---- dropout ------------------------------------------------------------------------------------------
@@ -417,28 +247,37 @@ static __host__ __device__ __forceinline__ int segments_of(int blocks, int span)
     return blocks * ((span + SEGMENT - 1) / SEGMENT);
 }
 
+// What a thread sums in window_sums(): 4 columns (the last 4 hold the weight) of a segment of a block.
+struct Share {
+    int block, segment, column; // column in float4
+};
+
+template <int SIZE> static __device__ __forceinline__ Share share_of(int i, int segments) {
+    constexpr int COLUMNS = SIZE / 4 + 1;
+    const int piece = i / COLUMNS, block = segments == 1 ? piece : piece / segments;
+    return {block, piece - block * segments, i % COLUMNS};
+}
+
 // `own` holds `blocks` blocks of `rows` rows, `before` the blocks of `span` rows that lie k rows before them
 // (NULL: they are empty). Row r of an own block becomes carry + (rows 0 .. r of the block) + (rows r+1 .. of
 // the block before). carry: a row, or NULL: 0. totals: memory for 2 segments_of(blocks, span) rows. Barriers
 // around it are the caller's; `before` is used up.
 //
-// Each thread takes 4 columns of a segment. As with tiles, what lies between r and r+1 of the block before
-// are the other segments, of which only the totals are needed.
+// As with tiles, what lies between r and r+1 of the block before are the other segments, of which only the
+// totals are needed.
 template <int SIZE>
 static __device__ __forceinline__ void window_sums(float *__restrict__ own, float *__restrict__ before,
                                                    float *__restrict__ totals, const float *carry, int blocks,
-                                                   int rows, int span, int size) {
-    constexpr int STRIDE = Row<SIZE>::STRIDE / 4;
+                                                   int rows, int span) {
+    constexpr int STRIDE = Row<SIZE>::STRIDE / 4; // in float4
     float4 *own4 = (float4 *)own, *before4 = (float4 *)before, *totals4 = (float4 *)totals;
-    const int columns = (size + 3) / 4 + 1, segments = segments_of(1, span),
-              work = blocks * segments * columns;
+    const int segments = segments_of(1, span), work = blocks * segments * (SIZE / 4 + 1);
     for (int i = (int)threadIdx.x; i < work; i += THREADS) {
-        const int column = i % columns < columns - 1 ? i % columns : SIZE / 4,
-                  segment = i / columns % segments, block = i / columns / segments;
-        const int first = segment * SEGMENT, last = min(first + SEGMENT, span);
+        const Share share = share_of<SIZE>(i, segments);
+        const int first = share.segment * SEGMENT, last = min(first + SEGMENT, span);
         float4 suffix = make_float4(0, 0, 0, 0), total = make_float4(0, 0, 0, 0);
         if (before) {
-            float4 *b = before4 + block * span * STRIDE + column;
+            float4 *b = before4 + share.block * span * STRIDE + share.column;
 #pragma unroll 4
             for (int r = last - 1; r >= first; r--) {
                 add_to(suffix, b[r * STRIDE]);
@@ -446,27 +285,29 @@ static __device__ __forceinline__ void window_sums(float *__restrict__ own, floa
             }
         }
         if (segments == 1) continue;
-        const float4 *a = own4 + block * rows * STRIDE + column;
+        const float4 *a = own4 + share.block * rows * STRIDE + share.column;
 #pragma unroll 4
         for (int r = first; r < min(last, rows); r++) add_to(total, a[r * STRIDE]);
-        totals4[(2 * (block * segments + segment)) * STRIDE + column] = total;
-        totals4[(2 * (block * segments + segment) + 1) * STRIDE + column] = suffix;
+        float4 *to = totals4 + 2 * (share.block * segments + share.segment) * STRIDE + share.column;
+        to[0] = total;
+        to[STRIDE] = suffix;
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < work; i += THREADS) {
-        const int column = i % columns < columns - 1 ? i % columns : SIZE / 4,
-                  segment = i / columns % segments, block = i / columns / segments;
-        const int first = segment * SEGMENT, last = min(first + SEGMENT, rows);
-        float4 sum = carry ? ((const float4 *)carry)[column] : make_float4(0, 0, 0, 0);
+        const Share share = share_of<SIZE>(i, segments);
+        const int first = share.segment * SEGMENT, last = min(first + SEGMENT, rows);
+        const int last_before = before ? min(first + SEGMENT, span) : 0;
+        const float4 *from = totals4 + 2 * share.block * segments * STRIDE + share.column;
+        float4 sum = carry ? ((const float4 *)carry)[share.column] : make_float4(0, 0, 0, 0);
         for (int other = 0; other < segments; other++)
-            if (other != segment)
-                add_to(sum, totals4[(2 * (block * segments + other) + (other > segment)) * STRIDE + column]);
-        float4 *a = own4 + block * rows * STRIDE + column, *b = before4 + block * span * STRIDE + column;
+            if (other != share.segment) add_to(sum, from[(2 * other + (other > share.segment)) * STRIDE]);
+        float4 *a = own4 + share.block * rows * STRIDE + share.column;
+        const float4 *b = before4 + share.block * span * STRIDE + share.column;
 #pragma unroll 4
         for (int r = first; r < last; r++) {
             add_to(sum, a[r * STRIDE]);
             float4 all = sum;
-            if (before && r + 1 < min(first + SEGMENT, span)) add_to(all, b[(r + 1) * STRIDE]);
+            if (r + 1 < last_before) add_to(all, b[(r + 1) * STRIDE]);
             a[r * STRIDE] = all;
         }
     }
@@ -585,8 +426,7 @@ static __device__ __forceinline__ void tile_sums(const Pass &p, const Head &head
         if (i < all) row_put<SIZE>(own ? s.own : s.before, r, row);
     }
     __syncthreads();
-    window_sums<SIZE>(s.own, tile.before ? s.before : NULL, s.totals, s.carry, 1, tile.rows, tile.span,
-                      p.size);
+    window_sums<SIZE>(s.own, tile.before ? s.before : NULL, s.totals, s.carry, 1, tile.rows, tile.span);
     __syncthreads();
 }
 
@@ -615,8 +455,8 @@ template <int SIZE>
 static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &head, Place at, float *pooled,
                                                     float *r, const Row<SIZE> &row) {
     if (!at.present) return;
-    row_store<SIZE>(pooled + row_place(p, head, at) * (size_t)p.size, row, p.size);
-    if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(p, head, at)] = row.weight;
+    row_store<SIZE>(pooled + pooled_place(p, head, at), row, p.size);
+    if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(head, at)] = row.weight;
 }
 
 // From a query's window sums G, which is kept if `own`, and what the second pooling sums there.
@@ -638,8 +478,8 @@ static __device__ __forceinline__ void prefetch_forward(const Pass &p, const Hea
                                                         bool key, bool value) {
     for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
         const Place at = place_of(p, start + r);
-        if (key) row_prefetch<SIZE>(qkv_at(p, head, at, 1), p.size, at.present);
-        if (value) row_prefetch<SIZE>(qkv_at(p, head, at, 2), p.size, at.present);
+        if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
+        if (value) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 2), p.size, at.present);
         if (value) row_prefetch<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
     }
 }
@@ -678,7 +518,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_fo
         if (r < all) row_put<SIZE>(s.before, r, row);
     }
     __syncthreads();
-    window_sums<SIZE>(s.own + k * Row<SIZE>::STRIDE, s.before, s.totals, NULL, p.blocks + 1, k, k, p.size);
+    window_sums<SIZE>(s.own + k * Row<SIZE>::STRIDE, s.before, s.totals, NULL, p.blocks + 1, k, k);
     __syncthreads();
     for (int first = k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
@@ -690,7 +530,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_fo
     }
     __syncthreads();
     window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals, NULL,
-                      p.blocks, k, k, p.size);
+                      p.blocks, k, k);
     __syncthreads();
     for (int first = 2 * k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
@@ -741,8 +581,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> stored_row(const Pass &p, const Head &head, int position) {
     const Place at = place_of(p, position);
-    Row<SIZE> row = row_load<SIZE>(p.rows + row_place(p, head, at) * (size_t)p.size, p.size, at.present);
-    if (at.present) row.weight = p.row_weights[row_place(p, head, at)];
+    Row<SIZE> row = row_load<SIZE>(p.rows + pooled_place(p, head, at), p.size, at.present);
+    if (at.present) row.weight = p.row_weights[row_place(head, at)];
     return row;
 }
 
@@ -774,8 +614,8 @@ template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> gradient_row(const Pass &p, const Head &head, Place at,
                                                          const Row<SIZE> &d, const float *pooled,
                                                          const float *r) {
-    const Row<SIZE> g = row_load<SIZE>(pooled + row_place(p, head, at) * (size_t)p.size, p.size, at.present);
-    const float scale = at.present ? r[row_place(p, head, at)] : 0;
+    const Row<SIZE> g = row_load<SIZE>(pooled + pooled_place(p, head, at), p.size, at.present);
+    const float scale = at.present ? r[row_place(head, at)] : 0;
     Row<SIZE> row = row_scaled<SIZE>(d, scale);
     row.weight = scale * row_dot<SIZE>(d, g);
     return row;
@@ -790,8 +630,7 @@ static __device__ __forceinline__ Row<SIZE> key_gradient_row(const Pass &p, cons
     const Row<SIZE> dout = row_load<SIZE>(p.dout + channel_place(p, head, at), p.size, at.present);
     const Row<SIZE> dropped = row_times<SIZE>(dout, kept_factors<SIZE>(p, kept, at));
     if (own) {
-        const Row<SIZE> pooled =
-            row_load<SIZE>(p.pooled_key + row_place(p, head, at) * (size_t)p.size, p.size, at.present);
+        const Row<SIZE> pooled = row_load<SIZE>(p.pooled_key + pooled_place(p, head, at), p.size, at.present);
         store_gradient<SIZE>(p, head, at, 2, row_times<SIZE>(dropped, pooled));
     }
     return gradient_row<SIZE>(p, head, at, row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)),
@@ -823,8 +662,7 @@ query_gradient_row(const Pass &p, const Head &head, int position, const Row<SIZE
     const Place at = place_of(p, position);
     const Row<SIZE> factors = kept_factors<SIZE>(p, kept, at);
     const Row<SIZE> key = row_times<SIZE>(qkv_row<SIZE>(p, head, at, 1), factors);
-    const Row<SIZE> pooled =
-        row_load<SIZE>(p.pooled_query + row_place(p, head, at) * (size_t)p.size, p.size, at.present);
+    const Row<SIZE> pooled = row_load<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
     const Row<SIZE> dproduct =
         pool_backward<SIZE>(p, row_times<SIZE>(pooled, key), weight, counts(p, head, at), sums, dweight, own);
     if (own)
@@ -849,10 +687,9 @@ static __device__ __forceinline__ void prefetch_backward(const Pass &p, const He
                                                          bool key, bool query) {
     for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
         const Place at = place_of(p, start + r);
-        if (key) row_prefetch<SIZE>(qkv_at(p, head, at, 1), p.size, at.present);
-        if (key)
-            row_prefetch<SIZE>(p.pooled_query + row_place(p, head, at) * (size_t)p.size, p.size, at.present);
-        if (query) row_prefetch<SIZE>(qkv_at(p, head, at, 0), p.size, at.present);
+        if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
+        if (key) row_prefetch<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
+        if (query) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 0), p.size, at.present);
     }
 }
 
@@ -888,7 +725,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_ba
         if (r < all) row_put<SIZE>(s.before, r, row);
     }
     __syncthreads();
-    window_sums<SIZE>(s.own + k * Row<SIZE>::STRIDE, s.before, s.totals, NULL, p.blocks + 1, k, k, p.size);
+    window_sums<SIZE>(s.own + k * Row<SIZE>::STRIDE, s.before, s.totals, NULL, p.blocks + 1, k, k);
     __syncthreads();
     for (int first = k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
@@ -900,7 +737,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_ba
     }
     __syncthreads();
     window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals, NULL,
-                      p.blocks, k, k, p.size);
+                      p.blocks, k, k);
     __syncthreads();
     for (int first = 2 * k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
@@ -1046,8 +883,8 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
     const int64_t row = plan.stride * (int64_t)sizeof(float) * 9 / 8 + (int64_t)size / 4,
                   free = (int64_t)device->shared_limit / 2 - 8192;
     const int64_t single = clamp(free / row, 16, MOST_ROWS), pairs = clamp(free / row / 2, 16, 2 * MOST_ROWS);
-    const int64_t wanted =
-        clamp((int64_t)(a->batch * a->heads * longest) / (2 * device->sms), LEAST_ROWS, MOST_ROWS);
+    const int64_t share = (int64_t)(a->batch * a->heads * longest) / (2 * device->sms);
+    const int64_t wanted = clamp((share + SEGMENT - 1) / SEGMENT * SEGMENT, LEAST_ROWS, MOST_ROWS);
     plan.halo = !plan.global && 3 * k <= pairs;
     if (plan.halo) {
         plan.blocks = (int)clamp((wanted + k - 1) / k, 1, pairs / k - 2);

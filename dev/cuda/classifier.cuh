@@ -126,8 +126,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
         load_logits(x, row, at, vocabulary, target);
         others = row_sum_add(others, x);
     }
-    const float target_logit =
-        counts ? (float)row[target] : 0; // before the barrier, behind which the row changes
+    const float target_logit = counts ? (float)row[target] : 0; // behind the next barrier the row changes
     others = row_sum_block(others);
     const float largest = fmaxf(others.largest, target_logit);
     const float rest = others.sum * exponential(others.largest, largest);
@@ -184,11 +183,6 @@ static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
 
 // ---- the interface ---------------------------------------------------------------------------------------
 
-// m rows of a matrix from row `row` on.
-static inline GemmInput classifier_rows(GemmInput x, size_t row) {
-    return {(char *)x.data + row * x.columns * (x.bf16 ? sizeof(bf16) : sizeof(float)), x.columns, x.bf16};
-}
-
 // *loss (on the device) = the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
 // h (M, C), weight E (V, C) with its bias, targets (M), -1 = not counted.
 static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
@@ -197,7 +191,7 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     const GemmInput logits = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
-        gemm_forward(blas, logits, classifier_rows(h, i), weight, rows);
+        gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c), 0,
                (float *)c->logits, c->losses + i, targets + i, nullptr, (uint32_t)c->vocabulary, c->stride);
     }
@@ -214,7 +208,7 @@ static inline void classifier_train(const Device *d, Blas *blas, const Classifie
     const unsigned bias_blocks = blocks_of(c->vocabulary, LOGITS * WARP);
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
-        gemm_forward(blas, logits, classifier_rows(h, i), weight, rows);
+        gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         WITH_TYPE(logits, T, {
             launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), 0, (T *)c->logits,
                    c->losses + i, targets + i, step, (uint32_t)c->vocabulary, c->stride);
@@ -222,8 +216,8 @@ static inline void classifier_train(const Device *d, Blas *blas, const Classifie
                 launch(d, bias_gradient_kernel<T>, bias_blocks, BIAS_WARPS * WARP, 0, dbias,
                        (const T *)c->logits, (uint32_t)rows, (uint32_t)c->vocabulary, c->stride);
         });
-        gemm_backward_input(blas, classifier_rows(dh, i), logits, weight, rows);
-        gemm_backward_weight(blas, dweight, logits, classifier_rows(h, i), weight, rows);
+        gemm_backward_input(blas, gemm_input_rows(dh, i), logits, weight, rows);
+        gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
     launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
 }
@@ -235,7 +229,7 @@ static inline void classifier_logits(const Device *d, Blas *blas, const Classifi
     const GemmInput out = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i++) {
         if (i % chunk == 0)
-            gemm_forward(blas, out, classifier_rows(h, i), weight, m - i < chunk ? m - i : chunk);
+            gemm_forward(blas, out, gemm_input_rows(h, i), weight, m - i < chunk ? m - i : chunk);
         CUDA_CHECK(cudaMemcpyAsync(logits + i * c->vocabulary, (float *)c->logits + i % chunk * c->stride,
                                    bytes, cudaMemcpyDeviceToHost, d->stream));
     }

@@ -13,7 +13,7 @@ struct BlasPlan {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-static constexpr int BLAS_PLANS = 64;
+static constexpr int BLAS_PLANS = 128;                     // that are kept
 static constexpr size_t BLAS_WORKSPACE = (size_t)32 << 20; // what NVIDIA advises for Hopper
 
 struct Blas {
@@ -22,11 +22,12 @@ struct Blas {
     cublasLtHandle_t library;
     void *workspace; // (BLAS_WORKSPACE)
     BlasPlan plans[BLAS_PLANS];
-    int plan_count;
+    int plan_count, oldest;
+    char name[32];
 };
 
 static inline void blas_check(cublasStatus_t status, const char *call) {
-    if (status != CUBLAS_STATUS_SUCCESS) fail("cuBLASLt: %s (%s)", cublasGetStatusString(status), call);
+    if (status != CUBLAS_STATUS_SUCCESS) fail("cuBLASLt: %s (%s)", cublasLtGetStatusString(status), call);
 }
 
 #define BLAS_CHECK(call) blas_check(call, #call)
@@ -36,15 +37,19 @@ static inline void blas_create(Blas *blas, const Device *device, bool tf32) {
     blas->device = device;
     blas->tf32 = tf32;
     BLAS_CHECK(cublasLtCreate(&blas->library));
+    const size_t version = cublasLtGetVersion(); // 10000 major + 100 minor + patch
+    snprintf(blas->name, sizeof(blas->name), "cuBLASLt %zu.%zu", version / 10000, version / 100 % 100);
+}
+
+static inline void blas_forget(BlasPlan *plan) {
+    BLAS_CHECK(cublasLtMatmulDescDestroy(plan->operation));
+    BLAS_CHECK(cublasLtMatrixLayoutDestroy(plan->a));
+    BLAS_CHECK(cublasLtMatrixLayoutDestroy(plan->b));
+    BLAS_CHECK(cublasLtMatrixLayoutDestroy(plan->d));
 }
 
 static inline void blas_destroy(Blas *blas) {
-    for (int i = 0; i < blas->plan_count; i++) {
-        BLAS_CHECK(cublasLtMatmulDescDestroy(blas->plans[i].operation));
-        BLAS_CHECK(cublasLtMatrixLayoutDestroy(blas->plans[i].a));
-        BLAS_CHECK(cublasLtMatrixLayoutDestroy(blas->plans[i].b));
-        BLAS_CHECK(cublasLtMatrixLayoutDestroy(blas->plans[i].d));
-    }
+    for (int i = 0; i < blas->plan_count; i++) blas_forget(&blas->plans[i]);
     BLAS_CHECK(cublasLtDestroy(blas->library));
 }
 
@@ -52,8 +57,8 @@ static inline void blas_workspace(Blas *blas, Arena *a) {
     blas->workspace = arena_carve(a, BLAS_WORKSPACE, 1, "cuBLASLt");
 }
 
-static inline const char *blas_library(const Blas *) {
-    return "cuBLASLt";
+static inline const char *blas_library(const Blas *blas) {
+    return blas->name;
 }
 
 static inline cublasLtMatrixLayout_t blas_layout(bool in_bf16, bool transposed, size_t rows, size_t columns,
@@ -120,11 +125,19 @@ static inline bool blas_same(const BlasProduct &p, const BlasProduct &q) {
            p.k == q.k && p.lda == q.lda && p.ldb == q.ldb && p.ldd == q.ldd;
 }
 
+// Room for one more plan, in place of the oldest where there are many: batches come in many lengths.
+static inline BlasPlan *blas_place(Blas *blas) {
+    if (blas->plan_count < BLAS_PLANS) return &blas->plans[blas->plan_count++];
+    BlasPlan *plan = &blas->plans[blas->oldest];
+    blas->oldest = (blas->oldest + 1) % BLAS_PLANS;
+    blas_forget(plan);
+    return plan;
+}
+
 static inline BlasPlan *blas_plan(Blas *blas, const BlasProduct &p, const BlasOperands &o) {
     for (int i = 0; i < blas->plan_count; i++)
         if (blas_same(blas->plans[i].product, p)) return &blas->plans[i];
-    if (blas->plan_count == BLAS_PLANS) fail("more than %d kinds of matrix products", BLAS_PLANS);
-    BlasPlan *plan = &blas->plans[blas->plan_count++];
+    BlasPlan *plan = blas_place(blas);
     plan->product = p;
     blas_describe(blas, plan);
     blas_set_pointers(plan, o);

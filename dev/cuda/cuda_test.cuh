@@ -43,12 +43,14 @@ static inline float *upload_numbers(const Device *d, const float *from, size_t c
 }
 
 // A matrix (rows, columns) as products read it.
-static inline GemmInput upload_matrix(const Device *d, const float *from, size_t rows, size_t columns, bool in_bf16) {
+static inline GemmInput upload_matrix(const Device *d, const float *from, size_t rows, size_t columns,
+                                      bool in_bf16) {
     const size_t count = rows * columns;
     GemmInput matrix = {NULL, columns, in_bf16};
     bf16 *rounded = (bf16 *)allocate(count, sizeof(bf16), "numbers");
     for (size_t i = 0; from && i < count; i++) rounded[i] = (bf16)from[i];
-    matrix.data = in_bf16 ? upload(d, from ? rounded : NULL, count * sizeof(bf16)) : upload_numbers(d, from, count);
+    matrix.data =
+        in_bf16 ? upload(d, from ? rounded : NULL, count * sizeof(bf16)) : upload_numbers(d, from, count);
     free(rounded);
     return matrix;
 }
@@ -79,7 +81,8 @@ static inline void device_free(void *p) {
 // ---- comparisons -----------------------------------------------------------------------------------------
 
 // Largest difference over the largest number expected.
-static inline void compare(const char *what, const float *x, const float *expected, size_t count, double tolerance) {
+static inline void compare(const char *what, const float *x, const float *expected, size_t count,
+                           double tolerance) {
     double error = 0, greatest = 1e-30;
     for (size_t i = 0; i < count; i++) {
         const double difference = fabs((double)x[i] - (double)expected[i]);
@@ -91,8 +94,8 @@ static inline void compare(const char *what, const float *x, const float *expect
 }
 
 // The same of what lies on the device; frees nothing.
-static inline void compare_device(const Device *d, const char *what, GemmInput x, const float *expected, size_t rows,
-                                  double tolerance) {
+static inline void compare_device(const Device *d, const char *what, GemmInput x, const float *expected,
+                                  size_t rows, double tolerance) {
     float *found = download_matrix(d, x, rows);
     compare(what, found, expected, rows * x.columns, tolerance);
     free(found);

@@ -31,8 +31,12 @@ struct GpuGraph {
     GpuWork work;
     size_t batch, length;
     bool masked;
-    cudaGraphExec_t graph;
+    cudaGraphExec_t graph; // NULL: not captured yet
 };
+
+static inline void gpu_graph_free(GpuGraph *graph) {
+    if (graph->graph) CUDA_CHECK(cudaGraphExecDestroy(graph->graph));
+}
 
 static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
 
@@ -42,6 +46,7 @@ struct GpuModel {
     bool host_current;    // its parameters are those of `state`
     size_t batch, length; // largest B and T
     int64_t vocabulary;   // V
+    size_t row_limit;     // B*T that kernels can count, in every head
     bool training, recompute;
     GpuPrecision precision;
     uint64_t seed;
@@ -118,13 +123,12 @@ static inline size_t gpu_bytes(GpuModel *g, size_t batch) {
 // The largest batch for which `available` bytes would do; 0: none.
 static inline size_t gpu_largest_batch(GpuModel *g, size_t available) {
     size_t fits = 0, step = 1;
-    while (fits + step <= (size_t)INT32_MAX / g->length / 64 && gpu_bytes(g, fits + step) <= available) {
+    while (fits + step <= g->row_limit / g->length && gpu_bytes(g, fits + step) <= available) {
         fits += step;
         step *= 2;
     }
     for (; step > 0; step /= 2)
-        if (fits + step <= (size_t)INT32_MAX / g->length / 64 && gpu_bytes(g, fits + step) <= available)
-            fits += step;
+        if (fits + step <= g->row_limit / g->length && gpu_bytes(g, fits + step) <= available) fits += step;
     return fits;
 }
 
@@ -182,15 +186,16 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
     g->seed = (uint64_t)options_integer(setup->options, "seed");
     g->dropout = options_number(setup->options, "dropout");
     g->norm = -1;
-    if (g->length > 0 && g->batch > (size_t)INT32_MAX / g->length)
-        fail("--batch %zu, --seq-len %zu: more than %d tokens", g->batch, g->length, INT32_MAX);
+    g->row_limit = (size_t)INT32_MAX / (size_t)options_integer(setup->options, "heads");
+    if (g->length > 0 && g->batch > g->row_limit / g->length)
+        fail("--batch %zu, --seq-len %zu: more than %zu tokens", g->batch, g->length, g->row_limit);
     gpu_device_create(g);
 }
 
 // What gpu_model_create() and gpu_memory_create() made.
 static inline void gpu_model_destroy(GpuModel *g) {
     device_synchronize(&g->device);
-    for (int i = 0; i < g->graph_count; i++) CUDA_CHECK(cudaGraphExecDestroy(g->graphs[i].graph));
+    for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
     partial_sums_free(&g->sums);
     arena_free(&g->arena);
     CUDA_CHECK(cudaFreeHost(g->on_host));
@@ -271,21 +276,23 @@ static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const Devic
     return executable;
 }
 
-// Starts the work on a batch, as a graph that is captured the first time its shape comes.
+// Starts the work on a batch. A shape that comes for the first time is worked on as it is: libraries make
+// their plans, kernels are loaded, and a batch that never comes again costs no graph. The second time it is
+// captured.
 static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     const bool masked = batch->mask != NULL;
     for (int i = 0; i < g->graph_count; i++) {
-        const GpuGraph *known = &g->graphs[i];
+        GpuGraph *known = &g->graphs[i];
         if (known->work != work || known->batch != batch->batch || known->length != batch->length ||
             known->masked != masked)
             continue;
+        if (!known->graph) known->graph = gpu_capture(g, work, batch);
         CUDA_CHECK(cudaGraphLaunch(known->graph, g->device.stream));
         return;
     }
-    if (g->graph_count == GPU_GRAPHS) CUDA_CHECK(cudaGraphExecDestroy(g->graphs[--g->graph_count].graph));
-    GpuGraph *made = &g->graphs[g->graph_count++];
-    *made = {work, batch->batch, batch->length, masked, gpu_capture(g, work, batch)};
-    CUDA_CHECK(cudaGraphLaunch(made->graph, g->device.stream));
+    if (g->graph_count == GPU_GRAPHS) gpu_graph_free(&g->graphs[--g->graph_count]);
+    g->graphs[g->graph_count++] = {work, batch->batch, batch->length, masked, NULL};
+    gpu_issue(g, work, batch);
 }
 
 // Waits for all that was started; results (2) = loss and norm of the gradients as they are on the device.

@@ -16,9 +16,10 @@ extern "C" {
 #include "embedding.h"
 #include "residual.h"
 }
-}
+} // namespace cpu
 
-static constexpr double EXACT = 3e-6, ROUNDED = 1e-2; // of float32, and of what is stored or multiplied in bf16
+static constexpr double EXACT = 3e-6,
+                        ROUNDED = 1e-2; // of float32, and of what is stored or multiplied in bf16
 static constexpr uint64_t SEED = 5, STEP = 11, FIRST_ROW = 3;
 
 static double tolerance_of(bool in_bf16) {
@@ -120,8 +121,10 @@ static void check_linear(const Device *d, Blas *blas, LinearSetting is) {
         round_numbers(x, is.m * is.k);
         round_numbers(dy, is.m * is.n);
     }
-    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16), gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
-    const GemmInput gpu_y = upload_matrix(d, NULL, is.m, is.n, is.out_bf16), gpu_dx = upload_matrix(d, NULL, is.m, is.k, is.out_bf16);
+    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16),
+                    gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
+    const GemmInput gpu_y = upload_matrix(d, NULL, is.m, is.n, is.out_bf16),
+                    gpu_dx = upload_matrix(d, NULL, is.m, is.k, is.out_bf16);
     float *gpu_dw = upload_numbers(d, dw, is.n * is.k);
 
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
@@ -175,10 +178,14 @@ static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, 1);
     TestWeight w = weight_create(d, &r, is);
     float *x = random_numbers(&r, is.m * is.k, 1), *dy = random_numbers(&r, is.m * is.n, 1);
-    float *inner = random_numbers(&r, is.m * is.k, 1), *nothing = zero_numbers(is.k), *sums = zero_numbers(is.k);
-    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16), gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
-    const GemmInput plain = upload_matrix(d, NULL, is.m, is.n, is.in_bf16), before = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
-                    y = upload_matrix(d, NULL, is.m, is.n, is.in_bf16), gpu_inner = upload_matrix(d, inner, is.m, is.k, is.in_bf16),
+    float *inner = random_numbers(&r, is.m * is.k, 1), *nothing = zero_numbers(is.k),
+          *sums = zero_numbers(is.k);
+    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16),
+                    gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
+    const GemmInput plain = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                    before = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                    y = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                    gpu_inner = upload_matrix(d, inner, is.m, is.k, is.in_bf16),
                     dx = upload_matrix(d, NULL, is.m, is.k, is.in_bf16);
     const double tolerance = tolerance_of(is.in_bf16);
 
@@ -197,7 +204,8 @@ static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     gemm_backward_input_gelu(blas, dx, gpu_dy, w.device, gpu_inner, is.m);
     compare_device(d, "gradient through the GELU", dx, through, is.m, tolerance);
 
-    void *const on_device[] = {gpu_x.data, gpu_dy.data, plain.data, before.data, y.data, gpu_inner.data, dx.data};
+    void *const on_device[] = {gpu_x.data, gpu_dy.data,    plain.data, before.data,
+                               y.data,     gpu_inner.data, dx.data};
     for (void *p : on_device) device_free(p);
     float *const on_host[] = {x, dy, inner, nothing, sums, gradient, through};
     for (float *p : on_host) free(p);
@@ -217,7 +225,8 @@ static void test_linear_gelu(void) {
     device_destroy(&d);
 }
 
-// ---- GELU and sums over rows -------------------------------------------------------------------------------
+// ---- GELU and sums over rows
+// -------------------------------------------------------------------------------
 
 static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, size_t n) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
@@ -228,7 +237,8 @@ static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, s
         round_numbers(x, m * n);
         round_numbers(dy, m * n);
     }
-    float *y = zero_numbers(m * n), *dx = zero_numbers(m * n), *bias = zero_numbers(n), *dbias = zero_numbers(n);
+    float *y = zero_numbers(m * n), *dx = zero_numbers(m * n), *bias = zero_numbers(n),
+          *dbias = zero_numbers(n);
     gelu_forward(host_matrix(y, n), x, NULL, kind, m, n);
     gelu_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
     const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16), gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
@@ -270,19 +280,34 @@ static void test_gelu(void) {
 // A LayerNorm and what comes back through it.
 struct NormTest {
     size_t batch, length, channels;
-    float *x, *gain, *bias, *dy;                // on the host
+    float *x, *gain, *bias, *dy;                 // on the host
     float *gpu_x, *gpu_gain, *gpu_bias, *gpu_dy; // and on the device
-    float *norm, *mean, *rstd;                  // expected
+    float *norm, *mean, *rstd;                   // expected
     GemmInput gpu_norm;
     float *gpu_mean, *gpu_rstd;
 };
 
-static NormTest norm_test_create(const Device *d, size_t batch, size_t length, size_t channels, bool in_bf16) {
+static NormTest norm_test_create(const Device *d, size_t batch, size_t length, size_t channels,
+                                 bool in_bf16) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)length, (uint32_t)channels);
     const size_t m = batch * length, count = m * channels;
-    NormTest t = {batch, length, channels, random_numbers(&r, count, 2), random_numbers(&r, channels, 1),
-                  random_numbers(&r, channels, 1), random_numbers(&r, count, 1), NULL, NULL, NULL, NULL,
-                  zero_numbers(count), zero_numbers(m), zero_numbers(m), {}, NULL, NULL};
+    NormTest t = {batch,
+                  length,
+                  channels,
+                  random_numbers(&r, count, 2),
+                  random_numbers(&r, channels, 1),
+                  random_numbers(&r, channels, 1),
+                  random_numbers(&r, count, 1),
+                  NULL,
+                  NULL,
+                  NULL,
+                  NULL,
+                  zero_numbers(count),
+                  zero_numbers(m),
+                  zero_numbers(m),
+                  {},
+                  NULL,
+                  NULL};
     t.gpu_x = upload_numbers(d, t.x, count);
     t.gpu_gain = upload_numbers(d, t.gain, channels);
     t.gpu_bias = upload_numbers(d, t.bias, channels);
@@ -296,14 +321,16 @@ static NormTest norm_test_create(const Device *d, size_t batch, size_t length, s
 static void norm_test_free(NormTest *t) {
     float *const on_host[] = {t->x, t->gain, t->bias, t->dy, t->norm, t->mean, t->rstd};
     for (float *p : on_host) free(p);
-    void *const on_device[] = {t->gpu_x, t->gpu_gain, t->gpu_bias, t->gpu_dy, t->gpu_norm.data, t->gpu_mean, t->gpu_rstd};
+    void *const on_device[] = {t->gpu_x,         t->gpu_gain, t->gpu_bias, t->gpu_dy,
+                               t->gpu_norm.data, t->gpu_mean, t->gpu_rstd};
     for (void *p : on_device) device_free(p);
 }
 
 // What the forward pass gave, beside the CPU's LayerNorm of x (M, C), which is expected in `gpu_x`.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
-    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, m, t->channels);
+    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, m,
+                      t->channels);
     compare_device(d, "x", float_matrix((float *)gpu_x, t->channels), x, m, EXACT);
     compare_device(d, "norm", t->gpu_norm, t->norm, m, tolerance_of(t->gpu_norm.bf16));
     compare_device(d, "mean", float_matrix(t->gpu_mean, 1), t->mean, m, EXACT);
@@ -311,18 +338,20 @@ static void check_norm_forward(const Device *d, NormTest *t, float *x, const flo
 }
 
 // The backward pass of x -> norm, with what it gives the sublayer below. `first`: dx is set.
-static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x, Place place, bool first) {
+static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x, Place place,
+                                bool first) {
     const size_t m = t->batch * t->length, C = t->channels, count = m * C;
     Random r = random_stream(SEED, RANDOM_TEST, 9, first);
-    float *dx = random_numbers(&r, count, 1), *dgain = random_numbers(&r, C, 1), *dbias = random_numbers(&r, C, 1);
+    float *dx = random_numbers(&r, count, 1), *dgain = random_numbers(&r, C, 1),
+          *dbias = random_numbers(&r, C, 1);
     float *gpu_dx = upload_numbers(d, dx, count), *gpu_dgain = upload_numbers(d, dgain, C),
           *gpu_dbias = upload_numbers(d, dbias, C), *below = zero_numbers(count);
-    LayerNormTail tail = {upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), upload_matrix(d, NULL, m, C, t->gpu_norm.bf16),
-                          place.gpu, t->length};
+    LayerNormTail tail = {upload_matrix(d, NULL, m, C, t->gpu_norm.bf16),
+                          upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), place.gpu, t->length};
     Arena arena;
     PartialSums sums = partial_sums_here(&arena, 2, 2 * C);
-    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, t->gpu_dy, gpu_x, t->gpu_gain, t->gpu_bias, t->gpu_mean,
-                       t->gpu_rstd, first, tail, m, C);
+    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, t->gpu_dy, gpu_x, t->gpu_gain, t->gpu_bias,
+                       t->gpu_mean, t->gpu_rstd, first, tail, m, C);
     partial_sums_finish(d, &sums);
 
     if (first) memset(dx, 0, count * sizeof(float));
@@ -351,8 +380,8 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     cpu::residual_forward(out, t.x, t.dy, NULL, &place.cpu, FIRST_ROW * length, m, channels);
-    residual_layernorm_forward(d, gpu_out, t.gpu_norm, t.gpu_mean, t.gpu_rstd, t.gpu_x, t.gpu_dy, t.gpu_gain, t.gpu_bias,
-                               place.gpu, length, m, channels);
+    residual_layernorm_forward(d, gpu_out, t.gpu_norm, t.gpu_mean, t.gpu_rstd, t.gpu_x, t.gpu_dy, t.gpu_gain,
+                               t.gpu_bias, place.gpu, length, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
     check_norm_backward(d, &t, out, gpu_out, place, false);
     check_norm_backward(d, &t, out, gpu_out, place, true);
@@ -364,7 +393,8 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
 
 static void test_residual(void) {
     Device d = device_create();
-    // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than registers hold.
+    // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than registers
+    // hold.
     for (size_t channels : {3, 10, 24, 128, 130, 256, 384, 640, 768, 1000, 1028})
         check_residual(&d, channels > 300 ? 5 : 19, channels, 0.3, false);
     check_residual(&d, 130, 128, 0.1, true);
@@ -372,18 +402,23 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
-// ---- the embedding -----------------------------------------------------------------------------------------
+// ---- the embedding
+// -----------------------------------------------------------------------------------------
 
-static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary, double rate) {
+static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary,
+                            double rate) {
     NormTest t = norm_test_create(d, batch, length, channels, false);
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
     const size_t m = batch * length;
     StepParameters *step = upload_step(d, 1);
     const Place place = dropout_place(step, rate, 0);
-    float *token = random_numbers(&r, vocabulary * channels, 1), *position = random_numbers(&r, length * channels, 1);
+    float *token = random_numbers(&r, vocabulary * channels, 1),
+          *position = random_numbers(&r, length * channels, 1);
     int32_t *inputs = (int32_t *)allocate(m, sizeof(int32_t), "inputs"); // some tokens often
-    for (size_t i = 0; i < m; i++) inputs[i] = (int32_t)random_below(&r, i % 3 ? vocabulary : 2 % vocabulary + 1);
-    float *gpu_token = upload_numbers(d, token, vocabulary * channels), *gpu_position = upload_numbers(d, position, length * channels);
+    for (size_t i = 0; i < m; i++)
+        inputs[i] = (int32_t)random_below(&r, i % 3 ? vocabulary : 2 % vocabulary + 1);
+    float *gpu_token = upload_numbers(d, token, vocabulary * channels),
+          *gpu_position = upload_numbers(d, position, length * channels);
     int32_t *gpu_inputs = (int32_t *)upload(d, inputs, m * sizeof(int32_t));
     Batch cpu_batch = {};
     cpu_batch.batch = (int64_t)batch;
@@ -392,8 +427,8 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     cpu_batch.first_row = (int64_t)FIRST_ROW;
 
     cpu::embedding_forward(t.x, token, position, &cpu_batch, &place.cpu, channels);
-    embedding_layernorm_forward(d, t.gpu_x, t.gpu_norm, t.gpu_mean, t.gpu_rstd, gpu_token, gpu_position, gpu_inputs,
-                                t.gpu_gain, t.gpu_bias, place.gpu, batch, length, channels);
+    embedding_layernorm_forward(d, t.gpu_x, t.gpu_norm, t.gpu_mean, t.gpu_rstd, gpu_token, gpu_position,
+                                gpu_inputs, t.gpu_gain, t.gpu_bias, place.gpu, batch, length, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     Arena counting = {}, arena;
@@ -426,7 +461,8 @@ static void test_embedding(void) {
     device_destroy(&d);
 }
 
-// ---- the classifier ----------------------------------------------------------------------------------------
+// ---- the classifier
+// ----------------------------------------------------------------------------------------
 
 struct ClassifierSetting {
     size_t m, vocabulary, channels, l2; // bytes of cache, which decide the chunks
@@ -458,7 +494,8 @@ static void classifier_expected(ClassifierTest *t) {
     cpu::Classifier *c = cpu::classifier_create(gemm, is.vocabulary, is.channels, is.m, true);
     cpu::classifier_pack(c, t->weight.values);
     const GemmInput h = host_matrix(t->h, is.channels);
-    t->loss = cpu::classifier_train(c, h, bias, t->targets, is.m, (double)SCALE, t->dh, t->dweight, is.bias ? t->dbias : NULL);
+    t->loss = cpu::classifier_train(c, h, bias, t->targets, is.m, (double)SCALE, t->dh, t->dweight,
+                                    is.bias ? t->dbias : NULL);
     cpu::classifier_logits(c, h, bias, is.m, t->logits);
     cpu::classifier_free(c);
     gemm_free(gemm);
@@ -498,7 +535,8 @@ static void classifier_test_free(ClassifierTest *t) {
     float *const on_host[] = {t->h, t->logits, t->dh, t->dweight, t->dbias};
     for (float *p : on_host) free(p);
     free(t->targets);
-    void *const on_device[] = {t->gpu_h.data, t->gpu_dh.data, t->gpu_dweight, t->gpu_dbias, t->gpu_targets, t->gpu_loss, t->step};
+    void *const on_device[] = {t->gpu_h.data,  t->gpu_dh.data, t->gpu_dweight, t->gpu_dbias,
+                               t->gpu_targets, t->gpu_loss,    t->step};
     for (void *p : on_device) device_free(p);
     weight_free(&t->weight);
 }
@@ -530,11 +568,12 @@ static void check_classifier(Device d, ClassifierSetting is) {
     // In bf16 the CPU's results are those of float32, from the same rounded numbers.
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
 
-    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh, t.gpu_dweight,
-                     is.bias ? t.gpu_dbias : NULL, t.gpu_loss);
+    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
+                     t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_loss);
     CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
     compare_device(&d, "dh", t.gpu_dh, t.dh, is.m, tolerance);
-    compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary, tolerance);
+    compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary,
+                   tolerance);
     compare_device(&d, "dbias", float_matrix(t.gpu_dbias, is.vocabulary), t.dbias, 1, tolerance);
     classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_loss);
     CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, 2e-6 * t.loss);
@@ -554,9 +593,10 @@ static void test_classifier(void) {
         check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true});
         check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false});
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true});
-        check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true});      // three chunks of 128 rows, the last one short
-        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true});      // more than a thread has once
-        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false});     // nearly certain
+        check_classifier(d,
+                         {300, 131, 8, 1, 1, in_bf16, true}); // three chunks of 128 rows, the last one short
+        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true});  // more than a thread has once
+        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false}); // nearly certain
     }
     device_destroy(&d);
 }
@@ -569,7 +609,8 @@ static void test_classifier_extremes(void) {
     Arena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &d, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
-    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh, t.gpu_dweight, NULL, t.gpu_loss);
+    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
+                     t.gpu_dweight, NULL, t.gpu_loss);
     CHECK(isfinite(device_double(&d, t.gpu_loss)));
     float *dh = download(&d, (const float *)t.gpu_dh.data, is.m * is.channels);
     for (size_t i = 0; i < is.m * is.channels; i++) CHECK(isfinite(dh[i]));
@@ -586,7 +627,8 @@ static void test_classifier_extremes(void) {
     device_destroy(&d);
 }
 
-// ---- the update --------------------------------------------------------------------------------------------
+// ---- the update
+// --------------------------------------------------------------------------------------------
 
 // Parameters with and without weight decay, one longer than a piece, sizes that fill no cache line.
 static ParameterTable test_table(void) {

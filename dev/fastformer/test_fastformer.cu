@@ -36,7 +36,7 @@ static void test_reference_bf16() {
 }
 
 static void test_step() {
-    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global", "fp32", 45, 0.2, 1e-4);
+    gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global rescale=5", "fp32", 45, 0.2, 1e-4);
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=global", "fp32", 1, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global", "fp32", 37, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100", "fp32", 150, 0.3, 1e-4);

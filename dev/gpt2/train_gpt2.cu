@@ -37,19 +37,19 @@ struct Gpt2 {
     GpuModel base;
     const Config *config;
     const Offsets *offsets;
-    LayerWeights *weights;      // (L)
-    DeviceWeight token;         // (V, C)
-    Activations *layers;        // (L); without training, or with --recompute, all share one set but for x_in
-    float *x_out;               // (M, C) the residual stream behind the last layer
+    LayerWeights *weights; // (L)
+    DeviceWeight token;    // (V, C)
+    Activations *layers;   // (L); without training, or with --recompute, all share one set but for x_in
+    float *x_out;          // (M, C) the residual stream behind the last layer
     float *final_mean, *final_rstd;
     GemmInput norm, final_norm; // (M, C)
     float *sublayer_out;        // (M, C)
     float *attention;           // working memory
     Classifier classifier;
 
-    float *dx, *dnorm;                        // (M, C)
-    GemmInput dsublayer_out, dattended;       // (M, C)
-    GemmInput dhidden, dqkv;                  // (M, 4C), (M, 3C)
+    float *dx, *dnorm;                  // (M, C)
+    GemmInput dsublayer_out, dattended; // (M, C)
+    GemmInput dhidden, dqkv;            // (M, 4C), (M, 3C)
     EmbeddingOrder order;
 };
 
@@ -113,15 +113,21 @@ static void backward_carve(Gpt2 *m, Arena *arena) {
     m->dqkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
     // Gain and bias of every LayerNorm; of each layer the biases of q, of v (or of all three), and of the
     // products behind attention and in the FFN.
-    partial_sums_carve(&g->sums, arena, 2 * (2 * (unsigned)L + 1) + 5 * (unsigned)L, (2 * (2 * L + 1) + 9 * L) * C);
+    partial_sums_carve(&g->sums, arena, 2 * (2 * (unsigned)L + 1) + 5 * (unsigned)L,
+                       (2 * (2 * L + 1) + 9 * L) * C);
     embedding_order_carve(&m->order, arena, M, m->config->vocabulary, C);
 }
 
 // Hugging Face's Conv1D: (in, out).
 static DeviceWeight weight_at(const ParameterState *s, size_t offset, size_t bias, size_t n, size_t k) {
     const bf16 *rounded = s->rounded;
-    return {s->values + offset, rounded ? rounded + offset : NULL, s->values + bias, rounded ? rounded + bias : NULL,
-            n, k, WEIGHT_IN_OUT};
+    return {s->values + offset,
+            rounded ? rounded + offset : NULL,
+            s->values + bias,
+            rounded ? rounded + bias : NULL,
+            n,
+            k,
+            WEIGHT_IN_OUT};
 }
 
 static void weights_find(Gpt2 *m) {
@@ -139,8 +145,13 @@ static void weights_find(Gpt2 *m) {
                          s->values + o->norm2_bias,
                          m->config->cosine ? s->values + o->norm_const : NULL};
     }
-    m->token = {s->values + m->offsets->token, s->rounded ? s->rounded + m->offsets->token : NULL, NULL, NULL,
-                m->config->vocabulary, C, WEIGHT_OUT_IN};
+    m->token = {s->values + m->offsets->token,
+                s->rounded ? s->rounded + m->offsets->token : NULL,
+                NULL,
+                NULL,
+                m->config->vocabulary,
+                C,
+                WEIGHT_OUT_IN};
 }
 
 static void gpt2_carve(GpuModel *model, Arena *arena) {
@@ -159,11 +170,11 @@ static void attention_forward(Gpt2 *m, GpuWork work, const DeviceBatch *batch, s
     const Config *c = m->config;
     const DropoutSite weights = gpu_dropout(&m->base, work, dropout_site(l, SITE_ATTENTION));
     if (c->cosine)
-        cosine_attention_forward(d, a->attended, a->qkv, m->weights[l].norm_const, batch->mask, m->attention, batch->batch,
-                                 batch->length, c->heads);
+        cosine_attention_forward(d, a->attended, a->qkv, m->weights[l].norm_const, batch->mask, m->attention,
+                                 batch->batch, batch->length, c->heads);
     else
-        softmax_attention_forward(d, a->attended, a->logsumexp, a->qkv, batch->mask, &weights, c->sink, batch->batch,
-                                  batch->length, c->heads);
+        softmax_attention_forward(d, a->attended, a->logsumexp, a->qkv, batch->mask, &weights, c->sink,
+                                  batch->batch, batch->length, c->heads);
 }
 
 // From `norm`, LayerNorm 1 of x_in, to the FFN's activated hidden layer.
@@ -176,12 +187,13 @@ static void layer_forward(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_
     gemm_forward(&g->blas, a->qkv, m->norm, w->qkv, M);
     attention_forward(m, work, batch, l);
     gemm_forward(&g->blas, float_matrix(m->sublayer_out, C), a->attended, w->proj, M);
-    residual_layernorm_forward(&g->device, a->x_middle, m->norm, a->mean2, a->rstd2, a->x_in, m->sublayer_out, w->norm2_gain,
-                               w->norm2_bias, site, batch->length, M, C);
+    residual_layernorm_forward(&g->device, a->x_middle, m->norm, a->mean2, a->rstd2, a->x_in, m->sublayer_out,
+                               w->norm2_gain, w->norm2_bias, site, batch->length, M, C);
     gemm_forward_gelu(&g->blas, a->activated, a->hidden, m->norm, w->up, M);
 }
 
-// The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the final one, follows.
+// The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the final one,
+// follows.
 static void layer_end(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &m->base;
     const size_t M = batch->batch * batch->length, C = m->config->channels;
@@ -190,13 +202,14 @@ static void layer_end(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_t l)
     gemm_forward(&g->blas, float_matrix(m->sublayer_out, C), a->activated, m->weights[l].down, M);
     if (l + 1 < m->config->layers) {
         const Activations *next = &m->layers[l + 1];
-        residual_layernorm_forward(&g->device, next->x_in, m->norm, next->mean1, next->rstd1, a->x_middle, m->sublayer_out,
-                                   m->weights[l + 1].norm1_gain, m->weights[l + 1].norm1_bias, site, batch->length, M, C);
+        residual_layernorm_forward(&g->device, next->x_in, m->norm, next->mean1, next->rstd1, a->x_middle,
+                                   m->sublayer_out, m->weights[l + 1].norm1_gain,
+                                   m->weights[l + 1].norm1_bias, site, batch->length, M, C);
     } else {
         const float *values = g->state.values;
-        residual_layernorm_forward(&g->device, m->x_out, m->final_norm, m->final_mean, m->final_rstd, a->x_middle,
-                                   m->sublayer_out, values + m->offsets->final_gain, values + m->offsets->final_bias, site,
-                                   batch->length, M, C);
+        residual_layernorm_forward(&g->device, m->x_out, m->final_norm, m->final_mean, m->final_rstd,
+                                   a->x_middle, m->sublayer_out, values + m->offsets->final_gain,
+                                   values + m->offsets->final_bias, site, batch->length, M, C);
     }
 }
 
@@ -204,11 +217,11 @@ static void layer_end(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_t l)
 static void layers_forward(Gpt2 *m, GpuWork work, const DeviceBatch *batch) {
     GpuModel *g = &m->base;
     const float *values = g->state.values;
-    embedding_layernorm_forward(&g->device, m->layers[0].x_in, m->norm, m->layers[0].mean1, m->layers[0].rstd1,
-                                values + m->offsets->token, values + m->offsets->position, batch->inputs,
-                                m->weights[0].norm1_gain, m->weights[0].norm1_bias,
-                                gpu_dropout(g, work, dropout_site(0, SITE_EMBEDDING)), batch->batch, batch->length,
-                                m->config->channels);
+    embedding_layernorm_forward(&g->device, m->layers[0].x_in, m->norm, m->layers[0].mean1,
+                                m->layers[0].rstd1, values + m->offsets->token, values + m->offsets->position,
+                                batch->inputs, m->weights[0].norm1_gain, m->weights[0].norm1_bias,
+                                gpu_dropout(g, work, dropout_site(0, SITE_EMBEDDING)), batch->batch,
+                                batch->length, m->config->channels);
     for (size_t l = 0; l < m->config->layers; l++) {
         layer_forward(m, work, batch, l);
         layer_end(m, work, batch, l);
@@ -240,10 +253,11 @@ static void ffn_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     gemm_backward_weight(&g->blas, gradients + o->down, m->dsublayer_out, a->activated, w->down, M);
     column_sums(&g->device, &g->sums, gradients + o->up_bias, m->dhidden, M, 4 * C);
     gemm_backward_input(&g->blas, float_matrix(m->dnorm, C), m->dhidden, w->up, M);
-    LayerNormTail tail = {m->norm, m->dsublayer_out, gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_PROJECTION)),
-                          batch->length};
-    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm2_gain, gradients + o->norm2_bias, m->dnorm, a->x_middle,
-                       w->norm2_gain, w->norm2_bias, a->mean2, a->rstd2, false, tail, M, C);
+    LayerNormTail tail = {m->norm, m->dsublayer_out,
+                          gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_PROJECTION)), batch->length};
+    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm2_gain, gradients + o->norm2_bias,
+                       m->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias, a->mean2, a->rstd2, false, tail,
+                       M, C);
     gemm_backward_weight(&g->blas, gradients + o->up, m->dhidden, m->norm, w->up, M);
 }
 
@@ -264,10 +278,12 @@ static void attention_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     const DropoutSite weights = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_ATTENTION));
     if (c->cosine)
         cosine_attention_backward(&g->device, m->dqkv, gradients + o->norm_const, m->dattended, a->qkv,
-                                  m->weights[l].norm_const, batch->mask, m->attention, batch->batch, batch->length, c->heads);
+                                  m->weights[l].norm_const, batch->mask, m->attention, batch->batch,
+                                  batch->length, c->heads);
     else
-        softmax_attention_backward(&g->device, m->dqkv, m->dattended, a->attended, a->logsumexp, a->qkv, batch->mask, &weights,
-                                   m->attention, batch->batch, batch->length, c->heads);
+        softmax_attention_backward(&g->device, m->dqkv, m->dattended, a->attended, a->logsumexp, a->qkv,
+                                   batch->mask, &weights, m->attention, batch->batch, batch->length,
+                                   c->heads);
     if (c->cosine || c->sink > 0) {
         column_sums(&g->device, &g->sums, dbias, m->dqkv, M, 3 * C);
         return;
@@ -298,8 +314,9 @@ static void attention_layer_backward(Gpt2 *m, const DeviceBatch *batch, size_t l
         tail.site = gpu_dropout(g, GPU_TRAIN, dropout_site(l - 1, SITE_FFN));
         tail.length = batch->length;
     }
-    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm1_gain, gradients + o->norm1_bias, m->dnorm, a->x_in,
-                       w->norm1_gain, w->norm1_bias, a->mean1, a->rstd1, false, tail, M, C);
+    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm1_gain, gradients + o->norm1_bias,
+                       m->dnorm, a->x_in, w->norm1_gain, w->norm1_bias, a->mean1, a->rstd1, false, tail, M,
+                       C);
     gemm_backward_weight(&g->blas, gradients + o->qkv, m->dqkv, m->norm, w->qkv, M);
 }
 
@@ -314,8 +331,9 @@ static void layers_backward(Gpt2 *m, const DeviceBatch *batch) {
     tail.dbelow = m->dsublayer_out;
     tail.site = gpu_dropout(g, GPU_TRAIN, dropout_site(L - 1, SITE_FFN));
     tail.length = batch->length;
-    layernorm_backward(&g->device, &g->sums, m->dx, gradients + m->offsets->final_gain, gradients + m->offsets->final_bias,
-                       m->dnorm, m->x_out, values + m->offsets->final_gain, values + m->offsets->final_bias, m->final_mean,
+    layernorm_backward(&g->device, &g->sums, m->dx, gradients + m->offsets->final_gain,
+                       gradients + m->offsets->final_bias, m->dnorm, m->x_out,
+                       values + m->offsets->final_gain, values + m->offsets->final_bias, m->final_mean,
                        m->final_rstd, true, tail, M, C);
     for (size_t l = L; l-- > 0;) {
         if (g->recompute && l + 1 < L) layer_again(m, batch, l);
@@ -323,7 +341,8 @@ static void layers_backward(Gpt2 *m, const DeviceBatch *batch) {
         attention_layer_backward(m, batch, l);
     }
     position_backward(&g->device, gradients + m->offsets->position, m->dx,
-                      gpu_dropout(g, GPU_TRAIN, dropout_site(0, SITE_EMBEDDING)), batch->batch, batch->length, C);
+                      gpu_dropout(g, GPU_TRAIN, dropout_site(0, SITE_EMBEDDING)), batch->batch, batch->length,
+                      C);
 }
 
 static void gpt2_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
@@ -331,11 +350,13 @@ static void gpt2_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     const size_t M = batch->batch * batch->length, C = m->config->channels;
     layers_forward(m, work, batch);
     if (work == GPU_FORWARD) {
-        classifier_forward(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, batch->targets, M, g->results);
+        classifier_forward(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, batch->targets, M,
+                           g->results);
         return;
     }
-    classifier_train(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, batch->targets, M, gpu_step(g),
-                     float_matrix(m->dnorm, C), g->state.gradients + m->offsets->token, NULL, g->results);
+    classifier_train(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, batch->targets, M,
+                     gpu_step(g), float_matrix(m->dnorm, C), g->state.gradients + m->offsets->token, NULL,
+                     g->results);
     layers_backward(m, batch);
 }
 
@@ -380,7 +401,8 @@ static void gpt2_logits(void *model, const Batch *batch, float *logits) {
     GpuModel *g = &m->base;
     const DeviceBatch staged = gpu_stage(g, batch, 0);
     gpu_issue(g, GPU_FORWARD, &staged); // the loss is of no use here
-    classifier_logits(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, staged.batch * staged.length, logits);
+    classifier_logits(&g->device, &g->blas, &m->classifier, m->final_norm, m->token,
+                      staged.batch * staged.length, logits);
 }
 
 static ModelType gpt2_on_gpu() {

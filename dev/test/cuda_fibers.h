@@ -30,6 +30,12 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+#ifdef FIBER_ASAN
+static constexpr size_t FIBER_STACK = 256 * 1024;
+#else
+static constexpr size_t FIBER_STACK = 64 * 1024;
+#endif
+
 struct uint3 {
     unsigned x, y, z;
 };
@@ -45,7 +51,8 @@ static constexpr size_t FIBER_SLOT = 64;           // bytes that a lane gives to
 static constexpr int FIBER_COPIES = 64;            // asynchronous copies of a thread that are under way
 static constexpr size_t FIBER_SHARED = 163 * 1024; // bytes a block can have on sm_80
 static constexpr size_t FIBER_GUARD = 4096;        // bytes behind them that must stay as they are
-static constexpr size_t FIBER_STACK = 256 * 1024;
+static constexpr size_t FIBER_STAGGER =
+    192; // of stacks, which else would fall on the same lines of the cache
 
 enum FiberState { FIBER_READY, FIBER_AT_BLOCK, FIBER_AT_WARP, FIBER_DONE };
 
@@ -70,8 +77,8 @@ struct Fiber {
     int line;
     unsigned collectives; // so far: their slots alternate, as one lane may be a collective ahead
     unsigned votes;
-    int vote[2]; // of __syncthreads_count, which alternate likewise
-    FiberCopy copies[FIBER_COPIES];
+    int vote[2];       // of __syncthreads_count, which alternate likewise
+    FiberCopy *copies; // (FIBER_COPIES)
     int copy_count, group;
 };
 
@@ -172,7 +179,7 @@ static void fiber_print(const Fiber *f) {
 }
 
 static void fiber_check_place(const Fiber *a, const Fiber *b) {
-    if (a->line != b->line || strcmp(a->file, b->file) != 0)
+    if (a->line != b->line || (a->file != b->file && strcmp(a->file, b->file) != 0))
         fiber_fault("threads wait at different barriers", a, b);
 }
 
@@ -287,7 +294,7 @@ static void fiber_start(FiberBlock *b, unsigned rank) {
 #if defined(__x86_64__)
     // As if fiber_jump had been called: six registers, the return address, and the stack aligned as behind a
     // call.
-    uintptr_t *top = (uintptr_t *)(f->stack + FIBER_STACK) - 1;
+    uintptr_t *top = (uintptr_t *)(f->stack + FIBER_STACK - rank % 64 * FIBER_STAGGER) - 1;
     *--top = (uintptr_t)fiber_main;
     top -= 6;
     memset(top, 0, 6 * sizeof(*top));
@@ -303,15 +310,19 @@ static void fiber_start(FiberBlock *b, unsigned rank) {
 static FiberBlock *fiber_block_create(void) {
     FiberBlock *b = (FiberBlock *)calloc(1, sizeof(FiberBlock));
     b->fibers = (Fiber *)calloc(FIBER_THREADS, sizeof(Fiber));
+    FiberCopy *copies = (FiberCopy *)calloc((size_t)FIBER_THREADS * FIBER_COPIES, sizeof(FiberCopy));
     b->warps = (FiberWarp *)calloc(FIBER_THREADS / FIBER_WARP, sizeof(FiberWarp));
     b->shared = (char *)aligned_alloc(1024, (size_t)200 * 1024);
     char *stacks = (char *)mmap(NULL, (size_t)FIBER_THREADS * FIBER_STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!b->fibers || !b->warps || !b->shared || stacks == MAP_FAILED) {
+    if (!b->fibers || !copies || !b->warps || !b->shared || stacks == MAP_FAILED) {
         fprintf(stderr, "error: no memory for the stacks of a CUDA block\n");
         abort();
     }
-    for (size_t i = 0; i < FIBER_THREADS; i++) b->fibers[i].stack = stacks + i * FIBER_STACK;
+    for (size_t i = 0; i < FIBER_THREADS; i++) {
+        b->fibers[i].stack = stacks + i * FIBER_STACK;
+        b->fibers[i].copies = copies + i * FIBER_COPIES;
+    }
     return b;
 }
 

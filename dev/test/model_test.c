@@ -147,8 +147,9 @@ void model_check_decoding(ModelTest *t, double tolerance) {
     double worst = 0;
     for (int64_t i = 0; i < T; i++) {
         for (int64_t s = 0; s < S; s++) tokens[s] = batch.inputs[s * T + i];
-        t->type->decode(decoder, tokens, logits);
-        for (int64_t s = 0; s < S; s++)
+        const bool asked = i % 3 != 1; // the tokens between count all the same
+        t->type->decode(decoder, tokens, asked ? logits : NULL);
+        for (int64_t s = 0; asked && s < S; s++)
             for (int64_t v = 0; v < V; v++)
                 worst = fmax(worst, fabs((double)(logits[s * V + v] - expected[(s * T + i) * V + v])));
     }

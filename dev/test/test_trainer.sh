@@ -88,6 +88,8 @@ ok "one thread, the same loss ($a, $b)"
 ok "--eval"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --stats 2 >out 2>&1 && grep -q query_weights out
 ok "--stats"
+run profiled -x 3 --profile && grep -q classifier out && grep -q '"event":"profile","steps":2' profiled/log.jsonl
+ok "--profile"
 "$trainer" -e whole/best.safetensors -i bytes --prompt "int " -g 30 >out 2>&1 && grep -q '^int ' out
 ok "--prompt"
 run tuned -e whole/best.safetensors -x 5
