@@ -11,8 +11,8 @@
 //   x       = x + P * v
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
-#include "adamw.h"
 #include "classifier.h"
+#include "cpu_model.h"
 #include "device.h"
 #include "dropout.h"
 #include "embedding.h"
@@ -501,19 +501,17 @@ typedef struct {
 } LayerWeights;
 
 typedef struct {
+    CpuModel base;
     Config config;
     Offsets offsets;
-    ParameterState state;
     size_t rows; // largest M
     bool training;
     Profile *profile;
-    Gemm *gemm;
     // Always float32: q and k go through an exponential of scores up to the rescale, which magnifies their
     // rounding; in bf16 gradients of w_q and w_k are off by up to 0.3.
     Gemm *exact;
     LayerWeights *weights; // (L) packed
     Classifier *classifier;
-    bool packed; // the packed weights are those of `state`
 
     Activations *layers;                // (L); without training all share one set of buffers
     real *x_out;                        // (M, C) the residual stream after the last layer
@@ -542,7 +540,7 @@ static void activations_create(Fastformer *f, Activations *a) {
     const size_t M = f->rows, C = f->config.channels, H = f->config.heads;
     a->x_in = buffer(M, C, "activations");
     a->x_middle = f->training ? buffer(M, C, "activations") : a->x_in;
-    a->norm2 = gemm_input_create(f->gemm, M, C, "activations");
+    a->norm2 = gemm_input_create(f->base.gemm, M, C, "activations");
     a->mean1 = buffer(M, 1, "activations");
     a->rstd1 = buffer(M, 1, "activations");
     a->mean2 = buffer(M, 1, "activations");
@@ -553,7 +551,7 @@ static void activations_create(Fastformer *f, Activations *a) {
     a->r_query = buffer(M, H, "activations");
     a->r_key = buffer(M, H, "activations");
     a->hidden = buffer(M, 4 * C, "activations");
-    a->activated = gemm_input_create(f->gemm, M, 4 * C, "activations");
+    a->activated = gemm_input_create(f->base.gemm, M, 4 * C, "activations");
 }
 
 static void activations_free(Activations *a, bool training) {
@@ -584,7 +582,7 @@ static void forward_buffers_create(Fastformer *f) {
     }
     f->x_out = f->training ? buffer(M, C, "activations") : f->layers[0].x_in;
     f->norm_exact = gemm_input_create(f->exact, M, C, "activations");
-    f->final_norm = gemm_input_create(f->gemm, M, C, "activations");
+    f->final_norm = gemm_input_create(f->base.gemm, M, C, "activations");
     f->final_mean = buffer(M, 1, "activations");
     f->final_rstd = buffer(M, 1, "activations");
     f->ffn_out = buffer(M, C, "activations");
@@ -595,10 +593,10 @@ static void backward_buffers_create(Fastformer *f, size_t batch) {
     f->dx = buffer(M, C, "gradients");
     f->dnorm = buffer(M, C, "gradients");
     f->dactivated = buffer(M, 4 * C, "gradients");
-    f->dffn_out = gemm_input_create(f->gemm, M, C, "gradients");
-    f->dhidden = gemm_input_create(f->gemm, M, 4 * C, "gradients");
-    f->dqkv = gemm_input_create(f->gemm, M, 3 * C, "gradients");
-    f->norm1 = gemm_input_create(f->gemm, M, C, "gradients");
+    f->dffn_out = gemm_input_create(f->base.gemm, M, C, "gradients");
+    f->dhidden = gemm_input_create(f->base.gemm, M, 4 * C, "gradients");
+    f->dqkv = gemm_input_create(f->base.gemm, M, 3 * C, "gradients");
+    f->norm1 = gemm_input_create(f->base.gemm, M, C, "gradients");
     f->dattn_normal = buffer(batch, 2 * C, "gradients");
 }
 
@@ -609,11 +607,11 @@ static void packed_weights_create(Fastformer *f) {
     for (size_t l = 0; l < c->layers; l++)
         f->weights[l] = (LayerWeights){
             .qkv_exact = gemm_weight_create(f->exact, 3 * C, C, WEIGHT_OUT_IN, "packed weights"),
-            .qkv = gemm_weight_create(f->gemm, 3 * C, C, WEIGHT_OUT_IN, "packed weights"),
-            .up = gemm_weight_create(f->gemm, 4 * C, C, WEIGHT_OUT_IN, "packed weights"),
-            .down = gemm_weight_create(f->gemm, C, 4 * C, WEIGHT_OUT_IN, "packed weights"),
+            .qkv = gemm_weight_create(f->base.gemm, 3 * C, C, WEIGHT_OUT_IN, "packed weights"),
+            .up = gemm_weight_create(f->base.gemm, 4 * C, C, WEIGHT_OUT_IN, "packed weights"),
+            .down = gemm_weight_create(f->base.gemm, C, 4 * C, WEIGHT_OUT_IN, "packed weights"),
         };
-    f->classifier = classifier_create(f->gemm, c->vocabulary, C, f->rows, f->training);
+    f->classifier = classifier_create(f->base.gemm, c->vocabulary, C, f->rows, f->training);
 }
 
 static size_t largest_window(const Config *c) {
@@ -630,13 +628,13 @@ static void *fastformer_create(const ModelSetup *setup) {
     const Config *c = &f->config;
     ParameterTable table = {0};
     f->offsets = parameters_create(&table, c);
-    parameter_state_create(&f->state, table, f->training);
+    parameter_state_create(&f->base.state, table, f->training);
     f->attn_normal = buffer(2 * c->layers, c->channels, "attention weights");
     f->attn_deviation = buffer(2 * c->layers, c->heads, "attention weights");
     f->rows = (size_t)setup->batch * (size_t)setup->length;
     if (f->rows == 0) return f;
 
-    f->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
+    f->base.gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
     f->exact = gemm_create(PRECISION_FLOAT32);
     packed_weights_create(f);
     forward_buffers_create(f);
@@ -675,9 +673,9 @@ static void fastformer_destroy(void *model) {
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) free(buffers[i]);
     free(f->layers);
     free(f->weights);
-    gemm_free(f->gemm);
+    gemm_free(f->base.gemm);
     gemm_free(f->exact);
-    parameter_state_free(&f->state);
+    parameter_state_free(&f->base.state);
     free(f->offsets.layers);
     free(f->config.windows);
     free(f);
@@ -685,9 +683,9 @@ static void fastformer_destroy(void *model) {
 
 // Values as products read them, once after each change: packed weights, and w_q', w_k' of every layer.
 static void pack_weights(Fastformer *f) {
-    if (f->packed) return;
+    if (f->base.packed) return;
     const Config *c = &f->config;
-    const real *values = f->state.values;
+    const real *values = f->base.state.values;
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &f->offsets.layers[l];
         const size_t D = c->head_size, C = c->channels, H = c->heads;
@@ -705,7 +703,7 @@ static void pack_weights(Fastformer *f) {
         gemm_weight_pack(weights[i % 4], values + offsets[i % 4]);
     }
     if (f->rows) classifier_pack(f->classifier, values + f->offsets.token);
-    f->packed = true;
+    f->base.packed = true;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -792,7 +790,7 @@ static void layer_attention_backward(Fastformer *f, const Batch *batch, size_t l
     for (size_t b = 1; b < B; b++)
         for (size_t i = 0; i < 2 * C; i++) f->dattn_normal[i] += f->dattn_normal[b * 2 * C + i];
     const LayerOffsets *o = &f->offsets.layers[l];
-    real *targets[] = {f->state.gradients + o->query_attn, f->state.gradients + o->key_attn};
+    real *targets[] = {f->base.state.gradients + o->query_attn, f->base.state.gradients + o->key_attn};
     real *row = f->scratch[0].row;
     for (size_t i = 0; i < 2 * H; i++) {
         normalise_backward(row, f->dattn_normal + i * D, f->attn_normal + 2 * l * C + i * D,
@@ -847,7 +845,7 @@ static void layers_forward(Fastformer *f, const Batch *batch, bool train, Statis
     pack_weights(f);
     profile_lap(profile, "pack weights", PROFILE_FORWARD, 0);
     const Config *c = &f->config;
-    const real *values = f->state.values;
+    const real *values = f->base.state.values;
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
     const double square = 2.0 * (double)M * (double)C * (double)C; // FLOP of a product with a (C, C) weight
@@ -874,11 +872,11 @@ static void layers_forward(Fastformer *f, const Batch *batch, bool train, Statis
         layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + o->norm2_gain,
                           values + o->norm2_bias, M, C);
         profile_lap(profile, "norm", PROFILE_FORWARD, 0);
-        gemm_forward(f->gemm, a->hidden, a->norm2, w->up, M);
+        gemm_forward(f->base.gemm, a->hidden, a->norm2, w->up, M);
         profile_lap(profile, "ffn up", PROFILE_FORWARD, 4 * square);
         gelu_forward(a->activated, a->hidden, NULL, GELU_ERF, M, 4 * C);
         profile_lap(profile, "gelu", PROFILE_FORWARD, 0);
-        gemm_forward(f->gemm, f->ffn_out, a->activated, w->down, M);
+        gemm_forward(f->base.gemm, f->ffn_out, a->activated, w->down, M);
         profile_lap(profile, "ffn down", PROFILE_FORWARD, 4 * square);
         statistics_add(statistics, l, "ffn", f->ffn_out, batch->mask, M, C);
         const Dropout ffn = site_dropout(f, batch, l, SITE_FFN);
@@ -895,8 +893,8 @@ static void layers_forward(Fastformer *f, const Batch *batch, bool train, Statis
 // From f->dnorm, the gradient to the final LayerNorm's output.
 static void layers_backward(Fastformer *f, const Batch *batch) {
     const Config *c = &f->config;
-    const real *values = f->state.values;
-    real *gradients = f->state.gradients;
+    const real *values = f->base.state.values;
+    real *gradients = f->base.state.gradients;
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
     const double square = 2.0 * (double)M * (double)C * (double)C; // FLOP of a product with a (C, C) weight
@@ -913,13 +911,13 @@ static void layers_backward(Fastformer *f, const Batch *batch) {
         const Dropout ffn = site_dropout(f, batch, l, SITE_FFN);
         residual_backward(f->dffn_out, NULL, f->dx, drops(f, true) ? &ffn : NULL, first, M, C);
         profile_lap(profile, "residual", PROFILE_BACKWARD, 0);
-        gemm_backward_input(f->gemm, f->dactivated, f->dffn_out, w->down, M);
-        gemm_backward_weight(f->gemm, gradients + o->down, f->dffn_out, a->activated, w->down, M);
+        gemm_backward_input(f->base.gemm, f->dactivated, f->dffn_out, w->down, M);
+        gemm_backward_weight(f->base.gemm, gradients + o->down, f->dffn_out, a->activated, w->down, M);
         profile_lap(profile, "ffn down", PROFILE_BACKWARD, 8 * square);
         gelu_backward(f->dhidden, NULL, f->dactivated, a->hidden, NULL, GELU_ERF, M, 4 * C);
         profile_lap(profile, "gelu", PROFILE_BACKWARD, 0);
-        gemm_backward_input(f->gemm, f->dnorm, f->dhidden, w->up, M);
-        gemm_backward_weight(f->gemm, gradients + o->up, f->dhidden, a->norm2, w->up, M);
+        gemm_backward_input(f->base.gemm, f->dnorm, f->dhidden, w->up, M);
+        gemm_backward_weight(f->base.gemm, gradients + o->up, f->dhidden, a->norm2, w->up, M);
         profile_lap(profile, "ffn up", PROFILE_BACKWARD, 8 * square);
         layernorm_backward(f->dx, gradients + o->norm2_gain, gradients + o->norm2_bias, f->dnorm, a->x_middle,
                            values + o->norm2_gain, a->mean2, a->rstd2, M, C);
@@ -927,12 +925,12 @@ static void layers_backward(Fastformer *f, const Batch *batch) {
 
         layer_attention_backward(f, batch, l);
         profile_lap(profile, "attention", PROFILE_BACKWARD, 0);
-        gemm_backward_input(f->gemm, f->dnorm, f->dqkv, w->qkv, M);
+        gemm_backward_input(f->base.gemm, f->dnorm, f->dqkv, w->qkv, M);
         profile_lap(profile, "qkv", PROFILE_BACKWARD, 3 * square);
         layernorm_forward(f->norm1, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
                           values + o->norm1_bias, M, C);
         profile_lap(profile, "norm", PROFILE_BACKWARD, 0);
-        gemm_backward_weight(f->gemm, gradients + o->qkv, f->dqkv, f->norm1, w->qkv, M);
+        gemm_backward_weight(f->base.gemm, gradients + o->qkv, f->dqkv, f->norm1, w->qkv, M);
         profile_lap(profile, "qkv", PROFILE_BACKWARD, 3 * square);
         layernorm_backward(f->dx, gradients + o->norm1_gain, gradients + o->norm1_bias, f->dnorm, a->x_in,
                            values + o->norm1_gain, a->mean1, a->rstd1, M, C);
@@ -947,17 +945,17 @@ static void layers_backward(Fastformer *f, const Batch *batch) {
 static double fastformer_forward(void *model, const Batch *batch) {
     Fastformer *f = model;
     layers_forward(f, batch, false, NULL);
-    return classifier_forward(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
+    return classifier_forward(f->classifier, f->final_norm, f->base.state.values + f->offsets.output_bias,
                               batch->targets, (size_t)(batch->batch * batch->length));
 }
 
 static double fastformer_train(void *model, const Batch *batch, double scale) {
     Fastformer *f = model;
     layers_forward(f, batch, true, NULL);
-    const double loss =
-        classifier_train(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
-                         batch->targets, (size_t)(batch->batch * batch->length), scale, f->dnorm,
-                         f->state.gradients + f->offsets.token, f->state.gradients + f->offsets.output_bias);
+    const double loss = classifier_train(
+        f->classifier, f->final_norm, f->base.state.values + f->offsets.output_bias, batch->targets,
+        (size_t)(batch->batch * batch->length), scale, f->dnorm, f->base.state.gradients + f->offsets.token,
+        f->base.state.gradients + f->offsets.output_bias);
     const double products = 6.0 * (double)(batch->batch * batch->length);
     profile_lap(f->profile, "classifier", PROFILE_STEP,
                 products * (double)f->config.vocabulary * (double)f->config.channels);
@@ -968,7 +966,7 @@ static double fastformer_train(void *model, const Batch *batch, double scale) {
 static void fastformer_logits(void *model, const Batch *batch, real *logits) {
     Fastformer *f = model;
     layers_forward(f, batch, false, NULL);
-    classifier_logits(f->classifier, f->final_norm, f->state.values + f->offsets.output_bias,
+    classifier_logits(f->classifier, f->final_norm, f->base.state.values + f->offsets.output_bias,
                       (size_t)(batch->batch * batch->length), logits);
 }
 
@@ -1059,7 +1057,7 @@ static void add_rows(real *restrict x, const real *restrict y, size_t count) {
 
 static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
     const size_t C = d->model->config.channels;
-    const real *values = d->model->state.values;
+    const real *values = d->model->base.state.values;
     for (size_t s = 0; s < d->streams; s++)
         layernorm_row(d->norm + s * C, d->x + s * C, values + gain, values + bias, C);
 }
@@ -1068,7 +1066,7 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
     Decoder *d = decoder;
     const Fastformer *f = d->model;
     const Config *c = &f->config;
-    const real *values = f->state.values;
+    const real *values = f->base.state.values;
     const size_t S = d->streams, C = c->channels, V = c->vocabulary;
     if (d->position == c->positions)
         fail("decoding: the model has %zu positions, no token can follow", c->positions);
@@ -1098,10 +1096,6 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
 // ---------------------------------------------------------------------------------------------------------------------
 // What the training loop calls
 
-static void fastformer_device(const void *model, DeviceInfo *info) {
-    cpu_device(((const Fastformer *)model)->gemm, info);
-}
-
 // The windows as the published checkpoints write them: "[4, 8, 2048]".
 static char *windows_text(const Config *c) {
     char *text = copy_string("[");
@@ -1129,34 +1123,6 @@ static double fastformer_flops_per_token(const void *model, int64_t length) {
     return 6 * ((double)c->layers * 11 * C * C + (double)c->vocabulary * C);
 }
 
-static const ParameterTable *fastformer_parameters(const void *model) {
-    return &((const Fastformer *)model)->state.table;
-}
-
-static void fastformer_read(const void *model, ModelArray which, real *out) {
-    parameter_state_read(&((const Fastformer *)model)->state, which, out);
-}
-
-static void fastformer_write(void *model, ModelArray which, const real *in) {
-    Fastformer *f = model;
-    parameter_state_write(&f->state, which, in);
-    f->packed = false;
-}
-
-static double fastformer_gradient_norm(const void *model) {
-    return gradient_norm(&((const Fastformer *)model)->state);
-}
-
-static void fastformer_update(void *model, const UpdateSettings *settings) {
-    Fastformer *f = model;
-    adamw_update(&f->state, settings);
-    f->packed = false;
-}
-
-static void fastformer_clear_gradients(void *model) {
-    gradients_clear(&((Fastformer *)model)->state);
-}
-
 const Config *fastformer_config(const void *model) {
     return &((const Fastformer *)model)->config;
 }
@@ -1172,19 +1138,19 @@ const ModelType fastformer = {
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
     .create = fastformer_create,
     .destroy = fastformer_destroy,
-    .device = fastformer_device,
+    .device = cpu_model_device,
     .describe = fastformer_describe,
     .flops_per_token = fastformer_flops_per_token,
-    .parameters = fastformer_parameters,
-    .read = fastformer_read,
-    .write = fastformer_write,
+    .parameters = cpu_model_parameters,
+    .read = cpu_model_read,
+    .write = cpu_model_write,
     .forward = fastformer_forward,
     .logits = fastformer_logits,
     .statistics = fastformer_statistics,
     .train = fastformer_train,
-    .gradient_norm = fastformer_gradient_norm,
-    .update = fastformer_update,
-    .clear_gradients = fastformer_clear_gradients,
+    .gradient_norm = cpu_model_gradient_norm,
+    .update = cpu_model_update,
+    .clear_gradients = cpu_model_clear_gradients,
     .decoder_create = fastformer_decoder_create,
     .decode = fastformer_decode,
     .decoder_destroy = fastformer_decoder_destroy,

@@ -25,7 +25,7 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
     // Everything but the embeddings of positions, of which one row is read.
-    const double bytes = (double)((f->state.table.total - c->positions * c->channels) * sizeof(real));
+    const double bytes = (double)((f->base.state.table.total - c->positions * c->channels) * sizeof(real));
     const double same_size = bench_read_bandwidth((size_t)bytes),
                  memory = bench_read_bandwidth((size_t)1 << 29);
     const double mean = all / (double)tokens, median = bench_median(seconds, tokens);
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
                               .vocabulary = options_integer(options, "vocabulary"),
                               .padding_token = -1};
     Fastformer *f = fastformer.create(&setup);
-    parameter_initialise(&f->state.table, 1, f->state.values);
+    parameter_initialise(&f->base.state.table, 1, f->base.state.values);
     int32_t *inputs = allocate(streams, sizeof(*inputs), "tokens");
     real *logits = allocate(streams, f->config.vocabulary * sizeof(*logits), "logits");
     double *seconds = allocate(tokens, sizeof(*seconds), "times");

@@ -31,28 +31,28 @@ typedef struct {
 // The layers, as the models call them
 
 static void embedding_f(Bench *b) {
-    const real *values = b->f->state.values;
+    const real *values = b->f->base.state.values;
     embedding_forward(b->f->x_out, values + b->f->offsets.token, values + b->f->offsets.position, &b->batch,
                       &b->dropout, b->f->config.channels);
 }
 
 static void embedding_b(Bench *b) {
-    real *gradients = b->f->state.gradients;
+    real *gradients = b->f->base.state.gradients;
     embedding_backward(gradients + b->f->offsets.token, gradients + b->f->offsets.position, b->f->dx,
                        &b->batch, &b->dropout, -1, b->f->config.channels);
 }
 
 static void norm_f(Bench *b) {
     const Activations *a = &b->f->layers[0];
-    const real *values = b->f->state.values;
+    const real *values = b->f->base.state.values;
     layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + b->f->offsets.final_gain,
                       values + b->f->offsets.final_bias, b->M, b->f->config.channels);
 }
 
 static void norm_b(Bench *b) {
     const Activations *a = &b->f->layers[0];
-    const real *values = b->f->state.values;
-    real *gradients = b->f->state.gradients;
+    const real *values = b->f->base.state.values;
+    real *gradients = b->f->base.state.gradients;
     layernorm_backward(b->f->dx, gradients + b->f->offsets.final_gain, gradients + b->f->offsets.final_bias,
                        b->f->dnorm, a->x_middle, values + b->f->offsets.final_gain, a->mean2, a->rstd2, b->M,
                        b->f->config.channels);
@@ -63,9 +63,9 @@ static void qkv_f(Bench *b) {
 }
 
 static void qkv_b(Bench *b) {
-    gemm_backward_input(b->f->gemm, b->f->dnorm, b->f->dqkv, b->f->weights[0].qkv, b->M);
-    gemm_backward_weight(b->f->gemm, b->f->state.gradients + b->f->offsets.layers[0].qkv, b->f->dqkv,
-                         b->f->norm1, b->f->weights[0].qkv, b->M);
+    gemm_backward_input(b->f->base.gemm, b->f->dnorm, b->f->dqkv, b->f->weights[0].qkv, b->M);
+    gemm_backward_weight(b->f->base.gemm, b->f->base.state.gradients + b->f->offsets.layers[0].qkv,
+                         b->f->dqkv, b->f->norm1, b->f->weights[0].qkv, b->M);
 }
 
 static void window_f(Bench *b) {
@@ -85,13 +85,13 @@ static void global_b(Bench *b) {
 }
 
 static void up_f(Bench *b) {
-    gemm_forward(b->f->gemm, b->f->layers[0].hidden, b->f->layers[0].norm2, b->f->weights[0].up, b->M);
+    gemm_forward(b->f->base.gemm, b->f->layers[0].hidden, b->f->layers[0].norm2, b->f->weights[0].up, b->M);
 }
 
 static void up_b(Bench *b) {
-    gemm_backward_input(b->f->gemm, b->f->dnorm, b->f->dhidden, b->f->weights[0].up, b->M);
-    gemm_backward_weight(b->f->gemm, b->f->state.gradients + b->f->offsets.layers[0].up, b->f->dhidden,
-                         b->f->layers[0].norm2, b->f->weights[0].up, b->M);
+    gemm_backward_input(b->f->base.gemm, b->f->dnorm, b->f->dhidden, b->f->weights[0].up, b->M);
+    gemm_backward_weight(b->f->base.gemm, b->f->base.state.gradients + b->f->offsets.layers[0].up,
+                         b->f->dhidden, b->f->layers[0].norm2, b->f->weights[0].up, b->M);
 }
 
 static void gelu_f(Bench *b) {
@@ -105,13 +105,13 @@ static void gelu_b(Bench *b) {
 }
 
 static void down_f(Bench *b) {
-    gemm_forward(b->f->gemm, b->f->ffn_out, b->f->layers[0].activated, b->f->weights[0].down, b->M);
+    gemm_forward(b->f->base.gemm, b->f->ffn_out, b->f->layers[0].activated, b->f->weights[0].down, b->M);
 }
 
 static void down_b(Bench *b) {
-    gemm_backward_input(b->f->gemm, b->f->dactivated, b->f->dffn_out, b->f->weights[0].down, b->M);
-    gemm_backward_weight(b->f->gemm, b->f->state.gradients + b->f->offsets.layers[0].down, b->f->dffn_out,
-                         b->f->layers[0].activated, b->f->weights[0].down, b->M);
+    gemm_backward_input(b->f->base.gemm, b->f->dactivated, b->f->dffn_out, b->f->weights[0].down, b->M);
+    gemm_backward_weight(b->f->base.gemm, b->f->base.state.gradients + b->f->offsets.layers[0].down,
+                         b->f->dffn_out, b->f->layers[0].activated, b->f->weights[0].down, b->M);
 }
 
 static void residual_f(Bench *b) {
@@ -124,13 +124,13 @@ static void residual_b(Bench *b) {
 }
 
 static void classifier_f(Bench *b) {
-    classifier_forward(b->f->classifier, b->f->final_norm, b->f->state.values + b->f->offsets.output_bias,
-                       b->batch.targets, b->M);
+    classifier_forward(b->f->classifier, b->f->final_norm,
+                       b->f->base.state.values + b->f->offsets.output_bias, b->batch.targets, b->M);
 }
 
 static void classifier_fb(Bench *b) {
-    real *gradients = b->f->state.gradients;
-    classifier_train(b->f->classifier, b->f->final_norm, b->f->state.values + b->f->offsets.output_bias,
+    real *gradients = b->f->base.state.gradients;
+    classifier_train(b->f->classifier, b->f->final_norm, b->f->base.state.values + b->f->offsets.output_bias,
                      b->batch.targets, b->M, 1.0 / (double)b->M, b->f->dnorm, gradients + b->f->offsets.token,
                      gradients + b->f->offsets.output_bias);
 }
@@ -152,18 +152,18 @@ static void cosine_f(Bench *b) {
 }
 
 static void cosine_b(Bench *b) {
-    cosine_attention_backward(b->cosine, b->f->dqkv, NULL, b->f->state.gradients, b->f->dnorm,
+    cosine_attention_backward(b->cosine, b->f->dqkv, NULL, b->f->base.state.gradients, b->f->dnorm,
                               b->f->layers[0].qkv, NULL, b->exponent, NULL, (size_t)b->batch.batch,
                               (size_t)b->batch.length);
 }
 
 static void pack(Bench *b) {
-    b->f->packed = false;
+    b->f->base.packed = false;
     pack_weights(b->f);
 }
 
 static void norm_of_gradients(Bench *b) {
-    gradient_norm(&b->f->state);
+    gradient_norm(&b->f->base.state);
 }
 
 static void update(Bench *b) {
@@ -174,7 +174,7 @@ static void update(Bench *b) {
                                      .weight_decay = 0.01,
                                      .gradient_scale = 1,
                                      .step = 2};
-    adamw_update(&b->f->state, &settings);
+    adamw_update(&b->f->base.state, &settings);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
     bench_text(&w, "layer", c->layer);
     bench_text(&w, "direction", c->direction);
     bench_text(&w, "precision",
-               !c->exact && gemm_precision(b->f->gemm) == PRECISION_BFLOAT16 ? "bf16" : "fp32");
+               !c->exact && gemm_precision(b->f->base.gemm) == PRECISION_BFLOAT16 ? "bf16" : "fp32");
     bench_integer(&w, "threads", (size_t)thread_limit());
     bench_number(&w, "ms", 1e3 * median);
     bench_number(&w, "lowest_ms", 1e3 * seconds[0]);
@@ -225,9 +225,9 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
 
 static void measure_all(Bench *b) {
     const Config *c = &b->f->config;
-    const double r = sizeof(real), g = gemm_precision(b->f->gemm) == PRECISION_BFLOAT16 ? 2 : r;
+    const double r = sizeof(real), g = gemm_precision(b->f->base.gemm) == PRECISION_BFLOAT16 ? 2 : r;
     const double MC = (double)(b->M * c->channels), CC = (double)(c->channels * c->channels);
-    const double VC = (double)(c->vocabulary * c->channels), N = (double)b->f->state.table.total;
+    const double VC = (double)(c->vocabulary * c->channels), N = (double)b->f->base.state.table.total;
     const double product = 2 * MC * (double)c->channels, classes = 2 * MC * (double)c->vocabulary;
     const double softmax = 2 * MC * (double)b->batch.length, cosine = 4 * MC * (double)c->head_size;
     const double layers = 2 * 11 * CC; // weights
@@ -260,7 +260,7 @@ static void measure_all(Bench *b) {
         {"adamw", "update", update, 0, 8 * N * r, false},
         {"pack weights", "update", pack, 0, (layers + VC) * (r + g), false},
     };
-    const Peaks peaks = {gemm_measure_peak(b->f->gemm), gemm_measure_peak(b->f->exact)};
+    const Peaks peaks = {gemm_measure_peak(b->f->base.gemm), gemm_measure_peak(b->f->exact)};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) measure_case(b, &cases[i], &peaks);
 }
 
@@ -290,16 +290,16 @@ int main(int argc, char **argv) {
                               .padding_token = -1,
                               .training = true};
     Fastformer *f = fastformer.create(&setup);
-    parameter_initialise(&f->state.table, 1, f->state.values);
+    parameter_initialise(&f->base.state.table, 1, f->base.state.values);
     const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->config.channels,
                  H = f->config.heads;
     Bench b = {.f = f,
                .batch = random_batch(&setup),
                .M = B * T,
                .dropout = dropout_create(f->config.dropout, 1, 1, 1),
-               .softmax = softmax_attention_create(gemm_precision(f->gemm), 0, B, T, C, H, true),
+               .softmax = softmax_attention_create(gemm_precision(f->base.gemm), 0, B, T, C, H, true),
                .cosine = cosine_attention_create(B, T, C, H),
-               .attended = gemm_input_create(f->gemm, B * T, C, "attention"),
+               .attended = gemm_input_create(f->base.gemm, B * T, C, "attention"),
                .logsumexp = buffer(B * T, H, "attention"),
                .exponent = buffer(1, H, "attention")};
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);

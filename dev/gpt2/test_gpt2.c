@@ -276,7 +276,7 @@ static ModelTest exact_model(const char *options) {
     for (int i = 0; i < t.table->count; i++)
         for (size_t j = 0; j < t.table->items[i].size; j++)
             t.values[t.table->items[i].offset + j] = ((real)random_below(&r, 129) - 64) / 64;
-    gpt2_write(t.model, MODEL_VALUES, t.values);
+    cpu_model_write(t.model, MODEL_VALUES, t.values);
     return t;
 }
 
@@ -293,7 +293,7 @@ static void check_import(const ModelTest *t, Variant v) {
     CHECK(options_integer(loaded.options, "layers") == 2);
     const Run run = {.type = &gpt2, .model = loaded.model};
     checkpoint_load_weights(file, &run);
-    gpt2_read(loaded.model, MODEL_VALUES, loaded.values);
+    cpu_model_read(loaded.model, MODEL_VALUES, loaded.values);
     CHECK(memcmp(loaded.values, t->values, t->table->total * sizeof(real)) == 0);
     model_test_free(&loaded);
     safetensors_close(file);
@@ -432,7 +432,7 @@ static void test_statistics(void) {
         const Offsets *o = gpt2_offsets(t.model);
         memset(t.values + o->layers[0].qkv, 0, 12 * 3 * 12 * sizeof(real));
         memset(t.values + o->layers[0].qkv_bias, 0, 3 * 12 * sizeof(real));
-        gpt2_write(t.model, MODEL_VALUES, t.values);
+        cpu_model_write(t.model, MODEL_VALUES, t.values);
         const uint8_t *mask = batch.mask;
         batch.mask = NULL;
         batch.length = 2;
@@ -456,7 +456,7 @@ static void test_statistics_cosine(void) {
     memset(t.values + o->layers[0].qkv, 0, 12 * 3 * 12 * sizeof(real));
     for (size_t i = 0; i < 24; i++) t.values[o->layers[0].qkv_bias + i] = (real)(i < 20 ? 0.1 : -0.1);
     for (size_t h = 0; h < 3; h++) t.values[o->layers[0].norm_const + h] = (real)0.5;
-    gpt2_write(t.model, MODEL_VALUES, t.values);
+    cpu_model_write(t.model, MODEL_VALUES, t.values);
     Statistics s = {0};
     measure_model(&t, &batch, &s);
     const Measurement *m = statistics_find(&s, 0, "attention_weights");

@@ -12,11 +12,8 @@
 
 static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine"};
 
-// The model's entries; the rows of options go with the process.
-static ModelType type;
-
 static GpuPair pair() {
-    type = gpt2_on_gpu();
+    static const ModelType type = gpt2_on_gpu();
     return {&type, &gpt2};
 }
 

@@ -11,9 +11,9 @@
 // attention: softmax, GPT-2's own; softmax1, whose denominator has one more term of 1; or cosine, whose cost
 // is linear in T (softmax_attention.h, cosine_attention.h).
 
-#include "adamw.h"
 #include "classifier.h"
 #include "cosine_attention.h"
+#include "cpu_model.h"
 #include "device.h"
 #include "dropout.h"
 #include "embedding.h"
@@ -132,16 +132,14 @@ typedef struct {
 } LayerWeights;
 
 typedef struct {
+    CpuModel base;
     Config config;
     Offsets offsets;
-    ParameterState state;
     size_t rows; // largest M
     bool training;
     Profile *profile;
-    Gemm *gemm;
     LayerWeights *weights; // (L) packed
     Classifier *classifier;
-    bool packed; // the packed weights are those of `state`
 
     SoftmaxAttention *softmax; // one of the two
     CosineAttention *cosine;
@@ -165,17 +163,17 @@ static void activations_create(const Gpt2 *g, Activations *a) {
     const size_t M = g->rows, C = g->config.channels;
     a->x_in = buffer(M, C, "activations");
     a->x_middle = g->training ? buffer(M, C, "activations") : a->x_in;
-    a->norm1 = gemm_input_create(g->gemm, M, C, "activations");
-    a->norm2 = gemm_input_create(g->gemm, M, C, "activations");
+    a->norm1 = gemm_input_create(g->base.gemm, M, C, "activations");
+    a->norm2 = gemm_input_create(g->base.gemm, M, C, "activations");
     a->mean1 = buffer(M, 1, "activations");
     a->rstd1 = buffer(M, 1, "activations");
     a->mean2 = buffer(M, 1, "activations");
     a->rstd2 = buffer(M, 1, "activations");
     a->qkv = buffer(M, 3 * C, "activations");
-    a->attended = gemm_input_create(g->gemm, M, C, "activations");
+    a->attended = gemm_input_create(g->base.gemm, M, C, "activations");
     a->logsumexp = buffer(M, g->config.heads, "activations");
     a->hidden = buffer(M, 4 * C, "activations");
-    a->activated = gemm_input_create(g->gemm, M, 4 * C, "activations");
+    a->activated = gemm_input_create(g->base.gemm, M, 4 * C, "activations");
 }
 
 static void activations_free(Activations *a, bool training) {
@@ -205,7 +203,7 @@ static void forward_buffers_create(Gpt2 *g) {
     }
     g->x_out = g->training ? buffer(M, C, "activations") : g->layers[0].x_in;
     g->sublayer_out = buffer(M, C, "activations");
-    g->final_norm = gemm_input_create(g->gemm, M, C, "activations");
+    g->final_norm = gemm_input_create(g->base.gemm, M, C, "activations");
     g->final_mean = buffer(M, 1, "activations");
     g->final_rstd = buffer(M, 1, "activations");
 }
@@ -216,9 +214,9 @@ static void backward_buffers_create(Gpt2 *g) {
     g->dnorm = buffer(M, C, "gradients");
     g->dattended = buffer(M, C, "gradients");
     g->dactivated = buffer(M, 4 * C, "gradients");
-    g->dsublayer_out = gemm_input_create(g->gemm, M, C, "gradients");
-    g->dhidden = gemm_input_create(g->gemm, M, 4 * C, "gradients");
-    g->dqkv = gemm_input_create(g->gemm, M, 3 * C, "gradients");
+    g->dsublayer_out = gemm_input_create(g->base.gemm, M, C, "gradients");
+    g->dhidden = gemm_input_create(g->base.gemm, M, 4 * C, "gradients");
+    g->dqkv = gemm_input_create(g->base.gemm, M, 3 * C, "gradients");
 }
 
 static void packed_weights_create(Gpt2 *g) {
@@ -227,12 +225,12 @@ static void packed_weights_create(Gpt2 *g) {
     g->weights = allocate(c->layers, sizeof(LayerWeights), "layers");
     for (size_t l = 0; l < c->layers; l++)
         g->weights[l] = (LayerWeights){
-            .qkv = gemm_weight_create(g->gemm, 3 * C, C, WEIGHT_IN_OUT, "packed weights"),
-            .proj = gemm_weight_create(g->gemm, C, C, WEIGHT_IN_OUT, "packed weights"),
-            .up = gemm_weight_create(g->gemm, 4 * C, C, WEIGHT_IN_OUT, "packed weights"),
-            .down = gemm_weight_create(g->gemm, C, 4 * C, WEIGHT_IN_OUT, "packed weights"),
+            .qkv = gemm_weight_create(g->base.gemm, 3 * C, C, WEIGHT_IN_OUT, "packed weights"),
+            .proj = gemm_weight_create(g->base.gemm, C, C, WEIGHT_IN_OUT, "packed weights"),
+            .up = gemm_weight_create(g->base.gemm, 4 * C, C, WEIGHT_IN_OUT, "packed weights"),
+            .down = gemm_weight_create(g->base.gemm, C, 4 * C, WEIGHT_IN_OUT, "packed weights"),
         };
-    g->classifier = classifier_create(g->gemm, c->vocabulary, C, g->rows, g->training);
+    g->classifier = classifier_create(g->base.gemm, c->vocabulary, C, g->rows, g->training);
 }
 
 static void *gpt2_create(const ModelSetup *setup) {
@@ -243,18 +241,18 @@ static void *gpt2_create(const ModelSetup *setup) {
     const Config *c = &g->config;
     ParameterTable table = {0};
     g->offsets = parameters_create(&table, c);
-    parameter_state_create(&g->state, table, g->training);
+    parameter_state_create(&g->base.state, table, g->training);
     const size_t B = (size_t)setup->batch, T = (size_t)setup->length;
     g->rows = B * T;
     if (g->rows == 0) return g;
 
-    g->gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
+    g->base.gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
     packed_weights_create(g);
     if (c->cosine)
         g->cosine = cosine_attention_create(B, T, c->channels, c->heads);
     else
-        g->softmax = softmax_attention_create(gemm_precision(g->gemm), c->sink, B, T, c->channels, c->heads,
-                                              g->training);
+        g->softmax = softmax_attention_create(gemm_precision(g->base.gemm), c->sink, B, T, c->channels,
+                                              c->heads, g->training);
     forward_buffers_create(g);
     if (g->training) backward_buffers_create(g);
     return g;
@@ -286,16 +284,16 @@ static void gpt2_destroy(void *model) {
     cosine_attention_free(g->cosine);
     free(g->layers);
     free(g->weights);
-    gemm_free(g->gemm);
-    parameter_state_free(&g->state);
+    gemm_free(g->base.gemm);
+    parameter_state_free(&g->base.state);
     free(g->offsets.layers);
     free(g);
 }
 
 // Weights as products read them, once after each change.
 static void pack_weights(Gpt2 *g) {
-    if (g->packed) return;
-    const real *values = g->state.values;
+    if (g->base.packed) return;
+    const real *values = g->base.state.values;
     for (size_t l = 0; l < g->config.layers; l++) {
         const LayerOffsets *o = &g->offsets.layers[l];
         gemm_weight_pack(g->weights[l].qkv, values + o->qkv);
@@ -304,7 +302,7 @@ static void pack_weights(Gpt2 *g) {
         gemm_weight_pack(g->weights[l].down, values + o->down);
     }
     classifier_pack(g->classifier, values + g->offsets.token);
-    g->packed = true;
+    g->base.packed = true;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -321,12 +319,12 @@ static bool drops(const Gpt2 *g, bool train) {
 // a->attended from a->qkv in layer l.
 static void layer_attention_forward(Gpt2 *g, const Batch *batch, size_t l, bool train) {
     const Activations *a = &g->layers[l];
-    const real *bias = g->state.values + g->offsets.layers[l].qkv_bias;
+    const real *bias = g->base.state.values + g->offsets.layers[l].qkv_bias;
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
     const Dropout weights = site_dropout(g, batch, l, SITE_ATTENTION);
     if (g->cosine)
         cosine_attention_forward(g->cosine, a->attended, a->qkv, bias,
-                                 g->state.values + g->offsets.layers[l].norm_const, batch->mask, B, T);
+                                 g->base.state.values + g->offsets.layers[l].norm_const, batch->mask, B, T);
     else
         softmax_attention_forward(g->softmax, a->attended, a->logsumexp, a->qkv, bias, batch->mask,
                                   drops(g, train) ? &weights : NULL, (uint64_t)batch->first_row, B, T);
@@ -336,8 +334,8 @@ static void layer_attention_forward(Gpt2 *g, const Batch *batch, size_t l, bool 
 static void layer_attention_backward(Gpt2 *g, const Batch *batch, size_t l) {
     const Activations *a = &g->layers[l];
     const LayerOffsets *o = &g->offsets.layers[l];
-    const real *values = g->state.values;
-    real *gradients = g->state.gradients;
+    const real *values = g->base.state.values;
+    real *gradients = g->base.state.gradients;
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
     const Dropout weights = site_dropout(g, batch, l, SITE_ATTENTION);
     if (g->cosine)
@@ -358,7 +356,7 @@ static void layer_attention_backward(Gpt2 *g, const Batch *batch, size_t l) {
 // length 1.
 static void load_head(const Gpt2 *g, size_t l, size_t b, size_t h, size_t part, size_t T, real *rows) {
     const size_t C = g->config.channels, D = g->config.head_size, column = part * C + h * D;
-    const real *bias = g->state.values + g->offsets.layers[l].qkv_bias + column;
+    const real *bias = g->base.state.values + g->offsets.layers[l].qkv_bias + column;
     for (size_t t = 0; t < T; t++) {
         const real *x = g->layers[l].qkv + (b * T + t) * 3 * C + column;
         double square = 0;
@@ -397,7 +395,7 @@ static void measure_cosine(Measurement *m, const real *scores, const uint8_t *ma
 static void measure_weights(const Gpt2 *g, const Batch *batch, size_t l, Statistics *statistics) {
     const Config *c = &g->config;
     const size_t T = (size_t)batch->length, D = c->head_size;
-    const real *exponent = g->state.values + g->offsets.layers[l].norm_const;
+    const real *exponent = g->base.state.values + g->offsets.layers[l].norm_const;
     const real scale = c->cosine ? 1 : 1 / (real)sqrt((double)D);
     Measurement *m = statistics_find(statistics, l, "attention_weights");
     real *q = buffer(T, D, "statistics"), *k = buffer(T, D, "statistics"),
@@ -457,7 +455,7 @@ static void layers_forward(Gpt2 *g, const Batch *batch, bool train, Statistics *
     pack_weights(g);
     profile_lap(profile, "pack weights", PROFILE_FORWARD, 0);
     const Config *c = &g->config;
-    const real *values = g->state.values;
+    const real *values = g->base.state.values;
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
     const double square = square_flops(g, batch);
@@ -476,11 +474,11 @@ static void layers_forward(Gpt2 *g, const Batch *batch, bool train, Statistics *
         layernorm_forward(a->norm1, a->mean1, a->rstd1, a->x_in, values + o->norm1_gain,
                           values + o->norm1_bias, M, C);
         profile_lap(profile, "norm", PROFILE_FORWARD, 0);
-        gemm_forward(g->gemm, a->qkv, a->norm1, w->qkv, M);
+        gemm_forward(g->base.gemm, a->qkv, a->norm1, w->qkv, M);
         profile_lap(profile, "qkv", PROFILE_FORWARD, 3 * square);
         layer_attention_forward(g, batch, l, train);
         profile_lap(profile, "attention", PROFILE_FORWARD, attention_flops(g, batch));
-        gemm_forward(g->gemm, g->sublayer_out, a->attended, w->proj, M);
+        gemm_forward(g->base.gemm, g->sublayer_out, a->attended, w->proj, M);
         profile_lap(profile, "projection", PROFILE_FORWARD, square);
         if (statistics) {
             measure_weights(g, batch, l, statistics);
@@ -494,11 +492,11 @@ static void layers_forward(Gpt2 *g, const Batch *batch, bool train, Statistics *
         layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + o->norm2_gain,
                           values + o->norm2_bias, M, C);
         profile_lap(profile, "norm", PROFILE_FORWARD, 0);
-        gemm_forward(g->gemm, a->hidden, a->norm2, w->up, M);
+        gemm_forward(g->base.gemm, a->hidden, a->norm2, w->up, M);
         profile_lap(profile, "ffn up", PROFILE_FORWARD, 4 * square);
         gelu_forward(a->activated, a->hidden, values + o->up_bias, GELU_TANH, M, 4 * C);
         profile_lap(profile, "gelu", PROFILE_FORWARD, 0);
-        gemm_forward(g->gemm, g->sublayer_out, a->activated, w->down, M);
+        gemm_forward(g->base.gemm, g->sublayer_out, a->activated, w->down, M);
         profile_lap(profile, "ffn down", PROFILE_FORWARD, 4 * square);
         if (statistics) measure_sublayer(g, batch, l, "ffn", values + o->down_bias, statistics);
         real *x_out = l + 1 < c->layers ? g->layers[l + 1].x_in : g->x_out;
@@ -517,8 +515,8 @@ static void layer_backward(Gpt2 *g, const Batch *batch, size_t l) {
     const Activations *a = &g->layers[l];
     const LayerOffsets *o = &g->offsets.layers[l];
     const LayerWeights *w = &g->weights[l];
-    const real *values = g->state.values;
-    real *gradients = g->state.gradients;
+    const real *values = g->base.state.values;
+    real *gradients = g->base.state.gradients;
     const size_t M = (size_t)(batch->batch * batch->length), C = g->config.channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
     const Dropout proj = site_dropout(g, batch, l, SITE_PROJECTION);
@@ -529,14 +527,14 @@ static void layer_backward(Gpt2 *g, const Batch *batch, size_t l) {
     residual_backward(g->dsublayer_out, gradients + o->down_bias, g->dx, drops(g, true) ? &ffn : NULL, first,
                       M, C);
     profile_lap(profile, "residual", PROFILE_BACKWARD, 0);
-    gemm_backward_input(g->gemm, g->dactivated, g->dsublayer_out, w->down, M);
-    gemm_backward_weight(g->gemm, gradients + o->down, g->dsublayer_out, a->activated, w->down, M);
+    gemm_backward_input(g->base.gemm, g->dactivated, g->dsublayer_out, w->down, M);
+    gemm_backward_weight(g->base.gemm, gradients + o->down, g->dsublayer_out, a->activated, w->down, M);
     profile_lap(profile, "ffn down", PROFILE_BACKWARD, 8 * square);
     gelu_backward(g->dhidden, gradients + o->up_bias, g->dactivated, a->hidden, values + o->up_bias,
                   GELU_TANH, M, 4 * C);
     profile_lap(profile, "gelu", PROFILE_BACKWARD, 0);
-    gemm_backward_input(g->gemm, g->dnorm, g->dhidden, w->up, M);
-    gemm_backward_weight(g->gemm, gradients + o->up, g->dhidden, a->norm2, w->up, M);
+    gemm_backward_input(g->base.gemm, g->dnorm, g->dhidden, w->up, M);
+    gemm_backward_weight(g->base.gemm, gradients + o->up, g->dhidden, a->norm2, w->up, M);
     profile_lap(profile, "ffn up", PROFILE_BACKWARD, 8 * square);
     layernorm_backward(g->dx, gradients + o->norm2_gain, gradients + o->norm2_bias, g->dnorm, a->x_middle,
                        values + o->norm2_gain, a->mean2, a->rstd2, M, C);
@@ -545,13 +543,13 @@ static void layer_backward(Gpt2 *g, const Batch *batch, size_t l) {
     residual_backward(g->dsublayer_out, gradients + o->proj_bias, g->dx, drops(g, true) ? &proj : NULL, first,
                       M, C);
     profile_lap(profile, "residual", PROFILE_BACKWARD, 0);
-    gemm_backward_input(g->gemm, g->dattended, g->dsublayer_out, w->proj, M);
-    gemm_backward_weight(g->gemm, gradients + o->proj, g->dsublayer_out, a->attended, w->proj, M);
+    gemm_backward_input(g->base.gemm, g->dattended, g->dsublayer_out, w->proj, M);
+    gemm_backward_weight(g->base.gemm, gradients + o->proj, g->dsublayer_out, a->attended, w->proj, M);
     profile_lap(profile, "projection", PROFILE_BACKWARD, 2 * square);
     layer_attention_backward(g, batch, l);
     profile_lap(profile, "attention", PROFILE_BACKWARD, 2 * attention_flops(g, batch));
-    gemm_backward_input(g->gemm, g->dnorm, g->dqkv, w->qkv, M);
-    gemm_backward_weight(g->gemm, gradients + o->qkv, g->dqkv, a->norm1, w->qkv, M);
+    gemm_backward_input(g->base.gemm, g->dnorm, g->dqkv, w->qkv, M);
+    gemm_backward_weight(g->base.gemm, gradients + o->qkv, g->dqkv, a->norm1, w->qkv, M);
     profile_lap(profile, "qkv", PROFILE_BACKWARD, 6 * square);
     layernorm_backward(g->dx, gradients + o->norm1_gain, gradients + o->norm1_bias, g->dnorm, a->x_in,
                        values + o->norm1_gain, a->mean1, a->rstd1, M, C);
@@ -561,8 +559,8 @@ static void layer_backward(Gpt2 *g, const Batch *batch, size_t l) {
 // From g->dnorm, the gradient to the final LayerNorm's output.
 static void layers_backward(Gpt2 *g, const Batch *batch) {
     const size_t M = (size_t)(batch->batch * batch->length), C = g->config.channels;
-    const real *values = g->state.values;
-    real *gradients = g->state.gradients;
+    const real *values = g->base.state.values;
+    real *gradients = g->base.state.gradients;
     memset(g->dx, 0, M * C * sizeof(real));
     layernorm_backward(g->dx, gradients + g->offsets.final_gain, gradients + g->offsets.final_bias, g->dnorm,
                        g->x_out, values + g->offsets.final_gain, g->final_mean, g->final_rstd, M, C);
@@ -587,7 +585,7 @@ static double gpt2_train(void *model, const Batch *batch, double scale) {
     layers_forward(g, batch, true, NULL);
     const double loss = classifier_train(g->classifier, g->final_norm, NULL, batch->targets,
                                          (size_t)(batch->batch * batch->length), scale, g->dnorm,
-                                         g->state.gradients + g->offsets.token, NULL);
+                                         g->base.state.gradients + g->offsets.token, NULL);
     const double products = 6.0 * (double)(batch->batch * batch->length);
     profile_lap(g->profile, "classifier", PROFILE_STEP,
                 products * (double)g->config.vocabulary * (double)g->config.channels);
@@ -669,7 +667,7 @@ static void make_room(Decoder *d) {
 static void decode_attention(Decoder *d, size_t l) {
     const Config *c = &d->model->config;
     const LayerOffsets *o = &d->model->offsets.layers[l];
-    const real *values = d->model->state.values;
+    const real *values = d->model->base.state.values;
     const size_t S = d->streams, C = c->channels, D = c->head_size, H = c->heads;
     if (c->cosine) {
         cosine_attention_decode(d->attended, d->state + l * S * H * D * D, d->qkv, values + o->qkv_bias,
@@ -689,7 +687,7 @@ static void add_bias(real *restrict x, const real *restrict bias, size_t streams
 
 static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
     const size_t C = d->model->config.channels;
-    const real *values = d->model->state.values;
+    const real *values = d->model->base.state.values;
     for (size_t s = 0; s < d->streams; s++)
         layernorm_row(d->norm + s * C, d->x + s * C, values + gain, values + bias, C);
 }
@@ -697,7 +695,7 @@ static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
 // d->x += y W + bias, y (S, inputs).
 static void decode_residual(Decoder *d, const real *y, size_t weight, size_t bias, size_t inputs) {
     const size_t S = d->streams, C = d->model->config.channels;
-    const real *values = d->model->state.values;
+    const real *values = d->model->base.state.values;
     gemm_decode(d->norm, y, values + weight, S, C, inputs, WEIGHT_IN_OUT);
     for (size_t i = 0; i < S * C; i++) d->x[i] += d->norm[i];
     add_bias(d->x, values + bias, S, C);
@@ -706,7 +704,7 @@ static void decode_residual(Decoder *d, const real *y, size_t weight, size_t bia
 static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
     Decoder *d = decoder;
     const Gpt2 *g = d->model;
-    const real *values = g->state.values;
+    const real *values = g->base.state.values;
     const size_t S = d->streams, C = g->config.channels;
     make_room(d);
     for (size_t s = 0; s < S; s++)
@@ -844,10 +842,6 @@ static const Exchange gpt2_exchange = {
 // ---------------------------------------------------------------------------------------------------------------------
 // What the training loop calls
 
-static void gpt2_device(const void *model, DeviceInfo *info) {
-    cpu_device(((const Gpt2 *)model)->gemm, info);
-}
-
 static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     (void)model;
     metadata_add(rows, count, "activation", copy_string("gelu_new"));
@@ -861,34 +855,6 @@ static double gpt2_flops_per_token(const void *model, int64_t length) {
     const double C = (double)c->channels, L = (double)c->layers;
     const double seen = c->cosine ? (double)c->head_size : (double)length / 2;
     return 6 * (L * (12 * C * C + 2 * C * seen) + (double)c->vocabulary * C);
-}
-
-static const ParameterTable *gpt2_parameters(const void *model) {
-    return &((const Gpt2 *)model)->state.table;
-}
-
-static void gpt2_read(const void *model, ModelArray which, real *out) {
-    parameter_state_read(&((const Gpt2 *)model)->state, which, out);
-}
-
-static void gpt2_write(void *model, ModelArray which, const real *in) {
-    Gpt2 *g = model;
-    parameter_state_write(&g->state, which, in);
-    g->packed = false;
-}
-
-static double gpt2_gradient_norm(const void *model) {
-    return gradient_norm(&((const Gpt2 *)model)->state);
-}
-
-static void gpt2_update(void *model, const UpdateSettings *settings) {
-    Gpt2 *g = model;
-    adamw_update(&g->state, settings);
-    g->packed = false;
-}
-
-static void gpt2_clear_gradients(void *model) {
-    gradients_clear(&((Gpt2 *)model)->state);
 }
 
 const Config *gpt2_config(const void *model) {
@@ -906,19 +872,19 @@ const ModelType gpt2 = {
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
     .create = gpt2_create,
     .destroy = gpt2_destroy,
-    .device = gpt2_device,
+    .device = cpu_model_device,
     .describe = gpt2_describe,
     .flops_per_token = gpt2_flops_per_token,
-    .parameters = gpt2_parameters,
-    .read = gpt2_read,
-    .write = gpt2_write,
+    .parameters = cpu_model_parameters,
+    .read = cpu_model_read,
+    .write = cpu_model_write,
     .forward = gpt2_forward,
     .logits = gpt2_logits,
     .statistics = gpt2_statistics,
     .train = gpt2_train,
-    .gradient_norm = gpt2_gradient_norm,
-    .update = gpt2_update,
-    .clear_gradients = gpt2_clear_gradients,
+    .gradient_norm = cpu_model_gradient_norm,
+    .update = cpu_model_update,
+    .clear_gradients = cpu_model_clear_gradients,
     .decoder_create = gpt2_decoder_create,
     .decode = gpt2_decode,
     .decoder_destroy = gpt2_decoder_destroy,
