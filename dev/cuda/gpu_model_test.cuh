@@ -42,8 +42,8 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
 
 // ---- one step --------------------------------------------------------------------------------------------
 
-// Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a thousandth of that of
-// all.
+// Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a hundredth of that of
+// all: where a gradient cancels out (a window of one row), what is left of it is rounding.
 static inline void gpu_compare_gradients(const ParameterTable *table, const float *gpu, const float *cpu,
                                          double tolerance) {
     double all = 0;
@@ -55,7 +55,7 @@ static inline void gpu_compare_gradients(const ParameterTable *table, const floa
             error += ((double)gpu[i] - (double)cpu[i]) * ((double)gpu[i] - (double)cpu[i]);
             norm += (double)cpu[i] * (double)cpu[i];
         }
-        const double relative = sqrt(error) / (sqrt(norm) + 1e-3 * sqrt(all));
+        const double relative = sqrt(error) / (sqrt(norm) + 1e-2 * sqrt(all));
         if (!(relative <= tolerance))
             test_fail(__FILE__, __LINE__, "gradient of %s: error %.3g", parameter->name, relative);
     }

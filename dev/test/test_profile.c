@@ -126,7 +126,7 @@ static void test_null(void) {
 
 static void many_body(void *argument) {
     (void)argument;
-    static char kinds[PROFILE_KINDS + 1][16];
+    static char kinds[PROFILE_KINDS + 1][24];
     Profile *profile = profile_create();
     for (int i = 0; i <= PROFILE_KINDS; i++) {
         snprintf(kinds[i], sizeof kinds[i], "kind %d", i);

@@ -42,8 +42,8 @@ static const Option rows[] = {
      "AdamW's second-moment decay"},
     {0, "clip", OPTION_NUMBER, OPTION_TRAINING, "X", "1", 0, 1e9, NULL, NULL, LENGTH,
      "largest gradient norm; 0: any"},
-    {'p', "precision", OPTION_CHOICE, OPTION_TRAINING, "NAME", "auto", 0, 0, "auto|fp32|tf32|bf16", NULL, LENGTH,
-     "of matrix products"},
+    {'p', "precision", OPTION_CHOICE, OPTION_TRAINING, "NAME", "auto", 0, 0, "auto|fp32|tf32|bf16", NULL,
+     LENGTH, "of matrix products"},
     {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "42", 0, 9007199254740991.0, NULL, NULL, LENGTH,
      "of weights, order and dropout"},
 
