@@ -51,7 +51,7 @@ CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPEN
 LDLIBS_ALL := $(LDLIBS) -lm
 
 INCLUDES_CUDA := -D_GNU_SOURCE -Drestrict=__restrict__ -I. -Idev/cuda -Idev/trainer -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
-EMULATE := -std=c++17 -g -O1 -x c++ -DCUDA_ON_CPU -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(if $(USE_OPENMP),-fopenmp) $(SANITIZERS)
+EMULATE := -std=c++17 -g1 -O1 -x c++ -DCUDA_ON_CPU -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(if $(USE_OPENMP),-fopenmp) $(SANITIZERS)
 # Code for each architecture, and PTX of the last one for later GPUs.
 NVCC_FLAGS := -std=c++17 -O3 --threads 0 -Xcompiler -Wall$(,)-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS))$(,)code=compute_$(lastword $(CUDA_ARCHS))

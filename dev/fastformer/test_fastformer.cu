@@ -10,11 +10,8 @@
 #define SMALL "layers=3 channels=24 heads=3 "
 #define WHOLE "layers=2 channels=128 heads=4 " // rows are whole blocks of the dropout generator
 
-// The model's entries; the rows of options go with the process.
-static ModelType type;
-
 static GpuPair pair() {
-    type = fastformer_on_gpu();
+    static const ModelType type = fastformer_on_gpu();
     return {&type, &fastformer};
 }
 
