@@ -54,7 +54,9 @@ static void test_initialise(void) {
     real *values = initialised(&table, 42);
     const Parameter *weight = &table.items[0], *gain = &table.items[1], *position = &table.items[2];
     double sum = 0, squares = 0;
+    Random sequence = random_stream(42, RANDOM_INIT, 0, 0); // whatever the threads shared out
     for (size_t i = 0; i < weight->size; i++) {
+        CHECK(values[i] == (real)(weight->mean + weight->deviation * random_normal(&sequence)));
         sum += (double)values[i];
         squares += (double)values[i] * (double)values[i];
     }

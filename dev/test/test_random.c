@@ -119,6 +119,14 @@ static void test_normal(void) {
     for (int k = 0; k < 7; k++) CHECK_CLOSE(below[k] / (double)DRAWS, 0.5 * erfc(-(k - 3) / sqrt(2)), 0.0065);
 }
 
+static void test_seek(void) {
+    Random r = random_stream(7, RANDOM_TEST, 1, 2), there = r;
+    for (uint64_t normals = 0; normals < 5; normals++) {
+        random_seek(&there, normals);
+        CHECK(random_normal(&there) == random_normal(&r));
+    }
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"known answers", test_known_answers},
@@ -129,6 +137,7 @@ int main(int argc, char **argv) {
         {"below one", test_below_one},
         {"uniform", test_uniform},
         {"normal", test_normal},
+        {"seek", test_seek},
     };
     return test_main(argc, argv, "random", cases, sizeof(cases) / sizeof(*cases));
 }

@@ -6,7 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64 }; // a cache line, and the widest vector
+enum {
+    ALIGNMENT = 64,      // a cache line, and the widest vector
+    ZERO_CHUNK = 1 << 20 // bytes that a thread sets to zero at a time
+};
+
+// All threads touch the pages of a large block for the first time: that takes the kernel longer than anything
+// else before the first step, and lays them out over the memory of all processors.
+static void *zero(char *memory, size_t bytes) {
+#pragma omp parallel for schedule(static) if (bytes > 4 * ZERO_CHUNK)
+    for (size_t at = 0; at < bytes; at += ZERO_CHUNK)
+        memset(memory + at, 0, bytes - at < ZERO_CHUNK ? bytes - at : ZERO_CHUNK);
+    return memory;
+}
 
 void *allocate(size_t count, size_t size, const char *what) {
     size_t bytes;
@@ -15,7 +27,7 @@ void *allocate(size_t count, size_t size, const char *what) {
     const size_t rounded = bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     void *memory = aligned_alloc(ALIGNMENT, rounded);
     if (!memory) fail("no memory for %s: %zu bytes (%.1f MiB)", what, bytes, (double)bytes / (1 << 20));
-    return memset(memory, 0, rounded);
+    return zero(memory, rounded);
 }
 
 char *copy_string(const char *text) {

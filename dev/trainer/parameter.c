@@ -7,6 +7,9 @@
 // Every parameter starts on a cache line of float.
 enum { OFFSET_MULTIPLE = 16 };
 
+// Elements that a thread initialises at a time.
+enum { INITIALISE_CHUNK = 1 << 14 };
+
 // Elements of a shape.
 static size_t shape_size(const char *name, int rank, const int64_t *shape) {
     size_t size = 1;
@@ -63,14 +66,24 @@ const Parameter *parameter_find(const ParameterTable *table, const char *name) {
     return NULL;
 }
 
+// Elements first .. first+count-1 of the i-th parameter.
+static void initialise(const ParameterTable *table, int i, uint64_t seed, size_t first, size_t count,
+                       real *values) {
+    const Parameter *p = &table->items[i];
+    Random random = random_stream(seed, RANDOM_INIT, (uint32_t)i, 0);
+    random_seek(&random, first);
+    for (size_t j = first; j < first + count; j++)
+        values[p->offset + j] =
+            (real)(p->deviation == 0 ? p->mean : p->mean + p->deviation * random_normal(&random));
+}
+
 void parameter_initialise(const ParameterTable *table, uint64_t seed, real *values) {
     memset(values, 0, table->total * sizeof(real)); // the padding
-#pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < table->count; i++) {
-        const Parameter *p = &table->items[i];
-        Random random = random_stream(seed, RANDOM_INIT, (uint32_t)i, 0);
-        for (size_t j = 0; j < p->size; j++)
-            values[p->offset + j] =
-                (real)(p->deviation == 0 ? p->mean : p->mean + p->deviation * random_normal(&random));
+        const size_t size = table->items[i].size;
+#pragma omp parallel for schedule(static) if (size > INITIALISE_CHUNK)
+        for (size_t first = 0; first < size; first += INITIALISE_CHUNK)
+            initialise(table, i, seed, first,
+                       size - first < INITIALISE_CHUNK ? size - first : INITIALISE_CHUNK, values);
     }
 }

@@ -6,6 +6,11 @@ Random random_stream(uint64_t seed, RandomPurpose purpose, uint32_t a, uint32_t 
         .key = {(uint32_t)seed, (uint32_t)(seed >> 32)}, .counter = {0, a, b, (uint32_t)purpose}, .used = 4};
 }
 
+void random_seek(Random *r, uint64_t normals) {
+    r->counter[0] = (uint32_t)normals; // each takes one block of four numbers
+    r->used = 4;
+}
+
 uint32_t random_u32(Random *r) {
     if (r->used == 4) {
         philox4x32(r->counter, r->key, r->block);

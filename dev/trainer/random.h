@@ -35,6 +35,7 @@ typedef struct {
 } Random;
 
 Random random_stream(uint64_t seed, RandomPurpose purpose, uint32_t a, uint32_t b);
+void random_seek(Random *r, uint64_t normals); // to where so many random_normal() leave the stream (mod 2^32)
 uint32_t random_u32(Random *r);
 uint64_t random_below(Random *r, uint64_t bound); // uniform in [0, bound), without bias; bound >= 1
 double random_uniform(Random *r);                 // uniform in [0, 1), 53 bits
