@@ -78,7 +78,7 @@ TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/*.c))
 CORPUS := $(sort $(wildcard Makefile *.md data/*.md *.c *.cu dev/*.md dev/*/*.md dev/*/*.[ch] dev/*/*.cu dev/*/*.cuh data/*.sh scripts/*.sh))
 # Tests that check derivatives and exact algebra run in double as well.
-DOUBLE_TESTS := test_layers test_gemm test_classifier test_attention
+DOUBLE_TESTS := test_layers test_gemm test_decode test_classifier test_attention
 
 PROGRAMS := $(TRAINERS) tokenize kurtosis
 .PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS) all run test lint format clean detected bench data/wikitext2 data/tinyshakespeare

@@ -13,6 +13,7 @@
 
 #include "classifier.h"
 #include "cpu_model.h"
+#include "decode.h"
 #include "device.h"
 #include "dropout.h"
 #include "embedding.h"
@@ -629,6 +630,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     ParameterTable table = {0};
     f->offsets = parameters_create(&table, c);
     parameter_state_create(&f->base.state, table, f->training);
+    f->base.decoding = cpu_decode_precision(options_text(setup->options, "precision"));
     f->attn_normal = buffer(2 * c->layers, c->channels, "attention weights");
     f->attn_deviation = buffer(2 * c->layers, c->heads, "attention weights");
     f->rows = (size_t)setup->batch * (size_t)setup->length;
@@ -979,6 +981,7 @@ static void fastformer_statistics(void *model, const Batch *batch, Statistics *s
 
 typedef struct {
     Fastformer *model;
+    DecodeWeights weights;
     size_t streams, position;
     real *memory;      // of the poolings
     Pooling *poolings; // (L, S, H, 2) query and key
@@ -996,6 +999,7 @@ static void *fastformer_decoder_create(void *model, int streams) {
     size_t size = 0;
     for (size_t l = 0; l < c->layers; l++) size += sums * window_sum_size(c->windows[l], D);
     *d = (Decoder){.model = f,
+                   .weights = cpu_model_decode_weights(&f->base),
                    .streams = S,
                    .memory = buffer(size, 1, "decoder"),
                    .poolings = allocate(c->layers * sums, sizeof(Pooling), "decoder"),
@@ -1017,6 +1021,7 @@ static void *fastformer_decoder_create(void *model, int streams) {
 
 static void fastformer_decoder_destroy(void *decoder) {
     Decoder *d = decoder;
+    decode_weights_free(&d->weights);
     free(d->memory);
     free(d->poolings);
     free(d->scratch.memory);
@@ -1067,6 +1072,7 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
     const Fastformer *f = d->model;
     const Config *c = &f->config;
     const real *values = f->base.state.values;
+    const DecodeWeights whole = {values, NULL}; // queries, keys and values are float32 in training, too
     const size_t S = d->streams, C = c->channels, V = c->vocabulary;
     if (d->position == c->positions)
         fail("decoding: the model has %zu positions, no token can follow", c->positions);
@@ -1078,19 +1084,19 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &f->offsets.layers[l];
         norm_rows(d, o->norm1_gain, o->norm1_bias);
-        gemm_decode(d->qkv, d->norm, values + o->qkv, S, 3 * C, C, WEIGHT_OUT_IN);
+        decode_product(d->qkv, d->norm, whole, o->qkv, NULL, S, 3 * C, C, WEIGHT_OUT_IN);
         decode_attention(d, l);
         norm_rows(d, o->norm2_gain, o->norm2_bias);
-        gemm_decode(d->hidden, d->norm, values + o->up, S, 4 * C, C, WEIGHT_OUT_IN);
+        decode_product(d->hidden, d->norm, d->weights, o->up, NULL, S, 4 * C, C, WEIGHT_OUT_IN);
         gelu_row(d->hidden, GELU_ERF, S * 4 * C);
-        gemm_decode(d->norm, d->hidden, values + o->down, S, C, 4 * C, WEIGHT_OUT_IN);
+        decode_product(d->norm, d->hidden, d->weights, o->down, NULL, S, C, 4 * C, WEIGHT_OUT_IN);
         add_rows(d->x, d->norm, S * C);
     }
     d->position++;
     if (!logits) return;
     norm_rows(d, f->offsets.final_gain, f->offsets.final_bias);
-    gemm_decode(logits, d->norm, values + f->offsets.token, S, V, C, WEIGHT_OUT_IN);
-    for (size_t s = 0; s < S; s++) add_rows(logits + s * V, values + f->offsets.output_bias, V);
+    decode_product(logits, d->norm, d->weights, f->offsets.token, values + f->offsets.output_bias, S, V, C,
+                   WEIGHT_OUT_IN);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

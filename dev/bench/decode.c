@@ -24,8 +24,12 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     const Config *c = &f->config;
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
-    // Everything but the embeddings of positions, of which one row is read.
-    const double bytes = (double)((f->base.state.table.total - c->positions * c->channels) * sizeof(real));
+    // Everything but the embeddings of positions, of which one row is read. Queries, keys and values are
+    // never in bf16.
+    const bool bf16 = f->base.decoding == PRECISION_BFLOAT16;
+    const size_t exact = 3 * c->layers * c->channels * c->channels,
+                 other = f->base.state.table.total - c->positions * c->channels - exact;
+    const double bytes = (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
     const double same_size = bench_read_bandwidth((size_t)bytes),
                  memory = bench_read_bandwidth((size_t)1 << 29);
     const double mean = all / (double)tokens, median = bench_median(seconds, tokens);
@@ -33,6 +37,7 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     JsonWriter w = {0};
     json_begin(&w, '{');
     bench_text(&w, "windows", windows);
+    bench_text(&w, "precision", bf16 ? "bf16" : "fp32");
     bench_integer(&w, "layers", c->layers);
     bench_integer(&w, "channels", c->channels);
     bench_integer(&w, "vocabulary", c->vocabulary);

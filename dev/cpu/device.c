@@ -15,6 +15,12 @@ Precision cpu_precision(const char *name) {
     return fast ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
 }
 
+Precision cpu_decode_precision(const char *name) {
+    const bool bf16 =
+        strcmp(name, "bf16") == 0 || (strcmp(name, "auto") == 0 && gemm_supports(PRECISION_BFLOAT16));
+    return bf16 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+}
+
 // The processor's name as Linux tells it, else its architecture.
 static void processor_name(char *name, size_t size) {
 #if defined(__aarch64__)

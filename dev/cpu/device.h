@@ -9,6 +9,9 @@
 // program.
 Precision cpu_precision(const char *name);
 
+// What decoding reads weights in. Any processor reads bf16 twice as fast, so "bf16" is as good everywhere.
+Precision cpu_decode_precision(const char *name);
+
 // Processor, threads, GEMM library and its measured peak.
 void cpu_device(Gemm *gemm, DeviceInfo *info);
 

@@ -14,6 +14,7 @@
 #include "classifier.h"
 #include "cosine_attention.h"
 #include "cpu_model.h"
+#include "decode.h"
 #include "device.h"
 #include "dropout.h"
 #include "embedding.h"
@@ -242,6 +243,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     ParameterTable table = {0};
     g->offsets = parameters_create(&table, c);
     parameter_state_create(&g->base.state, table, g->training);
+    g->base.decoding = cpu_decode_precision(options_text(setup->options, "precision"));
     const size_t B = (size_t)setup->batch, T = (size_t)setup->length;
     g->rows = B * T;
     if (g->rows == 0) return g;
@@ -608,6 +610,7 @@ static void gpt2_statistics(void *model, const Batch *batch, Statistics *statist
 
 typedef struct {
     Gpt2 *model;
+    DecodeWeights weights;
     size_t streams, position;
     size_t room;                              // positions that the caches have room for
     real *keys, *values;                      // softmax kinds: (L, S, H, room, D)
@@ -621,6 +624,7 @@ static void *gpt2_decoder_create(void *model, int streams) {
     const size_t S = (size_t)streams, C = c->channels;
     Decoder *d = allocate(1, sizeof(Decoder), "decoder");
     *d = (Decoder){.model = g,
+                   .weights = cpu_model_decode_weights(&g->base),
                    .streams = S,
                    .x = buffer(S, C, "decoder"),
                    .norm = buffer(S, C, "decoder"),
@@ -635,6 +639,7 @@ static void gpt2_decoder_destroy(void *decoder) {
     Decoder *d = decoder;
     real *buffers[] = {d->keys, d->values, d->state, d->x, d->norm, d->attended, d->qkv, d->hidden};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) free(buffers[i]);
+    decode_weights_free(&d->weights);
     free(d);
 }
 
@@ -679,12 +684,6 @@ static void decode_attention(Decoder *d, size_t l) {
     }
 }
 
-// x (S, columns) += bias, in each row.
-static void add_bias(real *restrict x, const real *restrict bias, size_t streams, size_t columns) {
-    for (size_t s = 0; s < streams; s++)
-        for (size_t i = 0; i < columns; i++) x[s * columns + i] += bias[i];
-}
-
 static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
     const size_t C = d->model->config.channels;
     const real *values = d->model->base.state.values;
@@ -696,9 +695,8 @@ static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
 static void decode_residual(Decoder *d, const real *y, size_t weight, size_t bias, size_t inputs) {
     const size_t S = d->streams, C = d->model->config.channels;
     const real *values = d->model->base.state.values;
-    gemm_decode(d->norm, y, values + weight, S, C, inputs, WEIGHT_IN_OUT);
+    decode_product(d->norm, y, d->weights, weight, values + bias, S, C, inputs, WEIGHT_IN_OUT);
     for (size_t i = 0; i < S * C; i++) d->x[i] += d->norm[i];
-    add_bias(d->x, values + bias, S, C);
 }
 
 static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
@@ -707,25 +705,28 @@ static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
     const real *values = g->base.state.values;
     const size_t S = d->streams, C = g->config.channels;
     make_room(d);
-    for (size_t s = 0; s < S; s++)
-        memcpy(d->x + s * C, values + g->offsets.token + (size_t)tokens[s] * C, C * sizeof(real));
-    add_bias(d->x, values + g->offsets.position + d->position * C, S, C);
+    for (size_t s = 0; s < S; s++) {
+        const real *token = values + g->offsets.token + (size_t)tokens[s] * C;
+        const real *position = values + g->offsets.position + d->position * C;
+        for (size_t i = 0; i < C; i++) d->x[s * C + i] = token[i] + position[i];
+    }
     for (size_t l = 0; l < g->config.layers; l++) {
         const LayerOffsets *o = &g->offsets.layers[l];
         norm_rows(d, o->norm1_gain, o->norm1_bias);
-        gemm_decode(d->qkv, d->norm, values + o->qkv, S, 3 * C, C, WEIGHT_IN_OUT);
+        decode_product(d->qkv, d->norm, d->weights, o->qkv, NULL, S, 3 * C, C, WEIGHT_IN_OUT);
         decode_attention(d, l);
         decode_residual(d, d->attended, o->proj, o->proj_bias, C);
         norm_rows(d, o->norm2_gain, o->norm2_bias);
-        gemm_decode(d->hidden, d->norm, values + o->up, S, 4 * C, C, WEIGHT_IN_OUT);
-        add_bias(d->hidden, values + o->up_bias, S, 4 * C);
+        decode_product(d->hidden, d->norm, d->weights, o->up, values + o->up_bias, S, 4 * C, C,
+                       WEIGHT_IN_OUT);
         gelu_row(d->hidden, GELU_TANH, S * 4 * C);
         decode_residual(d, d->hidden, o->down, o->down_bias, 4 * C);
     }
     d->position++;
     if (!logits) return;
     norm_rows(d, g->offsets.final_gain, g->offsets.final_bias);
-    gemm_decode(logits, d->norm, values + g->offsets.token, S, g->config.vocabulary, C, WEIGHT_OUT_IN);
+    decode_product(logits, d->norm, d->weights, g->offsets.token, NULL, S, g->config.vocabulary, C,
+                   WEIGHT_OUT_IN);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
