@@ -7,6 +7,8 @@
 // so that no product needs Z_i before its row is complete: the e_ij of a block of rows and a slice of the
 // vocabulary are made from the logits while these are in cache, and go at once into the product that becomes
 // dh. Only they are kept for the rows of a chunk; once all Z_i are known, the second product takes h_i / Z_i.
+// It is our own (tile.h): it sums over rows, and reads the e_ij as words that hold two rows of one token,
+// where a library would first have to transpose them.
 // The target's own term is left out of the products and added in full precision: p_t - 1 = -(sum over j != t
 // of e_ij) / Z_i keeps its digits where p_t is close to 1.
 #include "classifier.h"
@@ -15,21 +17,23 @@
 #include "error.h"
 #include "memory.h"
 #include "threads.h"
+#include "tile.h"
 #include "vector_math.h"
 #include <stdlib.h>
 #include <string.h>
-#if defined(__AVX512BF16__) && !defined(REAL_IS_DOUBLE)
-#include <immintrin.h>
-#endif
 
 // Threads share out blocks of rows when they make the e_ij, then slices of the vocabulary for dE; each
 // multiplies on its own, which spares a barrier a product, and sums in a fixed order.
 enum {
-    SLICE = 384,   // tokens: a block's logits, and a slice's e_ij for 1,024 rows, stay in the L2 cache
-    BLOCK = 512,   // rows
-    ROW_STEP = 16, // blocks and chunks are multiples of this
+    SLICE = 384,           // tokens: a block's logits, and a slice's part of dE, stay in the L2 cache
+    BLOCK = 512,           // rows
+    ROW_STEP = 16,         // blocks and chunks are multiples of this
     CHUNK_BYTES = 1 << 26, // of e_ij
-    COLUMNS = 128          // of h at a time
+    // The product for dE takes DEPTH words of TOKENS tokens at a time with COLUMNS of h, which stay in L1.
+    DEPTH = 32,
+    TOKENS = 8,
+    COLUMNS = 128,
+    PAIRS_STEP = 16 // rows of pairs are padded to multiples of this
 };
 
 // Where e_ij passes e^32, or a sum over a slice that, the row's shift rises.
@@ -39,10 +43,14 @@ static const real LOWEST_SHIFT = (real)-1e30;
 // What a thread has for itself.
 typedef struct {
     Gemm *gemm;
-    real *logits;  // (BLOCK, SLICE)
-    GemmInput row; // (1, SLICE) e_i where it is not kept
+    real *logits; // (BLOCK, SLICE)
+    real *unused; // (2, SLICE) e of the loss alone
+    GemmInput e;  // (BLOCK, SLICE) as the product for dh reads them, where that is bf16
+    real *h;      // (2, padded C) two rows of h / Z
+    real *sums;   // (SLICE, COLUMNS) a part of dE
 } Worker;
 
+// Of the product for dE, "words" are what tile.h multiplies: numbers, or with `pairs` two rows' bf16.
 struct Classifier {
     size_t vocabulary, channels, slices, chunk;
     Gemm *gemm;
@@ -55,12 +63,11 @@ struct Classifier {
     int threads;
     Worker *workers; // (threads)
     // For training only:
-    GemmInput e;           // slice after slice of (chunk, SLICE)
+    bool pairs;
+    real *e;               // slice after slice of (words of chunk, row of words)
+    real *scaled_h;        // (words of chunk, padded C) scale h_i / Z_i
     real *factor;          // (chunk) scale / Z_i
     real *target_gradient; // (chunk) scale (p_it - 1)
-    real *scaled_h;        // (chunk, C) factor_i h_i
-    GemmWeight *packed_h;  // the same (packed_rows, C)
-    size_t packed_rows;
 };
 
 // What a pass over a chunk reads and writes, all from its first row on.
@@ -85,17 +92,47 @@ static size_t slice_width(const Classifier *c, size_t slice) {
     return smaller(c->vocabulary - slice * SLICE, SLICE);
 }
 
-static GemmInput slice_of_e(const Classifier *c, size_t slice) {
-    const size_t first = slice * SLICE * c->chunk, size = c->e.bf16 ? sizeof(uint16_t) : sizeof(real);
-    return (GemmInput){(char *)c->e.data + first * size, slice_width(c, slice), c->e.bf16};
+// Words that hold so many rows.
+static size_t words_of_rows(const Classifier *c, size_t rows) {
+    return c->pairs ? (rows + 1) / 2 : rows;
+}
+
+static size_t padded_channels(const Classifier *c) {
+    return round_up(c->channels, TILE_COLUMNS);
+}
+
+// Words in a row of a slice.
+static size_t row_of_words(const Classifier *c, size_t slice) {
+    return c->pairs ? round_up(slice_width(c, slice), PAIRS_STEP) : slice_width(c, slice);
+}
+
+// The words of a slice that hold row i; with pairs an even row and the next one.
+static real *words_of_e(const Classifier *c, size_t slice, size_t i) {
+    return c->e + slice * SLICE * words_of_rows(c, c->chunk) + words_of_rows(c, i) * row_of_words(c, slice);
 }
 
 // ---- creation --------------------------------------------------------------------------------------
 
-static size_t chunk_rows(const Gemm *gemm, size_t vocabulary, size_t rows) {
-    const size_t size = gemm_precision(gemm) == PRECISION_BFLOAT16 ? sizeof(uint16_t) : sizeof(real);
+static size_t chunk_rows(bool pairs, size_t vocabulary, size_t rows) {
+    const size_t size = pairs ? sizeof(real) / 2 : sizeof(real);
     const size_t fit = CHUNK_BYTES / size / vocabulary / ROW_STEP * ROW_STEP;
     return smaller(fit > ROW_STEP ? fit : ROW_STEP, round_up(rows > 0 ? rows : 1, ROW_STEP));
+}
+
+static void gradients_create(Classifier *c) {
+    static const char what[] = "the classifier's gradients";
+    const size_t words = words_of_rows(c, c->chunk), columns = padded_channels(c);
+    // The product reads TOKENS words at a time, maybe beyond the last row.
+    c->e = allocate(tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, sizeof(real), what);
+    c->scaled_h = allocate(tile_count(words, columns), sizeof(real), what);
+    c->factor = allocate(c->chunk, sizeof(*c->factor), what);
+    c->target_gradient = allocate(c->chunk, sizeof(*c->target_gradient), what);
+    for (int i = 0; i < c->threads; i++) {
+        if (gemm_precision(c->gemm) == PRECISION_BFLOAT16)
+            c->workers[i].e = gemm_input_create(c->gemm, BLOCK, SLICE, what);
+        c->workers[i].h = allocate(2 * columns, sizeof(real), what);
+        c->workers[i].sums = allocate((size_t)SLICE * COLUMNS, sizeof(real), what);
+    }
 }
 
 Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training) {
@@ -106,7 +143,8 @@ Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, si
     c->vocabulary = vocabulary;
     c->channels = channels;
     c->slices = (vocabulary + SLICE - 1) / SLICE;
-    c->chunk = chunk_rows(gemm, vocabulary, rows);
+    c->pairs = TILE_PAIRS && gemm_precision(gemm) == PRECISION_BFLOAT16;
+    c->chunk = chunk_rows(c->pairs, vocabulary, rows);
     c->gemm = gemm;
     c->packed = allocate(c->slices, sizeof(GemmWeight *), "the classifier's weight");
     for (size_t s = 0; s < c->slices; s++)
@@ -121,35 +159,33 @@ Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, si
     for (int i = 0; i < c->threads; i++) {
         c->workers[i].gemm = gemm_create_serial(gemm);
         c->workers[i].logits = allocate((size_t)BLOCK * SLICE, sizeof(real), "the classifier's logits");
-        c->workers[i].row = gemm_input_create(gemm, 1, SLICE, "the classifier's logits");
+        c->workers[i].unused = allocate((size_t)2 * SLICE, sizeof(real), "the classifier's logits");
     }
-    if (!training) return c;
-    c->e = gemm_input_create(gemm, c->chunk, vocabulary, "the classifier's gradients");
-    c->factor = allocate(c->chunk, sizeof(*c->factor), "the classifier's gradients");
-    c->target_gradient = allocate(c->chunk, sizeof(*c->target_gradient), "the classifier's gradients");
-    c->scaled_h = allocate(c->chunk * channels, sizeof(*c->scaled_h), "the classifier's gradients");
+    if (training) gradients_create(c);
     return c;
 }
 
 void classifier_free(Classifier *c) {
     if (!c) return;
     for (size_t s = 0; s < c->slices; s++) gemm_weight_free(c->packed[s]);
-    gemm_weight_free(c->packed_h);
     for (int i = 0; i < c->threads; i++) {
         gemm_free(c->workers[i].gemm);
         free(c->workers[i].logits);
-        gemm_input_free(&c->workers[i].row);
+        free(c->workers[i].unused);
+        gemm_input_free(&c->workers[i].e);
+        free(c->workers[i].h);
+        free(c->workers[i].sums);
     }
-    gemm_input_free(&c->e);
     free(c->packed);
     free(c->no_bias);
     free(c->shift);
     free(c->others);
     free(c->target_logit);
     free(c->workers);
+    free(c->e);
+    free(c->scaled_h);
     free(c->factor);
     free(c->target_gradient);
-    free(c->scaled_h);
     free(c);
 }
 
@@ -161,28 +197,18 @@ void classifier_pack(Classifier *c, const real *weight) {
 
 // ---- exponentials ----------------------------------------------------------------------------------
 
-static real exponentials_real(real *restrict e, const real *restrict logits, const real *restrict bias,
-                              real shift, size_t width) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t j = 0; j < width; j++) {
-        const real value = vector_exp(logits[j] + bias[j] - shift);
-        e[j] = value;
-        sum += value;
-    }
-    return sum;
-}
+// Two rows of a slice, and where their e_ij go.
+typedef struct {
+    real *logits;     // (2, width)
+    const real *bias; // (width)
+    real shift[2];
+    size_t width;
+    bool keep;   // or the sums alone are wanted
+    real *words; // for dE
+    GemmInput e; // (2, width) for dh, where that reads bf16
+} TwoRows;
 
-// The same to bf16, by way of float.
-static real two_passes(uint16_t *restrict e, const real *restrict logits, const real *restrict bias,
-                       real shift, size_t width) {
-    real values[SLICE];
-    const real sum = exponentials_real(values, logits, bias, shift, width);
-    gemm_input_store((GemmInput){e, width, true}, 0, 0, values, width);
-    return sum;
-}
-
-#if defined(__AVX512BF16__) && !defined(REAL_IS_DOUBLE)
+#if TILE_PAIRS
 
 // As vector_exp(), with the instructions that round and scale. The polynomial is minimax on |r| <= ln 2 / 2,
 // relative error 1e-7. NaN, the second operand of max and min, stays.
@@ -199,36 +225,103 @@ static inline __m512 exp16(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// In one pass, which takes 60% of the time of two.
-static real exponentials_bf16(uint16_t *restrict e, const real *restrict logits, const real *restrict bias,
-                              real shift, size_t width) {
-    const __m512 shifts = _mm512_set1_ps(shift);
-    __m512 sum = _mm512_setzero_ps();
-    const size_t whole = width / 16 * 16;
-    for (size_t j = 0; j < whole; j += 16) {
-        const __m512 l = _mm512_add_ps(_mm512_loadu_ps(logits + j), _mm512_loadu_ps(bias + j));
-        const __m512 value = exp16(_mm512_sub_ps(l, shifts));
-        sum = _mm512_add_ps(sum, value);
-        _mm256_storeu_si256((__m256i *)(e + j), (__m256i)_mm512_cvtneps_pbh(value));
+// The e_ij of 16 tokens from their logits, (2, 16), `width` apart: added to the rows' sums, and stored.
+TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real *bias, const __m512 shift[2],
+                                    uint16_t *e, real *words, __m512 sums[2]) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    __m512 values[2];
+    for (size_t r = 0; r < 2; r++) {
+        const __m512 x = _mm512_add_ps(_mm512_loadu_ps(logits + r * width), _mm512_loadu_ps(bias));
+        values[r] = exp16(_mm512_sub_ps(x, shift[r]));
+        sums[r] = _mm512_add_ps(sums[r], values[r]);
     }
-    const real total = _mm512_reduce_add_ps(sum);
-    if (whole == width) return total;
-    return total + two_passes(e + whole, logits + whole, bias + whole, shift, width - whole);
+    if (!e) return;
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(values[1], values[0]);
+    _mm256_storeu_si256((void *)e, _mm512_castsi512_si256(both));
+    _mm256_storeu_si256((void *)(e + width), _mm512_extracti64x4_epi64(both, 1));
+    _mm512_stream_si512((void *)words, _mm512_permutexvar_epi16(order, both));
 }
 
-#else
+// The same for the last `count` tokens, by way of 16.
+static void exponentials_of_rest(const TwoRows *two, size_t count, const __m512 shift[2], __m512 sums[2]) {
+    const size_t width = two->width, j = width - count;
+    real logits[32], bias[16];
+    uint16_t e[32];
+    for (size_t i = 0; i < 16; i++) {
+        bias[i] = i < count ? two->bias[j + i] : 0;
+        for (size_t r = 0; r < 2; r++)
+            logits[16 * r + i] = i < count ? two->logits[r * width + j + i] : -INFINITY;
+    }
+    exponentials_of_16(logits, 16, bias, shift, two->keep ? e : NULL, two->words + j, sums);
+    for (size_t r = 0; two->keep && r < 2; r++)
+        memcpy((uint16_t *)two->e.data + r * width + j, e + 16 * r, count * sizeof(*e));
+}
 
-static real exponentials_bf16(uint16_t *restrict e, const real *restrict logits, const real *restrict bias,
-                              real shift, size_t width) {
-    return two_passes(e, logits, bias, shift, width);
+// e of both rows in bf16, and as pairs; the words behind `width` become 0. In one pass, which takes 70% of
+// the time of two. The words bypass the caches, as dE is made much later; the barrier behind a chunk's rows
+// makes them visible to other threads.
+static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
+    const size_t width = two->width, rest = width % 16;
+    const __m512 shift[2] = {_mm512_set1_ps(two->shift[0]), _mm512_set1_ps(two->shift[1])};
+    const real *logits = two->logits, *bias = two->bias;
+    uint16_t *e = two->keep ? two->e.data : NULL;
+    real *words = two->words;
+    __m512 lanes[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (size_t j = 0; j < width - rest; j += 16)
+        exponentials_of_16(logits + j, width, bias + j, shift, e ? e + j : NULL, words + j, lanes);
+    if (rest > 0) exponentials_of_rest(two, rest, shift, lanes);
+    for (size_t r = 0; r < 2; r++) sums[r] = _mm512_reduce_add_ps(lanes[r]);
 }
 
 #endif
 
-// e (1, width) = exp(logits + bias - shift); returns the sum.
-static real exponentials(GemmInput e, const real *logits, const real *bias, real shift, size_t width) {
-    return e.bf16 ? exponentials_bf16(e.data, logits, bias, shift, width)
-                  : exponentials_real(e.data, logits, bias, shift, width);
+// e (width) = exp(logits + bias - shift); returns the sum. Not inlined: compilers add in another order in
+// another place, and the loss of an evaluation has the bits of training's.
+static __attribute__((noinline)) real exponentials_of_row(real *restrict e, const real *restrict logits,
+                                                          const real *restrict bias, real shift,
+                                                          size_t width) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < width; j++) {
+        const real value = vector_exp(logits[j] + bias[j] - shift);
+        e[j] = value;
+        sum += value;
+    }
+    return sum;
+}
+
+// e of both rows, and their sums.
+static void exponentials(const TwoRows *two, bool pairs, real sums[2]) {
+#if TILE_PAIRS
+    if (pairs) {
+        exponentials_in_pairs(two, sums);
+        return;
+    }
+#endif
+    (void)pairs;
+    const size_t width = two->width;
+    for (size_t r = 0; r < 2; r++) {
+        real *e = two->words + r * width;
+        sums[r] = exponentials_of_row(e, two->logits + r * width, two->bias, two->shift[r], width);
+        if (two->keep && two->e.bf16) gemm_input_store(two->e, r, 0, e, width);
+    }
+}
+
+// Row i of e in one slice, which was kept, times `factor`.
+static void scale_words(const Classifier *c, size_t i, size_t slice, real factor) {
+    const size_t width = slice_width(c, slice);
+    real *words = words_of_e(c, slice, i - (c->pairs ? i % 2 : 0));
+    for (size_t j = 0; j < width; j++) {
+        if (c->pairs) {
+            uint16_t two[2];
+            memcpy(two, words + j, sizeof(two));
+            two[i % 2] = bf16_from_float(float_from_bf16(two[i % 2]) * (float)factor);
+            memcpy(words + j, two, sizeof(two));
+        } else {
+            words[j] *= factor;
+        }
+    }
 }
 
 // Moves row i to a higher shift with all that was computed, up to `slice`, under the old one.
@@ -238,13 +331,7 @@ static void raise_shift(Classifier *c, const Chunk *chunk, size_t i, size_t slic
     c->others[i] *= (double)factor;
     if (!chunk->dh || slice == 0) return;
     for (size_t k = 0; k < c->channels; k++) chunk->dh[i * c->channels + k] *= factor;
-    for (size_t s = 0; s < slice; s++) {
-        real e[SLICE];
-        const size_t count = slice_width(c, s);
-        gemm_input_load(slice_of_e(c, s), i, 0, e, count);
-        for (size_t j = 0; j < count; j++) e[j] *= factor;
-        gemm_input_store(slice_of_e(c, s), i, 0, e, count);
-    }
+    for (size_t s = 0; s < slice; s++) scale_words(c, i, s, factor);
 }
 
 static real largest(const real *logits, const real *bias, size_t width) {
@@ -253,30 +340,44 @@ static real largest(const real *logits, const real *bias, size_t width) {
     return max;
 }
 
-// From the logits (width) of row i and one slice: e_i (1, width) with 0 for the target, its sum, the target's
-// logit.
-static void row_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_t slice, real *logits,
-                         GemmInput e) {
-    const size_t width = slice_width(c, slice);
-    const real *bias = chunk->bias ? chunk->bias + slice * SLICE : c->no_bias;
+// Row i, from its logits (width) of one slice: a first shift, and the target's logit, which is taken out.
+static void start_row(Classifier *c, const Chunk *chunk, size_t i, size_t slice, real *logits,
+                      const real *bias) {
     if (slice == 0) { // any finite shift will do that does not overflow
         c->shift[i] = logits[0] + bias[0] > LOWEST_SHIFT ? logits[0] + bias[0] : LOWEST_SHIFT;
         c->others[i] = 0;
     }
     // Wraps around, to a large number, for a target below the slice and for -1.
     const size_t target = (size_t)chunk->targets[i] - slice * SLICE;
-    if (target < width) {
-        const real logit = logits[target] + bias[target];
-        c->target_logit[i] = logit;
-        logits[target] = -INFINITY;
-        if ((double)logit - (double)c->shift[i] > EXPONENT_LIMIT) raise_shift(c, chunk, i, slice, logit);
+    if (target >= slice_width(c, slice)) return;
+    const real logit = logits[target] + bias[target];
+    c->target_logit[i] = logit;
+    logits[target] = -INFINITY;
+    if ((double)logit - (double)c->shift[i] > EXPONENT_LIMIT) raise_shift(c, chunk, i, slice, logit);
+}
+
+// Rows i and i + 1, of which `count` (1 or 2) exist: e and its sums from their logits of one slice. A row
+// that does not exist gets zeros.
+static void two_rows_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_t count, size_t slice,
+                              TwoRows *two) {
+    const size_t width = two->width;
+    for (size_t r = 0; r < count; r++) {
+        start_row(c, chunk, i + r, slice, two->logits + r * width, two->bias);
+        two->shift[r] = c->shift[i + r];
     }
-    real sum = exponentials(e, logits, bias, c->shift[i], width);
-    if ((double)sum > SUM_LIMIT) {
-        raise_shift(c, chunk, i, slice, largest(logits, bias, width));
-        sum = exponentials(e, logits, bias, c->shift[i], width);
+    if (count == 1)
+        for (size_t j = 0; j < width; j++) two->logits[width + j] = -INFINITY;
+    real sums[2];
+    exponentials(two, c->pairs, sums);
+    bool again = false;
+    for (size_t r = 0; r < count; r++) {
+        if (!((double)sums[r] > SUM_LIMIT)) continue;
+        two->shift[r] = largest(two->logits + r * width, two->bias, width);
+        raise_shift(c, chunk, i + r, slice, two->shift[r]);
+        again = true;
     }
-    c->others[i] += (double)sum;
+    if (again) exponentials(two, c->pairs, sums);
+    for (size_t r = 0; r < count; r++) c->others[i + r] += (double)sums[r];
 }
 
 // ---- passes over a chunk ---------------------------------------------------------------------------
@@ -286,8 +387,8 @@ static double row_sum(const Classifier *c, size_t i) {
     return c->others[i] + exp((double)c->target_logit[i] - (double)c->shift[i]);
 }
 
-// With Z_i known: dh_i in full, and what the product for dE takes.
-static void finish_row(Classifier *c, const Chunk *chunk, size_t i) {
+// With Z_i known: dh_i in full, and h_i / Z_i (C) for dE.
+static void finish_row(Classifier *c, const Chunk *chunk, size_t i, real *restrict h) {
     const size_t channels = c->channels;
     real *restrict dh = chunk->dh + i * channels;
     const int32_t target = chunk->targets[i];
@@ -297,56 +398,116 @@ static void finish_row(Classifier *c, const Chunk *chunk, size_t i) {
     for (size_t k = 0; k < channels; k++) dh[k] = dh[k] * factor + gradient * weight[k];
     c->factor[i] = factor;
     c->target_gradient[i] = gradient;
-    real *restrict h = c->scaled_h + i * channels;
     gemm_input_load(chunk->h, i, 0, h, channels);
     for (size_t k = 0; k < channels; k++) h[k] *= factor;
 }
 
-// A block of rows: logits, exponentials and dh, slice by slice.
-static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t rows, Worker *worker) {
+// Rows first .. first+rows-1, the first one even, in twos.
+static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker) {
+    const size_t columns = padded_channels(c);
+    real *even = worker->h, *odd = even + columns;
+    for (size_t i = first; i < first + rows; i += 2) {
+        finish_row(c, chunk, i, even);
+        if (i + 1 < first + rows) {
+            finish_row(c, chunk, i + 1, odd);
+        } else {
+            memset(odd, 0, columns * sizeof(real));
+            c->factor[i + 1] = 0;
+        }
+        tile_right(c->scaled_h + words_of_rows(c, i) * columns, columns, even, odd, columns, c->pairs);
+    }
+}
+
+// From the logits (rows, width) of a block of rows and a slice: their sums and, when training, e for both
+// products.
+static void exponentials_of_block(Classifier *c, const Chunk *chunk, size_t first, size_t rows, size_t slice,
+                                  const Worker *worker, GemmInput e) {
+    const real *bias = chunk->bias ? chunk->bias + slice * SLICE : c->no_bias;
+    const bool keep = chunk->dh;
+    for (size_t i = 0; i < rows; i += 2) {
+        TwoRows two = {
+            .logits = worker->logits + i * e.columns, .bias = bias, .width = e.columns, .keep = keep};
+        two.words = keep ? words_of_e(c, slice, first + i) : worker->unused;
+        if (keep) two.e = gemm_input_rows(e, i);
+        two_rows_of_slice(c, chunk, first + i, smaller(rows - i, 2), slice, &two);
+    }
+}
+
+// A block of rows, the first one even: logits, exponentials and dh, slice by slice.
+static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker) {
     const GemmInput h = gemm_input_rows(chunk->h, first);
     for (size_t s = 0; s < c->slices; s++) {
-        const size_t width = slice_width(c, s);
+        GemmInput e = {worker->e.data, slice_width(c, s), worker->e.bf16};
+        if (chunk->dh && !e.bf16) e.data = words_of_e(c, s, first);
         gemm_forward(worker->gemm, worker->logits, h, c->packed[s], rows);
-        for (size_t i = 0; i < rows; i++)
-            row_of_slice(c, chunk, first + i, s, worker->logits + i * width,
-                         chunk->dh ? gemm_input_rows(slice_of_e(c, s), first + i) : worker->row);
+        exponentials_of_block(c, chunk, first, rows, s, worker, e);
         if (!chunk->dh) continue;
-        const GemmInput e = gemm_input_rows(slice_of_e(c, s), first);
         real *dh = chunk->dh + first * c->channels;
         if (s == 0)
             gemm_backward_input(worker->gemm, dh, e, c->packed[s], rows);
         else
             gemm_backward_input_add(worker->gemm, dh, e, c->packed[s], rows);
     }
-    if (!chunk->dh) return;
-    for (size_t i = first; i < first + rows; i++) finish_row(c, chunk, i);
+    if (chunk->dh) finish_rows(c, chunk, first, rows, worker);
 }
 
-// dbias += the sums of the columns of e, each row times its factor. Row after row: a stream to the processor.
-static void add_column_sums(const Classifier *c, GemmInput e, size_t rows, real *restrict dbias) {
-    const size_t width = e.columns;
-    real sums[SLICE] = {0};
-    for (size_t i = 0; i < rows; i++) {
-        const real factor = c->factor[i];
-        if (e.bf16) {
-            const uint16_t *restrict row = (const uint16_t *)e.data + i * width;
-            for (size_t j = 0; j < width; j++) sums[j] += factor * (real)float_from_bf16(row[j]);
+// sums (width) += the sums of the columns of e (count, width), `count` rows of words from row `row` on, each
+// row times its factor.
+static void add_column_sums(const Classifier *c, real *restrict sums, const real *restrict e, size_t row,
+                            size_t count, size_t width) {
+    for (size_t i = 0; i < count; i++) {
+        const real *restrict words = e + i * width;
+        if (c->pairs) {
+            const real even = c->factor[row + 2 * i], odd = c->factor[row + 2 * i + 1];
+            for (size_t j = 0; j < width; j++) {
+                uint32_t two;
+                memcpy(&two, words + j, sizeof(two));
+                sums[j] += even * (real)float_from_bf16((uint16_t)two) +
+                           odd * (real)float_from_bf16((uint16_t)(two >> 16));
+            }
         } else {
-            const real *restrict row = (const real *)e.data + i * width;
-            for (size_t j = 0; j < width; j++) sums[j] += factor * row[j];
+            const real factor = c->factor[row + i];
+            for (size_t j = 0; j < width; j++) sums[j] += factor * words[j];
         }
     }
-    for (size_t j = 0; j < width; j++) dbias[j] += sums[j];
+}
+
+// sums (SLICE, COLUMNS) = e^T h / Z for a slice and `columns` columns of h from `column` on; where
+// column_sums is given, what dbias needs is added to it while e is in cache.
+static void slice_product(const Classifier *c, real *sums, real *column_sums, size_t slice, size_t rows,
+                          size_t column, size_t columns) {
+    const size_t width = row_of_words(c, slice), words = words_of_rows(c, rows), stride = padded_channels(c);
+    memset(sums, 0, (size_t)SLICE * COLUMNS * sizeof(real));
+    for (size_t k = 0; k < words; k += DEPTH) {
+        const size_t depth = smaller(words - k, DEPTH);
+        const real *e = words_of_e(c, slice, 0) + k * width, *h = c->scaled_h + k * stride + column;
+        if (column_sums) add_column_sums(c, column_sums, e, c->pairs ? 2 * k : k, depth, width);
+        for (size_t j = 0; j < width; j += TOKENS) {
+            // A share of the next words, which come from memory.
+            if (k + 2 * DEPTH <= words) tile_prefetch(e + DEPTH * width + j * DEPTH, TOKENS * DEPTH);
+            real *sum = sums + j * COLUMNS;
+            tile_product(sum, COLUMNS, sum, COLUMNS, (TileView){e + j, 1, width}, h, stride, TOKENS, columns,
+                         depth, c->pairs);
+        }
+    }
 }
 
 // A slice of the vocabulary: its part of dweight and dbias, over all rows of the chunk.
-static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, Worker *worker,
+static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
                        real *restrict dweight, real *restrict dbias) {
     const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
-    const GemmInput e = slice_of_e(c, slice);
-    if (dbias) add_column_sums(c, e, chunk->rows, dbias + first); // also brings e into the cache
-    gemm_transposed_add(worker->gemm, dweight + first * channels, e, c->packed_h, width);
+    real column_sums[SLICE] = {0};
+    for (size_t k = 0; k < channels; k += COLUMNS) {
+        const size_t count = smaller(channels - k, COLUMNS);
+        slice_product(c, worker->sums, dbias && k == 0 ? column_sums : NULL, slice, chunk->rows, k,
+                      smaller(padded_channels(c) - k, COLUMNS));
+        for (size_t j = 0; j < width; j++) {
+            real *restrict out = dweight + (first + j) * channels + k;
+            const real *restrict sum = worker->sums + j * COLUMNS;
+            for (size_t i = 0; i < count; i++) out[i] += sum[i];
+        }
+    }
+    for (size_t j = 0; dbias && j < width; j++) dbias[first + j] += column_sums[j];
     for (size_t i = 0; i < chunk->rows; i++) {
         const size_t target = (size_t)chunk->targets[i];
         if (target - first >= width) continue; // also for -1
@@ -362,13 +523,6 @@ static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, Worker *
 }
 
 static void slices_of_chunk(Classifier *c, const Chunk *chunk, real *dweight, real *dbias) {
-    if (c->packed_rows != chunk->rows) {
-        gemm_weight_free(c->packed_h);
-        c->packed_h = gemm_weight_create(c->gemm, chunk->rows, c->channels, WEIGHT_OUT_IN,
-                                         "the classifier's gradients");
-        c->packed_rows = chunk->rows;
-    }
-    gemm_weight_pack(c->packed_h, c->scaled_h);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
     for (size_t s = 0; s < c->slices; s++)
         slice_pass(c, chunk, s, &c->workers[thread_index()], dweight, dbias);

@@ -1,10 +1,18 @@
 #include "dropout.h"
 
 #include "random.h"
+#include "tile.h"
 #include <math.h>
 #include <string.h>
 
-enum { LANES = 16, WORDS = 4, BLOCK = 2 * WORDS * LANES, CHANCES = 65536 };
+enum {
+    LANES = 16,
+    WORDS = 4,
+    BLOCK = DROPOUT_BLOCK,
+    CHANCES = 65536,
+    ROUNDS = 10,
+    TOGETHER = 3 // blocks: as many as registers hold, because a round waits for the one before
+};
 
 Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site) {
     Random random = random_stream(seed, RANDOM_DROPOUT, (uint32_t)step, (uint32_t)(step >> 32));
@@ -14,39 +22,142 @@ Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site)
         .key = {low, high}, .site = site, .threshold = (uint32_t)kept, .scale = (real)(CHANCES / kept)};
 }
 
-// Philox4x32-10 (random.h) at counters first .. first+15. A number of 32 bits sits in 64, where the upper
-// half may hold anything: that is how vector units multiply 32 by 32 bits, so that nothing is moved between
-// lanes.
-static void philox_lanes(const uint32_t key[2], uint64_t first, uint32_t site,
-                         uint32_t *restrict words) { // (WORDS, LANES)
-    const uint32_t key0 = key[0], key1 = key[1];
-#pragma omp simd
-    for (uint32_t lane = 0; lane < LANES; lane++) {
-        const uint64_t n = first + lane;
-        uint64_t c0 = n, c1 = n >> 32, c2 = site, c3 = 0;
-        uint32_t k0 = key0, k1 = key1;
-        for (int round = 0; round < 10; round++) {
-            const uint64_t p0 = (uint64_t)(uint32_t)c0 * 0xD2511F53u,
-                           p1 = (uint64_t)(uint32_t)c2 * 0xCD9E8D57u;
-            c0 = (p1 >> 32) ^ c1 ^ k0;
-            c1 = p1;
-            c2 = (p0 >> 32) ^ c3 ^ k1;
-            c3 = p0;
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
+typedef struct {
+    uint64_t round[ROUNDS][2];
+} Keys;
+
+static Keys round_keys(const Dropout *dropout) {
+    Keys keys;
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        keys.round[r][0] = dropout->key[0] + r * 0x9E3779B9u;
+        keys.round[r][1] = dropout->key[1] + r * 0xBB67AE85u;
+    }
+    return keys;
+}
+
+// Philox4x32-10 (random.h) for `count` blocks from `block` on, `stride` apart: words (count, WORDS, LANES). A
+// number of 32 bits sits in 64, where the upper half may hold anything: that is how vector units multiply 32
+// by 32 bits, so that nothing is moved between lanes.
+#if defined(__AVX512F__)
+
+// Written out: compilers multiply 64 by 64 bits here.
+TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
+                        uint32_t *restrict words) {
+    enum { XOR = 0x96 }; // of three numbers
+    const __m512i multiplier0 = _mm512_set1_epi64(0xD2511F53), multiplier1 = _mm512_set1_epi64(0xCD9E8D57);
+    const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i lower = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    __m512i c[2 * TOGETHER][WORDS]; // half the lanes of a block each
+    TILE_UNROLL
+    for (size_t h = 0; h < 2 * count; h++) {
+        const uint64_t first = (block + h / 2 * stride) * LANES; // a multiple of LANES
+        c[h][0] = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + h % 2 * (LANES / 2))), lanes);
+        c[h][1] = _mm512_set1_epi64((long long)(first >> 32));
+        c[h][2] = _mm512_set1_epi64(site);
+        c[h][3] = _mm512_setzero_si512();
+    }
+    TILE_UNROLL
+    for (size_t r = 0; r < ROUNDS; r++) {
+        const __m512i key0 = _mm512_set1_epi64((long long)keys->round[r][0]);
+        const __m512i key1 = _mm512_set1_epi64((long long)keys->round[r][1]);
+        TILE_UNROLL
+        for (size_t h = 0; h < 2 * count; h++) {
+            const __m512i p0 = _mm512_mul_epu32(c[h][0], multiplier0);
+            const __m512i p1 = _mm512_mul_epu32(c[h][2], multiplier1);
+            c[h][0] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c[h][1], key0, XOR);
+            c[h][1] = p1;
+            c[h][2] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c[h][3], key1, XOR);
+            c[h][3] = p0;
         }
-        words[lane] = (uint32_t)c0;
-        words[LANES + lane] = (uint32_t)c1;
-        words[2 * LANES + lane] = (uint32_t)c2;
-        words[3 * LANES + lane] = (uint32_t)c3;
+    }
+    TILE_UNROLL
+    for (size_t b = 0; b < count; b++) {
+        TILE_UNROLL
+        for (size_t w = 0; w < WORDS; w++)
+            _mm512_storeu_si512(words + (b * WORDS + w) * LANES,
+                                _mm512_permutex2var_epi32(c[2 * b][w], lower, c[2 * b + 1][w]));
+    }
+}
+
+#else
+
+static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
+                          uint32_t *restrict words) {
+    for (size_t b = 0; b < count; b++) {
+        uint32_t *restrict out = words + b * WORDS * LANES;
+#pragma omp simd
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            const uint64_t n = (block + b * stride) * LANES + lane;
+            uint64_t c0 = n, c1 = n >> 32, c2 = site, c3 = 0;
+            for (int r = 0; r < ROUNDS; r++) {
+                const uint64_t p0 = (uint64_t)(uint32_t)c0 * 0xD2511F53u;
+                const uint64_t p1 = (uint64_t)(uint32_t)c2 * 0xCD9E8D57u;
+                c0 = (p1 >> 32) ^ c1 ^ keys->round[r][0];
+                c1 = p1;
+                c2 = (p0 >> 32) ^ c3 ^ keys->round[r][1];
+                c3 = p0;
+            }
+            out[lane] = (uint32_t)c0;
+            out[LANES + lane] = (uint32_t)c1;
+            out[2 * LANES + lane] = (uint32_t)c2;
+            out[3 * LANES + lane] = (uint32_t)c3;
+        }
+    }
+}
+
+#endif
+
+// Bit i: the lower or upper 16 bits of words[i] are below limit / 65536.
+static inline void compare(const uint32_t words[2 * LANES], uint32_t limit, uint32_t *restrict lower,
+                           uint32_t *restrict upper) {
+    uint32_t low = 0, high = 0;
+#if defined(__AVX512F__)
+    TILE_UNROLL
+    for (size_t i = 0; i < 2 * LANES; i += LANES) {
+        const __m512i x = _mm512_loadu_si512(words + i), limits = _mm512_set1_epi32((int)limit);
+        low |= (uint32_t)_mm512_cmplt_epu32_mask(_mm512_slli_epi32(x, 16), limits) << i;
+        high |= (uint32_t)_mm512_cmplt_epu32_mask(x, limits) << i;
+    }
+#else
+#pragma omp simd reduction(| : low, high)
+    for (uint32_t i = 0; i < 2 * LANES; i++) {
+        low |= (uint32_t)(words[i] << 16 < limit) << i;
+        high |= (uint32_t)(words[i] < limit) << i;
+    }
+#endif
+    *lower = low;
+    *upper = high;
+}
+
+void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_t count,
+                  uint32_t *restrict bits) {
+    if (dropout->threshold == CHANCES) {
+        memset(bits, 0xff, count * BLOCK / 8);
+        return;
+    }
+    const Keys keys = round_keys(dropout);
+    const uint32_t limit = dropout->threshold << 16; // compared with 16 bits at the top of a word
+    for (size_t done = 0; done < count; done += TOGETHER) {
+        const size_t n = count - done < TOGETHER ? count - done : TOGETHER;
+        uint32_t words[TOGETHER * WORDS * LANES], group[TOGETHER * BLOCK / 32];
+        philox(&keys, block + done * stride, stride, dropout->site, TOGETHER, words);
+        TILE_UNROLL
+        for (size_t b = 0; b < TOGETHER; b++) {
+            const uint32_t *at = words + b * WORDS * LANES;
+            uint32_t *out = group + b * (BLOCK / 32);
+            compare(at, limit, out, out + 2);
+            compare(at + 2 * LANES, limit, out + 1, out + 3);
+        }
+        memcpy(bits + done * (BLOCK / 32), group, n * (BLOCK / 8));
     }
 }
 
 // The factors of a whole block, for a threshold below 65536.
 static void block_factors(const Dropout *dropout, uint64_t block, real *restrict factors) {
     uint32_t words[WORDS * LANES];
-    philox_lanes(dropout->key, block * LANES, dropout->site, words);
-    const uint32_t limit = dropout->threshold << 16; // compared with 16 bits at the top of a word
+    const Keys keys = round_keys(dropout);
+    philox(&keys, block, 0, dropout->site, 1, words);
+    const uint32_t limit = dropout->threshold << 16;
     const real scale = dropout->scale;
     for (size_t i = 0; i < BLOCK / 2; i++) {
         factors[i] = words[i] << 16 < limit ? scale : 0;

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { DROPOUT_BLOCK = 128 };
+
 typedef struct {
     uint32_t key[2];    // of seed and step
     uint32_t site;      // layer and place in it
@@ -27,5 +29,10 @@ Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site)
 // factors (count) = 0 or the scale for elements first .. first+count-1. Cheapest in whole blocks of 128:
 // number the elements so that what is computed together lies together.
 void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real *restrict factors);
+
+// The same as bits, to be multiplied with the scale by who takes them: bits (count, DROPOUT_BLOCK / 32) for
+// `count` blocks from `block` on, `stride` apart. Bit e % 32 of number e / 32 is set where element e is kept.
+void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_t count,
+                  uint32_t *restrict bits);
 
 #endif

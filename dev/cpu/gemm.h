@@ -78,16 +78,8 @@ void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *w
 // dx += dy w
 void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
 
-// y (M, K) += x^T w for x (N, M): backward_weight where many products share one right-hand matrix, the packed
-// w
-void gemm_transposed_add(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m);
-
 // dw += dy^T x in the weight's own layout
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
                           size_t m);
-
-// y (S, N) = x (S, K) w^T for a few rows: decoding. Reads the unpacked weight once, whatever S is.
-void gemm_decode(real *restrict y, const real *restrict x, const real *restrict w, size_t streams, size_t n,
-                 size_t k, WeightLayout layout);
 
 #endif

@@ -343,11 +343,6 @@ void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeigh
     product(gemm, &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, true});
 }
 
-void gemm_transposed_add(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m) {
-    gemm_check_input(gemm, x, weight->n, m, "x");
-    product(gemm, &(Product){m, weight->k, weight->n, y, transpose_of(x), {0}, &weight->backward, true});
-}
-
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
                           size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");

@@ -7,13 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum {
-    PRODUCT_FORWARD,
-    PRODUCT_INPUT,
-    PRODUCT_INPUT_ADD,
-    PRODUCT_TRANSPOSED,
-    PRODUCT_WEIGHT
-} ProductKind;
+typedef enum { PRODUCT_FORWARD, PRODUCT_INPUT, PRODUCT_INPUT_ADD, PRODUCT_WEIGHT } ProductKind;
 
 // A product of one kind and shape, compiled by oneDNN: c = a b or c += a b. `b` is NULL where the weight
 // brings its own.
@@ -271,8 +265,6 @@ static ProductLayouts product_layouts(const Gemm *gemm, ProductKind kind, const 
     case PRODUCT_INPUT:
     case PRODUCT_INPUT_ADD:
         return (ProductLayouts){row_major(m, n, type), weight->backward.layout, row_major(m, k, dnnl_f32)};
-    case PRODUCT_TRANSPOSED:
-        return (ProductLayouts){column_major(m, n, type), weight->backward.layout, row_major(m, k, dnnl_f32)};
     case PRODUCT_WEIGHT:
         break;
     }
@@ -378,11 +370,6 @@ void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *w
 void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     if (m > 0) product(gemm, PRODUCT_INPUT_ADD, weight, m, dy.data, weight->backward.to, NULL, dx);
-}
-
-void gemm_transposed_add(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m) {
-    gemm_check_input(gemm, x, weight->n, m, "x");
-    if (m > 0) product(gemm, PRODUCT_TRANSPOSED, weight, m, x.data, weight->backward.to, NULL, y);
 }
 
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,

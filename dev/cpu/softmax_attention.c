@@ -10,13 +10,14 @@
 #include <string.h>
 
 enum {
-    QUERIES = 32,    // rows of a tile
-    KEYS = 128,      // columns of a tile: a block of the dropout generator
-    MAX_PARTS = 8,   // of a head's keys in the backward pass
-    WANTED = 32,     // units of work there
-    AHEAD = 8,       // rows to prefetch
-    KEEP_ALL = 65536 // threshold of a dropout that drops nothing
+    QUERIES = 32,  // rows of a tile
+    KEYS = 128,    // columns of a tile: a block of the dropout generator
+    MAX_PARTS = 8, // of a head's keys in the backward pass
+    WANTED = 16,   // units of work there
+    AHEAD = 8,     // rows to prefetch
+    MARGIN = 32    // log2 of how far a weight may pass 1
 };
+static const double LN2 = 0.693147180559945309, LOG2_E = 1.44269504088896341;
 
 // Each big array is (B, H, T', ...) with T' = T rounded up to whole tiles and D' = D rounded up to what
 // products take, both filled with zeros. A left operand is (B, H, T', W), a right one (B, H, T' W / D', D'),
@@ -32,7 +33,7 @@ struct SoftmaxAttention {
     real *values_transposed, *keys;      // transposed, right (backward)
     real *queries_right, *doutput_right; // right (backward)
     real *doutput;                       // left (backward)
-    real *output;                        // (B, H, T', D') sums; where operands are prepared, too
+    real *output;                        // (B, H, T', D') sums
     real *dqueries, *dkeys, *dvalues;    // (B, H, parts, T', D'), (B, H, T', D')
     real *hidden;                        // (B, T') -Inf for padding, else 0
     real *logsumexp, *product;           // (B, H, T'); product: dy_i . y_i
@@ -122,157 +123,260 @@ static Pass begin(SoftmaxAttention *a, const real *qkv, const real *bias, const 
         for (size_t j = 0; j < padded; j++)
             a->hidden[b * padded + j] = j < length && (!mask || mask[b * length + j]) ? 0 : -INFINITY;
     }
-    const bool drops = dropout && dropout->threshold != KEEP_ALL;
-    return (Pass){a,     qkv,    bias,   drops ? dropout : NULL, first_row,
-                  batch, length, padded, parts_of(units, padded)};
+    return (Pass){a, qkv, bias, dropout, first_row, batch, length, padded, parts_of(units, padded)};
 }
 
 // ---- operands ----------------------------------------------------------------------------------------
 
-// out (KEYS, columns) = (x + bias) * scale for `rows` rows of x, 0 below them and to the right of `size`.
-static void prepare(real *restrict out, size_t columns, const real *restrict x, size_t x_row,
-                    const real *restrict bias, real scale, size_t rows, size_t size) {
-    for (size_t i = 0; i < rows; i++) {
-        real *restrict row = out + i * columns;
-        if (i + AHEAD < rows) tile_prefetch(x + (i + AHEAD) * x_row, size);
-        for (size_t d = 0; d < size; d++)
-            row[d] = (bias ? x[i * x_row + d] + bias[d] : x[i * x_row + d]) * scale;
-        for (size_t d = size; d < columns; d++) row[d] = 0;
-    }
-    memset(out + rows * columns, 0, (KEYS - rows) * columns * sizeof(real));
-}
-
-static void pack_left(const SoftmaxAttention *a, real *out, const real *prepared) {
-    for (size_t i = 0; i < KEYS; i++)
-        tile_left(out + i * a->words, prepared + i * a->columns, a->columns, a->pairs);
-}
-
-static void pack_right(const SoftmaxAttention *a, real *out, const real *prepared) {
-    for (size_t i = 0; i < KEYS; i += 2)
-        tile_right(out + i * a->words, a->words, prepared + i * a->columns, prepared + (i + 1) * a->columns,
-                   a->columns, a->pairs);
-}
-
-// Words of the left operand, transposed. The prepared rows are used up.
-static void pack_transposed(const SoftmaxAttention *a, real *restrict out, real *restrict prepared) {
-    for (size_t i = 0; i < KEYS; i++)
-        tile_left(prepared + i * a->columns, prepared + i * a->columns, a->columns, a->pairs);
-    for (size_t w = 0; w < a->words; w++) {
-        for (size_t i = 0; i < KEYS; i++) out[w * KEYS + i] = prepared[i * a->columns + w];
-    }
-}
+// What KEYS rows of an operand are made of: (x + bias) * scale for `rows` rows of x, 0 below them and to the
+// right of `size`.
+typedef struct {
+    const real *x, *bias; // bias or NULL
+    size_t x_row, rows, size;
+    real scale;
+} Source;
 
 typedef enum { QUERY, KEY, VALUE } Which;
 
-// KEYS rows of queries (times 1 / sqrt(D)), keys or values of a head from row t0 on, in a->output.
-static real *prepare_qkv(const Pass *pass, Which which, size_t unit, size_t t0) {
+// A head's queries (times log2(e) / sqrt(D), so that weights are powers of 2), keys or values from row t0 on.
+static Source source_qkv(const Pass *pass, Which which, size_t unit, size_t t0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t b = unit / a->heads, column = which * a->channels + unit % a->heads * a->size;
-    const size_t rows = smaller(KEYS, pass->length - t0);
-    real *out = a->output + (unit * pass->padded + t0) * a->columns;
-    prepare(out, a->columns, pass->qkv + (b * pass->length + t0) * 3 * a->channels + column, 3 * a->channels,
-            pass->bias ? pass->bias + column : NULL, which == QUERY ? (real)(1 / sqrt((double)a->size)) : 1,
-            rows, a->size);
-    return out;
+    return (Source){pass->qkv + (b * pass->length + t0) * 3 * a->channels + column,
+                    pass->bias ? pass->bias + column : NULL,
+                    3 * a->channels,
+                    smaller(KEYS, pass->length - t0),
+                    a->size,
+                    which == QUERY ? (real)(LOG2_E / sqrt((double)a->size)) : 1};
+}
+
+// Columns d to d + TILE_COLUMNS of a row.
+static inline void source_load(TileVector out[TILE_VECTORS], const Source *s, size_t row, size_t d) {
+    const real *x = s->x + row * s->x_row + d;
+    _Alignas(64) real part[TILE_COLUMNS] = {0};
+    if (row + AHEAD < s->rows) tile_prefetch(x + AHEAD * s->x_row, TILE_COLUMNS);
+    if (row < s->rows && d + TILE_COLUMNS <= s->size) {
+        for (size_t v = 0; v < TILE_VECTORS; v++) {
+            out[v] = tile_load_unaligned(x + v * TILE_LANES);
+            if (s->bias) out[v] += tile_load_unaligned(s->bias + d + v * TILE_LANES);
+            out[v] *= s->scale;
+        }
+        return;
+    }
+    for (size_t l = 0; row < s->rows && d + l < s->size; l++)
+        part[l] = (s->bias ? x[l] + s->bias[d + l] : x[l]) * s->scale;
+    for (size_t v = 0; v < TILE_VECTORS; v++) out[v] = tile_load(part + v * TILE_LANES);
+}
+
+static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
+    for (size_t i = 0; i < KEYS; i++) {
+        for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
+            TileVector x[TILE_VECTORS];
+            source_load(x, &source, i, d);
+            tile_store_left(out + i * a->words + (a->pairs ? d / 2 : d), x[0], x[1], a->pairs);
+        }
+    }
+}
+
+static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
+    for (size_t i = 0; i < KEYS; i += 2) {
+        for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
+            TileVector even[TILE_VECTORS], odd[TILE_VECTORS];
+            source_load(even, &source, i, d);
+            source_load(odd, &source, i + 1, d);
+            for (size_t v = 0; v < TILE_VECTORS; v++)
+                tile_store_right(out + i * a->words + d + v * TILE_LANES, a->words, even[v], odd[v],
+                                 a->pairs);
+        }
+    }
+}
+
+// Words of a left operand, transposed.
+static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
+    const size_t step = a->pairs ? 2 : 1, width = TILE_COLUMNS / step;
+    for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
+        _Alignas(64) real block[KEYS * TILE_COLUMNS]; // (KEYS, width)
+        for (size_t i = 0; i < KEYS; i++) {
+            TileVector x[TILE_VECTORS];
+            source_load(x, &source, i, d);
+            tile_store_left(block + i * width, x[0], x[1], a->pairs);
+        }
+        for (size_t w = 0; w < width; w++) {
+            for (size_t i = 0; i < KEYS; i++) out[(d / step + w) * KEYS + i] = block[i * width + w];
+        }
+    }
+}
+
+// ---- scores ------------------------------------------------------------------------------------------
+
+// TILE_ROWS queries and the keys of a tile.
+typedef struct {
+    const real *queries; // left (TILE_ROWS, W)
+    const real *keys;    // transposed (W, KEYS)
+    const real *hidden;  // (KEYS)
+    size_t words;        // W
+    int seen;            // keys that the first query sees; the next sees one more
+} Strip;
+
+static inline Strip strip_create(const Pass *pass, size_t unit, size_t i, size_t j0) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t first = unit * pass->padded;
+    return (Strip){a->queries + (first + i) * a->words, a->keys_transposed + (first + j0) * a->words,
+                   a->hidden + unit / a->heads * pass->padded + j0, a->words, (int)(i - j0) + 1};
+}
+
+// Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
+TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pairs) {
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++) s[i][v] = tile_load(strip->hidden + j + v * TILE_LANES);
+    }
+    tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
+                     pairs);
+    const int seen = strip->seen - (int)j;
+    if (seen >= (int)TILE_COLUMNS) return;
+    TILE_UNROLL
+    for (int i = 0; i < (int)TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (int v = 0; v < (int)TILE_VECTORS; v++)
+            s[i][v] = tile_first(s[i][v], seen + i - v * (int)TILE_LANES);
+    }
+}
+
+typedef uint32_t Kept[KEYS / 32]; // by dropout: a bit a key
+
+static void tile_kept(const Pass *pass, size_t unit, size_t i, size_t j0, Kept *kept) {
+    if (!pass->dropout) {
+        memset(kept, 0xff, QUERIES * sizeof(*kept));
+        return;
+    }
+    const uint64_t row = (pass->first_row * pass->attention->heads + unit) * pass->length + i;
+    const uint64_t blocks = pass->padded / KEYS;
+    dropout_bits(pass->dropout, row * blocks + j0 / KEYS, blocks, QUERIES, &kept[0][0]);
+}
+
+TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
+    return tile_keep(x, kept[j / 32] >> j % 32);
 }
 
 // ---- forward -----------------------------------------------------------------------------------------
 
-// factors (KEYS) of dropout for the keys from j0 on in row i; NULL: none.
-static const real *factors_of(const Pass *pass, size_t unit, size_t i, size_t j0, real *buffer) {
-    if (!pass->dropout) return NULL;
-    const uint64_t row = (pass->first_row * pass->attention->heads + unit) * pass->length + i;
-    dropout_factors(pass->dropout, row * pass->padded + j0, KEYS, buffer);
-    return buffer;
-}
-
-// The softmax of a tile's rows so far: the largest score (the sink counts as one) and, lane by lane, the sum
-// of exp(s - top).
+// The softmax of a tile's rows so far: `top`, what is subtracted from scores, and, lane by lane, the sum of
+// 2^(s - top). top is a score (the sink counts as one), and none so far is above it by more than MARGIN: as
+// sums are seldom rescaled, scores need not wait in memory for the largest of their tile.
 typedef struct {
-    _Alignas(64) real top[QUERIES];
+    real top[QUERIES];
     TileVector sum[QUERIES];
 } Rows;
 
 static Rows rows_create(double sink) {
     Rows rows = {0};
     for (size_t r = 0; r < QUERIES; r++) {
-        // A lowest number that is not -Inf: exp(-Inf - top) is 0, also in a row that sees nothing.
-        rows.top[r] = sink > 0 ? (real)log(sink) : (real)-1e30;
+        // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees nothing.
+        rows.top[r] = sink > 0 ? (real)log2(sink) : (real)-1e30;
         rows.sum[r][0] = sink > 0 ? 1 : 0;
     }
     return rows;
 }
 
-// The largest of n scores of each row joins `top`; shrink (QUERIES): by what to multiply the sums so far.
-static inline void rows_raise(Rows *rows, real *restrict shrink, const real *s, size_t n) {
-    _Alignas(64) real here[QUERIES];
-    for (size_t r = 0; r < QUERIES; r++) {
-        TileVector greatest = tile_load(s + r * KEYS);
-        for (size_t j = TILE_LANES; j < n; j += TILE_LANES)
-            greatest = tile_max(greatest, tile_load(s + r * KEYS + j));
-        here[r] = tile_greatest_lane(greatest);
+// The largest score of each row joins `top`, and what was summed (output (TILE_ROWS, columns), too) shrinks.
+TILE_INLINE void strip_raise(const Strip *strip, size_t n, real *top, TileVector *sum, real *output,
+                             size_t columns, bool pairs) {
+    TileVector greatest[TILE_ROWS];
+    for (size_t i = 0; i < TILE_ROWS; i++) greatest[i] = (TileVector){0} + top[i];
+    for (size_t j = 0; j < n; j += TILE_COLUMNS) {
+        TileSums s;
+        strip_scores(s, strip, j, pairs);
+        TILE_UNROLL
+        for (size_t i = 0; i < TILE_ROWS; i++) {
+            TILE_UNROLL
+            for (size_t v = 0; v < TILE_VECTORS; v++) greatest[i] = tile_max(s[i][v], greatest[i]);
+        }
     }
-    for (size_t r = 0; r < QUERIES; r += TILE_LANES) {
-        const TileVector top = tile_load(rows->top + r), raised = tile_max(top, tile_load(here + r));
-        tile_store(shrink + r, tile_exp(top - raised));
-        tile_store(rows->top + r, raised);
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        const real raised = tile_greatest_lane(greatest[i]);
+        const TileVector shrink = tile_exp2((TileVector){0} + (top[i] - raised), false);
+        top[i] = raised;
+        sum[i] *= shrink;
+        for (size_t d = 0; d < columns; d += TILE_LANES)
+            tile_store(output + i * columns + d, tile_load(output + i * columns + d) * shrink);
     }
 }
 
-// n scores become exp(s - top), times the factors of dropout; returns their sum (without the factors).
-static inline TileVector row_exponentiate(real *s, const real *factors, size_t n, real top) {
-    TileVector sum = {0};
-    for (size_t j = 0; j < n; j += TILE_LANES) {
-        TileVector e = tile_exp(tile_load(s + j) - top);
-        sum += e;
-        if (factors) e *= tile_load(factors + j);
-        tile_store(s + j, e);
+// weights (TILE_ROWS, KEYS words), left operand: 2^(s - top), or 0 where dropout does not keep it. Their sums
+// before dropout join `sum`. Returns false, with nothing added, if a score is above its top by more than
+// MARGIN.
+TILE_INLINE bool strip_weights(const Strip *strip, size_t n, const Kept *kept, const real *top,
+                               TileVector *sum, real *weights, bool pairs) {
+    TileVector greatest = {0}, more[TILE_ROWS] = {0};
+    for (size_t j = 0; j < n; j += TILE_COLUMNS) {
+        TileSums s;
+        strip_scores(s, strip, j, pairs);
+        TILE_UNROLL
+        for (size_t i = 0; i < TILE_ROWS; i++) {
+            TILE_UNROLL
+            for (size_t v = 0; v < TILE_VECTORS; v++) {
+                s[i][v] -= top[i];
+                greatest = tile_max(s[i][v], greatest);
+                s[i][v] = tile_exp2(s[i][v], pairs);
+                more[i] += s[i][v];
+                s[i][v] = keep(s[i][v], kept[i], j + v * TILE_LANES);
+            }
+            tile_store_left(weights + i * KEYS + (pairs ? j / 2 : j), s[i][0], s[i][1], pairs);
+        }
     }
-    return sum;
+    if (tile_greatest_lane(greatest) > MARGIN) return false;
+    for (size_t i = 0; i < TILE_ROWS; i++) sum[i] += more[i];
+    return true;
 }
 
-// Keys behind the query are invisible: row r of the tile sees the first `seen` + r.
-static inline void hide_later(real *s, size_t seen, size_t n) {
-    for (size_t r = 0; seen + r < n; r++) {
-        for (size_t j = seen + r; j < n; j++) s[r * KEYS + j] = -INFINITY;
+TILE_INLINE void forward_strip(const Pass *pass, size_t unit, size_t i, size_t j0, size_t n, const Kept *kept,
+                               real *top, TileVector *sum, real *output, bool pairs) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t columns = a->columns;
+    const Strip strip = strip_create(pass, unit, i, j0);
+    _Alignas(64) real weights[TILE_ROWS * KEYS];
+    // The first scores are a good guess of the largest.
+    if (j0 == 0) strip_raise(&strip, TILE_COLUMNS, top, sum, output, columns, pairs);
+    if (!strip_weights(&strip, n, kept, top, sum, weights, pairs)) {
+        strip_raise(&strip, n, top, sum, output, columns, pairs);
+        strip_weights(&strip, n, kept, top, sum, weights, pairs);
     }
+    tile_product(output, columns, output, columns, (TileView){weights, KEYS, 1},
+                 a->values + (unit * pass->padded + j0) * a->words, columns, TILE_ROWS, columns,
+                 pairs ? n / 2 : n, pairs);
 }
 
 static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, real *logsumexp) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t columns = a->columns, first = unit * pass->padded, b = unit / a->heads;
-    real *output = a->output + (first + i0) * columns;
+    const size_t columns = a->columns, b = unit / a->heads;
+    real *output = a->output + (unit * pass->padded + i0) * columns;
     memset(output, 0, QUERIES * columns * sizeof(real));
     Rows rows = rows_create(a->sink);
     for (size_t j0 = 0; j0 < i0 + QUERIES; j0 += KEYS) {
-        _Alignas(64) real s[QUERIES * KEYS], factors[KEYS], shrink[QUERIES];
         const size_t n = smaller(KEYS, i0 + QUERIES - j0);
-        tile_product(s, KEYS, a->hidden + b * pass->padded + j0, 0,
-                     (TileView){a->queries + (first + i0) * a->words, a->words, 1},
-                     a->keys_transposed + (first + j0) * a->words, KEYS, QUERIES, n, a->words, a->pairs);
-        hide_later(s, i0 - j0 + 1, n);
-        rows_raise(&rows, shrink, s, n);
-        for (size_t r = 0; r < QUERIES; r++) {
-            real *scores = s + r * KEYS;
-            rows.sum[r] =
-                rows.sum[r] * shrink[r] +
-                row_exponentiate(scores, factors_of(pass, unit, i0 + r, j0, factors), n, rows.top[r]);
-            tile_left(scores, scores, n, a->pairs);
-            for (size_t d = 0; d < columns; d += TILE_LANES)
-                tile_store(output + r * columns + d, tile_load(output + r * columns + d) * shrink[r]);
+        Kept kept[QUERIES];
+        tile_kept(pass, unit, i0, j0, kept);
+        for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
+            if (a->pairs)
+                forward_strip(pass, unit, i0 + r, j0, n, kept + r, rows.top + r, rows.sum + r,
+                              output + r * columns, true);
+            else
+                forward_strip(pass, unit, i0 + r, j0, n, kept + r, rows.top + r, rows.sum + r,
+                              output + r * columns, false);
         }
-        tile_product(output, columns, output, columns, (TileView){s, KEYS, 1},
-                     a->values + (first + j0) * a->words, columns, QUERIES, columns, a->pairs ? n / 2 : n,
-                     a->pairs);
     }
+    const real kept = pass->dropout ? pass->dropout->scale : 1;
     for (size_t r = 0; r < QUERIES && i0 + r < pass->length; r++) {
-        const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : 1 / sum;
+        const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : kept / sum;
         for (size_t d = 0; d < columns; d++) output[r * columns + d] *= scale;
         gemm_input_store(y, b * pass->length + i0 + r, unit % a->heads * a->size, output + r * columns,
                          a->size);
-        // +Inf where nothing is seen: exp(s - Inf) is 0.
+        // +Inf where nothing is seen: 2^(s - Inf) is 0.
         if (logsumexp)
-            logsumexp[unit * pass->length + i0 + r] = sum == 0 ? INFINITY : rows.top[r] + (real)log(sum);
+            logsumexp[unit * pass->length + i0 + r] =
+                sum == 0 ? INFINITY : (real)LN2 * (rows.top[r] + (real)log2(sum));
     }
 }
 
@@ -287,9 +391,9 @@ void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp
         for (size_t t0 = 0; t0 < pass.padded; t0 += KEYS) {
             for (size_t unit = 0; unit < units; unit++) {
                 const size_t at = (unit * pass.padded + t0) * a->words;
-                pack_left(a, a->queries + at, prepare_qkv(&pass, QUERY, unit, t0));
-                pack_right(a, a->values + at, prepare_qkv(&pass, VALUE, unit, t0));
-                pack_transposed(a, a->keys_transposed + at, prepare_qkv(&pass, KEY, unit, t0));
+                pack_left(a, a->queries + at, source_qkv(&pass, QUERY, unit, t0));
+                pack_right(a, a->values + at, source_qkv(&pass, VALUE, unit, t0));
+                pack_transposed(a, a->keys_transposed + at, source_qkv(&pass, KEY, unit, t0));
             }
         }
         // The last tiles of a head see the most keys: they go first.
@@ -303,61 +407,88 @@ void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp
 
 // ---- backward ----------------------------------------------------------------------------------------
 
-// Scores s of a row become the weights that were multiplied with values, and dw, the gradient to these, the
-// gradient to the scores: w_ij (dw_ij - sum_j w_ij dw_ij); the sum is dy_i . y_i.
-static inline void row_differentiate(real *s, real *dw, const real *factors, size_t n, real logsumexp,
-                                     real product) {
-    for (size_t j = 0; j < n; j += TILE_LANES) {
-        const TileVector w = tile_exp(tile_load(s + j) - logsumexp);
-        TileVector d = tile_load(dw + j), dropped = w;
-        if (factors) {
-            d *= tile_load(factors + j);
-            dropped *= tile_load(factors + j);
+// A tile's weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij - sum_j w_ij
+// dw_ij), where the sum is dy_i . y_i.
+typedef struct {
+    real weights[QUERIES * KEYS], dscores[QUERIES * KEYS]; // right (QUERIES / 2 or QUERIES, KEYS)
+    real left[QUERIES * KEYS / 2];                         // dscores as a left operand, where that is another
+} Gradients;
+
+// The rows from r on of those, for keys j to j + TILE_COLUMNS.
+TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept *kept, size_t row,
+                                size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t words = a->words, step = pairs ? 2 : 1;
+    TileSums w, dw = {0};
+    _Alignas(64) real buffer[TILE_ROWS * TILE_COLUMNS];
+    strip_scores(w, strip, j, pairs);
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            tile_store(buffer + i * TILE_COLUMNS + v * TILE_LANES,
+                       tile_exp2(w[i][v] - a->logsumexp[row + i], pairs));
+    }
+    tile_add_product(dw, (TileView){a->doutput + row * words, words, 1},
+                     a->values_transposed + key * words + j, KEYS, words, pairs);
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++) {
+            const size_t at = v * TILE_LANES;
+            w[i][v] = tile_load(buffer + i * TILE_COLUMNS + at);
+            dw[i][v] = w[i][v] * (keep(dw[i][v], kept[i], j + at) - a->product[row + i]);
+            w[i][v] = keep(w[i][v], kept[i], j + at);
         }
-        tile_store(dw + j, w * (d - product));
-        tile_store(s + j, dropped);
+        if (pairs) tile_store_left(g->left + (r + i) * KEYS / 2 + j / 2, dw[i][0], dw[i][1], true);
+        if (i % 2 == 0) continue;
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++) {
+            const size_t at = (r + i - 1) / step * KEYS + j + v * TILE_LANES;
+            tile_store_right(g->weights + at, KEYS, w[i - 1][v], w[i][v], pairs);
+            tile_store_right(g->dscores + at, KEYS, dw[i - 1][v], dw[i][v], pairs);
+        }
+    }
+}
+
+TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n, Gradients *g,
+                                 bool pairs) {
+    Kept kept[QUERIES];
+    tile_kept(pass, unit, i0, j0, kept);
+    for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
+        const Strip strip = strip_create(pass, unit, i0 + r, j0);
+        for (size_t j = 0; j < n; j += TILE_COLUMNS)
+            backward_block(pass, &strip, kept + r, unit * pass->padded + i0 + r, unit * pass->padded + j0, r,
+                           j, g, pairs);
     }
 }
 
 static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
-    static const _Alignas(64) real zero[KEYS];
     const SoftmaxAttention *a = pass->attention;
     const size_t columns = a->columns, words = a->words, step = a->pairs ? 2 : 1;
     const size_t i = unit * pass->padded + i0, j = unit * pass->padded + j0;
     const size_t n = smaller(KEYS, i0 + QUERIES - j0);
-    _Alignas(64) real s[QUERIES * KEYS], ds[QUERIES * KEYS], buffer[KEYS], left_buffer[QUERIES * KEYS / 2];
-    real *left = a->pairs ? left_buffer : ds;
-    tile_product(s, KEYS, a->hidden + unit / a->heads * pass->padded + j0, 0,
-                 (TileView){a->queries + i * words, words, 1}, a->keys_transposed + j * words, KEYS, QUERIES,
-                 n, words, a->pairs);
-    tile_product(ds, KEYS, zero, 0, (TileView){a->doutput + i * words, words, 1},
-                 a->values_transposed + j * words, KEYS, QUERIES, n, words, a->pairs);
-    hide_later(s, i0 - j0 + 1, n);
-    for (size_t r = 0; r < QUERIES; r++) {
-        row_differentiate(s + r * KEYS, ds + r * KEYS, factors_of(pass, unit, i0 + r, j0, buffer), n,
-                          a->logsumexp[i + r], a->product[i + r]);
-        tile_left(left + r * KEYS / step, ds + r * KEYS, n, a->pairs);
-        if (r % 2 == 0) continue;
-        real *even = s + (r - 1) * KEYS, *deven = ds + (r - 1) * KEYS;
-        tile_right(even, KEYS, even, even + KEYS, n, a->pairs);
-        tile_right(deven, KEYS, deven, deven + KEYS, n, a->pairs);
-    }
-    const TileView s_transposed = {s, 1, KEYS * step}, ds_transposed = {ds, 1, KEYS * step};
+    _Alignas(64) Gradients g;
+    if (a->pairs)
+        backward_strips(pass, unit, i0, j0, n, &g, true);
+    else
+        backward_strips(pass, unit, i0, j0, n, &g, false);
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->padded + i0) * columns;
-    tile_product(dvalues, columns, dvalues, columns, s_transposed, a->doutput_right + i * words, columns, n,
-                 columns, QUERIES / step, a->pairs);
-    tile_product(dkeys, columns, dkeys, columns, ds_transposed, a->queries_right + i * words, columns, n,
-                 columns, QUERIES / step, a->pairs);
-    tile_product(dqueries, columns, dqueries, columns, (TileView){left, KEYS / step, 1}, a->keys + j * words,
-                 columns, QUERIES, columns, n / step, a->pairs);
+    if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
+    tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
+                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->pairs);
+    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS}, a->queries_right + i * words,
+                 columns, n, columns, QUERIES / step, a->pairs);
+    tile_product(dqueries, columns, dqueries, columns,
+                 (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words, columns,
+                 QUERIES, columns, n / step, a->pairs);
 }
 
 // Every parts-th tile of keys, with all queries that see it.
 static void backward_part(const Pass *pass, size_t unit, size_t part) {
     const SoftmaxAttention *a = pass->attention;
     const size_t head = pass->padded * a->columns, tile = KEYS * a->columns;
-    memset(a->dqueries + (unit * pass->parts + part) * head, 0, head * sizeof(real));
     for (size_t j0 = part * KEYS; j0 < pass->padded; j0 += pass->parts * KEYS) {
         memset(a->dkeys + unit * head + j0 * a->columns, 0, tile * sizeof(real));
         memset(a->dvalues + unit * head + j0 * a->columns, 0, tile * sizeof(real));
@@ -388,21 +519,21 @@ static void pack_backward(const Pass *pass, const real *dy, GemmInput y, const r
     const size_t rows = smaller(KEYS, pass->length - t0);
     const size_t dy_row = unit / a->heads * pass->length + t0, column = unit % a->heads * a->size;
 
-    real *prepared = prepare_qkv(pass, QUERY, unit, t0);
-    pack_left(a, a->queries + at, prepared);
-    pack_right(a, a->queries_right + at, prepared);
-    prepared = prepare_qkv(pass, KEY, unit, t0);
-    pack_right(a, a->keys + at, prepared);
-    pack_transposed(a, a->keys_transposed + at, prepared);
-    pack_transposed(a, a->values_transposed + at, prepare_qkv(pass, VALUE, unit, t0));
-    prepare(prepared, a->columns, dy + dy_row * a->channels + column, a->channels, NULL, 1, rows, a->size);
-    pack_left(a, a->doutput + at, prepared);
-    pack_right(a, a->doutput_right + at, prepared);
+    const Source queries = source_qkv(pass, QUERY, unit, t0), keys = source_qkv(pass, KEY, unit, t0);
+    const Source doutput = {dy + dy_row * a->channels + column,      NULL, a->channels, rows, a->size,
+                            pass->dropout ? pass->dropout->scale : 1};
+    pack_left(a, a->queries + at, queries);
+    if (a->pairs) pack_right(a, a->queries_right + at, queries);
+    pack_right(a, a->keys + at, keys);
+    pack_transposed(a, a->keys_transposed + at, keys);
+    pack_transposed(a, a->values_transposed + at, source_qkv(pass, VALUE, unit, t0));
+    pack_left(a, a->doutput + at, doutput);
+    if (a->pairs) pack_right(a, a->doutput_right + at, doutput);
 
     for (size_t r = 0; r < KEYS; r++) {
         const real *at_r = dy + (dy_row + r) * a->channels + column;
         a->product[row + r] = r < rows ? product_with(y, dy_row + r, column, at_r, a->size) : 0;
-        a->logsumexp[row + r] = r < rows ? logsumexp[unit * pass->length + t0 + r] : INFINITY;
+        a->logsumexp[row + r] = r < rows ? logsumexp[unit * pass->length + t0 + r] * (real)LOG2_E : INFINITY;
     }
 }
 
@@ -411,21 +542,31 @@ static void gather(const Pass *pass, GemmInput dqkv, real *dbias, Which which, s
     const SoftmaxAttention *a = pass->attention;
     const size_t size = a->size, column = which * a->channels + h * size, stride = pass->padded * a->columns;
     const size_t parts = which == QUERY ? pass->parts : 1;
-    const real scale = which == QUERY ? (real)(1 / sqrt((double)size)) : 1;
-    real *from = which == QUERY ? a->dqueries : which == KEY ? a->dkeys : a->dvalues;
-    real *restrict bias = dbias ? dbias + column : NULL;
-    for (size_t b = 0; b < pass->batch; b++) {
-        for (size_t t = 0; t < pass->length; t++) {
-            real *restrict row = from + (b * a->heads + h) * parts * stride + t * a->columns;
-            for (size_t part = 1; part < parts; part++) {
-                const real *restrict other = row + part * stride;
-                for (size_t d = 0; d < size; d++) row[d] += other[d];
+    // The scores' base is 2: ln 2 is left of what queries were multiplied with.
+    const real scale = which == QUERY ? (real)(1 / sqrt((double)size)) : which == KEY ? (real)LN2 : 1;
+    const real *from = which == QUERY ? a->dqueries : which == KEY ? a->dkeys : a->dvalues;
+    for (size_t d = 0; d < size; d += TILE_COLUMNS) {
+        _Alignas(64) real row[TILE_COLUMNS];
+        TileVector total[TILE_VECTORS] = {0};
+        const size_t count = smaller(TILE_COLUMNS, size - d);
+        for (size_t b = 0; b < pass->batch; b++) {
+            const real *head = from + (b * a->heads + h) * parts * stride + d;
+            for (size_t t = 0; t < pass->length; t++) {
+                TileVector sum[TILE_VECTORS] = {0};
+                for (size_t part = 0; part < parts && part * KEYS <= t; part++) {
+                    const real *at = head + part * stride + t * a->columns;
+                    tile_prefetch(at + AHEAD * a->columns, TILE_COLUMNS);
+                    for (size_t v = 0; v < TILE_VECTORS; v++) sum[v] += tile_load(at + v * TILE_LANES);
+                }
+                for (size_t v = 0; v < TILE_VECTORS; v++) {
+                    total[v] += sum[v] * scale;
+                    tile_store(row + v * TILE_LANES, sum[v] * scale);
+                }
+                gemm_input_store(dqkv, b * pass->length + t, column + d, row, count);
             }
-            for (size_t d = 0; d < size; d++) row[d] *= scale;
-            gemm_input_store(dqkv, b * pass->length + t, column, row, size);
-            if (!bias) continue;
-            for (size_t d = 0; d < size; d++) bias[d] += row[d];
         }
+        for (size_t v = 0; v < TILE_VECTORS; v++) tile_store(row + v * TILE_LANES, total[v]);
+        for (size_t l = 0; dbias && l < count; l++) dbias[column + d + l] += row[l];
     }
 }
 
@@ -440,11 +581,12 @@ void softmax_attention_backward(SoftmaxAttention *a, GemmInput dqkv, real *dbias
         for (size_t t0 = 0; t0 < pass.padded; t0 += KEYS) {
             for (size_t unit = 0; unit < units; unit++) pack_backward(&pass, dy, y, logsumexp, unit, t0);
         }
+        // The first part has the keys that the most queries see: it goes first.
 #pragma omp for collapse(2) schedule(dynamic)
-        for (size_t unit = 0; unit < units; unit++) {
-            for (size_t part = 0; part < pass.parts; part++) backward_part(&pass, unit, part);
+        for (size_t part = 0; part < pass.parts; part++) {
+            for (size_t unit = 0; unit < units; unit++) backward_part(&pass, unit, part);
         }
-#pragma omp for collapse(2)
+#pragma omp for collapse(2) schedule(dynamic)
         for (size_t which = QUERY; which <= VALUE; which++) {
             for (size_t h = 0; h < a->heads; h++) gather(&pass, dqkv, dbias, (Which)which, h);
         }

@@ -87,9 +87,42 @@ static inline void tile_prefetch(const real *x, size_t n) {
     for (size_t i = 0; i < n; i += 64 / sizeof(real)) __builtin_prefetch(x + i);
 }
 
+// b where a is NaN.
 TILE_INLINE TileVector tile_max(TileVector a, TileVector b) {
-    const TileBits greater = b > a;
-    return (TileVector)(((TileBits)b & greater) | ((TileBits)a & ~greater));
+#if defined(__AVX512F__) && defined(REAL_IS_DOUBLE)
+    return (TileVector)_mm512_max_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX512F__)
+    return (TileVector)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    const TileBits greater = a > b;
+    return (TileVector)(((TileBits)a & greater) | ((TileBits)b & ~greater));
+#endif
+}
+
+// The numbers of the lanes.
+TILE_INLINE TileBits tile_lanes(void) {
+    TileBits lanes = {0};
+    for (int l = 0; l < (int)TILE_LANES; l++) lanes[l] = l;
+    return lanes;
+}
+
+// The first n lanes of v (n <= 0: none), -Inf in the others.
+TILE_INLINE TileVector tile_first(TileVector v, int n) {
+    const TileBits other = tile_lanes() >= n;
+    const TileVector lowest = (TileVector){0} - (real)INFINITY;
+    return (TileVector)(((TileBits)lowest & other) | ((TileBits)v & ~other));
+}
+
+// Lane l of v where bit l is set, else 0.
+TILE_INLINE TileVector tile_keep(TileVector v, uint32_t bits) {
+#if defined(__AVX512F__) && defined(REAL_IS_DOUBLE)
+    return (TileVector)_mm512_maskz_mov_pd((__mmask8)bits, (__m512d)v);
+#elif defined(__AVX512F__)
+    return (TileVector)_mm512_maskz_mov_ps((__mmask16)bits, (__m512)v);
+#else
+    const TileBits lane = ((TileBits){0} + 1) << tile_lanes(), all = (TileBits){0} + (int32_t)bits;
+    return (TileVector)((TileBits)v & ((all & lane) != 0));
+#endif
 }
 
 static inline real tile_greatest_lane(TileVector v) {
@@ -120,24 +153,40 @@ TILE_INLINE real tile_sum_of_lanes(TileVector v) {
 #endif
 }
 
-// exp(x) for x <= 88, with a relative error below 1.5e-7 (1 + |x|); 0 below -87, also for -Inf. NaN stays
-// NaN.
-TILE_INLINE TileVector tile_exp(TileVector x) {
+// 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 where `rough`, which suits what is
+// rounded to bf16. Below -126 it is at most 2^-126, and 0 at -Inf. NaN stays NaN.
+TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
 #ifdef REAL_IS_DOUBLE
-    for (size_t l = 0; l < TILE_LANES; l++) x[l] = exp(x[l]);
+    (void)rough;
+    for (size_t l = 0; l < TILE_LANES; l++) x[l] = exp2(x[l]);
     return x;
 #else
-    // x / ln 2 = n + f, |f| <= 1/2; 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an
-    // exponent field. 2^f is a minimax polynomial of relative error 9e-8.
-    const TileVector shifted = x * 1.44269504f + (12582912.0f + 127.0f);
-    const TileVector n = shifted - (12582912.0f + 127.0f), f = x * 1.44269504f - n;
-    TileVector p = f * 1.326472726e-3f + 9.671512710e-3f;
-    p = p * f + 5.550733744e-2f;
-    p = p * f + 2.402224208e-1f;
-    p = p * f + 6.931469776e-1f;
+    // x = n + f with an integer n and 0 <= f <= 1; 2^f is a minimax polynomial.
+#ifdef __AVX512DQ__
+    enum { DOWN = 1 };
+    const TileVector f = (TileVector)_mm512_reduce_ps((__m512)x, DOWN);
+#else
+    // 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an exponent field.
+    const TileVector shifted = (x - 0.5f) + (12582912.0f + 127.0f);
+    const TileVector f = x - (shifted - (12582912.0f + 127.0f));
+#endif
+    TileVector p;
+    if (rough) {
+        p = f * 7.706706346e-2f + 2.276449677e-1f;
+        p = p * f + 6.951167918e-1f;
+    } else {
+        p = f * 1.867130411e-3f + 9.017029597e-3f;
+        p = p * f + 5.579991362e-2f;
+        p = p * f + 2.401644500e-1f;
+        p = p * f + 6.931513118e-1f;
+    }
     p = p * f + 1.0f;
+#ifdef __AVX512DQ__
+    return (TileVector)_mm512_scalef_ps((__m512)p, (__m512)x); // times 2^n
+#else
     p *= (TileVector)((TileBits)shifted << 23);
-    return (TileVector)((TileBits)p & ~(x < -87.0f));
+    return (TileVector)((TileBits)p & ~(x < -126.0f));
+#endif
 #endif
 }
 
@@ -145,41 +194,41 @@ TILE_INLINE TileVector tile_exp(TileVector x) {
 // The left operand of a product is read along rows, the right one along columns. With `pairs` (TILE_PAIRS
 // builds only) both hold bf16, and one word two neighbours along the dimension that is summed over.
 
-// A row of a left operand: n values into n words, or n / 2. n is a multiple of TILE_COLUMNS; in place is
-// allowed.
-static inline void tile_left(real *words, const real *values, size_t n, bool pairs) {
+// Two vectors of a left operand's row, neighbours, into two vectors of words, or one.
+TILE_INLINE void tile_store_left(real *words, TileVector low, TileVector high, bool pairs) {
 #if TILE_PAIRS
     if (pairs) {
-        for (size_t j = 0; j < n; j += TILE_COLUMNS) {
-            const TileVector low = tile_load(values + j), high = tile_load(values + j + TILE_LANES);
-            tile_store(words + j / 2, (TileVector)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
-        }
+        tile_store(words, (TileVector)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
         return;
     }
 #endif
     (void)pairs;
-    if (words != values) memcpy(words, values, n * sizeof(real));
+    tile_store(words, low);
+    tile_store(words + TILE_LANES, high);
 }
 
-// Two rows of a right operand: two rows of n words, `stride` apart, or one. The same holds.
-static inline void tile_right(real *words, size_t stride, const real *even, const real *odd, size_t n,
-                              bool pairs) {
+// Vectors of two neighbouring rows of a right operand into two vectors of words, `stride` apart, or one.
+TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, TileVector odd, bool pairs) {
 #if TILE_PAIRS
     if (pairs) {
         const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
                                                23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        for (size_t j = 0; j < n; j += TILE_LANES) {
-            const __m512bh both =
-                _mm512_cvtne2ps_pbh((__m512)tile_load(odd + j), (__m512)tile_load(even + j));
-            tile_store(words + j, (TileVector)_mm512_permutexvar_epi16(order, (__m512i)both));
-        }
+        const __m512bh both = _mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+        tile_store(words, (TileVector)_mm512_permutexvar_epi16(order, (__m512i)both));
         return;
     }
 #endif
     (void)pairs;
-    if (words == even && words + stride == odd) return;
-    memcpy(words, even, n * sizeof(real));
-    memcpy(words + stride, odd, n * sizeof(real));
+    tile_store(words, even);
+    tile_store(words + stride, odd);
+}
+
+// Two rows of a right operand: two rows of n words, `stride` apart, or one. n is a
+// multiple of TILE_LANES; in place is allowed.
+static inline void tile_right(real *words, size_t stride, const real *even, const real *odd, size_t n,
+                              bool pairs) {
+    for (size_t j = 0; j < n; j += TILE_LANES)
+        tile_store_right(words + j, stride, tile_load(even + j), tile_load(odd + j), pairs);
 }
 
 // ---- products ----------------------------------------------------------------------------------------
@@ -201,16 +250,12 @@ TILE_INLINE TileVector tile_multiply_add(TileVector sum, real x, TileVector row,
     return sum + x * row;
 }
 
-// One block of tile_product.
-TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
-                            const real *b, size_t b_row, size_t k, bool pairs) {
-    TileVector sum[TILE_ROWS][TILE_VECTORS];
-    TILE_UNROLL
-    for (size_t i = 0; i < TILE_ROWS; i++) {
-        TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++)
-            sum[i][v] = tile_load(start + i * start_row + v * TILE_LANES);
-    }
+// Sums of one block, in registers.
+typedef TileVector TileSums[TILE_ROWS][TILE_VECTORS];
+
+// sum += a (TILE_ROWS, k) b (k, TILE_COLUMNS)
+TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_t b_row, size_t k,
+                                  bool pairs) {
     for (size_t s = 0; s < k; s++) {
         TileVector row[TILE_VECTORS];
         TILE_UNROLL
@@ -223,6 +268,19 @@ TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t sta
                 sum[i][v] = tile_multiply_add(sum[i][v], x, row[v], pairs);
         }
     }
+}
+
+// One block of tile_product.
+TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
+                            const real *b, size_t b_row, size_t k, bool pairs) {
+    TileSums sum;
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            sum[i][v] = tile_load(start + i * start_row + v * TILE_LANES);
+    }
+    tile_add_product(sum, a, b, b_row, k, pairs);
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL

@@ -476,8 +476,9 @@ static void test_published_examples(void) {
 static void test_large_scores(void) {
     Setting is = PLAIN;
     is.spread = 50;
-    for (int sink = 0; sink < 2; sink++) {
-        is.sink = sink;
+    for (int kind = 0; kind < 4; kind++) {
+        is.sink = kind % 2;
+        is.length = kind < 2 ? 65 : 300; // also where a later tile has the largest score
         Problem p = problem_create(is);
         Result r = run(&p, true);
         Expected e = expect(&p);
@@ -750,19 +751,38 @@ static void test_memory(void) {
     }
 }
 
-static void test_exp(void) {
+static double worst_exp2(bool rough) {
     double worst = 0;
-    for (int i = -869; i <= 10; i++) {
-        const double x = 0.1 * i;
-        const TileVector e = tile_exp((TileVector){0} + (real)x);
-        const double error = fabs((double)e[TILE_LANES - 1] / exp((double)(real)x) - 1);
-        worst = fmax(worst, error / (1 + fabs(x)));
+    for (int i = -1259; i <= 1279; i++) {
+        const double at = 0.1 * i;
+        const TileVector e = tile_exp2((TileVector){0} + (real)at, rough);
+        worst = fmax(worst, fabs((double)e[TILE_LANES - 1] / exp2((double)(real)at) - 1));
     }
-    CHECK_CLOSE(worst, 0, sizeof(real) < sizeof(double) ? 1.5e-7 : 1e-15);
-    const real special[] = {-1000, -1e30f, -INFINITY};
-    for (size_t i = 0; i < sizeof(special) / sizeof(*special); i++)
-        CHECK(tile_exp((TileVector){0} + special[i])[0] == 0);
-    CHECK(isnan(tile_exp((TileVector){0} + (real)NAN)[0]));
+    return worst;
+}
+
+static void test_exp2(void) {
+    const bool is_float = sizeof(real) < sizeof(double);
+    CHECK_CLOSE(worst_exp2(false), 0, is_float ? 1.5e-7 : 1e-15);
+    CHECK_CLOSE(worst_exp2(true), 0, is_float ? 1e-4 : 1e-15);
+    const real special[] = {-2000, -1e30f, -INFINITY};
+    for (int rough = 0; rough < 2; rough++) {
+        for (size_t i = 0; i < sizeof(special) / sizeof(*special); i++)
+            CHECK(tile_exp2((TileVector){0} + special[i], rough)[0] == 0);
+        CHECK(isnan(tile_exp2((TileVector){0} + (real)NAN, rough)[0]));
+    }
+}
+
+static void test_lanes(void) {
+    TileVector v;
+    for (size_t l = 0; l < TILE_LANES; l++) v[l] = (real)(l + 1);
+    for (int n = -1; n <= (int)TILE_LANES + 1; n++) {
+        const TileVector first = tile_first(v, n), kept = tile_keep(v, 0xfffffff5u);
+        for (int l = 0; l < (int)TILE_LANES; l++) {
+            CHECK(first[l] == (l < n ? v[l] : (real)-INFINITY));
+            CHECK(kept[l] == (l == 1 || l == 3 ? 0 : v[l]));
+        }
+    }
 }
 
 int main(int argc, char **argv) {
@@ -785,7 +805,8 @@ int main(int argc, char **argv) {
         {"y in bf16", test_bf16_output},
         {"y in bf16 backwards", test_bf16_y_backward},
         {"memory", test_memory},
-        {"exp", test_exp},
+        {"powers of 2", test_exp2},
+        {"lanes", test_lanes},
     };
     return test_main(argc, argv, "attention", cases, sizeof(cases) / sizeof(*cases));
 }

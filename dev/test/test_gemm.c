@@ -230,23 +230,6 @@ static void test_serial(void) {
     for_each_precision(check_serial);
 }
 
-static void test_decode(void) {
-    static const size_t sizes[][3] = {{1, 1, 1},    {1, 384, 128}, {3, 7, 130},
-                                      {8, 129, 65}, {2, 300, 1},   {1, 1000, 257}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-        const size_t streams = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-        real *x = random_values(streams * k, 1), *w = random_values(n * k, 2),
-             *y = filled(streams * n, (real)99);
-        gemm_decode(y, x, w, streams, n, k, WEIGHT_OUT_IN);
-        check_product("decode", y, 0, x, k, 1, w, 1, k, streams, n, k);
-        gemm_decode(y, x, w, streams, n, k, WEIGHT_IN_OUT);
-        check_product("decode", y, 0, x, k, 1, w, n, 1, streams, n, k);
-        free(x);
-        free(w);
-        free(y);
-    }
-}
-
 // The first row and the rest of a matrix; what bf16 rounds to.
 static void check_inputs(Gemm *gemm) {
     const real values[] = {1, (real)1.00390625, (real)1.01171875, (real)-3.5, 0, INFINITY, NAN, (real)1e-3};
@@ -320,15 +303,10 @@ static void test_peak(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"sizes and layouts", test_sizes},
-        {"more shapes than plans", test_many_rows},
-        {"packing", test_packing},
-        {"same bits", test_same_bits},
-        {"serial handles", test_serial},
-        {"decode", test_decode},
-        {"inputs", test_inputs},
-        {"errors", test_errors},
-        {"peak", test_peak},
+        {"sizes and layouts", test_sizes}, {"more shapes than plans", test_many_rows},
+        {"packing", test_packing},         {"same bits", test_same_bits},
+        {"serial handles", test_serial},   {"inputs", test_inputs},
+        {"errors", test_errors},           {"peak", test_peak},
     };
     return test_main(argc, argv, "gemm", cases, sizeof(cases) / sizeof(*cases));
 }
