@@ -774,7 +774,7 @@ static void test_exp2(void) {
 }
 
 static void test_lanes(void) {
-    TileVector v;
+    TileVector v = {0};
     for (size_t l = 0; l < TILE_LANES; l++) v[l] = (real)(l + 1);
     for (int n = -1; n <= (int)TILE_LANES + 1; n++) {
         const TileVector first = tile_first(v, n), kept = tile_keep(v, 0xfffffff5u);
