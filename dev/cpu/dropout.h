@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DROPOUT_BLOCK = 128 };
+enum { DROPOUT_BLOCK = 128 }; // elements that 16 counters decide about
 
 typedef struct {
     uint32_t key[2];    // of seed and step

@@ -199,7 +199,7 @@ static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head
                                 (int)DROPOUT_BLOCK * 16
                           : 0;
     for (int i = (int)threadIdx.x; i < count; i += THREADS)
-        bytes[i] = (uint8_t)dropout_bits(dropout, element / DROPOUT_BLOCK * 16 + (uint64_t)i);
+        bytes[i] = dropout_byte(dropout, element / DROPOUT_BLOCK * 16 + (uint64_t)i);
     return kept;
 }
 

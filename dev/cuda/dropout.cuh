@@ -15,8 +15,6 @@ struct DropoutSite {
     float scale;
 };
 
-static constexpr uint32_t DROPOUT_BLOCK = 128; // elements that 16 counters decide about
-
 static inline DropoutSite dropout_site(const StepParameters *step, double rate, uint32_t site) {
     const Dropout d = dropout_create(rate, 0, 0, site);
     return {step, site, d.threshold, (float)d.scale};
@@ -49,7 +47,7 @@ static __device__ __forceinline__ uint4 dropout_words(const DropoutSite &s, uint
 }
 
 // What one generator call decides: bit i says whether element n / 16 * 128 + n % 16 + 16 i is kept.
-static __device__ __forceinline__ uint32_t dropout_bits(const DropoutSite &s, uint64_t n) {
+static __device__ __forceinline__ uint8_t dropout_byte(const DropoutSite &s, uint64_t n) {
     const uint4 words = dropout_words(s, n);
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
     uint32_t bits = 0;
@@ -58,7 +56,7 @@ static __device__ __forceinline__ uint32_t dropout_bits(const DropoutSite &s, ui
         bits |= (uint32_t)((word[i] & 0xffff) < s.threshold) << i;
         bits |= (uint32_t)((word[i] >> 16) < s.threshold) << (i + 4);
     }
-    return bits;
+    return (uint8_t)bits;
 }
 
 // 0 or the scale, for one element: a whole generator call for 16 bits.

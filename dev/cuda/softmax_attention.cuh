@@ -96,8 +96,8 @@ static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p
     const uint first =
         (unit * (uint)p.length + (uint)row) * (uint)p.padded + (uint)(key / KEPT_BLOCK * KEPT_BLOCK);
     for (int i = thread; i < rows * 16; i += threads)
-        kept[i] = (uint8_t)dropout_bits(
-            p.dropout, (first + (uint)(i / 16) * (uint)p.padded) / KEPT_BLOCK * 16 + (uint)(i % 16));
+        kept[i] = dropout_byte(p.dropout,
+                               (first + (uint)(i / 16) * (uint)p.padded) / KEPT_BLOCK * 16 + (uint)(i % 16));
 }
 
 // The bits of a lane's elements of sums over queries (rows) and keys, by half and parity of n.
