@@ -636,7 +636,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     f->rows = (size_t)setup->batch * (size_t)setup->length;
     if (f->rows == 0) return f;
 
-    f->base.gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
+    f->base.gemm = gemm_create(cpu_precision(setup));
     f->exact = gemm_create(PRECISION_FLOAT32);
     packed_weights_create(f);
     forward_buffers_create(f);

@@ -163,14 +163,20 @@ static void layer_forward(Fastformer *f, GpuWork work, const DeviceBatch *batch,
     const AdditiveAttention attention = layer_attention(f, l);
     const DropoutSite query = gpu_dropout(g, work, dropout_site(l, SITE_QUERY)),
                       key = gpu_dropout(g, work, dropout_site(l, SITE_KEY));
+    const double square = gpu_square_flops(batch, C);
     gemm_forward(&g->blas, float_matrix(a->qkv, 3 * C), f->norm_exact, w->qkv, M);
+    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * square);
     additive_attention_forward(&g->device, &attention, a->x_middle, a->pooled_query, a->r_query,
                                a->pooled_key, a->r_key, a->x_in, a->qkv, w->query_attn, w->key_attn,
                                batch->mask, &query, &key, f->attention, batch->batch, batch->length);
+    gpu_lap(g, work, "attention", PROFILE_FORWARD, 0);
     layernorm_forward(&g->device, f->norm, a->mean2, a->rstd2, a->x_middle, w->norm2_gain, w->norm2_bias, M,
                       C);
+    gpu_lap(g, work, "norm", PROFILE_FORWARD, 0);
     gemm_forward(&g->blas, a->hidden, f->norm, w->up, M);
+    gpu_lap(g, work, "ffn up", PROFILE_FORWARD, 4 * square);
     gelu_forward(&g->device, a->activated, a->hidden, GELU_ERF, M, 4 * C);
+    gpu_lap(g, work, "gelu", PROFILE_FORWARD, 0);
 }
 
 // The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the final one,
@@ -181,6 +187,7 @@ static void layer_end(Fastformer *f, GpuWork work, const DeviceBatch *batch, siz
     const Activations *a = &f->layers[l];
     const DropoutSite site = gpu_dropout(g, work, dropout_site(l, SITE_FFN));
     gemm_forward(&g->blas, float_matrix(f->ffn_out, C), a->activated, f->weights[l].down, M);
+    gpu_lap(g, work, "ffn down", PROFILE_FORWARD, 4 * gpu_square_flops(batch, C));
     if (l + 1 < f->config->layers) {
         const Activations *next = &f->layers[l + 1];
         residual_layernorm_forward(&g->device, next->x_in, f->norm_exact, next->mean1, next->rstd1,
@@ -192,6 +199,7 @@ static void layer_end(Fastformer *f, GpuWork work, const DeviceBatch *batch, siz
                                    a->x_middle, f->ffn_out, values + f->offsets->final_gain,
                                    values + f->offsets->final_bias, site, batch->length, M, C);
     }
+    gpu_lap(g, work, "residual, norm", PROFILE_FORWARD, 0);
 }
 
 // Leaves the final LayerNorm's output in final_norm.
@@ -203,6 +211,7 @@ static void layers_forward(Fastformer *f, GpuWork work, const DeviceBatch *batch
                                 batch->inputs, f->weights[0].norm1_gain, f->weights[0].norm1_bias,
                                 gpu_dropout(g, work, dropout_site(0, SITE_EMBEDDING)), batch->batch,
                                 batch->length, f->config->channels);
+    gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
     for (size_t l = 0; l < f->config->layers; l++) {
         layer_forward(f, work, batch, l);
         layer_end(f, work, batch, l);
@@ -228,16 +237,22 @@ static void ffn_backward(Fastformer *f, const DeviceBatch *batch, size_t l) {
     const LayerWeights *w = &f->weights[l];
     const LayerOffsets *o = &f->offsets->layers[l];
     float *gradients = g->state.gradients;
+    const double square = gpu_square_flops(batch, C);
     gemm_backward_input(&g->blas, f->dhidden, f->dffn_out, w->down, M);
     gemm_backward_weight(&g->blas, gradients + o->down, f->dffn_out, a->activated, w->down, M);
+    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 8 * square);
     gelu_backward(&g->device, f->dhidden, f->dhidden, a->hidden, GELU_ERF, M, 4 * C);
+    gpu_lap(g, GPU_TRAIN, "gelu", PROFILE_BACKWARD, 0);
     gemm_backward_input(&g->blas, float_matrix(f->dnorm, C), f->dhidden, w->up, M);
+    gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, 4 * square);
     LayerNormTail tail = layernorm_no_tail();
     tail.norm = f->norm;
     layernorm_backward(&g->device, &g->sums, f->dx, gradients + o->norm2_gain, gradients + o->norm2_bias,
                        f->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias, a->mean2, a->rstd2, false, tail,
                        M, C);
+    gpu_lap(g, GPU_TRAIN, "norm", PROFILE_BACKWARD, 0);
     gemm_backward_weight(&g->blas, gradients + o->up, f->dhidden, f->norm, w->up, M);
+    gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, 4 * square);
 }
 
 // From dx behind the attention to dx before it, and dffn_out of the layer below.
@@ -255,7 +270,9 @@ static void attention_backward(Fastformer *f, const DeviceBatch *batch, size_t l
                                 gradients + o->key_attn, f->dx, a->pooled_query, a->r_query, a->pooled_key,
                                 a->r_key, a->qkv, w->query_attn, w->key_attn, batch->mask, &query, &key,
                                 f->attention, batch->batch, batch->length);
+    gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
     gemm_backward_input(&g->blas, float_matrix(f->dnorm, C), f->dqkv, w->qkv, M);
+    gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * gpu_square_flops(batch, C));
     LayerNormTail tail = layernorm_no_tail();
     tail.norm = f->norm;
     if (l > 0) {
@@ -266,7 +283,9 @@ static void attention_backward(Fastformer *f, const DeviceBatch *batch, size_t l
     layernorm_backward(&g->device, &g->sums, f->dx, gradients + o->norm1_gain, gradients + o->norm1_bias,
                        f->dnorm, a->x_in, w->norm1_gain, w->norm1_bias, a->mean1, a->rstd1, false, tail, M,
                        C);
+    gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     gemm_backward_weight(&g->blas, gradients + o->qkv, f->dqkv, f->norm, w->qkv, M);
+    gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * gpu_square_flops(batch, C));
 }
 
 // From dnorm, the gradient to the final LayerNorm's output, to dx behind the embedding's dropout and the
@@ -284,6 +303,7 @@ static void layers_backward(Fastformer *f, const DeviceBatch *batch) {
                        gradients + f->offsets->final_bias, f->dnorm, f->x_out,
                        values + f->offsets->final_gain, values + f->offsets->final_bias, f->final_mean,
                        f->final_rstd, true, tail, M, C);
+    gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     for (size_t l = L; l-- > 0;) {
         if (g->recompute && l + 1 < L) layer_again(f, batch, l);
         ffn_backward(f, batch, l);
@@ -292,6 +312,7 @@ static void layers_backward(Fastformer *f, const DeviceBatch *batch) {
     position_backward(&g->device, gradients + f->offsets->position, f->dx,
                       gpu_dropout(g, GPU_TRAIN, dropout_site(0, SITE_EMBEDDING)), batch->batch, batch->length,
                       C);
+    gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
 }
 
 static void fastformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
@@ -306,6 +327,7 @@ static void fastformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) 
     classifier_train(&g->device, &g->blas, &f->classifier, f->final_norm, f->token, batch->targets, M,
                      gpu_step(g), float_matrix(f->dnorm, C), g->state.gradients + f->offsets->token,
                      g->state.gradients + f->offsets->output_bias, g->results);
+    gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)M * (double)f->config->vocabulary * (double)C);
     layers_backward(f, batch);
 }
 

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-Precision cpu_precision(const char *name) {
-    if (strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
+Precision cpu_precision(const ModelSetup *setup) {
+    const char *name = options_text(setup->options, "precision");
+    if (setup->float32 || strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
     if (strcmp(name, "tf32") == 0) fail("--precision tf32: only a GPU has it; use fp32 or bf16");
     const bool fast = gemm_supports(PRECISION_BFLOAT16);
     if (strcmp(name, "bf16") == 0 && !fast)

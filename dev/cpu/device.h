@@ -5,9 +5,9 @@
 #include "gemm.h"
 #include "model.h"
 
-// From --precision: "auto" is bf16 where processor and library are fast at it; "bf16" elsewhere ends the
-// program.
-Precision cpu_precision(const char *name);
+// Of products, from --precision: "auto" is bf16 where processor and library are fast at it; "bf16" elsewhere
+// ends the program.
+Precision cpu_precision(const ModelSetup *setup);
 
 // What decoding reads weights in. Any processor reads bf16 twice as fast, so "bf16" is as good everywhere.
 Precision cpu_decode_precision(const char *name);

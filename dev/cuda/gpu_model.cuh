@@ -42,8 +42,9 @@ static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
 
 struct GpuModel {
     const ModelType *host_type;
-    void *host;           // CPU model without working memory
+    void *host;           // CPU model, with working memory only where --stats asks for it
     bool host_current;    // its parameters are those of `state`
+    Profile *profile;     // NULL: nobody asked
     size_t batch, length; // largest B and T
     int64_t vocabulary;   // V
     size_t row_limit;     // B*T that kernels can count, in every head
@@ -173,14 +174,16 @@ static inline void gpu_device_create(GpuModel *g) {
 // First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
 static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, const ModelSetup *setup) {
     ModelSetup host = *setup;
-    host.batch = host.length = 0;
+    if (options_integer(setup->options, "stats") == 0) host.batch = host.length = 0;
     host.training = false;
+    host.float32 = true; // this processor may not have what the GPU has
     g->host_type = host_type;
     g->host = host_type->create(&host);
     g->batch = (size_t)setup->batch;
     g->length = (size_t)setup->length;
     g->vocabulary = setup->vocabulary;
     g->training = setup->training;
+    g->profile = setup->profile;
     g->recompute = options_flag(setup->options, "recompute");
     g->precision = gpu_precision(setup->options);
     g->seed = (uint64_t)options_integer(setup->options, "seed");
@@ -203,6 +206,21 @@ static inline void gpu_model_destroy(GpuModel *g) {
     blas_destroy(&g->blas);
     device_destroy(&g->device);
     g->host_type->destroy(g->host);
+}
+
+// ---- where the time goes ---------------------------------------------------------------------------------
+
+// profile_lap() for work on the stream, which it waits for. Evaluations are not booked kind by kind.
+static inline void gpu_lap(const GpuModel *g, GpuWork work, const char *kind, ProfilePart part,
+                           double flops) {
+    if (!g->profile || work != GPU_TRAIN) return;
+    device_synchronize(&g->device);
+    profile_lap(g->profile, kind, part, flops);
+}
+
+// FLOP of a product of the batch with a (C, C) weight.
+static inline double gpu_square_flops(const DeviceBatch *batch, size_t channels) {
+    return 2 * (double)(batch->batch * batch->length) * (double)channels * (double)channels;
 }
 
 // ---- batches and graphs ----------------------------------------------------------------------------------
@@ -263,6 +281,7 @@ static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch
     partial_sums_start(&g->sums);
     g->run(g, work, batch);
     partial_sums_finish(&g->device, &g->sums);
+    gpu_lap(g, work, "row sums", PROFILE_BACKWARD, 0);
 }
 
 static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
@@ -278,8 +297,12 @@ static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const Devic
 
 // Starts the work on a batch. A shape that comes for the first time is worked on as it is: libraries make
 // their plans, kernels are loaded, and a batch that never comes again costs no graph. The second time it is
-// captured.
+// captured. With --profile, which waits for every kind of work, training is never captured.
 static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
+    if (g->profile && work == GPU_TRAIN) {
+        gpu_issue(g, work, batch);
+        return;
+    }
     const bool masked = batch->mask != NULL;
     for (int i = 0; i < g->graph_count; i++) {
         GpuGraph *known = &g->graphs[i];
@@ -313,6 +336,7 @@ static inline double gpu_forward(void *model, const Batch *batch) {
 // Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask for, on
 // the same wait as the loss.
 static inline double gpu_finish_training(GpuModel *g) {
+    gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
     gradient_norm(&g->device, &g->state, &g->results[1]);
     gpu_wait(g);
     g->norm = g->host_results[1];
@@ -374,6 +398,7 @@ static inline double gpu_gradient_norm(const void *model) {
 static inline void gpu_update(void *model, const UpdateSettings *settings) {
     GpuModel *g = (GpuModel *)model;
     adamw_update(&g->device, &g->state, settings);
+    if (g->profile) device_synchronize(&g->device); // the loop's next lap is of other work
     g->host_current = false;
     g->norm = 0;
 }
@@ -384,16 +409,27 @@ static inline void gpu_clear_gradients(void *model) {
     g->norm = 0;
 }
 
+// Gives the CPU's model the parameters as they are.
+static inline void gpu_update_host(GpuModel *g) {
+    if (g->host_current) return;
+    float *values = (float *)allocate(g->state.total, sizeof(float), "parameters");
+    gpu_read(g, MODEL_VALUES, values);
+    g->host_type->write(g->host, MODEL_VALUES, values);
+    g->host_current = true;
+    free(values);
+}
+
+// The CPU's, in float32: what it looks at, such as weights of attention, no kernel here ever stores.
+static inline void gpu_statistics(void *model, const Batch *batch, Statistics *statistics) {
+    GpuModel *g = (GpuModel *)model;
+    gpu_update_host(g);
+    g->host_type->statistics(g->host, batch, statistics);
+}
+
 // Decoding is the CPU's: one token at a time keeps a GPU busy with nothing but launches.
 static inline void *gpu_decoder_create(void *model, int streams) {
     GpuModel *g = (GpuModel *)model;
-    if (!g->host_current) {
-        float *values = (float *)allocate(g->state.total, sizeof(float), "parameters");
-        gpu_read(g, MODEL_VALUES, values);
-        g->host_type->write(g->host, MODEL_VALUES, values);
-        g->host_current = true;
-        free(values);
-    }
+    gpu_update_host(g);
     return g->host_type->decoder_create(g->host, streams);
 }
 
@@ -414,7 +450,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.read = gpu_read;
     type.write = gpu_write;
     type.forward = gpu_forward;
-    type.statistics = NULL;
+    type.statistics = gpu_statistics;
     type.gradient_norm = gpu_gradient_norm;
     type.update = gpu_update;
     type.clear_gradients = gpu_clear_gradients;

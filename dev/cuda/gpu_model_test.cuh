@@ -4,6 +4,7 @@
 
 #include "cuda_test.cuh"
 extern "C" {
+#include "file.h"
 #include "model_test.h"
 #include "safetensors.h"
 #include "train.h"
@@ -39,6 +40,8 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
     }
     return sqrt(error / sum);
 }
+
+static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0};
 
 // ---- one step --------------------------------------------------------------------------------------------
 
@@ -107,10 +110,39 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     model_test_free(&cpu);
 }
 
-// ---- training
-// ----------------------------------------------------------------------------------------------
+// ---- statistics ------------------------------------------------------------------------------------------
 
-static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0};
+// What --stats measures is what the CPU measures with the same parameters.
+static inline void gpu_check_statistics(GpuPair pair, const char *options) {
+    char *all = format_string("%s stats=1", options);
+    ModelTest gpu = gpu_test_create(pair.gpu, all, "tf32", 2, 24, 61),
+              cpu = gpu_test_create(pair.cpu, all, "fp32", 2, 24, 61);
+    Batch batch = model_test_batch(&gpu, 0.2, 1);
+    gpu.type->train(gpu.model, &batch, 1);
+    UpdateSettings settings = GPU_TEST_UPDATE;
+    settings.step = 1;
+    gpu.type->update(gpu.model, &settings); // the host has to notice
+    float *values = gpu_test_read(&gpu, MODEL_VALUES);
+    cpu.type->write(cpu.model, MODEL_VALUES, values);
+    Statistics found = {}, expected = {};
+    gpu.type->statistics(gpu.model, &batch, &found);
+    cpu.type->statistics(cpu.model, &batch, &expected);
+    CHECK(found.count == expected.count && found.count > 0);
+    for (size_t i = 0; i < found.count; i++) {
+        const Measurement *m = found.items[i], *n = expected.items[i];
+        CHECK(m->layer == n->layer && strcmp(m->place, n->place) == 0);
+        CHECK_CLOSE(moments_deviation(&m->values), moments_deviation(&n->values), 1e-6);
+    }
+    statistics_free(&found);
+    statistics_free(&expected);
+    model_test_batch_free(&batch);
+    free(values);
+    free(all);
+    model_test_free(&gpu);
+    model_test_free(&cpu);
+}
+
+// ---- training --------------------------------------------------------------------------------------------
 
 // Steps first .. last-1 of a run; the last loss.
 static inline double gpu_train(ModelTest *t, int64_t first, int64_t last) {
@@ -186,8 +218,7 @@ static inline void gpu_check_bits(const ModelType *type, const char *options, co
     model_test_free(&lean);
 }
 
-// ---- the program
-// -------------------------------------------------------------------------------------------
+// ---- the program -----------------------------------------------------------------------------------------
 
 struct GpuProgram {
     const ModelType *type;
@@ -258,6 +289,16 @@ static inline void gpu_compare_files(const char *name, const char *other, double
     free(paths[1]);
 }
 
+// Whether a file in the case's directory holds that text.
+static inline bool gpu_file_holds(const char *name, const char *text) {
+    char *path = format_string("%s/%s", test_directory(), name);
+    FileMap file = file_map(path);
+    const bool holds = memmem(file.data, file.size, text, strlen(text)) != NULL;
+    file_unmap(&file);
+    free(path);
+    return holds;
+}
+
 // A run of the program that is stopped and goes on is the run that was not stopped; a checkpoint of one
 // machine goes on on the other. `options`: as on a command line, of a small model.
 static inline void gpu_check_programs(GpuPair pair, const char *options) {
@@ -265,7 +306,7 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
     static const char *const runs[][3] = {
         // directory, steps before and after; who goes on
         {"whole", "", "-x 6"},
-        {"parts", "-x 3", "-x 6 -y"},
+        {"parts", "-x 3", "-x 6 -y --profile"}, // without graphs
         {"to-cpu", "-x 3", ""},
         {"from-cpu", "", "-x 6 -y"},
     };
@@ -285,10 +326,14 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
     gpu_compare_files("to-cpu/" LAST ".safetensors", "whole/" LAST ".safetensors", 1e-3);
     gpu_compare_files("from-cpu/" LAST ".safetensors", "whole/" LAST ".safetensors", 1e-3);
 #undef LAST
+    for (const char *kind : {"attention", "classifier", "row sums", "optimiser"}) {
+        char *member = format_string("\"kind\":\"%s\"", kind);
+        CHECK(gpu_file_holds("parts/log.jsonl", member));
+        free(member);
+    }
 }
 
-// ---- memory
-// ------------------------------------------------------------------------------------------------
+// ---- memory ----------------------------------------------------------------------------------------------
 
 static inline void gpu_create_huge(void *type) {
     ModelTest t = gpu_test_create((const ModelType *)type, "layers=2 channels=256 heads=1", "fp32", 1 << 12,

@@ -71,6 +71,7 @@ static void test_model() {
         model_test_free(&t);
     }
     model_check_accumulation(pair().gpu, SMALL "dropout=0.2");
+    gpu_check_statistics(pair(), SMALL "dropout=0.2");
 }
 
 static void test_program() {

@@ -84,6 +84,7 @@ static void test_model() {
         model_check_causality(&t);
         model_test_free(&t);
         model_check_accumulation(pair().gpu, drops);
+        gpu_check_statistics(pair(), drops);
         free(options);
         free(drops);
     }

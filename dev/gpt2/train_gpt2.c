@@ -248,7 +248,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     g->rows = B * T;
     if (g->rows == 0) return g;
 
-    g->base.gemm = gemm_create(cpu_precision(options_text(setup->options, "precision")));
+    g->base.gemm = gemm_create(cpu_precision(setup));
     packed_weights_create(g);
     if (c->cosine)
         g->cosine = cosine_attention_create(B, T, c->channels, c->heads);
@@ -444,10 +444,9 @@ static double square_flops(const Gpt2 *g, const Batch *batch) {
     return 2 * (double)(batch->batch * batch->length) * C * C;
 }
 
-// FLOP of the products of attention in one layer's forward pass (gpt2_flops_per_token).
-static double attention_flops(const Gpt2 *g, const Batch *batch) {
-    const double seen = g->config.cosine ? (double)g->config.head_size : (double)batch->length / 2;
-    return 4 * (double)(batch->batch * batch->length) * (double)g->config.channels * seen;
+double gpt2_attention_flops(const Config *c, size_t batch, size_t length) {
+    const double seen = c->cosine ? (double)c->head_size : (double)length / 2;
+    return 4 * (double)(batch * length) * (double)c->channels * seen;
 }
 
 // Leaves the final LayerNorm's output in g->final_norm. statistics: NULL, or what is measured (train is
@@ -461,6 +460,7 @@ static void layers_forward(Gpt2 *g, const Batch *batch, bool train, Statistics *
     const size_t M = (size_t)(batch->batch * batch->length), C = c->channels;
     const uint64_t first = (uint64_t)(batch->first_row * batch->length);
     const double square = square_flops(g, batch);
+    const double attention_flops = gpt2_attention_flops(c, (size_t)batch->batch, (size_t)batch->length);
 
     const Dropout embedding = site_dropout(g, batch, 0, SITE_EMBEDDING);
     embedding_forward(g->layers[0].x_in, values + g->offsets.token, values + g->offsets.position, batch,
@@ -479,7 +479,7 @@ static void layers_forward(Gpt2 *g, const Batch *batch, bool train, Statistics *
         gemm_forward(g->base.gemm, a->qkv, a->norm1, w->qkv, M);
         profile_lap(profile, "qkv", PROFILE_FORWARD, 3 * square);
         layer_attention_forward(g, batch, l, train);
-        profile_lap(profile, "attention", PROFILE_FORWARD, attention_flops(g, batch));
+        profile_lap(profile, "attention", PROFILE_FORWARD, attention_flops);
         gemm_forward(g->base.gemm, g->sublayer_out, a->attended, w->proj, M);
         profile_lap(profile, "projection", PROFILE_FORWARD, square);
         if (statistics) {
@@ -549,7 +549,8 @@ static void layer_backward(Gpt2 *g, const Batch *batch, size_t l) {
     gemm_backward_weight(g->base.gemm, gradients + o->proj, g->dsublayer_out, a->attended, w->proj, M);
     profile_lap(profile, "projection", PROFILE_BACKWARD, 2 * square);
     layer_attention_backward(g, batch, l);
-    profile_lap(profile, "attention", PROFILE_BACKWARD, 2 * attention_flops(g, batch));
+    profile_lap(profile, "attention", PROFILE_BACKWARD,
+                2 * gpt2_attention_flops(&g->config, (size_t)batch->batch, (size_t)batch->length));
     gemm_backward_input(g->base.gemm, g->dnorm, g->dqkv, w->qkv, M);
     gemm_backward_weight(g->base.gemm, gradients + o->qkv, g->dqkv, a->norm1, w->qkv, M);
     profile_lap(profile, "qkv", PROFILE_BACKWARD, 6 * square);

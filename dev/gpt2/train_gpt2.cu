@@ -184,12 +184,19 @@ static void layer_forward(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_
     const Activations *a = &m->layers[l];
     const LayerWeights *w = &m->weights[l];
     const DropoutSite site = gpu_dropout(g, work, dropout_site(l, SITE_PROJECTION));
+    const double square = gpu_square_flops(batch, C);
     gemm_forward(&g->blas, a->qkv, m->norm, w->qkv, M);
+    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * square);
     attention_forward(m, work, batch, l);
+    gpu_lap(g, work, "attention", PROFILE_FORWARD,
+            gpt2_attention_flops(m->config, batch->batch, batch->length));
     gemm_forward(&g->blas, float_matrix(m->sublayer_out, C), a->attended, w->proj, M);
+    gpu_lap(g, work, "projection", PROFILE_FORWARD, square);
     residual_layernorm_forward(&g->device, a->x_middle, m->norm, a->mean2, a->rstd2, a->x_in, m->sublayer_out,
                                w->norm2_gain, w->norm2_bias, site, batch->length, M, C);
+    gpu_lap(g, work, "residual, norm", PROFILE_FORWARD, 0);
     gemm_forward_gelu(&g->blas, a->activated, a->hidden, m->norm, w->up, M);
+    gpu_lap(g, work, "ffn up, gelu", PROFILE_FORWARD, 4 * square);
 }
 
 // The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the final one,
@@ -200,6 +207,7 @@ static void layer_end(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_t l)
     const Activations *a = &m->layers[l];
     const DropoutSite site = gpu_dropout(g, work, dropout_site(l, SITE_FFN));
     gemm_forward(&g->blas, float_matrix(m->sublayer_out, C), a->activated, m->weights[l].down, M);
+    gpu_lap(g, work, "ffn down", PROFILE_FORWARD, 4 * gpu_square_flops(batch, C));
     if (l + 1 < m->config->layers) {
         const Activations *next = &m->layers[l + 1];
         residual_layernorm_forward(&g->device, next->x_in, m->norm, next->mean1, next->rstd1, a->x_middle,
@@ -211,6 +219,7 @@ static void layer_end(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_t l)
                                    a->x_middle, m->sublayer_out, values + m->offsets->final_gain,
                                    values + m->offsets->final_bias, site, batch->length, M, C);
     }
+    gpu_lap(g, work, "residual, norm", PROFILE_FORWARD, 0);
 }
 
 // Leaves the final LayerNorm's output in final_norm.
@@ -222,6 +231,7 @@ static void layers_forward(Gpt2 *m, GpuWork work, const DeviceBatch *batch) {
                                 batch->inputs, m->weights[0].norm1_gain, m->weights[0].norm1_bias,
                                 gpu_dropout(g, work, dropout_site(0, SITE_EMBEDDING)), batch->batch,
                                 batch->length, m->config->channels);
+    gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
     for (size_t l = 0; l < m->config->layers; l++) {
         layer_forward(m, work, batch, l);
         layer_end(m, work, batch, l);
@@ -248,17 +258,24 @@ static void ffn_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     const LayerWeights *w = &m->weights[l];
     const LayerOffsets *o = &m->offsets->layers[l];
     float *gradients = g->state.gradients;
+    const double square = gpu_square_flops(batch, C);
     column_sums(&g->device, &g->sums, gradients + o->down_bias, m->dsublayer_out, M, C);
+    gpu_lap(g, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
     gemm_backward_input_gelu(&g->blas, m->dhidden, m->dsublayer_out, w->down, a->hidden, M);
     gemm_backward_weight(&g->blas, gradients + o->down, m->dsublayer_out, a->activated, w->down, M);
+    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 8 * square);
     column_sums(&g->device, &g->sums, gradients + o->up_bias, m->dhidden, M, 4 * C);
+    gpu_lap(g, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
     gemm_backward_input(&g->blas, float_matrix(m->dnorm, C), m->dhidden, w->up, M);
+    gpu_lap(g, GPU_TRAIN, "ffn up, gelu", PROFILE_BACKWARD, 4 * square);
     LayerNormTail tail = {m->norm, m->dsublayer_out,
                           gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_PROJECTION)), batch->length};
     layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm2_gain, gradients + o->norm2_bias,
                        m->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias, a->mean2, a->rstd2, false, tail,
                        M, C);
+    gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     gemm_backward_weight(&g->blas, gradients + o->up, m->dhidden, m->norm, w->up, M);
+    gpu_lap(g, GPU_TRAIN, "ffn up, gelu", PROFILE_BACKWARD, 4 * square);
 }
 
 // Columns of dqkv from part 0 (q), 1 (k) or 2 (v) on.
@@ -302,11 +319,17 @@ static void attention_layer_backward(Gpt2 *m, const DeviceBatch *batch, size_t l
     const LayerWeights *w = &m->weights[l];
     const LayerOffsets *o = &m->offsets->layers[l];
     float *gradients = g->state.gradients;
+    const double square = gpu_square_flops(batch, C);
     column_sums(&g->device, &g->sums, gradients + o->proj_bias, m->dsublayer_out, M, C);
+    gpu_lap(g, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
     gemm_backward_input(&g->blas, m->dattended, m->dsublayer_out, w->proj, M);
     gemm_backward_weight(&g->blas, gradients + o->proj, m->dsublayer_out, a->attended, w->proj, M);
+    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * square);
     attention_backward(m, batch, l);
+    gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD,
+            2 * gpt2_attention_flops(m->config, batch->batch, batch->length));
     gemm_backward_input(&g->blas, float_matrix(m->dnorm, C), m->dqkv, w->qkv, M);
+    gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
     LayerNormTail tail = layernorm_no_tail();
     tail.norm = m->norm;
     if (l > 0) {
@@ -317,7 +340,9 @@ static void attention_layer_backward(Gpt2 *m, const DeviceBatch *batch, size_t l
     layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm1_gain, gradients + o->norm1_bias,
                        m->dnorm, a->x_in, w->norm1_gain, w->norm1_bias, a->mean1, a->rstd1, false, tail, M,
                        C);
+    gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     gemm_backward_weight(&g->blas, gradients + o->qkv, m->dqkv, m->norm, w->qkv, M);
+    gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
 }
 
 // From dnorm, the gradient to the final LayerNorm's output, to dx behind the embedding's dropout and the
@@ -335,6 +360,7 @@ static void layers_backward(Gpt2 *m, const DeviceBatch *batch) {
                        gradients + m->offsets->final_bias, m->dnorm, m->x_out,
                        values + m->offsets->final_gain, values + m->offsets->final_bias, m->final_mean,
                        m->final_rstd, true, tail, M, C);
+    gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     for (size_t l = L; l-- > 0;) {
         if (g->recompute && l + 1 < L) layer_again(m, batch, l);
         ffn_backward(m, batch, l);
@@ -343,6 +369,7 @@ static void layers_backward(Gpt2 *m, const DeviceBatch *batch) {
     position_backward(&g->device, gradients + m->offsets->position, m->dx,
                       gpu_dropout(g, GPU_TRAIN, dropout_site(0, SITE_EMBEDDING)), batch->batch, batch->length,
                       C);
+    gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
 }
 
 static void gpt2_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
@@ -357,6 +384,7 @@ static void gpt2_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     classifier_train(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, batch->targets, M,
                      gpu_step(g), float_matrix(m->dnorm, C), g->state.gradients + m->offsets->token, NULL,
                      g->results);
+    gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)M * (double)m->config->vocabulary * (double)C);
     layers_backward(m, batch);
 }
 
