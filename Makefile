@@ -164,7 +164,7 @@ TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
 test: detected $(TEST_PROGRAMS) $(PROGRAMS:%=$(FLOAT)/bin/%)
 	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh
 
-# A minute of training on the project's own source, and what the model makes of it.
+# Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
 	./train_fastformer -o runs/first -y -L 4 -C 128 -H 4 -b 8 -t 256 -x 700 -l 3e-3 -u 50 -k cosine -v 100
 	./train_fastformer -e runs/first/best.safetensors --prompt "static void " -g 400 --temperature 0.7
