@@ -1,6 +1,6 @@
-// Fastformer on the GPU: the model of train_fastformer.c, whose options, parameters, decoding and description
-// it takes; forward and backward pass in CUDA. Both programs read and write the same checkpoints, and drop
-// the same elements.
+// Fastformer on the GPU: the model of train_fastformer.c, whose options, parameters, decoding, statistics and
+// description it takes; forward and backward pass in CUDA. Both programs read and write the same checkpoints,
+// and drop the same elements.
 //
 // B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers.
 //

@@ -25,17 +25,19 @@ blob_id() {
     { printf 'blob %d\0' "$(wc -c <"$1")" && cat "$1"; } | sha1sum | cut -d ' ' -f 1
 }
 
+by_hand='if you have the texts, say where: WIKITEXT2_DIR=DIR or TINYSHAKESPEARE_DIR=DIR'
+
 # download URL FILE ID: FILE with the content of that git blob; nothing is done where it has it already.
 download() {
     if [ -f "$2" ] && [ "$(blob_id "$2")" = "$3" ]; then return; fi
     echo "downloading $1"
     mkdir -p "$(dirname "$2")"
     if command -v curl >/dev/null; then
-        curl --fail --location --silent --show-error --retry 3 --output "$2.tmp" "$1" || die "cannot download $1"
+        curl --fail --location --silent --show-error --retry 3 --output "$2.tmp" "$1" || die "cannot download $1; $by_hand"
     elif command -v wget >/dev/null; then
-        wget --quiet --output-document="$2.tmp" "$1" || die "cannot download $1"
+        wget --quiet --output-document="$2.tmp" "$1" || die "cannot download $1; $by_hand"
     else
-        die "curl or wget is needed to download $1"
+        die "curl or wget is needed to download $1; $by_hand"
     fi
     found=$(blob_id "$2.tmp")
     if [ "$found" != "$3" ]; then

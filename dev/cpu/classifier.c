@@ -6,7 +6,7 @@
 //
 // so that no product needs Z_i before its row is complete: the e_ij of a block of rows and a slice of the
 // vocabulary are made from the logits while these are in cache, and go at once into the product that becomes
-// dh. Only they are kept for the rows of a chunk; once all Z_i are known, the second product takes h_i / Z_i.
+// dh. Only they are kept for the rows of a chunk; once all Z_i are known, the product for dE takes h_i / Z_i.
 // It is our own (tile.h): it sums over rows, and reads the e_ij as words that hold two rows of one token,
 // where a library would first have to transpose them.
 // The target's own term is left out of the products and added in full precision: p_t - 1 = -(sum over j != t
@@ -228,8 +228,6 @@ static inline __m512 exp16(__m512 x) {
 // The e_ij of 16 tokens from their logits, (2, 16), `width` apart: added to the rows' sums, and stored.
 TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real *bias, const __m512 shift[2],
                                     uint16_t *e, real *words, __m512 sums[2]) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
-                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     __m512 values[2];
     for (size_t r = 0; r < 2; r++) {
         const __m512 x = _mm512_add_ps(_mm512_loadu_ps(logits + r * width), _mm512_loadu_ps(bias));
@@ -240,7 +238,7 @@ TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(values[1], values[0]);
     _mm256_storeu_si256((void *)e, _mm512_castsi512_si256(both));
     _mm256_storeu_si256((void *)(e + width), _mm512_extracti64x4_epi64(both, 1));
-    _mm512_stream_si512((void *)words, _mm512_permutexvar_epi16(order, both));
+    _mm512_stream_si512((void *)words, tile_interleave(both));
 }
 
 // The same for the last `count` tokens, by way of 16.

@@ -8,7 +8,6 @@
 enum {
     LANES = 16,
     WORDS = 4,
-    BLOCK = DROPOUT_BLOCK,
     CHANCES = 65536,
     ROUNDS = 10,
     TOGETHER = 3 // blocks: as many as registers hold, because a round waits for the one before
@@ -132,23 +131,23 @@ static inline void compare(const uint32_t words[2 * LANES], uint32_t limit, uint
 void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_t count,
                   uint32_t *restrict bits) {
     if (dropout->threshold == CHANCES) {
-        memset(bits, 0xff, count * BLOCK / 8);
+        memset(bits, 0xff, count * DROPOUT_BLOCK / 8);
         return;
     }
     const Keys keys = round_keys(dropout);
     const uint32_t limit = dropout->threshold << 16; // compared with 16 bits at the top of a word
     for (size_t done = 0; done < count; done += TOGETHER) {
         const size_t n = count - done < TOGETHER ? count - done : TOGETHER;
-        uint32_t words[TOGETHER * WORDS * LANES], group[TOGETHER * BLOCK / 32];
+        uint32_t words[TOGETHER * WORDS * LANES], group[TOGETHER * DROPOUT_BLOCK / 32];
         philox(&keys, block + done * stride, stride, dropout->site, TOGETHER, words);
         TILE_UNROLL
         for (size_t b = 0; b < TOGETHER; b++) {
             const uint32_t *at = words + b * WORDS * LANES;
-            uint32_t *out = group + b * (BLOCK / 32);
+            uint32_t *out = group + b * (DROPOUT_BLOCK / 32);
             compare(at, limit, out, out + 2);
             compare(at + 2 * LANES, limit, out + 1, out + 3);
         }
-        memcpy(bits + done * (BLOCK / 32), group, n * (BLOCK / 8));
+        memcpy(bits + done * (DROPOUT_BLOCK / 32), group, n * (DROPOUT_BLOCK / 8));
     }
 }
 
@@ -159,9 +158,9 @@ static void block_factors(const Dropout *dropout, uint64_t block, real *restrict
     philox(&keys, block, 0, dropout->site, 1, words);
     const uint32_t limit = dropout->threshold << 16;
     const real scale = dropout->scale;
-    for (size_t i = 0; i < BLOCK / 2; i++) {
+    for (size_t i = 0; i < DROPOUT_BLOCK / 2; i++) {
         factors[i] = words[i] << 16 < limit ? scale : 0;
-        factors[BLOCK / 2 + i] = words[i] < limit ? scale : 0;
+        factors[DROPOUT_BLOCK / 2 + i] = words[i] < limit ? scale : 0;
     }
 }
 
@@ -173,13 +172,13 @@ void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real 
     size_t done = 0;
     while (done < count) {
         const uint64_t element = first + done;
-        const size_t skip = element % BLOCK;
-        const size_t n = count - done < BLOCK - skip ? count - done : BLOCK - skip;
-        if (n == BLOCK) {
-            block_factors(dropout, element / BLOCK, factors + done);
+        const size_t skip = element % DROPOUT_BLOCK;
+        const size_t n = count - done < DROPOUT_BLOCK - skip ? count - done : DROPOUT_BLOCK - skip;
+        if (n == DROPOUT_BLOCK) {
+            block_factors(dropout, element / DROPOUT_BLOCK, factors + done);
         } else {
-            real whole[BLOCK];
-            block_factors(dropout, element / BLOCK, whole);
+            real whole[DROPOUT_BLOCK];
+            block_factors(dropout, element / DROPOUT_BLOCK, whole);
             memcpy(factors + done, whole + skip, n * sizeof(real));
         }
         done += n;

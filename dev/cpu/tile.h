@@ -207,14 +207,21 @@ TILE_INLINE void tile_store_left(real *words, TileVector low, TileVector high, b
     tile_store(words + TILE_LANES, high);
 }
 
+#if TILE_PAIRS
+// Words from 16 bf16 of a row, in the lower half, and 16 of the next row.
+TILE_INLINE __m512i tile_interleave(__m512i rows) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, rows);
+}
+#endif
+
 // Vectors of two neighbouring rows of a right operand into two vectors of words, `stride` apart, or one.
 TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, TileVector odd, bool pairs) {
 #if TILE_PAIRS
     if (pairs) {
-        const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
-                                               23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        const __m512bh both = _mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
-        tile_store(words, (TileVector)_mm512_permutexvar_epi16(order, (__m512i)both));
+        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+        tile_store(words, (TileVector)tile_interleave(both));
         return;
     }
 #endif
@@ -223,8 +230,8 @@ TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, T
     tile_store(words + stride, odd);
 }
 
-// Two rows of a right operand: two rows of n words, `stride` apart, or one. n is a
-// multiple of TILE_LANES; in place is allowed.
+// Two rows of a right operand: two rows of n words, `stride` apart, or one. n is a multiple of TILE_LANES; in
+// place is allowed.
 static inline void tile_right(real *words, size_t stride, const real *even, const real *odd, size_t n,
                               bool pairs) {
     for (size_t j = 0; j < n; j += TILE_LANES)

@@ -1,6 +1,6 @@
 // What all models on the GPU share, whichever they are: the CPU's model beside it (for options, parameters,
-// decoding and what it says of itself), memory, batches on their way to the device, captured graphs, and the
-// entries of ModelType that do not depend on the model. A model holds a GpuModel as its first member.
+// decoding, --stats and what it says of itself), memory, batches on their way to the device, captured graphs,
+// and the entries of ModelType that do not depend on the model. A model holds a GpuModel as its first member.
 //
 // One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the embedding's
 // gradient) and the norm of the gradients follow it on the stream; the host waits once, for loss and norm.

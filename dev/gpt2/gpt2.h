@@ -1,6 +1,6 @@
 // What GPT-2 is on any device: its configuration, where its parameters lie, where it drops out. train_gpt2.c
-// builds it; the CUDA program holds a CPU model without working memory (ModelSetup.batch 0) for its options,
-// parameters, decoding, exchange and what it says of itself.
+// builds it; the CUDA program holds a CPU model beside its own for options, parameters, decoding, exchange,
+// --stats and what it says of itself.
 #ifndef GPT2_H
 #define GPT2_H
 
@@ -48,7 +48,8 @@ extern const ModelType gpt2;
 const Config *gpt2_config(const void *model);
 const Offsets *gpt2_offsets(const void *model);
 
-// FLOP of the products of attention in one layer's forward pass (gpt2_flops_per_token), for --profile.
+// FLOP of the products of attention in one layer's forward pass: with T/2 keys and values on average, or with
+// the state (D, D) of a head.
 double gpt2_attention_flops(const Config *c, size_t batch, size_t length);
 
 #endif

@@ -851,12 +851,12 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
 }
 
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
-// attention: with T/2 keys and values on average, or with the state (D, D) of a head.
+// attention.
 static double gpt2_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Gpt2 *)model)->config;
     const double C = (double)c->channels, L = (double)c->layers;
-    const double seen = c->cosine ? (double)c->head_size : (double)length / 2;
-    return 6 * (L * (12 * C * C + 2 * C * seen) + (double)c->vocabulary * C);
+    const double attention = 3 * gpt2_attention_flops(c, 1, (size_t)length) / (double)length;
+    return 6 * (L * 12 * C * C + (double)c->vocabulary * C) + L * attention;
 }
 
 const Config *gpt2_config(const void *model) {
