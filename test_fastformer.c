@@ -201,6 +201,7 @@ static void test_decoding(void) {
     check_decoding(SMALL "windows=49,50,51", 50);
     check_decoding(SMALL "windows=auto", 100);
     check_decoding("layers=4 channels=64 heads=2", 300);
+    check_decoding("layers=2 channels=128 heads=4 windows=5,global", 40); // large enough for threads
 }
 
 // A window reaches back layers * (k - 1) tokens twice (G, then P), and no further.

@@ -11,6 +11,7 @@
 //   x       = x + P * v
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
+#include "barrier.h"
 #include "classifier.h"
 #include "cpu_model.h"
 #include "decode.h"
@@ -980,14 +981,27 @@ static void fastformer_statistics(void *model, const Batch *batch, Statistics *s
 // Recurrent decoding: a layer remembers what its windows hold, so a token costs the same at any position
 
 typedef struct {
-    Fastformer *model;
-    DecodeWeights weights;
-    size_t streams, position;
-    real *memory;      // of the poolings
-    Pooling *poolings; // (L, S, H, 2) query and key
+    DecodeWeight qkv, up, down;
+} DecoderLayer;
+
+// What a thread needs for itself.
+typedef struct {
     Scratch scratch;
-    real *x, *norm, *qkv, *hidden;   // (S, C), (S, C), (S, 3C), (S, 4C)
+    real *norm; // (S, C) each thread makes all of it, which takes less than waiting for another
     real *pooled_query, *pooled_key; // (D)
+} DecoderThread;
+
+typedef struct {
+    Fastformer *model;
+    size_t streams, position;
+    DecoderLayer *layers; // (L)
+    DecodeWeight classifier;
+    real *memory;                     // of the poolings
+    Pooling *poolings;                // (L, S, H, 2) query and key
+    real *x, *qkv, *hidden, *ffn_out; // (S, C), (S, 3C), (S, 4C), (S, C)
+    int threads;
+    DecoderThread *thread; // (threads)
+    Barrier barrier;       // between the threads
 } Decoder;
 
 static void *fastformer_decoder_create(void *model, int streams) {
@@ -996,48 +1010,75 @@ static void *fastformer_decoder_create(void *model, int streams) {
     const size_t S = (size_t)streams, C = c->channels, D = c->head_size, sums = S * c->heads * 2;
     Decoder *d = allocate(1, sizeof(Decoder), "decoder");
     pack_weights(f);
+    const real *values = f->base.state.values;
     size_t size = 0;
     for (size_t l = 0; l < c->layers; l++) size += sums * window_sum_size(c->windows[l], D);
     *d = (Decoder){.model = f,
-                   .weights = cpu_model_decode_weights(&f->base),
                    .streams = S,
+                   .layers = allocate(c->layers, sizeof(DecoderLayer), "decoder"),
+                   .classifier = decode_weight_create(f->base.decoding, values + f->offsets.token,
+                                                      c->vocabulary, C, WEIGHT_OUT_IN),
                    .memory = buffer(size, 1, "decoder"),
                    .poolings = allocate(c->layers * sums, sizeof(Pooling), "decoder"),
-                   .scratch = scratch_create(0, D),
                    .x = buffer(S, C, "decoder"),
-                   .norm = buffer(S, C, "decoder"),
                    .qkv = buffer(S, 3 * C, "decoder"),
                    .hidden = buffer(S, 4 * C, "decoder"),
-                   .pooled_query = buffer(1, D, "decoder"),
-                   .pooled_key = buffer(1, D, "decoder")};
+                   .ffn_out = buffer(S, C, "decoder"),
+                   .threads = decode_threads(c->layers * 11 * C * C + c->vocabulary * C)};
+    for (size_t l = 0; l < c->layers; l++) {
+        const LayerOffsets *o = &f->offsets.layers[l];
+        const Precision precision = f->base.decoding;
+        // Queries, keys and values are float32 in training, too.
+        d->layers[l] = (DecoderLayer){
+            .qkv = decode_weight_create(PRECISION_FLOAT32, values + o->qkv, 3 * C, C, WEIGHT_OUT_IN),
+            .up = decode_weight_create(precision, values + o->up, 4 * C, C, WEIGHT_OUT_IN),
+            .down = decode_weight_create(precision, values + o->down, C, 4 * C, WEIGHT_OUT_IN)};
+    }
     real *next = d->memory;
     for (size_t i = 0; i < c->layers * sums; i++) {
         const size_t l = i / sums, h = i / 2 % c->heads, part = i % 2;
         d->poolings[i].sum = window_sum_create(&next, c->windows[l], D);
         pooling_start(&d->poolings[i], c, f->attn_normal + (2 * l + part) * C + h * D, c->windows[l]);
     }
+    d->thread = allocate((size_t)d->threads, sizeof(DecoderThread), "decoder");
+    for (int i = 0; i < d->threads; i++)
+        d->thread[i] = (DecoderThread){.scratch = scratch_create(0, D),
+                                       .norm = buffer(S, C, "decoder"),
+                                       .pooled_query = buffer(1, D, "decoder"),
+                                       .pooled_key = buffer(1, D, "decoder")};
     return d;
 }
 
 static void fastformer_decoder_destroy(void *decoder) {
     Decoder *d = decoder;
-    decode_weights_free(&d->weights);
+    for (int i = 0; i < d->threads; i++) {
+        free(d->thread[i].scratch.memory);
+        free(d->thread[i].norm);
+        free(d->thread[i].pooled_query);
+        free(d->thread[i].pooled_key);
+    }
+    free(d->thread);
+    for (size_t l = 0; l < d->model->config.layers; l++) {
+        decode_weight_free(&d->layers[l].qkv);
+        decode_weight_free(&d->layers[l].up);
+        decode_weight_free(&d->layers[l].down);
+    }
+    free(d->layers);
+    decode_weight_free(&d->classifier);
     free(d->memory);
     free(d->poolings);
-    free(d->scratch.memory);
     free(d->x);
-    free(d->norm);
     free(d->qkv);
     free(d->hidden);
-    free(d->pooled_query);
-    free(d->pooled_key);
+    free(d->ffn_out);
     free(d);
 }
 
-// x += P * v for one token of each stream in layer l.
-static void decode_attention(Decoder *d, size_t l) {
+// x += P * v for one token of each stream in layer l, streams and heads divided among the threads.
+static void decode_attention(Decoder *d, DecoderThread *thread, size_t l) {
     const Config *c = &d->model->config;
     const size_t C = c->channels, D = c->head_size, H = c->heads;
+#pragma omp for collapse(2) schedule(static) nowait
     for (size_t s = 0; s < d->streams; s++) {
         for (size_t h = 0; h < H; h++) {
             const real *q = d->qkv + s * 3 * C + h * D;
@@ -1046,25 +1087,45 @@ static void decode_attention(Decoder *d, size_t l) {
                                .k = q + C,
                                .v = q + 2 * C,
                                .stride = 3 * C,
-                               .pooled_query = d->pooled_query,
+                               .pooled_query = thread->pooled_query,
                                .r_query = &r_query,
-                               .pooled_key = d->pooled_key,
+                               .pooled_key = thread->pooled_key,
                                .r_key = &r_key};
             Pooling *p = d->poolings + ((l * d->streams + s) * H + h) * 2;
-            WITH_HEAD_SIZE(D, attention_forward, &head, &d->scratch, p, p + 1, x, x, C, 1);
+            WITH_HEAD_SIZE(D, attention_forward, &head, &thread->scratch, p, p + 1, x, x, C, 1);
         }
     }
 }
 
-static void add_rows(real *restrict x, const real *restrict y, size_t count) {
-    for (size_t i = 0; i < count; i++) x[i] += y[i];
-}
-
-static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
+// Of all streams, for the calling thread.
+static void norm_rows(const Decoder *d, real *norm, size_t gain, size_t bias) {
     const size_t C = d->model->config.channels;
     const real *values = d->model->base.state.values;
     for (size_t s = 0; s < d->streams; s++)
-        layernorm_row(d->norm + s * C, d->x + s * C, values + gain, values + bias, C);
+        layernorm_row(norm + s * C, d->x + s * C, values + gain, values + bias, C);
+}
+
+// x through layer l, by all threads.
+static void decode_layer(Decoder *d, DecoderThread *thread, size_t l) {
+    const LayerOffsets *o = &d->model->offsets.layers[l];
+    const DecoderLayer *layer = &d->layers[l];
+    const size_t S = d->streams, C = d->model->config.channels;
+    const DecodeShare inner = decode_share(4 * C), outer = decode_share(C);
+    norm_rows(d, thread->norm, o->norm1_gain, o->norm1_bias);
+    decode_product(d->qkv, thread->norm, &layer->qkv, NULL, S);
+    barrier_wait(&d->barrier);
+    decode_attention(d, thread, l);
+    barrier_wait(&d->barrier);
+    norm_rows(d, thread->norm, o->norm2_gain, o->norm2_bias);
+    decode_product(d->hidden, thread->norm, &layer->up, NULL, S);
+    for (size_t s = 0; s < S; s++) gelu_row(d->hidden + s * 4 * C + inner.begin, GELU_ERF, inner.count);
+    barrier_wait(&d->barrier);
+    decode_product(d->ffn_out, d->hidden, &layer->down, NULL, S);
+    for (size_t s = 0; s < S; s++) {
+        real *x = d->x + s * C + outer.begin;
+        row_add(x, x, d->ffn_out + s * C + outer.begin, outer.count);
+    }
+    barrier_wait(&d->barrier);
 }
 
 static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits) {
@@ -1072,31 +1133,24 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
     const Fastformer *f = d->model;
     const Config *c = &f->config;
     const real *values = f->base.state.values;
-    const DecodeWeights whole = {values, NULL}; // queries, keys and values are float32 in training, too
-    const size_t S = d->streams, C = c->channels, V = c->vocabulary;
+    const size_t S = d->streams, C = c->channels;
     if (d->position == c->positions)
         fail("decoding: the model has %zu positions, no token can follow", c->positions);
     for (size_t s = 0; s < S; s++) {
         const real *token = values + f->offsets.token + (size_t)tokens[s] * C;
         const real *position = values + f->offsets.position + d->position * C;
-        for (size_t i = 0; i < C; i++) d->x[s * C + i] = token[i] + position[i];
+        row_add(d->x + s * C, token, position, C);
     }
-    for (size_t l = 0; l < c->layers; l++) {
-        const LayerOffsets *o = &f->offsets.layers[l];
-        norm_rows(d, o->norm1_gain, o->norm1_bias);
-        decode_product(d->qkv, d->norm, whole, o->qkv, NULL, S, 3 * C, C, WEIGHT_OUT_IN);
-        decode_attention(d, l);
-        norm_rows(d, o->norm2_gain, o->norm2_bias);
-        decode_product(d->hidden, d->norm, d->weights, o->up, NULL, S, 4 * C, C, WEIGHT_OUT_IN);
-        gelu_row(d->hidden, GELU_ERF, S * 4 * C);
-        decode_product(d->norm, d->hidden, d->weights, o->down, NULL, S, C, 4 * C, WEIGHT_OUT_IN);
-        add_rows(d->x, d->norm, S * C);
+#pragma omp parallel num_threads(d->threads)
+    {
+        DecoderThread *thread = &d->thread[thread_index()];
+        for (size_t l = 0; l < c->layers; l++) decode_layer(d, thread, l);
+        if (logits) {
+            norm_rows(d, thread->norm, f->offsets.final_gain, f->offsets.final_bias);
+            decode_product(logits, thread->norm, &d->classifier, values + f->offsets.output_bias, S);
+        }
     }
     d->position++;
-    if (!logits) return;
-    norm_rows(d, f->offsets.final_gain, f->offsets.final_bias);
-    decode_product(logits, d->norm, d->weights, f->offsets.token, values + f->offsets.output_bias, S, V, C,
-                   WEIGHT_OUT_IN);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ void cosine_attention_decode(real *restrict y, real *restrict state, real *restr
                              size_t streams, size_t channels, size_t heads) {
     const size_t size = channels / heads;
     const double logarithm = log((double)(position + 1));
-#pragma omp parallel for schedule(static) if (streams * channels * size > 65536)
+#pragma omp for schedule(static) nowait
     for (size_t unit = 0; unit < streams * heads; unit++) {
         const size_t stream = unit / heads, at = unit % heads * size;
         real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;

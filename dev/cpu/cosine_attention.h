@@ -32,7 +32,8 @@ void cosine_attention_backward(CosineAttention *attention, GemmInput dqkv, real 
                                const uint8_t *mask, size_t batch, size_t length);
 
 // One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. state (S, H, D,
-// D), 0 at first, takes it in.
+// D), 0 at first, takes it in. In a parallel region streams and heads are divided among the threads, which
+// must then wait for each other.
 void cosine_attention_decode(real *restrict y, real *restrict state, real *restrict qkv,
                              const real *restrict bias, const real *restrict exponent, size_t position,
                              size_t streams, size_t channels, size_t heads);

@@ -1,10 +1,6 @@
 #include "cpu_model.h"
 #include "device.h"
 
-DecodeWeights cpu_model_decode_weights(const CpuModel *model) {
-    return decode_weights_create(model->decoding, model->state.values, model->state.table.total);
-}
-
 void cpu_model_device(const void *model, DeviceInfo *info) {
     cpu_device(((const CpuModel *)model)->gemm, info);
 }

@@ -4,7 +4,6 @@
 #define CPU_MODEL_H
 
 #include "adamw.h"
-#include "decode.h"
 #include "gemm.h"
 #include "model.h"
 
@@ -14,9 +13,6 @@ typedef struct {
     bool packed;        // the packed weights are those of `state`
     Precision decoding; // of the weights that decoding reads
 } CpuModel;
-
-// For a decoder: a copy of what the parameters are now, or the parameters themselves (decode.h).
-DecodeWeights cpu_model_decode_weights(const CpuModel *model);
 
 // Entries of ModelType (model.h).
 void cpu_model_device(const void *model, DeviceInfo *info);

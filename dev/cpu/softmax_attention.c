@@ -631,7 +631,7 @@ void softmax_attention_decode(real *restrict y, real *restrict keys, real *restr
                               real *restrict qkv, const real *restrict bias, double sink, size_t position,
                               size_t positions, size_t streams, size_t channels, size_t heads) {
     const size_t size = channels / heads;
-#pragma omp parallel for schedule(static) if (streams * channels * position > 65536)
+#pragma omp for schedule(static) nowait
     for (size_t unit = 0; unit < streams * heads; unit++) {
         const size_t stream = unit / heads, at = unit % heads * size, cache = unit * positions * size;
         real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;

@@ -43,7 +43,8 @@ void softmax_attention_backward(SoftmaxAttention *attention, GemmInput dqkv, rea
                                 size_t length);
 
 // One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. Its keys and
-// values are appended to the caches (S, H, positions, D), which hold those of the positions before.
+// values are appended to the caches (S, H, positions, D), which hold those of the positions before. In a
+// parallel region streams and heads are divided among the threads, which must then wait for each other.
 void softmax_attention_decode(real *restrict y, real *restrict keys, real *restrict values,
                               real *restrict qkv, const real *restrict bias, double sink, size_t position,
                               size_t positions, size_t streams, size_t channels, size_t heads);

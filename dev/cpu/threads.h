@@ -15,6 +15,15 @@ static inline int thread_limit(void) {
 #endif
 }
 
+// Threads of the parallel region that the calling thread is in.
+static inline int thread_count(void) {
+#ifdef _OPENMP
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
 // The calling thread's place in its parallel region.
 static inline int thread_index(void) {
 #ifdef _OPENMP

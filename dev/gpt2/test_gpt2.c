@@ -58,17 +58,21 @@ static void test_gradients_dropout(void) {
     check_gradients(LONG "dropout=0.1", 139, 0.2);
 }
 
+static void check_decoding(const char *size, const char *kind, int64_t length) {
+    char *options = format_string("%s%s", size, kind);
+    ModelTest t = model_test_create(&gpt2, options, 2, length, 29);
+    model_check_decoding(&t, IS_DOUBLE ? 1e-12 : 2e-5);
+    if (length > 1) model_check_causality(&t);
+    model_test_free(&t);
+    free(options);
+}
+
 static void test_decoding(void) {
     static const int64_t lengths[] = {1, 64, 65, 150}; // the cache grows at 64 and 128
     for (size_t i = 0; i < KINDS; i++) {
-        for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
-            char *options = format_string(SMALL "%s", kinds[i]);
-            ModelTest t = model_test_create(&gpt2, options, 2, lengths[l], 29);
-            model_check_decoding(&t, IS_DOUBLE ? 1e-12 : 2e-5);
-            if (lengths[l] > 1) model_check_causality(&t);
-            model_test_free(&t);
-            free(options);
-        }
+        for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++)
+            check_decoding(SMALL, kinds[i], lengths[l]);
+        check_decoding("layers=2 channels=128 heads=4 ", kinds[i], 20); // large enough for threads
     }
 }
 

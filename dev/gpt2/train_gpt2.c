@@ -11,6 +11,7 @@
 // attention: softmax, GPT-2's own; softmax1, whose denominator has one more term of 1; or cosine, whose cost
 // is linear in T (softmax_attention.h, cosine_attention.h).
 
+#include "barrier.h"
 #include "classifier.h"
 #include "cosine_attention.h"
 #include "cpu_model.h"
@@ -27,6 +28,7 @@
 #include "model.h"
 #include "residual.h"
 #include "softmax_attention.h"
+#include "threads.h"
 #include "train.h"
 #include <math.h>
 #include <stdio.h>
@@ -610,13 +612,21 @@ static void gpt2_statistics(void *model, const Batch *batch, Statistics *statist
 // Decoding: the softmax kinds keep the keys and values of every position, cosine a state of fixed size
 
 typedef struct {
+    DecodeWeight qkv, proj, up, down;
+} DecoderLayer;
+
+typedef struct {
     Gpt2 *model;
-    DecodeWeights weights;
     size_t streams, position;
-    size_t room;                              // positions that the caches have room for
-    real *keys, *values;                      // softmax kinds: (L, S, H, room, D)
-    real *state;                              // cosine: (L, S, H, D, D)
-    real *x, *norm, *attended, *qkv, *hidden; // (S, C) x 3, (S, 3C), (S, 4C)
+    DecoderLayer *layers; // (L)
+    DecodeWeight classifier;
+    size_t room;                               // positions that the caches have room for
+    real *keys, *values;                       // softmax kinds: (L, S, H, room, D)
+    real *state;                               // cosine: (L, S, H, D, D)
+    real *x, *added, *attended, *qkv, *hidden; // (S, C) x 3, (S, 3C), (S, 4C)
+    int threads;
+    real *norm;      // (threads, S, C) each thread makes all of it, which takes less than waiting for another
+    Barrier barrier; // between the threads
 } Decoder;
 
 static void *gpt2_decoder_create(void *model, int streams) {
@@ -624,23 +634,45 @@ static void *gpt2_decoder_create(void *model, int streams) {
     const Config *c = &g->config;
     const size_t S = (size_t)streams, C = c->channels;
     Decoder *d = allocate(1, sizeof(Decoder), "decoder");
+    const int threads = decode_threads(c->layers * 12 * C * C + c->vocabulary * C);
+    const Precision precision = g->base.decoding;
+    const real *values = g->base.state.values;
     *d = (Decoder){.model = g,
-                   .weights = cpu_model_decode_weights(&g->base),
                    .streams = S,
+                   .layers = allocate(c->layers, sizeof(DecoderLayer), "decoder"),
+                   .classifier = decode_weight_create(precision, values + g->offsets.token, c->vocabulary, C,
+                                                      WEIGHT_OUT_IN),
                    .x = buffer(S, C, "decoder"),
-                   .norm = buffer(S, C, "decoder"),
+                   .added = buffer(S, C, "decoder"),
                    .attended = buffer(S, C, "decoder"),
                    .qkv = buffer(S, 3 * C, "decoder"),
-                   .hidden = buffer(S, 4 * C, "decoder")};
+                   .hidden = buffer(S, 4 * C, "decoder"),
+                   .threads = threads,
+                   .norm = buffer((size_t)threads * S, C, "decoder")};
+    for (size_t l = 0; l < c->layers; l++) {
+        const LayerOffsets *o = &g->offsets.layers[l];
+        d->layers[l] = (DecoderLayer){
+            .qkv = decode_weight_create(precision, values + o->qkv, 3 * C, C, WEIGHT_IN_OUT),
+            .proj = decode_weight_create(precision, values + o->proj, C, C, WEIGHT_IN_OUT),
+            .up = decode_weight_create(precision, values + o->up, 4 * C, C, WEIGHT_IN_OUT),
+            .down = decode_weight_create(precision, values + o->down, C, 4 * C, WEIGHT_IN_OUT)};
+    }
     if (c->cosine) d->state = buffer(c->layers * S * c->heads, c->head_size * c->head_size, "decoder");
     return d;
 }
 
 static void gpt2_decoder_destroy(void *decoder) {
     Decoder *d = decoder;
-    real *buffers[] = {d->keys, d->values, d->state, d->x, d->norm, d->attended, d->qkv, d->hidden};
+    real *buffers[] = {d->keys, d->values, d->state, d->x, d->added, d->attended, d->qkv, d->hidden, d->norm};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) free(buffers[i]);
-    decode_weights_free(&d->weights);
+    for (size_t l = 0; l < d->model->config.layers; l++) {
+        decode_weight_free(&d->layers[l].qkv);
+        decode_weight_free(&d->layers[l].proj);
+        decode_weight_free(&d->layers[l].up);
+        decode_weight_free(&d->layers[l].down);
+    }
+    free(d->layers);
+    decode_weight_free(&d->classifier);
     free(d);
 }
 
@@ -669,7 +701,8 @@ static void make_room(Decoder *d) {
     d->room = room;
 }
 
-// d->attended from d->qkv for one token of each stream in layer l.
+// d->attended from d->qkv for one token of each stream in layer l, streams and heads divided among the
+// threads.
 static void decode_attention(Decoder *d, size_t l) {
     const Config *c = &d->model->config;
     const LayerOffsets *o = &d->model->offsets.layers[l];
@@ -685,19 +718,43 @@ static void decode_attention(Decoder *d, size_t l) {
     }
 }
 
-static void norm_rows(const Decoder *d, size_t gain, size_t bias) {
-    const size_t C = d->model->config.channels;
-    const real *values = d->model->base.state.values;
-    for (size_t s = 0; s < d->streams; s++)
-        layernorm_row(d->norm + s * C, d->x + s * C, values + gain, values + bias, C);
-}
-
-// d->x += y W + bias, y (S, inputs).
-static void decode_residual(Decoder *d, const real *y, size_t weight, size_t bias, size_t inputs) {
+// LayerNorm of x, all streams, for the calling thread.
+static const real *norm_rows(const Decoder *d, size_t gain, size_t bias) {
     const size_t S = d->streams, C = d->model->config.channels;
     const real *values = d->model->base.state.values;
-    decode_product(d->norm, y, d->weights, weight, values + bias, S, C, inputs, WEIGHT_IN_OUT);
-    for (size_t i = 0; i < S * C; i++) d->x[i] += d->norm[i];
+    real *norm = d->norm + (size_t)thread_index() * S * C;
+    for (size_t s = 0; s < S; s++) layernorm_row(norm + s * C, d->x + s * C, values + gain, values + bias, C);
+    return norm;
+}
+
+// d->x += y W + bias, y (S, inputs): the calling thread's columns.
+static void decode_residual(Decoder *d, const real *y, const DecodeWeight *weight, size_t bias) {
+    const size_t C = d->model->config.channels;
+    const DecodeShare share = decode_share(C);
+    decode_product(d->added, y, weight, d->model->base.state.values + bias, d->streams);
+    for (size_t s = 0; s < d->streams; s++)
+        for (size_t i = share.begin; i < share.begin + share.count; i++)
+            d->x[s * C + i] += d->added[s * C + i];
+}
+
+// x through layer l, by all threads.
+static void decode_layer(Decoder *d, size_t l) {
+    const real *values = d->model->base.state.values;
+    const LayerOffsets *o = &d->model->offsets.layers[l];
+    const DecoderLayer *layer = &d->layers[l];
+    const size_t S = d->streams, C = d->model->config.channels;
+    const DecodeShare inner = decode_share(4 * C);
+    decode_product(d->qkv, norm_rows(d, o->norm1_gain, o->norm1_bias), &layer->qkv, NULL, S);
+    barrier_wait(&d->barrier);
+    decode_attention(d, l);
+    barrier_wait(&d->barrier);
+    decode_residual(d, d->attended, &layer->proj, o->proj_bias);
+    barrier_wait(&d->barrier);
+    decode_product(d->hidden, norm_rows(d, o->norm2_gain, o->norm2_bias), &layer->up, values + o->up_bias, S);
+    for (size_t s = 0; s < S; s++) gelu_row(d->hidden + s * 4 * C + inner.begin, GELU_TANH, inner.count);
+    barrier_wait(&d->barrier);
+    decode_residual(d, d->hidden, &layer->down, o->down_bias);
+    barrier_wait(&d->barrier);
 }
 
 static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
@@ -711,23 +768,14 @@ static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
         const real *position = values + g->offsets.position + d->position * C;
         for (size_t i = 0; i < C; i++) d->x[s * C + i] = token[i] + position[i];
     }
-    for (size_t l = 0; l < g->config.layers; l++) {
-        const LayerOffsets *o = &g->offsets.layers[l];
-        norm_rows(d, o->norm1_gain, o->norm1_bias);
-        decode_product(d->qkv, d->norm, d->weights, o->qkv, NULL, S, 3 * C, C, WEIGHT_IN_OUT);
-        decode_attention(d, l);
-        decode_residual(d, d->attended, o->proj, o->proj_bias, C);
-        norm_rows(d, o->norm2_gain, o->norm2_bias);
-        decode_product(d->hidden, d->norm, d->weights, o->up, values + o->up_bias, S, 4 * C, C,
-                       WEIGHT_IN_OUT);
-        gelu_row(d->hidden, GELU_TANH, S * 4 * C);
-        decode_residual(d, d->hidden, o->down, o->down_bias, 4 * C);
+#pragma omp parallel num_threads(d->threads)
+    {
+        for (size_t l = 0; l < g->config.layers; l++) decode_layer(d, l);
+        if (logits)
+            decode_product(logits, norm_rows(d, g->offsets.final_gain, g->offsets.final_bias), &d->classifier,
+                           NULL, S);
     }
     d->position++;
-    if (!logits) return;
-    norm_rows(d, g->offsets.final_gain, g->offsets.final_bias);
-    decode_product(logits, d->norm, d->weights, g->offsets.token, NULL, S, g->config.vocabulary, C,
-                   WEIGHT_OUT_IN);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ static const double TOLERANCE = 1e-14;
 static const double TOLERANCE = 2e-6;
 #endif
 
-// Streams, N, K: one, several and many streams, rests of rows, columns and vectors, and sizes that start
-// threads.
+// Streams, N, K: one, several and many streams, rests of panels and of pairs, fewer panels than threads.
 static const size_t sizes[][3] = {{1, 1, 1},   {1, 384, 128},  {3, 7, 130},   {8, 129, 65},
                                   {2, 300, 1}, {1, 1000, 257}, {5, 2051, 96}, {4, 64, 1024}};
-enum { SIZES = sizeof(sizes) / sizeof(*sizes), OFFSET = 48 };
+enum { SIZES = sizeof(sizes) / sizeof(*sizes) };
 
 static real *random_values(size_t count, uint32_t stream) {
     Random random = random_stream(7, RANDOM_TEST, stream, 0);
@@ -43,24 +42,30 @@ static void check_product(const real *y, const real *x, const real *w, size_t w_
         }
 }
 
+static void product(real *y, const real *x, const DecodeWeight *w, const real *bias, size_t streams) {
+#pragma omp parallel
+    decode_product(y, x, w, bias, streams);
+}
+
 static void check_precision(Precision precision) {
     for (size_t i = 0; i < SIZES; i++) {
         const size_t streams = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-        real *x = random_values(streams * k, 1), *w = random_values(OFFSET + n * k, 2),
+        real *x = random_values(streams * k, 1), *w = random_values(n * k, 2),
              *y = random_values(streams * n, 3), *bias = random_values(n, 4);
-        DecodeWeights weights = decode_weights_create(precision, w, OFFSET + n * k);
+        DecodeWeight out_in = decode_weight_create(precision, w, n, k, WEIGHT_OUT_IN),
+                     in_out = decode_weight_create(precision, w, n, k, WEIGHT_IN_OUT);
         if (precision == PRECISION_BFLOAT16) // what the product reads
-            for (size_t j = 0; j < OFFSET + n * k; j++)
-                w[j] = (real)float_from_bf16(bf16_from_float((float)w[j]));
-        decode_product(y, x, weights, OFFSET, bias, streams, n, k, WEIGHT_OUT_IN);
-        check_product(y, x, w + OFFSET, k, 1, bias, sizes[i]);
-        decode_product(y, x, weights, OFFSET, NULL, streams, n, k, WEIGHT_OUT_IN);
-        check_product(y, x, w + OFFSET, k, 1, NULL, sizes[i]);
-        decode_product(y, x, weights, OFFSET, bias, streams, n, k, WEIGHT_IN_OUT);
-        check_product(y, x, w + OFFSET, 1, n, bias, sizes[i]);
-        decode_product(y, x, weights, OFFSET, NULL, streams, n, k, WEIGHT_IN_OUT);
-        check_product(y, x, w + OFFSET, 1, n, NULL, sizes[i]);
-        decode_weights_free(&weights);
+            for (size_t j = 0; j < n * k; j++) w[j] = (real)float_from_bf16(bf16_from_float((float)w[j]));
+        product(y, x, &out_in, bias, streams);
+        check_product(y, x, w, k, 1, bias, sizes[i]);
+        product(y, x, &out_in, NULL, streams);
+        check_product(y, x, w, k, 1, NULL, sizes[i]);
+        product(y, x, &in_out, bias, streams);
+        check_product(y, x, w, 1, n, bias, sizes[i]);
+        product(y, x, &in_out, NULL, streams);
+        check_product(y, x, w, 1, n, NULL, sizes[i]);
+        decode_weight_free(&out_in);
+        decode_weight_free(&in_out);
         free(x);
         free(w);
         free(y);
@@ -76,21 +81,20 @@ static void test_bf16(void) {
     check_precision(PRECISION_BFLOAT16);
 }
 
-// A stream's results are the same bits, alone and among others.
+// A stream's results are the same bits, alone and among others, by one thread and by several.
 static void test_streams(void) {
     enum { STREAMS = 7, N = 70, K = 53 };
     real *x = random_values((size_t)STREAMS * K, 1), *w = random_values((size_t)N * K, 2),
          *together = random_values((size_t)STREAMS * N, 3), alone[N];
-    for (int i = 0; i < 4; i++) {
-        const WeightLayout layout = i % 2 ? WEIGHT_OUT_IN : WEIGHT_IN_OUT;
-        DecodeWeights weights =
-            decode_weights_create(i < 2 ? PRECISION_FLOAT32 : PRECISION_BFLOAT16, w, (size_t)N * K);
-        decode_product(together, x, weights, 0, NULL, STREAMS, N, K, layout);
+    for (int i = 0; i < 2; i++) {
+        DecodeWeight weight =
+            decode_weight_create(i ? PRECISION_BFLOAT16 : PRECISION_FLOAT32, w, N, K, WEIGHT_OUT_IN);
+        product(together, x, &weight, NULL, STREAMS);
         for (size_t s = 0; s < STREAMS; s++) {
-            decode_product(alone, x + s * K, weights, 0, NULL, 1, N, K, layout);
+            decode_product(alone, x + s * K, &weight, NULL, 1);
             for (size_t j = 0; j < N; j++) CHECK(alone[j] == together[s * N + j]);
         }
-        decode_weights_free(&weights);
+        decode_weight_free(&weight);
     }
     free(x);
     free(w);
