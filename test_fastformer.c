@@ -20,16 +20,19 @@ static void check_window_sum(size_t T, size_t window, size_t D, double rescale, 
     real *memory = allocate(window_sum_size(window, D), sizeof(real), "test"), *next = memory;
     real *y = allocate(T * D, sizeof(real), "test"), *e = allocate(T, sizeof(real), "test");
     real *sum = allocate(T * D, sizeof(real), "test"), *total = allocate(T, sizeof(real), "test");
+    real *scale = allocate(T, sizeof(real), "test");
     Random r = random_stream(11, RANDOM_TEST, (uint32_t)T, (uint32_t)window);
     for (size_t i = 0; i < T; i++) {
         e[i] = (real)exp(rescale * (2 * random_uniform(&r) - 1));
-        for (size_t d = 0; d < D; d++) y[i * D + d] = e[i] * (real)random_normal(&r);
+        scale[i] = (real)random_normal(&r);
+        for (size_t d = 0; d < D; d++) y[i * D + d] = (real)random_normal(&r);
     }
     WindowSum w = window_sum_create(&next, window, D);
     window_sum_reset(&w, window, D);
     for (size_t done = 0; done < T;) { // in pieces of odd sizes
         const size_t n = T - done < 7 ? T - done : 7, at = step > 0 ? done : T - done - n;
-        window_sum_rows(&w, step, y + at * D, e + at, sum + at * D, total + at, n, D);
+        window_sum_weights(&w, step, e + at, total + at, n);
+        window_sum_rows(&w, step, sum + at * D, scale + at, y + at * D, D, e + at, n, D);
         done += n;
     }
     const size_t k = window == 0 || window > T ? T : window;
@@ -43,10 +46,11 @@ static void check_window_sum(size_t T, size_t window, size_t D, double rescale, 
         for (size_t d = 0; d < D; d++) {
             double expected = 0, size = 0;
             for (size_t j = first; j <= last; j++) {
-                expected += (double)y[j * D + d];
-                size += fabs((double)y[j * D + d]);
+                expected += (double)e[j] * (double)y[j * D + d];
+                size += fabs((double)e[j] * (double)y[j * D + d]);
             }
-            CHECK_CLOSE(sum[i * D + d], expected, tolerance * size);
+            CHECK_CLOSE(sum[i * D + d], (double)scale[i] * expected,
+                        tolerance * fabs((double)scale[i]) * size);
         }
     }
     free(memory);
@@ -54,6 +58,7 @@ static void check_window_sum(size_t T, size_t window, size_t D, double rescale, 
     free(e);
     free(sum);
     free(total);
+    free(scale);
 }
 
 static void test_window_sum(void) {
@@ -109,7 +114,7 @@ static void check_pool(size_t T, size_t D, size_t window, double rescale, double
     for (size_t i = 0; i < T * D; i++) x[i] = (real)random_normal(&r);
     for (size_t d = 0; d < D; d++) w[d] = (real)random_normal(&r);
     for (size_t i = 0; i < T; i++) mask[i] = random_uniform(&r) >= padding;
-    normalise(weight, &deviation, w, D, 1, D);
+    normalise(weight, &deviation, w, 1, D);
     for (size_t d = 0; d < D; d++) wide[d] = (double)weight[d];
 
     Scratch s = scratch_create(window, D);

@@ -208,43 +208,71 @@ static void window_sum_reset(WindowSum *w, size_t window, size_t D) {
     memset(w->carry, 0, D * sizeof(real));
 }
 
+static size_t window_sum_block(const WindowSum *w) {
+    return w->window ? w->window : GLOBAL_BLOCK;
+}
+
+// total (n) = the sums of weights e (n) over their windows, for n rows that window_sum_rows() then takes.
+// `step` is 1, or -1 to take the last row first.
+static ALWAYS_INLINE void window_sum_weights(WindowSum *w, ptrdiff_t step, const real *restrict e,
+                                             real *restrict total, size_t n) {
+    const size_t block = window_sum_block(w);
+    real *weights = w->weights, prefix = w->prefix_weight;
+    for (size_t i = 0, place = w->place; i < n; i++) {
+        const size_t at = step > 0 ? i : n - 1 - i;
+        prefix += e[at];
+        total[at] = prefix + (w->window ? weights[place + 1] : w->carry_weight);
+        if (w->window) weights[place] = e[at];
+        if (++place < block) continue;
+        if (!w->window) w->carry_weight += prefix;
+        for (size_t r = w->window; r-- > 1;) weights[r - 1] += weights[r];
+        prefix = 0;
+        place = 0;
+    }
+    w->prefix_weight = prefix;
+}
+
 // The current block is complete: its rows become suffix sums, or join the carry.
 static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
-    if (w->window == 0) {
-        row_add(w->carry, w->carry, w->prefix, D);
-        w->carry_weight += w->prefix_weight;
+    for (size_t d = 0; d < D; d += TILE_LANES) {
+        if (!w->window) {
+            row_put(w->carry, d, D, row_get(w->carry, d, D) + row_get(w->prefix, d, D));
+        } else {
+            TileVector suffix = {0};
+            for (size_t r = w->window; r-- > 0;) {
+                suffix += row_get(w->rows + r * D, d, D);
+                row_put(w->rows + r * D, d, D, suffix);
+            }
+        }
+        row_put(w->prefix, d, D, (TileVector){0});
     }
-    for (size_t r = w->window; r-- > 1;) {
-        row_add(w->rows + (r - 1) * D, w->rows + (r - 1) * D, w->rows + r * D, D);
-        w->weights[r - 1] += w->weights[r];
-    }
-    for (size_t d = 0; d < D; d++) w->prefix[d] = 0;
-    w->prefix_weight = 0;
     w->place = 0;
 }
 
-// Takes n rows y (n, D) with weights e (n) and gives the sums over their windows, sum (n, D) and total (n).
-// `step` is 1, or -1 to take the last row first.
-static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, const real *restrict y,
-                                          const real *restrict e, real *restrict sum, real *restrict total,
-                                          size_t n, size_t D) {
-    const size_t block = w->window ? w->window : GLOBAL_BLOCK;
-    for (size_t i = 0; i < n; i++) {
-        const size_t at = step > 0 ? i : n - 1 - i;
-        const real *row = y + at * D;
-        const size_t next = w->place + 1;
-        const real *rest = w->window ? w->rows + next * D : w->carry;
-        const real rest_weight = w->window ? w->weights[next] : w->carry_weight;
-        row_add(w->prefix, w->prefix, row, D);
-        row_add(sum + at * D, w->prefix, rest, D);
-        w->prefix_weight += e[at];
-        total[at] = w->prefix_weight + rest_weight;
-        if (w->window) {
-            memcpy(w->rows + w->place * D, row, D * sizeof(real));
-            w->weights[w->place] = e[at];
+// Takes n rows, factor (n) times x (n, D), whose rows stand `stride` apart: sum (n, D) = scale (n) times the
+// sums over their windows.
+static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *restrict sum,
+                                          const real *restrict scale, const real *restrict x, size_t stride,
+                                          const real *restrict factor, size_t n, size_t D) {
+    const size_t block = window_sum_block(w), rest_stride = w->window ? D : 0;
+    for (size_t i = 0; i < n;) {
+        const size_t left = block - w->place, rows = n - i < left ? n - i : left;
+        real *block_rows = w->rows + w->place * D;
+        const real *rest = w->window ? block_rows + D : w->carry;
+        for (size_t d = 0; d < D; d += TILE_LANES) {
+            TileVector prefix = row_get(w->prefix, d, D);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = step > 0 ? i + r : n - 1 - i - r;
+                const TileVector row = factor[at] * row_get(x + at * stride, d, D);
+                prefix += row;
+                row_put(sum + at * D, d, D, scale[at] * (prefix + row_get(rest + r * rest_stride, d, D)));
+                if (w->window) row_put(block_rows + r * D, d, D, row);
+            }
+            row_put(w->prefix, d, D, prefix);
         }
-        w->place = next;
-        if (next == block) window_sum_end_block(w, D);
+        i += rows;
+        w->place += rows;
+        if (w->place == block) window_sum_end_block(w, D);
     }
 }
 
@@ -253,22 +281,30 @@ static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, const re
 
 static const real NORMAL_EPSILON = (real)1e-5;
 
-// normal (n, D), deviation (n) from x (n, D), whose rows stand `stride` apart.
-static ALWAYS_INLINE void normalise(real *restrict normal, real *restrict deviation, const real *restrict x,
-                                    size_t stride, size_t n, size_t D) {
+// centred (n, D) = x - mean and deviation (n) of x (n, D), whose rows stand `stride` apart.
+static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviation, const real *restrict x,
+                                 size_t stride, size_t n, size_t D) {
+    rows_sum(deviation, x, stride, n, D);
     for (size_t i = 0; i < n; i++) {
-        const real *row = x + i * stride;
-        const real mean = row_sum(row, D) / (real)D;
-        deviation[i] = sqrt(row_squares(row, mean, D) / (real)(D - 1));
-        const real inverse = 1 / (deviation[i] + NORMAL_EPSILON);
+        const real mean = deviation[i] / (real)D;
         for (size_t d = 0; d < D; d += TILE_LANES)
-            row_put(normal + i * D, d, D, (row_get(row, d, D) - mean) * inverse);
+            row_put(centred + i * D, d, D, row_get(x + i * stride, d, D) - mean);
     }
+    rows_dot(deviation, centred, D, centred, D, n, D);
+    for (size_t i = 0; i < n; i++) deviation[i] = sqrt(deviation[i] / (real)(D - 1));
+}
+
+// normal (n, D), deviation (n) from x (n, D).
+static void normalise(real *restrict normal, real *restrict deviation, const real *restrict x, size_t n,
+                      size_t D) {
+    centre(normal, deviation, x, D, n, D);
+    for (size_t i = 0; i < n; i++)
+        row_scale(normal + i * D, 1 / (deviation[i] + NORMAL_EPSILON), normal + i * D, D);
 }
 
 // One row: dx (D) from dnormal (D). A row without deviation takes the gradient of the mean alone.
-static ALWAYS_INLINE void normalise_backward(real *restrict dx, const real *restrict dnormal,
-                                             const real *restrict normal, real deviation, size_t D) {
+static void normalise_backward(real *restrict dx, const real *restrict dnormal, const real *restrict normal,
+                               real deviation, size_t D) {
     const real along = row_dot(dnormal, normal, D);
     const real inverse = 1 / (deviation + NORMAL_EPSILON);
     const real slope = deviation > 0 ? along / ((real)(D - 1) * deviation) : 0;
@@ -297,20 +333,26 @@ typedef struct {
 // What a thread needs for a tile.
 typedef struct {
     real *memory;                                          // holds all that follows
-    real *normal, *weighted, *sums;                        // (TILE, D) inside a pooling
+    real *centred, *sums;                                  // (TILE, D) inside a pooling
     real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
     real *ones;                                            // (TILE, D) factors without dropout
     real *row;                                             // (D)
-    real *deviation, *e, *weight, *total;                  // (TILE)
+    // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score, and more inside a pooling
+    real *deviation, *inverse, *along, *e, *factor, *weight, *total, *dot, *mean;
     Pooling query, key;
 } Scratch;
 
-// x' (n, D) into s->normal and e (n).
+// x - mean (n, D), and what s has of each row up to e. x' is never stored: it is inverse (x - mean).
 static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, const real *restrict x, size_t stride,
                                       const uint8_t *restrict mask, size_t n, size_t D) {
-    normalise(s->normal, s->deviation, x, stride, n, D);
-    for (size_t i = 0; i < n; i++) s->e[i] = p->scale * row_dot(s->normal + i * D, p->weight, D);
-    for (size_t i = 0; i < n; i++) s->e[i] = vector_exp(s->e[i]);
+    centre(s->centred, s->deviation, x, stride, n, D);
+    rows_dot(s->along, s->centred, D, p->weight, 0, n, D);
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        s->inverse[i] = 1 / (s->deviation[i] + NORMAL_EPSILON);
+        s->along[i] *= s->inverse[i];
+        s->e[i] = vector_exp(p->scale * s->along[i]);
+    }
     if (mask)
         for (size_t i = 0; i < n; i++) s->e[i] = mask[i] ? s->e[i] : 0;
 }
@@ -320,45 +362,59 @@ static ALWAYS_INLINE void pool_forward(Pooling *p, Scratch *s, real *restrict po
                                        const real *restrict x, size_t stride, const uint8_t *restrict mask,
                                        size_t n, size_t D) {
     pool_scores(p, s, x, stride, mask, n, D);
-    for (size_t i = 0; i < n; i++) {
-        const real *value = p->raw ? x + i * stride : s->normal + i * D;
-        row_scale(s->weighted + i * D, s->e[i], value, D);
-    }
-    window_sum_rows(&p->sum, 1, s->weighted, s->e, s->sums, s->total, n, D);
+    window_sum_weights(&p->sum, 1, s->e, s->total, n);
+#pragma omp simd
     for (size_t i = 0; i < n; i++) {
         const real denominator = s->total[i] + p->sink;
         r[i] =
             denominator > 0 ? 1 / denominator : 0; // c = 0 and only padding in the window: nothing is pooled
-        row_scale(pooled + i * D, r[i], s->sums + i * D, D);
+        s->factor[i] = p->raw ? s->e[i] : s->e[i] * s->inverse[i];
     }
+    window_sum_rows(&p->sum, 1, pooled, r, p->raw ? x : s->centred, p->raw ? stride : D, s->factor, n, D);
 }
 
 // dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to first: the
 // sums run backwards,
 //   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
-//   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j.
+//   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j,
+// and through the normalisation, as the elements of x' and w' add up to 0,
+//   dx_j = (dx'_j - mean(e_j u_j)) / (deviation + 1e-5) - x'_j (x'_j . dx'_j) / ((D-1) deviation).
 static ALWAYS_INLINE void pool_backward(Pooling *p, Scratch *s, real *restrict dx, real *restrict dweight,
                                         const real *restrict dpooled, const real *restrict pooled,
                                         const real *restrict r, const real *restrict x, size_t stride,
                                         const uint8_t *restrict mask, size_t n, size_t D) {
+    const real *value = p->raw ? x : s->centred;
     pool_scores(p, s, x, stride, mask, n, D);
-    for (size_t i = 0; i < n; i++) {
-        s->weight[i] = r[i] * row_dot(dpooled + i * D, pooled + i * D, D);
-        row_scale(s->weighted + i * D, r[i], dpooled + i * D, D);
-    }
-    window_sum_rows(&p->sum, -1, s->weighted, s->weight, s->sums, s->total, n, D);
+    rows_dot(s->weight, dpooled, D, pooled, D, n, D);
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) s->weight[i] *= r[i];
+    window_sum_weights(&p->sum, -1, s->weight, s->total, n);
+    window_sum_rows(&p->sum, -1, s->sums, s->ones, dpooled, D, r, n, D);
+    rows_dot(s->dot, value, p->raw ? stride : D, s->sums, D, n, D);
+    rows_sum(s->mean, s->sums, D, n, D);
+    // dx = factor u + weight w' - mean - dot (x - mean of x)
+#pragma omp simd
     for (size_t j = 0; j < n; j++) {
-        const real *normal = s->normal + j * D, *u = s->sums + j * D;
-        const real *value = p->raw ? x + j * stride : normal;
-        const real da = s->e[j] * (row_dot(value, u, D) - s->total[j]) * p->scale,
-                   path = p->raw ? 0 : s->e[j];
-        for (size_t d = 0; d < D; d += TILE_LANES) {
-            row_put(s->row, d, D, path * row_get(u, d, D) + da * row_get(p->weight, d, D));
-            row_put(dweight, d, D, row_get(dweight, d, D) + da * row_get(normal, d, D));
+        const real inverse = s->inverse[j], deviation = s->deviation[j], path = p->raw ? 0 : s->e[j];
+        const real along_u = p->raw ? s->dot[j] : s->dot[j] * inverse;
+        const real da = s->e[j] * (along_u - s->total[j]) * p->scale;
+        const real slope = deviation > 0 ? (path * along_u + da * s->along[j]) / deviation : 0;
+        s->factor[j] = p->raw ? s->e[j] : s->e[j] * inverse;
+        s->weight[j] = da * inverse;
+        s->mean[j] *= path * inverse / (real)D;
+        s->dot[j] = slope * inverse / (real)(D - 1);
+    }
+    for (size_t d = 0; d < D; d += TILE_LANES) {
+        const TileVector w = row_get(p->weight, d, D);
+        TileVector dw = row_get(dweight, d, D);
+        for (size_t j = 0; j < n; j++) {
+            const TileVector centred = row_get(s->centred + j * D, d, D);
+            dw += s->weight[j] * centred;
+            row_put(dx + j * D, d, D,
+                    s->factor[j] * row_get(s->sums + j * D, d, D) + s->weight[j] * w - s->mean[j] -
+                        s->dot[j] * centred);
         }
-        normalise_backward(dx + j * D, s->row, normal, s->deviation[j], D);
-        for (size_t d = 0; p->raw && d < D; d += TILE_LANES)
-            row_put(dx + j * D, d, D, row_get(dx + j * D, d, D) + s->e[j] * row_get(u, d, D));
+        row_put(dweight, d, D, dw);
     }
 }
 
@@ -461,11 +517,10 @@ static ALWAYS_INLINE void attention_backward(const Head *h, Scratch *s, Pooling 
 
 static Scratch scratch_create(size_t largest_window, size_t D) {
     const size_t rows = TILE * D + TILE_GAP;
-    Scratch s = {.memory = allocate(9 * rows + D + 4 * TILE + 2 * window_sum_size(largest_window, D),
+    Scratch s = {.memory = allocate(8 * rows + D + 9 * TILE + 2 * window_sum_size(largest_window, D),
                                     sizeof(real), "attention scratch")};
     real *next = s.memory;
-    s.normal = carve(&next, rows);
-    s.weighted = carve(&next, rows);
+    s.centred = carve(&next, rows);
     s.sums = carve(&next, rows);
     s.product = carve(&next, rows);
     s.dproduct = carve(&next, rows);
@@ -474,10 +529,9 @@ static Scratch scratch_create(size_t largest_window, size_t D) {
     s.factors = carve(&next, rows);
     s.ones = carve(&next, rows);
     s.row = carve(&next, D);
-    s.deviation = carve(&next, TILE);
-    s.e = carve(&next, TILE);
-    s.weight = carve(&next, TILE);
-    s.total = carve(&next, TILE);
+    real **const numbers[] = {&s.deviation, &s.inverse, &s.along, &s.e,   &s.factor,
+                              &s.weight,    &s.total,   &s.dot,   &s.mean};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) *numbers[i] = carve(&next, TILE);
     s.query.sum = window_sum_create(&next, largest_window, D);
     s.key.sum = window_sum_create(&next, largest_window, D);
     for (size_t i = 0; i < rows; i++) s.ones[i] = 1;
@@ -692,9 +746,9 @@ static void pack_weights(Fastformer *f) {
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &f->offsets.layers[l];
         const size_t D = c->head_size, C = c->channels, H = c->heads;
-        normalise(f->attn_normal + 2 * l * C, f->attn_deviation + 2 * l * H, values + o->query_attn, D, H, D);
+        normalise(f->attn_normal + 2 * l * C, f->attn_deviation + 2 * l * H, values + o->query_attn, H, D);
         normalise(f->attn_normal + (2 * l + 1) * C, f->attn_deviation + (2 * l + 1) * H, values + o->key_attn,
-                  D, H, D);
+                  H, D);
     }
     // Small matrices: each by one thread, several at a time.
 #pragma omp parallel for schedule(static)

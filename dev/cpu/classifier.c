@@ -39,6 +39,9 @@ enum {
 // Where e_ij passes e^32, or a sum over a slice that, the row's shift rises.
 static const double EXPONENT_LIMIT = 32, SUM_LIMIT = 7.9e13;
 static const real LOWEST_SHIFT = (real)-1e30;
+#if TILE_PAIRS
+static const float LOG2_E = 1.44269504f;
+#endif
 
 // What a thread has for itself.
 typedef struct {
@@ -210,28 +213,13 @@ typedef struct {
 
 #if TILE_PAIRS
 
-// As vector_exp(), with the instructions that round and scale. The polynomial is minimax on |r| <= ln 2 / 2,
-// relative error 1e-7. NaN, the second operand of max and min, stays.
-static inline __m512 exp16(__m512 x) {
-    x = _mm512_min_ps(_mm512_set1_ps(128.0f), _mm512_max_ps(_mm512_set1_ps(-128.0f), x));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
-    const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693147181f), x);
-    __m512 p = _mm512_set1_ps(8.312501288e-3f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.189033157e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.666711539e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.999923031e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
-}
-
 // The e_ij of 16 tokens from their logits, (2, 16), `width` apart: added to the rows' sums, and stored.
 TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real *bias, const __m512 shift[2],
                                     uint16_t *e, real *words, __m512 sums[2]) {
     __m512 values[2];
     for (size_t r = 0; r < 2; r++) {
         const __m512 x = _mm512_add_ps(_mm512_loadu_ps(logits + r * width), _mm512_loadu_ps(bias));
-        values[r] = exp16(_mm512_sub_ps(x, shift[r]));
+        values[r] = (__m512)tile_exp2((TileVector)((x - shift[r]) * LOG2_E), false);
         sums[r] = _mm512_add_ps(sums[r], values[r]);
     }
     if (!e) return;

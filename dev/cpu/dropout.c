@@ -151,16 +151,20 @@ void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_
     }
 }
 
-// The factors of a whole block, for a threshold below 65536.
-static void block_factors(const Dropout *dropout, uint64_t block, real *restrict factors) {
-    uint32_t words[WORDS * LANES];
-    const Keys keys = round_keys(dropout);
-    philox(&keys, block, 0, dropout->site, 1, words);
+// The factors of `count` whole blocks, a constant, for a threshold below 65536.
+TILE_INLINE void block_factors(const Keys *keys, const Dropout *dropout, uint64_t block, size_t count,
+                               real *restrict factors) {
+    uint32_t words[TOGETHER * WORDS * LANES];
+    philox(keys, block, 1, dropout->site, count, words);
     const uint32_t limit = dropout->threshold << 16;
     const real scale = dropout->scale;
-    for (size_t i = 0; i < DROPOUT_BLOCK / 2; i++) {
-        factors[i] = words[i] << 16 < limit ? scale : 0;
-        factors[DROPOUT_BLOCK / 2 + i] = words[i] < limit ? scale : 0;
+    for (size_t b = 0; b < count; b++) {
+        const uint32_t *restrict at = words + b * WORDS * LANES;
+        real *restrict out = factors + b * DROPOUT_BLOCK;
+        for (size_t i = 0; i < DROPOUT_BLOCK / 2; i++) {
+            out[i] = at[i] << 16 < limit ? scale : 0;
+            out[DROPOUT_BLOCK / 2 + i] = at[i] < limit ? scale : 0;
+        }
     }
 }
 
@@ -169,18 +173,21 @@ void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real 
         for (size_t i = 0; i < count; i++) factors[i] = 1;
         return;
     }
-    size_t done = 0;
-    while (done < count) {
-        const uint64_t element = first + done;
-        const size_t skip = element % DROPOUT_BLOCK;
-        const size_t n = count - done < DROPOUT_BLOCK - skip ? count - done : DROPOUT_BLOCK - skip;
-        if (n == DROPOUT_BLOCK) {
-            block_factors(dropout, element / DROPOUT_BLOCK, factors + done);
+    const Keys keys = round_keys(dropout);
+    for (size_t done = 0, n; done < count; done += n) {
+        const uint64_t element = first + done, block = element / DROPOUT_BLOCK;
+        const size_t skip = element % DROPOUT_BLOCK, left = count - done;
+        if (skip == 0 && left >= TOGETHER * DROPOUT_BLOCK) {
+            n = TOGETHER * DROPOUT_BLOCK;
+            block_factors(&keys, dropout, block, TOGETHER, factors + done);
+        } else if (skip == 0 && left >= DROPOUT_BLOCK) {
+            n = DROPOUT_BLOCK;
+            block_factors(&keys, dropout, block, 1, factors + done);
         } else {
             real whole[DROPOUT_BLOCK];
-            block_factors(dropout, element / DROPOUT_BLOCK, whole);
+            n = left < DROPOUT_BLOCK - skip ? left : DROPOUT_BLOCK - skip;
+            block_factors(&keys, dropout, block, 1, whole);
             memcpy(factors + done, whole + skip, n * sizeof(real));
         }
-        done += n;
     }
 }

@@ -6,15 +6,11 @@
 
 #include "tile.h"
 
-// The vector of x (n) from element i on; `missing` stands for what is behind the end.
-TILE_INLINE TileVector row_get_or(const real *x, size_t i, size_t n, real missing) {
-    TileVector v = missing - (TileVector){0};
+// The vector of x (n) from element i on.
+TILE_INLINE TileVector row_get(const real *x, size_t i, size_t n) {
+    TileVector v = {0};
     memcpy(&v, x + i, n - i < TILE_LANES ? (n - i) * sizeof(real) : sizeof(v));
     return v;
-}
-
-TILE_INLINE TileVector row_get(const real *x, size_t i, size_t n) {
-    return row_get_or(x, i, n, 0);
 }
 
 TILE_INLINE void row_put(real *x, size_t i, size_t n, TileVector v) {
@@ -28,21 +24,45 @@ TILE_INLINE real row_sum(const real *x, size_t n) {
     return tile_sum_of_lanes(lanes);
 }
 
-// sum of (x - mean)^2
-TILE_INLINE real row_squares(const real *x, real mean, size_t n) {
-    TileVector lanes = {0};
-    for (size_t i = 0; i < n; i += TILE_LANES) {
-        const TileVector centred = row_get_or(x, i, n, mean) - mean;
-        lanes += centred * centred;
-    }
-    return tile_sum_of_lanes(lanes);
-}
-
 // sum of x y, elementwise
 TILE_INLINE real row_dot(const real *x, const real *y, size_t n) {
     TileVector lanes = {0};
     for (size_t i = 0; i < n; i += TILE_LANES) lanes += row_get(x, i, n) * row_get(y, i, n);
     return tile_sum_of_lanes(lanes);
+}
+
+// sums (rows) of the rows of x (rows, n), whose rows stand `stride` apart.
+TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
+    size_t r = 0;
+    for (; r + TILE_LANES <= rows; r += TILE_LANES) {
+        TileVector lanes[TILE_LANES];
+        TILE_UNROLL
+        for (size_t l = 0; l < TILE_LANES; l++) {
+            lanes[l] = row_get(x + (r + l) * stride, 0, n);
+            for (size_t i = TILE_LANES; i < n; i += TILE_LANES)
+                lanes[l] += row_get(x + (r + l) * stride, i, n);
+        }
+        row_put(sums + r, 0, TILE_LANES, tile_sums_of_lanes(lanes));
+    }
+    for (; r < rows; r++) sums[r] = row_sum(x + r * stride, n);
+}
+
+// sums (rows) of x (rows, n) y (rows, n), elementwise.
+TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real *y, size_t y_stride,
+                          size_t rows, size_t n) {
+    size_t r = 0;
+    for (; r + TILE_LANES <= rows; r += TILE_LANES) {
+        TileVector lanes[TILE_LANES];
+        TILE_UNROLL
+        for (size_t l = 0; l < TILE_LANES; l++) {
+            const real *x_row = x + (r + l) * x_stride, *y_row = y + (r + l) * y_stride;
+            lanes[l] = row_get(x_row, 0, n) * row_get(y_row, 0, n);
+            for (size_t i = TILE_LANES; i < n; i += TILE_LANES)
+                lanes[l] += row_get(x_row, i, n) * row_get(y_row, i, n);
+        }
+        row_put(sums + r, 0, TILE_LANES, tile_sums_of_lanes(lanes));
+    }
+    for (; r < rows; r++) sums[r] = row_dot(x + r * x_stride, y + r * y_stride, n);
 }
 
 // out = x + y

@@ -153,6 +153,33 @@ TILE_INLINE real tile_sum_of_lanes(TileVector v) {
 #endif
 }
 
+// Lane l: the sum of the lanes of v[l], for less than half the work of one sum after the other.
+TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
+#if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
+    enum { EVEN = 0x88, ODD = 0xDD };
+    __m512 quarters[4]; // a part of the sums of four vectors in each quarter
+    TILE_UNROLL
+    for (size_t i = 0; i < 4; i++) {
+        const __m512 a = (__m512)v[4 * i], b = (__m512)v[4 * i + 1], c = (__m512)v[4 * i + 2],
+                     d = (__m512)v[4 * i + 3];
+        const __m512d ab = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        const __m512d cd = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        quarters[i] = _mm512_add_ps((__m512)_mm512_unpacklo_pd(ab, cd), (__m512)_mm512_unpackhi_pd(ab, cd));
+    }
+    __m512 halves[2];
+    TILE_UNROLL
+    for (size_t i = 0; i < 2; i++)
+        halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(quarters[2 * i], quarters[2 * i + 1], EVEN),
+                                  _mm512_shuffle_f32x4(quarters[2 * i], quarters[2 * i + 1], ODD));
+    return (TileVector)_mm512_add_ps(_mm512_shuffle_f32x4(halves[0], halves[1], EVEN),
+                                     _mm512_shuffle_f32x4(halves[0], halves[1], ODD));
+#else
+    TileVector sums;
+    for (size_t l = 0; l < TILE_LANES; l++) sums[l] = tile_sum_of_lanes(v[l]);
+    return sums;
+#endif
+}
+
 // 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 where `rough`, which suits what is
 // rounded to bf16. Below -126 it is at most 2^-126, and 0 at -Inf. NaN stays NaN.
 TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
