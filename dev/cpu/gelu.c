@@ -2,6 +2,7 @@
 
 #include "memory.h"
 #include "row_blocks.h"
+#include "rows.h"
 #include "vector_math.h"
 #include <stdlib.h>
 
@@ -11,54 +12,66 @@ enum { PIECE = 512 }; // elements computed at a time, on their way to what the p
 // 2u = sqrt(8 / pi) (x + 0.044715 x^3).
 static const real SLOPE = (real)1.5957691216057308, CUBE = (real)0.044715;
 
-static inline real logistic(real x) {
-    return 1 / (1 + vector_exp(-x));
+TILE_INLINE TileVector logistic(TileVector x) {
+    enum { LARGEST = 127 }; // exponent
+    const TileVector exponent = tile_max(x * (real)1.4426950408889634, -LARGEST - (TileVector){0});
+    return 1 / (1 + tile_exp2(-exponent, false));
 }
 
-static inline real gelu_erf(real x) {
-    real density;
-    return x * vector_normal(x, &density);
-}
-
-static inline real gelu_erf_slope(real x) {
-    real density;
-    const real normal = vector_normal(x, &density);
-    return normal + x * density;
-}
-
-static inline real gelu_tanh(real x) {
+TILE_INLINE TileVector gelu(TileVector x, GeluKind kind) {
+    TileVector density;
+    if (kind == GELU_ERF) return x * tile_normal(x, &density);
     return x * logistic(SLOPE * x * (1 + CUBE * (x * x)));
 }
 
-static inline real gelu_tanh_slope(real x) {
-    const real square = x * x, s = logistic(SLOPE * x * (1 + CUBE * square));
-    const real slope = s + x * s * (1 - s) * (SLOPE * (1 + 3 * CUBE * square));
-    const real limit = x > 0; // so far out, s is 0 or 1 and the square may be infinite
-    return square > 1000 ? limit : slope;
+TILE_INLINE TileVector gelu_slope(TileVector x, GeluKind kind) {
+    if (kind == GELU_ERF) {
+        TileVector density;
+        const TileVector normal = tile_normal(x, &density);
+        return normal + x * density;
+    }
+    const TileVector square = x * x, s = logistic(SLOPE * x * (1 + CUBE * square));
+    const TileVector slope = s + x * s * (1 - s) * (SLOPE * (1 + 3 * CUBE * square));
+    // So far out, s is 0 or 1 and the square may be infinite.
+    const TileVector limit = (TileVector)((TileBits)((TileVector){0} + 1) & (x > 0));
+    const TileBits far = square > 1000;
+    return (TileVector)(((TileBits)limit & far) | ((TileBits)slope & ~far));
 }
 
-// y (n) = gelu(x + bias); bias NULL: none
-static void piece_forward(real *restrict y, const real *restrict x, const real *restrict bias, GeluKind kind,
-                          size_t n) {
-    for (size_t i = 0; i < n; i++) y[i] = bias ? x[i] + bias[i] : x[i];
-    gelu_row(y, kind, n);
+// Elements i to min(i + TILE_LANES, n) of y = gelu(x + bias), bias NULL: none; y may be x. With dy of
+// dx = dy gelu'(x + bias), in place of y.
+TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, GeluKind kind, size_t i, size_t n) {
+    TileVector at = row_get(x, i, n);
+    if (bias) at += row_get(bias, i, n);
+    row_put(y, i, n, gelu(at, kind));
 }
 
-// dx (n) = dy gelu'(x + bias)
-static void piece_backward(real *restrict dx, const real *restrict dy, const real *restrict x,
-                           const real *restrict bias, GeluKind kind, size_t n) {
-    for (size_t i = 0; i < n; i++) dx[i] = bias ? x[i] + bias[i] : x[i];
-    if (kind == GELU_ERF)
-        for (size_t i = 0; i < n; i++) dx[i] = dy[i] * gelu_erf_slope(dx[i]);
-    else
-        for (size_t i = 0; i < n; i++) dx[i] = dy[i] * gelu_tanh_slope(dx[i]);
+TILE_INLINE void vector_backward(real *dx, const real *dy, const real *x, const real *bias, GeluKind kind,
+                                 size_t i, size_t n) {
+    TileVector at = row_get(x, i, n);
+    if (bias) at += row_get(bias, i, n);
+    row_put(dx, i, n, row_get(dy, i, n) * gelu_slope(at, kind));
+}
+
+// All n elements. That a vector is whole is said in a constant.
+TILE_INLINE void piece_forward(real *y, const real *x, const real *bias, GeluKind kind, size_t n) {
+    size_t i = 0;
+    for (; i + TILE_LANES <= n; i += TILE_LANES) vector_forward(y, x, bias, kind, i, i + TILE_LANES);
+    if (i < n) vector_forward(y, x, bias, kind, i, n);
+}
+
+TILE_INLINE void piece_backward(real *dx, const real *dy, const real *x, const real *bias, GeluKind kind,
+                                size_t n) {
+    size_t i = 0;
+    for (; i + TILE_LANES <= n; i += TILE_LANES) vector_backward(dx, dy, x, bias, kind, i, i + TILE_LANES);
+    if (i < n) vector_backward(dx, dy, x, bias, kind, i, n);
 }
 
 void gelu_row(real *x, GeluKind kind, size_t n) {
     if (kind == GELU_ERF)
-        for (size_t i = 0; i < n; i++) x[i] = gelu_erf(x[i]);
+        piece_forward(x, x, NULL, GELU_ERF, n);
     else
-        for (size_t i = 0; i < n; i++) x[i] = gelu_tanh(x[i]);
+        piece_forward(x, x, NULL, GELU_TANH, n);
 }
 
 void gelu_forward(GemmInput y, const real *restrict x, const real *restrict bias, GeluKind kind, size_t m,
@@ -68,7 +81,10 @@ void gelu_forward(GemmInput y, const real *restrict x, const real *restrict bias
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE;
             real piece[PIECE];
-            piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, kind, count);
+            if (kind == GELU_ERF)
+                piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, GELU_ERF, count);
+            else
+                piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, GELU_TANH, count);
             gemm_input_store(y, row, i, piece, count);
         }
     }
@@ -81,7 +97,10 @@ static void rows_backward(GemmInput dx, real *restrict dbias, const real *restri
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
             real piece[PIECE];
-            piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, kind, count);
+            if (kind == GELU_ERF)
+                piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, GELU_ERF, count);
+            else
+                piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, GELU_TANH, count);
             gemm_input_store(dx, row, i, piece, count);
             if (bias)
                 for (size_t j = 0; j < count; j++) dbias[i + j] += piece[j];

@@ -174,7 +174,7 @@ TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
     return (TileVector)_mm512_add_ps(_mm512_shuffle_f32x4(halves[0], halves[1], EVEN),
                                      _mm512_shuffle_f32x4(halves[0], halves[1], ODD));
 #else
-    TileVector sums;
+    TileVector sums = {0};
     for (size_t l = 0; l < TILE_LANES; l++) sums[l] = tile_sum_of_lanes(v[l]);
     return sums;
 #endif

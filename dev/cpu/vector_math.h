@@ -1,8 +1,10 @@
-// Elementary functions that compilers vectorise: branch-free, accurate to a few units in the last place.
+// Elementary functions, accurate to a few units in the last place: of a number, written such that compilers
+// vectorise them, and of a vector.
 #ifndef CPU_VECTOR_MATH_H
 #define CPU_VECTOR_MATH_H
 
 #include "real.h"
+#include "tile.h"
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,9 +15,13 @@ static inline real vector_exp(real x) {
     return exp(x);
 }
 
-static inline real vector_normal(real x, real *density) {
-    *density = 0.39894228040143268 * exp(-0.5 * x * x);
-    return 0.5 * erfc(-0.70710678118654752 * x);
+TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
+    TileVector normal;
+    for (size_t l = 0; l < TILE_LANES; l++) {
+        (*density)[l] = 0.39894228040143268 * exp(-0.5 * x[l] * x[l]);
+        normal[l] = 0.5 * erfc(-0.70710678118654752 * x[l]);
+    }
+    return normal;
 }
 
 #else
@@ -47,18 +53,21 @@ static inline real vector_exp(real x) {
 // as e^(-t^2/2) P(t) / Q(t), t = |x|, with a minimax fit of the quotient (relative error 5e-9 up to t = 13.2,
 // where the tail leaves float's range). As all coefficients are positive and the lower tail is not taken from
 // 1, nothing cancels: the absolute error stays below 1.7e-7, and small values keep their digits.
-static inline real vector_normal(real x, real *density) {
-    const float t = fabsf(x);
-    const float e = vector_exp(-0.5f * t * t);
-    const float t2 = t * t;
-    const float p = (4.011438827e-3f * t2 + (3.992497749e-2f * t + 1.811306554e-1f)) * t2 +
-                    (4.354476300e-1f * t + 5.000000024e-1f);
-    const float q =
+TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
+    const TileBits sign = (TileBits){0} + INT32_MIN;
+    const TileVector t = (TileVector)((TileBits)x & ~sign), t2 = t * t;
+    const TileVector e = tile_exp2(t2 * -0.721347520f, false);
+    const TileVector p = (4.011438827e-3f * t2 + (3.992497749e-2f * t + 1.811306554e-1f)) * t2 +
+                         (4.354476300e-1f * t + 5.000000024e-1f);
+    const TileVector q =
         ((1.005504049e-2f * t + 1.000845475e-1f) * t2 + (4.639155033e-1f * t + 1.193751173f)) * t2 +
         (1.668780172f * t + 1.0f);
-    const float tail = t > 14.0f ? 0.0f : p / q * e; // also where p and q overflow
+    // Also where p and q overflow.
+    const TileBits tail = (TileBits)(p / q * e) & ~(t > 14.0f);
     *density = 0.398942280f * e;
-    return x > 0.0f ? 1.0f - tail : tail;
+    const TileBits positive = ~((TileBits)x >> 31);
+    const TileVector step = (TileVector)((TileBits)((TileVector){0} + 1.0f) & positive);
+    return step - (TileVector)(tail | ((TileBits)x & sign));
 }
 
 #endif

@@ -89,12 +89,19 @@ static void test_exp(void) {
     CHECK(vector_exp((real)INFINITY) > 1e38 && isnan(vector_exp((real)NAN)));
 }
 
+// In the last lane of a vector.
+static real normal_of(real x, real *density) {
+    TileVector densities;
+    const TileVector normal = tile_normal(x - (TileVector){0}, &densities);
+    *density = densities[TILE_LANES - 1];
+    return normal[TILE_LANES - 1];
+}
+
 static void test_normal(void) {
     for (int i = -3000; i < 3000; i++) {
         const real at = (real)(i * 0.01);
         real density;
-        const double normal = (double)vector_normal(at, &density),
-                     exact = 0.5 * erfc(-(double)at * sqrt(0.5));
+        const double normal = (double)normal_of(at, &density), exact = 0.5 * erfc(-(double)at * sqrt(0.5));
         CHECK_CLOSE(normal, exact, sizeof(real) == 4 ? 1.7e-7 : 1e-15);
         if (at > -8) CHECK_CLOSE(normal, exact, exact * (sizeof(real) == 4 ? 4e-6 : 1e-13));
         CHECK_CLOSE(density, exp(-0.5 * (double)at * (double)at) / sqrt(2 * 3.14159265358979324),
@@ -102,9 +109,9 @@ static void test_normal(void) {
         CHECK(normal >= 0 && normal <= 1);
     }
     real density;
-    CHECK(vector_normal((real)1e30, &density) == 1 && density == 0);
-    CHECK(vector_normal((real)-1e30, &density) == 0 && density == 0);
-    CHECK(isnan(vector_normal((real)NAN, &density)));
+    CHECK(normal_of((real)1e30, &density) == 1 && density == 0);
+    CHECK(normal_of((real)-1e30, &density) == 0 && density == 0);
+    CHECK(isnan(normal_of((real)NAN, &density)));
 }
 
 // ---- layer norm
@@ -263,7 +270,7 @@ static void test_gelu_extremes(void) {
         for (int i = 0; i < COUNT; i++) {
             const double far = fabs(inputs[i]) > 10, limit = inputs[i] > 0 ? 1 : 0;
             CHECK_CLOSE(y[i], far > 0 ? limit * (double)x[i] : 0.5 * (double)x[i], 1e-8);
-            CHECK_CLOSE(((real *)dx.data)[i], far > 0 ? limit : 0.5, 1e-8);
+            CHECK_CLOSE(((real *)dx.data)[i], far > 0 ? limit : 0.5, sizeof(real) == 4 ? 1e-7 : 1e-8);
         }
         gemm_input_free(&dx);
     }
