@@ -39,9 +39,6 @@ enum {
 // Where e_ij passes e^32, or a sum over a slice that, the row's shift rises.
 static const double EXPONENT_LIMIT = 32, SUM_LIMIT = 7.9e13;
 static const real LOWEST_SHIFT = (real)-1e30;
-#if TILE_PAIRS
-static const float LOG2_E = 1.44269504f;
-#endif
 
 // What a thread has for itself.
 typedef struct {
@@ -219,7 +216,7 @@ TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real
     __m512 values[2];
     for (size_t r = 0; r < 2; r++) {
         const __m512 x = _mm512_add_ps(_mm512_loadu_ps(logits + r * width), _mm512_loadu_ps(bias));
-        values[r] = (__m512)tile_exp2((TileVector)((x - shift[r]) * LOG2_E), false);
+        values[r] = (__m512)tile_exp2((TileVector)((x - shift[r]) * (float)LOG2_E), false);
         sums[r] = _mm512_add_ps(sums[r], values[r]);
     }
     if (!e) return;

@@ -14,8 +14,9 @@ static const real SLOPE = (real)1.5957691216057308, CUBE = (real)0.044715;
 
 TILE_INLINE TileVector logistic(TileVector x) {
     enum { LARGEST = 127 }; // exponent
-    const TileVector exponent = tile_max(x * (real)1.4426950408889634, -LARGEST - (TileVector){0});
-    return 1 / (1 + tile_exp2(-exponent, false));
+    const TileVector t = tile_max(x, -x) * (real)LOG2_E;
+    const TileVector exponent = -tile_max(-LARGEST - (TileVector){0}, -t);
+    return tile_mirror(1 / (1 + tile_exp2(exponent, false)), x);
 }
 
 TILE_INLINE TileVector gelu(TileVector x, GeluKind kind) {

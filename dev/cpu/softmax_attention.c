@@ -17,7 +17,7 @@ enum {
     AHEAD = 8,     // rows to prefetch
     MARGIN = 32    // log2 of how far a weight may pass 1
 };
-static const double LN2 = 0.693147180559945309, LOG2_E = 1.44269504088896341;
+static const double LN2 = 0.693147180559945309;
 
 // Each big array is (B, H, T', ...) with T' = T rounded up to whole tiles and D' = D rounded up to what
 // products take, both filled with zeros. A left operand is (B, H, T', W), a right one (B, H, T' W / D', D'),

@@ -9,6 +9,15 @@
 #include <stdint.h>
 #include <string.h>
 
+static const double LOG2_E = 1.44269504088896341;
+
+// A function that is 1 - tail from 0 on and tail below, as where it is small its digits must not be lost.
+TILE_INLINE TileVector tile_mirror(TileVector tail, TileVector x) {
+    const TileBits sign = (TileBits)x & (TileBits) - (TileVector){0};
+    const TileVector step = (TileVector)((TileBits)((TileVector){0} + 1) & (sign == 0));
+    return step - (TileVector)((TileBits)tail | sign);
+}
+
 #ifdef REAL_IS_DOUBLE
 
 static inline real vector_exp(real x) {
@@ -65,9 +74,7 @@ TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
     // Also where p and q overflow.
     const TileBits tail = (TileBits)(p / q * e) & ~(t > 14.0f);
     *density = 0.398942280f * e;
-    const TileBits positive = ~((TileBits)x >> 31);
-    const TileVector step = (TileVector)((TileBits)((TileVector){0} + 1.0f) & positive);
-    return step - (TileVector)(tail | ((TileBits)x & sign));
+    return tile_mirror((TileVector)tail, x);
 }
 
 #endif
