@@ -34,7 +34,7 @@ fails() {
     ok "$text"
 }
 
-cat "$root"/dev/trainer/*.c >text
+cat "$root"/dev/trainer/*.c "$root"/dev/text/*.c >text
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 ok "tokenize"
 

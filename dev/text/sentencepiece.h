@@ -2,8 +2,8 @@
 //
 // Training and encoding are its own programs, run as child processes. The vocabulary and decoding are ours,
 // from the model file: spm_export_vocab's text does not say which pieces are control, byte or unknown.
-#ifndef TRAINER_SENTENCEPIECE_H
-#define TRAINER_SENTENCEPIECE_H
+#ifndef TEXT_SENTENCEPIECE_H
+#define TEXT_SENTENCEPIECE_H
 
 #include "text.h"
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 // A growing array of bytes.
-#ifndef TRAINER_BYTES_H
-#define TRAINER_BYTES_H
+#ifndef TEXT_BYTES_H
+#define TEXT_BYTES_H
 
 #include <stddef.h>
 

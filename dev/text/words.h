@@ -1,6 +1,6 @@
 // A vocabulary of words: what stands between white space.
-#ifndef TRAINER_WORDS_H
-#define TRAINER_WORDS_H
+#ifndef TEXT_WORDS_H
+#define TEXT_WORDS_H
 
 #include "text.h"
 #include <stddef.h>

@@ -1,6 +1,6 @@
 // Plain text: its words and lines, where to cut it, UTF-8.
-#ifndef TRAINER_TEXT_H
-#define TRAINER_TEXT_H
+#ifndef TEXT_TEXT_H
+#define TEXT_TEXT_H
 
 #include <stddef.h>
 #include <stdint.h>

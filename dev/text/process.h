@@ -1,6 +1,6 @@
 // A program run as a child, fed and read through pipes, never through a shell.
-#ifndef TRAINER_PROCESS_H
-#define TRAINER_PROCESS_H
+#ifndef TEXT_PROCESS_H
+#define TEXT_PROCESS_H
 
 #include "bytes.h"
 #include "text.h"

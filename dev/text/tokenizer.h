@@ -7,8 +7,8 @@
 //
 // A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format) or
 // `tokenizer.vocab` (word: a word a line, its number is the token).
-#ifndef TRAINER_TOKENIZER_H
-#define TRAINER_TOKENIZER_H
+#ifndef TEXT_TOKENIZER_H
+#define TEXT_TOKENIZER_H
 
 #include "text.h"
 #include <stdbool.h>
