@@ -122,10 +122,16 @@ static void open_body(void *argument) {
     log_close(log_open(call->directory, call->resume_step));
 }
 
-static void check_pruned(const char *before, int64_t resume_step, const char *after) {
+// warning: what stderr is to hold, "" for nothing
+static void check_pruned(const char *before, int64_t resume_step, const char *after, const char *warning) {
+    char errors[1024];
     test_file("log.jsonl", before, strlen(before));
     OpenCall call = {test_directory(), resume_step};
-    run_quietly(open_body, &call);
+    CHECK(test_child(open_body, &call, errors, sizeof errors) == 0);
+    if (*warning)
+        CHECK(strstr(errors, warning));
+    else
+        CHECK_TEXT(errors, "");
     char *text = read_log();
     CHECK_TEXT(text, after);
     free(text);
@@ -136,19 +142,33 @@ static void test_resume(void) {
                               "\n{\"x\":3}\n{\"step\"";
     check_pruned(
         all, -1,
-        "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}\n{\"x\":3}\n");
-    check_pruned(all, 2, "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"x\":3}\n");
-    check_pruned(all, 0, "{\"event\":\"start\"}\n{\"x\":3}\n");
-    check_pruned("{\"step\":1}\n[3]\n", 1, "{\"step\":1}\n[3]\n");
-    check_pruned("{\"step\":1}", 1, "");
-    check_pruned("", 1, "");
+        "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}\n{\"x\":3}\n",
+        "log.jsonl, line 6: was damaged and is cut off");
+    check_pruned(all, 2, "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"x\":3}\n",
+                 "line 6");
+    check_pruned(all, 0, "{\"event\":\"start\"}\n{\"x\":3}\n", "line 6");
+    check_pruned("{\"step\":1}\n[3]\n", 1, "{\"step\":1}\n[3]\n", "");
+    check_pruned("{\"step\":1}", 1, "", "line 1");
+    check_pruned("", 1, "", "");
+}
+
+// What a power cut may leave at the end, with a newline or without.
+static void test_resume_damaged(void) {
+    static const char *const tails[] = {
+        "{\"step\":2,\n",    "\x01\xff\n", "{} {}\n{\"st\n", "\"\\u12\n", "[[[1,{\"a\":\n",
+        "x\n{\"step\":3}\n", "\n"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        char *before = format_string("{\"step\":1}\n%s", tails[i]);
+        check_pruned(before, 1, "{\"step\":1}\n", "log.jsonl, line 2: was damaged and is cut off");
+        free(before);
+    }
 }
 
 static void test_resume_broken(void) {
     static const char broken[] = "{\"step\":1}\n{\"step\":\n{\"step\":2}\n";
     test_file("log.jsonl", broken, strlen(broken));
-    OpenCall call = {test_directory(), 1};
-    CHECK_FAILS(open_body, &call, 1, "log.jsonl, line 2: byte 8: ");
+    OpenCall call = {test_directory(), 2};
+    CHECK_FAILS(open_body, &call, 1, "log.jsonl, line 2: is damaged, and good lines follow");
     char *text = read_log();
     CHECK_TEXT(text, broken);
     free(text);
@@ -194,7 +214,8 @@ static void full_output_body(void *argument) {
 static void test_full_disk(void) {
     CHECK_FAILS(full_body, (void *)(uintptr_t)test_directory(), 1, "log.jsonl: cannot write: File too large");
     OpenCall call = {test_directory(), 0};
-    run_quietly(open_body, &call); // the line that was cut off does not stop a resumed run
+    char errors[1024]; // the line that was cut off does not stop a resumed run
+    CHECK(test_child(open_body, &call, errors, sizeof errors) == 0 && strstr(errors, "is cut off"));
     CHECK_FAILS(full_output_body, NULL, 1, "standard output: cannot write: No space left on device");
     call.directory = "/nowhere/at/all";
     CHECK_FAILS(open_body, &call, 1, "/nowhere/at/all/log.jsonl: cannot write: No such file or directory");
@@ -353,6 +374,7 @@ int main(int argc, char **argv) {
         {"objects", test_objects},
         {"append", test_append},
         {"resume", test_resume},
+        {"resume damaged", test_resume_damaged},
         {"resume broken", test_resume_broken},
         {"resume clock", test_resume_clock},
         {"full disk", test_full_disk},

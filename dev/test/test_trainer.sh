@@ -1,38 +1,8 @@
 #!/bin/sh
 # The trainer as its user meets it: runs, resumes, signals, bad input. Needs TRAINER and TOKENIZE, the programs.
 # The last line is "N passed, N failed".
-trainer=$(realpath "${TRAINER:?}")
-tokenize=$(realpath "${TOKENIZE:?}")
-root=$(realpath "$(dirname "$0")/../..")
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-passed=0
-failed=0
-
-ok() { # NAME: the last command's exit status says how it went
-    if [ $? -eq 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $1"
-        [ -s out ] && sed 's/^/    /' out
-    fi
-}
-
-# fails CODE TEXT COMMAND...: exits with CODE and one line on stderr that holds TEXT
-fails() {
-    code=$1
-    text=$2
-    shift 2
-    "$@" >out 2>err </dev/null
-    got=$?
-    [ "$got" -eq "$code" ] && [ "$(wc -l <err)" -eq 1 ] && grep -qF -e "$text" err
-    status=$?
-    [ $status -eq 0 ] || { echo "exit code $got, expected $code with '$text'; stderr:" >out && cat err >>out; }
-    [ $status -eq 0 ]
-    ok "$text"
-}
+# shellcheck source=dev/test/checks.sh
+. "$(dirname "$0")/checks.sh"
 
 cat "$root"/dev/trainer/*.c "$root"/dev/text/*.c >text
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
@@ -146,5 +116,4 @@ ok "a full disk is one line"
 [ "$before" = "$(cat full/step_*10.safetensors full/step_*10.state.safetensors | cksum)" ] && run full -x 20 -y
 ok "a full disk leaves the last checkpoint"
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

@@ -5,6 +5,7 @@
 #include "moments.h"
 #include "options.h"
 #include "safetensors.h"
+#include "streams.h"
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,6 +118,7 @@ static void print_json(const Safetensors *file, bool *first) {
 }
 
 int main(int argc, char **argv) {
+    streams_open();
     const char **files;
     int count;
     Options *options =
@@ -137,7 +139,7 @@ int main(int argc, char **argv) {
         safetensors_close(file);
     }
     if (json) printf("]\n");
-    if (fflush(stdout) != 0 || ferror(stdout)) fail("standard output: cannot write");
+    streams_flush();
     free(files);
     options_free(options);
     return 0;

@@ -8,6 +8,7 @@
 #include "json.h"
 #include "memory.h"
 #include "options.h"
+#include "streams.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -279,6 +280,7 @@ static void print_table(const Job *job) {
 }
 
 int main(int argc, char **argv) {
+    streams_open();
     const char **operands;
     int operand_count;
     Options *options = options_create("tokenize", "Makes a directory of tokens for training, of plain text.");
@@ -297,6 +299,7 @@ int main(int argc, char **argv) {
         encode_split(&job, (SplitName)s, options_integer(options, "shard-tokens"));
     publish(&job);
     print_table(&job);
+    streams_flush();
 
     tokenizer_free(job.tokenizer);
     for (int s = 0; s < SPLIT_COUNT; s++) file_unmap(&job.files[s]);

@@ -36,7 +36,7 @@ static void print_growth(Printer *p, const Tokenizer *tokenizer, const int32_t *
     free(tokenizer_decode(tokenizer, tokens + p->context, p->printed - p->context, &before));
     char *text = tokenizer_decode(tokenizer, tokens + p->context, count - p->context, &after);
     if (after > before) fwrite(text + before, 1, after - before, stdout);
-    fflush(stdout);
+    log_flush();
     free(text);
     *p = (Printer){p->printed, count};
 }
@@ -68,6 +68,7 @@ void generate(const Run *run, const char *prompt, uint32_t number) {
             print_growth(&printer, run->dataset->tokenizer, tokens + skip, i + 1 - skip, i + 1 == total);
     }
     putchar('\n');
+    log_flush();
     run->type->decoder_destroy(decoder);
     free(logits);
     free(tokens);

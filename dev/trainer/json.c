@@ -51,6 +51,7 @@ typedef struct {
     const char *text, *source;
     size_t size, at;
     int depth;
+    char *error; // the first one, a fresh string; the text ends where it stands
 } Parser;
 
 // The next byte, -1 at the end.
@@ -58,12 +59,24 @@ static int peek(const Parser *p) {
     return p->at < p->size ? (unsigned char)p->text[p->at] : -1;
 }
 
-static _Noreturn void expected(const Parser *p, const char *what) {
+// Keeps the first error and ends the text, so that every loop over it ends.
+static void refuse(Parser *p, char *error) {
+    if (p->error)
+        free(error);
+    else
+        p->error = error;
+    p->size = p->at;
+}
+
+static void expected(Parser *p, const char *what) {
     const int c = peek(p);
-    if (c < 0) fail("%s: byte %zu: found the end, expected %s", p->source, p->at, what);
-    if (c < 0x20 || c > 0x7e)
-        fail("%s: byte %zu: found byte 0x%02x, expected %s", p->source, p->at, (unsigned)c, what);
-    fail("%s: byte %zu: found '%c', expected %s", p->source, p->at, c, what);
+    if (c < 0)
+        refuse(p, format_string("%s: byte %zu: found the end, expected %s", p->source, p->at, what));
+    else if (c < 0x20 || c > 0x7e)
+        refuse(p, format_string("%s: byte %zu: found byte 0x%02x, expected %s", p->source, p->at, (unsigned)c,
+                                what));
+    else
+        refuse(p, format_string("%s: byte %zu: found '%c', expected %s", p->source, p->at, c, what));
 }
 
 static void skip_space(Parser *p) {
@@ -77,33 +90,48 @@ static bool accept(Parser *p, char c) {
     return true;
 }
 
+// Four hexadecimal digits; 0, which is refused either way, if they are not there.
 static uint32_t parse_hex4(Parser *p) {
     uint32_t code = 0;
     for (int i = 0; i < 4; i++) {
         const int c = peek(p);
-        if (c >= '0' && c <= '9')
+        if (c >= '0' && c <= '9') {
             code = code << 4 | (uint32_t)(c - '0');
-        else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
+        } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
             code = code << 4 | (uint32_t)((c | 0x20) - 'a' + 10);
-        else
+        } else {
             expected(p, "four hexadecimal digits");
+            return 0;
+        }
         p->at++;
     }
     return code;
 }
 
-// What follows "\u": one code point, from two escapes where it is a surrogate pair.
+// What follows "\u": one code point, from two escapes where it is a surrogate pair; 0 if it is refused.
 static uint32_t parse_unicode_escape(Parser *p) {
+    const size_t start = p->at - 2;
     const uint32_t code = parse_hex4(p);
-    if (code == 0) fail("%s: byte %zu: found \\u0000, which no text here may hold", p->source, p->at - 6);
-    if (code >= 0xdc00 && code <= 0xdfff)
-        fail("%s: byte %zu: found \\u%04x without the first half of its pair", p->source, p->at - 6, code);
+    if (code == 0) {
+        refuse(p,
+               format_string("%s: byte %zu: found \\u0000, which no text here may hold", p->source, start));
+        return 0;
+    }
+    if (code >= 0xdc00 && code <= 0xdfff) {
+        refuse(p, format_string("%s: byte %zu: found \\u%04x without the first half of its pair", p->source,
+                                start, code));
+        return 0;
+    }
     if (code < 0xd800 || code > 0xdbff) return code;
-    if (!accept(p, '\\') || !accept(p, 'u')) expected(p, "\\u and the second half of a surrogate pair");
+    if (!accept(p, '\\') || !accept(p, 'u')) {
+        expected(p, "\\u and the second half of a surrogate pair");
+        return 0;
+    }
     const uint32_t low = parse_hex4(p);
-    if (low < 0xdc00 || low > 0xdfff)
-        fail("%s: byte %zu: found \\u%04x, expected \\udc00 to \\udfff", p->source, p->at - 6, low);
-    return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    if (low >= 0xdc00 && low <= 0xdfff) return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    refuse(p, format_string("%s: byte %zu: found \\u%04x, expected \\udc00 to \\udfff", p->source, p->at - 6,
+                            low));
+    return 0;
 }
 
 // What follows a backslash; returns the place after what it stands for.
@@ -111,7 +139,10 @@ static char *parse_escape(Parser *p, char *out) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     const int c = peek(p);
     const char *name = c > 0 ? strchr(names, c) : NULL;
-    if (!name && c != 'u') expected(p, "one of \"\\/bfnrtu after a backslash");
+    if (!name && c != 'u') {
+        expected(p, "one of \"\\/bfnrtu after a backslash");
+        return out;
+    }
     p->at++;
     if (!name) return utf8_write(out, parse_unicode_escape(p));
     *out = values[name - names];
@@ -129,14 +160,17 @@ static size_t string_bound(const Parser *p) {
 static char *parse_string(Parser *p) {
     if (!accept(p, '"')) expected(p, "a string");
     char *string = allocate(string_bound(p) + 1, 1, "a JSON string"), *out = string;
-    while (!accept(p, '"')) {
+    while (!p->error && !accept(p, '"')) {
         if (accept(p, '\\')) {
             out = parse_escape(p, out);
             continue;
         }
         const size_t length = utf8_length(p->text + p->at, p->size - p->at);
-        if (peek(p) < 0x20) expected(p, "a string's next character or '\"'");
-        if (length == 0) expected(p, "UTF-8");
+        if (peek(p) < 0x20)
+            expected(p, "a string's next character or '\"'");
+        else if (length == 0)
+            expected(p, "UTF-8");
+        if (p->error) break;
         memcpy(out, p->text + p->at, length);
         out += length;
         p->at += length;
@@ -163,7 +197,8 @@ static double parse_number(Parser *p) {
     memcpy(copy, p->text + start, length);
     const double number = strtod(copy, NULL);
     free(copy);
-    if (!isfinite(number)) fail("%s: byte %zu: the number is too large for a double", p->source, start);
+    if (!isfinite(number))
+        refuse(p, format_string("%s: byte %zu: the number is too large for a double", p->source, start));
     return number;
 }
 
@@ -171,15 +206,15 @@ static int compare_keys(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void refuse_repeated_keys(const Parser *p, const Json *object) {
-    if (object->count < 2) return;
+static void refuse_repeated_keys(Parser *p, const Json *object) {
+    if (object->count < 2 || p->error) return;
     char **sorted = allocate(object->count, sizeof(char *), "JSON keys");
     memcpy(sorted, object->keys, object->count * sizeof(char *));
     qsort(sorted, object->count, sizeof(char *), compare_keys);
-    for (size_t i = 1; i < object->count; i++)
+    for (size_t i = 1; i < object->count && !p->error; i++)
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
-            fail("%s: byte %zu: the object that ends here has the key \"%s\" twice", p->source, p->at - 1,
-                 sorted[i]);
+            refuse(p, format_string("%s: byte %zu: the object that ends here has the key \"%s\" twice",
+                                    p->source, p->at - 1, sorted[i]));
     free(sorted);
 }
 
@@ -199,7 +234,10 @@ static Json parse_value(Parser *p);
 static Json parse_members(Parser *p, JsonKind kind) {
     const char close = kind == JSON_OBJECT ? '}' : ']';
     Json value = {.kind = kind};
-    if (++p->depth > DEPTH_MAX) fail("%s: byte %zu: nested deeper than %d", p->source, p->at - 1, DEPTH_MAX);
+    if (++p->depth > DEPTH_MAX) {
+        refuse(p, format_string("%s: byte %zu: nested deeper than %d", p->source, p->at - 1, DEPTH_MAX));
+        return value;
+    }
     skip_space(p);
     if (!accept(p, close)) {
         do {
@@ -222,7 +260,7 @@ static Json parse_members(Parser *p, JsonKind kind) {
 }
 
 static Json parse_word(Parser *p, const char *word, Json value) {
-    for (const char *c = word; *c; c++)
+    for (const char *c = word; *c && !p->error; c++)
         if (!accept(p, *c)) expected(p, word);
     return value;
 }
@@ -240,15 +278,31 @@ static Json parse_value(Parser *p) {
     if (c == 'n') return parse_word(p, "null", (Json){.kind = JSON_NULL});
     if (c == '-' || (c >= '0' && c <= '9')) return (Json){.kind = JSON_NUMBER, .number = parse_number(p)};
     expected(p, "a value");
+    return (Json){.kind = JSON_NULL};
+}
+
+static Json *parse_text(Parser *p) {
+    Json *root = allocate(1, sizeof(Json), "a JSON value");
+    *root = parse_value(p);
+    skip_space(p);
+    if (p->at < p->size) expected(p, "the end");
+    return root;
 }
 
 Json *json_parse(const char *text, size_t size, const char *source) {
     Parser p = {.text = text, .source = source, .size = size};
-    Json *root = allocate(1, sizeof(Json), "a JSON value");
-    *root = parse_value(&p);
-    skip_space(&p);
-    if (p.at < size) expected(&p, "the end");
+    Json *root = parse_text(&p);
+    if (p.error) fail("%s", p.error);
     return root;
+}
+
+Json *json_try_parse(const char *text, size_t size) {
+    Parser p = {.text = text, .source = "", .size = size};
+    Json *root = parse_text(&p);
+    if (!p.error) return root;
+    json_free(root);
+    free(p.error);
+    return NULL;
 }
 
 static void free_members(Json *value) {

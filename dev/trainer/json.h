@@ -22,6 +22,8 @@ struct Json {
 // Parses exactly one value that fills `size` bytes. `source` names the file in error messages (file, byte
 // offset, what was found). Nesting deeper than 64, invalid UTF-8, escapes or numbers end the program.
 Json *json_parse(const char *text, size_t size, const char *source);
+// The same where the text may be anything: NULL if it is no such value.
+Json *json_try_parse(const char *text, size_t size);
 void json_free(Json *value);
 
 // A member of an object; NULL if there is none.

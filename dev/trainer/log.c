@@ -2,10 +2,13 @@
 #include "error.h"
 #include "file.h"
 #include "memory.h"
+#include "stop.h"
+#include "streams.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,41 +40,59 @@ static double member_number(const Json *object, const char *key, double otherwis
     return value && value->kind == JSON_NUMBER ? value->number : otherwise;
 }
 
-// Removes a last line that was cut off and, with resume_step >= 0, the lines of later steps. Returns the
-// greatest "seconds" that is left.
+// What is kept of a log.
+typedef struct {
+    char *text;
+    size_t size;
+    double seconds; // the greatest
+    size_t damaged; // number of the first line that is no JSON; 0: none so far
+} Kept;
+
+static void keep(Kept *kept, const char *line, size_t size) {
+    memcpy(kept->text + kept->size, line, size);
+    kept->size += size;
+}
+
+// Keeps a line, which ends with its newline, unless it is of a later step. A damaged one must not be followed
+// by one that is kept.
+static void prune_line(Kept *kept, const char *path, size_t number, const char *line, size_t size,
+                       int64_t resume_step) {
+    Json *object = json_try_parse(line, size);
+    if (object && member_number(object, "step", -1) <= (double)resume_step) {
+        if (kept->damaged) fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
+        keep(kept, line, size);
+        kept->seconds = fmax(kept->seconds, member_number(object, "seconds", 0));
+    }
+    if (!object && !kept->damaged) kept->damaged = number;
+    json_free(object);
+}
+
+// Removes a last line that was cut off or damaged and, with resume_step >= 0, the lines of later steps.
+// Returns the greatest "seconds" that is left.
 static double prune(const char *path, int64_t resume_step) {
     FileMap file = file_map(path);
     const char *text = (const char *)file.data, *const end = text + file.size;
-    char *kept = allocate(file.size, 1, "the log");
-    size_t kept_size = 0;
-    double seconds = 0;
-    const char *newline;
-    for (int64_t number = 1; text < end && (newline = memchr(text, '\n', (size_t)(end - text))); number++) {
-        bool keep = true;
-        if (resume_step >= 0) {
-            char *source = format_string("%s, line %lld", path, (long long)number);
-            Json *line = json_parse(text, (size_t)(newline - text), source);
-            keep = member_number(line, "step", -1) <= (double)resume_step;
-            if (keep) seconds = fmax(seconds, member_number(line, "seconds", 0));
-            json_free(line);
-            free(source);
-        }
+    Kept kept = {.text = allocate(file.size, 1, "the log")};
+    size_t number = 1;
+    for (const char *newline; text < end && (newline = memchr(text, '\n', (size_t)(end - text))); number++) {
         const size_t size = (size_t)(newline + 1 - text);
-        if (keep) {
-            memcpy(kept + kept_size, text, size);
-            kept_size += size;
-        }
+        if (resume_step >= 0)
+            prune_line(&kept, path, number, text, size, resume_step);
+        else
+            keep(&kept, text, size);
         text += size;
     }
-    const bool changed = kept_size != file.size;
+    if (text < end && !kept.damaged) kept.damaged = number;
+    if (kept.damaged) warn("%s, line %zu: was damaged and is cut off", path, kept.damaged);
+    const bool changed = kept.size != file.size;
     file_unmap(&file);
     if (changed) {
         AtomicFile *rewritten = atomic_open(path);
-        atomic_write(rewritten, kept, kept_size);
+        atomic_write(rewritten, kept.text, kept.size);
         atomic_commit(rewritten);
     }
-    free(kept);
-    return seconds;
+    free(kept.text);
+    return kept.seconds;
 }
 
 Log *log_open(const char *directory, int64_t resume_step) {
@@ -200,11 +221,12 @@ static void format_value(double value, int decimals, char *text) {
         snprintf(text, 32, fabs(value) < 1e6 ? "%.*f" : "%.*e", decimals, value);
 }
 
-// A terminal that went away (a lost connection) does not end a training; a full disk does.
-static void flush_output(void) {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return;
-    const int cause = errno;
-    if (!isatty(STDOUT_FILENO) && cause != EIO) fail("standard output: cannot write: %s", strerror(cause));
+void log_flush(void) {
+    const int cause = streams_error();
+    if (cause == EPIPE)
+        stop_request(SIGPIPE);
+    else if (cause && cause != EIO && !isatty(STDOUT_FILENO))
+        fail("standard output: cannot write: %s", strerror(cause));
 }
 
 static void clear_progress(Log *log) {
@@ -277,7 +299,7 @@ void log_step(Log *log, const StepReport *report, int64_t every) {
         print_step(report, INT_MAX);
         printf("\n");
     }
-    flush_output();
+    log_flush();
 }
 
 void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best) {
@@ -299,7 +321,7 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
     }
     format_duration(result->seconds, text);
     printf("  in %s%s\n", text, best ? "  best so far" : "");
-    flush_output();
+    log_flush();
 }
 
 void log_line(Log *log, const char *format, ...) {
@@ -309,7 +331,7 @@ void log_line(Log *log, const char *format, ...) {
     vprintf(format, arguments);
     va_end(arguments);
     printf("\n");
-    flush_output();
+    log_flush();
 }
 
 void log_table(const char *title, const Metadata *rows, int count) {
@@ -319,12 +341,12 @@ void log_table(const char *title, const Metadata *rows, int count) {
     }
     printf("%s\n", title);
     for (int i = 0; i < count; i++) printf("  %-*s  %s\n", width, rows[i].key, rows[i].value);
-    flush_output();
+    log_flush();
 }
 
 void log_close(Log *log) {
     if (log->progress) printf("\n"); // the prompt of the shell belongs below
-    flush_output();
+    log_flush();
     if (log->path && close(log->file) != 0) fail("%s: cannot write: %s", log->path, strerror(errno));
     json_writer_free(&log->line);
     free(log->path);

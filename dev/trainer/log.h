@@ -30,7 +30,8 @@ typedef struct {
 typedef struct Log Log;
 
 // DIR/log.jsonl; NULL: no file, only the terminal. With resume_step >= 0 the lines of later steps, left by a
-// run that did not save them, are removed first. A last line that was cut off is removed too.
+// run that did not save them, are removed first. A last line that was cut off or is damaged is removed too,
+// with a warning; a damaged line before one that is kept ends the program.
 // "seconds" in the lines counts from here, in a resumed run from the last line that is left.
 Log *log_open(const char *directory, int64_t resume_step);
 void log_close(Log *log);
@@ -55,6 +56,10 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
 
 // A line for the user, above the progress line.
 void log_line(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Writes out what was printed. A full disk ends the program; that nobody reads any more (`| head`) asks it to
+// stop (stop.h); a terminal that went away is no reason for either.
+void log_flush(void);
 
 // "1h 02m", "3m 20s", "12.3s" into text (at least 32 bytes).
 void format_duration(double seconds, char *text);

@@ -1,6 +1,7 @@
 #include "options.h"
 #include "error.h"
 #include "memory.h"
+#include "streams.h"
 #include <ctype.h>
 #include <errno.h>
 #include <float.h>
@@ -320,6 +321,7 @@ static void print_and_exit(const Options *options, const Option *row) {
         options_help(options);
     else
         printf("%s %s\n", options->program, VERSION);
+    streams_flush();
     exit(EXIT_SUCCESS);
 }
 

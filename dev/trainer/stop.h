@@ -1,11 +1,16 @@
-// SIGINT and SIGTERM ask the program to stop at the next good place; the second one of a kind ends it at
-// once.
+// What asks the program to stop at the next good place: SIGINT, SIGTERM and SIGHUP, of which the second one
+// of a kind ends it at once, and standard output that nobody reads any more.
 #ifndef TRAINER_STOP_H
 #define TRAINER_STOP_H
 
+// From here on signals ask. SIGHUP stays ignored where it was (nohup). SIGPIPE is ignored: that a pipe is
+// closed is an error of write().
 void stop_install(void);
 
-// 0, or the signal that came.
+// Asks as if that signal had come.
+void stop_request(int number);
+
+// 0, or the signal that came first.
 int stop_requested(void);
 
 #endif

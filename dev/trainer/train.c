@@ -5,6 +5,7 @@
 #include "huggingface.h"
 #include "memory.h"
 #include "stop.h"
+#include "streams.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,20 +87,25 @@ static void choose_output(Options *options, const char *model) {
     free(path);
 }
 
-static int evaluate_only(Run *run) {
+static void evaluate_only(Run *run) {
     const char *name = options_text(run->options, "eval");
     const SplitName split = strcmp(name, "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
     if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
     Evaluation result;
-    if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return 1;
+    if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return;
     Log *log = log_open(NULL, -1);
     log_evaluation(log, -1, name, &result, false);
-    const bool measured = measure(run, log, -1);
+    measure(run, log, -1);
     log_close(log);
-    return measured ? 0 : 1;
+}
+
+// 128 + the signal that asked to stop, as a shell has it of a program that one ended.
+static int exit_code(void) {
+    return stop_requested() ? 128 + stop_requested() : 0;
 }
 
 int train_main(int argc, char **argv, const ModelType *type) {
+    streams_open();
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
     const char *prompt = options_text(options, "prompt"), *eval = options_text(options, "eval");
@@ -132,8 +138,10 @@ int train_main(int argc, char **argv, const ModelType *type) {
     int code = 0;
     if (prompt) {
         generate(&run, prompt, 0);
+        code = exit_code();
     } else if (eval) {
-        code = evaluate_only(&run);
+        evaluate_only(&run);
+        code = exit_code();
     } else {
         choose_output(options, type->name);
         huggingface_check_output(type, run.model, options_text(options, "output"));

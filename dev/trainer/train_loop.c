@@ -5,6 +5,7 @@
 #include "stop.h"
 #include "train.h"
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -344,7 +345,10 @@ int train_loop(Run *run) {
         profile_lap(run->setup.profile, "test", PROFILE_BETWEEN, 0);
     }
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
-    if (signal != 0)
+    if (signal == SIGPIPE)
+        warn("standard output was closed: stopped after step %lld; go on with: -o %s -y",
+             (long long)loop.progress.step, loop.directory);
+    else if (signal != 0)
         log_line(loop.log, "stopped after step %lld; go on with: -o %s -y", (long long)loop.progress.step,
                  loop.directory);
     loop_free(&loop);

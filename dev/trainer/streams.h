@@ -1,0 +1,15 @@
+// Standard input, output and error.
+#ifndef TRAINER_STREAMS_H
+#define TRAINER_STREAMS_H
+
+// What main() calls first: opens /dev/null in the place of each of the three that is closed, so that no file
+// of the program takes its number and is written what was meant for a terminal.
+void streams_open(void);
+
+// Writes out what was printed; 0, or the errno with which standard output refused some of it.
+int streams_error(void);
+
+// The same, ending the program where it is refused (a full disk).
+void streams_flush(void);
+
+#endif
