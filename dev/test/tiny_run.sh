@@ -1,0 +1,155 @@
+# Read by faults.sh and kill.sh: a tiny training run, undisturbed and disturbed, in a fresh directory. Needs TRAINER
+# and TOKENIZE, the programs, or takes those at the top; CC makes the library that disturbs (faults.c).
+# shellcheck shell=sh disable=SC2034,SC2154
+root=$(realpath "$(dirname "$0")/../..")
+trainer=$(realpath "${TRAINER:-$root/train_fastformer}") || exit 1
+tokenize=$(realpath "${TOKENIZE:-$root/tokenize}") || exit 1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
+cd "$dir" || exit 1
+"${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o faults.so -ldl || exit 1
+export OMP_NUM_THREADS=1          # the n-th call is the same one in each run
+export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1
+passed=0
+failed=0
+
+pass() { passed=$((passed + 1)); }
+wrong() { # WHAT: and what the program said
+    failed=$((failed + 1))
+    echo "FAIL $1"
+    [ -s err ] && sed 's/^/    /' err | head -n 20
+}
+finish() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+    exit
+}
+
+# disturbed CALLS MODE NUMBER COMMAND...: with a library that disturbs one call; leaves `report`, `out`, `err` and
+# its exit status in `status` (124: it hung; 137: killed)
+disturbed() {
+    calls=$1 mode=$2 at=$3
+    shift 3
+    rm -f report
+    timeout 60 env LD_PRELOAD="$dir/faults.so" FAULT_CALLS="$calls" FAULT_MODE="$mode" FAULT_AT="$at" \
+        FAULT_REPORT="$dir/report" "$@" >out 2>err </dev/null
+    status=$?
+}
+
+# ---- the commands, each with its output as $1
+text=$dir/text
+head -c 30000 "$root/train_fastformer.c" >text
+tokenize_word() { "$@" "$tokenize" -o "$output" --tokenizer word --shard-tokens 2000 "$text"; }
+tokenize_spm() { "$@" "$tokenize" -o "$output" --tokenizer spm --vocab-size 400 "$text"; }
+tokenize_again() { tokenize_word "$@"; }
+options="-i data -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k constant -n 2 -v 2 -m 1 -g 5 -s 3"
+# shellcheck disable=SC2086
+{
+    train() { "$@" "$trainer" $options -o "$output" -x 8; }
+    resume() { "$@" "$trainer" $options -o "$output" -x 8 -y; }
+    half_run() { "$@" "$trainer" $options -o "$output" -x 4; }
+}
+eval_val() { "$@" "$trainer" -i data -e whole/best.safetensors --eval val; }
+prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'static int' -g 20; }
+plainly() { "$@" >out 2>err </dev/null; }
+
+# ---- what an undisturbed run leaves; times are not compared
+steps_of_log() { # of a directory: without times and what is said at each start
+    grep -v '"event"' "$1/log.jsonl" |
+        sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms|test_ms)":[^,}]*//g'
+}
+same_run() { # A B
+    [ "$(ls -A "$1")" = "$(ls -A "$2")" ] || { ls -A "$1" "$2" >err; return 1; }
+    for file in "$2"/*.safetensors; do cmp "$1/${file##*/}" "$file" >err 2>&1 || return 1; done
+    steps_of_log "$1" >log_a
+    steps_of_log "$2" >log_b
+    diff log_a log_b >err 2>&1
+}
+same_output() { # A B: what the user sees, without times
+    sed 's/ in [0-9.]*s//' "$1" >out_a && sed 's/ in [0-9.]*s//' "$2" >out_b && cmp out_a out_b >err 2>&1
+}
+same_data() { diff -r "$1" "$2" >err 2>&1; }
+
+undisturbed() {
+    output=data tokenize_word plainly && output=data_again tokenize_again plainly || return 1
+    # A SentencePiece model holds the name of its file, so the name is that of the disturbed one.
+    if command -v spm_train >/dev/null; then
+        output=disturbed tokenize_spm plainly || return 1
+        mv disturbed data_spm
+    fi
+    output=whole train plainly && output=half half_run plainly || return 1
+    cp -r half resumed && output=resumed resume plainly || return 1
+    eval_val plainly && mv out eval_out && prompt plainly && mv out prompt_out
+}
+undisturbed || { wrong "the undisturbed run"; finish; }
+commands="tokenize_word tokenize_again train resume"
+command -v spm_train >/dev/null && commands="$commands tokenize_spm"
+
+# ---- one disturbance after the other. judge WHAT SAME... is the script's own: whether the disturbed command ended
+# as it should; the comparison SAME holds if it succeeded.
+
+# Prepares, disturbs and judges one command, then runs it again undisturbed: the result must be the undisturbed one.
+once() { # COMMAND CALLS MODE NUMBER
+    command=$1
+    rm -rf disturbed
+    output=disturbed
+    case $command in
+    tokenize_word) same="same_data disturbed data" ;;
+    tokenize_spm) same="same_data disturbed data_spm" ;;
+    tokenize_again) same="same_data disturbed data" && cp -r data_spm disturbed ;;
+    train) same="same_run disturbed whole" ;;
+    resume) same="same_run disturbed resumed" && cp -r half disturbed ;;
+    eval_val) same="same_output out eval_out" ;;
+    prompt) same="same_output out prompt_out" ;;
+    esac
+    $command disturbed "$2" "$3" "$4"
+    what="$1, $2 $3, call $4 ($(sed -n 's/^fired //p' report 2>/dev/null))"
+    # shellcheck disable=SC2086
+    judge "$what" $same || return
+    case $command in
+    tokenize_*) $command plainly ;;
+    train | resume) resume plainly ;;
+    esac || { wrong "$what: the next run does not work"; return; }
+    if [ "$command" = resume ] && grep -q 'starting a new run' err; then
+        wrong "$what: the checkpoint was lost"
+        return
+    fi
+    case $command in
+    tokenize_* | train | resume) $same || { wrong "$what: the next run has another result"; return; } ;;
+    esac
+    pass
+}
+
+# One kind of disturbance in one command: at every call, or at as many as $4 says, spread evenly.
+each() { # COMMAND CALLS MODE SOME
+    output=counted
+    rm -rf counted
+    [ "$1" != resume ] || cp -r half counted
+    [ "$1" != tokenize_again ] || cp -r data_spm counted
+    $1 disturbed "$2" "$3" 0
+    count=$(sed -n 's/^calls //p' report)
+    if [ "$status" -ne 0 ] || [ -z "$count" ]; then
+        wrong "$1: cannot be counted"
+        return
+    fi
+    some=$4
+    { [ -n "$all" ] || [ "$some" -gt "$count" ]; } && some=$count
+    i=0
+    before=$failed
+    while [ $i -lt "$some" ]; do
+        once "$1" "$2" "$3" $((1 + i * count / some))
+        i=$((i + 1))
+    done
+    printf '%-16s %-7s %-11s %5d of %5d  %d failed\n' "$1" "$2" "$3" "$some" "$count" $((failed - before))
+}
+
+all=
+case ${1-} in
+'') ;;
+--all) all=1 ;;
+*)
+    echo "usage: $0 [--all]" >&2
+    exit 2
+    ;;
+esac
