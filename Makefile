@@ -162,7 +162,7 @@ TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
                  $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test)) \
                  $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%))
 test: detected $(TEST_PROGRAMS) $(PROGRAMS:%=$(FLOAT)/bin/%)
-	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh dev/test/test_runs.sh
+	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh dev/test/test_runs.sh dev/test/test_threads.sh
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
