@@ -46,11 +46,11 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 # are those of the source.
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 SANITIZERS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -Wno-pass-failed)
-CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/text -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
+CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/text -Idev/tasks -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
 CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPENMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 LDLIBS_ALL := $(LDLIBS) -lm
 
-INCLUDES_CUDA := -D_GNU_SOURCE -Drestrict=__restrict__ -I. -Idev/cuda -Idev/trainer -Idev/text -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
+INCLUDES_CUDA := -D_GNU_SOURCE -Drestrict=__restrict__ -I. -Idev/cuda -Idev/trainer -Idev/text -Idev/tasks -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
 EMULATE := -std=c++17 -g1 -O1 -x c++ -DCUDA_ON_CPU -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(if $(USE_OPENMP),-fopenmp) $(SANITIZERS)
 # Code for each architecture, and PTX of the last one for later GPUs.
 NVCC_FLAGS := -std=c++17 -O3 --threads 0 -Xcompiler -Wall$(,)-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) \
@@ -72,7 +72,7 @@ CUDA_TRAINERS := $(TRAINERS:%=%cu)
 CUDA_TESTS := $(patsubst %.cu,%cu,$(notdir $(wildcard dev/*/test_*.cu)))
 vpath %.c dev/gpt2 dev/tools # where programs lie, beside the top directory
 vpath %.cu dev/fastformer dev/gpt2 dev/cuda
-SHARED := $(wildcard dev/trainer/*.c dev/text/*.c dev/cpu/*.c)
+SHARED := $(wildcard dev/trainer/*.c dev/tasks/*.c dev/text/*.c dev/cpu/*.c)
 MODEL_TEST := dev/test/model_test.o dev/test/model_reference.o dev/test/test.o
 TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/*.c))
@@ -162,7 +162,7 @@ TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
                  $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test)) \
                  $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%))
 test: detected $(TEST_PROGRAMS) $(PROGRAMS:%=$(FLOAT)/bin/%)
-	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh dev/test/test_runs.sh dev/test/test_threads.sh
+	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh dev/test/test_runs.sh
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
@@ -176,7 +176,7 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
 lint:
 	clang-format --dry-run -Werror $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/text -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test $(filter %.c,$(CORPUS))
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/text -Idev/tasks -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test $(filter %.c,$(CORPUS))
 	printf '%s\n' $(filter %.c,$(CORPUS)) | xargs -P 4 -I FILE clang-tidy --quiet FILE -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17
 
 format:

@@ -23,6 +23,7 @@
 #include "gelu.h"
 #include "gemm.h"
 #include "layernorm.h"
+#include "language.h"
 #include "memory.h"
 #include "model.h"
 #include "residual.h"
@@ -1248,6 +1249,7 @@ const Offsets *fastformer_offsets(const void *model) {
 const ModelType fastformer = {
     .name = "fastformer",
     .program = "train_fastformer",
+    .task = &task_language,
     .options = fastformer_options,
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
     .create = fastformer_create,

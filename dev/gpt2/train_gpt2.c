@@ -24,6 +24,7 @@
 #include "gemm.h"
 #include "gpt2.h"
 #include "layernorm.h"
+#include "language.h"
 #include "memory.h"
 #include "model.h"
 #include "residual.h"
@@ -918,6 +919,7 @@ const Offsets *gpt2_offsets(const void *model) {
 const ModelType gpt2 = {
     .name = "gpt2",
     .program = "train_gpt2",
+    .task = &task_language,
     .options = gpt2_options,
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
     .create = gpt2_create,

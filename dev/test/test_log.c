@@ -23,11 +23,12 @@ static const StepReport step_787 = {.step = 787,
                                     .peak_fraction = 0.7123456,
                                     .seconds_left = 3720};
 static const Evaluation evaluation = {.loss = 5.25,
-                                      .perplexity = 190.566,
-                                      .bits_per_byte = 1.5,
-                                      .word_perplexity = 250.125,
                                       .tokens = 268152,
-                                      .seconds = 12.34};
+                                      .seconds = 12.34,
+                                      .metrics = {{"ppl", "ppl ", "", 2, 190.566},
+                                                  {"bpb", "", " bits/byte", 4, 1.5},
+                                                  {"word_ppl", "word ppl ", "", 2, 250.125}},
+                                      .metric_count = 3};
 
 // The lines of log.jsonl in the test's directory, one NUL-terminated text.
 static char *read_log(void) {
@@ -71,7 +72,8 @@ static void write_body(void *argument) {
     StepReport broken = {.step = 788, .steps = 16000, .loss = NAN, .gradient_norm = INFINITY};
     log_step(log, &broken, 10);
     log_evaluation(log, 788, "val", &evaluation, true);
-    const Evaluation bare = {.loss = 1000, .perplexity = INFINITY, .tokens = 3};
+    const Evaluation bare = {
+        .loss = 1000, .tokens = 3, .metrics = {{"ppl", "ppl ", "", 2, INFINITY}}, .metric_count = 1};
     log_evaluation(log, -1, "test", &bare, false);
     log_close(log);
 }
@@ -229,7 +231,11 @@ static void report(Log *log) {
     log_line(log, "hello %d", 5);
     log_step(log, &step, 5);
     log_evaluation(log, 793, "val", &evaluation, true);
-    const Evaluation bare = {.loss = NAN, .perplexity = -NAN, .tokens = 3, .seconds = 4000};
+    const Evaluation bare = {.loss = NAN,
+                             .tokens = 3,
+                             .seconds = 4000,
+                             .metrics = {{"ppl", "ppl ", "", 2, -NAN}},
+                             .metric_count = 1};
     log_evaluation(log, -1, "test", &bare, false);
     step.step = step.steps;
     step.peak_fraction = 0;

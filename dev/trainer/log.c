@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "stop.h"
 #include "streams.h"
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -166,6 +167,11 @@ static void write_result(JsonWriter *w, const char *split, const char *name, dou
     free(key);
 }
 
+void evaluation_add(Evaluation *result, Metric metric) {
+    assert(result->metric_count < EVALUATION_METRICS);
+    result->metrics[result->metric_count++] = metric;
+}
+
 static void write_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best) {
     JsonWriter *w = log_begin(log);
     if (step >= 0) {
@@ -173,9 +179,8 @@ static void write_evaluation(Log *log, int64_t step, const char *split, const Ev
         json_write_integer(w, step);
     }
     write_result(w, split, "loss", result->loss);
-    write_result(w, split, "ppl", result->perplexity);
-    if (result->bits_per_byte != 0) write_result(w, split, "bpb", result->bits_per_byte);
-    if (result->word_perplexity != 0) write_result(w, split, "word_ppl", result->word_perplexity);
+    for (int i = 0; i < result->metric_count; i++)
+        write_result(w, split, result->metrics[i].key, result->metrics[i].value);
     write_result(w, split, "tokens", (double)result->tokens);
     write_result(w, split, "ms", round(result->seconds * 1e3));
     if (best) {
@@ -309,15 +314,10 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
     if (step >= 0) printf("step %lld  ", (long long)step);
     format_value(result->loss, 4, text);
     printf("%s loss %s", split, text);
-    format_value(result->perplexity, 2, text);
-    printf("  ppl %s", text);
-    if (result->bits_per_byte != 0) {
-        format_value(result->bits_per_byte, 4, text);
-        printf("  %s bits/byte", text);
-    }
-    if (result->word_perplexity != 0) {
-        format_value(result->word_perplexity, 2, text);
-        printf("  word ppl %s", text);
+    for (int i = 0; i < result->metric_count; i++) {
+        const Metric *metric = &result->metrics[i];
+        format_value(metric->value, metric->decimals, text);
+        printf("  %s%s%s", metric->before, text, metric->after);
     }
     format_duration(result->seconds, text);
     printf("  in %s%s\n", text, best ? "  best so far" : "");

@@ -17,15 +17,26 @@ typedef struct {
     double seconds_left;
 } StepReport;
 
+// What a task reports beside the loss.
+typedef struct {
+    const char *key;            // in log.jsonl, behind "val_" or "test_"
+    const char *before, *after; // the value on the terminal
+    int decimals;
+    double value;
+} Metric;
+
+enum { EVALUATION_METRICS = 4 };
+
 // The result of an evaluation.
 typedef struct {
-    double loss;            // mean -log p a token, natural logarithm
-    double perplexity;      // exp(loss)
-    double bits_per_byte;   // 0: bytes unknown
-    double word_perplexity; // 0: words unknown
-    int64_t tokens;         // counted
+    double loss;    // mean -log p a target, natural logarithm
+    int64_t tokens; // targets counted
     double seconds;
+    Metric metrics[EVALUATION_METRICS];
+    int metric_count;
 } Evaluation;
+
+void evaluation_add(Evaluation *result, Metric metric);
 
 typedef struct Log Log;
 
@@ -49,9 +60,8 @@ void log_table(const char *title, const Metadata *rows, int count);
 // or as a plain line at the first, the last and every `every`-th step.
 void log_step(Log *log, const StepReport *report, int64_t every);
 
-// An evaluation of "val" or "test": {"step", "val_loss", "val_ppl", "val_bpb", "val_word_ppl", "val_tokens",
-// "val_ms", "best", "seconds"}, without what is unknown. `best`: the lowest so far. A negative step is
-// unknown.
+// An evaluation of "val" or "test": {"step", "val_loss", a "val_KEY" for each metric, "val_tokens", "val_ms",
+// "best", "seconds"}. `best`: the lowest loss so far. A negative step is unknown.
 void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best);
 
 // A line for the user, above the progress line.

@@ -9,6 +9,7 @@
 #include "profile.h"
 #include "real.h"
 #include "statistics.h"
+#include "task.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,15 +24,6 @@ typedef struct {
     bool float32;           // products in float32, whatever --precision says
     Profile *profile;       // train() books its laps here; NULL: nobody asked
 } ModelSetup;
-
-typedef struct {
-    int64_t batch, length;  // B, T
-    const int32_t *inputs;  // (B, T) tokens in [0, V)
-    const int32_t *targets; // (B, T) tokens to predict, -1: not counted
-    const uint8_t *mask;    // (B, T) 1: token, 0: padding; NULL: all are tokens
-    uint64_t step;          // of the update, and
-    int64_t first_row;      // place of row 0 among the update's rows: with the seed they determine dropout
-} Batch;
 
 typedef struct {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
@@ -63,6 +55,7 @@ typedef struct {
 typedef struct {
     const char *name;      // "fastformer"
     const char *program;   // "train_fastformer"
+    const TaskType *task;  // what it learns (task.h)
     const Option *options; // rows the model adds
     int option_count;
 

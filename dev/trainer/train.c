@@ -10,8 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+// What the user asked for instead of training; NULL: nothing of the kind.
+static const Action *find_action(const Options *options, const TaskType *task) {
+    for (int i = 0; i < task->action_count; i++)
+        if (options_given(options, task->actions[i].option)) return &task->actions[i];
+    return NULL;
+}
+
 // The weights to begin with: a path (fresh) or NULL, and the file beside them that a resumed run needs.
-static char *find_weights(const Options *options, char **state) {
+static char *find_weights(const Options *options, bool trains, char **state) {
     const char *output = options_text(options, "output"), *init = options_text(options, "init");
     const bool resumes = options_flag(options, "resume");
     char *weights = NULL;
@@ -22,7 +29,7 @@ static char *find_weights(const Options *options, char **state) {
     if (!output) return init ? copy_string(init) : NULL;
     const int64_t step = checkpoint_latest(output, &weights, state);
     if (step >= 0 && !resumes) {
-        if (options_text(options, "prompt") || options_text(options, "eval")) { // these write nothing
+        if (!trains) { // nothing is written
             free(weights);
             free(*state);
             *state = NULL;
@@ -52,26 +59,29 @@ static void adopt_options(Options *options, const ModelType *type, const Safeten
     safetensors_close(file);
 }
 
-static ModelSetup model_setup(const Options *options, const Dataset *dataset, const Safetensors *weights,
+// The longest sequence that the weights take; 0: any, there are none yet.
+static int64_t known_positions(const Safetensors *weights) {
+    return weights ? checkpoint_integer(weights, "n_positions", 1, 1 << 28) : 0;
+}
+
+// Of a model for the batches of `plan`; NULL: it only decodes.
+static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safetensors *weights,
                               bool training) {
-    ModelSetup setup = {.options = options,
-                        .batch = options_integer(options, "batch"),
-                        .length = options_integer(options, "seq-len"),
-                        .positions = options_integer(options, "seq-len"),
+    const Dataset *dataset = run->dataset;
+    ModelSetup setup = {.options = run->options,
+                        .batch = plan ? plan->batch : 0,
+                        .length = plan ? plan->length : 0,
+                        .positions = plan ? plan->length : 0,
                         .vocabulary = dataset->vocabulary,
                         .padding_token = dataset->padding,
                         .training = training};
     if (!weights) return setup;
-    setup.positions = checkpoint_integer(weights, "n_positions", 1, 1 << 28);
+    setup.positions = known_positions(weights);
     setup.vocabulary = checkpoint_integer(weights, "vocab_size", 1, INT32_MAX);
     if (setup.vocabulary != dataset->vocabulary)
         fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained on with "
              "--input",
              weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
-    if (setup.length > setup.positions && options_given(options, "seq-len"))
-        fail("--seq-len %lld: %s has %lld positions", (long long)setup.length, weights->file.path,
-             (long long)setup.positions);
-    if (setup.length > setup.positions) setup.length = setup.positions;
     return setup;
 }
 
@@ -105,25 +115,27 @@ static int exit_code(void) {
 }
 
 int train_main(int argc, char **argv, const ModelType *type) {
+    const TaskType *task_type = type->task;
     streams_open();
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
-    const char *prompt = options_text(options, "prompt"), *eval = options_text(options, "eval");
+    const Action *action = find_action(options, task_type);
+    const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
     stop_install();
     char *state;
-    char *path = find_weights(options, &state);
-    if ((prompt || eval) && !path) fail_usage("--%s: needs weights, --init FILE", prompt ? "prompt" : "eval");
+    char *path = find_weights(options, trains, &state);
+    if (!trains && !path) fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
     Safetensors *weights = path ? safetensors_open(path) : NULL;
     if (weights) huggingface_import(weights, type);
     if (weights) adopt_options(options, type, weights, state);
 
     Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
     Run run = {.type = type, .options = options, .dataset = dataset_open(options_text(options, "input"))};
-    run.setup = model_setup(options, run.dataset, weights, !prompt && !eval);
+    const TaskSetup task_setup = {options, run.dataset, known_positions(weights), trains};
+    if (!action || action->batches) run.task = task_type->create(&task_setup);
+    run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, weights, trains);
     run.setup.profile = profile;
-    if (prompt) run.setup.batch = run.setup.length = 0;
-    if (run.setup.training) train_check(&run);
-    if (!prompt) measure_check(&run);
+    if (!action) measure_check(&run);
     run.model = type->create(&run.setup);
     if (weights) {
         checkpoint_load_weights(weights, &run);
@@ -136,10 +148,10 @@ int train_main(int argc, char **argv, const ModelType *type) {
         free(values);
     }
     int code = 0;
-    if (prompt) {
-        generate(&run, prompt, 0);
+    if (action) {
+        action->run(&run);
         code = exit_code();
-    } else if (eval) {
+    } else if (evaluates) {
         evaluate_only(&run);
         code = exit_code();
     } else {
@@ -148,6 +160,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
         code = train_loop(&run);
     }
     type->destroy(run.model);
+    if (run.task) task_type->destroy(run.task);
     profile_free(profile);
     dataset_close(run.dataset);
     options_free(options);

@@ -15,11 +15,9 @@ enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
 typedef struct {
     Run *run;
     Log *log;
-    Loader *loader;
+    const TaskPlan *plan;
     Schedule schedule;
     const char *directory;
-    int64_t sequences_per_update;
-    int32_t *inputs, *targets; // (B, T)
     double flops_per_token, peak_flops;
     double seconds_per_step; // smoothed, for the time that is left
     Progress progress;
@@ -43,28 +41,18 @@ static double number(const Loop *loop, const char *name) {
 
 // ---- planning
 
-static int64_t sequences_per_update(const Run *run) {
-    const int64_t total = options_integer(run->options, "total-batch");
-    const int64_t B = run->setup.batch, T = run->setup.length, tokens = B * T;
-    if (total == 0) return B;
-    if (total % tokens != 0)
-        fail_usage("--total-batch %lld: must be a multiple of batch * seq-len = %lld * %lld = %lld",
-                   (long long)total, (long long)B, (long long)T, (long long)tokens);
-    return total / T;
-}
-
 static int64_t planned_steps(const Loop *loop) {
     const int64_t steps = integer(loop, "steps");
     if (steps > 0) return steps;
-    const double sequences = number(loop, "epochs") * (double)loader_sequences(loop->loader);
-    if (sequences < (double)loop->sequences_per_update)
-        fail_usage("--epochs %g: is less than one update, which takes %lld sequences", number(loop, "epochs"),
-                   (long long)loop->sequences_per_update);
-    return (int64_t)(sequences / (double)loop->sequences_per_update);
+    const double sequences = number(loop, "epochs") * (double)loop->plan->sequences;
+    if (sequences < loop->plan->sequences_per_update)
+        fail_usage("--epochs %g: is less than one update, which takes %g sequences", number(loop, "epochs"),
+                   loop->plan->sequences_per_update);
+    return (int64_t)(sequences / loop->plan->sequences_per_update);
 }
 
 static double epochs_passed(const Loop *loop) {
-    return (double)loop->progress.sequences / (double)loader_sequences(loop->loader);
+    return (double)loop->progress.sequences / (double)loop->plan->sequences;
 }
 
 // Whether a count that grew from `before` to `after` passed a multiple of `every`.
@@ -74,23 +62,16 @@ static bool passed(int64_t before, int64_t after, int64_t every) {
 
 // ---- one update
 
-// Forward and backward over all sequences of the update; the mean loss.
-static double accumulate(Loop *loop) {
+// Forward and backward over all micro-batches of the update; the mean loss a target.
+static double accumulate(Loop *loop, const Update *update) {
     const Run *run = loop->run;
-    const int64_t B = run->setup.batch, T = run->setup.length;
-    const double scale = 1.0 / (double)(loop->sequences_per_update * T);
+    const double scale = 1.0 / (double)update->targets;
     double loss = 0;
-    for (int64_t row = 0; row < loop->sequences_per_update; row += B) {
-        for (int64_t b = 0; b < B; b++)
-            loader_sequence(loop->loader, loop->progress.sequences + row + b, loop->inputs + b * T,
-                            loop->targets + b * T);
+    for (int64_t i = 0; i < update->batches; i++) {
+        Batch batch;
+        run->type->task->train_batch(run->task, update, i, &batch);
+        batch.step = (uint64_t)loop->progress.step;
         profile_lap(run->setup.profile, "loader", PROFILE_STEP, 0);
-        const Batch batch = {.batch = B,
-                             .length = T,
-                             .inputs = loop->inputs,
-                             .targets = loop->targets,
-                             .step = (uint64_t)loop->progress.step,
-                             .first_row = row};
         loss += run->type->train(run->model, &batch, scale);
         profile_lap(run->setup.profile, "other", PROFILE_STEP, 0);
     }
@@ -127,24 +108,23 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
          MAX_BAD_UPDATES, weights);
 }
 
-static void report_step(Loop *loop, double loss, double norm, double rate, double elapsed) {
-    const double tokens = (double)(loop->sequences_per_update * loop->run->setup.length);
+static void report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate, double elapsed) {
     const double smoothed =
         loop->seconds_per_step > 0 ? 0.95 * loop->seconds_per_step + 0.05 * elapsed : elapsed;
     loop->seconds_per_step = smoothed;
     const int64_t steps = loop->schedule.steps, step = loop->progress.step;
-    const StepReport report = {.step = step,
-                               .steps = steps,
-                               .epoch = epochs_passed(loop),
-                               .epochs = (double)steps * (double)loop->sequences_per_update /
-                                         (double)loader_sequences(loop->loader),
-                               .loss = loss,
-                               .learning_rate = rate,
-                               .gradient_norm = norm,
-                               .milliseconds = 1e3 * elapsed,
-                               .tokens_per_second = tokens / elapsed,
-                               .peak_fraction = loop->flops_per_token * tokens / elapsed / loop->peak_flops,
-                               .seconds_left = smoothed * (double)(steps - step)};
+    const StepReport report = {
+        .step = step,
+        .steps = steps,
+        .epoch = epochs_passed(loop),
+        .epochs = (double)steps * loop->plan->sequences_per_update / (double)loop->plan->sequences,
+        .loss = loss,
+        .learning_rate = rate,
+        .gradient_norm = norm,
+        .milliseconds = 1e3 * elapsed,
+        .tokens_per_second = (double)tokens / elapsed,
+        .peak_fraction = loop->flops_per_token * (double)tokens / elapsed / loop->peak_flops,
+        .seconds_left = smoothed * (double)(steps - step)};
     log_step(loop->log, &report, integer(loop, "log-every"));
 }
 
@@ -153,14 +133,15 @@ static void train_step(Loop *loop) {
     Profile *profile = loop->run->setup.profile;
     profile_step(profile);
     const double rate = schedule_rate(&loop->schedule, loop->progress.step);
-    const double loss = accumulate(loop);
+    const Update update = loop->run->type->task->update(loop->run->task, loop->progress.sequences);
+    const double loss = accumulate(loop, &update);
     const double norm = loop->run->type->gradient_norm(loop->run->model);
     profile_lap(profile, "gradient norm", PROFILE_STEP, 0);
     apply(loop, loss, norm, rate);
     profile_lap(profile, "optimiser", PROFILE_STEP, 0);
     loop->progress.step++;
-    loop->progress.sequences += loop->sequences_per_update;
-    report_step(loop, loss, norm, rate, seconds() - start);
+    loop->progress.sequences += update.sequences;
+    report_step(loop, update.tokens, loss, norm, rate, seconds() - start);
     profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
 
@@ -187,11 +168,12 @@ static void after_step(Loop *loop, const Progress *before) {
     const int64_t val_every = integer(loop, "val-every"), save_every = integer(loop, "save-every");
     const bool evaluates =
         last || (val_every > 0 ? passed(before->step, now->step, val_every)
-                               : passed(before->sequences, now->sequences, loader_sequences(loop->loader)));
+                               : passed(before->sequences, now->sequences, loop->plan->sequences));
     if (evaluates && !stop_requested()) validate(loop);
-    if (passed(before->step, now->step, integer(loop, "sample-every"))) {
+    const TaskType *task = loop->run->type->task;
+    if (task->sample && passed(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
-        generate(loop->run, "", (uint32_t)now->step);
+        task->sample(loop->run, now->step);
         profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
     }
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
@@ -221,17 +203,6 @@ static void test(Loop *loop) {
 
 // ---- start and end
 
-void train_check(const Run *run) {
-    Loader *loader = loader_create(&run->dataset->splits[SPLIT_TRAIN], run->setup.length, 0);
-    const int64_t sequences = loader_sequences(loader), needed = sequences_per_update(run);
-    if (sequences < needed)
-        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
-             "or "
-             "--batch",
-             run->dataset->name, (long long)sequences, (long long)run->setup.length, (long long)needed);
-    loader_free(loader);
-}
-
 static void resume(Loop *loop) {
     char *weights, *state;
     if (checkpoint_latest(loop->directory, &weights, &state) < 0) return;
@@ -251,26 +222,16 @@ static void resume(Loop *loop) {
 
 static Loop loop_create(Run *run) {
     const Options *o = run->options;
-    Loop loop = {.run = run, .directory = options_text(o, "output"), .best_loss = INFINITY};
-    loop.sequences_per_update = sequences_per_update(run);
-    loop.loader = loader_create(&run->dataset->splits[SPLIT_TRAIN], run->setup.length,
-                                (uint64_t)options_integer(o, "seed"));
+    Loop loop = {.run = run,
+                 .plan = run->type->task->plan(run->task),
+                 .directory = options_text(o, "output"),
+                 .best_loss = INFINITY};
     loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, "schedule")),
                                .peak = options_number(o, "lr"),
                                .final_fraction = options_number(o, "final-lr"),
                                .warmup = options_integer(o, "warmup"),
                                .steps = planned_steps(&loop)};
-    const size_t batch = (size_t)(run->setup.batch * run->setup.length);
-    loop.inputs = allocate(batch, sizeof(int32_t), "batch");
-    loop.targets = allocate(batch, sizeof(int32_t), "batch");
     return loop;
-}
-
-static void loop_free(Loop *loop) {
-    log_close(loop->log);
-    loader_free(loop->loader);
-    free(loop->inputs);
-    free(loop->targets);
 }
 
 // What will be trained, on what: to the terminal, and with all options to the log.
@@ -292,9 +253,10 @@ static void introduce(Loop *loop) {
                                run->dataset->name, (long long)splits[SPLIT_TRAIN].tokens,
                                (long long)splits[SPLIT_VAL].tokens, (long long)splits[SPLIT_TEST].tokens,
                                run->dataset->vocabulary));
+    char *update = run->type->task->describe(run->task);
     metadata_add(&rows, &count, "plan",
-                 format_string("%lld steps of %lld x %lld tokens", (long long)loop->schedule.steps,
-                               (long long)loop->sequences_per_update, (long long)run->setup.length));
+                 format_string("%lld steps of %s", (long long)loop->schedule.steps, update));
+    free(update);
     metadata_add(&rows, &count, "processor",
                  format_string("%s, %d threads", device.processor, device.threads));
     metadata_add(&rows, &count, "products",
@@ -351,6 +313,6 @@ int train_loop(Run *run) {
     else if (signal != 0)
         log_line(loop.log, "stopped after step %lld; go on with: -o %s -y", (long long)loop.progress.step,
                  loop.directory);
-    loop_free(&loop);
+    log_close(loop.log);
     return signal ? 128 + signal : 0;
 }

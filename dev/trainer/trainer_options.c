@@ -3,7 +3,6 @@
 #define DATA "Data and files"
 #define LENGTH "Training"
 #define REPORT "Reports"
-#define SAMPLE "Generation"
 
 static const Option rows[] = {
     {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
@@ -18,12 +17,6 @@ static const Option rows[] = {
     {0, "keep", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1e9, NULL, NULL, DATA,
      "checkpoints kept beside the best"},
 
-    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 1 << 20, NULL, NULL, LENGTH,
-     "sequences worked on at a time"},
-    {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL, LENGTH,
-     "tokens in a sequence"},
-    {'d', "total-batch", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e12, NULL, NULL, LENGTH,
-     "tokens an update; 0: batch * seq-len"},
     {'E', "epochs", OPTION_NUMBER, OPTION_LENGTH, "N", "25", 0, 1e9, NULL, NULL, LENGTH,
      "passes over the data"},
     {'x', "steps", OPTION_INTEGER, OPTION_LENGTH, "N", "0", 0, 1e15, NULL, NULL, LENGTH,
@@ -60,24 +53,12 @@ static const Option rows[] = {
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
 
-    {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, SAMPLE,
-     "only continue TEXT with -e's weights"},
-    {'s', "sample-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, SAMPLE,
-     "steps between samples; 0: none"},
-    {'g', "sample-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100", 1, 1e9, NULL, NULL, SAMPLE,
-     "tokens of a sample"},
-    {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "0.8", 0, 100, NULL, NULL, SAMPLE,
-     "0: the most probable token"},
-    {0, "top-k", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e9, NULL, NULL, SAMPLE,
-     "choose among the N most probable; 0: all"},
-    {0, "top-p", OPTION_NUMBER, OPTION_RUN, "X", "0.95", 1e-6, 1, NULL, NULL, SAMPLE,
-     "choose among the most probable X of the mass"},
 };
 
 Options *trainer_options_create(const ModelType *type) {
-    Options *options = options_create(
-        type->program, "trains a language model on tokenized text, and evaluates or samples it");
+    Options *options = options_create(type->program, type->task->summary);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+    type->task->add_options(options);
     options_add(options, type->options, type->option_count);
     return options;
 }

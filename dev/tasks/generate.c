@@ -1,4 +1,5 @@
 #include "error.h"
+#include "language.h"
 #include "memory.h"
 #include "sampler.h"
 #include "stop.h"

@@ -1,0 +1,24 @@
+// A batch: what a task builds and a model takes.
+#ifndef TASKS_BATCH_H
+#define TASKS_BATCH_H
+
+#include <stdint.h>
+
+// What the encoder of a model with two sides reads.
+typedef struct {
+    int64_t length;        // S; 0: the batch has one side
+    const int32_t *tokens; // (B, S) in [0, V)
+    const uint8_t *mask;   // (B, S) 1: token, 0: padding; NULL: all are tokens
+} SourceSide;
+
+typedef struct {
+    int64_t batch, length;  // B, T
+    const int32_t *inputs;  // (B, T) tokens in [0, V)
+    const int32_t *targets; // (B, T) tokens to predict, -1: not counted
+    const uint8_t *mask;    // (B, T) 1: token, 0: padding; NULL: all are tokens
+    SourceSide source;
+    uint64_t step;     // of the update, and
+    int64_t first_row; // place of row 0 among the update's rows: with the seed they determine dropout
+} Batch;
+
+#endif

@@ -1,0 +1,67 @@
+#include "language.h"
+
+#include "sequences.h"
+#include "train.h"
+#include <math.h>
+
+static const Option rows[] = {
+    {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Generation",
+     "only continue TEXT with -e's weights"},
+    {'s', "sample-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, "Generation",
+     "steps between samples; 0: none"},
+    {'g', "sample-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100", 1, 1e9, NULL, NULL, "Generation",
+     "tokens of a sample"},
+    {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "0.8", 0, 100, NULL, NULL, "Generation",
+     "0: the most probable token"},
+    {0, "top-k", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e9, NULL, NULL, "Generation",
+     "choose among the N most probable; 0: all"},
+    {0, "top-p", OPTION_NUMBER, OPTION_RUN, "X", "0.95", 1e-6, 1, NULL, NULL, "Generation",
+     "choose among the most probable X of the mass"},
+};
+
+static void add_options(Options *options) {
+    sequences_add_options(options);
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+// Perplexity a token; bits a byte and perplexity a word where the data say how many there are. These are
+// counted in the whole split; of a part, a proportional share is taken.
+static void language_report(const void *task, SplitName name, Evaluation *result) {
+    const Split *split = &sequences_dataset(task)->splits[name];
+    const double total = result->loss * (double)result->tokens;
+    const double share = (double)result->tokens / (double)split->tokens;
+    evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
+    if (split->bytes > 0)
+        evaluation_add(result,
+                       (Metric){"bpb", "", " bits/byte", 4, total / (share * (double)split->bytes * log(2))});
+    if (split->words > 0)
+        evaluation_add(result,
+                       (Metric){"word_ppl", "word ppl ", "", 2, exp(total / (share * (double)split->words))});
+}
+
+static void language_sample(const Run *run, int64_t step) {
+    generate(run, "", (uint32_t)step);
+}
+
+static void continue_prompt(Run *run) {
+    generate(run, options_text(run->options, "prompt"), 0);
+}
+
+static const Action actions[] = {{"prompt", false, continue_prompt}};
+
+const TaskType task_language = {
+    .name = "language",
+    .summary = "trains a language model on tokenized text, and evaluates or samples it",
+    .add_options = add_options,
+    .actions = actions,
+    .action_count = sizeof(actions) / sizeof(actions[0]),
+    .create = sequences_create,
+    .destroy = sequences_destroy,
+    .plan = sequences_plan,
+    .describe = sequences_describe,
+    .update = sequences_update,
+    .train_batch = sequences_train_batch,
+    .evaluation_batch = sequences_evaluation_batch,
+    .report = language_report,
+    .sample = language_sample,
+};

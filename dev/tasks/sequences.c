@@ -1,0 +1,129 @@
+#include "sequences.h"
+
+#include "error.h"
+#include "memory.h"
+#include <stdlib.h>
+
+static const Option rows[] = {
+    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 1 << 20, NULL, NULL, "Training",
+     "sequences worked on at a time"},
+    {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL, "Training",
+     "tokens in a sequence"},
+    {'d', "total-batch", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e12, NULL, NULL, "Training",
+     "tokens an update; 0: batch * seq-len"},
+};
+
+void sequences_add_options(Options *options) {
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+struct Sequences {
+    const Dataset *dataset;
+    Loader *loader; // NULL: only evaluation
+    TaskPlan plan;
+    int64_t per_update;        // sequences
+    int32_t *inputs, *targets; // (B, T)
+};
+
+// T, no longer than the model's positions.
+static int64_t sequence_length(const TaskSetup *setup) {
+    const int64_t length = options_integer(setup->options, "seq-len");
+    if (setup->positions == 0 || length <= setup->positions) return length;
+    if (options_given(setup->options, "seq-len"))
+        fail("--seq-len %lld: the model has %lld positions", (long long)length, (long long)setup->positions);
+    return setup->positions;
+}
+
+static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T) {
+    const int64_t total = options_integer(options, "total-batch"), tokens = B * T;
+    if (total == 0) return B;
+    if (total % tokens != 0)
+        fail_usage("--total-batch %lld: must be a multiple of batch * seq-len = %lld * %lld = %lld",
+                   (long long)total, (long long)B, (long long)T, (long long)tokens);
+    return total / T;
+}
+
+// The order of training; ends the program if the split does not hold one update.
+static void plan_training(Sequences *s, const Options *options) {
+    const int64_t B = s->plan.batch, T = s->plan.length;
+    s->per_update = sequences_per_update(options, B, T);
+    s->loader =
+        loader_create(&s->dataset->splits[SPLIT_TRAIN], T, (uint64_t)options_integer(options, "seed"));
+    s->plan.sequences = loader_sequences(s->loader);
+    s->plan.sequences_per_update = (double)s->per_update;
+    if (s->plan.sequences < s->per_update)
+        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
+             "or --batch",
+             s->dataset->name, (long long)s->plan.sequences, (long long)T, (long long)s->per_update);
+}
+
+void *sequences_create(const TaskSetup *setup) {
+    Sequences *s = allocate(1, sizeof(*s), "task");
+    s->dataset = setup->dataset;
+    s->plan.batch = options_integer(setup->options, "batch");
+    s->plan.length = sequence_length(setup);
+    if (setup->training) plan_training(s, setup->options);
+    const size_t tokens = (size_t)(s->plan.batch * s->plan.length);
+    s->inputs = allocate(tokens, sizeof(int32_t), "batch");
+    s->targets = allocate(tokens, sizeof(int32_t), "batch");
+    return s;
+}
+
+void sequences_destroy(void *task) {
+    Sequences *s = task;
+    if (!s) return;
+    loader_free(s->loader);
+    free(s->inputs);
+    free(s->targets);
+    free(s);
+}
+
+const TaskPlan *sequences_plan(const void *task) {
+    return &((const Sequences *)task)->plan;
+}
+
+const Dataset *sequences_dataset(const void *task) {
+    return ((const Sequences *)task)->dataset;
+}
+
+char *sequences_describe(const void *task) {
+    const Sequences *s = task;
+    return format_string("%lld x %lld tokens", (long long)s->per_update, (long long)s->plan.length);
+}
+
+Update sequences_update(void *task, int64_t place) {
+    const Sequences *s = task;
+    const int64_t tokens = s->per_update * s->plan.length;
+    return (Update){.place = place,
+                    .batches = s->per_update / s->plan.batch,
+                    .sequences = s->per_update,
+                    .tokens = tokens,
+                    .targets = tokens};
+}
+
+void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *batch) {
+    const Sequences *s = task;
+    const int64_t B = s->plan.batch, T = s->plan.length, first = i * B;
+    for (int64_t b = 0; b < B; b++)
+        loader_sequence(s->loader, update->place + first + b, s->inputs + b * T, s->targets + b * T);
+    *batch = (Batch){.batch = B, .length = T, .inputs = s->inputs, .targets = s->targets, .first_row = first};
+}
+
+// Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last, shorter block
+// one of its own.
+bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
+    const Sequences *s = task;
+    const Split *data = &s->dataset->splits[split];
+    const int64_t B = s->plan.batch, T = s->plan.length, blocks = data->tokens / T;
+    const int64_t batches = blocks / B + (blocks % B > 0);
+    if (i > batches || (i == batches && data->tokens % T == 0)) return false;
+    const int64_t first = i < batches ? i * B : blocks, left = blocks - first;
+    const int64_t count = i == batches ? 1 : left < B ? left : B;
+    for (int64_t b = 0; b < count; b++)
+        split_block(data, T, first + b, s->dataset->end, s->inputs + b * T, s->targets + b * T);
+    *batch = (Batch){.batch = count,
+                     .length = i < batches ? T : data->tokens % T,
+                     .inputs = s->inputs,
+                     .targets = s->targets};
+    return true;
+}

@@ -1,0 +1,25 @@
+// Running text cut into sequences of one length: order, micro-batches and evaluation for every task that
+// learns from it. Targets are the next tokens; a task that predicts something else changes what it gets from
+// here.
+#ifndef TASKS_SEQUENCES_H
+#define TASKS_SEQUENCES_H
+
+#include "task.h"
+
+// --batch, --seq-len and --total-batch
+void sequences_add_options(Options *options);
+
+typedef struct Sequences Sequences;
+
+// As TaskType wants them (task.h); `task` is a Sequences.
+void *sequences_create(const TaskSetup *setup);
+void sequences_destroy(void *task);
+const TaskPlan *sequences_plan(const void *task);
+char *sequences_describe(const void *task);
+Update sequences_update(void *task, int64_t place);
+void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *batch);
+bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch);
+
+const Dataset *sequences_dataset(const void *task);
+
+#endif
