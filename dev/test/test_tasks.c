@@ -20,10 +20,9 @@ static void make_shard(const char *name, int32_t count) {
 
 static Options *make_options(int batch, int length, int total) {
     Options *options = options_create("test", "");
-    const Option seed = {0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""};
-    static Option rows[1];
-    rows[0] = seed;
-    options_add(options, rows, 1);
+    static const Option seed = {0,  "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL,
+                                "", ""};
+    options_add(options, &seed, 1);
     task_language.add_options(options);
     char *values[] = {format_string("%d", batch), format_string("%d", length), format_string("%d", total)};
     options_set(options, "batch", values[0], "test");
@@ -101,15 +100,12 @@ static void test_training(void) {
 }
 
 static void test_report(void) {
+    static const char meta[] =
+        "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": "
+        "{\"val\": {\"tokens\": 8, \"words\": 2, \"lines\": 1, \"bytes\": 16}}}";
     make_shard("train_0.bin", 9);
     make_shard("val_0.bin", 8);
-    test_file(
-        "meta.json",
-        "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": {\"val\": "
-        "{\"tokens\": 8, \"words\": 2, \"lines\": 1, \"bytes\": 16}}}",
-        strlen(
-            "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": {\"val\": "
-            "{\"tokens\": 8, \"words\": 2, \"lines\": 1, \"bytes\": 16}}}"));
+    test_file("meta.json", meta, strlen(meta));
     Dataset *dataset = dataset_open(test_directory());
     Options *options = make_options(1, 4, 0);
     void *task = task_language.create(&(TaskSetup){.options = options, .dataset = dataset});
