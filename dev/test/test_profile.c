@@ -27,7 +27,7 @@ typedef struct {
 static void steps_body(void *argument) {
     const Call *call = argument;
     quiet();
-    Log *log = log_open(call->directory, -1);
+    Log *log = log_open(call->directory, -1, false);
     Profile *profile = profile_create();
     profile_lap(profile, "start", PROFILE_BETWEEN, 0);
     for (int step = 1; step <= call->steps; step++) {

@@ -56,7 +56,7 @@ fails 1 "standard output: cannot write" sh -c "\"$trainer\" -e $best -i bytes --
 fails 1 "standard output: cannot write" sh -c "\"$trainer\" -e $best -i bytes --eval val >/dev/full"
 fails 1 "standard output: cannot write" sh -c "\"$trainer\" --help >/dev/full"
 fails 1 "standard output: cannot write" sh -c "\"$tokenize\" -o again --tokenizer byte text >/dev/full"
-{ "$trainer" -e $best -i bytes --prompt int -g 30 2>err; echo $? >code; } | true
+{ sleep 1; "$trainer" -e $best -i bytes --prompt int -g 30 2>err; echo $? >code; } | true
 [ "$(cat code)" -eq 141 ] && [ ! -s err ]
 ok "--prompt to a closed pipe"
 
@@ -64,5 +64,85 @@ ok "--prompt to a closed pipe"
 printf '{"step":41,"los\n' >>closed/log.jsonl
 run closed -x 50 -y && grep -q 'was damaged and is cut off' out && ! grep -qv '^{.*}$' closed/log.jsonl
 ok "a damaged last line of the log is cut off"
+
+# ---- two runs in one directory
+start two
+fails 1 "two: process $child on $(uname -n) trains here" "$trainer" -i bytes -o two -y
+fails 1 "trains here" "$trainer" -i bytes -o two
+kill -TERM $child
+wait $child
+run two -y -x 5 && "$trainer" -i bytes -o two -y --eval val >out 2>&1
+ok "a lock ends with its run, and --eval needs none"
+mkdir -p race && cd race && i=0 && while [ "$i" -lt 6 ]; do
+    # shellcheck disable=SC2086
+    "$trainer" -i ../bytes -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 -x 3 >/dev/null 2>&1 &
+    i=$((i + 1))
+done
+wait
+cd ..
+[ "$(find race/runs -name best.safetensors | wc -l)" -eq 6 ]
+ok "six runs at once without -o: six directories"
+
+# no reader of a directory that a run works in meets half a checkpoint
+# shellcheck disable=SC2086
+"$trainer" $small -o busy -x 1000000 -n 1 -v 1000000 >/dev/null 2>&1 </dev/null &
+child=$!
+while ! saved busy; do sleep 0.05; done
+i=0
+while [ "$i" -lt 20 ] && "$trainer" -i bytes -o busy -y --prompt int -g 1 >out 2>&1; do i=$((i + 1)); done
+[ "$i" -eq 20 ]
+ok "--prompt beside a run that saves every step"
+kill -TERM $child
+wait $child
+
+# ---- pairs that do not belong together
+run one -x 20 -n 10 --keep 9
+run other -x 20 -n 10 --keep 9 -S 7
+rm -rf mixed && cp -r one mixed && cp other/step_00000020.state.safetensors mixed/
+fails 1 "step_00000020.state.safetensors: does not belong to the weights beside it" "$trainer" -i bytes -o mixed -y
+fails 1 "does not belong" "$trainer" -i bytes -o mixed -y --eval val
+rm mixed/step_00000020.*
+run mixed -x 20 -y -n 10 && cmp mixed/step_00000020.safetensors one/step_00000020.safetensors
+ok "without the foreign pair the older one goes on"
+rm -rf mixed && cp -r one mixed && rm mixed/*.state.safetensors
+fails 1 "holds weights without the state beside them" "$trainer" -i bytes -o mixed -y
+fails 1 "mixed: holds" "$trainer" -i bytes -o mixed
+rm mixed/step_*
+fails 1 "holds best.safetensors of an earlier run" "$trainer" -i bytes -o mixed
+# without_id FROM TO: a file from before there were ids; the header keeps its length
+without_id() { sed 's/"checkpoint_id":"\([0-9a-f]*\)"/"checkpoint_xx":"\1"/' "$1" >"$2"; }
+rm -rf old && cp -r one old
+without_id one/step_00000020.state.safetensors old/step_00000020.state.safetensors
+fails 1 "does not belong" "$trainer" -i bytes -o old -y
+without_id one/step_00000020.safetensors old/step_00000020.safetensors
+run old -x 30 -y && run one -x 30 -y && cmp old/step_00000030.safetensors one/step_00000030.safetensors
+ok "a pair from before there were ids goes on"
+
+# ---- what kills leave
+run clean -x 30 -n 10 -v 10 --stats 1 -k constant
+run left -x 20 -n 10 -v 10 --keep 9 --stats 1 -k constant
+rm -rf kept && cp -r left kept && rm kept/step_00000020.safetensors # killed between state and weights of step 20
+: >kept/step_00000020.safetensors.tmp && : >kept/best.safetensors.tmp
+run kept -x 30 -n 10 -v 10 --keep 1 --stats 1 -y
+[ "$(find kept -name 'step_*' | wc -l)" -eq 2 ] && [ -z "$(find kept -name '*.tmp')" ] &&
+    cmp kept/step_00000030.state.safetensors clean/step_00000030.state.safetensors &&
+    cmp kept/best.safetensors clean/best.safetensors
+ok "a resumed run tidies up"
+lines() { # DIR: what the log says of evaluations, without times
+    grep -E '_loss"|statistics' "$1/log.jsonl" | sed 's/,"[a-z]*_ms":[0-9]*//; s/,"seconds":[0-9.]*//' | sort
+}
+lines clean >clean.lines
+run kept -x 30 -y --stats 1
+lines kept | cmp - clean.lines && [ "$(grep -c '"best":true' clean.lines)" -eq 3 ] &&
+    [ "$(grep -c test_loss clean.lines)" -eq 1 ]
+ok "the log of a resumed run says of each evaluation what the uninterrupted one's does, and once"
+rm -rf orphan && mkdir orphan && cp one/step_00000030.state.safetensors orphan/
+run orphan -x 10 && [ ! -e orphan/step_00000030.state.safetensors ]
+ok "a state alone is no run"
+if [ "$(id -u)" -ne 0 ]; then
+    chmod a-r mixed
+    fails 1 "mixed: cannot be listed" "$trainer" -i bytes -o mixed -y
+    chmod u+r mixed
+fi
 
 finish

@@ -4,13 +4,15 @@
 #include "file.h"
 #include "huggingface.h"
 #include "memory.h"
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define ID_KEY "checkpoint_id"
+#define BEST_NAME "best.safetensors"
 
 // Fills one source a parameter: `prefix` and its name, its values in `array`.
 static void add_sources(const ParameterTable *table, const char *prefix, const real *array,
@@ -33,7 +35,9 @@ static real *read_array(const Run *run, ModelArray which) {
     return values;
 }
 
-static void write_weights(const Run *run, const char *path, int64_t step, const double *val_loss) {
+// id: of the pair that the file is half of; NULL: of none. val_loss: NULL where it is unknown.
+static void write_weights(const Run *run, const char *path, const real *values, int64_t step, const char *id,
+                          const double *val_loss) {
     const ParameterTable *table = run->type->parameters(run->model);
     Metadata *rows = NULL;
     int count = 0;
@@ -45,23 +49,24 @@ static void write_weights(const Run *run, const char *path, int64_t step, const 
     options_to_metadata(run->options, OPTION_MODEL, &rows, &count);
     run->type->describe(run->model, &rows, &count);
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)step));
+    if (id) metadata_add(&rows, &count, ID_KEY, copy_string(id));
     if (val_loss) metadata_add(&rows, &count, "val_loss", format_string("%.17g", *val_loss));
 
-    real *values = read_array(run, MODEL_VALUES);
     TensorSource *sources = allocate((size_t)table->count, sizeof(TensorSource), "checkpoint");
     add_sources(table, "", values, sources);
     safetensors_write(path, sources, table->count, rows, count);
     sources_free(sources, table->count);
-    free(values);
     metadata_free(rows, count);
 }
 
-static void write_state(const Run *run, const char *path, const Progress *progress) {
+static void write_state(const Run *run, const char *path, const real *first, const real *second,
+                        const Progress *progress, const char *id) {
     const ParameterTable *table = run->type->parameters(run->model);
     Metadata *rows = NULL;
     int count = 0;
     metadata_add(&rows, &count, "model", copy_string(run->type->name));
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)progress->step));
+    metadata_add(&rows, &count, ID_KEY, copy_string(id));
     metadata_add(&rows, &count, "sequences", format_string("%lld", (long long)progress->sequences));
     metadata_add(&rows, &count, "skipped", format_string("%lld", (long long)progress->skipped));
     metadata_add(&rows, &count, "train_tokens",
@@ -69,36 +74,53 @@ static void write_state(const Run *run, const char *path, const Progress *progre
     options_to_metadata(run->options, OPTION_TRAINING, &rows, &count);
     options_to_metadata(run->options, OPTION_LENGTH, &rows, &count);
 
-    real *first = read_array(run, MODEL_FIRST_MOMENT), *second = read_array(run, MODEL_SECOND_MOMENT);
     TensorSource *sources = allocate(2 * (size_t)table->count, sizeof(TensorSource), "checkpoint");
     add_sources(table, "first_moment.", first, sources);
     add_sources(table, "second_moment.", second, sources + table->count);
     safetensors_write(path, sources, 2 * table->count, rows, count);
     sources_free(sources, 2 * table->count);
-    free(first);
-    free(second);
     metadata_free(rows, count);
 }
 
-static char *weights_path(const char *directory, int64_t step) {
-    return format_string("%s/step_%08lld.safetensors", directory, (long long)step);
+// ---- names -----------------------------------------------------------------------------------------
+
+static char *weights_name(int64_t step) {
+    return format_string("step_%08lld.safetensors", (long long)step);
 }
 
-static char *state_path(const char *directory, int64_t step) {
-    return format_string("%s/step_%08lld.state.safetensors", directory, (long long)step);
+static char *state_name(int64_t step) {
+    return format_string("step_%08lld.state.safetensors", (long long)step);
+}
+
+static char *path_in(const char *directory, const char *name) {
+    return format_string("%s/%s", directory, name);
 }
 
 char *checkpoint_best_path(const char *directory) {
-    return format_string("%s/best.safetensors", directory);
+    return path_in(directory, BEST_NAME);
 }
 
-// The step that a file name of weights stands for; -1: another file.
-static int64_t step_of_name(const char *name) {
+// The step whose file has that name, as name_of() makes it; -1: another file.
+static int64_t step_of_name(const char *name, char *(*name_of)(int64_t)) {
     long long step;
-    int length = 0;
-    if (sscanf(name, "step_%lld.safetensors%n", &step, &length) != 1 || length == 0 || name[length])
-        return -1;
-    return step;
+    if (sscanf(name, "step_%lld", &step) != 1 || step < 0) return -1;
+    char *expected = name_of(step);
+    const bool same = strcmp(name, expected) == 0;
+    free(expected);
+    return same ? step : -1;
+}
+
+// ---- what a directory holds ------------------------------------------------------------------------
+
+typedef struct {
+    char **names; // in order
+    size_t count;
+    int64_t *complete; // steps whose pair is complete, newest first
+    size_t complete_count;
+} Listing;
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 static int descending(const void *a, const void *b) {
@@ -106,73 +128,207 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-// The steps whose pair in DIR is complete, newest first.
-static int64_t *complete_steps(const char *directory, size_t *count) {
-    *count = 0;
-    DIR *dir = opendir(directory);
-    if (!dir) {
-        if (errno == ENOENT) return NULL;
-        fail("%s: cannot be listed: %s", directory, strerror(errno));
-    }
-    int64_t *steps = NULL;
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        const int64_t step = step_of_name(entry->d_name);
-        if (step < 0) continue;
-        char *state = state_path(directory, step);
-        if (file_exists(state)) {
-            steps = realloc(steps, (*count + 1) * sizeof(int64_t));
-            if (!steps) fail("out of memory while listing %s", directory);
-            steps[(*count)++] = step;
-        }
-        free(state);
-    }
-    closedir(dir);
-    if (steps) qsort(steps, *count, sizeof(int64_t), descending);
-    return steps;
+// Takes over `name`, a fresh string.
+static bool listed(const Listing *listing, char *name) {
+    const bool found =
+        listing->count && bsearch(&name, listing->names, listing->count, sizeof(char *), compare_names);
+    free(name);
+    return found;
 }
 
-static void remove_pair(const char *directory, int64_t step) {
-    // The weights first: what is left after an interruption is a state alone, which nothing takes for a
-    // checkpoint.
-    char *paths[] = {weights_path(directory, step), state_path(directory, step)};
-    for (int i = 0; i < 2; i++) {
-        if (unlink(paths[i]) != 0) warn("%s: cannot be removed: %s", paths[i], strerror(errno));
-        free(paths[i]);
+static Listing listing_create(const char *directory) {
+    Listing listing = {0};
+    listing.names = directory_list(directory, &listing.count);
+    if (listing.count) qsort(listing.names, listing.count, sizeof(char *), compare_names);
+    listing.complete = allocate(listing.count, sizeof(int64_t), "a list of checkpoints");
+    for (size_t i = 0; i < listing.count; i++) {
+        const int64_t step = step_of_name(listing.names[i], weights_name);
+        if (step >= 0 && listed(&listing, state_name(step)))
+            listing.complete[listing.complete_count++] = step;
     }
+    qsort(listing.complete, listing.complete_count, sizeof(int64_t), descending);
+    return listing;
+}
+
+static void listing_free(Listing *listing) {
+    directory_list_free(listing->names, listing->count);
+    free(listing->complete);
+}
+
+// Takes over `name`, a fresh string.
+static void remove_file(const char *directory, char *name) {
+    char *path = path_in(directory, name);
+    if (unlink(path) != 0 && errno != ENOENT) warn("%s: cannot be removed: %s", path, strerror(errno));
+    free(path);
+    free(name);
+}
+
+// Removes the complete pairs but the newest `keep`.
+static void remove_pairs(const char *directory, const Listing *listing, int64_t keep) {
+    for (size_t i = (size_t)keep; i < listing->complete_count; i++) {
+        // The weights first: what is left after an interruption is a state alone, which nothing takes for a
+        // checkpoint.
+        remove_file(directory, weights_name(listing->complete[i]));
+        remove_file(directory, state_name(listing->complete[i]));
+    }
+}
+
+// Whether a killed run may have left a file of that name half written.
+static bool is_temporary(const char *name) {
+    const size_t length = strlen(name), end = strlen(".tmp");
+    if (length < end || strcmp(name + length - end, ".tmp") != 0) return false;
+    char *base = copy_string(name);
+    base[length - end] = '\0';
+    const bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
+                      strcmp(base, BEST_NAME) == 0;
+    free(base);
+    return ours;
+}
+
+void checkpoint_tidy(const char *directory, int64_t keep) {
+    Listing listing = listing_create(directory);
+    for (size_t i = 0; i < listing.count; i++) {
+        const int64_t step = step_of_name(listing.names[i], state_name);
+        const bool orphan = step >= 0 && !listed(&listing, weights_name(step));
+        if (orphan || is_temporary(listing.names[i])) remove_file(directory, copy_string(listing.names[i]));
+    }
+    remove_pairs(directory, &listing, keep);
+    listing_free(&listing);
+}
+
+void checkpoint_refuse_used(const char *directory, bool resumes) {
+    Listing listing = listing_create(directory);
+    if (listing.complete_count && !resumes)
+        fail("%s: holds a run at step %lld; go on with --resume or choose another --output", directory,
+             (long long)listing.complete[0]);
+    for (size_t i = 0; i < listing.count; i++) {
+        const char *name = listing.names[i];
+        if (step_of_name(name, weights_name) >= 0 &&
+            !listed(&listing, state_name(step_of_name(name, weights_name))))
+            fail("%s: holds weights without the state beside them (%s), so their run cannot go on; start one "
+                 "from them with --init and another --output",
+                 directory, name);
+        if (!resumes && strcmp(name, BEST_NAME) == 0)
+            fail("%s: holds %s of an earlier run; choose another --output", directory, name);
+    }
+    listing_free(&listing);
+}
+
+// ---- saving ----------------------------------------------------------------------------------------
+
+// Ends the program rather than save weights that are lost.
+static void refuse_non_finite(const Run *run, const real *values, int64_t step) {
+    const ParameterTable *table = run->type->parameters(run->model);
+    for (int i = 0; i < table->count; i++)
+        for (size_t j = 0; j < table->items[i].size; j++)
+            if (!isfinite(values[table->items[i].offset + j]))
+                fail("step %lld: %s has become %g; nothing is saved, and the checkpoint before stays; start "
+                     "from it with --init and a lower --lr",
+                     (long long)step, table->items[i].name, (double)values[table->items[i].offset + j]);
+}
+
+// Adds numbers to a hash, 64 bits at a time; the arrays are whole cache lines.
+static uint64_t hash_array(uint64_t hash, const real *values, size_t count) {
+    for (size_t i = 0; i < count * sizeof(real); i += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, (const char *)values + i, sizeof(word));
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
 }
 
 void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep) {
-    char *weights = weights_path(directory, progress->step), *state = state_path(directory, progress->step);
-    write_state(run, state, progress);
-    write_weights(run, weights, progress->step, NULL);
+    const size_t total = run->type->parameters(run->model)->total;
+    real *values = read_array(run, MODEL_VALUES), *first = read_array(run, MODEL_FIRST_MOMENT),
+         *second = read_array(run, MODEL_SECOND_MOMENT);
+    refuse_non_finite(run, values, progress->step);
+    uint64_t hash = hash_array((uint64_t)progress->step, values, total);
+    hash = hash_array(hash_array(hash, first, total), second, total);
+    char *id = format_string("%016llx", (unsigned long long)hash);
+
+    char *name = weights_name(progress->step), *other = state_name(progress->step);
+    char *weights = path_in(directory, name), *state = path_in(directory, other);
+    write_state(run, state, first, second, progress, id);
+    write_weights(run, weights, values, progress->step, id, NULL);
     char *best = checkpoint_best_path(directory);
-    if (!file_exists(best)) huggingface_export(run->type, run->model, directory, strrchr(weights, '/') + 1);
-    free(best);
-    free(weights);
-    free(state);
-    size_t count;
-    int64_t *steps = complete_steps(directory, &count);
-    for (size_t i = (size_t)keep; i < count; i++) remove_pair(directory, steps[i]);
-    free(steps);
+    if (!file_exists(best)) huggingface_export(run->type, run->model, directory, name);
+    Listing listing = listing_create(directory);
+    remove_pairs(directory, &listing, keep);
+    listing_free(&listing);
+    char *strings[] = {id, name, other, weights, state, best};
+    for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++) free(strings[i]);
+    free(values);
+    free(first);
+    free(second);
 }
 
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss) {
     char *path = checkpoint_best_path(directory);
-    write_weights(run, path, step, &val_loss);
-    huggingface_export(run->type, run->model, directory, strrchr(path, '/') + 1);
+    real *values = read_array(run, MODEL_VALUES);
+    refuse_non_finite(run, values, step);
+    write_weights(run, path, values, step, NULL, &val_loss);
+    huggingface_export(run->type, run->model, directory, BEST_NAME);
+    free(values);
     free(path);
 }
 
-int64_t checkpoint_latest(const char *directory, char **weights, char **state) {
-    size_t count;
-    int64_t *steps = complete_steps(directory, &count);
-    const int64_t step = count ? steps[0] : -1;
-    free(steps);
-    if (step >= 0) {
-        *weights = weights_path(directory, step);
-        *state = state_path(directory, step);
-    }
+// ---- loading ---------------------------------------------------------------------------------------
+
+// Ends the program if the files of a pair were not saved together. Files from before there were ids have
+// none, and only their steps tell.
+static void check_pair(const Checkpoint *pair) {
+    const char *weights = safetensors_metadata(pair->weights, ID_KEY);
+    const char *state = safetensors_metadata(pair->state, ID_KEY);
+    const bool same = weights && state ? strcmp(weights, state) == 0 : weights == state;
+    if (!same || checkpoint_integer(pair->state, "step", 0, INT64_MAX) !=
+                     checkpoint_integer(pair->weights, "step", 0, INT64_MAX))
+        fail("%s: does not belong to the weights beside it: the two were not saved together; remove both to "
+             "go "
+             "on from an older checkpoint, or start from the weights with --init and another --output",
+             pair->state->file.path);
+}
+
+// The newest complete step; -1: none.
+static int64_t latest_step(const char *directory) {
+    Listing listing = listing_create(directory);
+    const int64_t step = listing.complete_count ? listing.complete[0] : -1;
+    listing_free(&listing);
     return step;
+}
+
+// Takes over `name`, a fresh string; NULL: there is no such file.
+static Safetensors *try_open(const char *directory, char *name) {
+    char *path = path_in(directory, name);
+    Safetensors *file = safetensors_try_open(path);
+    free(path);
+    free(name);
+    return file;
+}
+
+bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
+    // A run that goes on in DIR may remove the newest pair, having saved a newer one, before it is open here.
+    for (int64_t step, before = -1; (step = latest_step(directory)) >= 0; before = step) {
+        if (step == before) fail("%s: step %lld is listed and cannot be opened", directory, (long long)step);
+        pair->weights = try_open(directory, weights_name(step));
+        pair->state = try_open(directory, state_name(step));
+        if (pair->weights && pair->state) {
+            check_pair(pair);
+            return true;
+        }
+        safetensors_close(pair->weights);
+        safetensors_close(pair->state);
+    }
+    *pair = (Checkpoint){0};
+    return false;
+}
+
+char *checkpoint_latest_path(const char *directory) {
+    const int64_t step = latest_step(directory);
+    if (step < 0) return NULL;
+    char *name = weights_name(step), *path = path_in(directory, name);
+    free(name);
+    return path;
 }
 
 double checkpoint_number(const Safetensors *file, const char *key) {
@@ -244,6 +400,16 @@ void checkpoint_load_weights(const Safetensors *file, const Run *run) {
     refuse_other_tensors(file, table, run->type->name);
     run->type->write(run->model, MODEL_VALUES, values);
     free(values);
+}
+
+double checkpoint_best_loss(const char *directory, int64_t step) {
+    char *path = checkpoint_best_path(directory);
+    Safetensors *best = safetensors_try_open(path);
+    const bool ours = best && checkpoint_integer(best, "step", 0, INT64_MAX) <= step;
+    const double loss = ours ? checkpoint_number(best, "val_loss") : INFINITY;
+    safetensors_close(best);
+    free(path);
+    return loss;
 }
 
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress) {

@@ -8,8 +8,12 @@
 // DIR/model.safetensors make DIR one of its models (huggingface.h): the best weights, or the newest ones as
 // long as there are no best ones.
 //
-// The state is written first, so weights without a state are never seen. Dropout, shuffling and sampling are
-// functions of seed and step: there is no other random state.
+// The state is written first, so weights without a state are never seen. Both hold the same id, a hash of
+// weights, moments and step: files that were not saved together are refused. (It is no random number, as a
+// resumed run has the bytes of one that was never interrupted.) Pairs from before there were ids load as they
+// did; a file with an id beside one without has another origin.
+//
+// Dropout, shuffling and sampling are functions of seed and step: there is no other random state.
 #ifndef TRAINER_CHECKPOINT_H
 #define TRAINER_CHECKPOINT_H
 
@@ -23,23 +27,40 @@ typedef struct {
     int64_t skipped;   // updates skipped because loss or gradient was not finite
 } Progress;
 
-// Writes the pair of a step into DIR, then removes all but the last `keep` pairs.
+// Writes the pair of a step into DIR, then removes all but the last `keep` pairs. Weights that are not finite
+// end the program before anything is written.
 void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep);
 
-// Writes DIR/best.safetensors.
+// Writes DIR/best.safetensors, likewise.
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss);
 
-// The newest complete pair in DIR: its step, or -1. Paths are fresh strings.
-int64_t checkpoint_latest(const char *directory, char **weights, char **state);
+// Opens the newest complete pair in DIR; false if there is none. Ends the program if it was not saved
+// together. Needs no lock: it may be one that a run is about to remove.
+bool checkpoint_open_latest(const char *directory, Checkpoint *pair);
+
+// The path of the newest complete pair's weights, a fresh string; NULL: none.
+char *checkpoint_latest_path(const char *directory);
 
 char *checkpoint_best_path(const char *directory);
+
+// The validation loss of DIR/best.safetensors; infinite if there are no such weights, or of a later step.
+double checkpoint_best_loss(const char *directory, int64_t step);
+
+// Ends the program if a new run in DIR would overwrite what an earlier one left: a checkpoint, or weights.
+// resumes: the user wants to go on in DIR, where no checkpoint was found; then the best weights of a run that
+// saved no checkpoint are no reason.
+void checkpoint_refuse_used(const char *directory, bool resumes);
+
+// Removes what a killed run may have left in DIR: states without weights, half-written files, pairs beyond
+// the last `keep`.
+void checkpoint_tidy(const char *directory, int64_t keep);
 
 // Checks that FILE holds a model of this type: metadata, then every tensor's name and shape, none missing,
 // none too many; ends the program otherwise.
 void checkpoint_check_type(const Safetensors *file, const ModelType *type);
 void checkpoint_load_weights(const Safetensors *file, const Run *run);
 
-// Moments and progress; the run's data must be the one the state was made with.
+// Moments and progress; the run's data must be those that the state was made with.
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress);
 
 // A finite number of the metadata; ends the program if it is missing or not one.

@@ -1,6 +1,7 @@
 #include "file.h"
 #include "error.h"
 #include "memory.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,20 +13,27 @@
 
 // ---- reading ---------------------------------------------------------------------------------------
 
-FileMap file_map(const char *path) {
+bool file_try_map(const char *path, FileMap *file) {
     // O_NONBLOCK, or opening a named pipe would wait for a writer.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
+    if (fd < 0 && errno == ENOENT) return false;
     if (fd < 0 || fstat(fd, &status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
     if (S_ISDIR(status.st_mode)) fail("%s: is a directory, expected a file", path);
     if (!S_ISREG(status.st_mode)) fail("%s: is not a regular file", path);
-    FileMap file = {copy_string(path), (const unsigned char *)"", (size_t)status.st_size};
-    if (file.size > 0) { // mmap refuses 0 bytes
-        void *data = mmap(NULL, file.size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED) fail("%s: cannot map %zu bytes: %s", path, file.size, strerror(errno));
-        file.data = data;
+    *file = (FileMap){copy_string(path), (const unsigned char *)"", (size_t)status.st_size};
+    if (file->size > 0) { // mmap refuses 0 bytes
+        void *data = mmap(NULL, file->size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) fail("%s: cannot map %zu bytes: %s", path, file->size, strerror(errno));
+        file->data = data;
     }
     close(fd);
+    return true;
+}
+
+FileMap file_map(const char *path) {
+    FileMap file;
+    if (!file_try_map(path, &file)) fail("%s: cannot open: %s", path, strerror(ENOENT));
     return file;
 }
 
@@ -37,7 +45,9 @@ void file_unmap(FileMap *file) {
 
 bool file_exists(const char *path) {
     struct stat status;
-    return stat(path, &status) == 0;
+    if (stat(path, &status) == 0) return true;
+    if (errno != ENOENT && errno != ENOTDIR) fail("%s: cannot be looked up: %s", path, strerror(errno));
+    return false;
 }
 
 // ---- directories -----------------------------------------------------------------------------------
@@ -62,6 +72,42 @@ void directory_create(const char *path) {
     }
     make_directory(prefix);
     free(prefix);
+}
+
+bool directory_create_new(const char *path) {
+    char *parent = copy_string(path), *slash = strrchr(parent, '/');
+    if (slash && slash != parent) {
+        *slash = '\0';
+        directory_create(parent);
+    }
+    free(parent);
+    if (mkdir(path, 0777) == 0) return true;
+    if (errno != EEXIST) fail("%s: cannot make the directory: %s", path, strerror(errno));
+    return false;
+}
+
+char **directory_list(const char *path, size_t *count) {
+    *count = 0;
+    DIR *directory = opendir(path);
+    if (!directory && errno == ENOENT) return NULL;
+    if (!directory) fail("%s: cannot be listed: %s", path, strerror(errno));
+    char **names = NULL;
+    for (;;) {
+        errno = 0; // the end and an error look alike
+        const struct dirent *entry = readdir(directory);
+        if (!entry) break;
+        names = reallocarray(names, *count + 1, sizeof(char *));
+        if (!names) fail("%s: no memory to list it", path);
+        names[(*count)++] = copy_string(entry->d_name);
+    }
+    if (errno) fail("%s: cannot be listed: %s", path, strerror(errno));
+    closedir(directory);
+    return names;
+}
+
+void directory_list_free(char **names, size_t count) {
+    for (size_t i = 0; i < count; i++) free(names[i]);
+    free(names);
 }
 
 // ---- atomic writing --------------------------------------------------------------------------------

@@ -13,12 +13,22 @@ typedef struct {
 
 // Maps a regular file; an empty one gives size 0. Ends the program if it cannot be opened.
 FileMap file_map(const char *path);
+bool file_try_map(const char *path, FileMap *file); // the same; false if there is no such file
 void file_unmap(FileMap *file);
 
+// Whether there is a file; ends the program if that cannot be known (no permission, a broken disk).
 bool file_exists(const char *path);
 
 // Makes DIR and its parents; ends the program if one of them cannot be made or is no directory.
 void directory_create(const char *path);
+
+// Makes DIR and its parents, likewise; false if DIR was there already.
+bool directory_create_new(const char *path);
+
+// The names in DIR, fresh strings, in no order; NULL: DIR is not there, or empty. Ends the program if it
+// cannot be read, so that no directory looks emptier than it is.
+char **directory_list(const char *path, size_t *count);
+void directory_list_free(char **names, size_t count);
 
 // Writes go to a temporary file beside PATH; atomic_commit() flushes it to the disk (fsync), renames it to
 // PATH and syncs the directory. A failed write removes the temporary file and ends the program with the

@@ -26,6 +26,8 @@ struct Log {
     bool progress;      // the cursor stands behind a progress line
     bool stepped;       // a step was reported
     double time_offset; // "seconds" minus the clock
+    bool goes_on;       // the file was there before
+    double best_loss;   // of the lines that were kept
 };
 
 static double clock_seconds(void) {
@@ -45,8 +47,9 @@ static double member_number(const Json *object, const char *key, double otherwis
 typedef struct {
     char *text;
     size_t size;
-    double seconds; // the greatest
-    size_t damaged; // number of the first line that is no JSON; 0: none so far
+    double seconds;   // the greatest
+    double best_loss; // the last that was the best
+    size_t damaged;   // number of the first line that is no JSON; 0: none so far
 } Kept;
 
 static void keep(Kept *kept, const char *line, size_t size) {
@@ -54,31 +57,42 @@ static void keep(Kept *kept, const char *line, size_t size) {
     kept->size += size;
 }
 
-// Keeps a line, which ends with its newline, unless it is of a later step. A damaged one must not be followed
-// by one that is kept.
+// Whether a line is one that a run writes at its end.
+static bool is_of_end(const Json *object) {
+    const Json *event = json_find(object, "event");
+    return json_find(object, "test_loss") ||
+           (event && event->kind == JSON_STRING && strcmp(event->string, "statistics") == 0);
+}
+
+// Keeps a line, which ends with its newline, unless it is of a later step, or of the end that comes again. A
+// damaged one must not be followed by one that is kept.
 static void prune_line(Kept *kept, const char *path, size_t number, const char *line, size_t size,
-                       int64_t resume_step) {
+                       int64_t resume_step, bool finished) {
     Json *object = json_try_parse(line, size);
-    if (object && member_number(object, "step", -1) <= (double)resume_step) {
+    const double step = object ? member_number(object, "step", -1) : 0;
+    if (!object) {
+        if (!kept->damaged) kept->damaged = number;
+    } else if (step <= (double)resume_step &&
+               !(finished && step == (double)resume_step && is_of_end(object))) {
         if (kept->damaged) fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
         keep(kept, line, size);
         kept->seconds = fmax(kept->seconds, member_number(object, "seconds", 0));
+        if (json_find(object, "best")) kept->best_loss = member_number(object, "val_loss", kept->best_loss);
     }
-    if (!object && !kept->damaged) kept->damaged = number;
     json_free(object);
 }
 
 // Removes a last line that was cut off or damaged and, with resume_step >= 0, the lines of later steps.
-// Returns the greatest "seconds" that is left.
-static double prune(const char *path, int64_t resume_step) {
+// finished: and what a run says at its end, at that step. The text of what is returned is gone.
+static Kept prune(const char *path, int64_t resume_step, bool finished) {
     FileMap file = file_map(path);
     const char *text = (const char *)file.data, *const end = text + file.size;
-    Kept kept = {.text = allocate(file.size, 1, "the log")};
+    Kept kept = {.text = allocate(file.size, 1, "the log"), .best_loss = INFINITY};
     size_t number = 1;
     for (const char *newline; text < end && (newline = memchr(text, '\n', (size_t)(end - text))); number++) {
         const size_t size = (size_t)(newline + 1 - text);
         if (resume_step >= 0)
-            prune_line(&kept, path, number, text, size, resume_step);
+            prune_line(&kept, path, number, text, size, resume_step, finished);
         else
             keep(&kept, text, size);
         text += size;
@@ -93,21 +107,28 @@ static double prune(const char *path, int64_t resume_step) {
         atomic_commit(rewritten);
     }
     free(kept.text);
-    return kept.seconds;
+    return kept;
 }
 
-Log *log_open(const char *directory, int64_t resume_step) {
+Log *log_open(const char *directory, int64_t resume_step, bool finished) {
     Log *log = allocate(1, sizeof *log, "the log");
     log->terminal = isatty(STDOUT_FILENO);
-    double seconds = 0;
+    Kept kept = {0};
     if (directory) {
         log->path = format_string("%s/log.jsonl", directory);
-        if (file_exists(log->path)) seconds = prune(log->path, resume_step);
+        log->goes_on = file_exists(log->path);
+        if (log->goes_on) kept = prune(log->path, resume_step, finished);
+        log->best_loss = kept.best_loss;
         log->file = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (log->file < 0) fail("%s: cannot write: %s", log->path, strerror(errno));
     }
-    log->time_offset = seconds - clock_seconds();
+    log->time_offset = kept.seconds - clock_seconds();
     return log;
+}
+
+bool log_best_loss(const Log *log, double *loss) {
+    if (log->goes_on) *loss = log->best_loss;
+    return log->goes_on;
 }
 
 JsonWriter *log_begin(Log *log) {

@@ -44,8 +44,15 @@ typedef struct Log Log;
 // run that did not save them, are removed first. A last line that was cut off or is damaged is removed too,
 // with a warning; a damaged line before one that is kept ends the program.
 // "seconds" in the lines counts from here, in a resumed run from the last line that is left.
-Log *log_open(const char *directory, int64_t resume_step);
+//
+// finished: a run goes on that has no step left and comes to its end again. What the end says (test,
+// statistics) is removed where it stands already, so that it stands there once.
+Log *log_open(const char *directory, int64_t resume_step, bool finished);
 void log_close(Log *log);
+
+// The lowest validation loss in the lines that log_open() kept, infinite if there is none; false, and *loss
+// as it was, if there was no log before.
+bool log_best_loss(const Log *log, double *loss);
 
 // Appends one object: begin, add members with json_*, end. The line is written in one piece and at once.
 // What is not a step or an evaluation begins with {"event": NAME}.

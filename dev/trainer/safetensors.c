@@ -131,9 +131,11 @@ static size_t read_header_length(const FileMap *file) {
     return (size_t)length;
 }
 
-Safetensors *safetensors_open(const char *path) {
+// Reads what is mapped.
+static Safetensors *open_map(FileMap map) {
     Safetensors *file = allocate(1, sizeof(Safetensors), "a safetensors file");
-    file->file = file_map(path);
+    const char *path = map.path;
+    file->file = map;
     const size_t length = read_header_length(&file->file);
     Section section = {.path = path,
                        .data = file->file.data + LENGTH_BYTES + length,
@@ -154,6 +156,15 @@ Safetensors *safetensors_open(const char *path) {
     json_free(header);
     free(source);
     return file;
+}
+
+Safetensors *safetensors_open(const char *path) {
+    return open_map(file_map(path));
+}
+
+Safetensors *safetensors_try_open(const char *path) {
+    FileMap map;
+    return file_try_map(path, &map) ? open_map(map) : NULL;
 }
 
 void safetensors_close(Safetensors *file) {

@@ -43,6 +43,7 @@ typedef struct {
 // offsets inside the file, no overlap and no hole, sizes that match type and shape. Ends the program
 // otherwise.
 Safetensors *safetensors_open(const char *path);
+Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
 void safetensors_close(Safetensors *file);
 
 const Tensor *safetensors_find(const Safetensors *file, const char *name);  // NULL: none

@@ -4,11 +4,13 @@
 #include "error.h"
 #include "huggingface.h"
 #include "memory.h"
+#include "run_lock.h"
 #include "stop.h"
 #include "streams.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // What the user asked for instead of training; NULL: nothing of the kind.
 static const Action *find_action(const Options *options, const TaskType *task) {
@@ -17,46 +19,40 @@ static const Action *find_action(const Options *options, const TaskType *task) {
     return NULL;
 }
 
-// The weights to begin with: a path (fresh) or NULL, and the file beside them that a resumed run needs.
-static char *find_weights(const Options *options, bool trains, char **state) {
+static void check_start(const Options *options) {
+    if (!options_flag(options, "resume")) return;
+    if (!options_text(options, "output")) fail_usage("--resume: needs --output DIR, the run to go on with");
+    if (options_text(options, "init"))
+        fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
+}
+
+// Makes and locks --output; nobody else changes it from here on.
+static int lock_output(const Options *options) {
+    directory_create(options_text(options, "output"));
+    return run_lock(options_text(options, "output"));
+}
+
+// What to begin with: the run in --output, the weights of --init, or nothing.
+static Checkpoint find_checkpoint(const Options *options, bool trains) {
     const char *output = options_text(options, "output"), *init = options_text(options, "init");
     const bool resumes = options_flag(options, "resume");
-    char *weights = NULL;
-    *state = NULL;
-    if (resumes && !output) fail_usage("--resume: needs --output DIR, the run to go on with");
-    if (resumes && init)
-        fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
-    if (!output) return init ? copy_string(init) : NULL;
-    const int64_t step = checkpoint_latest(output, &weights, state);
-    if (step >= 0 && !resumes) {
-        if (!trains) { // nothing is written
-            free(weights);
-            free(*state);
-            *state = NULL;
-            return init ? copy_string(init) : NULL;
-        }
-        fail("%s: holds a run at step %lld; go on with --resume or choose another --output", output,
-             (long long)step);
-    }
-    if (resumes && step < 0) warn("%s: no checkpoint to resume, starting a new run", output);
-    return weights ? weights : init ? copy_string(init) : NULL;
+    Checkpoint found = {0};
+    if (resumes && checkpoint_open_latest(output, &found)) return found;
+    if (trains && output) checkpoint_refuse_used(output, resumes);
+    if (resumes) warn("%s: no checkpoint to resume, starting a new run", output);
+    if (init) found.weights = safetensors_open(init);
+    return found;
 }
 
 // Takes over what a checkpoint says of the model, and of the training where a run is resumed.
-static void adopt_options(Options *options, const ModelType *type, const Safetensors *weights,
-                          const char *state) {
-    checkpoint_check_type(weights, type);
-    options_from_metadata(options, OPTION_MODEL, weights, "drop the option or train a new model");
-    if (!state) return;
-    Safetensors *file = safetensors_open(state);
-    checkpoint_check_type(file, type);
-    const int64_t step = checkpoint_integer(weights, "step", 0, INT64_MAX);
-    if (checkpoint_integer(file, "step", 0, INT64_MAX) != step)
-        fail("%s: is not of step %lld, as %s is", state, (long long)step, weights->file.path);
-    options_from_metadata(options, OPTION_TRAINING, file,
+static void adopt_options(Options *options, const ModelType *type, const Checkpoint *checkpoint) {
+    checkpoint_check_type(checkpoint->weights, type);
+    options_from_metadata(options, OPTION_MODEL, checkpoint->weights, "drop the option or train a new model");
+    if (!checkpoint->state) return;
+    checkpoint_check_type(checkpoint->state, type);
+    options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with --init");
-    options_from_metadata(options, OPTION_LENGTH, file, NULL);
-    safetensors_close(file);
+    options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
 }
 
 // The longest sequence that the weights take; 0: any, there are none yet.
@@ -85,16 +81,17 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
     return setup;
 }
 
-// The first of runs/MODEL-1, runs/MODEL-2, ... that is not there.
-static void choose_output(Options *options, const char *model) {
-    if (options_text(options, "output")) return;
-    char *path = NULL;
-    for (int i = 1; !path || file_exists(path); i++) {
+// Makes and locks the first of runs/MODEL-1, runs/MODEL-2, ... that is not there.
+static int choose_output(Options *options, const char *model) {
+    char *path = format_string("runs/%s-1", model);
+    for (int i = 2; !directory_create_new(path); i++) {
         free(path);
         path = format_string("runs/%s-%d", model, i);
     }
     options_set(options, "output", path, "--output");
+    const int lock = run_lock(path);
     free(path);
+    return lock;
 }
 
 static void evaluate_only(Run *run) {
@@ -103,7 +100,7 @@ static void evaluate_only(Run *run) {
     if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
     Evaluation result;
     if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return;
-    Log *log = log_open(NULL, -1);
+    Log *log = log_open(NULL, -1, false);
     log_evaluation(log, -1, name, &result, false);
     measure(run, log, -1);
     log_close(log);
@@ -121,25 +118,28 @@ int train_main(int argc, char **argv, const ModelType *type) {
     options_parse(options, argc, argv, NULL, NULL);
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
+    check_start(options);
     stop_install();
-    char *state;
-    char *path = find_weights(options, trains, &state);
-    if (!trains && !path) fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
-    Safetensors *weights = path ? safetensors_open(path) : NULL;
-    if (weights) huggingface_import(weights, type);
-    if (weights) adopt_options(options, type, weights, state);
+    int lock = trains && options_text(options, "output") ? lock_output(options) : -1;
+    Checkpoint checkpoint = find_checkpoint(options, trains);
+    if (!trains && !checkpoint.weights)
+        fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
+    if (checkpoint.weights) huggingface_import(checkpoint.weights, type);
+    if (checkpoint.weights) adopt_options(options, type, &checkpoint);
 
     Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
-    Run run = {.type = type, .options = options, .dataset = dataset_open(options_text(options, "input"))};
-    const TaskSetup task_setup = {options, run.dataset, known_positions(weights), trains};
+    Run run = {.type = type,
+               .options = options,
+               .dataset = dataset_open(options_text(options, "input")),
+               .state = checkpoint.state};
+    const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights), trains};
     if (!action || action->batches) run.task = task_type->create(&task_setup);
-    run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, weights, trains);
+    run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
     if (!action) measure_check(&run);
     run.model = type->create(&run.setup);
-    if (weights) {
-        checkpoint_load_weights(weights, &run);
-        safetensors_close(weights);
+    if (checkpoint.weights) {
+        checkpoint_load_weights(checkpoint.weights, &run);
     } else {
         const ParameterTable *table = type->parameters(run.model);
         real *values = allocate(table->total, sizeof(real), "parameters");
@@ -155,7 +155,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
         evaluate_only(&run);
         code = exit_code();
     } else {
-        choose_output(options, type->name);
+        if (lock < 0) lock = choose_output(options, type->name);
         huggingface_check_output(type, run.model, options_text(options, "output"));
         code = train_loop(&run);
     }
@@ -164,7 +164,8 @@ int train_main(int argc, char **argv, const ModelType *type) {
     profile_free(profile);
     dataset_close(run.dataset);
     options_free(options);
-    free(path);
-    free(state);
+    safetensors_close(checkpoint.weights);
+    safetensors_close(checkpoint.state);
+    if (lock >= 0) close(lock);
     return code;
 }

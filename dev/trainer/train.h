@@ -6,6 +6,7 @@
 #include "log.h"
 #include "model.h"
 #include "options.h"
+#include "safetensors.h"
 #include "task.h"
 
 // What main() of a trainer calls; returns its exit code.
@@ -13,6 +14,12 @@ int train_main(int argc, char **argv, const ModelType *type);
 
 // The options of every trainer followed by those of its task and of the model itself, each at its default.
 Options *trainer_options_create(const ModelType *type);
+
+// What a run goes on from (checkpoint.h).
+typedef struct {
+    Safetensors *weights; // NULL: drawn from the seed
+    Safetensors *state;   // NULL: a new run
+} Checkpoint;
 
 // A model at work on a data set.
 struct Run {
@@ -22,6 +29,7 @@ struct Run {
     Options *options;
     Dataset *dataset;
     ModelSetup setup;
+    Safetensors *state; // to go on from; NULL: a new run
 };
 
 // Trains as the options say, from the start or from the run that --resume names. Returns 0, or 128 + the

@@ -99,13 +99,12 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     log_line(loop->log, "step %lld skipped: loss %g, gradient norm %g", (long long)loop->progress.step + 1,
              loss, norm);
     if (loop->bad_updates < MAX_BAD_UPDATES) return;
-    char *weights, *state;
-    const int64_t last = checkpoint_latest(loop->directory, &weights, &state);
-    if (last < 0)
+    const char *last = checkpoint_latest_path(loop->directory);
+    if (!last)
         fail("%d updates in a row were not finite and no checkpoint was saved; lower --lr", MAX_BAD_UPDATES);
     fail("%d updates in a row were not finite; the last good checkpoint is %s; lower --lr and start from it "
          "with --init",
-         MAX_BAD_UPDATES, weights);
+         MAX_BAD_UPDATES, last);
 }
 
 static void report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate, double elapsed) {
@@ -185,7 +184,7 @@ static void after_step(Loop *loop, const Progress *before) {
 // Takes the best weights, or keeps the last ones where there was no validation.
 static void load_best(const Loop *loop) {
     char *path = checkpoint_best_path(loop->directory);
-    if (file_exists(path)) {
+    if (isfinite(loop->best_loss) && file_exists(path)) {
         Safetensors *file = safetensors_open(path);
         checkpoint_load_weights(file, loop->run);
         safetensors_close(file);
@@ -203,21 +202,15 @@ static void test(Loop *loop) {
 
 // ---- start and end
 
+// Goes on where the state was saved. The log says which losses are of before; the best weights may be of an
+// evaluation that comes again.
 static void resume(Loop *loop) {
-    char *weights, *state;
-    if (checkpoint_latest(loop->directory, &weights, &state) < 0) return;
-    Safetensors *file = safetensors_open(state);
-    checkpoint_load_state(file, loop->run, &loop->progress);
-    safetensors_close(file);
-    char *best = checkpoint_best_path(loop->directory);
-    if (file_exists(best)) {
-        file = safetensors_open(best);
-        loop->best_loss = checkpoint_number(file, "val_loss");
-        safetensors_close(file);
-    }
-    free(best);
-    free(weights);
-    free(state);
+    if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
+    const int64_t step = loop->progress.step;
+    checkpoint_tidy(loop->directory, integer(loop, "keep"));
+    loop->log = log_open(loop->directory, step, step >= loop->schedule.steps);
+    if (!log_best_loss(loop->log, &loop->best_loss) && step > 0)
+        loop->best_loss = checkpoint_best_loss(loop->directory, step);
 }
 
 static Loop loop_create(Run *run) {
@@ -284,9 +277,7 @@ static void introduce(Loop *loop) {
 
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
-    directory_create(loop.directory);
-    if (options_flag(run->options, "resume")) resume(&loop);
-    loop.log = log_open(loop.directory, loop.progress.step);
+    resume(&loop);
     introduce(&loop);
     if (loop.progress.step > 0) log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
     if (loop.progress.step >= loop.schedule.steps)
