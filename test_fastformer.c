@@ -5,6 +5,7 @@
 //   ./test_fastformer -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
 
 #define TESTING
+#include "additive_attention.c"
 #include "train_fastformer.c"
 
 #include "model_test.h"
@@ -117,15 +118,16 @@ static void check_pool(size_t T, size_t D, size_t window, double rescale, double
     normalise(weight, &deviation, w, 1, D);
     for (size_t d = 0; d < D; d++) wide[d] = (double)weight[d];
 
-    Scratch s = scratch_create(window, D);
+    Scratch s = {.memory = allocate(scratch_size(window, D), sizeof(real), "test")};
+    scratch_start(&s, window, D);
     s.query.weight = weight;
     s.query.scale = (real)rescale / (real)D;
     s.query.sink = (real)sink;
     s.query.raw = raw;
     window_sum_reset(&s.query.sum, window, D);
     for (size_t t = 0; t < T; t += TILE)
-        pool_forward(&s.query, &s, g + t * D, denominators + t, x + t * D, D, mask + t,
-                     T - t < TILE ? T - t : TILE, D);
+        pool_forward(&s.query, &s, g + t * D, denominators + t,
+                     (PoolRows){x + t * D, D, mask + t, T - t < TILE ? T - t : TILE}, D);
     pool_plainly(expected, x, wide, mask, T, D, window, (double)s.query.scale, (double)s.query.sink, raw);
     for (size_t i = 0; i < T * D; i++) CHECK_CLOSE(g[i], expected[i], IS_DOUBLE ? 1e-11 : 2e-5);
     free(s.memory);
@@ -268,7 +270,7 @@ static void test_statistics(void) {
     fastformer_destroy(model);
 
     // Scores of 0: the sink of 1 is as much as one token.
-    ((Fastformer *)t.model)->config.rescale = 0;
+    ((Fastformer *)t.model)->attention.rescale = 0;
     batch.length = 2;
     const uint8_t *mask = batch.mask;
     batch.mask = NULL;

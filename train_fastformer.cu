@@ -134,10 +134,15 @@ static void weights_find(Fastformer *f) {
     const size_t C = f->config->channels;
     for (size_t l = 0; l < f->config->layers; l++) {
         const LayerOffsets *o = &f->offsets->layers[l];
-        f->weights[l] = {
-            weight_at(s, o->qkv, 3 * C, C), weight_at(s, o->up, 4 * C, C), weight_at(s, o->down, C, 4 * C),
-            s->values + o->norm1_gain,      s->values + o->norm1_bias,     s->values + o->norm2_gain,
-            s->values + o->norm2_bias,      s->values + o->query_attn,     s->values + o->key_attn};
+        f->weights[l] = {weight_at(s, o->qkv.weight, 3 * C, C),
+                         weight_at(s, o->ffn.up.weight, 4 * C, C),
+                         weight_at(s, o->ffn.down.weight, C, 4 * C),
+                         s->values + o->norm.gain,
+                         s->values + o->norm.bias,
+                         s->values + o->ffn.norm.gain,
+                         s->values + o->ffn.norm.bias,
+                         s->values + o->query_attn,
+                         s->values + o->key_attn};
     }
     f->token = weight_at(s, f->offsets->token, f->config->vocabulary, C);
     f->token.bias = s->values + f->offsets->output_bias;
@@ -196,8 +201,8 @@ static void layer_end(Fastformer *f, GpuWork work, const DeviceBatch *batch, siz
     } else {
         const float *values = g->state.values;
         residual_layernorm_forward(&g->device, f->x_out, f->final_norm, f->final_mean, f->final_rstd,
-                                   a->x_middle, f->ffn_out, values + f->offsets->final_gain,
-                                   values + f->offsets->final_bias, site, batch->length, M, C);
+                                   a->x_middle, f->ffn_out, values + f->offsets->final_norm.gain,
+                                   values + f->offsets->final_norm.bias, site, batch->length, M, C);
     }
     gpu_lap(g, work, "residual, norm", PROFILE_FORWARD, 0);
 }
@@ -239,7 +244,7 @@ static void ffn_backward(Fastformer *f, const DeviceBatch *batch, size_t l) {
     float *gradients = g->state.gradients;
     const double square = gpu_square_flops(batch, C);
     gemm_backward_input(&g->blas, f->dhidden, f->dffn_out, w->down, M);
-    gemm_backward_weight(&g->blas, gradients + o->down, f->dffn_out, a->activated, w->down, M);
+    gemm_backward_weight(&g->blas, gradients + o->ffn.down.weight, f->dffn_out, a->activated, w->down, M);
     gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 8 * square);
     gelu_backward(&g->device, f->dhidden, f->dhidden, a->hidden, GELU_ERF, M, 4 * C);
     gpu_lap(g, GPU_TRAIN, "gelu", PROFILE_BACKWARD, 0);
@@ -247,11 +252,11 @@ static void ffn_backward(Fastformer *f, const DeviceBatch *batch, size_t l) {
     gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, 4 * square);
     LayerNormTail tail = layernorm_no_tail();
     tail.norm = f->norm;
-    layernorm_backward(&g->device, &g->sums, f->dx, gradients + o->norm2_gain, gradients + o->norm2_bias,
-                       f->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias, a->mean2, a->rstd2, false, tail,
-                       M, C);
+    layernorm_backward(&g->device, &g->sums, f->dx, gradients + o->ffn.norm.gain,
+                       gradients + o->ffn.norm.bias, f->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias,
+                       a->mean2, a->rstd2, false, tail, M, C);
     gpu_lap(g, GPU_TRAIN, "norm", PROFILE_BACKWARD, 0);
-    gemm_backward_weight(&g->blas, gradients + o->up, f->dhidden, f->norm, w->up, M);
+    gemm_backward_weight(&g->blas, gradients + o->ffn.up.weight, f->dhidden, f->norm, w->up, M);
     gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, 4 * square);
 }
 
@@ -280,11 +285,11 @@ static void attention_backward(Fastformer *f, const DeviceBatch *batch, size_t l
         tail.site = gpu_dropout(g, GPU_TRAIN, dropout_site(l - 1, SITE_FFN));
         tail.length = batch->length;
     }
-    layernorm_backward(&g->device, &g->sums, f->dx, gradients + o->norm1_gain, gradients + o->norm1_bias,
+    layernorm_backward(&g->device, &g->sums, f->dx, gradients + o->norm.gain, gradients + o->norm.bias,
                        f->dnorm, a->x_in, w->norm1_gain, w->norm1_bias, a->mean1, a->rstd1, false, tail, M,
                        C);
     gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
-    gemm_backward_weight(&g->blas, gradients + o->qkv, f->dqkv, f->norm, w->qkv, M);
+    gemm_backward_weight(&g->blas, gradients + o->qkv.weight, f->dqkv, f->norm, w->qkv, M);
     gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * gpu_square_flops(batch, C));
 }
 
@@ -299,10 +304,10 @@ static void layers_backward(Fastformer *f, const DeviceBatch *batch) {
     tail.dbelow = f->dffn_out;
     tail.site = gpu_dropout(g, GPU_TRAIN, dropout_site(L - 1, SITE_FFN));
     tail.length = batch->length;
-    layernorm_backward(&g->device, &g->sums, f->dx, gradients + f->offsets->final_gain,
-                       gradients + f->offsets->final_bias, f->dnorm, f->x_out,
-                       values + f->offsets->final_gain, values + f->offsets->final_bias, f->final_mean,
-                       f->final_rstd, true, tail, M, C);
+    layernorm_backward(&g->device, &g->sums, f->dx, gradients + f->offsets->final_norm.gain,
+                       gradients + f->offsets->final_norm.bias, f->dnorm, f->x_out,
+                       values + f->offsets->final_norm.gain, values + f->offsets->final_norm.bias,
+                       f->final_mean, f->final_rstd, true, tail, M, C);
     gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     for (size_t l = L; l-- > 0;) {
         if (g->recompute && l + 1 < L) layer_again(f, batch, l);

@@ -8,6 +8,7 @@
 #include "cosine_attention.h"
 #include "measure.h"
 #include "random.h"
+#include "residual.h"
 #include "softmax_attention.h"
 
 static const Option rows[] = {
@@ -19,6 +20,7 @@ static const Option rows[] = {
 typedef struct {
     Fastformer *f;
     Batch batch;
+    Pass pass;
     size_t M;
     Dropout dropout;
     SoftmaxAttention *softmax;
@@ -31,135 +33,142 @@ typedef struct {
 // The layers, as the models call them
 
 static void embedding_f(Bench *b) {
-    const real *values = b->f->base.state.values;
-    embedding_forward(b->f->x_out, values + b->f->offsets.token, values + b->f->offsets.position, &b->batch,
-                      &b->dropout, b->f->config.channels);
+    embed_forward(&b->pass, &b->f->embedding, b->f->x[0]);
 }
 
 static void embedding_b(Bench *b) {
-    real *gradients = b->f->base.state.gradients;
-    embedding_backward(gradients + b->f->offsets.token, gradients + b->f->offsets.position, b->f->dx,
-                       &b->batch, &b->dropout, -1, b->f->config.channels);
+    embed_backward(&b->pass, &b->f->embedding);
 }
 
 static void norm_f(Bench *b) {
-    const Activations *a = &b->f->layers[0];
-    const real *values = b->f->base.state.values;
-    layernorm_forward(a->norm2, a->mean2, a->rstd2, a->x_middle, values + b->f->offsets.final_gain,
-                      values + b->f->offsets.final_bias, b->M, b->f->config.channels);
+    const Sublayer *s = &b->f->layers[0].ffn.sublayer;
+    norm_forward(&b->pass, &s->norm, s->input, b->f->x[1]);
 }
 
 static void norm_b(Bench *b) {
-    const Activations *a = &b->f->layers[0];
-    const real *values = b->f->base.state.values;
-    real *gradients = b->f->base.state.gradients;
-    layernorm_backward(b->f->dx, gradients + b->f->offsets.final_gain, gradients + b->f->offsets.final_bias,
-                       b->f->dnorm, a->x_middle, values + b->f->offsets.final_gain, a->mean2, a->rstd2, b->M,
-                       b->f->config.channels);
+    const Workspace *w = b->pass.work;
+    norm_backward(&b->pass, &b->f->layers[0].ffn.sublayer.norm, w->dx, w->dnorm, b->f->x[1]);
 }
 
 static void qkv_f(Bench *b) {
-    gemm_forward(b->f->exact, b->f->layers[0].qkv, b->f->norm_exact, b->f->weights[0].qkv_exact, b->M);
+    const AttentionLayer *a = &b->f->layers[0].attention;
+    linear_forward(&b->pass, &a->exact, a->projected, b->f->norm_exact);
 }
 
 static void qkv_b(Bench *b) {
-    gemm_backward_input(b->f->base.gemm, b->f->dnorm, b->f->dqkv, b->f->weights[0].qkv, b->M);
-    gemm_backward_weight(b->f->base.gemm, b->f->base.state.gradients + b->f->offsets.layers[0].qkv,
-                         b->f->dqkv, b->f->norm1, b->f->weights[0].qkv, b->M);
+    const Workspace *w = b->pass.work;
+    linear_backward(&b->pass, &b->f->layers[0].attention.qkv, w->dnorm, w->dqkv, b->f->norm_again);
+}
+
+static void attention_f(Bench *b, size_t l) {
+    Dropout drop[2];
+    const AdditiveInput in = attention_input(&b->pass, &b->f->layers[l].attention, drop);
+    additive_attention_forward(&b->f->attention, b->f->x[2 * l + 1], b->f->x[2 * l], &in, &b->batch);
+}
+
+static void attention_b(Bench *b, size_t l) {
+    Dropout drop[2];
+    const AttentionLayer *a = &b->f->layers[l].attention;
+    const AdditiveInput in = attention_input(&b->pass, a, drop);
+    additive_attention_backward(&b->f->attention, b->pass.work->dqkv, pass_gradients(&b->pass, a->query_attn),
+                                pass_gradients(&b->pass, a->key_attn), b->pass.work->dx, &in, &b->batch);
 }
 
 static void window_f(Bench *b) {
-    layer_attention_forward(b->f, &b->batch, 0, true);
+    attention_f(b, 0);
 }
 
 static void window_b(Bench *b) {
-    layer_attention_backward(b->f, &b->batch, 0);
+    attention_b(b, 0);
 }
 
 static void global_f(Bench *b) {
-    layer_attention_forward(b->f, &b->batch, 1, true);
+    attention_f(b, 1);
 }
 
 static void global_b(Bench *b) {
-    layer_attention_backward(b->f, &b->batch, 1);
+    attention_b(b, 1);
 }
 
 static void up_f(Bench *b) {
-    gemm_forward(b->f->base.gemm, b->f->layers[0].hidden, b->f->layers[0].norm2, b->f->weights[0].up, b->M);
+    const FfnBlock *ffn = &b->f->layers[0].ffn;
+    linear_forward(&b->pass, &ffn->up, ffn->hidden, ffn->sublayer.input);
 }
 
 static void up_b(Bench *b) {
-    gemm_backward_input(b->f->base.gemm, b->f->dnorm, b->f->dhidden, b->f->weights[0].up, b->M);
-    gemm_backward_weight(b->f->base.gemm, b->f->base.state.gradients + b->f->offsets.layers[0].up,
-                         b->f->dhidden, b->f->layers[0].norm2, b->f->weights[0].up, b->M);
+    const FfnBlock *ffn = &b->f->layers[0].ffn;
+    linear_backward(&b->pass, &ffn->up, b->pass.work->dnorm, b->pass.work->dhidden, ffn->sublayer.input);
 }
 
 static void gelu_f(Bench *b) {
-    const Activations *a = &b->f->layers[0];
-    gelu_forward(a->activated, a->hidden, NULL, GELU_ERF, b->M, 4 * b->f->config.channels);
+    const FfnBlock *ffn = &b->f->layers[0].ffn;
+    gelu_forward(ffn->activated, ffn->hidden, NULL, GELU_ERF, b->M, ffn->activated.columns);
 }
 
 static void gelu_b(Bench *b) {
-    gelu_backward(b->f->dhidden, NULL, b->f->dactivated, b->f->layers[0].hidden, NULL, GELU_ERF, b->M,
-                  4 * b->f->config.channels);
+    const FfnBlock *ffn = &b->f->layers[0].ffn;
+    gelu_backward(b->pass.work->dhidden, NULL, b->pass.work->dactivated, ffn->hidden, NULL, GELU_ERF, b->M,
+                  ffn->activated.columns);
 }
 
 static void down_f(Bench *b) {
-    gemm_forward(b->f->base.gemm, b->f->ffn_out, b->f->layers[0].activated, b->f->weights[0].down, b->M);
+    const FfnBlock *ffn = &b->f->layers[0].ffn;
+    linear_forward(&b->pass, &ffn->down, b->pass.work->output, ffn->activated);
 }
 
 static void down_b(Bench *b) {
-    gemm_backward_input(b->f->base.gemm, b->f->dactivated, b->f->dffn_out, b->f->weights[0].down, b->M);
-    gemm_backward_weight(b->f->base.gemm, b->f->base.state.gradients + b->f->offsets.layers[0].down,
-                         b->f->dffn_out, b->f->layers[0].activated, b->f->weights[0].down, b->M);
+    const FfnBlock *ffn = &b->f->layers[0].ffn;
+    linear_backward(&b->pass, &ffn->down, b->pass.work->dactivated, b->pass.work->doutput, ffn->activated);
 }
 
 static void residual_f(Bench *b) {
-    residual_forward(b->f->x_out, b->f->layers[0].x_middle, b->f->ffn_out, NULL, &b->dropout, 0, b->M,
+    residual_forward(b->f->x[2], b->f->x[1], b->pass.work->output, NULL, &b->dropout, 0, b->M,
                      b->f->config.channels);
 }
 
 static void residual_b(Bench *b) {
-    residual_backward(b->f->dffn_out, NULL, b->f->dx, &b->dropout, 0, b->M, b->f->config.channels);
+    residual_backward(b->pass.work->doutput, NULL, b->pass.work->dx, &b->dropout, 0, b->M,
+                      b->f->config.channels);
 }
 
 static void classifier_f(Bench *b) {
-    classifier_forward(b->f->classifier, b->f->final_norm,
+    classifier_forward(b->f->head.classifier, b->f->head.normal,
                        b->f->base.state.values + b->f->offsets.output_bias, b->batch.targets, b->M);
 }
 
 static void classifier_fb(Bench *b) {
     real *gradients = b->f->base.state.gradients;
-    classifier_train(b->f->classifier, b->f->final_norm, b->f->base.state.values + b->f->offsets.output_bias,
-                     b->batch.targets, b->M, 1.0 / (double)b->M, b->f->dnorm, gradients + b->f->offsets.token,
+    classifier_train(b->f->head.classifier, b->f->head.normal,
+                     b->f->base.state.values + b->f->offsets.output_bias, b->batch.targets, b->M,
+                     1.0 / (double)b->M, b->pass.work->dnorm, gradients + b->f->offsets.token,
                      gradients + b->f->offsets.output_bias);
 }
 
 static void softmax_f(Bench *b) {
-    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, b->f->layers[0].qkv, NULL, NULL,
-                              &b->dropout, 0, (size_t)b->batch.batch, (size_t)b->batch.length);
+    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, b->f->layers[0].attention.projected,
+                              NULL, NULL, &b->dropout, 0, (size_t)b->batch.batch, (size_t)b->batch.length);
 }
 
 static void softmax_b(Bench *b) {
-    softmax_attention_backward(b->softmax, b->f->dqkv, NULL, b->f->dnorm, b->attended, b->logsumexp,
-                               b->f->layers[0].qkv, NULL, NULL, &b->dropout, 0, (size_t)b->batch.batch,
-                               (size_t)b->batch.length);
+    softmax_attention_backward(b->softmax, b->pass.work->dqkv, NULL, b->pass.work->dnorm, b->attended,
+                               b->logsumexp, b->f->layers[0].attention.projected, NULL, NULL, &b->dropout, 0,
+                               (size_t)b->batch.batch, (size_t)b->batch.length);
 }
 
 static void cosine_f(Bench *b) {
-    cosine_attention_forward(b->cosine, b->attended, b->f->layers[0].qkv, NULL, b->exponent, NULL,
-                             (size_t)b->batch.batch, (size_t)b->batch.length);
+    cosine_attention_forward(b->cosine, b->attended, b->f->layers[0].attention.projected, NULL, b->exponent,
+                             NULL, (size_t)b->batch.batch, (size_t)b->batch.length);
 }
 
 static void cosine_b(Bench *b) {
-    cosine_attention_backward(b->cosine, b->f->dqkv, NULL, b->f->base.state.gradients, b->f->dnorm,
-                              b->f->layers[0].qkv, NULL, b->exponent, NULL, (size_t)b->batch.batch,
-                              (size_t)b->batch.length);
+    cosine_attention_backward(b->cosine, b->pass.work->dqkv, NULL, b->f->base.state.gradients,
+                              b->pass.work->dnorm, b->f->layers[0].attention.projected, NULL, b->exponent,
+                              NULL, (size_t)b->batch.batch, (size_t)b->batch.length);
 }
 
 static void pack(Bench *b) {
     b->f->base.packed = false;
-    pack_weights(b->f);
+    fastformer_pass(b->f, &b->batch, true, NULL);
 }
 
 static void norm_of_gradients(Bench *b) {
@@ -303,6 +312,7 @@ int main(int argc, char **argv) {
                .logsumexp = buffer(B * T, H, "attention"),
                .exponent = buffer(1, H, "attention")};
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
+    b.pass = fastformer_pass(f, &b.batch, true, NULL);
     measure_all(&b);
 
     softmax_attention_free(b.softmax);

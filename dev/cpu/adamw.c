@@ -8,19 +8,16 @@
 
 enum { PIECE = 16384 }; // elements that a thread takes at a time
 
-void parameter_state_create(ParameterState *state, ParameterTable table, bool training) {
-    *state = (ParameterState){.table = table, .values = allocate(table.total, sizeof(real), "parameters")};
+void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training) {
+    *state = (ParameterState){.table = table};
+    arena_reals(arena, &state->values, table.total, 1, "parameters");
     if (!training) return;
-    state->gradients = allocate(table.total, sizeof(real), "gradients");
-    state->first_moment = allocate(table.total, sizeof(real), "AdamW's first moments");
-    state->second_moment = allocate(table.total, sizeof(real), "AdamW's second moments");
+    arena_reals(arena, &state->gradients, table.total, 1, "gradients");
+    arena_reals(arena, &state->first_moment, table.total, 1, "moments");
+    arena_reals(arena, &state->second_moment, table.total, 1, "moments");
 }
 
 void parameter_state_free(ParameterState *state) {
-    free(state->values);
-    free(state->gradients);
-    free(state->first_moment);
-    free(state->second_moment);
     parameter_table_free(&state->table);
     *state = (ParameterState){0};
 }

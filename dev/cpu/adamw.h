@@ -2,6 +2,7 @@
 #ifndef CPU_ADAMW_H
 #define CPU_ADAMW_H
 
+#include "arena.h"
 #include "model.h"
 #include "parameter.h"
 #include "real.h"
@@ -11,8 +12,8 @@ typedef struct {
     real *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
 } ParameterState;
 
-// Allocates for a finished table (which it takes over).
-void parameter_state_create(ParameterState *state, ParameterTable table, bool training);
+// Plans the arrays of a finished table, which parameter_state_free() frees; they belong to the arena.
+void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training);
 void parameter_state_free(ParameterState *state);
 void parameter_state_read(const ParameterState *state, ModelArray which, real *out);
 void parameter_state_write(ParameterState *state, ModelArray which, const real *in);

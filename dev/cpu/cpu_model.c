@@ -1,5 +1,69 @@
 #include "cpu_model.h"
+
 #include "device.h"
+#include "error.h"
+#include <stdlib.h>
+
+void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table, double dropout) {
+    m->arena = arena_create();
+    m->training = setup->training;
+    m->rows = (size_t)setup->batch * (size_t)setup->length;
+    m->dropout = dropout;
+    m->seed = (uint64_t)options_integer(setup->options, "seed");
+    m->profile = setup->profile;
+    m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
+    parameter_state_create(&m->state, m->arena, table, m->training);
+    if (m->rows) m->gemm = gemm_create(cpu_precision(setup));
+}
+
+void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
+    const char *what = "gradients of activations";
+    Workspace *w = &m->work;
+    Arena *arena = m->arena;
+    const size_t M = m->rows, C = channels, F = inner;
+    arena_reals(arena, &w->output, M, C, "activations");
+    if (!m->training) return;
+    arena_reals(arena, &w->dx, M, C, what);
+    arena_reals(arena, &w->dnorm, M, C, what);
+    gemm_input_plan(&w->doutput, m->gemm, arena, M, C, what);
+    ArenaUnion shared = arena_union(arena);
+    arena_reals(arena, &w->dattended, M, C, what);
+    gemm_input_plan(&w->dqkv, m->gemm, arena, M, 3 * C, what);
+    arena_member(arena, &shared);
+    arena_reals(arena, &w->dactivated, M, F, what);
+    gemm_input_plan(&w->dhidden, m->gemm, arena, M, F, what);
+    arena_close(arena, &shared);
+}
+
+GemmWeight *cpu_model_weight(CpuModel *m, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                             size_t offset) {
+    PackedWeight *weights = realloc(m->weights, (m->weight_count + 1) * sizeof(PackedWeight));
+    if (!weights) fail("no memory for a list of %zu weights", m->weight_count + 1);
+    m->weights = weights;
+    GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "packed weights");
+    m->weights[m->weight_count++] = (PackedWeight){weight, offset};
+    return weight;
+}
+
+void cpu_model_pack(CpuModel *m) {
+    if (m->packed) return;
+    const real *values = m->state.values;
+    // Small matrices: each by one thread, several at a time.
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < m->weight_count; i++)
+        gemm_weight_pack(m->weights[i].weight, values + m->weights[i].offset);
+    if (m->classifier) classifier_pack(m->classifier, values + m->classifier_weight);
+    m->packed = true;
+}
+
+void cpu_model_destroy(CpuModel *m) {
+    for (size_t i = 0; i < m->weight_count; i++) gemm_weight_free(m->weights[i].weight);
+    free(m->weights);
+    classifier_free(m->classifier);
+    gemm_free(m->gemm);
+    parameter_state_free(&m->state);
+    arena_free(m->arena);
+}
 
 void cpu_model_device(const void *model, DeviceInfo *info) {
     cpu_device(((const CpuModel *)model)->gemm, info);

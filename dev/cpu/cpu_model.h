@@ -1,18 +1,60 @@
-// What every model on the CPU has, whichever it is: parameters, products, and the entries of ModelType that
-// do not depend on the model. A model holds a CpuModel as its first member.
+// What every model on the CPU has, whichever it is: parameters, memory, products, and the entries of
+// ModelType that do not depend on the model. A model holds a CpuModel as its first member.
 #ifndef CPU_MODEL_H
 #define CPU_MODEL_H
 
 #include "adamw.h"
+#include "arena.h"
+#include "classifier.h"
 #include "gemm.h"
 #include "model.h"
 
+// What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward network.
+typedef struct {
+    real *output;      // (M, C) a sublayer's last product
+    real *dx, *dnorm;  // (M, C) gradients to the residual stream, and to what a block's first product reads
+    GemmInput doutput; // (M, C) to `output`
+    real *dattended;   // (M, C)
+    GemmInput dqkv;    // (M, 3C)
+    real *dactivated;  // (M, F)
+    GemmInput dhidden; // (M, F)
+} Workspace;
+
+typedef struct {
+    GemmWeight *weight;
+    size_t offset; // of its values among the parameters
+} PackedWeight;
+
 typedef struct {
     ParameterState state;
-    Gemm *gemm;         // NULL: the model has no working memory
-    bool packed;        // the packed weights are those of `state`
+    Arena *arena;
+    bool training;
+    size_t rows; // largest M; 0: no working memory, only decoding
+    Gemm *gemm;  // NULL where rows is 0
+    Workspace work;
+    PackedWeight *weights; // (weight_count)
+    size_t weight_count;
+    Classifier *classifier; // NULL: none yet
+    size_t classifier_weight;
+    bool packed; // the packed weights are those of `state`
+    double dropout;
+    uint64_t seed;
+    Profile *profile;
     Precision decoding; // of the weights that decoding reads
 } CpuModel;
+
+// Plans the parameters of a finished table (which it takes over). The model plans the rest of its memory,
+// with cpu_model_workspace() as a part of it, and ends with arena_allocate(model->arena).
+void cpu_model_create(CpuModel *model, const ModelSetup *setup, ParameterTable table, double dropout);
+void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
+void cpu_model_destroy(CpuModel *model);
+
+// A packed weight of the parameter at `offset`, which the model frees.
+GemmWeight *cpu_model_weight(CpuModel *model, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                             size_t offset);
+
+// Weights as products read them, once after each change.
+void cpu_model_pack(CpuModel *model);
 
 // Entries of ModelType (model.h).
 void cpu_model_device(const void *model, DeviceInfo *info);

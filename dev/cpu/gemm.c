@@ -1,6 +1,7 @@
 // What both libraries share: the matrices that products read, and the measured peak.
 #include "gemm.h"
 
+#include "arena.h"
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
@@ -21,6 +22,16 @@ GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const
     if (__builtin_mul_overflow(rows, columns, &count))
         fail("no memory for %s: %zu x %zu elements", what, rows, columns);
     return (GemmInput){allocate(count, bf16 ? sizeof(uint16_t) : sizeof(real), what), columns, bf16};
+}
+
+void gemm_input_plan(GemmInput *input, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
+                     const char *what) {
+    const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
+    size_t row;
+    if (__builtin_mul_overflow(columns, bf16 ? sizeof(uint16_t) : sizeof(real), &row))
+        fail("no memory for %s: %zu x %zu elements", what, rows, columns);
+    *input = (GemmInput){NULL, columns, bf16};
+    arena_array(arena, &input->data, rows, row, what);
 }
 
 void gemm_input_free(GemmInput *input) {

@@ -7,6 +7,7 @@
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
+#include "layer_parameters.h"
 #include "real.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,6 +42,11 @@ typedef struct {
 GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what);
 void gemm_input_free(GemmInput *input);
 
+// The same as a part of an arena's plan, which sets input->data.
+struct Arena;
+void gemm_input_plan(GemmInput *input, const Gemm *gemm, struct Arena *arena, size_t rows, size_t columns,
+                     const char *what);
+
 // The same matrix from row `row` on.
 static inline GemmInput gemm_input_rows(GemmInput input, size_t row) {
     const size_t width = input.bf16 ? sizeof(uint16_t) : sizeof(real);
@@ -61,9 +67,7 @@ void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const rea
 void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values, size_t count);
 
 // A weight of a linear layer, packed as the library likes it; `values` is not used after gemm_weight_pack.
-// Several threads may read a packed weight, and pack different ones. PyTorch's nn.Linear stores (N, K), its
-// Conv1D (K, N).
-typedef enum { WEIGHT_OUT_IN, WEIGHT_IN_OUT } WeightLayout;
+// Several threads may read a packed weight, and pack different ones.
 typedef struct GemmWeight GemmWeight;
 GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what);
 void gemm_weight_free(GemmWeight *weight);
@@ -78,8 +82,7 @@ void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *w
 // dx += dy w
 void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
 
-// dw += dy^T x in the weight's own layout. oneDNN shares out the sum over M where dw is small and M large, so
-// that its rounding depends on the number of threads; the built-in kernel has the same bits for any.
+// dw += dy^T x in the weight's own layout
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
                           size_t m);
 

@@ -672,7 +672,9 @@ static void check_state(const Device *d, const ParameterState *gpu, const cpu::P
 
 static void check_adamw(const Device *d, bool rounded) {
     cpu::ParameterState host;
-    cpu::parameter_state_create(&host, test_table(), true);
+    cpu::Arena *host_arena = cpu::arena_create();
+    cpu::parameter_state_create(&host, host_arena, test_table(), true);
+    cpu::arena_allocate(host_arena);
     ParameterState gpu;
     Arena counting = {}, arena;
     parameter_state_carve(&gpu, &counting, &host.table, true, rounded);
@@ -709,6 +711,7 @@ static void check_adamw(const Device *d, bool rounded) {
     device_free(norm);
     arena_free(&arena);
     cpu::parameter_state_free(&host);
+    cpu::arena_free(host_arena);
 }
 
 static void test_adamw(void) {

@@ -4,6 +4,7 @@
 #ifndef FASTFORMER_H
 #define FASTFORMER_H
 
+#include "layer_parameters.h"
 #include "model.h"
 #include "real.h"
 #include <stdbool.h>
@@ -23,18 +24,17 @@ typedef struct {
 
 // Of the parameters in the flat arrays.
 typedef struct {
-    size_t norm1_gain, norm1_bias; // (C)
-    size_t qkv;                    // (3C, C)
-    size_t query_attn, key_attn;   // (H, D) w_q, w_k
-    size_t norm2_gain, norm2_bias; // (C)
-    size_t up, down;               // (4C, C), (C, 4C)
+    NormParameters norm;
+    LinearParameters qkv;        // C -> 3C
+    size_t query_attn, key_attn; // (H, D) w_q, w_k
+    FfnParameters ffn;
 } LayerOffsets;
 
 typedef struct {
-    size_t token, position;        // (V, C), (positions, C)
-    LayerOffsets *layers;          // (L)
-    size_t final_gain, final_bias; // (C)
-    size_t output_bias;            // (V)
+    size_t token, position; // (V, C), (positions, C)
+    LayerOffsets *layers;   // (L)
+    NormParameters final_norm;
+    size_t output_bias; // (V)
 } Offsets;
 
 // Places where dropout happens.

@@ -4,6 +4,7 @@
 #ifndef GPT2_H
 #define GPT2_H
 
+#include "layer_parameters.h"
 #include "model.h"
 #include "real.h"
 #include <stdbool.h>
@@ -22,19 +23,14 @@ typedef struct {
 
 // Of the parameters in the flat arrays. Hugging Face's Conv1D stores weights as (in, out).
 typedef struct {
-    size_t norm1_gain, norm1_bias; // (C)
-    size_t qkv, qkv_bias;          // (C, 3C), (3C)
-    size_t norm_const;             // (H) cosine: m
-    size_t proj, proj_bias;        // (C, C), (C)
-    size_t norm2_gain, norm2_bias; // (C)
-    size_t up, up_bias;            // (C, 4C), (4C)
-    size_t down, down_bias;        // (4C, C), (C)
+    AttentionParameters attention;
+    FfnParameters ffn;
 } LayerOffsets;
 
 typedef struct {
-    size_t token, position;        // (V, C), (positions, C)
-    LayerOffsets *layers;          // (L)
-    size_t final_gain, final_bias; // (C)
+    size_t token, position; // (V, C), (positions, C)
+    LayerOffsets *layers;   // (L)
+    NormParameters final_norm;
 } Offsets;
 
 // Places where dropout happens.
@@ -48,8 +44,7 @@ extern const ModelType gpt2;
 const Config *gpt2_config(const void *model);
 const Offsets *gpt2_offsets(const void *model);
 
-// FLOP of the products of attention in one layer's forward pass: with T/2 keys and values on average, or with
-// the state (D, D) of a head.
+// FLOP of the products of attention in one layer's forward pass.
 double gpt2_attention_flops(const Config *c, size_t batch, size_t length);
 
 #endif

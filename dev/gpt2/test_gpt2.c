@@ -434,8 +434,8 @@ static void test_statistics(void) {
 
         // Scores of 0: the sink of 1 is as much as one token.
         const Offsets *o = gpt2_offsets(t.model);
-        memset(t.values + o->layers[0].qkv, 0, 12 * 3 * 12 * sizeof(real));
-        memset(t.values + o->layers[0].qkv_bias, 0, 3 * 12 * sizeof(real));
+        memset(t.values + o->layers[0].attention.qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
+        memset(t.values + o->layers[0].attention.qkv.bias, 0, 3 * 12 * sizeof(real));
         cpu_model_write(t.model, MODEL_VALUES, t.values);
         const uint8_t *mask = batch.mask;
         batch.mask = NULL;
@@ -457,9 +457,10 @@ static void test_statistics_cosine(void) {
     Batch batch = model_test_batch(&t, 0, 9);
     const Offsets *o = gpt2_offsets(t.model);
     // Every query and key is the bias: cosines are 1, or -1 where keys point the other way.
-    memset(t.values + o->layers[0].qkv, 0, 12 * 3 * 12 * sizeof(real));
-    for (size_t i = 0; i < 24; i++) t.values[o->layers[0].qkv_bias + i] = (real)(i < 20 ? 0.1 : -0.1);
-    for (size_t h = 0; h < 3; h++) t.values[o->layers[0].norm_const + h] = (real)0.5;
+    memset(t.values + o->layers[0].attention.qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
+    for (size_t i = 0; i < 24; i++)
+        t.values[o->layers[0].attention.qkv.bias + i] = (real)(i < 20 ? 0.1 : -0.1);
+    for (size_t h = 0; h < 3; h++) t.values[o->layers[0].attention.norm_const + h] = (real)0.5;
     cpu_model_write(t.model, MODEL_VALUES, t.values);
     Statistics s = {0};
     measure_model(&t, &batch, &s);

@@ -135,15 +135,15 @@ static void weights_find(Gpt2 *m) {
     const size_t C = m->config->channels;
     for (size_t l = 0; l < m->config->layers; l++) {
         const LayerOffsets *o = &m->offsets->layers[l];
-        m->weights[l] = {weight_at(s, o->qkv, o->qkv_bias, 3 * C, C),
-                         weight_at(s, o->proj, o->proj_bias, C, C),
-                         weight_at(s, o->up, o->up_bias, 4 * C, C),
-                         weight_at(s, o->down, o->down_bias, C, 4 * C),
-                         s->values + o->norm1_gain,
-                         s->values + o->norm1_bias,
-                         s->values + o->norm2_gain,
-                         s->values + o->norm2_bias,
-                         m->config->cosine ? s->values + o->norm_const : NULL};
+        m->weights[l] = {weight_at(s, o->attention.qkv.weight, o->attention.qkv.bias, 3 * C, C),
+                         weight_at(s, o->attention.projection.weight, o->attention.projection.bias, C, C),
+                         weight_at(s, o->ffn.up.weight, o->ffn.up.bias, 4 * C, C),
+                         weight_at(s, o->ffn.down.weight, o->ffn.down.bias, C, 4 * C),
+                         s->values + o->attention.norm.gain,
+                         s->values + o->attention.norm.bias,
+                         s->values + o->ffn.norm.gain,
+                         s->values + o->ffn.norm.bias,
+                         m->config->cosine ? s->values + o->attention.norm_const : NULL};
     }
     m->token = {s->values + m->offsets->token,
                 s->rounded ? s->rounded + m->offsets->token : NULL,
@@ -216,8 +216,8 @@ static void layer_end(Gpt2 *m, GpuWork work, const DeviceBatch *batch, size_t l)
     } else {
         const float *values = g->state.values;
         residual_layernorm_forward(&g->device, m->x_out, m->final_norm, m->final_mean, m->final_rstd,
-                                   a->x_middle, m->sublayer_out, values + m->offsets->final_gain,
-                                   values + m->offsets->final_bias, site, batch->length, M, C);
+                                   a->x_middle, m->sublayer_out, values + m->offsets->final_norm.gain,
+                                   values + m->offsets->final_norm.bias, site, batch->length, M, C);
     }
     gpu_lap(g, work, "residual, norm", PROFILE_FORWARD, 0);
 }
@@ -259,22 +259,23 @@ static void ffn_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     const LayerOffsets *o = &m->offsets->layers[l];
     float *gradients = g->state.gradients;
     const double square = gpu_square_flops(batch, C);
-    column_sums(&g->device, &g->sums, gradients + o->down_bias, m->dsublayer_out, M, C);
+    column_sums(&g->device, &g->sums, gradients + o->ffn.down.bias, m->dsublayer_out, M, C);
     gpu_lap(g, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
     gemm_backward_input_gelu(&g->blas, m->dhidden, m->dsublayer_out, w->down, a->hidden, M);
-    gemm_backward_weight(&g->blas, gradients + o->down, m->dsublayer_out, a->activated, w->down, M);
+    gemm_backward_weight(&g->blas, gradients + o->ffn.down.weight, m->dsublayer_out, a->activated, w->down,
+                         M);
     gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 8 * square);
-    column_sums(&g->device, &g->sums, gradients + o->up_bias, m->dhidden, M, 4 * C);
+    column_sums(&g->device, &g->sums, gradients + o->ffn.up.bias, m->dhidden, M, 4 * C);
     gpu_lap(g, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
     gemm_backward_input(&g->blas, float_matrix(m->dnorm, C), m->dhidden, w->up, M);
     gpu_lap(g, GPU_TRAIN, "ffn up, gelu", PROFILE_BACKWARD, 4 * square);
     LayerNormTail tail = {m->norm, m->dsublayer_out,
                           gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_PROJECTION)), batch->length};
-    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm2_gain, gradients + o->norm2_bias,
-                       m->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias, a->mean2, a->rstd2, false, tail,
-                       M, C);
+    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->ffn.norm.gain,
+                       gradients + o->ffn.norm.bias, m->dnorm, a->x_middle, w->norm2_gain, w->norm2_bias,
+                       a->mean2, a->rstd2, false, tail, M, C);
     gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
-    gemm_backward_weight(&g->blas, gradients + o->up, m->dhidden, m->norm, w->up, M);
+    gemm_backward_weight(&g->blas, gradients + o->ffn.up.weight, m->dhidden, m->norm, w->up, M);
     gpu_lap(g, GPU_TRAIN, "ffn up, gelu", PROFILE_BACKWARD, 4 * square);
 }
 
@@ -291,11 +292,11 @@ static void attention_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     const Config *c = m->config;
     const size_t M = batch->batch * batch->length, C = c->channels;
     const LayerOffsets *o = &m->offsets->layers[l];
-    float *gradients = g->state.gradients, *dbias = gradients + o->qkv_bias;
+    float *gradients = g->state.gradients, *dbias = gradients + o->attention.qkv.bias;
     const DropoutSite weights = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_ATTENTION));
     if (c->cosine)
-        cosine_attention_backward(&g->device, m->dqkv, gradients + o->norm_const, m->dattended, a->qkv,
-                                  m->weights[l].norm_const, batch->mask, m->attention, batch->batch,
+        cosine_attention_backward(&g->device, m->dqkv, gradients + o->attention.norm_const, m->dattended,
+                                  a->qkv, m->weights[l].norm_const, batch->mask, m->attention, batch->batch,
                                   batch->length, c->heads);
     else
         softmax_attention_backward(&g->device, m->dqkv, m->dattended, a->attended, a->logsumexp, a->qkv,
@@ -320,10 +321,11 @@ static void attention_layer_backward(Gpt2 *m, const DeviceBatch *batch, size_t l
     const LayerOffsets *o = &m->offsets->layers[l];
     float *gradients = g->state.gradients;
     const double square = gpu_square_flops(batch, C);
-    column_sums(&g->device, &g->sums, gradients + o->proj_bias, m->dsublayer_out, M, C);
+    column_sums(&g->device, &g->sums, gradients + o->attention.projection.bias, m->dsublayer_out, M, C);
     gpu_lap(g, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
     gemm_backward_input(&g->blas, m->dattended, m->dsublayer_out, w->proj, M);
-    gemm_backward_weight(&g->blas, gradients + o->proj, m->dsublayer_out, a->attended, w->proj, M);
+    gemm_backward_weight(&g->blas, gradients + o->attention.projection.weight, m->dsublayer_out, a->attended,
+                         w->proj, M);
     gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * square);
     attention_backward(m, batch, l);
     gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD,
@@ -337,11 +339,11 @@ static void attention_layer_backward(Gpt2 *m, const DeviceBatch *batch, size_t l
         tail.site = gpu_dropout(g, GPU_TRAIN, dropout_site(l - 1, SITE_FFN));
         tail.length = batch->length;
     }
-    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->norm1_gain, gradients + o->norm1_bias,
-                       m->dnorm, a->x_in, w->norm1_gain, w->norm1_bias, a->mean1, a->rstd1, false, tail, M,
-                       C);
+    layernorm_backward(&g->device, &g->sums, m->dx, gradients + o->attention.norm.gain,
+                       gradients + o->attention.norm.bias, m->dnorm, a->x_in, w->norm1_gain, w->norm1_bias,
+                       a->mean1, a->rstd1, false, tail, M, C);
     gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
-    gemm_backward_weight(&g->blas, gradients + o->qkv, m->dqkv, m->norm, w->qkv, M);
+    gemm_backward_weight(&g->blas, gradients + o->attention.qkv.weight, m->dqkv, m->norm, w->qkv, M);
     gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
 }
 
@@ -356,10 +358,10 @@ static void layers_backward(Gpt2 *m, const DeviceBatch *batch) {
     tail.dbelow = m->dsublayer_out;
     tail.site = gpu_dropout(g, GPU_TRAIN, dropout_site(L - 1, SITE_FFN));
     tail.length = batch->length;
-    layernorm_backward(&g->device, &g->sums, m->dx, gradients + m->offsets->final_gain,
-                       gradients + m->offsets->final_bias, m->dnorm, m->x_out,
-                       values + m->offsets->final_gain, values + m->offsets->final_bias, m->final_mean,
-                       m->final_rstd, true, tail, M, C);
+    layernorm_backward(&g->device, &g->sums, m->dx, gradients + m->offsets->final_norm.gain,
+                       gradients + m->offsets->final_norm.bias, m->dnorm, m->x_out,
+                       values + m->offsets->final_norm.gain, values + m->offsets->final_norm.bias,
+                       m->final_mean, m->final_rstd, true, tail, M, C);
     gpu_lap(g, GPU_TRAIN, "residual, norm", PROFILE_BACKWARD, 0);
     for (size_t l = L; l-- > 0;) {
         if (g->recompute && l + 1 < L) layer_again(m, batch, l);

@@ -367,13 +367,15 @@ static void test_embedding_batches(void) {
 // ---- AdamW
 // -------------------------------------------------------------------------------------------------
 
-static ParameterState small_state(bool training) {
+static ParameterState small_state(bool training, Arena **arena) {
     ParameterTable table = {0};
     parameter_add(&table, "matrix", 2, (int64_t[]){211, 97}, true, 0, 1); // more than one piece
     parameter_add(&table, "gain", 1, (int64_t[]){7}, false, 1, 0.5);
     parameter_add(&table, "last", 1, (int64_t[]){1}, true, 0, 1);
     ParameterState state;
-    parameter_state_create(&state, table, training);
+    *arena = arena_create();
+    parameter_state_create(&state, *arena, table, training);
+    arena_allocate(*arena);
     parameter_initialise(&state.table, 11, state.values);
     return state;
 }
@@ -384,7 +386,8 @@ static void draw_gradients(ParameterState *state, int64_t step) {
 }
 
 static void test_adamw(void) {
-    ParameterState state = small_state(true);
+    Arena *arena;
+    ParameterState state = small_state(true, &arena);
     const size_t total = state.table.total;
     double *x = doubles(state.values, total), *m = doubles(state.first_moment, total);
     double *v = doubles(state.second_moment, total);
@@ -415,10 +418,12 @@ static void test_adamw(void) {
             CHECK(arrays[k][i] == 0);
     free(x), free(m), free(v);
     parameter_state_free(&state);
+    arena_free(arena);
 }
 
 static void test_gradient_norm(void) {
-    ParameterState state = small_state(true);
+    Arena *arena;
+    ParameterState state = small_state(true, &arena);
     CHECK(gradient_norm(&state) == 0);
     draw_gradients(&state, 1);
     double sum = 0;
@@ -431,11 +436,13 @@ static void test_gradient_norm(void) {
     gradients_clear(&state);
     CHECK(gradient_norm(&state) == 0);
     parameter_state_free(&state);
+    arena_free(arena);
     CHECK(state.values == NULL && state.table.items == NULL);
 }
 
 static void test_state_arrays(void) {
-    ParameterState state = small_state(true), other = small_state(true);
+    Arena *arena, *other_arena, *frozen_arena;
+    ParameterState state = small_state(true, &arena), other = small_state(true, &other_arena);
     const ModelArray arrays[] = {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT};
     const size_t bytes = state.table.total * sizeof(real);
     real *buffer = allocate(state.table.total, sizeof(real), "buffer");
@@ -452,10 +459,13 @@ static void test_state_arrays(void) {
     CHECK(same_bits(state.second_moment, other.second_moment, bytes));
     free(buffer);
     parameter_state_free(&state);
+    arena_free(arena);
     parameter_state_free(&other);
-    ParameterState frozen = small_state(false);
+    arena_free(other_arena);
+    ParameterState frozen = small_state(false, &frozen_arena);
     CHECK(frozen.values && !frozen.gradients && !frozen.first_moment && !frozen.second_moment);
     parameter_state_free(&frozen);
+    arena_free(frozen_arena);
 }
 
 // ---- threads
@@ -490,12 +500,14 @@ static void run_layers(Results *r) {
     memcpy(r->dx, dy, sizeof(r->dx));
     embedding_backward(r->dtoken, r->dposition, r->dx, &batch, &dropout, 0, WIDTH);
 
-    ParameterState state = small_state(true);
+    Arena *arena;
+    ParameterState state = small_state(true, &arena);
     draw_gradients(&state, 1);
     r->gradient_norm = gradient_norm(&state);
     adamw_update(&state, &(UpdateSettings){0.1, 0.9, 0.9, 1e-8, 0.1, 0.5, 1});
     memcpy(r->parameters, state.values, sizeof(r->parameters));
     parameter_state_free(&state);
+    arena_free(arena);
     free(x), free(dy), free(gain), free(bias);
 }
 

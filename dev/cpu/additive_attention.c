@@ -1,0 +1,596 @@
+#include "additive_attention.h"
+
+#include "memory.h"
+#include "rows.h"
+#include "threads.h"
+#include "vector_math.h"
+#include <stdlib.h>
+#include <string.h>
+#include <tgmath.h>
+
+// Inlined with a constant head size, so that loops over a head are straight vector code.
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+// ----------------------------------------------------------------------------------------------------
+// The windowed sum, exactly
+//
+// cumsum(i) - cumsum(i-k) cancels in float32. Instead the sequence is cut into blocks of k rows: the window
+// that ends at row r of a block is the suffix r+1 .. k-1 of the block before plus the prefix 0 .. r of its
+// own (van Herk 1992; Gil and Werman 1993). Nothing is ever subtracted. Rows are taken one after the other
+// and all that is remembered is here, so the same code computes a sequence, the same sequence backwards, and
+// one token at a time.
+
+enum { GLOBAL_BLOCK = 64 }; // a global sum adds whole blocks, which keeps its rounding error small at any T
+
+typedef struct {
+    size_t window; // k; 0: global
+    size_t place;  // rows of the current block so far
+    // Slot r holds row r of the current block once it has come, and until then the sum of rows r .. k-1 of
+    // the block before; slot k stays 0.
+    real *rows, *weights; // (k+1, D), (k+1)
+    real *prefix;         // (D) sum of the current block's rows
+    real *carry;          // (D) global: sum of all blocks before
+    real prefix_weight, carry_weight;
+} WindowSum;
+
+// The next `count` numbers of a block of memory.
+static real *carve(real **memory, size_t count) {
+    real *start = *memory;
+    *memory += count;
+    return start;
+}
+
+static size_t window_sum_size(size_t largest_window, size_t D) {
+    return (largest_window + 1) * (D + 1) + 2 * D;
+}
+
+// Takes window_sum_size() numbers of memory.
+static WindowSum window_sum_create(real **memory, size_t largest_window, size_t D) {
+    return (WindowSum){.rows = carve(memory, (largest_window + 1) * D),
+                       .weights = carve(memory, largest_window + 1),
+                       .prefix = carve(memory, D),
+                       .carry = carve(memory, D)};
+}
+
+// Starts a sequence.
+static void window_sum_reset(WindowSum *w, size_t window, size_t D) {
+    w->window = window;
+    w->place = 0;
+    w->prefix_weight = w->carry_weight = 0;
+    memset(w->rows, 0, (window + 1) * D * sizeof(real));
+    memset(w->weights, 0, (window + 1) * sizeof(real));
+    memset(w->prefix, 0, D * sizeof(real));
+    memset(w->carry, 0, D * sizeof(real));
+}
+
+static size_t window_sum_block(const WindowSum *w) {
+    return w->window ? w->window : GLOBAL_BLOCK;
+}
+
+// total (n) = the sums of weights e (n) over their windows, for n rows that window_sum_rows() then takes.
+// `step` is 1, or -1 to take the last row first.
+static ALWAYS_INLINE void window_sum_weights(WindowSum *w, ptrdiff_t step, const real *restrict e,
+                                             real *restrict total, size_t n) {
+    const size_t block = window_sum_block(w);
+    real *weights = w->weights, prefix = w->prefix_weight;
+    for (size_t i = 0, place = w->place; i < n; i++) {
+        const size_t at = step > 0 ? i : n - 1 - i;
+        prefix += e[at];
+        total[at] = prefix + (w->window ? weights[place + 1] : w->carry_weight);
+        if (w->window) weights[place] = e[at];
+        if (++place < block) continue;
+        if (!w->window) w->carry_weight += prefix;
+        for (size_t r = w->window; r-- > 1;) weights[r - 1] += weights[r];
+        prefix = 0;
+        place = 0;
+    }
+    w->prefix_weight = prefix;
+}
+
+// The current block is complete: its rows become suffix sums, or join the carry.
+static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
+    for (size_t d = 0; d < D; d += TILE_LANES) {
+        if (!w->window) {
+            row_put(w->carry, d, D, row_get(w->carry, d, D) + row_get(w->prefix, d, D));
+        } else {
+            TileVector suffix = {0};
+            for (size_t r = w->window; r-- > 0;) {
+                suffix += row_get(w->rows + r * D, d, D);
+                row_put(w->rows + r * D, d, D, suffix);
+            }
+        }
+        row_put(w->prefix, d, D, (TileVector){0});
+    }
+    w->place = 0;
+}
+
+// Takes n rows, factor (n) times x (n, D), whose rows stand `stride` apart: sum (n, D) = scale (n) times the
+// sums over their windows.
+static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *restrict sum,
+                                          const real *restrict scale, const real *restrict x, size_t stride,
+                                          const real *restrict factor, size_t n, size_t D) {
+    const size_t block = window_sum_block(w), rest_stride = w->window ? D : 0;
+    for (size_t i = 0; i < n;) {
+        const size_t left = block - w->place, rows = n - i < left ? n - i : left;
+        real *block_rows = w->rows + w->place * D;
+        const real *rest = w->window ? block_rows + D : w->carry;
+        for (size_t d = 0; d < D; d += TILE_LANES) {
+            TileVector prefix = row_get(w->prefix, d, D);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = step > 0 ? i + r : n - 1 - i - r;
+                const TileVector row = factor[at] * row_get(x + at * stride, d, D);
+                prefix += row;
+                row_put(sum + at * D, d, D, scale[at] * (prefix + row_get(rest + r * rest_stride, d, D)));
+                if (w->window) row_put(block_rows + r * D, d, D, row);
+            }
+            row_put(w->prefix, d, D, prefix);
+        }
+        i += rows;
+        w->place += rows;
+        if (w->place == block) window_sum_end_block(w, D);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------
+// Normalisation over a head: x' = (x - mean) / (deviation + 1e-5), the deviation with D-1 in the denominator
+
+static const real NORMAL_EPSILON = (real)1e-5;
+
+// centred (n, D) = x - mean and deviation (n) of x (n, D), whose rows stand `stride` apart.
+static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviation, const real *restrict x,
+                                 size_t stride, size_t n, size_t D) {
+    rows_sum(deviation, x, stride, n, D);
+    for (size_t i = 0; i < n; i++) {
+        const real mean = deviation[i] / (real)D;
+        for (size_t d = 0; d < D; d += TILE_LANES)
+            row_put(centred + i * D, d, D, row_get(x + i * stride, d, D) - mean);
+    }
+    rows_dot(deviation, centred, D, centred, D, n, D);
+    for (size_t i = 0; i < n; i++) deviation[i] = sqrt(deviation[i] / (real)(D - 1));
+}
+
+// normal (n, D), deviation (n) from x (n, D).
+static void normalise(real *restrict normal, real *restrict deviation, const real *restrict x, size_t n,
+                      size_t D) {
+    centre(normal, deviation, x, D, n, D);
+    for (size_t i = 0; i < n; i++)
+        row_scale(normal + i * D, 1 / (deviation[i] + NORMAL_EPSILON), normal + i * D, D);
+}
+
+// One row: dx (D) from dnormal (D). A row without deviation takes the gradient of the mean alone.
+static void normalise_backward(real *restrict dx, const real *restrict dnormal, const real *restrict normal,
+                               real deviation, size_t D) {
+    const real along = row_dot(dnormal, normal, D);
+    const real inverse = 1 / (deviation + NORMAL_EPSILON);
+    const real slope = deviation > 0 ? along / ((real)(D - 1) * deviation) : 0;
+    for (size_t d = 0; d < D; d += TILE_LANES)
+        row_put(dx, d, D, inverse * row_get(dnormal, d, D) - slope * row_get(normal, d, D));
+    const real mean = row_sum(dx, D) / (real)D;
+    for (size_t d = 0; d < D; d += TILE_LANES) row_put(dx, d, D, row_get(dx, d, D) - mean);
+}
+
+// ----------------------------------------------------------------------------------------------------
+// pool(x, w): g_i = sum over the window of e_j x'_j / (sum of e_j + c), e_j = exp(s/D x'_j . w'), 0 where j
+// is padding
+
+enum {
+    TILE = 32,    // tokens taken at a time, so that their rows stay in L1
+    TILE_GAP = 80 // numbers between two tiles: at a distance of 4 KiB a load waits for a store to the other
+};
+
+typedef struct {
+    const real *weight; // (D) w'
+    real scale, sink;   // s/D, c
+    bool raw;           // pool x, not x'
+    WindowSum sum;
+} Pooling;
+
+// What is pooled: n rows of x (n, D), `stride` apart, of which the mask (n; NULL: none) hides some.
+typedef struct {
+    const real *x;
+    size_t stride;
+    const uint8_t *mask;
+    size_t n;
+} PoolRows;
+
+// What a thread needs for a tile.
+typedef struct AdditiveScratch {
+    real *memory;                                          // holds all that follows
+    real *centred, *sums;                                  // (TILE, D) inside a pooling
+    real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
+    real *ones;                                            // (TILE, D) factors without dropout
+    real *row;                                             // (D)
+    // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score; and the sum of e over the
+    // window, or backwards that of r (d . g)
+    real *deviation, *inverse, *along, *e, *total;
+    real *share, *dot, *sum;                                      // r (d . g), what is pooled . u, sum of u
+    real *value_factor, *score_factor, *mean_factor, *row_factor; // of what the gradient to x adds up
+    Pooling query, key;
+} Scratch;
+
+// x - mean (n, D), and what s has of each row up to e. x' is never stored: it is inverse (x - mean).
+static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, PoolRows in, size_t D) {
+    centre(s->centred, s->deviation, in.x, in.stride, in.n, D);
+    rows_dot(s->along, s->centred, D, p->weight, 0, in.n, D);
+#pragma omp simd
+    for (size_t i = 0; i < in.n; i++) {
+        s->inverse[i] = 1 / (s->deviation[i] + NORMAL_EPSILON);
+        s->along[i] *= s->inverse[i];
+        s->e[i] = vector_exp(p->scale * s->along[i]);
+    }
+    if (in.mask)
+        for (size_t i = 0; i < in.n; i++) s->e[i] = in.mask[i] ? s->e[i] : 0;
+}
+
+// pooled g (n, D) and r (n) = 1 / (sum of e + c).
+static ALWAYS_INLINE void pool_forward(Pooling *p, Scratch *s, real *restrict pooled, real *restrict r,
+                                       PoolRows in, size_t D) {
+    pool_scores(p, s, in, D);
+    window_sum_weights(&p->sum, 1, s->e, s->total, in.n);
+#pragma omp simd
+    for (size_t i = 0; i < in.n; i++) {
+        const real denominator = s->total[i] + p->sink;
+        r[i] =
+            denominator > 0 ? 1 / denominator : 0; // c = 0 and only padding in the window: nothing is pooled
+        s->value_factor[i] = p->raw ? s->e[i] : s->e[i] * s->inverse[i];
+    }
+    window_sum_rows(&p->sum, 1, pooled, r, p->raw ? in.x : s->centred, p->raw ? in.stride : D,
+                    s->value_factor, in.n, D);
+}
+
+// dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to first: the
+// sums run backwards,
+//   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
+//   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j,
+// and through the normalisation, as the elements of x' and w' add up to 0,
+//   dx_j = (dx'_j - mean(e_j u_j)) / (deviation + 1e-5) - x'_j (x'_j . dx'_j) / ((D-1) deviation).
+static ALWAYS_INLINE void pool_backward(Pooling *p, Scratch *s, real *restrict dx, real *restrict dweight,
+                                        const real *restrict dpooled, const real *restrict pooled,
+                                        const real *restrict r, PoolRows in, size_t D) {
+    const real *value = p->raw ? in.x : s->centred;
+    const size_t n = in.n;
+    pool_scores(p, s, in, D);
+    rows_dot(s->share, dpooled, D, pooled, D, n, D);
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) s->share[i] *= r[i];
+    window_sum_weights(&p->sum, -1, s->share, s->total, n);
+    window_sum_rows(&p->sum, -1, s->sums, s->ones, dpooled, D, r, n, D);
+    rows_dot(s->dot, value, p->raw ? in.stride : D, s->sums, D, n, D);
+    rows_sum(s->sum, s->sums, D, n, D);
+    // dx = value_factor u + score_factor w' - mean_factor - row_factor (x - mean of x)
+#pragma omp simd
+    for (size_t j = 0; j < n; j++) {
+        const real inverse = s->inverse[j], deviation = s->deviation[j], path = p->raw ? 0 : s->e[j];
+        const real along_u = p->raw ? s->dot[j] : s->dot[j] * inverse;
+        const real da = s->e[j] * (along_u - s->total[j]) * p->scale;
+        const real slope = deviation > 0 ? (path * along_u + da * s->along[j]) / deviation : 0;
+        s->value_factor[j] = p->raw ? s->e[j] : s->e[j] * inverse;
+        s->score_factor[j] = da * inverse;
+        s->mean_factor[j] = s->sum[j] * (path * inverse / (real)D);
+        s->row_factor[j] = slope * inverse / (real)(D - 1);
+    }
+    for (size_t d = 0; d < D; d += TILE_LANES) {
+        const TileVector w = row_get(p->weight, d, D);
+        TileVector dw = row_get(dweight, d, D);
+        for (size_t j = 0; j < n; j++) {
+            const TileVector centred = row_get(s->centred + j * D, d, D);
+            dw += s->score_factor[j] * centred;
+            row_put(dx + j * D, d, D,
+                    s->value_factor[j] * row_get(s->sums + j * D, d, D) + s->score_factor[j] * w -
+                        s->mean_factor[j] - s->row_factor[j] * centred);
+        }
+        row_put(dweight, d, D, dw);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------
+// Additive attention of one head over T rows; q, k, v and x are slices of wider rows
+
+typedef struct {
+    const real *q, *k, *v;        // (T, D), rows `stride` apart
+    size_t stride;                // 3C
+    const uint8_t *mask;          // (T) or NULL
+    const Dropout *drop_query;    // of G and
+    const Dropout *drop_key;      // of P; NULL: none
+    uint64_t first;               // element that dropout calls (0, 0)
+    real *pooled_query, *r_query; // (T, D) G before dropout, (T)
+    real *pooled_key, *r_key;     // (T, D) P before dropout, (T)
+} AttentionHead;
+
+static ALWAYS_INLINE const real *dropout_rows(const Dropout *dropout, uint64_t first, size_t count,
+                                              Scratch *s) {
+    if (!dropout) return s->ones;
+    dropout_factors(dropout, first, count, s->factors);
+    return s->factors;
+}
+
+// out (T, D) = x + P * v, rows `channels` apart; out may be x. The poolings go on where they were.
+static ALWAYS_INLINE void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
+                                           real *out, const real *x, size_t channels, size_t T, size_t D) {
+    for (size_t t = 0; t < T; t += TILE) {
+        const size_t n = T - t < TILE ? T - t : TILE;
+        const uint8_t *mask = h->mask ? h->mask + t : NULL;
+        real *G = h->pooled_query + t * D, *P = h->pooled_key + t * D;
+        const real *k = h->k + t * h->stride, *v = h->v + t * h->stride;
+        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n}, Gk = {s->product, D, mask, n};
+
+        pool_forward(query, s, G, h->r_query + t, q, D);
+        const real *factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
+        for (size_t i = 0; i < n; i++)
+            row_multiply(s->product + i * D, G + i * D, factors + i * D, k + i * h->stride, D);
+
+        pool_forward(key, s, P, h->r_key + t, Gk, D);
+        factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
+        for (size_t i = 0; i < n; i++) {
+            const real *p = P + i * D, *f = factors + i * D, *v_row = v + i * h->stride;
+            const size_t at = (t + i) * channels;
+            for (size_t d = 0; d < D; d += TILE_LANES)
+                row_put(out + at, d, D,
+                        row_get(x + at, d, D) + row_get(p, d, D) * row_get(f, d, D) * row_get(v_row, d, D));
+        }
+    }
+}
+
+// dqkv: this head's columns q_column, + C, + 2C from row `row` on, set. dout (T, D), rows C apart.
+// dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
+static ALWAYS_INLINE void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
+                                            GemmInput dqkv, size_t row, size_t q_column, real *dquery_weight,
+                                            real *dkey_weight, const real *dout, size_t channels, size_t T,
+                                            size_t D) {
+    const size_t tiles = (T + TILE - 1) / TILE;
+    for (size_t tile = tiles; tile-- > 0;) {
+        const size_t t = tile * TILE, n = T - t < TILE ? T - t : TILE;
+        const uint8_t *mask = h->mask ? h->mask + t : NULL;
+        const real *G = h->pooled_query + t * D, *P = h->pooled_key + t * D;
+        const real *k = h->k + t * h->stride, *v = h->v + t * h->stride;
+        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n}, Gk = {s->product, D, mask, n};
+
+        // x + (P * factor) * v
+        const real *factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
+        for (size_t i = 0; i < n; i++) {
+            const real *d_row = dout + (t + i) * channels, *f = factors + i * D;
+            row_multiply(s->dpooled + i * D, d_row, f, v + i * h->stride, D);
+            row_multiply(s->product + i * D, d_row, f, P + i * D, D);
+        }
+        gemm_input_store_rows(dqkv, row + t, q_column + 2 * channels, s->product, n, D); // dv
+
+        // P = pool((G * factor) * k)
+        factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
+        for (size_t i = 0; i < n; i++)
+            row_multiply(s->product + i * D, G + i * D, factors + i * D, k + i * h->stride, D);
+        pool_backward(key, s, s->dproduct, dkey_weight, s->dpooled, P, h->r_key + t, Gk, D);
+        for (size_t i = 0; i < n; i++) {
+            const real *dp = s->dproduct + i * D, *f = factors + i * D;
+            row_multiply(s->dpooled + i * D, dp, f, k + i * h->stride, D);
+            row_multiply(s->product + i * D, dp, f, G + i * D, D);
+        }
+        gemm_input_store_rows(dqkv, row + t, q_column + channels, s->product, n, D); // dk
+
+        // G = pool(q)
+        pool_backward(query, s, s->dquery, dquery_weight, s->dpooled, G, h->r_query + t, q, D);
+        gemm_input_store_rows(dqkv, row + t, q_column, s->dquery, n, D);
+    }
+}
+
+// Calls f(..., D) with the common head sizes as constants, which compilers unroll.
+#define WITH_HEAD_SIZE(D, f, ...)                                                                            \
+    ((D) == 16    ? f(__VA_ARGS__, 16)                                                                       \
+     : (D) == 32  ? f(__VA_ARGS__, 32)                                                                       \
+     : (D) == 64  ? f(__VA_ARGS__, 64)                                                                       \
+     : (D) == 128 ? f(__VA_ARGS__, 128)                                                                      \
+                  : f(__VA_ARGS__, (D)))
+
+// ----------------------------------------------------------------------------------------------------
+// All heads
+
+enum { TILES = 8, NUMBERS = 12 }; // of a Scratch
+
+static size_t scratch_size(size_t largest_window, size_t D) {
+    return TILES * (TILE * D + TILE_GAP) + D + NUMBERS * TILE + 2 * window_sum_size(largest_window, D);
+}
+
+// Cuts s->memory up.
+static void scratch_start(Scratch *s, size_t largest_window, size_t D) {
+    const size_t rows = TILE * D + TILE_GAP;
+    real *next = s->memory;
+    real **const tiles[TILES] = {&s->centred, &s->sums,   &s->product, &s->dproduct,
+                                 &s->dpooled, &s->dquery, &s->factors, &s->ones};
+    for (size_t i = 0; i < TILES; i++) *tiles[i] = carve(&next, rows);
+    s->row = carve(&next, D);
+    real **const numbers[NUMBERS] = {&s->deviation,    &s->inverse,      &s->along,       &s->e,
+                                     &s->total,        &s->share,        &s->dot,         &s->sum,
+                                     &s->value_factor, &s->score_factor, &s->mean_factor, &s->row_factor};
+    for (size_t i = 0; i < NUMBERS; i++) *numbers[i] = carve(&next, TILE);
+    s->query.sum = window_sum_create(&next, largest_window, D);
+    s->key.sum = window_sum_create(&next, largest_window, D);
+    for (size_t i = 0; i < rows; i++) s->ones[i] = 1;
+}
+
+void additive_attention_plan(AdditiveAttention *a, Arena *arena, size_t batch, bool training) {
+    const size_t size = scratch_size(a->largest_window, a->channels / a->heads);
+    a->threads = (size_t)thread_limit();
+    a->scratch = allocate(a->threads, sizeof(Scratch), "attention");
+    for (size_t i = 0; i < a->threads; i++) arena_reals(arena, &a->scratch[i].memory, size, 1, "attention");
+    if (training) arena_reals(arena, &a->dweights, batch, 2 * a->channels, "attention");
+}
+
+void additive_attention_start(AdditiveAttention *a) {
+    for (size_t i = 0; i < a->threads; i++)
+        scratch_start(&a->scratch[i], a->largest_window, a->channels / a->heads);
+}
+
+void additive_attention_free(AdditiveAttention *a) {
+    free(a->scratch);
+}
+
+void additive_normalise(real *normal, real *deviation, const real *weight, size_t heads, size_t head_size) {
+    normalise(normal, deviation, weight, heads, head_size);
+}
+
+static void pooling_start(Pooling *p, const AdditiveAttention *a, const real *weight, size_t window) {
+    const size_t D = a->channels / a->heads;
+    p->weight = weight;
+    p->scale = a->rescale / (real)D;
+    p->sink = a->sink;
+    p->raw = a->raw;
+    window_sum_reset(&p->sum, window, D);
+}
+
+// AttentionHead h of batch row b, and the thread's poolings at the start of its sequence.
+static AttentionHead head_start(const AdditiveAttention *a, const AdditiveInput *in, const Batch *batch,
+                                size_t b, size_t h, Scratch *s) {
+    const size_t T = (size_t)batch->length, C = a->channels, H = a->heads, D = C / H, unit = b * H + h;
+    const real *q = in->qkv + b * T * 3 * C + h * D;
+    pooling_start(&s->query, a, in->weights + h * D, in->window);
+    pooling_start(&s->key, a, in->weights + C + h * D, in->window);
+    return (AttentionHead){.q = q,
+                           .k = q + C,
+                           .v = q + 2 * C,
+                           .stride = 3 * C,
+                           .mask = batch->mask ? batch->mask + b * T : NULL,
+                           .drop_query = in->drop_query,
+                           .drop_key = in->drop_key,
+                           .first = ((uint64_t)batch->first_row * H + unit) * T * D,
+                           .pooled_query = in->pooled_query + unit * T * D,
+                           .r_query = in->r_query + unit * T,
+                           .pooled_key = in->pooled_key + unit * T * D,
+                           .r_key = in->r_key + unit * T};
+}
+
+void additive_attention_forward(const AdditiveAttention *a, real *out, const real *x, const AdditiveInput *in,
+                                const Batch *batch) {
+    const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
+    const size_t C = a->channels, H = a->heads, D = C / H;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (size_t b = 0; b < B; b++) {
+        for (size_t h = 0; h < H; h++) {
+            Scratch *s = &a->scratch[thread_index()];
+            const AttentionHead head = head_start(a, in, batch, b, h, s);
+            const size_t at = b * T * C + h * D;
+            WITH_HEAD_SIZE(D, one_head_forward, &head, s, &s->query, &s->key, out + at, x + at, C, T);
+        }
+    }
+}
+
+void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, real *dquery, real *dkey,
+                                 const real *dout, const AdditiveInput *in, const Batch *batch) {
+    const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
+    const size_t C = a->channels, H = a->heads, D = C / H;
+    memset(a->dweights, 0, B * 2 * C * sizeof(real));
+#pragma omp parallel for collapse(2) schedule(static)
+    for (size_t b = 0; b < B; b++) {
+        for (size_t h = 0; h < H; h++) {
+            Scratch *s = &a->scratch[thread_index()];
+            const AttentionHead head = head_start(a, in, batch, b, h, s);
+            real *dweight = a->dweights + b * 2 * C + h * D;
+            WITH_HEAD_SIZE(D, one_head_backward, &head, s, &s->query, &s->key, dqkv, b * T, h * D, dweight,
+                           dweight + C, dout + b * T * C + h * D, C, T);
+        }
+    }
+    for (size_t b = 1; b < B; b++)
+        for (size_t i = 0; i < 2 * C; i++) a->dweights[i] += a->dweights[b * 2 * C + i];
+    real *row = a->scratch[0].row;
+    for (size_t i = 0; i < 2 * H; i++) {
+        normalise_backward(row, a->dweights + i * D, in->weights + i * D, in->deviations[i], D);
+        real *target = (i < H ? dquery : dkey) + i % H * D;
+        for (size_t d = 0; d < D; d++) target[d] += row[d];
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------
+// What --stats measures
+
+// The weights of one pooling over its windows, from what it pools, x (T, D), rows `stride` apart.
+static void measure_pooling(Measurement *m, const Pooling *p, Scratch *s, real *e, PoolRows in, size_t D) {
+    for (size_t t = 0; t < in.n; t += TILE) {
+        const size_t n = in.n - t < TILE ? in.n - t : TILE;
+        pool_scores(p, s, (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n}, D);
+        memcpy(e + t, s->e, n * sizeof(real));
+    }
+    for (size_t i = 0; i < in.n; i++) {
+        const size_t window = p->sum.window, j = window && i + 1 > window ? i + 1 - window : 0;
+        if (!in.mask || in.mask[i])
+            measurement_add_weights(m, e + j, in.mask ? in.mask + j : NULL, i + 1 - j, (double)p->sink);
+    }
+}
+
+// product (T, D) = pooled (T, D) * x (T, D), whose rows stand `stride` apart.
+static void multiply_rows(real *product, const real *pooled, const real *x, size_t stride, size_t T,
+                          size_t D) {
+    for (size_t t = 0; t < T; t++)
+        for (size_t d = 0; d < D; d++) product[t * D + d] = pooled[t * D + d] * x[t * stride + d];
+}
+
+void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput *in, const Batch *batch,
+                                Statistics *statistics, size_t layer) {
+    const size_t T = (size_t)batch->length, D = a->channels / a->heads;
+    Measurement *query = statistics_find(statistics, layer, "query_weights");
+    Measurement *key = statistics_find(statistics, layer, "key_weights");
+    real *e = allocate(T, sizeof(real), "statistics"), *product = allocate(T * D, sizeof(real), "statistics");
+    for (size_t i = 0; i < (size_t)batch->batch * a->heads; i++) {
+        Scratch *s = &a->scratch[0];
+        const AttentionHead h = head_start(a, in, batch, i / a->heads, i % a->heads, s);
+        measure_pooling(query, &s->query, s, e, (PoolRows){h.q, h.stride, h.mask, T}, D);
+        multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
+        measure_pooling(key, &s->key, s, e, (PoolRows){product, D, h.mask, T}, D);
+        multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
+        statistics_add(statistics, layer, "attention", product, h.mask, T, D);
+    }
+    free(e);
+    free(product);
+}
+
+// ----------------------------------------------------------------------------------------------------
+// Decoding: what a layer's windows hold, so that a token costs the same at any position
+
+struct AdditiveState {
+    size_t streams;
+    real *memory;      // of the sums, and of the threads
+    Pooling *poolings; // (S, H, 2) query and key
+};
+
+AdditiveState *additive_state_create(const AdditiveAttention *a, const real *weights, size_t window,
+                                     size_t streams) {
+    const size_t D = a->channels / a->heads, count = streams * a->heads * 2;
+    AdditiveState *state = allocate(1, sizeof(*state), "decoder");
+    *state = (AdditiveState){
+        .streams = streams,
+        .memory = allocate(tile_count(count, window_sum_size(window, D)), sizeof(real), "decoder"),
+        .poolings = allocate(count, sizeof(Pooling), "decoder")};
+    real *next = state->memory;
+    for (size_t i = 0; i < count; i++) {
+        state->poolings[i].sum = window_sum_create(&next, window, D);
+        pooling_start(&state->poolings[i], a, weights + i % 2 * a->channels + i / 2 % a->heads * D, window);
+    }
+    return state;
+}
+
+void additive_state_free(AdditiveState *state) {
+    if (!state) return;
+    free(state->memory);
+    free(state->poolings);
+    free(state);
+}
+
+void additive_attention_decode(AdditiveState *state, const AdditiveAttention *a, real *x, const real *qkv) {
+    const size_t C = a->channels, H = a->heads, D = C / H;
+    Scratch *s = &a->scratch[thread_index()];
+    real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // of the backward pass
+#pragma omp for collapse(2) schedule(static) nowait
+    for (size_t stream = 0; stream < state->streams; stream++) {
+        for (size_t h = 0; h < H; h++) {
+            const real *q = qkv + stream * 3 * C + h * D;
+            real r_query, r_key, *x_head = x + stream * C + h * D;
+            const AttentionHead head = {.q = q,
+                                        .k = q + C,
+                                        .v = q + 2 * C,
+                                        .stride = 3 * C,
+                                        .pooled_query = pooled_query,
+                                        .r_query = &r_query,
+                                        .pooled_key = pooled_key,
+                                        .r_key = &r_key};
+            Pooling *p = state->poolings + (stream * H + h) * 2;
+            WITH_HEAD_SIZE(D, one_head_forward, &head, s, p, p + 1, x_head, x_head, C, 1);
+        }
+    }
+}

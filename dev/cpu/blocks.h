@@ -1,0 +1,182 @@
+// What models share above layers: blocks, each with its parameters (layer_parameters.h), packed weights,
+// activations from the arena, and a forward and a backward function. --profile's laps and --stats'
+// measurements hook in here, between layers, so that neither layers nor models know of them.
+//
+// B batch, T sequence length, M = B*T, C channels, F channels inside the feed-forward network. A model's
+// residual stream is a row of arrays x (M, C): a block reads one and writes the next. In the backward pass
+// the gradient to what a block wrote, work->dx, becomes that to what it read.
+//
+//   pre-norm:  x' = x + dropout(f(LayerNorm(x)))          post-norm:  x' = LayerNorm(x + dropout(f(x)))
+#ifndef CPU_BLOCKS_H
+#define CPU_BLOCKS_H
+
+#include "attention.h"
+#include "cpu_model.h"
+#include "dropout.h"
+#include "gelu.h"
+#include "layer_parameters.h"
+
+// One way through a model for one batch.
+typedef struct {
+    CpuModel *model;
+    const Workspace *work; // of the model
+    const Batch *batch;
+    size_t rows;            // M
+    uint64_t first;         // number of row 0 among the update's, by which dropout counts
+    bool train;             // elements are dropped
+    Profile *profile;       // NULL: nobody asked
+    ProfilePart part;       // what laps are booked as
+    Statistics *statistics; // what is measured, or NULL
+} Pass;
+
+// A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's, measured where
+// statistics are given. Then the backward pass behind a training step's.
+Pass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
+Pass pass_backward(const Pass *forward);
+
+// The dropout of a site in this pass, written to `memory`; NULL: nothing is dropped.
+const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory);
+
+// Where a parameter's values and gradients are; NULL for NO_PARAMETER.
+const real *pass_values(const Pass *pass, size_t offset);
+real *pass_gradients(const Pass *pass, size_t offset);
+
+// Hooks for --profile and --stats behind a layer: a lap of that kind of work, and what x (M, C) holds.
+void pass_lap(const Pass *pass, const char *kind, double flops);
+void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x, size_t channels);
+
+// The arrays of a residual stream through so many blocks, blocks + 1 of (rows, C). All are one where nothing
+// is kept for a backward pass. Freed with free().
+real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep);
+
+// ---- token embedding and positions, with dropout -----------------------------------------------------
+
+typedef struct {
+    size_t token, position; // (V, C), (positions, C)
+    size_t channels;
+    uint32_t site;   // of the dropout
+    int32_t padding; // the token whose row takes no gradient; -1: none
+} Embedding;
+
+void embed_forward(const Pass *pass, const Embedding *embedding, real *x);
+void embed_backward(const Pass *pass, const Embedding *embedding); // from work->dx
+
+// ---- layer normalisation -----------------------------------------------------------------------------
+
+typedef struct {
+    NormParameters at;
+    real *mean, *rstd; // (M)
+} Norm;
+
+void norm_plan(Norm *norm, Arena *arena, size_t rows);
+void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x);
+void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x); // dx +=
+
+// ---- a product with a weight; what follows adds the bias ---------------------------------------------
+
+typedef struct {
+    LinearParameters at;
+    const char *kind; // what --profile calls it
+    Gemm *gemm;
+    GemmWeight *weight;
+} Linear;
+
+// Multiplies with `gemm`, the model's own or another; the model packs the weight whenever it changed.
+Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, const char *kind);
+void linear_forward(const Pass *pass, const Linear *linear, real *y, GemmInput x);
+void linear_backward_input(const Pass *pass, const Linear *linear, real *dx, GemmInput dy);
+void linear_backward_weight(const Pass *pass, const Linear *linear, GemmInput dy, GemmInput x);
+void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput dy, GemmInput x); // both
+
+// ---- what lies around a sublayer f: normalisation, dropout, residual connection ------------------------
+
+typedef enum { PRE_NORM, POST_NORM } NormOrder;
+
+typedef struct {
+    NormOrder order;
+    size_t layer;
+    const char *place; // what --stats calls f(x)
+    size_t after_layer;
+    const char *after; // and x'
+    uint32_t site;     // of the dropout
+    size_t bias;       // (C) that is added to f's last product; or NO_PARAMETER
+    Norm norm;
+    GemmInput input; // (M, C) what f reads
+    real *sum;       // (M, C) post-norm: what is normalised
+} Sublayer;
+
+void sublayer_plan(Sublayer *sublayer, CpuModel *model);
+
+// What f reads, from x.
+void sublayer_begin(const Pass *pass, const Sublayer *sublayer, const real *x);
+
+// out = x', from f's last product y (M, C). out may be x.
+void sublayer_end(const Pass *pass, const Sublayer *sublayer, real *out, const real *x, const real *y);
+
+// work->doutput, the gradient to y, from work->dx.
+void sublayer_end_backward(const Pass *pass, const Sublayer *sublayer);
+
+// work->dx, the gradient to x, through `first`, f's first product, from the gradient to its result.
+void sublayer_begin_backward(const Pass *pass, const Sublayer *sublayer, const Linear *first, GemmInput dy,
+                             const real *x);
+
+// ---- attention ----------------------------------------------------------------------------------------
+
+typedef struct {
+    Sublayer sublayer;
+    const Attention *attention; // its kind and working memory, which layers share
+    AttentionParameters at;
+    uint32_t site; // of the dropout of weights
+    Linear qkv, projection;
+    real *projected;    // (M, 3C) queries, keys and values without the bias
+    GemmInput attended; // (M, C)
+    real *logsumexp;    // (B, H, T)
+} AttentionBlock;
+
+// Sites: of the dropout of weights, and of the output's.
+void attention_block_create(AttentionBlock *block, CpuModel *model, const Attention *attention,
+                            const AttentionParameters *at, NormOrder order, size_t layer,
+                            const uint32_t sites[2]);
+void attention_block_plan(AttentionBlock *block, CpuModel *model);
+void attention_block_forward(const Pass *pass, const AttentionBlock *block, real *out, const real *x);
+void attention_block_backward(const Pass *pass, const AttentionBlock *block, const real *x);
+
+// ---- feed-forward network -----------------------------------------------------------------------------
+
+typedef struct {
+    Sublayer sublayer;
+    GeluKind activation;
+    Linear up, down;
+    real *hidden;        // (M, F) before bias and activation
+    GemmInput activated; // (M, F)
+} FfnBlock;
+
+void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at, GeluKind activation,
+                      NormOrder order, size_t layer, uint32_t site);
+void ffn_block_plan(FfnBlock *block, CpuModel *model);
+void ffn_block_forward(const Pass *pass, const FfnBlock *block, real *out, const real *x);
+void ffn_block_backward(const Pass *pass, const FfnBlock *block, const real *x);
+
+// ---- final normalisation and classifier ----------------------------------------------------------------
+
+typedef struct {
+    Norm norm;
+    size_t weight, bias; // (V, C), (V) or NO_PARAMETER
+    size_t vocabulary;   // V
+    GemmInput normal;    // (M, C)
+    Classifier *classifier;
+} Head;
+
+void head_create(Head *head, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,
+                 size_t vocabulary);
+void head_plan(Head *head, CpuModel *model);
+
+// Sum over counted targets of -log p, from the last x; the logits (M, V).
+double head_forward(const Pass *pass, const Head *head, const real *x);
+void head_logits(const Pass *pass, const Head *head, const real *x, real *logits);
+
+// The same sum and its gradients times `scale`: to the parameters, and work->dx, to x. `backward` is the
+// backward pass that goes on from there.
+double head_train(const Pass *forward, const Pass *backward, const Head *head, const real *x, double scale);
+
+#endif

@@ -1,0 +1,48 @@
+#include "layer_parameters.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns, double deviation) {
+    return parameter_add(table, name, 2, (int64_t[]){(int64_t)rows, (int64_t)columns}, true, 0, deviation);
+}
+
+size_t add_vector(ParameterTable *table, const char *name, size_t size, double value) {
+    return parameter_add(table, name, 1, (int64_t[]){(int64_t)size}, false, value, 0);
+}
+
+// A layer's name, and those of its parameters. One that is cut off is too long for parameter_add().
+typedef struct {
+    char layer[PARAMETER_NAME], weight[PARAMETER_NAME + 8], bias[PARAMETER_NAME + 8];
+} Names;
+
+static Names make_names(const char *format, va_list arguments) {
+    Names n;
+    vsnprintf(n.layer, sizeof(n.layer), format, arguments);
+    snprintf(n.weight, sizeof(n.weight), "%s.weight", n.layer);
+    snprintf(n.bias, sizeof(n.bias), "%s.bias", n.layer);
+    return n;
+}
+
+LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char *name, ...) {
+    va_list arguments;
+    va_start(arguments, name);
+    const Names names = make_names(name, arguments);
+    va_end(arguments);
+    const bool out_in = shape.layout == WEIGHT_OUT_IN;
+    LinearParameters p = {.shape = shape, .bias = NO_PARAMETER};
+    p.weight = add_matrix(table, names.weight, out_in ? shape.outputs : shape.inputs,
+                          out_in ? shape.inputs : shape.outputs, shape.deviation);
+    if (shape.bias) p.bias = add_vector(table, names.bias, shape.outputs, 0);
+    return p;
+}
+
+NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...) {
+    va_list arguments;
+    va_start(arguments, name);
+    const Names names = make_names(name, arguments);
+    va_end(arguments);
+    return (NormParameters){.channels = channels,
+                            .gain = add_vector(table, names.weight, channels, 1),
+                            .bias = add_vector(table, names.bias, channels, 0)};
+}

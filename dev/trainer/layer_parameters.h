@@ -1,0 +1,58 @@
+// The parameters of the layers that models are made of: where they lie in the flat arrays, and rows of the
+// parameter table for them, under names as PyTorch gives them (NAME.weight, NAME.bias). What is said here
+// holds on every device.
+#ifndef TRAINER_LAYER_PARAMETERS_H
+#define TRAINER_LAYER_PARAMETERS_H
+
+#include "parameter.h"
+
+#define NO_PARAMETER SIZE_MAX // the offset of what a layer has not
+
+// How a weight of a linear layer from K inputs to N outputs is stored: (N, K) as PyTorch's nn.Linear, or
+// (K, N) as Hugging Face's Conv1D.
+typedef enum { WEIGHT_OUT_IN, WEIGHT_IN_OUT } WeightLayout;
+
+typedef struct {
+    size_t outputs, inputs; // N, K
+    WeightLayout layout;
+    bool bias;
+    double deviation; // of the weight's initialisation, N(0, deviation)
+} LinearShape;
+
+typedef struct {
+    LinearShape shape;
+    size_t weight, bias; // (N, K) or (K, N); (N) or NO_PARAMETER
+} LinearParameters;
+
+typedef struct {
+    size_t channels;   // C
+    size_t gain, bias; // (C)
+} NormParameters;
+
+// Normalisation before (or behind) attention, one product for queries, keys and values, and the projection of
+// what attention gives.
+typedef struct {
+    NormParameters norm;
+    LinearParameters qkv, projection; // C -> 3C, C -> C
+    size_t norm_const;                // (H) cosine attention: m; else NO_PARAMETER
+} AttentionParameters;
+
+// Normalisation and the two products of the feed-forward network.
+typedef struct {
+    NormParameters norm;
+    LinearParameters up, down; // C -> F, F -> C
+} FfnParameters;
+
+// A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
+size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns, double deviation);
+
+// A vector (size), each element `value` at first, that does not decay; returns its offset.
+size_t add_vector(ParameterTable *table, const char *name, size_t size, double value);
+
+// A linear layer and a layer normalisation; the name is made as by printf.
+LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
+NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif
