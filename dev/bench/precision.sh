@@ -87,7 +87,7 @@ for seed in $seeds; do
         run=$(run_of $precision "$seed")
         finished "$run" || train "$run" "./train_$model" -i data/wikitext2 -p $precision --seed "$seed" -x $steps ||
             fail "$(tail -n 1 "$run/output.txt")"
-        cp "$run/log.jsonl" "$out/$model-$precision-$seed.jsonl"
+        scripts/thin_log.sh "$run/log.jsonl" >"$out/$model-$precision-$seed.jsonl"
     done
 done
 {
