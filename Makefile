@@ -9,178 +9,249 @@
 #   make kurtosis            moments of the tensors of a checkpoint
 #   make data/wikitext2      a data set (also data/tinyshakespeare)
 #   make lint format         clang-format, clang-tidy, cppcheck
+#   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
 #   make clean
 #
 # What is optional is detected; say ONEDNN=0 or OPENMP=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that is
 # not where the compiler looks, CUDA=DIR for CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
-# AddressSanitizer and UBSan, WERROR=1 to make warnings errors, V=1 to see the commands.
+# AddressSanitizer and UBSan, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
+# LDFLAGS and LDLIBS are the user's, ARCH is -march's, BUILD the directory for objects; -j is all cores where it is not
+# said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
 
-CC ?= cc
-ARCH ?= native
+SOURCE := $(dir $(lastword $(MAKEFILE_LIST)))
 BUILD ?= build
-VERSION := 0.1.0
-Q := $(if $(V),,@)
+ifneq ($(SOURCE),./)
+# From another directory: make at the source, for here.
+.PHONY: here
+here: ; @+$(MAKE) --no-print-directory -C $(SOURCE) HERE=$(CURDIR) BUILD=$(abspath $(BUILD)) $(MAKECMDGOALS)
+$(MAKECMDGOALS): here ; @:
+else
 
-# ---- what is there -------------------------------------------------------------------------------------------------
+# ---- the rooms; another one, or another model, is a word here --------------------------------------------------------
+LIBRARY := cpu trainer tasks text# what every program is linked with
+MODELS := fastformer gpt2#     train_NAME and test_NAME, .c and .cu (the Fastformer's are at the top)
+VERSION := 0.2.0
+
+INCLUDES := -I. $(foreach room,$(LIBRARY) $(MODELS) test,-Idev/$(room))
+# Where the source of a program lies: train_gpt2 in dev/gpt2/train_gpt2.c, train_gpt2cu in dev/gpt2/train_gpt2.cu.
+vpath %.c dev/tools $(MODELS:%=dev/%)
+vpath %.cu dev/cuda $(MODELS:%=dev/%)
+names = $(basename $(notdir $(wildcard $(1))))
+TRAINERS := $(call names,train_*.c $(MODELS:%=dev/%/train_*.c))
+TRAINER_TESTS := $(call names,test_*.c $(MODELS:%=dev/%/test_*.c))
+PROGRAMS := $(TRAINERS) $(call names,dev/tools/*.c)
+TESTS := $(call names,dev/test/test_*.c)
+TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
+# Tests that check derivatives and exact algebra run in double as well.
+DOUBLE_TESTS := test_layers test_gemm test_decode test_classifier test_attention
+BENCHES := $(call names,dev/bench/*.c)
+# Programs on the GPU, X.cu as Xcu. They link the CPU's models.
+CUDA_TRAINERS := $(addsuffix cu,$(call names,train_*.cu dev/*/train_*.cu))
+CUDA_TESTS := $(addsuffix cu,$(call names,dev/*/test_*.cu))
+# The project's source and documentation: the embedded default corpus.
+CORPUS := $(sort $(wildcard Makefile *.md *.c *.cu data/*.md data/*.sh scripts/*.sh dev/*.md $(foreach \
+            kind,md c h cu cuh,dev/*/*.$(kind))))
+
+# ---- what is there ---------------------------------------------------------------------------------------------------
+, := ,
 H := \#
-compiles = $(shell printf '%s\n' $(1) | $(CC) -x c - $(2) -o /dev/null >/dev/null 2>&1 && echo 1)
+ARCH ?= native
+CUDA_ARCHS ?= 80 90 100
+ifeq ($(origin CXX),default) # the same OpenMP as CC's
+CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX))
+endif
+compiles = $(shell printf '%s\n' $(2) | $(1) - -o /dev/null $(3) >/dev/null 2>&1 && echo 1)
 
 ONEDNN_FLAGS := $(if $(ONEDNN_ROOT),-I$(ONEDNN_ROOT)/include)
 ONEDNN_LIBS := $(if $(ONEDNN_ROOT),-L$(ONEDNN_ROOT)/lib -Wl$(,)-rpath$(,)$(ONEDNN_ROOT)/lib) -ldnnl
-, := ,
-ONEDNN ?= $(call compiles,'$(H)include <dnnl.h>' 'int main(void) { return !dnnl_version(); }',$(ONEDNN_FLAGS) $(ONEDNN_LIBS))
-OPENMP ?= $(call compiles,'$(H)include <omp.h>' 'int main(void) { return !omp_get_max_threads(); }',-fopenmp)
-
+ONEDNN_PROBE := '$(H)include <dnnl.h>' 'int main(void) { return !dnnl_version(); }'
+OPENMP_PROBE := '$(H)include <omp.h>' 'int main(void) { return !omp_get_max_threads(); }'
+CPLUSPLUS_PROBE := '$(H)include <tuple>' 'int main() { return 0; }'
+ONEDNN ?= $(call compiles,$(CC) $(ONEDNN_FLAGS) -x c,$(ONEDNN_PROBE),$(ONEDNN_LIBS))
+OPENMP ?= $(call compiles,$(CC) -fopenmp -x c,$(OPENMP_PROBE))
 # A C++ compiler runs the CUDA sources on the CPU, for tests.
-CPLUSPLUS ?= $(shell printf '$(H)include <tuple>\nint main() { return 0; }\n' | $(CXX) -std=c++17 -x c++ - -o /dev/null >/dev/null 2>&1 && echo 1)
-CUDA ?= $(patsubst %/bin/nvcc,%,$(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc)))
-CUDA_ARCHS ?= 80 90 100
+CPLUSPLUS ?= $(call compiles,$(CXX) -std=c++17 -x c++,$(CPLUSPLUS_PROBE))
+NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc))
+CUDA ?= $(NVCC:%/bin/nvcc=%)
 
-USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
+USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
+USE_SANITIZERS := $(filter 1,$(SANITIZE))
+USE_WERROR := $(filter 1,$(WERROR))
 
-# ---- flags ---------------------------------------------------------------------------------------------------------
-WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
+# As many jobs as cores; -j on the command line wins. `make clean all` is done in order.
+JOBS := $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 1)
+ifeq ($(filter clean,$(MAKECMDGOALS))$(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(JOBS)
+endif
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+WARNINGS := -Wall -Wextra $(if $(USE_WERROR),-Werror)
+C_WARNINGS := -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # Kernels may fuse multiply and add and ignore floating-point traps and errno; they may not reorder sums, so results
 # are those of the source.
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-SANITIZERS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -Wno-pass-failed)
-CPPFLAGS += -D_GNU_SOURCE -DFLOAT_BUILD='"$(FLOAT)"' -DVERSION='"$(VERSION)"' -I. -Idev/trainer -Idev/text -Idev/tasks -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
-CFLAGS_ALL := -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(if $(USE_OPENMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
-LDLIBS_ALL := $(LDLIBS) -lm
-
-INCLUDES_CUDA := -D_GNU_SOURCE -Drestrict=__restrict__ -I. -Idev/cuda -Idev/trainer -Idev/text -Idev/tasks -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test -MMD -MP
-EMULATE := -std=c++17 -g1 -O1 -x c++ -DCUDA_ON_CPU -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(if $(USE_OPENMP),-fopenmp) $(SANITIZERS)
+PARALLEL := $(if $(USE_OPENMP),-fopenmp)
+SANITIZERS := $(if $(USE_SANITIZERS),-fsanitize=address$(,)undefined -fno-sanitize-recover=all \
+                -fno-omit-frame-pointer -O1 -Wno-pass-failed)
+DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
+C_FLAGS = -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(C_WARNINGS) \
+          $(or $(PARALLEL),-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
+CUDA_FLAGS := -std=c++17 -D_GNU_SOURCE -Drestrict=__restrict__ $(INCLUDES) -Idev/cuda
 # Code for each architecture, and PTX of the last one for later GPUs.
-NVCC_FLAGS := -std=c++17 -O3 --threads 0 -Xcompiler -Wall$(,)-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) \
-              -gencode arch=compute_$(lastword $(CUDA_ARCHS))$(,)code=compute_$(lastword $(CUDA_ARCHS))
+gencode = -gencode arch=compute_$(1)$(,)code=$(2)_$(1)
+GENCODE := $(foreach arch,$(CUDA_ARCHS),$(call gencode,$(arch),sm)) $(call gencode,$(lastword $(CUDA_ARCHS)),compute)
 
-SUFFIX := $(if $(filter 1,$(SANITIZE)),-sanitize)$(if $(USE_OPENMP),,-serial)
 # Two builds of everything: `real` is float in one (with oneDNN), double in the other (for gradient checks).
+SUFFIX := $(if $(USE_SANITIZERS),-sanitize)$(if $(USE_OPENMP),,-serial)
 FLOAT := $(BUILD)/float$(SUFFIX)$(if $(USE_ONEDNN),-onednn)
 DOUBLE := $(BUILD)/double$(SUFFIX)
-FLAGS_FLOAT := $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
-FLAGS_DOUBLE := -DREAL_IS_DOUBLE
-LIBS_FLOAT := $(if $(USE_ONEDNN),$(ONEDNN_LIBS))
+# How an object of each kind is compiled, and with which libraries its programs are linked.
+COMPILE_DOUBLE = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) -DREAL_IS_DOUBLE
+COMPILE_FLOAT = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
+COMPILE_HOST = $(COMPILE_FLOAT) -DTESTING
+COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) -O3 --threads 0 -Xcompiler -Wall$(,)-Wextra \
+               $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
+COMPILE_EMULATED = $(CXX) -x c++ $(CUDA_FLAGS) -DCUDA_ON_CPU -g1 -O1 $(WARNINGS) -Wno-unknown-pragmas $(PARALLEL) \
+                   $(SANITIZERS)
+LIBS_DOUBLE = $(LDFLAGS) $(LDLIBS) -lm
+LIBS_FLOAT = $(LDFLAGS) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
+LIBS_EMULATED = $(LIBS_FLOAT)
+LIBS_NVCC = $(LIBS_FLOAT) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt
 
-# ---- files ---------------------------------------------------------------------------------------------------------
-TRAINERS := train_fastformer train_gpt2
-TRAINER_TESTS := $(TRAINERS:train_%=test_%)
-# Programs on the GPU, X.cu as Xcu. Each links the CPU's model of the same name.
-CUDA_TRAINERS := $(TRAINERS:%=%cu)
-CUDA_TESTS := $(patsubst %.cu,%cu,$(notdir $(wildcard dev/*/test_*.cu)))
-vpath %.c dev/gpt2 dev/tools # where programs lie, beside the top directory
-vpath %.cu dev/fastformer dev/gpt2 dev/cuda
-SHARED := $(wildcard dev/trainer/*.c dev/tasks/*.c dev/text/*.c dev/cpu/*.c)
-MODEL_TEST := dev/test/model_test.o dev/test/model_reference.o dev/test/test.o
-TESTS := $(patsubst dev/test/%.c,%,$(wildcard dev/test/test_*.c))
-BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/*.c))
-CORPUS := $(sort $(wildcard Makefile *.md data/*.md *.c *.cu dev/*.md dev/*/*.md dev/*/*.[ch] dev/*/*.cu dev/*/*.cuh data/*.sh scripts/*.sh))
-# Tests that check derivatives and exact algebra run in double as well.
-DOUBLE_TESTS := test_layers test_gemm test_decode test_classifier test_attention
-
-PROGRAMS := $(TRAINERS) tokenize kurtosis
-.PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS) all run test lint format clean detected bench data/wikitext2 data/tinyshakespeare
+# ---- rules -----------------------------------------------------------------------------------------------------------
+.PHONY: all run test bench lint format install uninstall clean detected changed
+.PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS) data/wikitext2 data/tinyshakespeare
 .SECONDARY:
 all: $(PROGRAMS)
 
-link_FLOAT = @mkdir -p $(@D); echo '  LINK  $@'; $(if $(Q),,set -x;) $(CC) $(CFLAGS_ALL) $^ -o $@ $(LIBS_FLOAT) $(LDLIBS_ALL)
-link_DOUBLE = @mkdir -p $(@D); echo '  LINK  $@'; $(if $(Q),,set -x;) $(CC) $(CFLAGS_ALL) $^ -o $@ $(LDLIBS_ALL)
+Q := $(if $(V),,@)
+say = @mkdir -p $(@D); echo '  $(1)  $@'
+define link # $(1) the compiler, $(2) libraries
+$(call say,LINK)
+$(Q)$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(2)
+endef
 
-define variant # $(1) directory, $(2) FLOAT or DOUBLE
-$(1)/%.o: %.c Makefile
-	@mkdir -p $$(@D)
-	@echo '  CC    $$@'
-	$$(Q)$$(CC) $$(CPPFLAGS) $$(FLAGS_$(2)) $$(CFLAGS_ALL) -c $$< -o $$@
-$(1)/dev/trainer/corpus.o: build/corpus.txt
-$(1)/lib.a: $(SHARED:%.c=$(1)/%.o)
+# A file that holds the value of a variable: what depends on it is made again when that changes.
+define remember # $(1) file, $(2) variable
+$(1): export REMEMBERED = $$($(2))
+$(1): changed
+	@mkdir -p $$(@D); printf '%s\n' "$$$$REMEMBERED" | cmp -s - $$@ || printf '%s\n' "$$$$REMEMBERED" >$$@
+endef
+
+define objects # $(1) directory, $(2) the sources' suffix, $(3) FLOAT, DOUBLE, HOST, NVCC or EMULATED
+$(1)/%.o: %.$(2) $(1)/compiled
+	$$(call say,$(if $(filter c,$(2)),CC  ,CUDA))
+	$$(Q)$$(COMPILE_$(3)) $$(ONLY_HERE) -MMD -MP -c $$< -o $$@
+$(call remember,$(1)/compiled,COMPILE_$(3))
+-include $(wildcard $(1)/*.d $(1)/dev/*/*.d)
+endef
+
+LIBRARY_SOURCES := $(wildcard $(LIBRARY:%=dev/%/*.c))
+MODEL_TEST := model_test model_reference test
+define programs # $(1) directory, $(2) FLOAT or DOUBLE
+$(call objects,$(1),c,$(2))
+$(call remember,$(1)/linked,LIBS_$(2))
+$(call remember,$(1)/library,LIBRARY_SOURCES)
+$(1)/lib.a: $(LIBRARY_SOURCES:%.c=$(1)/%.o) $(1)/library
 	@rm -f $$@
-	$$(Q)$$(AR) rcs $$@ $$^
-$(TRAINER_TESTS:%=$(1)/bin/%): $(1)/bin/%: $(1)/%.o $(MODEL_TEST:%=$(1)/%) $(1)/lib.a
-	$$(link_$(2))
-$(1)/bin/%: $(1)/%.o $(1)/lib.a
-	$$(link_$(2))
-$(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a
-	$$(link_$(2))
-$(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a
-	$$(link_$(2))
--include $$(wildcard $(1)/*.d $(1)/dev/*/*.d)
+	$$(Q)$$(AR) rcs $$@ $$(filter %.o,$$^)
+$(1)/bin/%: $(1)/%.o $(1)/lib.a $(1)/linked
+	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
+$(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
+	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
+$(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a $(1)/linked
+	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
+$(TRAINER_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(1)/dev/test/%.o)
+# What one source alone is told: the file to embed, and where the double build of a test finds the float one.
+$(filter %/corpus.o,$(LIBRARY_SOURCES:%.c=$(1)/%.o)): ONLY_HERE = -DCORPUS_FILE='"$(BUILD)/corpus.txt"'
+$(filter %/corpus.o,$(LIBRARY_SOURCES:%.c=$(1)/%.o)): $(BUILD)/corpus.txt
+$(1)/dev/test/model_test.o: ONLY_HERE = $$(FLOAT_BUILD)
+$(1)/dev/test/model_test.o: $(1)/float_build
+$(call remember,$(1)/float_build,FLOAT_BUILD)
 endef
-$(eval $(call variant,$(FLOAT),FLOAT))
-$(eval $(call variant,$(DOUBLE),DOUBLE))
+FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
+$(eval $(call programs,$(FLOAT),FLOAT))
+$(eval $(call programs,$(DOUBLE),DOUBLE))
 
-# ---- CUDA: by nvcc, and emulated on the CPU for tests -----------------------------------------------------------------
-define cuda_variant # $(1) directory, $(2) how a .cu file is compiled, $(3) libraries
-$(1)/%.o: %.cu Makefile
-	@mkdir -p $$(@D)
-	@echo '  CUDA  $$@'
-	$$(Q)$(2) $$(INCLUDES_CUDA) -c $$< -o $$@
-$(1)/bin/%cu: $(1)/%.o $(FLOAT)/lib.a
-	@mkdir -p $$(@D); echo '  LINK  $$@'
-	$$(Q)$$(CXX) $(if $(USE_OPENMP),-fopenmp) $$(SANITIZERS) $$(filter-out %.a,$$^) $(FLOAT)/lib.a -o $$@ $$(LIBS_FLOAT) $(3) $$(LDLIBS_ALL)
-$(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/%)
-$(1)/bin/train_fastformercu $(1)/bin/test_fastformercu: $(FLOAT)/host/train_fastformer.o
-$(1)/bin/train_gpt2cu $(1)/bin/test_gpt2cu: $(FLOAT)/host/train_gpt2.o
--include $$(wildcard $(1)/*.d)
+define cuda_programs # $(1) directory, $(2) NVCC or EMULATED
+$(call objects,$(1),cu,$(2))
+$(call remember,$(1)/linked,LIBS_$(2))
+$(1)/bin/%cu: $(1)/%.o $(FLOAT)/lib.a $(1)/linked
+	$$(call link,$$(CXX) $$(PARALLEL) $$(SANITIZERS),$$(LIBS_$(2)))
+$(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
+# Beside a model on the GPU stands the CPU's, without its main.
+$(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o
+$(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(FLOAT)/host/train_%.o
 endef
-$(eval $(call cuda_variant,$(FLOAT)/cuda,$(CUDA)/bin/nvcc $(NVCC_FLAGS),-L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt))
-$(eval $(call cuda_variant,$(FLOAT)/emulated,$(CXX) $(EMULATE)))
-
-# A CPU model without its main.
-$(FLOAT)/host/%.o: %.c Makefile
-	@mkdir -p $(@D)
-	@echo '  CC    $@'
-	$(Q)$(CC) $(CPPFLAGS) -DTESTING $(FLAGS_FLOAT) $(CFLAGS_ALL) -c $< -o $@
--include $(wildcard $(FLOAT)/host/*.d)
-
-ifeq ($(CUDA),)
-$(CUDA_TRAINERS) $(CUDA_TESTS):
-	@echo "$@ needs CUDA: install the CUDA toolkit 12.8 or newer with cuBLAS (nvcc was not found; say CUDA=DIR where it is)" >&2; exit 1
-else
-$(CUDA_TRAINERS) $(CUDA_TESTS): %: $(FLOAT)/cuda/bin/% | detected
-	@cmp -s $< $@ || cp -f $< $@
+$(eval $(call objects,$(FLOAT)/host,c,HOST))
+$(eval $(call cuda_programs,$(FLOAT)/emulated,EMULATED))
+ifneq ($(CUDA),)
+$(eval $(call cuda_programs,$(FLOAT)/cuda,NVCC))
 endif
 
-# The embedded default corpus: the project's own source and documentation.
-build/corpus.txt: $(CORPUS)
-	@mkdir -p $(@D)
-	@cat $(CORPUS) > $@
+$(BUILD)/corpus.txt: changed
+	@mkdir -p $(@D); cat $(CORPUS) | cmp -s - $@ || cat $(CORPUS) >$@
 
 detected:
-	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in float32 GEMM (install libdnnl-dev for bf16))$(if $(CUDA),$(,) CUDA in $(CUDA),$(,) no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++ compiler: tests of the CUDA sources are skipped)"
+	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in\
+	float32 GEMM (install libdnnl-dev for bf16)), $(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
+	compiler: tests of the CUDA sources are skipped)"
 
-# Programs at the top are copies of the build that was asked for last, so they are looked at every time.
+# Programs are copied here from the build that was asked for last, so they are looked at every time. A trainer's test is
+# the double build's; it runs the float one for -p float and -p bf16.
+HERE ?= .
+AT_HERE := $(if $(filter-out .,$(HERE)),cd $(HERE) && )
+copy = @cmp -s $< $(HERE)/$@ || cp -f $< $(HERE)/$@
 $(PROGRAMS): %: $(FLOAT)/bin/% | detected
-	@cmp -s $< $@ || cp -f $< $@
-
-# The double build; it runs the float one for -p float and -p bf16.
+	$(copy)
 $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
-	@cmp -s $< $@ || cp -f $< $@
+	$(copy)
+$(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
+	$(if $(CUDA),$(copy),@echo "$@ needs CUDA: install the CUDA toolkit 12.8 or newer with cuBLAS (nvcc was not found; \
+	say CUDA=DIR where it is)" >&2; exit 1)
 
-TEST_PROGRAMS := $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) \
-                 $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test)) \
-                 $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%))
-test: detected $(TEST_PROGRAMS) $(PROGRAMS:%=$(FLOAT)/bin/%)
-	@TRAINER=$(FLOAT)/bin/train_fastformer TOKENIZE=$(FLOAT)/bin/tokenize dev/test/run.sh $(TEST_PROGRAMS) dev/test/test_trainer.sh dev/test/test_runs.sh
+TEST_PROGRAMS := $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test)) \
+                 $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
+                 $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%)
+test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(TEST_PROGRAMS) | detected
+	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 TOKENIZE=$(FLOAT)/bin/tokenize \
+	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
-	./train_fastformer -o runs/first -y -L 4 -C 128 -H 4 -b 8 -t 256 -x 700 -l 3e-3 -u 50 -k cosine -v 100
-	./train_fastformer -e runs/first/best.safetensors --prompt "static void " -g 400 --temperature 0.7
+	$(AT_HERE)./train_fastformer -o runs/first -y -L 4 -C 128 -H 4 -b 8 -t 256 -x 700 -l 3e-3 -u 50 -k cosine -v 100
+	$(AT_HERE)./train_fastformer -e runs/first/best.safetensors --prompt "static void " -g 400 --temperature 0.7
 
 data/wikitext2 data/tinyshakespeare: data/%: tokenize
 	sh data/$*.sh
 
 bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
+C_FILES := $(filter %.c,$(CORPUS))
+SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
+LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES)
 lint:
-	clang-format --dry-run -Werror $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j 2 -D_GNU_SOURCE -DVERSION='""' -DFLOAT_BUILD='""' -I. -Idev/trainer -Idev/text -Idev/tasks -Idev/cpu -Idev/fastformer -Idev/gpt2 -Idev/test $(filter %.c,$(CORPUS))
-	printf '%s\n' $(filter %.c,$(CORPUS)) | xargs -P 4 -I FILE clang-tidy --quiet FILE -- $(CPPFLAGS) $(FLAGS_FLOAT) -std=c17
+	clang-format --dry-run -Werror $(SOURCES)
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \
+	    $(C_FILES)
+	printf '%s\n' $(C_FILES) | xargs -P $(JOBS) -I FILE clang-tidy --quiet FILE -- $(LINT_FLAGS) \
+	    $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS)) -std=c17
 
 format:
-	clang-format -i $(filter %.c %.h %.cu %.cuh,$(CORPUS))
+	clang-format -i $(SOURCES)
+
+PREFIX ?= /usr/local
+INSTALLED = $(DESTDIR)$(PREFIX)/bin
+install: $(PROGRAMS:%=$(FLOAT)/bin/%)
+	install -d "$(INSTALLED)"
+	install -m 755 $^ "$(INSTALLED)"
+
+uninstall:
+	rm -f $(PROGRAMS:%="$(INSTALLED)/%")
 
 clean:
-	rm -rf build $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS)
+	rm -rf $(or $(filter build,$(BUILD)),$(addprefix $(BUILD)/,float float-* double double-* corpus.txt))
+	$(AT_HERE)rm -f $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS)
+endif

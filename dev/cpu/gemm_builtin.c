@@ -97,6 +97,7 @@ static Gemm *create(int threads) {
 
 Gemm *gemm_create(Precision precision) {
     if (!gemm_supports(precision)) fail("bf16 products: this build has no oneDNN; use float32");
+    threads_settle();
     return create(thread_limit());
 }
 

@@ -131,6 +131,7 @@ Gemm *gemm_create(Precision precision) {
     if (!gemm_supports(precision))
         fail("bf16 products: this processor has no instructions for them that oneDNN %d.%d uses; use float32",
              dnnl_version()->major, dnnl_version()->minor);
+    threads_settle();
     Gemm *gemm = allocate(1, sizeof(*gemm), "a GEMM handle");
     gemm->precision = precision;
     onednn_check(dnnl_engine_create(&gemm->engine, dnnl_cpu, 0), "create an engine");

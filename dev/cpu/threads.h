@@ -6,6 +6,12 @@
 #include <omp.h>
 #endif
 
+// Makes the next parallel regions get exactly thread_limit() threads: OpenMP may deliver fewer than it
+// promises (OMP_THREAD_LIMIT, OMP_DYNAMIC, OMP_MAX_ACTIVE_LEVELS, a region inside another), and oneDNN then
+// leaves out the rows of the threads that did not come. The number is counted in a real region; holds for the
+// calling thread.
+void threads_settle(void);
+
 // Threads of the next parallel region.
 static inline int thread_limit(void) {
 #ifdef _OPENMP

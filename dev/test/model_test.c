@@ -237,16 +237,12 @@ void model_check_accumulation(const ModelType *type, const char *options) {
 
 static const char *const own_precision = sizeof(real) == sizeof(double) ? "double" : "float";
 
-// The float build of this program, from the directory of the double one.
+// The same program of the float build.
 static _Noreturn void run_float_build(char **argv) {
-    char self[4096];
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (length < 0) fail("/proc/self/exe: cannot be read");
-    self[length] = '\0';
-    char *slash = strrchr(self, '/');
-    *slash = '\0';
-    execv(format_string("%s/" FLOAT_BUILD "/bin/%s", self, slash + 1), argv);
-    fail("%s/" FLOAT_BUILD "/bin/%s: cannot be run; build it with make", self, slash + 1);
+    const char *slash = strrchr(argv[0], '/');
+    const char *path = format_string("%s/bin/%s", FLOAT_BUILD, slash ? slash + 1 : argv[0]);
+    execv(path, argv);
+    fail("%s: cannot be run; build it with make", path);
 }
 
 static int reference_main(int argc, char **argv, const ModelType *type, int32_t padding) {
@@ -256,7 +252,10 @@ static int reference_main(int argc, char **argv, const ModelType *type, int32_t 
     if (strcmp(precision, "double") != 0 && strcmp(precision, "float") != 0 && strcmp(precision, "bf16") != 0)
         fail_usage("-p %s: expected double, float or bf16", precision);
     const bool needs_double = strcmp(precision, "double") == 0;
-    if (needs_double != (sizeof(real) == sizeof(double))) run_float_build(argv);
+    if (needs_double != (sizeof(real) == sizeof(double))) {
+        if (needs_double) fail("-p double: this is the float build; the double one does both");
+        run_float_build(argv);
+    }
     int passed = 0, failed = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-r") == 0) continue;

@@ -1,14 +1,26 @@
-#!/bin/sh
-# Runs test programs one after the other and adds up their last lines, "N passed, N failed".
-# usage: dev/test/run.sh PROGRAM...
+#!/usr/bin/env bash
+# Runs test programs side by side, reports them in the order given and adds up their last lines, "N passed, N failed".
+# usage: [JOBS=N] dev/test/run.sh PROGRAM...     N at a time (all cores)
+jobs=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
+results=$(mktemp -d) || exit 1
+trap 'rm -rf "$results"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; exit 1' INT TERM
+if [ "$jobs" -gt 1 ]; then
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" # they share the cores
+fi
+
+run() { # NUMBER PROGRAM: what it says, its exit status and its seconds, in files
+    local start=$SECONDS
+    "$2" >"$results/$1.output" 2>&1
+    echo "$? $((SECONDS - start))" >"$results/$1.ending"
+    mv "$results/$1.ending" "$results/$1.end"
+}
+
 passed=0
 failed=0
-output=$(mktemp) || exit 1
-trap 'rm -f "$output"' EXIT
-for program in "$@"; do
-    start=$(date +%s)
-    "$program" >"$output" 2>&1
-    code=$?
+report() { # NUMBER PROGRAM
+    local code seconds counts good bad output=$results/$1.output
+    read -r code seconds <"$results/$1.end"
     counts=$(sed -n 's/^\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed.*$/\1 \2/p' "$output" | tail -n 1)
     good=${counts% *}
     bad=${counts#* }
@@ -18,8 +30,24 @@ for program in "$@"; do
     fi
     passed=$((passed + good))
     failed=$((failed + bad))
-    printf '%-60s %3d passed, %d failed  (%d s)\n' "$program" "$good" "$bad" $(($(date +%s) - start))
+    printf '%-60s %3d passed, %d failed  (%d s)\n' "$2" "$good" "$bad" "$seconds"
     if [ "$bad" -ne 0 ]; then sed 's/^/    /' "$output"; else grep '^skipped:' "$output" | sed 's/^/    /'; fi
+}
+
+programs=("$@")
+started=0
+reported=0
+while [ "$reported" -lt $# ]; do
+    if [ "$started" -lt $# ] && [ "$(jobs -rp | wc -l)" -lt "$jobs" ]; then
+        run "$started" "${programs[started]}" 2>/dev/null &
+        started=$((started + 1))
+    else
+        wait -n
+    fi
+    while [ -f "$results/$reported.end" ]; do
+        report "$reported" "${programs[reported]}"
+        reported=$((reported + 1))
+    done
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

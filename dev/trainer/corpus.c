@@ -8,13 +8,13 @@
 #define SECTION_END ".popsection"
 #endif
 
-// The assembler takes the file in; its path is relative to the directory make runs in.
+// The assembler takes in the file that make has put together.
 __asm__(SECTION "\n"
                 ".globl corpus_size, corpus_bytes\n"
                 ".balign 8\n"
                 "corpus_size: .quad 1f - 0f\n"
                 "corpus_bytes:\n"
-                "0: .incbin \"build/corpus.txt\"\n"
+                "0: .incbin \"" CORPUS_FILE "\"\n"
                 "1:\n" SECTION_END);
 
 extern const uint64_t corpus_size __asm__("corpus_size") __attribute__((visibility("hidden")));

@@ -1,0 +1,76 @@
+#!/bin/sh
+# No result depends on how many threads OpenMP delivers: both trainers, float32 and bf16, train, evaluate and write
+# text under limits of every kind, and say what they say on two threads. Needs TRAINER, GPT2 and TOKENIZE, the programs.
+# The last line is "N passed, N failed".
+trainers="$(realpath "${TRAINER:?}") $(realpath "${GPT2:?}")"
+tokenize=$(realpath "${TOKENIZE:?}")
+root=$(realpath "$(dirname "$0")/../..")
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+passed=0
+failed=0
+unset OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
+
+# Settings, one a line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
+cat >settings <<END
+OMP_NUM_THREADS=1
+OMP_NUM_THREADS=3
+OMP_NUM_THREADS=64
+OMP_NUM_THREADS=2 OMP_THREAD_LIMIT=1
+OMP_NUM_THREADS=64 OMP_THREAD_LIMIT=3
+OMP_NUM_THREADS=64 OMP_DYNAMIC=true
+OMP_NUM_THREADS=4 OMP_MAX_ACTIVE_LEVELS=0
+OMP_NUM_THREADS=2,2 OMP_NESTED=true OMP_MAX_ACTIVE_LEVELS=3
+OMP_NUM_THREADS=4 taskset -c 0
+END
+
+# results TRAINER PRECISION SETTING...: every loss and gradient norm of a short run, a number a line, and what the
+# model writes, into the file "results"
+results() {
+    program=$1
+    numbers=$2
+    shift 2
+    rm -rf run results
+    env "$@" "$program" -i data -o run -L 2 -C 128 -H 4 -b 3 -t 96 -x 2 -k constant -p "$numbers" >out 2>&1 </dev/null &&
+        grep -o '"\(loss\|grad_norm\|val_loss\|test_loss\)":[0-9.e+-]*' run/log.jsonl | sed 's/.*://' >results &&
+        env "$@" "$program" -i data -e run/best.safetensors -p "$numbers" --prompt "int " -g 8 --temperature 0 \
+            >>results 2>out </dev/null
+}
+
+# agree: "results" are those in "expected". Without oneDNN to the last digit; oneDNN may round sums otherwise that it
+# cuts by the number of threads.
+agree() {
+    case $products in
+    built-in*) cmp expected results ;;
+    *) paste expected results | awk -F '\t' '{ d = $1 - $2; if (d < 0) d = -d }
+           $1 ~ /^[0-9.e+-]+$/ ? !(d <= 1e-5 * $1) : $1 != $2 { print "expected " $1 ", found " $2; exit 1 }' ;;
+    esac >out 2>&1
+}
+
+head -c 20000 "$root/train_fastformer.c" >text
+"$tokenize" -o data --tokenizer byte text >out 2>&1 || { cat out; echo "0 passed, 1 failed"; exit 1; }
+for trainer in $trainers; do
+    for precision in fp32 bf16; do
+        name="$(basename "$trainer") -p $precision"
+        if ! results "$trainer" "$precision" OMP_NUM_THREADS=2; then
+            grep -q 'no fast bf16 products' out && echo "skipped: $name, which this build or processor has not" && continue
+            failed=$((failed + 1))
+            echo "FAIL $name" && cat out && continue
+        fi
+        mv results expected
+        products=$(sed -n 's/.*"products":"\([^"]*\)".*/\1/p' run/log.jsonl)
+        while read -r setting; do
+            # shellcheck disable=SC2086
+            if results "$trainer" "$precision" $setting && agree expected results; then
+                passed=$((passed + 1))
+            else
+                failed=$((failed + 1))
+                echo "FAIL $name: $setting"
+                cat out
+            fi
+        done <settings
+    done
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
