@@ -10,13 +10,13 @@ die() {
 check_tokenizer() {
     [ -x ./tokenize ] || die "there is no ./tokenize: make tokenize"
     case $TOKENIZER in
-    byte | word) ;;
+    bpe | byte | word) ;;
     spm)
         command -v spm_encode >/dev/null ||
             die "spm_encode is not installed: install SentencePiece's programs (Debian and Ubuntu: apt install" \
-                "sentencepiece), or say TOKENIZER=byte or TOKENIZER=word"
+                "sentencepiece), or say TOKENIZER=bpe, TOKENIZER=byte or TOKENIZER=word"
         ;;
-    *) die "TOKENIZER=$TOKENIZER: expected spm, byte or word" ;;
+    *) die "TOKENIZER=$TOKENIZER: expected bpe, spm, byte or word" ;;
     esac
 }
 

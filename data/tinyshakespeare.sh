@@ -2,7 +2,7 @@
 # Tiny Shakespeare (Karpathy 2015): 1.1 MB of plays, by characters; cut 90/5/5.
 #
 #   make data/tinyshakespeare
-#   TOKENIZER=spm make data/tinyshakespeare         byte (default), spm or word
+#   TOKENIZER=spm make data/tinyshakespeare         byte (default), bpe, spm or word
 #   SPM_MODEL=t5.model TOKENIZER=spm make data/tinyshakespeare
 #   TINYSHAKESPEARE_DIR=DIR make data/tinyshakespeare    input.txt is there
 #

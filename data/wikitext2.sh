@@ -2,7 +2,7 @@
 # WikiText-2 (Merity et al. 2017): 2 million words of Wikipedia articles, rare words replaced by <unk>.
 #
 #   make data/wikitext2
-#   TOKENIZER=word make data/wikitext2              spm (default), byte or word
+#   TOKENIZER=word make data/wikitext2              spm (default), bpe, byte or word
 #   SPM_MODEL=t5.model make data/wikitext2          an existing SentencePiece model
 #   WIKITEXT2_DIR=DIR make data/wikitext2           train.txt, valid.txt and test.txt are there
 #
@@ -21,5 +21,7 @@ if [ -z "${WIKITEXT2_DIR:-}" ] && [ ! -d "$text" ]; then
     download $url/valid.txt $text/valid.txt eec944eb2d9e46061cd34a6913528797db6842fc
     download $url/test.txt $text/test.txt 6f3fc88e4cd88456ea892971f9f12243e8428624
 fi
-./tokenize --output data/wikitext2 --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} \
+# The published counts are of spm_train's own settings.
+if [ "$TOKENIZER" = spm ] && [ -z "${SPM_MODEL:-}" ]; then normalise=--normalise; fi
+./tokenize --output data/wikitext2 --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} ${normalise:-} \
     --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"

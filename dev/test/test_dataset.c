@@ -173,7 +173,7 @@ static void test_hostile_meta(void) {
         {"{\"unfinished\": true}", "meta.json: a run of tokenize did not finish"},
         {"{}", "tokenizer"},
         {"{\"tokenizer\": 3}", "tokenizer"},
-        {"{\"tokenizer\": \"bpe\"}", "meta.json: unknown tokenizer \"bpe\""},
+        {"{\"tokenizer\": \"unigram\"}", "meta.json: unknown tokenizer \"unigram\""},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 0}", "vocab_size"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 256}", "pad"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0}", "end"},

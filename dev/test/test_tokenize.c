@@ -123,20 +123,22 @@ static void test_failure_keeps(void) {
     test_file("blank", "\n \n", 3);
     check_runs("-o %s/out --tokenizer word %s/text");
     const char *const failing[][2] = {
-        {"-o %s/out %s/latin1", "latin1: byte 3 of the train text is no UTF-8"},
+        {"-o %s/out --tokenizer spm %s/latin1", "latin1: byte 3 of the train text is no UTF-8"},
         {"-o %s/out %s/empty", "empty: has no words"},
         {"-o %s/out %s/blank", "blank: has no words"},
         {"-o %s/out %s/none", "none: cannot open"},
         {"-o %s/out %s", "is a directory"},
         {"-o %s/out --train %s/text --val %s/empty", "empty: has no words to make the val split of"},
-        {"-o %s/out --model %s/text %s/text", "is not a SentencePiece model"},
+        {"-o %s/out --tokenizer spm --model %s/text %s/text", "is not a SentencePiece model"},
+        {"-o %s/out --model %s/text %s/text", "text: byte 0: found 'a', expected a value"},
+        {"-o %s/out --vocab-size 256 %s/text", "--vocab-size 256: the bytes and the special tokens are 257"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++) {
         CHECK_RUN_FAILS(failing[i][0], 1, failing[i][1]);
         dataset_close(open_output("out"));
     }
     setenv("PATH", test_directory(), 1);
-    CHECK_RUN_FAILS("-o %s/out %s/text", 1, "spm_train is not installed");
+    CHECK_RUN_FAILS("-o %s/out --tokenizer spm %s/text", 1, "spm_train is not installed");
     dataset_close(open_output("out"));
     CHECK_RUN_FAILS("-o %s/text/out --tokenizer byte %s/text", 1, "is there and is not a directory");
     CHECK_RUN_FAILS("-o /proc/none --tokenizer byte %s/text", 1, "/proc/none: cannot make the directory");
@@ -159,10 +161,12 @@ static void test_usage(void) {
         {"-o %s/out --train %s/text %s/text", "found both --train and a FILE"},
         {"-o %s/out --val %s/text", "--val and --test need --train"},
         {"-o %s/out --tokenizer byte --vocab-size 300 %s/text", "--vocab-size: bytes are always 256"},
-        {"-o %s/out --tokenizer word --model %s/text %s/text", "--model is for --tokenizer spm"},
+        {"-o %s/out --tokenizer word --model %s/text %s/text", "--model is for --tokenizer bpe or spm"},
+        {"-o %s/out --tokenizer spm --reserve mask %s/text", "--reserve is for --tokenizer bpe"},
+        {"-o %s/out --normalise %s/text", "--normalise is for --tokenizer spm"},
         {"-o %s/out --model %s/text --vocab-size 300 %s/text", "has its own vocabulary"},
         {"-o %s/out --shard-tokens 0 %s/text", "--shard-tokens 0"},
-        {"-o %s/out --tokenizer bpe %s/text", "--tokenizer bpe"},
+        {"-o %s/out --tokenizer bpf %s/text", "--tokenizer bpf"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
         CHECK_RUN_FAILS(failing[i][0], 2, failing[i][1]);
@@ -179,38 +183,127 @@ static void test_large(void) {
     check_runs("-o %s/out --tokenizer word --train %s/text");
     Dataset *dataset = open_output("out");
     const Split *train = &dataset->splits[SPLIT_TRAIN];
-    CHECK(train->tokens == train->words && train->bytes == SIZE && train->lines == SIZE / 70001 + 1);
+    CHECK(train->tokens == train->words && train->lines == SIZE / 70001 + 1);
+    CHECK(train->bytes < SIZE && train->bytes > SIZE - 2 * train->lines); // a space at a line's end is lost
     dataset_close(dataset);
     free(text);
 }
 
-static void test_spm(void) {
+static bool have_spm(void) {
     ProcessResult program =
         process_run((const char *const[]){"spm_train", "--version", NULL}, (Text){NULL, 0});
     process_result_free(&program);
-    if (program.start_error != 0) {
-        printf("skipped: SentencePiece's programs are not installed\n");
-        return;
-    }
+    if (program.start_error != 0) printf("skipped: SentencePiece's programs are not installed\n");
+    return program.start_error == 0;
+}
+
+static void test_spm(void) {
+    if (!have_spm()) return;
     make_text("text");
-    check_runs("-o %s/out --vocab-size 300 %s/text");
+    check_runs("-o %s/out --tokenizer spm --vocab-size 300 %s/text");
     Dataset *dataset = open_output("out");
     CHECK(dataset->vocabulary == 300 && dataset->padding == 0 && dataset->end == 1);
     CHECK(dataset->splits[SPLIT_TEST].lines == 50 && dataset->splits[SPLIT_TEST].tokens > 150);
     CHECK(!there("out/tokenizer.vocab"));
 
     // The same with the model it made.
-    check_runs("-o %s/again --model %s/out/tokenizer.model %s/text");
+    check_runs("-o %s/again --tokenizer spm --model %s/out/tokenizer.model %s/text");
     Dataset *again = open_output("again");
     CHECK(again->splits[SPLIT_TRAIN].tokens == dataset->splits[SPLIT_TRAIN].tokens);
     dataset_close(again);
     dataset_close(dataset);
 
     char errors[1024];
-    CHECK(test_child(run, (void *)"-o %s/out --vocab-size 30000 %s/text", errors, sizeof(errors)) == 0);
+    CHECK(test_child(run, (void *)"-o %s/out --tokenizer spm --vocab-size 30000 %s/text", errors,
+                     sizeof(errors)) == 0);
     CHECK(strncmp(errors, "warning: --vocab-size 30000: the training text has only", 55) == 0);
-    CHECK_RUN_FAILS("-o %s/out --vocab-size 30 %s/text", 1,
+    CHECK_RUN_FAILS("-o %s/out --tokenizer spm --vocab-size 30 %s/text", 1,
                     "spm_train failed (exit code 255): Vocabulary size is");
+}
+
+// The decoded split of a data set is the text.
+static void check_text(const Dataset *dataset, SplitName name, const char *text, size_t size) {
+    const Split *split = &dataset->splits[name];
+    int32_t *tokens = allocate((size_t)split->tokens, sizeof(int32_t), "tokens");
+    for (int64_t i = 0; i < split->tokens; i++) tokens[i] = split_token(split, i);
+    size_t got;
+    char *decoded = tokenizer_decode(dataset->tokenizer, tokens, (size_t)split->tokens, &got);
+    CHECK(got == size && memcmp(decoded, text, size) == 0);
+    CHECK(split->bytes == (int64_t)size);
+    free(decoded);
+    free(tokens);
+}
+
+// The default: no byte of a user's text is lost.
+static void test_bpe(void) {
+    const char text[] = "\tif (x)  {\r\n\0\xff\n\n    y = 1;   \n\u00e9<|endoftext|> end  ";
+    test_file("text", text, sizeof(text) - 1);
+    check_runs("-o %s/out --train %s/text --val %s/text");
+    Dataset *dataset = open_output("out");
+    CHECK(dataset->tokenizer && dataset->padding == -1 && dataset->mask == -1 && dataset->end == 0);
+    check_text(dataset, SPLIT_TRAIN, text, sizeof(text) - 1);
+    check_text(dataset, SPLIT_VAL, text, sizeof(text) - 1);
+    dataset_close(dataset);
+
+    check_runs("-o %s/reserved --vocab-size 260 --reserve mask,padding --train %s/text");
+    dataset = open_output("reserved");
+    CHECK(dataset->vocabulary == 260 && dataset->padding == 0 && dataset->end == 1 && dataset->mask == 2);
+    dataset_close(dataset);
+
+    // A text without the token that ends one begins behind a newline.
+    make_text("plain");
+    check_runs("-o %s/plain_out %s/plain");
+    dataset = open_output("plain_out");
+    size_t size;
+    char *end = tokenizer_decode(dataset->tokenizer, &dataset->end, 1, &size);
+    CHECK_TEXT(end, "\n");
+    free(end);
+    dataset_close(dataset);
+    check_runs("-o %s/again --model %s/plain_out/tokenizer.json %s/plain");
+    check_runs("-o %s/again --model %s/plain_out/vocab.json %s/plain");
+}
+
+// What does not come back is counted, and bits per byte count what does.
+static void test_lost(void) {
+    const char text[] = "int  x;\n\treturn \u2026  y;\n  \n";
+    if (!have_spm()) return;
+    test_file("text", text, sizeof(text) - 1);
+    check_runs("-o %s/kept --tokenizer spm --vocab-size 280 --train %s/text");
+    Dataset *dataset = open_output("kept");
+    check_text(dataset, SPLIT_TRAIN, text, sizeof(text) - 1);
+    dataset_close(dataset);
+    check_runs("-o %s/lost --tokenizer spm --normalise --vocab-size 280 --train %s/text");
+    dataset = open_output("lost");
+    check_text(dataset, SPLIT_TRAIN, "int x;\nreturn ... y;\n\n", 22);
+    dataset_close(dataset);
+}
+
+static void hold_output(void *path) {
+    lock_output(path);
+    run((void *)"-o %s/out --tokenizer byte %s/text");
+}
+
+// One run at a time, which leaves no lock.
+static void test_lock(void) {
+    make_text("text");
+    check_runs("-o %s/out --tokenizer byte %s/text");
+    char *path = format_string("%s/out", test_directory());
+    CHECK_FAILS(hold_output, path, 1, "another tokenize writes there");
+    free(path);
+    check_runs("-o %s/out --tokenizer byte %s/text");
+}
+
+// A line of 60 MB, as of a file that was made by a program.
+static void test_long_line(void) {
+    enum { SIZE = 60000000 };
+    char *text = allocate(SIZE, 1, "a text");
+    for (int i = 0; i < SIZE; i++) text[i] = i % 11 == 10 ? ' ' : (char)('a' + (int64_t)i * i / 7 % 26);
+    test_file("text", text, SIZE);
+    check_runs("-o %s/out --vocab-size 400 --train %s/text");
+    Dataset *dataset = open_output("out");
+    CHECK(dataset->splits[SPLIT_TRAIN].bytes == SIZE && dataset->splits[SPLIT_TRAIN].lines == 1);
+    dataset_close(dataset);
+    free(text);
 }
 
 int main(int argc, char **argv) {
@@ -223,6 +316,10 @@ int main(int argc, char **argv) {
         {"usage", test_usage},
         {"large text", test_large},
         {"spm", test_spm},
+        {"bpe", test_bpe},
+        {"what is lost", test_lost},
+        {"one run at a time", test_lock},
+        {"a long line", test_long_line},
     };
     return test_main(argc, argv, "tokenize", cases, sizeof(cases) / sizeof(*cases));
 }

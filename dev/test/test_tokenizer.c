@@ -162,13 +162,13 @@ static void decode_negative(void *unused) {
 
 static void name_unknown(void *unused) {
     (void)unused;
-    tokenizer_kind_from_name("bpe", "meta.json");
+    tokenizer_kind_from_name("unigram", "meta.json");
 }
 
 static void test_refusals(void) {
     CHECK_FAILS(decode_256, NULL, 1, "token 256 cannot be decoded: the vocabulary has 256");
     CHECK_FAILS(decode_negative, NULL, 1, "token -1 cannot be decoded");
-    CHECK_FAILS(name_unknown, NULL, 1, "meta.json: unknown tokenizer \"bpe\"");
+    CHECK_FAILS(name_unknown, NULL, 1, "meta.json: unknown tokenizer \"unigram\"");
     CHECK_TEXT(tokenizer_kind_name(tokenizer_kind_from_name("word", "")), "word");
 }
 
@@ -246,7 +246,7 @@ static void check_encoding(const Tokenizer *tokenizer, const char *text, int lin
 
 static void test_word(void) {
     const Text text = text_of(" the cat <unk> \n\nthe dog");
-    tokenizer_create(TOKENIZER_WORD, test_directory(), &text, 1, 0, NULL);
+    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_WORD}, test_directory(), &text, 1);
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_WORD, test_directory());
     CHECK(tokenizer_vocabulary(tokenizer) == 5);
     CHECK(tokenizer_end(tokenizer) == 3 && tokenizer_padding(tokenizer) == -1);
@@ -536,7 +536,7 @@ static void check_decoding(const Tokenizer *tokenizer, const char *model, const 
 static void test_spm(void) {
     if (!have_programs()) return;
     const Text text = {small_text, strlen(small_text)};
-    tokenizer_create(TOKENIZER_SPM, test_directory(), &text, 1, 32000, NULL);
+    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM}, test_directory(), &text, 1);
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_SPM, test_directory());
     CHECK(tokenizer_padding(tokenizer) == 0 && tokenizer_end(tokenizer) == 1);
     CHECK(tokenizer_vocabulary(tokenizer) > 300 && tokenizer_vocabulary(tokenizer) < 32000);
@@ -655,7 +655,8 @@ static void test_wikitext_spm(void) {
     FileMap files[3];
     if (!have_programs() || !wikitext(files)) return;
     const Text train = {(const char *)files[0].data, files[0].size};
-    tokenizer_create(TOKENIZER_SPM, test_directory(), &train, 1, 0, NULL);
+    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM, .normalise = true}, test_directory(), &train,
+                     1);
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_SPM, test_directory());
     CHECK(tokenizer_vocabulary(tokenizer) == 32000);
     int32_t *tokens;

@@ -4,12 +4,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
+#include <stdbool.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
 
 enum { READ_SIZE = 1 << 16, ERRORS_KEPT = 4096 };
 
@@ -29,25 +28,40 @@ static void close_end(int *fd) {
     *fd = -1;
 }
 
+// In the child: becomes the program, or writes errno to `failure`. Only what is safe behind fork() is called.
+static _Noreturn void become(const char *const *arguments, const int ends[3], int failure, pid_t parent) {
+    signal(SIGPIPE, SIG_DFL); // ignored here, see process_run()
+    // It must not outlive this program and go on writing. The parent may have gone before that was said.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    bool good = true;
+    for (int fd = 0; fd < 3; fd++) good = good && dup2(ends[fd], fd) == fd;
+    if (good) execvp(arguments[0], (char *const *)arguments);
+    const int cause = errno;
+    if (write(failure, &cause, sizeof(cause)) < 0) _exit(126);
+    _exit(127);
+}
+
+static int wait_for(pid_t child) {
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) fail("cannot wait for a child process: %s", strerror(errno));
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
 // Starts the child and returns 0, or the errno of the failure.
 static int start(const char *const *arguments, Pipe in, Pipe out, Pipe errors, pid_t *child) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t defaults;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE); // ignored here, see feed()
-    if (posix_spawn_file_actions_init(&actions) != 0 || posix_spawnattr_init(&attributes) != 0 ||
-        posix_spawn_file_actions_adddup2(&actions, in.read, STDIN_FILENO) != 0 ||
-        posix_spawn_file_actions_adddup2(&actions, out.write, STDOUT_FILENO) != 0 ||
-        posix_spawn_file_actions_adddup2(&actions, errors.write, STDERR_FILENO) != 0 ||
-        posix_spawnattr_setsigdefault(&attributes, &defaults) != 0 ||
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF) != 0)
-        fail("no memory to start %s", arguments[0]);
-    const int error =
-        posix_spawnp(child, arguments[0], &actions, &attributes, (char *const *)arguments, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return error;
+    Pipe failure = pipe_open(); // closed by exec: empty if the program runs
+    const pid_t parent = getpid();
+    *child = fork();
+    if (*child == 0) become(arguments, (int[]){in.read, out.write, errors.write}, failure.write, parent);
+    int cause = *child < 0 ? errno : 0;
+    close_end(&failure.write);
+    while (*child > 0 && read(failure.read, &cause, sizeof(cause)) < 0 && errno == EINTR) {
+    }
+    close_end(&failure.read);
+    if (*child > 0 && cause != 0) wait_for(*child);
+    return cause;
 }
 
 // Writes what the pipe takes; closes it at the end of the input, or when the child closed its end: whether
@@ -89,13 +103,6 @@ static void converse(int in, int out, int errors, Text input, ProcessResult *res
         keep_end(&result->errors, ERRORS_KEPT);
     }
     close_end(&in);
-}
-
-static int wait_for(pid_t child) {
-    int status;
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR) fail("cannot wait for a child process: %s", strerror(errno));
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 ProcessResult process_run(const char *const *arguments, Text input) {

@@ -13,7 +13,7 @@ typedef struct {
 } ProcessResult;
 
 // Runs arguments[0], looked up in PATH, with `input` on its standard input until it ends. `arguments` ends in
-// NULL.
+// NULL. If this program ends first, however it ends, the child is killed.
 ProcessResult process_run(const char *const *arguments, Text input);
 void process_result_free(ProcessResult *result);
 

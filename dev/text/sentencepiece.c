@@ -209,10 +209,13 @@ static _Noreturn void program_failed(const char *program, ProcessResult *result)
     for (char *rest, *line = strtok_r(result->errors.data, "\n", &rest); line;
          line = strtok_r(NULL, "\n", &rest))
         if (strncmp(line, "Program terminated", 18) != 0) reason = line;
+    if (strstr(reason, "output->Write")) // all it says
+        reason = "it cannot write the model: the disk is full, or a limit on the size of files is reached";
     for (const char *bracket = strstr(reason, "] "); bracket; bracket = strstr(reason, "] "))
         reason = bracket + 2;
     if (result->exit_code > 128 && result->exit_code < 128 + 65)
-        fail("%s was ended by signal %d. %s", program, result->exit_code - 128, reason);
+        fail("%s was ended by signal %d (%s). %s", program, result->exit_code - 128,
+             strsignal(result->exit_code - 128), reason);
     fail("%s failed (exit code %d): %s", program, result->exit_code, *reason ? reason : "it gave no reason");
 }
 
@@ -228,7 +231,7 @@ static Bytes run(const char *const *arguments, Text input) {
     return result.output;
 }
 
-void sentencepiece_train(Text text, int64_t vocabulary, const char *prefix) {
+void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const char *prefix) {
     char *prefix_flag = format_string("--model_prefix=%s", prefix);
     char *size_flag = format_string("--vocab_size=%lld", (long long)vocabulary);
     const char *const arguments[] = {
@@ -243,7 +246,9 @@ void sentencepiece_train(Text text, int64_t vocabulary, const char *prefix) {
         // Token 0 is padding, as in the published models.
         "--pad_id=0", "--eos_id=1", "--unk_id=2", "--bos_id=-1",
         // As many pieces as there are, where they are fewer.
-        "--hard_vocab_limit=false", NULL};
+        "--hard_vocab_limit=false",
+        normalise ? "--normalization_rule_name=nmt_nfkc" : "--normalization_rule_name=identity",
+        normalise ? "--remove_extra_whitespaces=true" : "--remove_extra_whitespaces=false", NULL};
     Bytes output = run(arguments, text);
     bytes_free(&output);
     free(prefix_flag);

@@ -11,8 +11,9 @@
 #include <stdint.h>
 
 // Trains BPE with byte fallback on a text and writes PREFIX.model. A text that has fewer pieces than asked
-// for gives what it has.
-void sentencepiece_train(Text text, int64_t vocabulary, const char *prefix);
+// for gives what it has. `normalise`: characters are rewritten by NFKC and white space is collapsed
+// (spm_train's defaults); without it text comes back from its tokens as it was.
+void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const char *prefix);
 
 typedef struct Sentencepiece Sentencepiece;
 

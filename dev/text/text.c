@@ -39,6 +39,37 @@ TextCounts text_count(Text text) {
     return counts;
 }
 
+// ---- comparing -------------------------------------------------------------------------------------
+
+// The first line with its newline, which is taken off the text.
+static Text take_line(Text *text) {
+    const char *newline = text->size > 0 ? memchr(text->data, '\n', text->size) : NULL;
+    const Text line = {text->data, newline ? (size_t)(newline - text->data) + 1 : text->size};
+    *text = (Text){text->data + line.size, text->size - line.size};
+    return line;
+}
+
+// Behind what both end in, each byte of `made` is taken where the line first has it.
+static size_t line_lost(Text line, Text made) {
+    size_t found = 0;
+    while (line.size > 0 && made.size > 0 && line.data[line.size - 1] == made.data[made.size - 1]) {
+        line.size--;
+        made.size--;
+    }
+    for (size_t i = 0; i < line.size && found < made.size; i++) found += line.data[i] == made.data[found];
+    return line.size - found;
+}
+
+size_t text_lost(Text text, Text made) {
+    size_t lost = 0;
+    if (text.size == made.size && memcmp(text.data, made.data, text.size) == 0) return 0;
+    while (text.size > 0) {
+        const Text line = take_line(&text);
+        lost += line_lost(line, take_line(&made));
+    }
+    return lost;
+}
+
 // ---- cutting ---------------------------------------------------------------------------------------
 
 // The last place p in (from, to] with `c` before it; 0: none.

@@ -24,6 +24,10 @@ typedef struct {
 
 TextCounts text_count(Text text);
 
+// Bytes of a text that do not stand in another one, which was made of it line by line by leaving some out
+// (exact) or writing others for them (about).
+size_t text_lost(Text text, Text made);
+
 // Cuts a text 90/5/5 into training, validation and test: at the last line end before each cut, where one is
 // near (2.5% of the text), else at a space, else between two characters.
 void text_split(Text text, Text parts[3]);

@@ -1,4 +1,6 @@
 #include "tokenizer.h"
+#include "bpe.h"
+#include "bpe_file.h"
 #include "bytes.h"
 #include "error.h"
 #include "file.h"
@@ -8,23 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPM_VOCABULARY = 32000, BYTE_VOCABULARY = 256 };
+enum { SPM_VOCABULARY = 32000, BPE_VOCABULARY = 8192, BYTE_VOCABULARY = 256 };
 
 struct Tokenizer {
     TokenizerKind kind;
-    int32_t vocabulary, end, padding;
+    int32_t vocabulary, end, padding, mask;
     FileMap file;         // word: tokenizer.vocab
     Words *words;         // word
     int32_t unknown;      // word: token of WORD_UNKNOWN; -1: none
     Sentencepiece *model; // spm
+    Bpe *bpe;             // bpe
 };
 
-static const char *const kind_names[] = {"none", "byte", "word", "spm"};
+static const char *const kind_names[] = {"none", "byte", "word", "spm", "bpe"};
 
 TokenizerKind tokenizer_kind_from_name(const char *name, const char *source) {
-    for (int kind = TOKENIZER_NONE; kind <= TOKENIZER_SPM; kind++)
+    for (int kind = TOKENIZER_NONE; kind <= TOKENIZER_BPE; kind++)
         if (strcmp(name, kind_names[kind]) == 0) return (TokenizerKind)kind;
-    fail("%s: unknown tokenizer \"%s\", expected none, byte, word or spm", source, name);
+    fail("%s: unknown tokenizer \"%s\", expected none, byte, word, spm or bpe", source, name);
 }
 
 const char *tokenizer_kind_name(TokenizerKind kind) {
@@ -41,23 +44,70 @@ static void copy_file(const char *from, const char *to) {
     file_unmap(&source);
 }
 
-void tokenizer_create(TokenizerKind kind, const char *directory, const Text *texts, int count,
-                      int64_t vocabulary, const char *model) {
-    if (kind == TOKENIZER_WORD) {
-        char *path = format_string("%s/tokenizer.vocab", directory);
-        Words *words = words_of_texts(texts, count, vocabulary);
-        words_save(words, path);
-        words_free(words);
-        free(path);
-    } else if (kind == TOKENIZER_SPM) {
-        char *prefix = format_string("%s/tokenizer", directory), *path = format_string("%s.model", prefix);
-        if (model)
-            copy_file(model, path);
-        else
-            sentencepiece_train(texts[0], vocabulary > 0 ? vocabulary : SPM_VOCABULARY, prefix);
-        free(prefix);
-        free(path);
+static void create_words(const char *directory, const Text *texts, int count, int64_t vocabulary) {
+    char *path = format_string("%s/tokenizer.vocab", directory);
+    Words *words = words_of_texts(texts, count, vocabulary);
+    words_save(words, path);
+    words_free(words);
+    free(path);
+}
+
+static void create_model(const TokenizerSettings *settings, const char *directory, Text text) {
+    char *prefix = format_string("%s/tokenizer", directory), *path = format_string("%s.model", prefix);
+    const int64_t vocabulary = settings->vocabulary > 0 ? settings->vocabulary : SPM_VOCABULARY;
+    if (settings->model)
+        copy_file(settings->model, path);
+    else
+        sentencepiece_train(text, vocabulary, settings->normalise, prefix);
+    free(prefix);
+    free(path);
+}
+
+static void create_bpe(const TokenizerSettings *settings, const char *directory, Text text) {
+    const int64_t vocabulary = settings->vocabulary > 0 ? settings->vocabulary : BPE_VOCABULARY;
+    const char *reserved[3];
+    int count = 0;
+    if (settings->padding) reserved[count++] = BPE_PADDING; // first, so that it is token 0
+    reserved[count++] = BPE_END;
+    if (settings->mask) reserved[count++] = BPE_MASK;
+    if (vocabulary < BYTE_VOCABULARY + count)
+        fail("--vocab-size %lld: the bytes and the special tokens are %d", (long long)vocabulary,
+             BYTE_VOCABULARY + count);
+    Bpe *bpe = settings->model ? bpe_open(settings->model) : bpe_train(&text, 1, vocabulary, reserved, count);
+    if (bpe->decodes_only) fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
+    bpe_save(bpe, directory);
+    bpe_free(bpe);
+}
+
+void tokenizer_create(const TokenizerSettings *settings, const char *directory, const Text *texts,
+                      int count) {
+    switch (settings->kind) {
+    case TOKENIZER_WORD:
+        create_words(directory, texts, count, settings->vocabulary);
+        break;
+    case TOKENIZER_SPM:
+        create_model(settings, directory, texts[0]);
+        break;
+    case TOKENIZER_BPE:
+        create_bpe(settings, directory, texts[0]);
+        break;
+    case TOKENIZER_BYTE:
+    case TOKENIZER_NONE:
+        break;
     }
+}
+
+static bool has_file(const char *directory, const char *name) {
+    char *path = format_string("%s/%s", directory, name);
+    const bool there = file_exists(path);
+    free(path);
+    return there;
+}
+
+TokenizerKind tokenizer_find(const char *directory) {
+    if (has_file(directory, "tokenizer.model")) return TOKENIZER_SPM;
+    if (has_file(directory, "tokenizer.vocab")) return TOKENIZER_WORD;
+    return bpe_exists(directory) ? TOKENIZER_BPE : TOKENIZER_NONE;
 }
 
 static void open_words(Tokenizer *tokenizer, const char *directory) {
@@ -67,7 +117,6 @@ static void open_words(Tokenizer *tokenizer, const char *directory) {
     tokenizer->vocabulary = words_count(tokenizer->words);
     tokenizer->end = words_find(tokenizer->words, (Text){WORD_END, strlen(WORD_END)});
     tokenizer->unknown = words_find(tokenizer->words, (Text){WORD_UNKNOWN, strlen(WORD_UNKNOWN)});
-    tokenizer->padding = -1;
     if (tokenizer->end < 0) fail("%s: has no line " WORD_END, path);
     free(path);
 }
@@ -81,9 +130,19 @@ static void open_model(Tokenizer *tokenizer, const char *directory) {
     free(path);
 }
 
+static void open_bpe(Tokenizer *tokenizer, const char *directory) {
+    tokenizer->bpe = bpe_open(directory);
+    tokenizer->vocabulary = tokenizer->bpe->count;
+    tokenizer->end = bpe_special(tokenizer->bpe, BPE_END);
+    tokenizer->padding = bpe_special(tokenizer->bpe, BPE_PADDING);
+    tokenizer->mask = bpe_special(tokenizer->bpe, BPE_MASK);
+    if (tokenizer->end < 0) tokenizer->end = tokenizer->bpe->byte_tokens['\n'];
+}
+
 Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
     Tokenizer *tokenizer = allocate(1, sizeof(*tokenizer), "a tokenizer");
     tokenizer->kind = kind;
+    tokenizer->padding = tokenizer->mask = -1;
     switch (kind) {
     case TOKENIZER_WORD:
         open_words(tokenizer, directory);
@@ -94,7 +153,9 @@ Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
     case TOKENIZER_BYTE:
         tokenizer->vocabulary = BYTE_VOCABULARY;
         tokenizer->end = '\n';
-        tokenizer->padding = -1;
+        break;
+    case TOKENIZER_BPE:
+        open_bpe(tokenizer, directory);
         break;
     case TOKENIZER_NONE:
         abort();
@@ -106,6 +167,7 @@ void tokenizer_free(Tokenizer *tokenizer) {
     if (!tokenizer) return;
     if (tokenizer->words) words_free(tokenizer->words);
     if (tokenizer->model) sentencepiece_free(tokenizer->model);
+    bpe_free(tokenizer->bpe);
     file_unmap(&tokenizer->file);
     free(tokenizer);
 }
@@ -120,6 +182,10 @@ int32_t tokenizer_end(const Tokenizer *tokenizer) {
 
 int32_t tokenizer_padding(const Tokenizer *tokenizer) {
     return tokenizer->padding;
+}
+
+int32_t tokenizer_mask(const Tokenizer *tokenizer) {
+    return tokenizer->mask;
 }
 
 // ---- encoding --------------------------------------------------------------------------------------
@@ -163,6 +229,8 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
         return encode_words(tokenizer, whole, lines, tokens);
     case TOKENIZER_SPM:
         return sentencepiece_encode(tokenizer->model, whole, lines, tokens);
+    case TOKENIZER_BPE:
+        return bpe_encode(tokenizer->bpe, whole, tokens);
     case TOKENIZER_NONE:
         break;
     }
@@ -206,6 +274,8 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t
         return decode_words(tokenizer, tokens, count, size);
     case TOKENIZER_SPM:
         return sentencepiece_decode(tokenizer->model, tokens, count, size);
+    case TOKENIZER_BPE:
+        return bpe_decode(tokenizer->bpe, tokens, count, size);
     case TOKENIZER_NONE:
         break;
     }
@@ -218,6 +288,8 @@ bool tokenizer_is_partial(const Tokenizer *tokenizer, int32_t token) {
         return token >= 0x80;
     case TOKENIZER_SPM:
         return sentencepiece_is_byte(tokenizer->model, token);
+    case TOKENIZER_BPE:
+        return bpe_is_partial(tokenizer->bpe, token);
     case TOKENIZER_WORD:
     case TOKENIZER_NONE:
         break;

@@ -4,9 +4,10 @@
 //   word   white-space separated words and <eos> at the end of each line, as the WikiText papers count them
 //   spm    SentencePiece: encoding is spm_encode's own, as a child process; decoding is ours and equals
 //          spm_decode's
+//   bpe    byte-level BPE (bpe.h): any bytes come back as they were
 //
-// A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format) or
-// `tokenizer.vocab` (word: a word a line, its number is the token).
+// A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format),
+// `tokenizer.vocab` (word: a word a line, its number is the token) or the files of bpe_file.h (bpe).
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
 
@@ -15,14 +16,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { TOKENIZER_NONE, TOKENIZER_BYTE, TOKENIZER_WORD, TOKENIZER_SPM } TokenizerKind;
+typedef enum { TOKENIZER_NONE, TOKENIZER_BYTE, TOKENIZER_WORD, TOKENIZER_SPM, TOKENIZER_BPE } TokenizerKind;
 typedef struct Tokenizer Tokenizer;
 
-// Makes the tokenizer's file in a directory. spm: trained on texts[0], or a copy of the file `model`; word:
-// the words of all texts. `vocabulary`: the most tokens there may be; 0: the default, 32,000 (spm), all
-// (word).
-void tokenizer_create(TokenizerKind kind, const char *directory, const Text *texts, int count,
-                      int64_t vocabulary, const char *model);
+// How a tokenizer is made.
+typedef struct {
+    TokenizerKind kind;
+    int64_t vocabulary; // the most tokens there may be; 0: the default, 32,000 (spm), 8,192 (bpe), all (word)
+    const char *model;  // spm, bpe: a copy of this file instead of one that is trained; NULL: train
+    bool normalise;     // spm: NFKC, and white space collapsed, as spm_train does by default
+    bool padding, mask; // bpe: reserve [PAD], which is token 0, and [MASK]
+} TokenizerSettings;
+
+// Makes the tokenizer's files in a directory. spm, bpe: trained on texts[0]; word: the words of all texts.
+void tokenizer_create(const TokenizerSettings *settings, const char *directory, const Text *texts, int count);
+
+// The kind of the tokenizer in a directory, by its files; TOKENIZER_NONE: there is none.
+TokenizerKind tokenizer_find(const char *directory);
 
 // Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no directory
 // (NULL).
@@ -34,17 +44,19 @@ TokenizerKind tokenizer_kind_from_name(const char *name,
 const char *tokenizer_kind_name(TokenizerKind kind);
 
 int32_t tokenizer_vocabulary(const Tokenizer *tokenizer); // V
-int32_t tokenizer_end(const Tokenizer *tokenizer);        // token that ends a line: <eos>, </s>, a newline
-int32_t tokenizer_padding(const Tokenizer *tokenizer);    // -1: none
+// Token that ends a line (<eos>, </s>, a newline) or a text (bpe: <|endoftext|>, without it a newline).
+int32_t tokenizer_end(const Tokenizer *tokenizer);
+int32_t tokenizer_padding(const Tokenizer *tokenizer); // -1: none
+int32_t tokenizer_mask(const Tokenizer *tokenizer);    // -1: none
 
-// Tokens of a text, in *tokens (fresh memory); returns their number. A newline becomes the end token. With
-// `lines`, the text is a corpus, and the end token stands after a last line without a newline as well (word,
-// spm). Without, it is a prompt and nothing is added.
+// Tokens of a text, in *tokens (fresh memory); returns their number. A newline becomes the end token (word,
+// spm). With `lines`, the text is a corpus, and the end token stands after a last line without a newline as
+// well. Without, it is a prompt and nothing is added. bpe: special tokens that stand in the text are found.
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens);
 
-// Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a newline. Tokens
-// out of range end the program.
+// Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a newline (word,
+// spm). Tokens out of range end the program.
 char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size);
 
 // Whether a token may be a part of a character: the text of tokens that end in it may end in another way when

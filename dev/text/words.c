@@ -49,14 +49,13 @@ static void set_capacity(Words *words, int32_t capacity) {
     for (int32_t i = 0; i < words->count; i++) *find_slot(words, items[i].text) = i + 1;
 }
 
-static Words *words_create(void) {
+Words *words_create(void) {
     Words *words = allocate(1, sizeof(*words), "a vocabulary");
     set_capacity(words, FIRST_CAPACITY);
     return words;
 }
 
-// Counts occurrences of a word; returns its number.
-static int32_t words_add(Words *words, Text word, int64_t occurrences) {
+int32_t words_add(Words *words, Text word, int64_t occurrences) {
     int32_t *slot = find_slot(words, word);
     if (*slot == 0) {
         if (words->count == words->capacity) {
@@ -84,6 +83,10 @@ int32_t words_count(const Words *words) {
 
 Text words_text(const Words *words, int32_t number) {
     return words->items[number].text;
+}
+
+int64_t words_occurrences(const Words *words, int32_t number) {
+    return words->items[number].occurrences;
 }
 
 int32_t words_find(const Words *words, Text word) {

@@ -5,15 +5,19 @@
 #include "dataset.h"
 #include "error.h"
 #include "file.h"
+#include "gpt2_words.h"
 #include "json.h"
 #include "memory.h"
 #include "options.h"
 #include "streams.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define STAGING "unfinished.tmp"   // in the output directory
@@ -28,12 +32,16 @@ static const Option rows[] = {
     {0, "test", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "test text"},
     {0, "shard-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100000000", 1, INT32_MAX, NULL, NULL, "Files",
      "most tokens in a shard"},
-    {0, "tokenizer", OPTION_CHOICE, OPTION_RUN, "KIND", "spm", 0, 0, "spm|byte|word", NULL, "Tokenizer",
-     "SentencePiece BPE, bytes, or white-space separated words"},
-    {0, "vocab-size", OPTION_INTEGER, OPTION_RUN, "N", NULL, 2, INT32_MAX, NULL, NULL, "Tokenizer",
-     "most tokens in the vocabulary; spm: 32000, word: all words"},
+    {0, "tokenizer", OPTION_CHOICE, OPTION_RUN, "KIND", "bpe", 0, 0, "bpe|byte|word|spm", NULL, "Tokenizer",
+     "byte-level BPE, bytes, words, SentencePiece"},
+    {0, "vocab-size", OPTION_INTEGER, OPTION_RUN, "N", NULL, 2, 1 << 24, NULL, NULL, "Tokenizer",
+     "most tokens there are; bpe: 8192, spm: 32000, word: all"},
     {0, "model", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Tokenizer",
-     "a SentencePiece model, instead of training one"},
+     "bpe: a tokenizer.json; spm: a model; none is trained"},
+    {0, "reserve", OPTION_CHOICE, OPTION_RUN, "LIST", NULL, 0, 0, "mask|padding|mask,padding", NULL,
+     "Tokenizer", "bpe: tokens beside <|endoftext|>"},
+    {0, "normalise", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Tokenizer",
+     "spm: NFKC, white space collapsed: loses some text"},
 };
 
 typedef struct {
@@ -45,16 +53,30 @@ typedef struct {
     TextCounts counts[SPLIT_COUNT];
     int64_t tokens[SPLIT_COUNT];
     int shards[SPLIT_COUNT];
-    TokenizerKind kind;
+    int64_t decoded[SPLIT_COUNT]; // bytes of the text that the tokens stand for
+    int64_t lost[SPLIT_COUNT];    // bytes of the text that do not come back from them
+    TokenizerSettings settings;
     Tokenizer *tokenizer;
+    bool has_end; // the end token stands in the training text
 } Job;
 
 // ---- input -----------------------------------------------------------------------------------------
 
+static TokenizerSettings read_settings(const Options *options) {
+    const char *reserve = options_text(options, "reserve");
+    return (TokenizerSettings){
+        .kind = tokenizer_kind_from_name(options_text(options, "tokenizer"), "--tokenizer"),
+        .vocabulary = options_integer(options, "vocab-size"),
+        .model = options_text(options, "model"),
+        .normalise = options_flag(options, "normalise"),
+        .padding = reserve && strstr(reserve, "padding"),
+        .mask = reserve && strstr(reserve, "mask"),
+    };
+}
+
 static void check_options(const Options *options, int operand_count) {
-    const bool spm = strcmp(options_text(options, "tokenizer"), "spm") == 0;
-    const bool byte = strcmp(options_text(options, "tokenizer"), "byte") == 0;
-    const bool named = options_given(options, "train");
+    const TokenizerKind kind = read_settings(options).kind;
+    const bool named = options_given(options, "train"), trains = !options_given(options, "model");
     if (!options_given(options, "output")) fail_usage("--output DIR is missing: where should the shards go?");
     if (!named && (options_given(options, "val") || options_given(options, "test")))
         fail_usage("--val and --test need --train FILE");
@@ -62,10 +84,16 @@ static void check_options(const Options *options, int operand_count) {
         fail_usage("found both --train and a FILE to be cut, expected one of them");
     if (!named && operand_count != 1)
         fail_usage("found %d text files, expected one (or --train, --val and --test)", operand_count);
-    if (byte && options_given(options, "vocab-size")) fail_usage("--vocab-size: bytes are always 256");
-    if (!spm && options_given(options, "model")) fail_usage("--model is for --tokenizer spm");
-    if (options_given(options, "model") && options_given(options, "vocab-size"))
+    if (kind == TOKENIZER_BYTE && options_given(options, "vocab-size"))
+        fail_usage("--vocab-size: bytes are always 256");
+    if (!trains && kind != TOKENIZER_SPM && kind != TOKENIZER_BPE)
+        fail_usage("--model is for --tokenizer bpe or spm");
+    if (!trains && options_given(options, "vocab-size"))
         fail_usage("--vocab-size: a model that is given has its own vocabulary");
+    if (options_given(options, "reserve") && (!trains || kind != TOKENIZER_BPE))
+        fail_usage("--reserve is for --tokenizer bpe, without --model");
+    if (options_given(options, "normalise") && (!trains || kind != TOKENIZER_SPM))
+        fail_usage("--normalise is for --tokenizer spm, without --model");
 }
 
 static Text map_text(Job *job, SplitName split, const char *name) {
@@ -87,11 +115,10 @@ static void check_texts(Job *job) {
         job->counts[s] = text_count(text);
         if ((s == SPLIT_TRAIN || job->files[s].path) && job->counts[s].words == job->counts[s].lines)
             fail("%s: has no words to make the %s split of", job->names[s], split_name(s));
-        const size_t valid = job->kind == TOKENIZER_SPM ? utf8_valid_prefix(text) : text.size;
+        const size_t valid = job->settings.kind == TOKENIZER_SPM ? utf8_valid_prefix(text) : text.size;
         if (valid < text.size)
             fail("%s: byte %zu of the %s text is no UTF-8, which the spm tokenizer needs: convert the text "
-                 "(iconv), "
-                 "or take --tokenizer byte",
+                 "(iconv), or take --tokenizer bpe or byte",
                  job->names[s], valid, split_name(s));
     }
 }
@@ -117,7 +144,10 @@ static void remove_file(const char *directory, const char *name) {
 
 // Whether a file is one that this program writes: train_000000.bin, tokenizer.model.
 static bool is_ours(const char *name) {
-    if (strcmp(name, "tokenizer.model") == 0 || strcmp(name, "tokenizer.vocab") == 0) return true;
+    static const char *const files[] = {"tokenizer.model", "tokenizer.vocab", "tokenizer.json", "vocab.json",
+                                        "merges.txt"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
+        if (strcmp(name, files[i]) == 0) return true;
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const size_t prefix = strlen(split_name(s));
         if (strncmp(name, split_name(s), prefix) != 0 || name[prefix] != '_') continue;
@@ -128,10 +158,21 @@ static bool is_ours(const char *name) {
     return false;
 }
 
+// One run at a time writes into a directory. The lock is there until the program ends, however it ends.
+static void lock_output(const char *directory) {
+    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) fail("%s: cannot open: %s", directory, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return;
+    if (errno == EWOULDBLOCK)
+        fail("%s: another tokenize writes there; wait until it ends or take another --output", directory);
+    warn("%s: cannot be locked (%s): see that no other tokenize writes there", directory, strerror(errno));
+}
+
 // Makes output and staging directory; the latter is emptied of what a run left that did not finish.
 static void prepare_output(const Job *job) {
     struct dirent **entries;
     directory_create(job->output);
+    lock_output(job->output);
     int count = list_directory(job->output, &entries);
     for (int i = 0; i < count; i++) {
         const char *name = entries[i]->d_name;
@@ -156,26 +197,40 @@ static void write_meta(const Job *job, const char *text) {
     free(path);
 }
 
+// What stands before a text. A model knows what it was trained on: a newline, if no <|endoftext|> stood
+// there.
+static int32_t end_token(const Job *job) {
+    const int32_t end = tokenizer_end(job->tokenizer);
+    if (job->settings.kind != TOKENIZER_BPE || job->has_end) return end;
+    int32_t *tokens;
+    const size_t count = tokenizer_encode(job->tokenizer, "\n", 1, 1, &tokens);
+    const int32_t newline = count == 1 ? tokens[0] : end;
+    free(tokens);
+    return newline;
+}
+
 static void write_full_meta(const Job *job) {
     JsonWriter w = {0};
     json_begin(&w, '{');
     json_key(&w, "tokenizer");
-    json_write_string(&w, tokenizer_kind_name(job->kind));
+    json_write_string(&w, tokenizer_kind_name(job->settings.kind));
     json_key(&w, "vocab_size");
     json_write_integer(&w, tokenizer_vocabulary(job->tokenizer));
     json_key(&w, "pad");
     json_write_integer(&w, tokenizer_padding(job->tokenizer));
+    json_key(&w, "mask");
+    json_write_integer(&w, tokenizer_mask(job->tokenizer));
     json_key(&w, "end");
-    json_write_integer(&w, tokenizer_end(job->tokenizer));
+    json_write_integer(&w, end_token(job));
     json_key(&w, "splits");
     json_begin(&w, '{');
     for (int s = 0; s < SPLIT_COUNT; s++) {
-        const char *const keys[] = {"tokens", "words", "lines", "bytes"};
+        const char *const keys[] = {"tokens", "words", "lines", "bytes", "decoded_bytes"};
         const TextCounts counts = job->counts[s];
-        const int64_t values[] = {job->tokens[s], counts.words, counts.lines, counts.bytes};
+        const int64_t values[] = {job->tokens[s], counts.words, counts.lines, counts.bytes, job->decoded[s]};
         json_key(&w, split_name(s));
         json_begin(&w, '{');
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             json_key(&w, keys[i]);
             json_write_integer(&w, values[i]);
         }
@@ -213,38 +268,55 @@ static void publish(const Job *job) {
 
 // ---- tokens ----------------------------------------------------------------------------------------
 
-static void make_tokenizer(Job *job, const Options *options) {
-    const int64_t wanted = options_integer(options, "vocab-size");
-    const char *model = options_text(options, "model");
-    if (job->kind == TOKENIZER_SPM && !model) {
-        printf("training SentencePiece on %lld bytes\n", (long long)job->texts[SPLIT_TRAIN].size);
+static void make_tokenizer(Job *job) {
+    const TokenizerSettings *settings = &job->settings;
+    const TokenizerKind kind = settings->kind;
+    if ((kind == TOKENIZER_SPM || kind == TOKENIZER_BPE) && !settings->model) {
+        printf("training %s on %lld bytes\n", kind == TOKENIZER_SPM ? "SentencePiece" : "a byte-level BPE",
+               (long long)job->texts[SPLIT_TRAIN].size);
         fflush(stdout);
     }
-    tokenizer_create(job->kind, job->staging, job->texts, SPLIT_COUNT, wanted, model);
-    job->tokenizer = tokenizer_open(job->kind, job->staging);
-    if (job->kind == TOKENIZER_SPM && tokenizer_vocabulary(job->tokenizer) < wanted)
-        warn("--vocab-size %lld: the training text has only %d pieces", (long long)wanted,
-             tokenizer_vocabulary(job->tokenizer));
+    tokenizer_create(settings, job->staging, job->texts, SPLIT_COUNT);
+    job->tokenizer = tokenizer_open(kind, job->staging);
+    const int32_t found = tokenizer_vocabulary(job->tokenizer);
+    if (found < settings->vocabulary && kind != TOKENIZER_WORD)
+        warn("--vocab-size %lld: the training text has only %d pieces", (long long)settings->vocabulary,
+             found);
 }
 
-// Encodes a split in pieces cut at line ends, so that memory does not grow with the text.
+// Where a text is cut that is too large to be encoded at once, so that memory does not grow with it: behind
+// the first newline, or, where words can be encoded by themselves, before white space.
+static size_t piece_size(TokenizerKind kind, Text text) {
+    if (text.size <= ENCODE_AT_ONCE) return text.size;
+    if (kind == TOKENIZER_BPE) return gpt2_cut(text, ENCODE_AT_ONCE);
+    const char *newline = memchr(text.data + ENCODE_AT_ONCE, '\n', text.size - ENCODE_AT_ONCE);
+    return newline ? (size_t)(newline - text.data) + 1 : text.size;
+}
+
+// What the tokens of a piece of text give back.
+static void check_decoding(Job *job, SplitName s, Text text, const int32_t *tokens, size_t count) {
+    size_t size;
+    char *decoded = tokenizer_decode(job->tokenizer, tokens, count, &size);
+    job->decoded[s] += (int64_t)size;
+    job->lost[s] += (int64_t)text_lost(text, (Text){decoded, size});
+    free(decoded);
+}
+
 static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
-    const Text text = job->texts[s];
+    const int32_t end = tokenizer_end(job->tokenizer);
     ShardWriter *writer =
         shard_writer_open(job->staging, split_name(s), tokenizer_vocabulary(job->tokenizer), shard_tokens);
-    for (size_t start = 0; start < text.size;) {
-        size_t end = text.size;
-        if (end - start > ENCODE_AT_ONCE) {
-            const char *newline =
-                memchr(text.data + start + ENCODE_AT_ONCE, '\n', end - start - ENCODE_AT_ONCE);
-            if (newline) end = (size_t)(newline - text.data) + 1;
-        }
+    for (Text rest = job->texts[s]; rest.size > 0;) {
+        const Text text = {rest.data, piece_size(job->settings.kind, rest)};
         int32_t *tokens;
-        const size_t count = tokenizer_encode(job->tokenizer, text.data + start, end - start, 1, &tokens);
+        const size_t count = tokenizer_encode(job->tokenizer, text.data, text.size, 1, &tokens);
+        check_decoding(job, s, text, tokens, count);
+        for (size_t i = 0; i < count && s == SPLIT_TRAIN && !job->has_end; i++)
+            job->has_end = tokens[i] == end;
         shard_writer_add(writer, tokens, count);
         job->tokens[s] += (int64_t)count;
         free(tokens);
-        start = end;
+        rest = (Text){rest.data + text.size, rest.size - text.size};
     }
     job->shards[s] = shard_writer_close(writer);
 }
@@ -266,7 +338,7 @@ static const char *grouped(int64_t number, char text[32]) {
 
 static void print_table(const Job *job) {
     char a[32], b[32], c[32], d[32];
-    printf("%s: %s tokenizer, vocabulary of %s\n", job->output, tokenizer_kind_name(job->kind),
+    printf("%s: %s tokenizer, vocabulary of %s\n", job->output, tokenizer_kind_name(job->settings.kind),
            grouped(tokenizer_vocabulary(job->tokenizer), a));
     printf("%-5s %15s %13s %11s %15s %7s %12s\n", "split", "tokens", "words", "lines", "bytes", "shards",
            "bytes/token");
@@ -277,10 +349,18 @@ static void print_table(const Job *job) {
         if (job->tokens[s] > 0) printf(" %12.3f", (double)counts.bytes / (double)job->tokens[s]);
         printf("\n");
     }
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        if (job->lost[s] > 0)
+            printf(
+                "%s: %s bytes (%.2f%%) of the text do not come back from its tokens; bits per byte count the "
+                "%s bytes that the tokens stand for\n",
+                split_name(s), grouped(job->lost[s], a),
+                100 * (double)job->lost[s] / (double)job->counts[s].bytes, grouped(job->decoded[s], b));
 }
 
 int main(int argc, char **argv) {
     streams_open();
+    signal(SIGXFSZ, SIG_IGN); // a file that grows too large is an error of write(), with a line of its own
     const char **operands;
     int operand_count;
     Options *options = options_create("tokenize", "Makes a directory of tokens for training, of plain text.");
@@ -290,11 +370,11 @@ int main(int argc, char **argv) {
 
     Job job = {.output = options_text(options, "output")};
     job.staging = format_string("%s/" STAGING, job.output);
-    job.kind = tokenizer_kind_from_name(options_text(options, "tokenizer"), "--tokenizer");
+    job.settings = read_settings(options);
     read_texts(&job, options, operand_count > 0 ? operands[0] : NULL);
     check_texts(&job);
     prepare_output(&job);
-    make_tokenizer(&job, options);
+    make_tokenizer(&job);
     for (int s = 0; s < SPLIT_COUNT; s++)
         encode_split(&job, (SplitName)s, options_integer(options, "shard-tokens"));
     publish(&job);

@@ -91,7 +91,8 @@ static void read_counts(Split *split, const Json *splits, const char *source) {
              source, split->name, (long long)tokens, (long long)split->tokens);
     split->words = count_of(counts, "words", source);
     split->lines = count_of(counts, "lines", source);
-    split->bytes = count_of(counts, "bytes", source);
+    // What the tokens stand for, where that is another text than they were made of.
+    split->bytes = count_of(counts, json_find(counts, "decoded_bytes") ? "decoded_bytes" : "bytes", source);
 }
 
 static void read_meta(Dataset *dataset, const char *path) {
@@ -102,6 +103,8 @@ static void read_meta(Dataset *dataset, const char *path) {
     const TokenizerKind kind = tokenizer_kind_from_name(json_string(meta, "tokenizer", path), path);
     dataset->vocabulary = (int32_t)json_integer(meta, "vocab_size", 1, INT32_MAX, path);
     dataset->padding = (int32_t)json_integer(meta, "pad", -1, dataset->vocabulary - 1, path);
+    if (json_find(meta, "mask"))
+        dataset->mask = (int32_t)json_integer(meta, "mask", -1, dataset->vocabulary - 1, path);
     dataset->end = (int32_t)json_integer(meta, "end", -1, dataset->vocabulary - 1, path);
     const Json *splits = member(meta, "splits", path);
     for (int s = 0; s < SPLIT_COUNT; s++) read_counts(&dataset->splits[s], splits, path);
@@ -127,6 +130,7 @@ static void assume_llmc(Dataset *dataset) {
 static Dataset *dataset_create(const char *name) {
     Dataset *dataset = allocate(1, sizeof(*dataset), "a data set");
     dataset->name = copy_string(name);
+    dataset->mask = -1;
     for (int s = 0; s < SPLIT_COUNT; s++) dataset->splits[s].name = split_names[s];
     return dataset;
 }

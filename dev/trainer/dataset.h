@@ -32,6 +32,7 @@ typedef struct {
     Tokenizer *tokenizer; // NULL: none in the directory
     int32_t vocabulary;   // V
     int32_t padding;      // padding token; -1: none
+    int32_t mask;         // token that hides another one; -1: none
     int32_t end;          // stands before a text's first token when it is evaluated; -1: none
 } Dataset;
 

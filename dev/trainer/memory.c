@@ -30,6 +30,13 @@ void *allocate(size_t count, size_t size, const char *what) {
     return zero(memory, rounded);
 }
 
+void *grow_list(void *items, size_t count, size_t size, const char *what) {
+    if ((count & (count - 1)) != 0) return items;
+    items = reallocarray(items, count == 0 ? 1 : 2 * count, size);
+    if (!items) fail("no memory for %s: %zu elements of %zu bytes", what, count, size);
+    return items;
+}
+
 char *copy_string(const char *text) {
     const size_t size = strlen(text) + 1;
     return memcpy(allocate(size, 1, "a string"), text, size);

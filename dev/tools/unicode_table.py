@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Writes dev/text/unicode_table.h: the letters, numbers and white space that GPT-2's pattern asks for.
+
+    pip install unicodedata2==16.0.0
+    python3 dev/tools/unicode_table.py > dev/text/unicode_table.h
+
+Unicode 16.0, as in the regular expressions of the tokenizers library (0.23), where \\s is the property White_Space.
+"""
+import unicodedata2
+
+WHITE_SPACE = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+
+
+def kind(code):
+    if code in WHITE_SPACE:
+        return "S"
+    return {"L": "L", "N": "N"}.get(unicodedata2.category(chr(code))[0])
+
+
+ranges = []
+for code in range(0x80, 0x110000):
+    if kind(code) is None:
+        continue
+    if ranges and ranges[-1][1] == code - 1 and ranges[-1][2] == kind(code):
+        ranges[-1][1] = code
+    else:
+        ranges.append([code, code, kind(code)])
+
+print(f"""// Made by dev/tools/unicode_table.py: do not edit.
+//
+// Letters (L), numbers (N) and white space (S) of Unicode {unicodedata2.unidata_version} beyond ASCII: first and last code point,
+// ascending.
+// clang-format off""")
+items = [f"{{0x{first:x}, 0x{last:x}, {name}}}," for first, last, name in ranges]
+line = ""
+for item in items:
+    if len(line) + 1 + len(item) > 110:
+        print(line)
+        line = item
+    else:
+        line = f"{line} {item}".strip()
+print(line)
