@@ -25,6 +25,8 @@ typedef struct {
     Dropout dropout;
     SoftmaxAttention *softmax;
     CosineAttention *cosine;
+    AttentionInput self, both, cross; // causal; bidirectional; queries to keys of other sequences
+    AttentionGradients self_gradients, cross_gradients;
     GemmInput attended;         // (M, C)
     real *logsumexp, *exponent; // (B, H, T), (H)
 } Bench;
@@ -145,25 +147,48 @@ static void classifier_fb(Bench *b) {
 }
 
 static void softmax_f(Bench *b) {
-    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, b->f->layers[0].attention.projected,
-                              NULL, NULL, &b->dropout, 0, (size_t)b->batch.batch, (size_t)b->batch.length);
+    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, &b->self);
 }
 
 static void softmax_b(Bench *b) {
-    softmax_attention_backward(b->softmax, b->pass.work->dqkv, NULL, b->pass.work->dnorm, b->attended,
-                               b->logsumexp, b->f->layers[0].attention.projected, NULL, NULL, &b->dropout, 0,
-                               (size_t)b->batch.batch, (size_t)b->batch.length);
+    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended, b->logsumexp,
+                               &b->self);
+}
+
+static void softmax_both_f(Bench *b) {
+    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, &b->both);
+}
+
+static void softmax_both_b(Bench *b) {
+    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended, b->logsumexp,
+                               &b->both);
+}
+
+static void softmax_cross_f(Bench *b) {
+    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, &b->cross);
+}
+
+static void softmax_cross_b(Bench *b) {
+    softmax_attention_backward(b->softmax, &b->cross_gradients, b->pass.work->dnorm, b->attended,
+                               b->logsumexp, &b->cross);
 }
 
 static void cosine_f(Bench *b) {
-    cosine_attention_forward(b->cosine, b->attended, b->f->layers[0].attention.projected, NULL, b->exponent,
-                             NULL, (size_t)b->batch.batch, (size_t)b->batch.length);
+    cosine_attention_forward(b->cosine, b->attended, b->exponent, &b->self);
 }
 
 static void cosine_b(Bench *b) {
-    cosine_attention_backward(b->cosine, b->pass.work->dqkv, NULL, b->f->base.state.gradients,
-                              b->pass.work->dnorm, b->f->layers[0].attention.projected, NULL, b->exponent,
-                              NULL, (size_t)b->batch.batch, (size_t)b->batch.length);
+    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.state.gradients, b->pass.work->dnorm,
+                              b->exponent, &b->self);
+}
+
+static void cosine_both_f(Bench *b) {
+    cosine_attention_forward(b->cosine, b->attended, b->exponent, &b->both);
+}
+
+static void cosine_both_b(Bench *b) {
+    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.state.gradients, b->pass.work->dnorm,
+                              b->exponent, &b->both);
 }
 
 static void pack(Bench *b) {
@@ -263,8 +288,14 @@ static void measure_all(Bench *b) {
         {"classifier", "both", classifier_fb, 3 * classes, (VC + MC) * g + MC * r + 2 * VC * r, false},
         {"softmax attention", "forward", softmax_f, softmax, MC * (3 * r + g), false},
         {"softmax attention", "backward", softmax_b, 2 * softmax, MC * (4 * r + 4 * g), false},
+        {"softmax, both ways", "forward", softmax_both_f, 2 * softmax, MC * (3 * r + g), false},
+        {"softmax, both ways", "backward", softmax_both_b, 4 * softmax, MC * (4 * r + 4 * g), false},
+        {"softmax, half the keys", "forward", softmax_cross_f, softmax, MC * (2 * r + g), false},
+        {"softmax, half the keys", "backward", softmax_cross_b, 2 * softmax, MC * (3 * r + 3 * g), false},
         {"cosine attention", "forward", cosine_f, cosine, MC * (3 * r + g), false},
         {"cosine attention", "backward", cosine_b, 2 * cosine, MC * (4 * r + 3 * g), false},
+        {"cosine, both ways", "forward", cosine_both_f, cosine, MC * (3 * r + g), false},
+        {"cosine, both ways", "backward", cosine_both_b, 2 * cosine, MC * (4 * r + 3 * g), false},
         {"gradient norm", "update", norm_of_gradients, 0, N * r, false},
         {"adamw", "update", update, 0, 8 * N * r, false},
         {"pack weights", "update", pack, 0, (layers + VC) * (r + g), false},
@@ -283,6 +314,20 @@ static Batch random_batch(const ModelSetup *setup) {
         targets[i] = (int32_t)random_below(&random, (uint64_t)setup->vocabulary);
     }
     return (Batch){.batch = setup->batch, .length = setup->length, .inputs = inputs, .targets = targets};
+}
+
+// Cross-attention takes the same array for queries and for keys and values, of which there are half as many.
+static void inputs_create(Bench *b, size_t B, size_t T) {
+    const size_t C = b->f->config.channels;
+    const real *qkv = b->f->layers[0].attention.projected;
+    b->self = attention_self(qkv, NULL, C, true, NULL, B, T);
+    b->self.dropout = &b->dropout;
+    b->both = b->self;
+    b->both.causal = false;
+    b->cross = attention_cross(qkv, NULL, qkv, NULL, C, NULL, B, T, (T + 1) / 2);
+    b->cross.dropout = &b->dropout;
+    b->self_gradients = attention_self_gradients(b->pass.work->dqkv, NULL, C);
+    b->cross_gradients = attention_cross_gradients(b->pass.work->doutput, NULL, b->pass.work->dqkv, NULL, C);
 }
 
 int main(int argc, char **argv) {
@@ -306,13 +351,14 @@ int main(int argc, char **argv) {
                .batch = random_batch(&setup),
                .M = B * T,
                .dropout = dropout_create(f->config.dropout, 1, 1, 1),
-               .softmax = softmax_attention_create(gemm_precision(f->base.gemm), 0, B, T, C, H, true),
-               .cosine = cosine_attention_create(B, T, C, H),
+               .softmax = softmax_attention_create(gemm_precision(f->base.gemm), 0, B, T, T, C, H, true),
+               .cosine = cosine_attention_create(0, B, T, T, C, H),
                .attended = gemm_input_create(f->base.gemm, B * T, C, "attention"),
                .logsumexp = buffer(B * T, H, "attention"),
                .exponent = buffer(1, H, "attention")};
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
     b.pass = fastformer_pass(f, &b.batch, true, NULL);
+    inputs_create(&b, B, T);
     measure_all(&b);
 
     softmax_attention_free(b.softmax);

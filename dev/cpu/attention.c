@@ -7,10 +7,10 @@
 
 void attention_create(Attention *a, Precision precision, size_t batch, size_t length, bool training) {
     if (a->cosine)
-        a->linear = cosine_attention_create(batch, length, a->channels, a->heads);
+        a->linear = cosine_attention_create(a->power, batch, length, length, a->channels, a->heads);
     else
-        a->softmax =
-            softmax_attention_create(precision, a->sink, batch, length, a->channels, a->heads, training);
+        a->softmax = softmax_attention_create(precision, a->sink, batch, length, length, a->channels,
+                                              a->heads, training);
 }
 
 void attention_free(Attention *a) {
@@ -18,46 +18,43 @@ void attention_free(Attention *a) {
     cosine_attention_free(a->linear);
 }
 
-void attention_forward(const Attention *a, GemmInput y, const AttentionInput *in, const Batch *batch) {
-    const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
+void attention_forward(const Attention *a, GemmInput y, real *logsumexp, const real *exponent,
+                       const AttentionInput *in) {
     if (a->cosine)
-        cosine_attention_forward(a->linear, y, in->qkv, in->bias, in->exponent, batch->mask, B, T);
+        cosine_attention_forward(a->linear, y, exponent, in);
     else
-        softmax_attention_forward(a->softmax, y, in->logsumexp, in->qkv, in->bias, batch->mask, in->dropout,
-                                  (uint64_t)batch->first_row, B, T);
+        softmax_attention_forward(a->softmax, y, logsumexp, in);
 }
 
-void attention_backward(const Attention *a, GemmInput dqkv, real *dbias, real *dexponent, const real *dy,
-                        GemmInput y, const AttentionInput *in, const Batch *batch) {
-    const size_t B = (size_t)batch->batch, T = (size_t)batch->length, C = a->channels;
+void attention_backward(const Attention *a, const AttentionGradients *gradients, real *dexponent,
+                        const real *dy, GemmInput y, const real *logsumexp, const real *exponent,
+                        const AttentionInput *in) {
     if (a->cosine)
-        cosine_attention_backward(a->linear, dqkv, dbias, dexponent, dy, in->qkv, in->bias, in->exponent,
-                                  batch->mask, B, T);
+        cosine_attention_backward(a->linear, gradients, dexponent, dy, exponent, in);
     else
-        softmax_attention_backward(a->softmax, dqkv, dbias, dy, y, in->logsumexp, in->qkv, in->bias,
-                                   batch->mask, in->dropout, (uint64_t)batch->first_row, B, T);
+        softmax_attention_backward(a->softmax, gradients, dy, y, logsumexp, in);
     // Without a sink the bias of the keys adds the same to all scores of a row, which changes no weight. Its
     // gradient is 0; what came out is rounding, of which AdamW would make full steps.
-    if (!a->cosine && a->sink == 0 && dbias) memset(dbias + C, 0, C * sizeof(real));
+    real *bias = gradients->parts[KEY].bias;
+    if (!a->cosine && a->sink == 0 && bias) memset(bias, 0, a->channels * sizeof(real));
 }
 
-double attention_flops(bool cosine, size_t channels, size_t heads, double rows, double length) {
-    const double seen = cosine ? (double)channels / (double)heads : length / 2;
-    return 4 * rows * (double)channels * seen;
+double attention_flops(bool cosine, size_t channels, size_t heads, double queries, double keys) {
+    return 4 * queries * (double)channels * (cosine ? (double)channels / (double)heads : keys);
 }
 
 // ---- what --stats measures ------------------------------------------------------------------------------
 
-// Queries (part 0) or keys (part 1) of one head, bias added: rows (T, D). Cosine attention takes them at
-// length 1.
-static void load_head(const Attention *a, const AttentionInput *in, size_t b, size_t h, size_t part, size_t T,
+// Queries or keys of one head, bias added: rows (Tq or Tk, D). Cosine attention takes them at length 1.
+static void load_head(const Attention *a, const AttentionInput *in, AttentionPart part, size_t b, size_t h,
                       real *rows) {
-    const size_t C = a->channels, D = C / a->heads, column = part * C + h * D;
-    for (size_t t = 0; t < T; t++) {
-        const real *x = in->qkv + (b * T + t) * 3 * C + column;
+    const size_t D = a->channels / a->heads, length = part == QUERY ? in->queries : in->keys;
+    const AttentionRows *from = &in->rows[part];
+    for (size_t t = 0; t < length; t++) {
+        const real *x = from->x + (b * length + t) * from->stride + h * D;
         double square = 0;
         for (size_t d = 0; d < D; d++) {
-            rows[t * D + d] = in->bias ? x[d] + in->bias[column + d] : x[d];
+            rows[t * D + d] = from->bias ? x[d] + from->bias[h * D + d] : x[d];
             square += (double)rows[t * D + d] * (double)rows[t * D + d];
         }
         if (!a->cosine) continue;
@@ -75,40 +72,44 @@ static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, s
     measurement_add_weights(m, scores, mask, count, sink * exp(-largest));
 }
 
-// The same of cosine attention, whose weights are the scores over n^sigmoid(exponent).
+// The same of cosine attention, whose weights are the scores over n^power.
 static void measure_cosine(Measurement *m, const real *scores, const uint8_t *mask, size_t count,
-                           double exponent) {
+                           double power) {
     size_t seen = 0;
     for (size_t j = 0; j < count; j++) seen += !mask || mask[j];
-    const double divisor = pow((double)seen, 1 / (1 + exp(-exponent)));
+    const double divisor = pow((double)seen, power);
     for (size_t j = 0; j < count; j++) {
         const double weight = (double)scores[j] / divisor;
         if (!mask || mask[j]) moments_add(&m->values, &weight, 1);
     }
 }
 
-void attention_measure(const Attention *a, const AttentionInput *in, const Batch *batch, Measurement *m) {
-    const size_t T = (size_t)batch->length, D = a->channels / a->heads;
+void attention_measure(const Attention *a, const real *exponent, const AttentionInput *in,
+                       const uint8_t *tokens, Measurement *m) {
+    const size_t D = a->channels / a->heads;
     const real scale = a->cosine ? 1 : 1 / (real)sqrt((double)D);
-    real *q = allocate(T * D, sizeof(real), "statistics"), *k = allocate(T * D, sizeof(real), "statistics"),
-         *scores = allocate(T, sizeof(real), "statistics");
-    for (size_t unit = 0; unit < (size_t)batch->batch * a->heads; unit++) {
+    real *q = allocate(in->queries * D, sizeof(real), "statistics"),
+         *k = allocate(in->keys * D, sizeof(real), "statistics"),
+         *scores = allocate(in->keys, sizeof(real), "statistics");
+    for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
         const size_t b = unit / a->heads, h = unit % a->heads;
-        const uint8_t *mask = batch->mask ? batch->mask + b * T : NULL;
-        load_head(a, in, b, h, 0, T, q);
-        load_head(a, in, b, h, 1, T, k);
-        for (size_t i = 0; i < T; i++) {
-            if (mask && !mask[i]) continue;
-            for (size_t j = 0; j <= i; j++) {
+        const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
+        const double power = exponent ? 1 / (1 + exp(-(double)exponent[h])) : a->power;
+        load_head(a, in, QUERY, b, h, q);
+        load_head(a, in, KEY, b, h, k);
+        for (size_t i = 0; i < in->queries; i++) {
+            if (tokens && !tokens[b * in->queries + i]) continue;
+            const size_t count = in->causal ? i + 1 : in->keys;
+            for (size_t j = 0; j < count; j++) {
                 real dot = 0;
 #pragma omp simd reduction(+ : dot)
                 for (size_t d = 0; d < D; d++) dot += q[i * D + d] * k[j * D + d];
                 scores[j] = scale * dot;
             }
             if (a->cosine)
-                measure_cosine(m, scores, mask, i + 1, (double)in->exponent[h]);
+                measure_cosine(m, scores, mask, count, power);
             else
-                measure_softmax(m, scores, mask, i + 1, a->sink);
+                measure_softmax(m, scores, mask, count, a->sink);
         }
     }
     free(q);

@@ -10,7 +10,9 @@
 // The kind, and working memory that all layers of a model use one after the other.
 typedef struct {
     size_t channels, heads; // C, H
+    bool causal;            // a token sees those up to itself, else all of its sequence
     bool cosine;
+    double power;              // cosine: of the number of keys seen, where none is learned
     double sink;               // of the softmax's denominator: 0 softmax, 1 softmax1
     SoftmaxAttention *softmax; // one of the two
     CosineAttention *linear;
@@ -20,27 +22,24 @@ typedef struct {
 void attention_create(Attention *attention, Precision precision, size_t batch, size_t length, bool training);
 void attention_free(Attention *attention);
 
-// What a layer's attention works on: queries, keys and values (B, T, 3C) and the bias (3C) that is added to
-// them; cosine: m (H); softmax: the logarithms of the denominators (B, H, T) and the dropout of weights.
-typedef struct {
-    const real *qkv, *bias, *exponent;
-    real *logsumexp;
-    const Dropout *dropout;
-} AttentionInput;
+// y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,
+// Tq); cosine takes m (H), or NULL: the power is fixed.
+void attention_forward(const Attention *attention, GemmInput y, real *logsumexp, const real *exponent,
+                       const AttentionInput *in);
 
-// y (B, T, C), what the output projection reads.
-void attention_forward(const Attention *attention, GemmInput y, const AttentionInput *in, const Batch *batch);
+// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and dexponent
+// (H). y and logsumexp as the forward pass left them.
+void attention_backward(const Attention *attention, const AttentionGradients *gradients, real *dexponent,
+                        const real *dy, GemmInput y, const real *logsumexp, const real *exponent,
+                        const AttentionInput *in);
 
-// dqkv (B, T, 3C) from dy (B, T, C); dbias (3C) and dexponent (H) +=. y as the forward pass left it.
-void attention_backward(const Attention *attention, GemmInput dqkv, real *dbias, real *dexponent,
-                        const real *dy, GemmInput y, const AttentionInput *in, const Batch *batch);
+// FLOP of the products of one layer's forward pass: with the keys and values that a query sees on average, or
+// with the state (D, D) of a head.
+double attention_flops(bool cosine, size_t channels, size_t heads, double queries, double keys);
 
-// FLOP of the products of one layer's forward pass: with T/2 keys and values on average, or with the state
-// (D, D) of a head.
-double attention_flops(bool cosine, size_t channels, size_t heads, double rows, double length);
-
-// Adds all weights of a layer to a measurement.
-void attention_measure(const Attention *attention, const AttentionInput *in, const Batch *batch,
-                       Measurement *m);
+// Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq) 1, or
+// NULL.
+void attention_measure(const Attention *attention, const real *exponent, const AttentionInput *in,
+                       const uint8_t *tokens, Measurement *m);
 
 #endif

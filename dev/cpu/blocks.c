@@ -244,22 +244,26 @@ void attention_block_plan(AttentionBlock *b, CpuModel *model) {
 }
 
 static AttentionInput attention_input(const Pass *pass, const AttentionBlock *b, Dropout *dropout) {
-    return (AttentionInput){.qkv = b->projected,
-                            .bias = pass_values(pass, b->at.qkv.bias),
-                            .exponent = pass_values(pass, b->at.norm_const),
-                            .logsumexp = b->logsumexp,
-                            .dropout = pass_dropout(pass, b->site, dropout)};
+    const Batch *batch = pass->batch;
+    AttentionInput in =
+        attention_self(b->projected, pass_values(pass, b->at.qkv.bias), b->attention->channels,
+                       b->attention->causal, batch->mask, (size_t)batch->batch, (size_t)batch->length);
+    in.dropout = pass_dropout(pass, b->site, dropout);
+    in.first_row = (uint64_t)batch->first_row;
+    return in;
 }
 
 static double block_attention_flops(const Pass *pass, const AttentionBlock *b) {
     const Attention *a = b->attention;
-    return attention_flops(a->cosine, a->channels, a->heads, (double)pass->rows, (double)pass->batch->length);
+    const double length = (double)pass->batch->length;
+    return attention_flops(a->cosine, a->channels, a->heads, (double)pass->rows,
+                           a->causal ? length / 2 : length);
 }
 
 static void measure_attention(const Pass *pass, const AttentionBlock *b, const AttentionInput *in) {
     if (!pass->statistics) return;
     Measurement *m = statistics_find(pass->statistics, b->sublayer.layer, "attention_weights");
-    attention_measure(b->attention, in, pass->batch, m);
+    attention_measure(b->attention, pass_values(pass, b->at.norm_const), in, pass->batch->mask, m);
 }
 
 void attention_block_forward(const Pass *pass, const AttentionBlock *b, real *out, const real *x) {
@@ -268,7 +272,7 @@ void attention_block_forward(const Pass *pass, const AttentionBlock *b, real *ou
     const AttentionInput in = attention_input(pass, b, &dropout);
     sublayer_begin(pass, &b->sublayer, x);
     linear_forward(pass, &b->qkv, b->projected, b->sublayer.input);
-    attention_forward(b->attention, b->attended, &in, pass->batch);
+    attention_forward(b->attention, b->attended, b->logsumexp, pass_values(pass, b->at.norm_const), &in);
     pass_lap(pass, "attention", block_attention_flops(pass, b));
     measure_attention(pass, b, &in);
     linear_forward(pass, &b->projection, w->output, b->attended);
@@ -279,10 +283,12 @@ void attention_block_backward(const Pass *pass, const AttentionBlock *b, const r
     const Workspace *w = pass->work;
     Dropout dropout;
     const AttentionInput in = attention_input(pass, b, &dropout);
+    const AttentionGradients gradients =
+        attention_self_gradients(w->dqkv, pass_gradients(pass, b->at.qkv.bias), b->attention->channels);
     sublayer_end_backward(pass, &b->sublayer);
     linear_backward(pass, &b->projection, w->dattended, w->doutput, b->attended);
-    attention_backward(b->attention, w->dqkv, pass_gradients(pass, b->at.qkv.bias),
-                       pass_gradients(pass, b->at.norm_const), w->dattended, b->attended, &in, pass->batch);
+    attention_backward(b->attention, &gradients, pass_gradients(pass, b->at.norm_const), w->dattended,
+                       b->attended, b->logsumexp, pass_values(pass, b->at.norm_const), &in);
     pass_lap(pass, "attention", 2 * block_attention_flops(pass, b));
     sublayer_begin_backward(pass, &b->sublayer, &b->qkv, w->dqkv, x);
 }

@@ -16,46 +16,48 @@ enum {
 static const double SHORTEST = 1e-12; // a shorter vector has no direction
 
 struct CosineAttention {
+    double power;                 // where none is learned
     size_t heads, channels, size; // H, C, D
     size_t columns;               // D' = D rounded up to what products take
-    size_t batch, padded;         // B and T, rounded up to whole chunks, that there is memory for
-    real *logarithms;             // (B, T') log n
+    size_t batch, queries, keys;  // B, Tq and Tk that there is memory for
+    real *logarithms;             // (B, Tq) log n
     real *scratch;                // (B H, scratch_size)
     size_t scratch_size;
     real *dbias;       // (B H, 3, D') sums over rows
     double *dexponent; // (B H)
 };
 
-// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^sigmoid(m); products of
-// them.
+// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of them.
 typedef struct {
     real *q, *k, *v, *g, *out;
     real *k_transposed, *v_transposed; // (D', CHUNK)
     real *qk, *gv;                     // (CHUNK, CHUNK) q k^T and g v^T, 0 above the diagonal
     real *state, *transposed;          // (D', D')
-    real *q_scale, *k_scale, *y_scale; // (CHUNK) 1 / |q|, 1 / |k| (0: hidden), 1 / n^sigmoid(m)
+    real *q_scale, *k_scale, *y_scale; // (CHUNK) 1 / |q|, 1 / |k| (0: hidden), 1 / n^p
 } Scratch;
 
 // What all heads of one pass share.
 typedef struct {
     const CosineAttention *attention;
-    const real *qkv, *bias, *exponent, *dy;
-    const uint8_t *mask;
-    size_t batch, length, padded;
+    const AttentionInput *in;
+    const real *exponent, *dy;
 } Pass;
 
-CosineAttention *cosine_attention_create(size_t batch, size_t length, size_t channels, size_t heads) {
+CosineAttention *cosine_attention_create(double power, size_t batch, size_t queries, size_t keys,
+                                         size_t channels, size_t heads) {
     const char *what = "attention";
     CosineAttention *a = allocate(1, sizeof(*a), what);
+    a->power = power;
     a->heads = heads;
     a->channels = channels;
     a->size = channels / heads;
     a->columns = tile_round_up(a->size, TILE_COLUMNS);
     a->batch = batch;
-    a->padded = tile_round_up(length, CHUNK);
+    a->queries = queries;
+    a->keys = keys;
     a->scratch_size = tile_count(7 * CHUNK + 2 * a->columns, a->columns) + 2 * CHUNK * CHUNK + 3 * CHUNK;
     const size_t units = tile_count(batch, heads);
-    a->logarithms = allocate(tile_count(batch, a->padded), sizeof(real), what);
+    a->logarithms = allocate(tile_count(batch, queries), sizeof(real), what);
     a->scratch = allocate(units, tile_count(a->scratch_size, sizeof(real)), what);
     a->dbias = allocate(units, tile_count(3 * a->columns, sizeof(real)), what);
     a->dexponent = allocate(units, sizeof(double), what);
@@ -71,20 +73,22 @@ void cosine_attention_free(CosineAttention *a) {
     free(a);
 }
 
-static Pass begin(CosineAttention *a, const real *qkv, const real *bias, const real *exponent, const real *dy,
-                  const uint8_t *mask, size_t batch, size_t length) {
-    const size_t padded = tile_round_up(length, CHUNK);
-    if (batch > a->batch || padded > a->padded)
-        fail("attention: batch %zu x %zu is larger than its memory", batch, length);
-    for (size_t b = 0; b < batch; b++) {
-        size_t visible = 0;
-        for (size_t t = 0; t < length; t++) {
-            visible += !mask || mask[b * length + t];
-            // A row that sees nothing has 0 above the line.
-            a->logarithms[b * padded + t] = (real)log((double)(visible > 0 ? visible : 1));
-        }
+// The logarithms of how many keys each query of sequence b sees.
+static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
+    const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
+    size_t visible = 0;
+    for (size_t j = 0; !in->causal && j < in->keys; j++) visible += !mask || mask[j];
+    for (size_t i = 0; i < in->queries; i++) {
+        if (in->causal) visible += !mask || mask[i];
+        // A row that sees nothing has 0 above the line.
+        a->logarithms[b * in->queries + i] = (real)log((double)(visible > 0 ? visible : 1));
     }
-    return (Pass){a, qkv, bias, exponent, dy, mask, batch, length, padded};
+}
+
+static Pass begin(CosineAttention *a, const AttentionInput *in, const real *exponent, const real *dy) {
+    attention_check(in, a->batch, a->queries, a->keys);
+    for (size_t b = 0; b < in->batch; b++) count_keys(a, in, b);
+    return (Pass){a, in, exponent, dy};
 }
 
 static Scratch scratch_of(const CosineAttention *a, size_t unit) {
@@ -133,40 +137,75 @@ static real differentiate_normalise(real *restrict gradient, const real *restric
     return along;
 }
 
-static void add_row(real *restrict out, const real *restrict x, const real *restrict bias, size_t n) {
-    for (size_t d = 0; d < n; d++) out[d] = bias ? x[d] + bias[d] : x[d];
+// p of head h.
+static real power_of(const CosineAttention *a, const real *exponent, size_t h) {
+    return exponent ? sigmoid(exponent[h]) : (real)a->power;
 }
 
-// The rows of a head from t0 on; 0 behind the last one.
-static void load_chunk(const Pass *pass, Scratch *s, size_t unit, size_t t0) {
+// A head's rows of queries, keys or values from one on.
+typedef struct {
+    const real *x, *bias; // bias (D) or NULL
+    size_t stride, count;
+} Rows;
+
+static Rows rows_of(const Pass *pass, AttentionPart part, size_t unit, size_t t0) {
     const CosineAttention *a = pass->attention;
-    const size_t size = a->size, b = unit / a->heads, h = unit % a->heads;
-    const size_t rows = pass->length - t0 < CHUNK ? pass->length - t0 : CHUNK;
-    const real power = sigmoid(pass->exponent[h]);
-    real *const parts[3] = {s->q, s->k, s->v};
+    const AttentionRows *from = &pass->in->rows[part];
+    const size_t length = part == QUERY ? pass->in->queries : pass->in->keys,
+                 column = unit % a->heads * a->size;
+    return (Rows){from->x + (unit / a->heads * length + t0) * from->stride + column,
+                  from->bias ? from->bias + column : NULL, from->stride,
+                  length - t0 < CHUNK ? length - t0 : CHUNK};
+}
+
+// Row r of those; 0 behind the last one.
+static void load_row(real *restrict out, const Rows *rows, size_t r, size_t size) {
+    if (r >= rows->count) {
+        memset(out, 0, size * sizeof(real));
+        return;
+    }
+    const real *restrict x = rows->x + r * rows->stride, *restrict bias = rows->bias;
+    if (r + AHEAD < rows->count) tile_prefetch(x + AHEAD * rows->stride, size);
+    for (size_t d = 0; d < size; d++) out[d] = bias ? x[d] + bias[d] : x[d];
+}
+
+typedef enum { LOAD_QUERIES = 1, LOAD_KEYS = 2, LOAD_BOTH = 3 } Load;
+
+// A head's rows from t0 on: queries and, in the backward pass, the gradients to their sums; keys, 0 where
+// they are hidden, and values.
+static void load_chunk(const Pass *pass, Scratch *s, size_t unit, size_t t0, Load load) {
+    const CosineAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
+    const size_t size = a->size, b = unit / a->heads, h = unit % a->heads, first = b * in->queries + t0;
+    const Rows none = {0};
+    const Rows queries = load & LOAD_QUERIES ? rows_of(pass, QUERY, unit, t0) : none;
+    const Rows keys = load & LOAD_KEYS ? rows_of(pass, KEY, unit, t0) : none;
+    const Rows values = load & LOAD_KEYS ? rows_of(pass, VALUE, unit, t0) : none;
+    const Rows gradients = {pass->dy ? pass->dy + first * a->channels + h * size : NULL, NULL, a->channels,
+                            pass->dy ? queries.count : 0};
+    const uint8_t *mask = in->mask ? in->mask + b * in->keys + t0 : NULL;
+    const real power = power_of(a, pass->exponent, h);
     for (size_t r = 0; r < CHUNK; r++) {
-        const size_t at = r * a->columns, row = b * pass->length + t0 + r;
-        if (r >= rows) {
-            for (size_t part = 0; part < 3; part++) memset(parts[part] + at, 0, size * sizeof(real));
-            memset(s->g + at, 0, size * sizeof(real));
-            continue;
+        const size_t at = r * a->columns;
+        if (load & LOAD_QUERIES) {
+            load_row(s->q + at, &queries, r, size);
+            if (pass->dy) load_row(s->g + at, &gradients, r, size);
         }
-        for (size_t part = 0; part < 3; part++) {
-            const size_t column = part * a->channels + h * size;
-            if (r + AHEAD < rows) tile_prefetch(pass->qkv + (row + AHEAD) * 3 * a->channels + column, size);
-            add_row(parts[part] + at, pass->qkv + row * 3 * a->channels + column,
-                    pass->bias ? pass->bias + column : NULL, size);
+        if (load & LOAD_KEYS) {
+            load_row(s->k + at, &keys, r, size);
+            load_row(s->v + at, &values, r, size);
         }
-        s->q_scale[r] = normalise(s->q + at, size);
-        s->k_scale[r] = normalise(s->k + at, size);
-        if (pass->mask && !pass->mask[row]) {
+        if (r < queries.count) {
+            s->q_scale[r] = normalise(s->q + at, size);
+            s->y_scale[r] = vector_exp(-power * a->logarithms[first + r]);
+            for (size_t d = 0; pass->dy && d < size; d++) s->g[at + d] *= s->y_scale[r];
+        }
+        if (r < keys.count) {
+            s->k_scale[r] = normalise(s->k + at, size);
+            if (!mask || mask[r]) continue;
             s->k_scale[r] = 0;
             memset(s->k + at, 0, size * sizeof(real));
         }
-        s->y_scale[r] = vector_exp(-power * a->logarithms[b * pass->padded + t0 + r]);
-        if (!pass->dy) continue;
-        for (size_t d = 0; d < size; d++)
-            s->g[at + d] = pass->dy[row * a->channels + h * size + d] * s->y_scale[r];
     }
 }
 
@@ -184,11 +223,12 @@ static void lower_product(real *restrict out, const real *left, const real *righ
     }
 }
 
-// s->out (CHUNK, D') = inner rows + outer state
-static void two_products(const Scratch *s, TileView inner, const real *rows, const real *outer,
+// s->out (CHUNK, D') = inner rows + outer state; no `inner` where attention is not causal.
+static void two_products(const Scratch *s, const TileView *inner, const real *rows, const real *outer,
                          const real *state, size_t columns) {
     memset(s->out, 0, CHUNK * columns * sizeof(real));
-    tile_product(s->out, columns, s->out, columns, inner, rows, columns, CHUNK, columns, CHUNK, false);
+    if (inner)
+        tile_product(s->out, columns, s->out, columns, *inner, rows, columns, CHUNK, columns, CHUNK, false);
     tile_product(s->out, columns, s->out, columns, (TileView){outer, columns, 1}, state, columns, CHUNK,
                  columns, columns, false);
 }
@@ -199,110 +239,142 @@ static void state_add(real *state, const real *left, const real *right, size_t c
                  columns, CHUNK, false);
 }
 
+// Causal: the state is the sum of the chunks before, and the chunk itself a masked product. Otherwise it is
+// the sum of all keys.
 static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
     const CosineAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
+    const TileView qk = {s.qk, CHUNK, 1};
     memset(s.state, 0, columns * columns * sizeof(real)); // sum of k v^T
-    for (size_t t0 = 0; t0 < pass->length; t0 += CHUNK) {
-        load_chunk(pass, &s, unit, t0);
-        lower_product(s.qk, s.q, s.k, s.k_transposed, columns);
-        two_products(&s, (TileView){s.qk, CHUNK, 1}, s.v, s.q, s.state, columns);
+    for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
+        load_chunk(pass, &s, unit, t0, LOAD_KEYS);
         state_add(s.state, s.k, s.v, columns);
-        for (size_t r = 0; r < CHUNK && t0 + r < pass->length; r++) {
+    }
+    for (size_t t0 = 0; t0 < in->queries; t0 += CHUNK) {
+        load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_QUERIES);
+        if (in->causal) lower_product(s.qk, s.q, s.k, s.k_transposed, columns);
+        two_products(&s, in->causal ? &qk : NULL, s.v, s.q, s.state, columns);
+        if (in->causal) state_add(s.state, s.k, s.v, columns);
+        for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
             for (size_t d = 0; d < a->size; d++) row[d] *= s.y_scale[r];
-            gemm_input_store(y, unit / a->heads * pass->length + t0 + r, unit % a->heads * a->size, row,
+            gemm_input_store(y, unit / a->heads * in->queries + t0 + r, unit % a->heads * a->size, row,
                              a->size);
         }
     }
 }
 
-void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *qkv, const real *bias,
-                              const real *exponent, const uint8_t *mask, size_t batch, size_t length) {
-    const Pass pass = begin(a, qkv, bias, exponent, NULL, mask, batch, length);
+void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *exponent,
+                              const AttentionInput *in) {
+    const Pass pass = begin(a, in, exponent, NULL);
 #pragma omp parallel for schedule(dynamic)
-    for (size_t unit = 0; unit < batch * a->heads; unit++) forward_unit(&pass, unit, y);
+    for (size_t unit = 0; unit < in->batch * a->heads; unit++) forward_unit(&pass, unit, y);
 }
 
-typedef enum { QUERY, KEY, VALUE } Which;
-
-// One row of s->out is the gradient of queries, keys or values: to dqkv, and to the sum over rows.
-static void store_gradient(const Pass *pass, GemmInput dqkv, size_t unit, Which which, size_t t,
-                           const real *row) {
+// One row of s->out is the gradient of a query, key or value: to where it goes, and to the sum over rows.
+static void store_gradient(const Pass *pass, const AttentionGradients *gradients, size_t unit,
+                           AttentionPart which, size_t t, const real *row) {
     const CosineAttention *a = pass->attention;
-    gemm_input_store(dqkv, unit / a->heads * pass->length + t,
-                     which * a->channels + unit % a->heads * a->size, row, a->size);
+    const AttentionGradient *to = &gradients->parts[which];
+    const size_t length = which == QUERY ? pass->in->queries : pass->in->keys;
+    gemm_input_store(to->to, unit / a->heads * length + t, to->column + unit % a->heads * a->size, row,
+                     a->size);
     real *restrict sum = a->dbias + (unit * 3 + which) * a->columns;
     for (size_t d = 0; d < a->size; d++) sum[d] += row[d];
 }
 
-// dq_i = sum_{j<=i} k_j (v_j . g_i), forwards; and q_i . dq_i = y_i . dy_i gives the exponent's gradient.
-static void backward_queries(const Pass *pass, size_t unit, GemmInput dqkv) {
+// dq_i = sum_j k_j (v_j . g_i), forwards; and q_i . dq_i = y_i . dy_i gives the exponent's gradient.
+static void backward_queries(const Pass *pass, size_t unit, const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
-    const real *logarithms = a->logarithms + unit / a->heads * pass->padded;
+    const real *logarithms = a->logarithms + unit / a->heads * in->queries;
     Scratch s = scratch_of(a, unit);
+    const TileView gv = {s.gv, CHUNK, 1};
     memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of v k^T
     double sum = 0;
-    for (size_t t0 = 0; t0 < pass->length; t0 += CHUNK) {
-        load_chunk(pass, &s, unit, t0);
-        lower_product(s.gv, s.g, s.v, s.v_transposed, columns);
-        two_products(&s, (TileView){s.gv, CHUNK, 1}, s.k, s.g, s.transposed, columns);
+    for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
+        load_chunk(pass, &s, unit, t0, LOAD_KEYS);
         state_add(s.transposed, s.v, s.k, columns);
-        for (size_t r = 0; r < CHUNK && t0 + r < pass->length; r++) {
+    }
+    for (size_t t0 = 0; t0 < in->queries; t0 += CHUNK) {
+        load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_QUERIES);
+        if (in->causal) lower_product(s.gv, s.g, s.v, s.v_transposed, columns);
+        two_products(&s, in->causal ? &gv : NULL, s.k, s.g, s.transposed, columns);
+        if (in->causal) state_add(s.transposed, s.v, s.k, columns);
+        for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
             const real product = differentiate_normalise(row, s.q + r * columns, s.q_scale[r], a->size);
             sum += (double)(logarithms[t0 + r] * product);
-            store_gradient(pass, dqkv, unit, QUERY, t0 + r, row);
+            store_gradient(pass, gradients, unit, QUERY, t0 + r, row);
         }
     }
-    const double power = (double)sigmoid(pass->exponent[unit % a->heads]);
+    const double power = (double)power_of(a, pass->exponent, unit % a->heads);
     a->dexponent[unit] = -sum * power * (1 - power);
 }
 
-// dk_j = sum_{i>=j} q_i (g_i . v_j) and dv_j = sum_{i>=j} g_i (q_i . k_j), backwards.
-static void backward_keys_values(const Pass *pass, size_t unit, GemmInput dqkv) {
+// The gradients of the keys and values of a chunk, from the state and, where attention is causal, from the
+// queries of the chunk.
+static void backward_chunk(const Pass *pass, Scratch *s, size_t unit, const AttentionGradients *gradients,
+                           size_t t0) {
     const CosineAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
+    const size_t columns = a->columns;
+    const TileView vg = {s->gv, 1, CHUNK}, kq = {s->qk, 1, CHUNK};
+    if (in->causal) lower_product(s->gv, s->g, s->v, s->v_transposed, columns);
+    two_products(s, in->causal ? &vg : NULL, s->q, s->v, s->transposed, columns);
+    for (size_t r = 0; r < CHUNK && t0 + r < in->keys; r++) {
+        differentiate_normalise(s->out + r * columns, s->k + r * columns, s->k_scale[r], a->size);
+        store_gradient(pass, gradients, unit, KEY, t0 + r, s->out + r * columns);
+    }
+    if (in->causal) lower_product(s->qk, s->q, s->k, s->k_transposed, columns);
+    two_products(s, in->causal ? &kq : NULL, s->g, s->k, s->state, columns);
+    for (size_t r = 0; r < CHUNK && t0 + r < in->keys; r++)
+        store_gradient(pass, gradients, unit, VALUE, t0 + r, s->out + r * columns);
+}
+
+// dk_j = sum_i q_i (g_i . v_j) and dv_j = sum_i g_i (q_i . k_j), backwards.
+static void backward_keys_values(const Pass *pass, size_t unit, const AttentionGradients *gradients) {
+    const CosineAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
     memset(s.state, 0, columns * columns * sizeof(real));      // sum of q g^T
     memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of g q^T
-    for (size_t end = tile_round_up(pass->length, CHUNK); end > 0; end -= CHUNK) {
+    for (size_t t0 = 0; !in->causal && t0 < in->queries; t0 += CHUNK) {
+        load_chunk(pass, &s, unit, t0, LOAD_QUERIES);
+        state_add(s.state, s.q, s.g, columns);
+        state_add(s.transposed, s.g, s.q, columns);
+    }
+    for (size_t end = tile_round_up(in->keys, CHUNK); end > 0; end -= CHUNK) {
         const size_t t0 = end - CHUNK;
-        load_chunk(pass, &s, unit, t0);
-        lower_product(s.gv, s.g, s.v, s.v_transposed, columns);
-        two_products(&s, (TileView){s.gv, 1, CHUNK}, s.q, s.v, s.transposed, columns);
-        for (size_t r = 0; r < CHUNK && t0 + r < pass->length; r++) {
-            differentiate_normalise(s.out + r * columns, s.k + r * columns, s.k_scale[r], a->size);
-            store_gradient(pass, dqkv, unit, KEY, t0 + r, s.out + r * columns);
-        }
-        lower_product(s.qk, s.q, s.k, s.k_transposed, columns);
-        two_products(&s, (TileView){s.qk, 1, CHUNK}, s.g, s.k, s.state, columns);
-        for (size_t r = 0; r < CHUNK && t0 + r < pass->length; r++)
-            store_gradient(pass, dqkv, unit, VALUE, t0 + r, s.out + r * columns);
+        load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_KEYS);
+        backward_chunk(pass, &s, unit, gradients, t0);
+        if (!in->causal) continue;
         state_add(s.state, s.q, s.g, columns);
         state_add(s.transposed, s.g, s.q, columns);
     }
 }
 
-void cosine_attention_backward(CosineAttention *a, GemmInput dqkv, real *dbias, real *dexponent,
-                               const real *dy, const real *qkv, const real *bias, const real *exponent,
-                               const uint8_t *mask, size_t batch, size_t length) {
-    const Pass pass = begin(a, qkv, bias, exponent, dy, mask, batch, length);
-    const size_t units = batch * a->heads;
+void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gradients, real *dexponent,
+                               const real *dy, const real *exponent, const AttentionInput *in) {
+    const Pass pass = begin(a, in, exponent, dy);
+    const size_t units = in->batch * a->heads;
     memset(a->dbias, 0, units * 3 * a->columns * sizeof(real));
 #pragma omp parallel for schedule(dynamic)
     for (size_t unit = 0; unit < units; unit++) {
-        backward_queries(&pass, unit, dqkv);
-        backward_keys_values(&pass, unit, dqkv);
+        backward_queries(&pass, unit, gradients);
+        backward_keys_values(&pass, unit, gradients);
     }
     for (size_t unit = 0; unit < units; unit++) {
         const size_t h = unit % a->heads;
-        dexponent[h] += (real)a->dexponent[unit];
-        for (size_t which = 0; dbias && which < 3; which++) {
-            for (size_t d = 0; d < a->size; d++)
-                dbias[which * a->channels + h * a->size + d] += a->dbias[(unit * 3 + which) * a->columns + d];
+        if (exponent) dexponent[h] += (real)a->dexponent[unit];
+        for (size_t which = QUERY; which <= VALUE; which++) {
+            real *bias = gradients->parts[which].bias;
+            for (size_t d = 0; bias && d < a->size; d++)
+                bias[h * a->size + d] += a->dbias[(unit * 3 + which) * a->columns + d];
         }
     }
 }
@@ -323,12 +395,13 @@ static void decode_unit(real *restrict y, real *restrict state, real *restrict q
 }
 
 void cosine_attention_decode(real *restrict y, real *restrict state, real *restrict qkv,
-                             const real *restrict bias, const real *restrict exponent, size_t position,
-                             size_t streams, size_t channels, size_t heads) {
+                             const real *restrict bias, const real *restrict exponent, double power,
+                             size_t position, size_t streams, size_t channels, size_t heads) {
     const size_t size = channels / heads;
     const double logarithm = log((double)(position + 1));
 #pragma omp for schedule(static) nowait
     for (size_t unit = 0; unit < streams * heads; unit++) {
+        const double p = exponent ? (double)sigmoid(exponent[unit % heads]) : power;
         const size_t stream = unit / heads, at = unit % heads * size;
         real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;
         for (size_t d = 0; bias && d < size; d++) {
@@ -337,6 +410,6 @@ void cosine_attention_decode(real *restrict y, real *restrict state, real *restr
             v[d] += bias[2 * channels + at + d];
         }
         decode_unit(y + stream * channels + at, state + unit * size * size, q, k, v,
-                    (real)exp(-(double)sigmoid(exponent[unit % heads]) * logarithm), size);
+                    (real)exp(-p * logarithm), size);
     }
 }

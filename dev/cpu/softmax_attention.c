@@ -11,7 +11,7 @@
 
 enum {
     QUERIES = 32,  // rows of a tile
-    KEYS = 128,    // columns of a tile: a block of the dropout generator
+    KEYS = 128,    // columns of a tile, a multiple of rows: a block of the dropout generator
     MAX_PARTS = 8, // of a head's keys in the backward pass
     WANTED = 16,   // units of work there
     AHEAD = 8,     // rows to prefetch
@@ -19,33 +19,33 @@ enum {
 };
 static const double LN2 = 0.693147180559945309;
 
-// Each big array is (B, H, T', ...) with T' = T rounded up to whole tiles and D' = D rounded up to what
-// products take, both filled with zeros. A left operand is (B, H, T', W), a right one (B, H, T' W / D', D'),
-// W = D' words or D' / 2 words of two bf16 numbers; transposed, (B, H, T' / KEYS, W, KEYS).
+// Each big array is (B, H, T', ...) with T' = Tq or Tk rounded up to whole tiles and D' = D rounded up to
+// what products take, the rows of a tile that are used and D' filled with zeros. A left operand is (B, H, T',
+// W), a right one (B, H, T' W / D', D'), W = D' words or D' / 2 words of two bf16 numbers; transposed, (B, H,
+// T' / KEYS, W, KEYS).
 struct SoftmaxAttention {
     double sink;
-    size_t heads, channels, size;        // H, C, D
-    size_t columns, words;               // D', W
-    size_t batch, padded;                // B and T' that there is memory for
-    bool pairs;                          // operands are bf16
-    real *queries, *keys_transposed;     // left, transposed
-    real *values;                        // right (forward)
-    real *values_transposed, *keys;      // transposed, right (backward)
-    real *queries_right, *doutput_right; // right (backward)
-    real *doutput;                       // left (backward)
-    real *output;                        // (B, H, T', D') sums
-    real *dqueries, *dkeys, *dvalues;    // (B, H, parts, T', D'), (B, H, T', D')
-    real *hidden;                        // (B, T') -Inf for padding, else 0
-    real *logsumexp, *product;           // (B, H, T'); product: dy_i . y_i
+    size_t heads, channels, size;          // H, C, D
+    size_t columns, words;                 // D', W
+    size_t batch, most_queries, most_keys; // B, Tq and Tk that there is memory for
+    bool pairs;                            // operands are bf16
+    real *queries, *keys_transposed;       // left, transposed
+    real *values;                          // right (forward)
+    real *values_transposed, *keys;        // transposed, right (backward)
+    real *queries_right, *doutput_right;   // right (backward)
+    real *doutput;                         // left (backward)
+    real *output;                          // (B, H, Tq', D') sums
+    real *dqueries, *dkeys, *dvalues;      // (B, H, parts, Tq', D'), (B, H, Tk', D')
+    real *hidden;                          // (B, Tk') -Inf for padding, else 0
+    real *logsumexp, *product;             // (B, H, Tq'); product: dy_i . y_i
 };
 
 // What all tiles of one pass share.
 typedef struct {
     SoftmaxAttention *attention;
-    const real *qkv, *bias;
-    const Dropout *dropout;
-    uint64_t first_row;
-    size_t batch, length, padded, parts;
+    const AttentionInput *in;
+    size_t query_rows, key_rows; // Tq', Tk'
+    size_t parts;
 } Pass;
 
 static size_t smaller(size_t a, size_t b) {
@@ -54,20 +54,20 @@ static size_t smaller(size_t a, size_t b) {
 
 // In the backward pass a head's keys are shared out among units of work, each with its own sum of query
 // gradients. Their number depends on the shape alone, so that results do not depend on the threads.
-static size_t parts_of(size_t heads, size_t padded) {
-    size_t parts = smaller(MAX_PARTS, padded / KEYS);
+static size_t parts_of(size_t heads, size_t key_rows) {
+    size_t parts = smaller(MAX_PARTS, key_rows / KEYS);
     while (parts > 1 && parts * heads > WANTED) parts--;
     return parts;
 }
 
-// Most sums of query gradients for up to so many heads (of all sequences) and rows.
-static size_t sets_of(size_t heads, size_t padded) {
-    const size_t sets = smaller(WANTED, tile_count(heads, smaller(MAX_PARTS, padded / KEYS)));
+// Most sums of query gradients for up to so many heads (of all sequences) and rows of keys.
+static size_t sets_of(size_t heads, size_t key_rows) {
+    const size_t sets = smaller(WANTED, tile_count(heads, smaller(MAX_PARTS, key_rows / KEYS)));
     return sets > heads ? sets : heads;
 }
 
-SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t length,
-                                           size_t channels, size_t heads, bool training) {
+SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
+                                           size_t keys, size_t channels, size_t heads, bool training) {
     const char *what = "attention";
     SoftmaxAttention *a = allocate(1, sizeof(*a), what);
     a->sink = sink;
@@ -78,25 +78,28 @@ SoftmaxAttention *softmax_attention_create(Precision precision, double sink, siz
     a->columns = tile_round_up(a->size, TILE_COLUMNS);
     a->words = a->pairs ? a->columns / 2 : a->columns;
     a->batch = batch;
-    a->padded = tile_round_up(length, KEYS);
-    const size_t units = tile_count(batch, heads), rows = tile_count(units, a->padded);
+    a->most_queries = queries;
+    a->most_keys = keys;
+    const size_t query_rows = tile_round_up(queries, KEYS), key_rows = tile_round_up(keys, KEYS);
+    const size_t units = tile_count(batch, heads);
+    const size_t all_queries = tile_count(units, query_rows), all_keys = tile_count(units, key_rows);
     const size_t whole = tile_count(a->columns, sizeof(real)), operand = tile_count(a->words, sizeof(real));
-    a->queries = allocate(rows, operand, what);
-    a->keys_transposed = allocate(rows, operand, what);
-    a->values = allocate(rows, operand, what);
-    a->output = allocate(rows, whole, what);
-    a->hidden = allocate(tile_count(batch, a->padded), sizeof(real), what);
+    a->queries = allocate(all_queries, operand, what);
+    a->keys_transposed = allocate(all_keys, operand, what);
+    a->values = allocate(all_keys, operand, what);
+    a->output = allocate(all_queries, whole, what);
+    a->hidden = allocate(tile_count(batch, key_rows), sizeof(real), what);
     if (!training) return a;
-    a->values_transposed = allocate(rows, operand, what);
-    a->keys = allocate(rows, operand, what);
-    a->doutput = allocate(rows, operand, what);
-    a->queries_right = a->pairs ? allocate(rows, operand, what) : a->queries;
-    a->doutput_right = a->pairs ? allocate(rows, operand, what) : a->doutput;
-    a->dqueries = allocate(tile_count(sets_of(units, a->padded), a->padded), whole, what);
-    a->dkeys = allocate(rows, whole, what);
-    a->dvalues = allocate(rows, whole, what);
-    a->logsumexp = allocate(rows, sizeof(real), what);
-    a->product = allocate(rows, sizeof(real), what);
+    a->values_transposed = allocate(all_keys, operand, what);
+    a->keys = allocate(all_keys, operand, what);
+    a->doutput = allocate(all_queries, operand, what);
+    a->queries_right = a->pairs ? allocate(all_queries, operand, what) : a->queries;
+    a->doutput_right = a->pairs ? allocate(all_queries, operand, what) : a->doutput;
+    a->dqueries = allocate(tile_count(sets_of(units, key_rows), query_rows), whole, what);
+    a->dkeys = allocate(all_keys, whole, what);
+    a->dvalues = allocate(all_keys, whole, what);
+    a->logsumexp = allocate(all_queries, sizeof(real), what);
+    a->product = allocate(all_queries, sizeof(real), what);
     return a;
 }
 
@@ -114,40 +117,50 @@ void softmax_attention_free(SoftmaxAttention *a) {
     free(a);
 }
 
-static Pass begin(SoftmaxAttention *a, const real *qkv, const real *bias, const uint8_t *mask,
-                  const Dropout *dropout, uint64_t first_row, size_t batch, size_t length) {
-    const size_t padded = tile_round_up(length, KEYS), units = batch * a->heads;
-    if (batch > a->batch || padded > a->padded)
-        fail("attention: batch %zu x %zu is larger than its memory", batch, length);
-    for (size_t b = 0; b < batch; b++) {
-        for (size_t j = 0; j < padded; j++)
-            a->hidden[b * padded + j] = j < length && (!mask || mask[b * length + j]) ? 0 : -INFINITY;
+static Pass begin(SoftmaxAttention *a, const AttentionInput *in) {
+    attention_check(in, a->batch, a->most_queries, a->most_keys);
+    const size_t key_rows = tile_round_up(in->keys, KEYS);
+    for (size_t b = 0; b < in->batch; b++) {
+        for (size_t j = 0; j < key_rows; j++)
+            a->hidden[b * key_rows + j] =
+                j < in->keys && (!in->mask || in->mask[b * in->keys + j]) ? 0 : -INFINITY;
     }
-    return (Pass){a, qkv, bias, dropout, first_row, batch, length, padded, parts_of(units, padded)};
+    return (Pass){a, in, tile_round_up(in->queries, KEYS), key_rows,
+                  parts_of(in->batch * a->heads, key_rows)};
+}
+
+// The keys that the queries i0 to i0 + QUERIES see end before this one, a multiple of QUERIES.
+static size_t keys_end(const Pass *pass, size_t i0) {
+    return pass->in->causal ? i0 + QUERIES : tile_round_up(pass->in->keys, QUERIES);
 }
 
 // ---- operands ----------------------------------------------------------------------------------------
 
-// What KEYS rows of an operand are made of: (x + bias) * scale for `rows` rows of x, 0 below them and to the
-// right of `size`.
+// What up to KEYS rows of an operand are made of: (x + bias) * scale for `rows` rows of x, 0 below them, up
+// to whole tiles of queries, and to the right of `size`.
 typedef struct {
     const real *x, *bias; // bias or NULL
     size_t x_row, rows, size;
     real scale;
 } Source;
 
-typedef enum { QUERY, KEY, VALUE } Which;
-
 // A head's queries (times log2(e) / sqrt(D), so that weights are powers of 2), keys or values from row t0 on.
-static Source source_qkv(const Pass *pass, Which which, size_t unit, size_t t0) {
+static Source source_of(const Pass *pass, AttentionPart part, size_t unit, size_t t0) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t b = unit / a->heads, column = which * a->channels + unit % a->heads * a->size;
-    return (Source){pass->qkv + (b * pass->length + t0) * 3 * a->channels + column,
-                    pass->bias ? pass->bias + column : NULL,
-                    3 * a->channels,
-                    smaller(KEYS, pass->length - t0),
+    const AttentionRows *rows = &pass->in->rows[part];
+    const size_t b = unit / a->heads, column = unit % a->heads * a->size;
+    const size_t length = part == QUERY ? pass->in->queries : pass->in->keys;
+    return (Source){rows->x + (b * length + t0) * rows->stride + column,
+                    rows->bias ? rows->bias + column : NULL,
+                    rows->stride,
+                    smaller(KEYS, length - t0),
                     a->size,
-                    which == QUERY ? (real)(LOG2_E / sqrt((double)a->size)) : 1};
+                    part == QUERY ? (real)(LOG2_E / sqrt((double)a->size)) : 1};
+}
+
+// Rows of an operand that products read.
+static size_t source_end(const Source *source) {
+    return tile_round_up(source->rows, QUERIES);
 }
 
 // Columns d to d + TILE_COLUMNS of a row.
@@ -169,7 +182,7 @@ static inline void source_load(TileVector out[TILE_VECTORS], const Source *s, si
 }
 
 static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
-    for (size_t i = 0; i < KEYS; i++) {
+    for (size_t i = 0; i < source_end(&source); i++) {
         for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
             TileVector x[TILE_VECTORS];
             source_load(x, &source, i, d);
@@ -179,7 +192,7 @@ static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
 }
 
 static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
-    for (size_t i = 0; i < KEYS; i += 2) {
+    for (size_t i = 0; i < source_end(&source); i += 2) {
         for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
             TileVector even[TILE_VECTORS], odd[TILE_VECTORS];
             source_load(even, &source, i, d);
@@ -193,16 +206,16 @@ static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
 
 // Words of a left operand, transposed.
 static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
-    const size_t step = a->pairs ? 2 : 1, width = TILE_COLUMNS / step;
+    const size_t step = a->pairs ? 2 : 1, width = TILE_COLUMNS / step, end = source_end(&source);
     for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
         _Alignas(64) real block[KEYS * TILE_COLUMNS]; // (KEYS, width)
-        for (size_t i = 0; i < KEYS; i++) {
+        for (size_t i = 0; i < end; i++) {
             TileVector x[TILE_VECTORS];
             source_load(x, &source, i, d);
             tile_store_left(block + i * width, x[0], x[1], a->pairs);
         }
         for (size_t w = 0; w < width; w++) {
-            for (size_t i = 0; i < KEYS; i++) out[(d / step + w) * KEYS + i] = block[i * width + w];
+            for (size_t i = 0; i < end; i++) out[(d / step + w) * KEYS + i] = block[i * width + w];
         }
     }
 }
@@ -215,14 +228,15 @@ typedef struct {
     const real *keys;    // transposed (W, KEYS)
     const real *hidden;  // (KEYS)
     size_t words;        // W
-    int seen;            // keys that the first query sees; the next sees one more
+    int seen;            // keys that the first query sees, the next one more; at least KEYS: all see all
 } Strip;
 
 static inline Strip strip_create(const Pass *pass, size_t unit, size_t i, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t first = unit * pass->padded;
-    return (Strip){a->queries + (first + i) * a->words, a->keys_transposed + (first + j0) * a->words,
-                   a->hidden + unit / a->heads * pass->padded + j0, a->words, (int)(i - j0) + 1};
+    const size_t query = unit * pass->query_rows + i, key = unit * pass->key_rows + j0;
+    return (Strip){a->queries + query * a->words, a->keys_transposed + key * a->words,
+                   a->hidden + unit / a->heads * pass->key_rows + j0, a->words,
+                   pass->in->causal ? (int)(i - j0) + 1 : KEYS};
 }
 
 // Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
@@ -247,13 +261,14 @@ TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pai
 typedef uint32_t Kept[KEYS / 32]; // by dropout: a bit a key
 
 static void tile_kept(const Pass *pass, size_t unit, size_t i, size_t j0, Kept *kept) {
-    if (!pass->dropout) {
+    const AttentionInput *in = pass->in;
+    if (!in->dropout) {
         memset(kept, 0xff, QUERIES * sizeof(*kept));
         return;
     }
-    const uint64_t row = (pass->first_row * pass->attention->heads + unit) * pass->length + i;
-    const uint64_t blocks = pass->padded / KEYS;
-    dropout_bits(pass->dropout, row * blocks + j0 / KEYS, blocks, QUERIES, &kept[0][0]);
+    const uint64_t row = (in->first_row * pass->attention->heads + unit) * in->queries + i;
+    const uint64_t blocks = pass->key_rows / KEYS;
+    dropout_bits(in->dropout, row * blocks + j0 / KEYS, blocks, QUERIES, &kept[0][0]);
 }
 
 TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
@@ -344,18 +359,19 @@ TILE_INLINE void forward_strip(const Pass *pass, size_t unit, size_t i, size_t j
         strip_weights(&strip, n, kept, top, sum, weights, pairs);
     }
     tile_product(output, columns, output, columns, (TileView){weights, KEYS, 1},
-                 a->values + (unit * pass->padded + j0) * a->words, columns, TILE_ROWS, columns,
+                 a->values + (unit * pass->key_rows + j0) * a->words, columns, TILE_ROWS, columns,
                  pairs ? n / 2 : n, pairs);
 }
 
 static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, real *logsumexp) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t columns = a->columns, b = unit / a->heads;
-    real *output = a->output + (unit * pass->padded + i0) * columns;
+    const AttentionInput *in = pass->in;
+    const size_t columns = a->columns, b = unit / a->heads, end = keys_end(pass, i0);
+    real *output = a->output + (unit * pass->query_rows + i0) * columns;
     memset(output, 0, QUERIES * columns * sizeof(real));
     Rows rows = rows_create(a->sink);
-    for (size_t j0 = 0; j0 < i0 + QUERIES; j0 += KEYS) {
-        const size_t n = smaller(KEYS, i0 + QUERIES - j0);
+    for (size_t j0 = 0; j0 < end; j0 += KEYS) {
+        const size_t n = smaller(KEYS, end - j0);
         Kept kept[QUERIES];
         tile_kept(pass, unit, i0, j0, kept);
         for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
@@ -367,34 +383,39 @@ static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, 
                               output + r * columns, false);
         }
     }
-    const real kept = pass->dropout ? pass->dropout->scale : 1;
-    for (size_t r = 0; r < QUERIES && i0 + r < pass->length; r++) {
+    const real kept = in->dropout ? in->dropout->scale : 1;
+    for (size_t r = 0; r < QUERIES && i0 + r < in->queries; r++) {
         const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : kept / sum;
         for (size_t d = 0; d < columns; d++) output[r * columns + d] *= scale;
-        gemm_input_store(y, b * pass->length + i0 + r, unit % a->heads * a->size, output + r * columns,
+        gemm_input_store(y, b * in->queries + i0 + r, unit % a->heads * a->size, output + r * columns,
                          a->size);
         // +Inf where nothing is seen: 2^(s - Inf) is 0.
         if (logsumexp)
-            logsumexp[unit * pass->length + i0 + r] =
+            logsumexp[unit * in->queries + i0 + r] =
                 sum == 0 ? INFINITY : (real)LN2 * (rows.top[r] + (real)log2(sum));
     }
 }
 
-void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp, const real *qkv,
-                               const real *bias, const uint8_t *mask, const Dropout *dropout,
-                               uint64_t first_row, size_t batch, size_t length) {
-    const Pass pass = begin(a, qkv, bias, mask, dropout, first_row, batch, length);
-    const size_t units = batch * a->heads, tiles = (length + QUERIES - 1) / QUERIES;
+static void pack_forward(const Pass *pass, size_t unit, size_t t0) {
+    SoftmaxAttention *a = pass->attention;
+    if (t0 < pass->query_rows)
+        pack_left(a, a->queries + (unit * pass->query_rows + t0) * a->words,
+                  source_of(pass, QUERY, unit, t0));
+    if (t0 >= pass->key_rows) return;
+    const size_t at = (unit * pass->key_rows + t0) * a->words;
+    pack_right(a, a->values + at, source_of(pass, VALUE, unit, t0));
+    pack_transposed(a, a->keys_transposed + at, source_of(pass, KEY, unit, t0));
+}
+
+void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp, const AttentionInput *in) {
+    const Pass pass = begin(a, in);
+    const size_t units = in->batch * a->heads, tiles = (in->queries + QUERIES - 1) / QUERIES;
+    const size_t rows = pass.query_rows > pass.key_rows ? pass.query_rows : pass.key_rows;
 #pragma omp parallel
     {
 #pragma omp for collapse(2)
-        for (size_t t0 = 0; t0 < pass.padded; t0 += KEYS) {
-            for (size_t unit = 0; unit < units; unit++) {
-                const size_t at = (unit * pass.padded + t0) * a->words;
-                pack_left(a, a->queries + at, source_qkv(&pass, QUERY, unit, t0));
-                pack_right(a, a->values + at, source_qkv(&pass, VALUE, unit, t0));
-                pack_transposed(a, a->keys_transposed + at, source_qkv(&pass, KEY, unit, t0));
-            }
+        for (size_t t0 = 0; t0 < rows; t0 += KEYS) {
+            for (size_t unit = 0; unit < units; unit++) pack_forward(&pass, unit, t0);
         }
         // The last tiles of a head see the most keys: they go first.
 #pragma omp for collapse(2) schedule(dynamic)
@@ -458,23 +479,23 @@ TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
         const Strip strip = strip_create(pass, unit, i0 + r, j0);
         for (size_t j = 0; j < n; j += TILE_COLUMNS)
-            backward_block(pass, &strip, kept + r, unit * pass->padded + i0 + r, unit * pass->padded + j0, r,
-                           j, g, pairs);
+            backward_block(pass, &strip, kept + r, unit * pass->query_rows + i0 + r,
+                           unit * pass->key_rows + j0, r, j, g, pairs);
     }
 }
 
 static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t columns = a->columns, words = a->words, step = a->pairs ? 2 : 1;
-    const size_t i = unit * pass->padded + i0, j = unit * pass->padded + j0;
-    const size_t n = smaller(KEYS, i0 + QUERIES - j0);
+    const size_t i = unit * pass->query_rows + i0, j = unit * pass->key_rows + j0;
+    const size_t n = smaller(KEYS, keys_end(pass, i0) - j0);
     _Alignas(64) Gradients g;
     if (a->pairs)
         backward_strips(pass, unit, i0, j0, n, &g, true);
     else
         backward_strips(pass, unit, i0, j0, n, &g, false);
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
-    real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->padded + i0) * columns;
+    real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
     if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
     tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
                  a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->pairs);
@@ -488,11 +509,13 @@ static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0,
 // Every parts-th tile of keys, with all queries that see it.
 static void backward_part(const Pass *pass, size_t unit, size_t part) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t head = pass->padded * a->columns, tile = KEYS * a->columns;
-    for (size_t j0 = part * KEYS; j0 < pass->padded; j0 += pass->parts * KEYS) {
+    const AttentionInput *in = pass->in;
+    const size_t head = pass->key_rows * a->columns, tile = KEYS * a->columns;
+    for (size_t j0 = part * KEYS; j0 < pass->key_rows; j0 += pass->parts * KEYS) {
         memset(a->dkeys + unit * head + j0 * a->columns, 0, tile * sizeof(real));
         memset(a->dvalues + unit * head + j0 * a->columns, 0, tile * sizeof(real));
-        for (size_t i0 = j0; i0 < pass->length; i0 += QUERIES) backward_tile(pass, unit, part, i0, j0);
+        for (size_t i0 = in->causal ? j0 : 0; i0 < in->queries; i0 += QUERIES)
+            backward_tile(pass, unit, part, i0, j0);
     }
 }
 
@@ -512,35 +535,43 @@ static real product_with(GemmInput y, size_t row, size_t column, const real *res
     return sum;
 }
 
-static void pack_backward(const Pass *pass, const real *dy, GemmInput y, const real *logsumexp, size_t unit,
-                          size_t t0) {
+static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y, const real *logsumexp,
+                                  size_t unit, size_t t0) {
     SoftmaxAttention *a = pass->attention;
-    const size_t row = unit * pass->padded + t0, at = row * a->words;
-    const size_t rows = smaller(KEYS, pass->length - t0);
-    const size_t dy_row = unit / a->heads * pass->length + t0, column = unit % a->heads * a->size;
-
-    const Source queries = source_qkv(pass, QUERY, unit, t0), keys = source_qkv(pass, KEY, unit, t0);
-    const Source doutput = {dy + dy_row * a->channels + column,      NULL, a->channels, rows, a->size,
-                            pass->dropout ? pass->dropout->scale : 1};
+    const AttentionInput *in = pass->in;
+    const size_t row = unit * pass->query_rows + t0, at = row * a->words;
+    const size_t rows = smaller(KEYS, in->queries - t0);
+    const size_t dy_row = unit / a->heads * in->queries + t0, column = unit % a->heads * a->size;
+    const Source queries = source_of(pass, QUERY, unit, t0);
+    const Source doutput = {dy + dy_row * a->channels + column,  NULL, a->channels, rows, a->size,
+                            in->dropout ? in->dropout->scale : 1};
     pack_left(a, a->queries + at, queries);
     if (a->pairs) pack_right(a, a->queries_right + at, queries);
-    pack_right(a, a->keys + at, keys);
-    pack_transposed(a, a->keys_transposed + at, keys);
-    pack_transposed(a, a->values_transposed + at, source_qkv(pass, VALUE, unit, t0));
     pack_left(a, a->doutput + at, doutput);
     if (a->pairs) pack_right(a, a->doutput_right + at, doutput);
-
     for (size_t r = 0; r < KEYS; r++) {
         const real *at_r = dy + (dy_row + r) * a->channels + column;
         a->product[row + r] = r < rows ? product_with(y, dy_row + r, column, at_r, a->size) : 0;
-        a->logsumexp[row + r] = r < rows ? logsumexp[unit * pass->length + t0 + r] * (real)LOG2_E : INFINITY;
+        a->logsumexp[row + r] = r < rows ? logsumexp[unit * in->queries + t0 + r] * (real)LOG2_E : INFINITY;
     }
 }
 
-// One head's gradients of queries, keys or values, rows in order, to dqkv and dbias.
-static void gather(const Pass *pass, GemmInput dqkv, real *dbias, Which which, size_t h) {
+static void pack_keys_backward(const Pass *pass, size_t unit, size_t t0) {
+    SoftmaxAttention *a = pass->attention;
+    const size_t at = (unit * pass->key_rows + t0) * a->words;
+    const Source keys = source_of(pass, KEY, unit, t0);
+    pack_right(a, a->keys + at, keys);
+    pack_transposed(a, a->keys_transposed + at, keys);
+    pack_transposed(a, a->values_transposed + at, source_of(pass, VALUE, unit, t0));
+}
+
+// One head's gradients of queries, keys or values, rows in order, and their sum.
+static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart which, size_t h) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t size = a->size, column = which * a->channels + h * size, stride = pass->padded * a->columns;
+    const AttentionInput *in = pass->in;
+    const size_t size = a->size, column = h * size;
+    const size_t length = which == QUERY ? in->queries : in->keys;
+    const size_t stride = (which == QUERY ? pass->query_rows : pass->key_rows) * a->columns;
     const size_t parts = which == QUERY ? pass->parts : 1;
     // The scores' base is 2: ln 2 is left of what queries were multiplied with.
     const real scale = which == QUERY ? (real)(1 / sqrt((double)size)) : which == KEY ? (real)LN2 : 1;
@@ -549,11 +580,13 @@ static void gather(const Pass *pass, GemmInput dqkv, real *dbias, Which which, s
         _Alignas(64) real row[TILE_COLUMNS];
         TileVector total[TILE_VECTORS] = {0};
         const size_t count = smaller(TILE_COLUMNS, size - d);
-        for (size_t b = 0; b < pass->batch; b++) {
+        for (size_t b = 0; b < in->batch; b++) {
             const real *head = from + (b * a->heads + h) * parts * stride + d;
-            for (size_t t = 0; t < pass->length; t++) {
+            for (size_t t = 0; t < length; t++) {
+                // The parts whose first key the query sees.
+                const size_t seen = in->causal ? smaller(parts, t / KEYS + 1) : parts;
                 TileVector sum[TILE_VECTORS] = {0};
-                for (size_t part = 0; part < parts && part * KEYS <= t; part++) {
+                for (size_t part = 0; part < seen; part++) {
                     const real *at = head + part * stride + t * a->columns;
                     tile_prefetch(at + AHEAD * a->columns, TILE_COLUMNS);
                     for (size_t v = 0; v < TILE_VECTORS; v++) sum[v] += tile_load(at + v * TILE_LANES);
@@ -562,24 +595,27 @@ static void gather(const Pass *pass, GemmInput dqkv, real *dbias, Which which, s
                     total[v] += sum[v] * scale;
                     tile_store(row + v * TILE_LANES, sum[v] * scale);
                 }
-                gemm_input_store(dqkv, b * pass->length + t, column + d, row, count);
+                gemm_input_store(to->to, b * length + t, to->column + column + d, row, count);
             }
         }
         for (size_t v = 0; v < TILE_VECTORS; v++) tile_store(row + v * TILE_LANES, total[v]);
-        for (size_t l = 0; dbias && l < count; l++) dbias[column + d + l] += row[l];
+        for (size_t l = 0; to->bias && l < count; l++) to->bias[column + d + l] += row[l];
     }
 }
 
-void softmax_attention_backward(SoftmaxAttention *a, GemmInput dqkv, real *dbias, const real *dy, GemmInput y,
-                                const real *logsumexp, const real *qkv, const real *bias, const uint8_t *mask,
-                                const Dropout *dropout, uint64_t first_row, size_t batch, size_t length) {
-    const Pass pass = begin(a, qkv, bias, mask, dropout, first_row, batch, length);
-    const size_t units = batch * a->heads;
+void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *gradients, const real *dy,
+                                GemmInput y, const real *logsumexp, const AttentionInput *in) {
+    const Pass pass = begin(a, in);
+    const size_t units = in->batch * a->heads;
+    const size_t rows = pass.query_rows > pass.key_rows ? pass.query_rows : pass.key_rows;
 #pragma omp parallel
     {
 #pragma omp for collapse(2)
-        for (size_t t0 = 0; t0 < pass.padded; t0 += KEYS) {
-            for (size_t unit = 0; unit < units; unit++) pack_backward(&pass, dy, y, logsumexp, unit, t0);
+        for (size_t t0 = 0; t0 < rows; t0 += KEYS) {
+            for (size_t unit = 0; unit < units; unit++) {
+                if (t0 < pass.query_rows) pack_queries_backward(&pass, dy, y, logsumexp, unit, t0);
+                if (t0 < pass.key_rows) pack_keys_backward(&pass, unit, t0);
+            }
         }
         // The first part has the keys that the most queries see: it goes first.
 #pragma omp for collapse(2) schedule(dynamic)
@@ -588,7 +624,8 @@ void softmax_attention_backward(SoftmaxAttention *a, GemmInput dqkv, real *dbias
         }
 #pragma omp for collapse(2) schedule(dynamic)
         for (size_t which = QUERY; which <= VALUE; which++) {
-            for (size_t h = 0; h < a->heads; h++) gather(&pass, dqkv, dbias, (Which)which, h);
+            for (size_t h = 0; h < a->heads; h++)
+                gather(&pass, &gradients->parts[which], (AttentionPart)which, h);
         }
     }
 }

@@ -44,7 +44,8 @@ template <typename T> struct Pass {
     bool backward;
     const T *qkv, *dy;     // (B, T, 3C), (B, T, C)
     T *y, *dqkv;           // (B, T, C), (B, T, 3C)
-    const float *exponent; // (H) m
+    const float *exponent; // (H) m; NULL: the power is fixed
+    float power;           // then
     const uint8_t *mask;   // (B, T) or NULL
     float *logarithms;     // (B, T) log n, where there is a mask
     float *states;         // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T
@@ -97,6 +98,11 @@ static __device__ __forceinline__ bool hidden(const Pass<T> &p, const Place &at,
     return p.mask && !p.mask[at.b * (size_t)p.length + (size_t)row];
 }
 
+// What n is raised to.
+template <typename T> static __device__ __forceinline__ float power_of(const Pass<T> &p, const Place &at) {
+    return p.exponent ? sigmoid(p.exponent[at.h]) : p.power;
+}
+
 // 1 / |x| from |x|^2. A vector shorter than 1e-12 has no direction.
 static __device__ __forceinline__ float inverse_length(float square) {
     return square < 1e-24f ? 0 : 1 / sqrtf(square);
@@ -126,7 +132,7 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p
         square = warp_sum(square);
         if (operand == QUERY || operand == KEY) scale = inverse_length(square);
         if (operand == KEY && present && hidden(p, at, row)) scale = 0;
-        if (operand == GRADIENT && present) scale = expf(-sigmoid(p.exponent[at.h]) * log_seen(p, at, row));
+        if (operand == GRADIENT && present) scale = expf(-power_of(p, at) * log_seen(p, at, row));
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             const int d = 2 * (lane + i * WARP);
@@ -295,7 +301,7 @@ static __device__ __forceinline__ float store_output(const Pass<T> &p, const Pla
         float scale = 1;
         T *to = output == OUT_Y ? p.y + y_place(p, at, safe)
                                 : p.dqkv + qkv_place(p, at, safe, (size_t)output - OUT_DQUERY);
-        if (output == OUT_Y) scale = expf(-sigmoid(p.exponent[at.h]) * log_seen(p, at, safe));
+        if (output == OUT_Y) scale = expf(-power_of(p, at) * log_seen(p, at, safe));
         if (output == OUT_DQUERY || output == OUT_DKEY) {
             const bool visible = output == OUT_DQUERY || !hidden(p, at, safe);
             const float along = differentiate_normalise<T, SIZE>(
@@ -409,14 +415,14 @@ static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, floa
                p.chunks, units);
     }
     launch(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
-    if (p.backward)
+    if (p.backward && p.exponent)
         launch(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float), dexponent, p.exponent,
                p.dpower, batch * (size_t)p.chunks);
 }
 
 template <typename T>
-static Pass<T> pass_create(size_t channels, GemmInput qkv, const float *exponent, const uint8_t *mask,
-                           size_t length, size_t heads) {
+static Pass<T> pass_create(size_t channels, GemmInput qkv, const float *exponent, float power,
+                           const uint8_t *mask, size_t length, size_t heads) {
     const size_t size = channels / heads;
     if (size == 0 || size > 256 || qkv.columns != 3 * channels || length > INT32_MAX)
         fail("cosine attention: %zu x %zu channels of rows of %zu: expected heads of 1..256 channels and "
@@ -429,6 +435,7 @@ static Pass<T> pass_create(size_t channels, GemmInput qkv, const float *exponent
     p.channels = channels;
     p.qkv = (const T *)qkv.data;
     p.exponent = exponent;
+    p.power = power;
     p.mask = mask;
     return p;
 }
@@ -443,18 +450,18 @@ static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t
 }
 
 template <typename T>
-static void forward(const Device *device, GemmInput y, GemmInput qkv, const float *exponent,
+static void forward(const Device *device, GemmInput y, GemmInput qkv, const float *exponent, float power,
                     const uint8_t *mask, float *workspace, size_t batch, size_t length, size_t heads) {
-    Pass<T> p = pass_create<T>(y.columns, qkv, exponent, mask, length, heads);
+    Pass<T> p = pass_create<T>(y.columns, qkv, exponent, power, mask, length, heads);
     p.y = (T *)y.data;
     run_size(device, p, workspace, batch, NULL);
 }
 
 template <typename T>
 static void backward(const Device *device, GemmInput dqkv, float *dexponent, GemmInput dy, GemmInput qkv,
-                     const float *exponent, const uint8_t *mask, float *workspace, size_t batch,
+                     const float *exponent, float power, const uint8_t *mask, float *workspace, size_t batch,
                      size_t length, size_t heads) {
-    Pass<T> p = pass_create<T>(dy.columns, qkv, exponent, mask, length, heads);
+    Pass<T> p = pass_create<T>(dy.columns, qkv, exponent, power, mask, length, heads);
     p.backward = true;
     p.dy = (const T *)dy.data;
     p.dqkv = (T *)dqkv.data;
@@ -468,27 +475,28 @@ static void backward(const Device *device, GemmInput dqkv, float *dexponent, Gem
 // Floats of working memory of both passes, for batches up to (batch, length).
 static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels, size_t heads) {
     cosine::Pass<float> p =
-        cosine::pass_create<float>(channels, {NULL, 3 * channels, false}, NULL, NULL, length, heads);
+        cosine::pass_create<float>(channels, {NULL, 3 * channels, false}, NULL, 0, NULL, length, heads);
     const size_t chunk = p.size > 128 ? cosine::Shapes<float, 256>::CHUNK : cosine::Shapes<float, 128>::CHUNK;
     return cosine::pass_workspace(&p, NULL, batch, (length + chunk - 1) / chunk);
 }
 
 // y (B, T, C) from qkv (B, T, 3C), which holds its bias: both bf16, or both float32 and computed as such.
-// exponent (H): m. mask (B, T) 1: token, 0: padding, or NULL.
+// exponent (H): m, or NULL: the power is `power`. mask (B, T) 1: token, 0: padding, or NULL.
 static inline void cosine_attention_forward(const Device *device, GemmInput y, GemmInput qkv,
-                                            const float *exponent, const uint8_t *mask, float *workspace,
-                                            size_t batch, size_t length, size_t heads) {
-    (qkv.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, qkv, exponent, mask, workspace,
-                                                                batch, length, heads);
+                                            const float *exponent, float power, const uint8_t *mask,
+                                            float *workspace, size_t batch, size_t length, size_t heads) {
+    (qkv.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, qkv, exponent, power, mask,
+                                                                workspace, batch, length, heads);
 }
 
-// dqkv (B, T, 3C) is set, dexponent (H) +=. dy (B, T, C). All of the type of qkv.
+// dqkv (B, T, 3C) is set, dexponent (H) += where there is an exponent. dy (B, T, C). All of the type of qkv.
 static inline void cosine_attention_backward(const Device *device, GemmInput dqkv, float *dexponent,
-                                             GemmInput dy, GemmInput qkv, const float *exponent,
+                                             GemmInput dy, GemmInput qkv, const float *exponent, float power,
                                              const uint8_t *mask, float *workspace, size_t batch,
                                              size_t length, size_t heads) {
     (qkv.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, dqkv, dexponent, dy, qkv, exponent,
-                                                                  mask, workspace, batch, length, heads);
+                                                                  power, mask, workspace, batch, length,
+                                                                  heads);
 }
 
 #endif

@@ -360,9 +360,11 @@ typedef struct {
     size_t batch, length, heads, size; // B, T, H, D
     double sink, rate;
     bool cosine, holes, in_bf16;
+    bool fixed; // cosine: the power is POWER
 } Setting;
 
-static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false};
+static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false};
+static constexpr float POWER = 0.75f;
 
 // Arrays of the sizes that the functions have.
 typedef struct {
@@ -396,7 +398,7 @@ static Problem problem_create(Setting is) {
                  dropout_create(is.rate, 5, 3, 2)};
     p.qkv = inputs(&random, p.rows * 3 * p.channels, is.in_bf16);
     p.dy = inputs(&random, p.rows * p.channels, is.in_bf16);
-    p.exponent = random_numbers(&random, is.heads, 1);
+    if (!is.fixed) p.exponent = random_numbers(&random, is.heads, 1);
     p.mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
     return p;
 }
@@ -421,21 +423,22 @@ static Result cpu_run(const Problem *p) {
     const Result r = {zero_numbers(p->rows * p->channels), zero_numbers(p->rows * is.heads),
                       zero_numbers(p->rows * 3 * p->channels), zero_numbers(is.heads)};
     const GemmInput y = {r.y, p->channels, false}, dqkv = {r.dqkv, 3 * p->channels, false};
+    AttentionInput in = attention_self(p->qkv, NULL, p->channels, true, p->mask, is.batch, is.length);
+    if (is.rate > 0) in.dropout = &p->dropout;
+    in.first_row = FIRST_ROW;
+    const AttentionGradients gradients = attention_self_gradients(dqkv, NULL, p->channels);
     if (is.cosine) {
-        CosineAttention *a = cosine_attention_create(is.batch, is.length, p->channels, is.heads);
-        cosine_attention_forward(a, y, p->qkv, NULL, p->exponent, p->mask, is.batch, is.length);
-        cosine_attention_backward(a, dqkv, NULL, r.dexponent, p->dy, p->qkv, NULL, p->exponent, p->mask,
-                                  is.batch, is.length);
+        CosineAttention *a =
+            cosine_attention_create((double)POWER, is.batch, is.length, is.length, p->channels, is.heads);
+        cosine_attention_forward(a, y, p->exponent, &in);
+        cosine_attention_backward(a, &gradients, r.dexponent, p->dy, p->exponent, &in);
         cosine_attention_free(a);
         return r;
     }
-    const Dropout *dropout = is.rate > 0 ? &p->dropout : NULL;
-    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, is.length,
+    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, is.length, is.length,
                                                    p->channels, is.heads, true);
-    softmax_attention_forward(a, y, r.logsumexp, p->qkv, NULL, p->mask, dropout, FIRST_ROW, is.batch,
-                              is.length);
-    softmax_attention_backward(a, dqkv, NULL, p->dy, y, r.logsumexp, p->qkv, NULL, p->mask, dropout,
-                               FIRST_ROW, is.batch, is.length);
+    softmax_attention_forward(a, y, r.logsumexp, &in);
+    softmax_attention_backward(a, &gradients, p->dy, y, r.logsumexp, &in);
     softmax_attention_free(a);
     return r;
 }
@@ -455,15 +458,15 @@ static Result gpu_run(const Device *d, const Problem *p) {
     float *zero = zero_numbers(p->rows * is.heads);
     float *logsumexp = upload_numbers(d, zero, p->rows * is.heads),
           *dexponent = upload_numbers(d, zero, is.heads),
-          *exponent = upload_numbers(d, p->exponent, is.heads);
+          *exponent = is.fixed ? NULL : upload_numbers(d, p->exponent, is.heads);
     uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, p->rows) : NULL;
     const size_t size = is.cosine ? cosine_attention_workspace(is.batch, is.length, p->channels, is.heads)
                                   : softmax_attention_workspace(is.batch, is.length, is.heads);
     float *workspace = upload_numbers(d, NULL, size);
     if (is.cosine) {
-        cosine_attention_forward(d, y, qkv, exponent, mask, workspace, is.batch, is.length, is.heads);
-        cosine_attention_backward(d, dqkv, dexponent, dy, qkv, exponent, mask, workspace, is.batch, is.length,
-                                  is.heads);
+        cosine_attention_forward(d, y, qkv, exponent, POWER, mask, workspace, is.batch, is.length, is.heads);
+        cosine_attention_backward(d, dqkv, dexponent, dy, qkv, exponent, POWER, mask, workspace, is.batch,
+                                  is.length, is.heads);
     } else {
         softmax_attention_forward(d, y, logsumexp, qkv, mask, dropout, is.sink, is.batch, is.length,
                                   is.heads);
@@ -562,6 +565,10 @@ static void test_cosine(void) {
     Setting is = SETTING;
     is.cosine = true;
     check_kinds(is);
+    Device d = device_create();
+    is.fixed = is.holes = true;
+    check(&d, is);
+    device_destroy(&d);
 }
 
 int main(int argc, char **argv) {

@@ -15,8 +15,9 @@ typedef struct {
     size_t layers, channels, heads, head_size; // L, C, H, D
     size_t vocabulary, positions;              // V, rows of the position embedding
     const char *attention;
-    bool cosine;
-    double sink; // of the softmax's denominator
+    bool cosine, learned_power; // cosine: the power of n is sigmoid(norm_const)
+    double power;               // else
+    double sink;                // of the softmax's denominator
     double dropout;
     uint64_t seed;
 } Config;

@@ -19,7 +19,8 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
 
-static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine"};
+static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
+                                    "attention=cosine cosine-power=0.5"};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 // ---------------------------------------------------------------------------------------------------------------------

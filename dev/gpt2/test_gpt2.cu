@@ -10,7 +10,8 @@
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
 
-static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine"};
+static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
+                                    "attention=cosine cosine-power=0.5"};
 
 static GpuPair pair() {
     static const ModelType type = gpt2_on_gpu();

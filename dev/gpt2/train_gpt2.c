@@ -39,6 +39,8 @@ static const Option gpt2_options[] = {
     {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "n_head", "Model", "heads"},
     {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, "softmax|softmax1|cosine", NULL,
      "Model", "kind"},
+    {0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned", NULL, "Model",
+     "cosine: divide by (keys seen)^P"},
     {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
      "dropout probability"},
 };
@@ -56,6 +58,8 @@ static Config config_create(const ModelSetup *setup) {
         .seed = (uint64_t)options_integer(o, "seed"),
     };
     c.cosine = strcmp(c.attention, "cosine") == 0;
+    c.learned_power = c.cosine && strcmp(options_text(o, "cosine-power"), "learned") == 0;
+    if (c.cosine && !c.learned_power) c.power = strtod(options_text(o, "cosine-power"), NULL);
     c.sink = strcmp(c.attention, "softmax1") == 0 ? 1 : 0;
     c.head_size = c.channels / c.heads;
     if (c.channels % c.heads != 0)
@@ -83,7 +87,7 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
         attention->norm = add_norm(table, C, "transformer.h.%zu.ln_1", l);
         attention->qkv = add_linear(table, qkv, "transformer.h.%zu.attn.c_attn", l);
         attention->norm_const = NO_PARAMETER;
-        if (c->cosine) {
+        if (c->learned_power) {
             char name[PARAMETER_NAME];
             snprintf(name, sizeof(name), "transformer.h.%zu.attn.norm_const", l);
             attention->norm_const = add_vector(table, name, c->heads, 0.5);
@@ -159,8 +163,12 @@ static void *gpt2_create(const ModelSetup *setup) {
                                .site = dropout_site(0, SITE_EMBEDDING),
                                .padding = -1};
     if (g->base.rows > 0) {
-        g->attention =
-            (Attention){.channels = c->channels, .heads = c->heads, .cosine = c->cosine, .sink = c->sink};
+        g->attention = (Attention){.channels = c->channels,
+                                   .heads = c->heads,
+                                   .causal = true,
+                                   .cosine = c->cosine,
+                                   .power = c->power,
+                                   .sink = c->sink};
         attention_create(&g->attention, gemm_precision(g->base.gemm), (size_t)setup->batch,
                          (size_t)setup->length, g->base.training);
         layers_create(g);
@@ -334,11 +342,11 @@ static void decode_attention(Decoder *d, size_t l) {
     const Config *c = &d->model->config;
     const LayerOffsets *o = &d->model->offsets.layers[l];
     const real *values = d->model->base.state.values;
+    const real *exponent = c->learned_power ? values + o->attention.norm_const : NULL;
     const size_t S = d->streams, C = c->channels, D = c->head_size, H = c->heads;
     if (c->cosine) {
         cosine_attention_decode(d->attended, d->state + l * S * H * D * D, d->qkv,
-                                values + o->attention.qkv.bias, values + o->attention.norm_const, d->position,
-                                S, C, H);
+                                values + o->attention.qkv.bias, exponent, c->power, d->position, S, C, H);
     } else {
         const size_t cache = l * S * H * d->room * D;
         softmax_attention_decode(d->attended, d->keys + cache, d->values + cache, d->qkv,
@@ -526,7 +534,7 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
 }
 
 double gpt2_attention_flops(const Config *c, size_t batch, size_t length) {
-    return attention_flops(c->cosine, c->channels, c->heads, (double)(batch * length), (double)length);
+    return attention_flops(c->cosine, c->channels, c->heads, (double)(batch * length), (double)length / 2);
 }
 
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of

@@ -30,7 +30,7 @@ struct Activations {
 struct LayerWeights {
     DeviceWeight qkv, proj, up, down;
     const float *norm1_gain, *norm1_bias, *norm2_gain, *norm2_bias; // (C)
-    const float *norm_const;                                        // (H) cosine: m
+    const float *norm_const;                                        // (H) cosine with a learned power: m
 };
 
 struct Gpt2 {
@@ -143,7 +143,7 @@ static void weights_find(Gpt2 *m) {
                          s->values + o->attention.norm.bias,
                          s->values + o->ffn.norm.gain,
                          s->values + o->ffn.norm.bias,
-                         m->config->cosine ? s->values + o->attention.norm_const : NULL};
+                         m->config->learned_power ? s->values + o->attention.norm_const : NULL};
     }
     m->token = {s->values + m->offsets->token,
                 s->rounded ? s->rounded + m->offsets->token : NULL,
@@ -170,8 +170,8 @@ static void attention_forward(Gpt2 *m, GpuWork work, const DeviceBatch *batch, s
     const Config *c = m->config;
     const DropoutSite weights = gpu_dropout(&m->base, work, dropout_site(l, SITE_ATTENTION));
     if (c->cosine)
-        cosine_attention_forward(d, a->attended, a->qkv, m->weights[l].norm_const, batch->mask, m->attention,
-                                 batch->batch, batch->length, c->heads);
+        cosine_attention_forward(d, a->attended, a->qkv, m->weights[l].norm_const, (float)c->power,
+                                 batch->mask, m->attention, batch->batch, batch->length, c->heads);
     else
         softmax_attention_forward(d, a->attended, a->logsumexp, a->qkv, batch->mask, &weights, c->sink,
                                   batch->batch, batch->length, c->heads);
@@ -296,8 +296,8 @@ static void attention_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     const DropoutSite weights = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_ATTENTION));
     if (c->cosine)
         cosine_attention_backward(&g->device, m->dqkv, gradients + o->attention.norm_const, m->dattended,
-                                  a->qkv, m->weights[l].norm_const, batch->mask, m->attention, batch->batch,
-                                  batch->length, c->heads);
+                                  a->qkv, m->weights[l].norm_const, (float)c->power, batch->mask,
+                                  m->attention, batch->batch, batch->length, c->heads);
     else
         softmax_attention_backward(&g->device, m->dqkv, m->dattended, a->attended, a->logsumexp, a->qkv,
                                    batch->mask, &weights, m->attention, batch->batch, batch->length,

@@ -1,4 +1,5 @@
-// Both kinds of attention against their definitions with all T x T weights, computed in double.
+// Both kinds of attention against their definitions with all Tq x Tk weights, computed in double: causal,
+// bidirectional, and of one sequence to another.
 #include "bf16.h"
 #include "cosine_attention.h"
 #include "memory.h"
@@ -19,32 +20,41 @@ static const double TOLERANCE = 2e-5;
 static const double BF16_TOLERANCE = 3e-2;
 
 typedef enum { SOFTMAX, COSINE } Kind;
+typedef enum { CAUSAL, BOTH_WAYS, CROSS } Shape;
 
 typedef struct {
     Kind kind;
-    size_t batch, length, heads, size; // B, T, H, D
+    Shape shape;
+    size_t batch, length, heads, size; // B, Tq, H, D
+    size_t keys;                       // Tk; 0: as many as queries
+    bool fixed;                        // cosine: the power is `power`
+    double power;
     double sink, rate;
     double spread; // standard deviation of queries and keys
-    bool holes;    // padding here and there, and at the start of sequence 1
+    bool holes;    // keys that are padding: here and there, and the first of sequence 1
     bool bias;
     Precision precision;
 } Setting;
 
+// Queries, keys and values lie as models have them: in self-attention side by side in `x`, in cross-attention
+// queries in `x`, keys and values side by side in `kv`; their biases and gradients alike.
 typedef struct {
     Setting is;
-    size_t channels, rows; // C, B T
-    real *qkv, *bias, *dy, *exponent;
+    size_t channels, keys; // C, Tk
+    size_t rows, key_rows; // B Tq, B Tk
+    real *x, *kv, *bias, *kv_bias, *dy, *exponent;
+    size_t x_count, kv_count, x_columns, kv_columns; // numbers in all, and of a row
     uint8_t *mask;
     Dropout dropout;
 } Problem;
 
 typedef struct {
-    real *y, *logsumexp, *dqkv, *dbias, *dexponent;
+    real *y, *logsumexp, *dx, *dkv, *dbias, *dkv_bias, *dexponent;
 } Result;
 
-// The same by definition.
+// The same by definition, but for all gradients of a kind in one array: queries', keys', values'.
 typedef struct {
-    double *y, *logsumexp, *dqkv, *dbias, *dexponent;
+    double *y, *logsumexp, *d[3], *dbias[3], *dexponent;
 } Expected;
 
 static real *numbers(Random *random, size_t count, double spread) {
@@ -55,41 +65,55 @@ static real *numbers(Random *random, size_t count, double spread) {
 
 static Problem problem_create(Setting is) {
     Random random = random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
-    Problem p = {.is = is, .channels = is.heads * is.size, .rows = is.batch * is.length};
-    p.qkv = numbers(&random, p.rows * 3 * p.channels, is.spread);
-    p.bias = is.bias ? numbers(&random, 3 * p.channels, 0.3) : NULL;
-    p.dy = numbers(&random, p.rows * p.channels, 1);
+    const size_t keys = is.keys ? is.keys : is.length, c = is.heads * is.size;
+    Problem p = {
+        .is = is, .channels = c, .keys = keys, .rows = is.batch * is.length, .key_rows = is.batch * keys};
+    p.x_columns = is.shape == CROSS ? c : 3 * c;
+    p.kv_columns = is.shape == CROSS ? 2 * c : 0;
+    p.x_count = p.rows * p.x_columns;
+    p.kv_count = p.key_rows * p.kv_columns;
+    p.x = numbers(&random, p.x_count, is.spread);
+    p.bias = is.bias ? numbers(&random, p.x_columns, 0.3) : NULL;
+    p.dy = numbers(&random, p.rows * c, 1);
     p.exponent = numbers(&random, is.heads, 1);
-    p.mask = is.holes ? allocate(p.rows, 1, "a mask") : NULL;
+    p.kv = numbers(&random, p.kv_count, is.spread);
+    p.kv_bias = is.bias ? numbers(&random, p.kv_columns, 0.3) : NULL;
+    p.mask = is.holes ? allocate(p.key_rows, 1, "a mask") : NULL;
     for (size_t b = 0; is.holes && b < is.batch; b++) {
-        for (size_t t = 0; t < is.length; t++)
-            p.mask[b * is.length + t] = (t * 7 + b * 3) % 5 != 4 && !(b == 1 && t < 3);
+        for (size_t t = 0; t < keys; t++)
+            p.mask[b * keys + t] = (t * 7 + b * 3) % 5 != 4 && !(b == 1 && t < 3);
     }
     p.dropout = dropout_create(is.rate, 5, 3, 2);
     return p;
 }
 
 static void problem_free(Problem *p) {
-    free(p->qkv);
+    free(p->x);
+    free(p->kv);
     free(p->bias);
+    free(p->kv_bias);
     free(p->dy);
     free(p->exponent);
     free(p->mask);
 }
 
 static Result result_create(const Problem *p) {
-    const size_t c = p->channels;
-    return (Result){allocate(p->rows * c, sizeof(real), "y"),
+    return (Result){allocate(p->rows * p->channels, sizeof(real), "y"),
                     allocate(p->rows * p->is.heads, sizeof(real), "logsumexp"),
-                    allocate(p->rows * 3 * c, sizeof(real), "dqkv"), allocate(3 * c, sizeof(real), "dbias"),
+                    allocate(p->x_count, sizeof(real), "gradients"),
+                    allocate(p->kv_count, sizeof(real), "gradients"),
+                    allocate(p->x_columns, sizeof(real), "gradients"),
+                    allocate(p->kv_columns, sizeof(real), "gradients"),
                     allocate(p->is.heads, sizeof(real), "dexponent")};
 }
 
 static void result_free(Result *r) {
     free(r->y);
     free(r->logsumexp);
-    free(r->dqkv);
+    free(r->dx);
+    free(r->dkv);
     free(r->dbias);
+    free(r->dkv_bias);
     free(r->dexponent);
 }
 
@@ -97,34 +121,59 @@ static void result_free(Result *r) {
 
 static const uint64_t FIRST_ROW = 3;
 
+static AttentionInput input_of(const Problem *p, uint64_t first_row) {
+    const Setting is = p->is;
+    AttentionInput in = is.shape == CROSS ? attention_cross(p->x, p->bias, p->kv, p->kv_bias, p->channels,
+                                                            p->mask, is.batch, is.length, p->keys)
+                                          : attention_self(p->x, p->bias, p->channels, is.shape == CAUSAL,
+                                                           p->mask, is.batch, is.length);
+    in.dropout = is.rate > 0 ? &p->dropout : NULL;
+    in.first_row = first_row;
+    return in;
+}
+
+static AttentionGradients gradients_of(const Problem *p, const Result *r) {
+    const GemmInput dx = {r->dx, p->x_columns, false}, dkv = {r->dkv, p->kv_columns, false};
+    return p->is.shape == CROSS ? attention_cross_gradients(dx, r->dbias, dkv, r->dkv_bias, p->channels)
+                                : attention_self_gradients(dx, r->dbias, p->channels);
+}
+
+static SoftmaxAttention *softmax_create(const Problem *p, bool training) {
+    const Setting is = p->is;
+    return softmax_attention_create(is.precision, is.sink, is.batch, is.length, p->keys, p->channels,
+                                    is.heads, training);
+}
+
+static CosineAttention *cosine_create(const Problem *p) {
+    const Setting is = p->is;
+    return cosine_attention_create(is.power, is.batch, is.length, p->keys, p->channels, is.heads);
+}
+
 static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64_t first_row, bool backward) {
-    const GemmInput y = {r->y, p->channels, false}, dqkv = {r->dqkv, 3 * p->channels, false};
-    const Dropout *dropout = p->is.rate > 0 ? &p->dropout : NULL;
-    softmax_attention_forward(a, y, r->logsumexp, p->qkv, p->bias, p->mask, dropout, first_row, p->is.batch,
-                              p->is.length);
-    if (!backward) return;
-    softmax_attention_backward(a, dqkv, r->dbias, p->dy, y, r->logsumexp, p->qkv, p->bias, p->mask, dropout,
-                               first_row, p->is.batch, p->is.length);
+    const GemmInput y = {r->y, p->channels, false};
+    const AttentionInput in = input_of(p, first_row);
+    const AttentionGradients gradients = gradients_of(p, r);
+    softmax_attention_forward(a, y, r->logsumexp, &in);
+    if (backward) softmax_attention_backward(a, &gradients, p->dy, y, r->logsumexp, &in);
 }
 
 static void cosine_run(CosineAttention *a, const Problem *p, Result *r, bool backward) {
-    const GemmInput y = {r->y, p->channels, false}, dqkv = {r->dqkv, 3 * p->channels, false};
-    cosine_attention_forward(a, y, p->qkv, p->bias, p->exponent, p->mask, p->is.batch, p->is.length);
-    if (!backward) return;
-    cosine_attention_backward(a, dqkv, r->dbias, r->dexponent, p->dy, p->qkv, p->bias, p->exponent, p->mask,
-                              p->is.batch, p->is.length);
+    const GemmInput y = {r->y, p->channels, false};
+    const AttentionInput in = input_of(p, FIRST_ROW);
+    const AttentionGradients gradients = gradients_of(p, r);
+    const real *exponent = p->is.fixed ? NULL : p->exponent;
+    cosine_attention_forward(a, y, exponent, &in);
+    if (backward) cosine_attention_backward(a, &gradients, r->dexponent, p->dy, exponent, &in);
 }
 
 static Result run(const Problem *p, bool backward) {
-    const Setting is = p->is;
     Result r = result_create(p);
-    if (is.kind == COSINE) {
-        CosineAttention *a = cosine_attention_create(is.batch, is.length, p->channels, is.heads);
+    if (p->is.kind == COSINE) {
+        CosineAttention *a = cosine_create(p);
         cosine_run(a, p, &r, backward);
         cosine_attention_free(a);
     } else {
-        SoftmaxAttention *a = softmax_attention_create(is.precision, is.sink, is.batch, is.length,
-                                                       p->channels, is.heads, backward);
+        SoftmaxAttention *a = softmax_create(p, backward);
         softmax_run(a, p, &r, FIRST_ROW, backward);
         softmax_attention_free(a);
     }
@@ -137,10 +186,13 @@ static double *zeros(size_t count) {
     return allocate(count, sizeof(double), "numbers");
 }
 
-// Query, key or value (which 0, 1, 2) of a row, its element d.
+// Element d of a head's query, key or value in a row; its bias.
 static double element(const Problem *p, size_t row, size_t which, size_t h, size_t d) {
-    const size_t column = which * p->channels + h * p->is.size + d;
-    return (double)p->qkv[row * 3 * p->channels + column] + (p->bias ? (double)p->bias[column] : 0);
+    const bool other = p->is.shape == CROSS && which > 0;
+    const size_t columns = other ? p->kv_columns : p->x_columns;
+    const size_t column = (other ? which - 1 : which) * p->channels + h * p->is.size + d;
+    const real *x = other ? p->kv : p->x, *bias = other ? p->kv_bias : p->bias;
+    return (double)x[row * columns + column] + (bias ? (double)bias[column] : 0);
 }
 
 static double product(const Problem *p, size_t i, size_t which_i, size_t j, size_t which_j, size_t h) {
@@ -154,10 +206,15 @@ static bool visible(const Problem *p, size_t row) {
     return !p->mask || p->mask[row];
 }
 
+// Keys that query i could see, padding among them.
+static size_t keys_of(const Problem *p, size_t i) {
+    return p->is.shape == CAUSAL ? i + 1 : p->keys;
+}
+
 // What dropout multiplies weight (b, h, i, j) with.
 static double factor(const Problem *p, size_t b, size_t h, size_t i, size_t j) {
     if (p->is.rate == 0) return 1;
-    const uint64_t padded = (p->is.length + 127) / 128 * 128;
+    const uint64_t padded = (p->keys + 127) / 128 * 128;
     const uint64_t row = ((FIRST_ROW + b) * p->is.heads + h) * p->is.length + i;
     real result;
     dropout_factors(&p->dropout, row * padded + j, 1, &result);
@@ -168,24 +225,24 @@ static double factor(const Problem *p, size_t b, size_t h, size_t i, size_t j) {
 static void add_gradient(const Problem *p, Expected *e, size_t to, size_t which_to, double gradient,
                          size_t from, size_t which_from, size_t h) {
     for (size_t d = 0; d < p->is.size; d++) {
-        const size_t column = which_to * p->channels + h * p->is.size + d;
+        const size_t column = h * p->is.size + d;
         const double x = gradient * element(p, from, which_from, h, d);
-        e->dqkv[to * 3 * p->channels + column] += x;
-        e->dbias[column] += x;
+        e->d[which_to][to * p->channels + column] += x;
+        e->dbias[which_to][column] += x;
     }
 }
 
 // y_i and the gradient of values: y_i = sum_j w_j f_j v_j
 static void expect_values(const Problem *p, Expected *e, size_t b, size_t h, size_t i, const double *w) {
-    const size_t first = b * p->is.length, c = p->channels, size = p->is.size;
-    for (size_t j = 0; j <= i; j++) {
+    const size_t first = b * p->keys, row = b * p->is.length + i, c = p->channels, size = p->is.size;
+    for (size_t j = 0; j < keys_of(p, i); j++) {
         const double weight = w[j] * factor(p, b, h, i, j);
         for (size_t d = 0; d < size; d++) {
-            const size_t column = 2 * c + h * size + d;
-            const double dy = (double)p->dy[(first + i) * c + h * size + d];
-            e->y[(first + i) * c + h * size + d] += weight * element(p, first + j, 2, h, d);
-            e->dqkv[(first + j) * 3 * c + column] += weight * dy;
-            e->dbias[column] += weight * dy;
+            const size_t column = h * size + d;
+            const double dy = (double)p->dy[row * c + column];
+            e->y[row * c + column] += weight * element(p, first + j, 2, h, d);
+            e->d[2][(first + j) * c + column] += weight * dy;
+            e->dbias[2][column] += weight * dy;
         }
     }
 }
@@ -198,54 +255,59 @@ static double dy_times_value(const Problem *p, size_t i, size_t j, size_t h) {
 }
 
 static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i, double *w) {
-    const size_t first = b * p->is.length;
+    const size_t first = b * p->keys, row = b * p->is.length + i, count = keys_of(p, i);
     const double scale = 1 / sqrt((double)p->is.size);
     double top = p->is.sink > 0 ? log(p->is.sink) : -INFINITY;
-    for (size_t j = 0; j <= i; j++) {
-        w[j] = visible(p, first + j) ? scale * product(p, first + i, 0, first + j, 1, h) : -INFINITY;
+    for (size_t j = 0; j < count; j++) {
+        w[j] = visible(p, first + j) ? scale * product(p, row, 0, first + j, 1, h) : -INFINITY;
         top = fmax(top, w[j]);
     }
     double sum = p->is.sink > 0 ? p->is.sink * exp(-top) : 0, mean = 0;
-    for (size_t j = 0; j <= i; j++) sum += w[j] = isfinite(w[j]) ? exp(w[j] - top) : 0;
+    for (size_t j = 0; j < count; j++) sum += w[j] = isfinite(w[j]) ? exp(w[j] - top) : 0;
     e->logsumexp[(b * p->is.heads + h) * p->is.length + i] = sum > 0 ? top + log(sum) : INFINITY;
-    for (size_t j = 0; j <= i; j++) w[j] = sum > 0 ? w[j] / sum : 0;
+    for (size_t j = 0; j < count; j++) w[j] = sum > 0 ? w[j] / sum : 0;
     expect_values(p, e, b, h, i, w);
-    for (size_t j = 0; j <= i; j++)
-        mean += w[j] * factor(p, b, h, i, j) * dy_times_value(p, first + i, first + j, h);
-    for (size_t j = 0; j <= i; j++) {
-        const double dw = factor(p, b, h, i, j) * dy_times_value(p, first + i, first + j, h);
-        add_gradient(p, e, first + i, 0, scale * w[j] * (dw - mean), first + j, 1, h);
-        add_gradient(p, e, first + j, 1, scale * w[j] * (dw - mean), first + i, 0, h);
+    for (size_t j = 0; j < count; j++)
+        mean += w[j] * factor(p, b, h, i, j) * dy_times_value(p, row, first + j, h);
+    for (size_t j = 0; j < count; j++) {
+        const double dw = factor(p, b, h, i, j) * dy_times_value(p, row, first + j, h);
+        add_gradient(p, e, row, 0, scale * w[j] * (dw - mean), first + j, 1, h);
+        add_gradient(p, e, first + j, 1, scale * w[j] * (dw - mean), row, 0, h);
     }
 }
 
 static void expect_cosine_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i, double *w) {
-    const size_t first = b * p->is.length;
-    const double power = 1 / (1 + exp(-(double)p->exponent[h]));
-    const double q = sqrt(product(p, first + i, 0, first + i, 0, h));
+    const size_t first = b * p->keys, row = b * p->is.length + i, count = keys_of(p, i);
+    const double power = p->is.fixed ? p->is.power : 1 / (1 + exp(-(double)p->exponent[h]));
+    const double q = sqrt(product(p, row, 0, row, 0, h));
     size_t n = 0;
-    for (size_t j = 0; j <= i; j++) n += visible(p, first + j);
+    for (size_t j = 0; j < count; j++) n += visible(p, first + j);
     const double divisor = pow((double)(n > 0 ? n : 1), power);
-    for (size_t j = 0; j <= i; j++) {
+    for (size_t j = 0; j < count; j++) {
         w[j] = 0;
         if (!visible(p, first + j)) continue;
         const double k = sqrt(product(p, first + j, 1, first + j, 1, h));
-        const double cosine = product(p, first + i, 0, first + j, 1, h) / (q * k);
-        const double dw = dy_times_value(p, first + i, first + j, h);
+        const double cosine = product(p, row, 0, first + j, 1, h) / (q * k);
+        const double dw = dy_times_value(p, row, first + j, h);
         w[j] = cosine / divisor;
-        add_gradient(p, e, first + i, 0, dw / divisor / (q * k), first + j, 1, h);
-        add_gradient(p, e, first + i, 0, -dw * w[j] / (q * q), first + i, 0, h);
-        add_gradient(p, e, first + j, 1, dw / divisor / (q * k), first + i, 0, h);
+        add_gradient(p, e, row, 0, dw / divisor / (q * k), first + j, 1, h);
+        add_gradient(p, e, row, 0, -dw * w[j] / (q * q), row, 0, h);
+        add_gradient(p, e, first + j, 1, dw / divisor / (q * k), row, 0, h);
         add_gradient(p, e, first + j, 1, -dw * w[j] / (k * k), first + j, 1, h);
-        e->dexponent[h] -= dw * w[j] * log((double)n) * power * (1 - power);
+        if (!p->is.fixed) e->dexponent[h] -= dw * w[j] * log((double)n) * power * (1 - power);
     }
     expect_values(p, e, b, h, i, w);
 }
 
 static Expected expect(const Problem *p) {
-    Expected e = {zeros(p->rows * p->channels), zeros(p->rows * p->is.heads),
-                  zeros(p->rows * 3 * p->channels), zeros(3 * p->channels), zeros(p->is.heads)};
-    double *w = zeros(p->is.length);
+    Expected e = {.y = zeros(p->rows * p->channels),
+                  .logsumexp = zeros(p->rows * p->is.heads),
+                  .dexponent = zeros(p->is.heads)};
+    for (size_t which = 0; which < 3; which++) {
+        e.d[which] = zeros((which ? p->key_rows : p->rows) * p->channels);
+        e.dbias[which] = zeros(p->channels);
+    }
+    double *w = zeros(p->keys);
     for (size_t b = 0; b < p->is.batch; b++) {
         for (size_t h = 0; h < p->is.heads; h++) {
             for (size_t i = 0; i < p->is.length; i++) {
@@ -263,9 +325,11 @@ static Expected expect(const Problem *p) {
 static void expected_free(Expected *e) {
     free(e->y);
     free(e->logsumexp);
-    free(e->dqkv);
-    free(e->dbias);
     free(e->dexponent);
+    for (size_t which = 0; which < 3; which++) {
+        free(e->d[which]);
+        free(e->dbias[which]);
+    }
 }
 
 // ---- comparison --------------------------------------------------------------------------------------
@@ -281,10 +345,40 @@ static void compare(const char *what, const Setting *is, const real *x, const do
         greatest = fmax(greatest, fabs(expected[i]));
     }
     if (error <= tolerance * greatest) return;
-    test_fail(__FILE__, __LINE__, "%s: %s B %zu T %zu H %zu D %zu sink %g rate %g %s%s: error %.3g", what,
-              is->kind == COSINE ? "cosine" : "softmax", is->batch, is->length, is->heads, is->size, is->sink,
-              is->rate, is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "",
-              error / greatest);
+    static const char *const shapes[] = {"causal", "both ways", "cross"};
+    test_fail(__FILE__, __LINE__,
+              "%s: %s %s B %zu T %zu keys %zu H %zu D %zu sink %g rate %g power %s%g %s%s: error %.3g", what,
+              is->kind == COSINE ? "cosine" : "softmax", shapes[is->shape], is->batch, is->length, is->keys,
+              is->heads, is->size, is->sink, is->rate, is->fixed ? "" : "learned ", is->power,
+              is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "", error / greatest);
+}
+
+// The largest gradient to a query, key or value, at least 1e-3.
+static double largest_gradient(const Problem *p, const Expected *e) {
+    double largest = 1e-3;
+    for (size_t which = 0; which < 3; which++) {
+        for (size_t i = 0; i < (which ? p->key_rows : p->rows) * p->channels; i++)
+            largest = fmax(largest, fabs(e->d[which][i]));
+    }
+    return largest;
+}
+
+// The gradients of queries, keys or values, and to their bias, where all of them are at most `largest`.
+static void compare_gradients(const Problem *p, const Result *r, const Expected *e, size_t which,
+                              double largest, double tolerance) {
+    const bool other = p->is.shape == CROSS && which > 0;
+    const size_t c = p->channels, rows = which ? p->key_rows : p->rows;
+    const size_t columns = other ? p->kv_columns : p->x_columns, column = (other ? which - 1 : which) * c;
+    real *part = allocate(rows * c, sizeof(real), "gradients");
+    for (size_t i = 0; i < rows; i++)
+        memcpy(part + i * c, (other ? r->dkv : r->dx) + i * columns + column, c * sizeof(real));
+    static const char *const names[] = {"dq", "dk", "dv"}, *const biases[] = {"dq bias", "dk bias",
+                                                                              "dv bias"};
+    compare(names[which], &p->is, part, e->d[which], rows * c, largest, tolerance);
+    if (p->is.bias)
+        compare(biases[which], &p->is, (other ? r->dkv_bias : r->dbias) + column, e->dbias[which], c, 1,
+                2 * tolerance);
+    free(part);
 }
 
 static void check(Setting is) {
@@ -293,8 +387,8 @@ static void check(Setting is) {
     Expected e = expect(&p);
     const double tolerance = is.precision == PRECISION_BFLOAT16 ? BF16_TOLERANCE : TOLERANCE;
     compare("y", &is, r.y, e.y, p.rows * p.channels, 1e-6, tolerance);
-    compare("dqkv", &is, r.dqkv, e.dqkv, p.rows * 3 * p.channels, 1e-3, tolerance);
-    if (is.bias) compare("dbias", &is, r.dbias, e.dbias, 3 * p.channels, 1, 2 * tolerance);
+    for (size_t which = 0; which < 3; which++)
+        compare_gradients(&p, &r, &e, which, largest_gradient(&p, &e), tolerance);
     if (is.kind == SOFTMAX)
         compare("logsumexp", &is, r.logsumexp, e.logsumexp, p.rows * is.heads, 1, tolerance);
     else
@@ -315,6 +409,27 @@ static void check_shapes(Setting is) {
             check(is);
         }
     }
+}
+
+// Each shape with those lengths: of keys, too, in cross-attention.
+static void check_other_shapes(Setting is) {
+    is.shape = BOTH_WAYS;
+    check_shapes(is);
+    is.shape = CROSS;
+    is.size = 20;
+    for (size_t l = 0; l < LENGTH_COUNT; l++) {
+        for (size_t k = 0; k < LENGTH_COUNT; k++) {
+            is.length = LENGTHS[l];
+            is.keys = LENGTHS[k];
+            check(is);
+        }
+    }
+    is.length = 300;
+    is.keys = 140;
+    check(is);
+    is.length = 40;
+    is.keys = 600; // several tiles of keys, and of units of work
+    check(is);
 }
 
 static const Setting PLAIN = {.kind = SOFTMAX, .batch = 2, .length = 65, .heads = 2, .size = 20, .spread = 1};
@@ -370,6 +485,39 @@ static void test_softmax_bf16(void) {
     check_shapes(is);
 }
 
+static void test_softmax_shapes(void) {
+    Setting is = PLAIN;
+    check_other_shapes(is);
+    is.sink = 1;
+    is.holes = is.bias = true;
+    check_other_shapes(is);
+    is.rate = 0.3;
+    check_other_shapes(is);
+    is.precision = PRECISION_BFLOAT16;
+    check_other_shapes(is);
+}
+
+static void test_cosine_shapes(void) {
+    Setting is = cosine_setting();
+    check_other_shapes(is);
+    is.bias = is.holes = false;
+    check_other_shapes(is);
+}
+
+static void test_cosine_powers(void) {
+    static const double powers[] = {0, 0.5, 1};
+    for (size_t i = 0; i < sizeof(powers) / sizeof(*powers); i++) {
+        for (Shape shape = CAUSAL; shape <= CROSS; shape++) {
+            Setting is = cosine_setting();
+            is.fixed = true;
+            is.power = powers[i];
+            is.shape = shape;
+            if (shape == CROSS) is.keys = 130;
+            check(is);
+        }
+    }
+}
+
 static void test_cosine(void) {
     Setting is = cosine_setting();
     check_shapes(is);
@@ -408,23 +556,35 @@ static void check_gradient(const char *what, const Problem *p, real *x, const re
     }
 }
 
+static void check_gradients(Setting is) {
+    Problem p = problem_create(is);
+    Result r = run(&p, true);
+    check_gradient("x", &p, p.x, r.dx, p.x_count, 37);
+    check_gradient("kv", &p, p.kv, r.dkv, p.kv_count, 37);
+    check_gradient("bias", &p, p.bias, r.dbias, p.x_columns, 1);
+    check_gradient("bias of keys", &p, p.kv_bias, r.dkv_bias, p.kv_columns, 1);
+    if (is.kind == COSINE) check_gradient("exponent", &p, p.exponent, r.dexponent, is.heads, 1);
+    result_free(&r);
+    problem_free(&p);
+}
+
 // In double alone: in float, differences are too coarse.
 static void test_gradients(void) {
     if (sizeof(real) < sizeof(double)) return;
-    for (int kind = 0; kind < 3; kind++) {
-        Setting is = kind == 2 ? cosine_setting() : PLAIN;
-        is.holes = is.bias = true;
-        is.batch = 1;
-        is.size = 8;
-        is.sink = kind;
-        is.rate = kind == 1 ? 0.2 : 0;
-        Problem p = problem_create(is);
-        Result r = run(&p, true);
-        check_gradient("dqkv", &p, p.qkv, r.dqkv, p.rows * 3 * p.channels, 37);
-        check_gradient("dbias", &p, p.bias, r.dbias, 3 * p.channels, 1);
-        if (is.kind == COSINE) check_gradient("dexponent", &p, p.exponent, r.dexponent, is.heads, 1);
-        result_free(&r);
-        problem_free(&p);
+    for (Shape shape = CAUSAL; shape <= CROSS; shape++) {
+        for (int kind = 0; kind < 6; kind++) {
+            Setting is = kind > 2 ? cosine_setting() : PLAIN;
+            is.shape = shape;
+            is.keys = shape == CROSS ? 40 : 0;
+            is.holes = is.bias = true;
+            is.batch = 1;
+            is.size = 8;
+            is.sink = kind == 1;
+            is.rate = kind == 2 ? 0.2 : 0;
+            is.fixed = kind > 3;
+            is.power = kind == 5;
+            check_gradients(is);
+        }
     }
 }
 
@@ -441,9 +601,9 @@ static void weights_of(const double *scores, double sink, real *weights) {
         qkv[j][2][j] = 1;
     }
     SoftmaxAttention *a =
-        softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE_SIZE, 1, false);
-    softmax_attention_forward(a, (GemmInput){y, EXAMPLE_SIZE, false}, NULL, &qkv[0][0][0], NULL, NULL, NULL,
-                              0, 1, EXAMPLE);
+        softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE, EXAMPLE_SIZE, 1, false);
+    const AttentionInput in = attention_self(&qkv[0][0][0], NULL, EXAMPLE_SIZE, true, NULL, 1, EXAMPLE);
+    softmax_attention_forward(a, (GemmInput){y, EXAMPLE_SIZE, false}, NULL, &in);
     softmax_attention_free(a);
     for (size_t j = 0; j < EXAMPLE; j++) weights[j] = y[EXAMPLE - 1][j];
 }
@@ -484,7 +644,7 @@ static void test_large_scores(void) {
         Expected e = expect(&p);
         compare("y", &is, r.y, e.y, p.rows * p.channels, 1, sizeof(real) < sizeof(double) ? 5e-3 : 1e-9);
         compare("logsumexp", &is, r.logsumexp, e.logsumexp, p.rows * is.heads, 1, TOLERANCE);
-        for (size_t i = 0; i < p.rows * 3 * p.channels; i++) CHECK(isfinite(r.dqkv[i]));
+        for (size_t i = 0; i < p.x_count; i++) CHECK(isfinite(r.dx[i]));
         expected_free(&e);
         result_free(&r);
         problem_free(&p);
@@ -502,10 +662,32 @@ static void test_only_padding(void) {
         Result r = run(&p, true);
         for (size_t i = 0; i < p.rows * p.channels; i++)
             CHECK(isfinite(r.y[i]) && (r.y[i] == 0) == (i / p.channels != is.length - 1));
-        for (size_t i = 0; i < p.rows * 3 * p.channels; i++) {
-            CHECK(isfinite(r.dqkv[i]));
-            if (i / (3 * p.channels) != is.length - 1) CHECK(r.dqkv[i] == 0);
+        for (size_t i = 0; i < p.x_count; i++) {
+            CHECK(isfinite(r.dx[i]));
+            if (i / (3 * p.channels) != is.length - 1) CHECK(r.dx[i] == 0);
         }
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
+// A sequence of nothing but padding beside one with tokens: its queries get 0 and send nothing anywhere.
+static void test_only_padding_both_ways(void) {
+    for (int kind = 0; kind < 6; kind++) {
+        Setting is = kind % 3 == 2 ? cosine_setting() : PLAIN;
+        is.shape = kind < 3 ? BOTH_WAYS : CROSS;
+        is.keys = kind < 3 ? 0 : 130;
+        is.holes = true;
+        is.sink = kind % 3 == 1;
+        Problem p = problem_create(is);
+        memset(p.mask, 0, p.keys); // sequence 0
+        Result r = run(&p, true);
+        for (size_t i = 0; i < p.rows * p.channels; i++)
+            CHECK(isfinite(r.y[i]) && (r.y[i] == 0) == (i / p.channels < is.length));
+        for (size_t i = 0; i < p.x_count; i++)
+            CHECK(isfinite(r.dx[i]) && (r.dx[i] == 0 || i / p.x_columns >= is.length));
+        for (size_t i = 0; i < p.kv_count; i++)
+            CHECK(isfinite(r.dkv[i]) && (r.dkv[i] == 0 || i / p.kv_columns >= p.keys));
         result_free(&r);
         problem_free(&p);
     }
@@ -516,7 +698,7 @@ static void test_nan(void) {
     for (int kind = 0; kind < 2; kind++) {
         const Setting is = kind == 1 ? cosine_setting() : PLAIN;
         Problem p = problem_create(is);
-        p.qkv[(40 * 3 + 1) * p.channels] = NAN; // key 40 of sequence 0, head 0
+        p.x[(40 * 3 + 1) * p.channels] = NAN; // key 40 of sequence 0, head 0
         Result r = run(&p, false);
         CHECK(isfinite(r.y[39 * p.channels]));
         CHECK(isnan(r.y[41 * p.channels]) && isnan(r.y[64 * p.channels + 1]));
@@ -530,11 +712,11 @@ static void test_cosine_zero_vector(void) {
     Setting is = cosine_setting();
     is.bias = is.holes = false;
     Problem p = problem_create(is);
-    memset(p.qkv + 12 * p.channels * 3, 0, 2 * p.channels * sizeof(real)); // query and key 12
+    memset(p.x + 12 * p.channels * 3, 0, 2 * p.channels * sizeof(real)); // query and key 12
     Result r = run(&p, true);
     for (size_t c = 0; c < p.channels; c++) {
         CHECK(r.y[12 * p.channels + c] == 0);
-        CHECK(r.dqkv[12 * 3 * p.channels + c] == 0 && r.dqkv[(12 * 3 + 1) * p.channels + c] == 0);
+        CHECK(r.dx[12 * 3 * p.channels + c] == 0 && r.dx[(12 * 3 + 1) * p.channels + c] == 0);
         CHECK(isfinite(r.y[13 * p.channels + c]) && r.y[13 * p.channels + c] != 0);
     }
     result_free(&r);
@@ -544,8 +726,10 @@ static void test_cosine_zero_vector(void) {
 // ---- the rest ----------------------------------------------------------------------------------------
 
 static void test_decode(void) {
-    for (int kind = 0; kind < 3; kind++) {
-        Setting is = kind == 2 ? cosine_setting() : PLAIN;
+    for (int kind = 0; kind < 4; kind++) {
+        Setting is = kind >= 2 ? cosine_setting() : PLAIN;
+        is.fixed = kind == 3;
+        is.power = 0.5;
         is.length = 140;
         is.holes = false;
         is.bias = kind > 0;
@@ -559,9 +743,10 @@ static void test_decode(void) {
         real *y = allocate(s * c, sizeof(real), "y"), *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
         for (size_t t = 0; t < is.length; t++) {
             for (size_t b = 0; b < s; b++)
-                memcpy(qkv + b * 3 * c, p.qkv + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
-            if (kind == 2)
-                cosine_attention_decode(y, state, qkv, p.bias, p.exponent, t, s, c, is.heads);
+                memcpy(qkv + b * 3 * c, p.x + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
+            if (is.kind == COSINE)
+                cosine_attention_decode(y, state, qkv, p.bias, is.fixed ? NULL : p.exponent, is.power, t, s,
+                                        c, is.heads);
             else
                 softmax_attention_decode(y, keys, values, qkv, p.bias, is.sink, t, positions, s, c, is.heads);
             for (size_t i = 0; i < s * c; i++)
@@ -580,8 +765,10 @@ static void test_decode(void) {
 static void check_equal(const Problem *p, const Result *a, const Result *b) {
     CHECK(memcmp(a->y, b->y, p->rows * p->channels * sizeof(real)) == 0);
     CHECK(memcmp(a->logsumexp, b->logsumexp, p->rows * p->is.heads * sizeof(real)) == 0);
-    CHECK(memcmp(a->dqkv, b->dqkv, p->rows * 3 * p->channels * sizeof(real)) == 0);
-    CHECK(memcmp(a->dbias, b->dbias, 3 * p->channels * sizeof(real)) == 0);
+    CHECK(memcmp(a->dx, b->dx, p->x_count * sizeof(real)) == 0);
+    CHECK(memcmp(a->dkv, b->dkv, p->kv_count * sizeof(real)) == 0);
+    CHECK(memcmp(a->dbias, b->dbias, p->x_columns * sizeof(real)) == 0);
+    CHECK(memcmp(a->dkv_bias, b->dkv_bias, p->kv_columns * sizeof(real)) == 0);
     CHECK(memcmp(a->dexponent, b->dexponent, p->is.heads * sizeof(real)) == 0);
 }
 
@@ -594,12 +781,14 @@ static void set_threads(int threads) {
 }
 
 static void test_threads(void) {
-    for (int kind = 0; kind < 3; kind++) {
-        Setting is = kind == 2 ? cosine_setting() : PLAIN;
+    for (int kind = 0; kind < 9; kind++) {
+        Setting is = kind % 3 == 2 ? cosine_setting() : PLAIN;
+        is.shape = (Shape)(kind / 3);
+        is.keys = is.shape == CROSS ? 200 : 0;
         is.length = 300;
-        is.rate = kind == 2 ? 0 : 0.1;
+        is.rate = kind % 3 == 2 ? 0 : 0.1;
         is.bias = true;
-        is.precision = kind == 1 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+        is.precision = kind % 3 == 1 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
         Problem p = problem_create(is);
         set_threads(1);
         Result one = run(&p, true);
@@ -617,21 +806,21 @@ static void test_threads(void) {
 // Memory that held a larger batch, even one of NaN, gives what fresh memory gives.
 static void check_smaller_batch(Setting is, size_t length) {
     Problem large = problem_create(is);
-    for (size_t i = 0; i < large.rows * 3 * large.channels; i++) large.qkv[i] = NAN;
+    for (size_t i = 0; i < large.x_count; i++) large.x[i] = NAN;
+    for (size_t i = 0; i < large.kv_count; i++) large.kv[i] = NAN;
     for (size_t i = 0; i < large.rows * large.channels; i++) large.dy[i] = NAN;
     is.length = length;
+    if (is.keys) is.keys = 130;
     is.batch = 1;
     Problem small = problem_create(is);
     Result fresh = run(&small, true), first = result_create(&large), second = result_create(&small);
-    const size_t c = large.channels;
     if (is.kind == SOFTMAX) {
-        SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, 0, large.is.batch, large.is.length,
-                                                       c, is.heads, true);
+        SoftmaxAttention *a = softmax_create(&large, true);
         softmax_run(a, &large, &first, FIRST_ROW, true);
         softmax_run(a, &small, &second, FIRST_ROW, true);
         softmax_attention_free(a);
     } else {
-        CosineAttention *a = cosine_attention_create(large.is.batch, large.is.length, c, is.heads);
+        CosineAttention *a = cosine_create(&large);
         cosine_run(a, &large, &first, true);
         cosine_run(a, &small, &second, true);
         cosine_attention_free(a);
@@ -645,8 +834,10 @@ static void check_smaller_batch(Setting is, size_t length) {
 }
 
 static void test_smaller_batch(void) {
-    for (int kind = 0; kind < 2; kind++) {
-        Setting is = kind == 1 ? cosine_setting() : PLAIN;
+    for (int kind = 0; kind < 6; kind++) {
+        Setting is = kind % 2 == 1 ? cosine_setting() : PLAIN;
+        is.shape = (Shape)(kind / 2);
+        is.keys = is.shape == CROSS ? 200 : 0;
         is.length = 300;
         check_smaller_batch(is, 65);
         check_smaller_batch(is, 40);
@@ -662,10 +853,9 @@ static void test_first_row(void) {
     Problem half = whole;
     half.is.batch = 1;
     half.rows = is.length;
-    half.qkv = whole.qkv + is.length * 3 * whole.channels;
+    half.x = whole.x + is.length * 3 * whole.channels;
     Result second = result_create(&half);
-    SoftmaxAttention *a =
-        softmax_attention_create(PRECISION_FLOAT32, 0, 1, is.length, half.channels, is.heads, false);
+    SoftmaxAttention *a = softmax_create(&half, false);
     softmax_run(a, &half, &second, FIRST_ROW + 1, false);
     softmax_attention_free(a);
     CHECK(memcmp(second.y, expected.y + is.length * half.channels,
@@ -683,14 +873,14 @@ static void test_bf16_output(void) {
         Result r = run(&p, false);
         uint16_t *rounded = allocate(p.rows * p.channels, sizeof(uint16_t), "y");
         const GemmInput y = {rounded, p.channels, true};
+        const AttentionInput in = input_of(&p, 0);
         if (kind == 0) {
-            SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, 0, is.batch, is.length,
-                                                           p.channels, is.heads, false);
-            softmax_attention_forward(a, y, NULL, p.qkv, p.bias, p.mask, NULL, 0, is.batch, is.length);
+            SoftmaxAttention *a = softmax_create(&p, false);
+            softmax_attention_forward(a, y, NULL, &in);
             softmax_attention_free(a);
         } else {
-            CosineAttention *a = cosine_attention_create(is.batch, is.length, p.channels, is.heads);
-            cosine_attention_forward(a, y, p.qkv, p.bias, p.exponent, p.mask, is.batch, is.length);
+            CosineAttention *a = cosine_create(&p);
+            cosine_attention_forward(a, y, p.exponent, &in);
             cosine_attention_free(a);
         }
         for (size_t i = 0; i < p.rows * p.channels; i++) CHECK(rounded[i] == bf16_from_float((float)r.y[i]));
@@ -707,15 +897,13 @@ static void test_bf16_y_backward(void) {
     Result r = run(&p, true), other = result_create(&p);
     uint16_t *rounded = allocate(p.rows * p.channels, sizeof(uint16_t), "y");
     for (size_t i = 0; i < p.rows * p.channels; i++) rounded[i] = bf16_from_float((float)r.y[i]);
-    SoftmaxAttention *a =
-        softmax_attention_create(PRECISION_FLOAT32, 0, is.batch, is.length, p.channels, is.heads, true);
-    softmax_attention_backward(a, (GemmInput){other.dqkv, 3 * p.channels, false}, NULL, p.dy,
-                               (GemmInput){rounded, p.channels, true}, r.logsumexp, p.qkv, NULL, NULL, NULL,
-                               0, is.batch, is.length);
+    SoftmaxAttention *a = softmax_create(&p, true);
+    const AttentionInput in = input_of(&p, 0);
+    const AttentionGradients gradients = gradients_of(&p, &other);
+    softmax_attention_backward(a, &gradients, p.dy, (GemmInput){rounded, p.channels, true}, r.logsumexp, &in);
     softmax_attention_free(a);
     double error = 0;
-    for (size_t i = 0; i < p.rows * 3 * p.channels; i++)
-        error = fmax(error, fabs((double)other.dqkv[i] - (double)r.dqkv[i]));
+    for (size_t i = 0; i < p.x_count; i++) error = fmax(error, fabs((double)other.dx[i] - (double)r.dx[i]));
     CHECK(error > 0 && error < 2e-2);
     free(rounded);
     result_free(&r);
@@ -723,31 +911,47 @@ static void test_bf16_y_backward(void) {
     problem_free(&p);
 }
 
+// More sequences, or keys, than there is memory for.
 static void too_large(void *argument) {
     const Setting *is = argument;
-    Problem p = problem_create(*is);
+    Problem p = problem_create(*is), smaller = p;
     Result r = result_create(&p);
-    if (is->kind == COSINE)
-        cosine_run(cosine_attention_create(1, is->length, p.channels, is->heads), &p, &r, false);
+    if (is->keys)
+        smaller.keys = is->keys - 1;
     else
-        softmax_run(
-            softmax_attention_create(PRECISION_FLOAT32, 0, 1, is->length, p.channels, is->heads, false), &p,
-            &r, 0, false);
+        smaller.is.batch = 1;
+    if (is->kind == COSINE)
+        cosine_run(cosine_create(&smaller), &p, &r, false);
+    else
+        softmax_run(softmax_create(&smaller, false), &p, &r, 0, false);
+}
+
+static void causal_cross(void *argument) {
+    Problem p = problem_create(*(const Setting *)argument);
+    AttentionInput in = input_of(&p, 0);
+    in.causal = true;
+    softmax_attention_forward(softmax_create(&p, false), (GemmInput){p.dy, p.channels, false}, NULL, &in);
 }
 
 static void too_much_memory(void *argument) {
     const Setting *is = argument;
     if (is->kind == COSINE)
-        cosine_attention_create(SIZE_MAX / 4, is->length, 64, 8);
+        cosine_attention_create(0, SIZE_MAX / 4, is->length, is->length, 64, 8);
     else
-        softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, 64, 8, true);
+        softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, is->length, 64, 8, true);
 }
 
 static void test_memory(void) {
     for (int kind = 0; kind < 2; kind++) {
         Setting is = kind == 1 ? cosine_setting() : PLAIN;
-        CHECK_FAILS(too_large, &is, 1, "attention: batch 2 x 65 is larger than its memory");
+        CHECK_FAILS(too_large, &is, 1,
+                    "attention: batch 2 x 65 queries x 65 keys is larger than its memory, 1 x 65 x 65");
         CHECK_FAILS(too_much_memory, &is, 1, "no memory for");
+        is.shape = CROSS;
+        is.keys = 40;
+        CHECK_FAILS(too_large, &is, 1,
+                    "attention: batch 2 x 65 queries x 40 keys is larger than its memory, 2 x 65 x 39");
+        CHECK_FAILS(causal_cross, &is, 1, "attention: 65 causal queries of 40 keys");
     }
 }
 
@@ -791,11 +995,15 @@ int main(int argc, char **argv) {
         {"sink", test_sink},
         {"softmax with dropout", test_softmax_dropout},
         {"softmax in bf16", test_softmax_bf16},
+        {"softmax of other shapes", test_softmax_shapes},
         {"cosine", test_cosine},
+        {"cosine of other shapes", test_cosine_shapes},
+        {"powers of cosine", test_cosine_powers},
         {"gradients by differences", test_gradients},
         {"published examples of softmax1", test_published_examples},
         {"scores of 1e4", test_large_scores},
         {"rows that see only padding", test_only_padding},
+        {"sequences of only padding", test_only_padding_both_ways},
         {"NaN stays NaN", test_nan},
         {"cosine of a zero vector", test_cosine_zero_vector},
         {"decoding equals the parallel form", test_decode},
