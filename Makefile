@@ -44,6 +44,7 @@ TESTS := $(call names,dev/test/test_*.c)
 TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_gemm test_decode test_classifier test_attention
+FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 BENCHES := $(call names,dev/bench/*.c)
 # Programs on the GPU, X.cu as Xcu. They link the CPU's models.
 CUDA_TRAINERS := $(addsuffix cu,$(call names,train_*.cu dev/*/train_*.cu))
@@ -77,7 +78,8 @@ CUDA ?= $(NVCC:%/bin/nvcc=%)
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
 USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
-USE_SANITIZERS := $(filter 1,$(SANITIZE))
+USE_SANITIZERS := $(filter 1,$(SANITIZE) $(FUZZ))
+USE_FUZZER := $(filter 1,$(FUZZ))#   dev/fuzz/run.sh says so
 USE_WERROR := $(filter 1,$(WERROR))
 
 # As many jobs as cores; -j on the command line wins. `make clean all` is done in order.
@@ -94,7 +96,7 @@ C_WARNINGS := -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 PARALLEL := $(if $(USE_OPENMP),-fopenmp)
 SANITIZERS := $(if $(USE_SANITIZERS),-fsanitize=address$(,)undefined -fno-sanitize-recover=all \
-                -fno-omit-frame-pointer -O1 -Wno-pass-failed)
+                -fno-omit-frame-pointer -O1 -Wno-pass-failed) $(if $(USE_FUZZER),-fsanitize=fuzzer-no-link)
 DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
 C_FLAGS = -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(C_WARNINGS) \
           $(or $(PARALLEL),-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
@@ -104,7 +106,7 @@ gencode = -gencode arch=compute_$(1)$(,)code=$(2)_$(1)
 GENCODE := $(foreach arch,$(CUDA_ARCHS),$(call gencode,$(arch),sm)) $(call gencode,$(lastword $(CUDA_ARCHS)),compute)
 
 # Two builds of everything: `real` is float in one (with oneDNN), double in the other (for gradient checks).
-SUFFIX := $(if $(USE_SANITIZERS),-sanitize)$(if $(USE_OPENMP),,-serial)
+SUFFIX := $(if $(USE_FUZZER),-fuzz,$(if $(USE_SANITIZERS),-sanitize))$(if $(USE_OPENMP),,-serial)
 FLOAT := $(BUILD)/float$(SUFFIX)$(if $(USE_ONEDNN),-onednn)
 DOUBLE := $(BUILD)/double$(SUFFIX)
 # How an object of each kind is compiled, and with which libraries its programs are linked.
@@ -175,6 +177,13 @@ FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
 $(eval $(call programs,$(FLOAT),FLOAT))
 $(eval $(call programs,$(DOUBLE),DOUBLE))
 
+# Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory.
+WRAPPED := malloc calloc realloc reallocarray aligned_alloc free vasprintf mmap munmap exit
+$(FLOAT)/fuzz/%: $(FLOAT)/dev/fuzz/fuzz_%.o $(FLOAT)/dev/fuzz/harness.o $(FLOAT)/lib.a $(FLOAT)/linked
+	$(call link,$(CC) $(C_FLAGS) $(if $(USE_FUZZER),-fsanitize=fuzzer) $(WRAPPED:%=-Wl$(,)--wrap=%),$(LIBS_FLOAT))
+$(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%): $(if $(USE_FUZZER),,$(FLOAT)/dev/fuzz/replay.o)
+$(FLOAT)/fuzz/checkpoint $(FLOAT)/fuzz/options: $(FLOAT)/host/train_fastformer.o
+
 define cuda_programs # $(1) directory, $(2) NVCC or EMULATED
 $(call objects,$(1),cu,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))
@@ -214,7 +223,7 @@ $(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
 
 TEST_PROGRAMS := $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/bin/$(test)) \
                  $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
-                 $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%)
+                 $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(TEST_PROGRAMS) | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 TOKENIZE=$(FLOAT)/bin/tokenize \
 	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)

@@ -1,0 +1,30 @@
+// A command line of the trainer, an argument a line.
+#include "harness.h"
+#include "memory.h"
+#include "train.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ARGUMENTS = 64 };
+
+extern const ModelType fastformer;
+
+void fuzz_start(void) {}
+
+void fuzz_one(const uint8_t *data, size_t size) {
+    char *arguments[MOST_ARGUMENTS + 2] = {(char *)"train_fastformer"},
+                                     *line = allocate(size + 1, 1, "arguments");
+    int count = 1;
+    if (size > 0) memcpy(line, data, size);
+    for (char *rest = line; rest && count <= MOST_ARGUMENTS;) arguments[count++] = strsep(&rest, "\n");
+    Options *options = trainer_options_create(&fastformer);
+    options_parse(options, count, arguments, NULL, NULL);
+    JsonWriter json = {0};
+    json_begin(&json, '{');
+    options_to_json(options, &json);
+    json_end(&json, '}');
+    json_free(json_parse(json.text, json.length, "options"));
+    json_writer_free(&json);
+    options_free(options);
+    free(line);
+}

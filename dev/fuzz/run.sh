@@ -1,0 +1,38 @@
+#!/bin/sh
+# Fuzzes every target of dev/fuzz with libFuzzer, AddressSanitizer and UBSan for SECONDS each (default 5; needs clang and
+# its runtime libraries: Debian's libclang-rt-dev). What it learns stays in build/fuzz/learned; an input that crashes or
+# hangs a target is left in build/fuzz. The last line is "N passed, N failed", a target being one.
+# usage: dev/fuzz/run.sh [SECONDS [TARGET...]]
+cd "$(dirname "$0")/../.." || exit 1
+seconds=${1:-5}
+[ $# -gt 0 ] && shift
+# shellcheck disable=SC2046
+[ $# -gt 0 ] || set -- $(ls dev/fuzz/corpus)
+# An input that fail() ends may leave a few bytes in the C library; traces of allocations are short for speed.
+export ASAN_OPTIONS=detect_leaks=0:malloc_context_size=2
+passed=0
+failed=0
+build=build/fuzz
+programs=$(for target in "$@"; do echo "$build/float-fuzz-serial/fuzz/$target"; done)
+# shellcheck disable=SC2086
+make -s CC="${CLANG:-clang}" FUZZ=1 OPENMP=0 ONEDNN=0 CPLUSPLUS=0 BUILD=$build $programs || exit 1
+for target in "$@"; do
+    learned=$build/learned/$target
+    mkdir -p "$learned"
+    start=$(date +%s)
+    if $build/float-fuzz-serial/fuzz/"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
+        -malloc_limit_mb=512 -close_fd_mask=1 -print_final_stats=1 -artifact_prefix="$build/$target-" \
+        "$learned" "dev/fuzz/corpus/$target" >"$build/$target.log" 2>&1; then
+        passed=$((passed + 1))
+        verdict=ok
+    else
+        failed=$((failed + 1))
+        verdict=FAIL
+    fi
+    executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$target.log" | tail -n 1)
+    printf '%-4s  %-14s %12s executions  %5d s\n' $verdict "$target" "${executions:-?}" $(($(date +%s) - start))
+    [ $verdict = ok ] || grep -aE 'ERROR|SUMMARY|runtime error|Test unit written|#[0-9]+ .* in ' "$build/$target.log" |
+        head -n 30
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,31 @@
+#!/bin/sh
+# Writes the seeds that programs make, into dev/fuzz/corpus: needed again when a format changes. The others are written
+# by hand, or were found by the fuzzer. Needs ./train_fastformer and ./tokenize.
+cd "$(dirname "$0")/../.." || exit 1
+corpus=$PWD/dev/fuzz/corpus
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+set -e
+
+# Four words, as fuzz_checkpoint.c has them.
+for line in one "one two" one two "two one one" "one two one" "two two one two one"; do echo "$line"; done >"$dir/text"
+./tokenize -o "$dir/data" --tokenizer word --train "$dir/text" --val "$dir/text" --test "$dir/text" >/dev/null
+printf '<eos>\n<unk>\none\ntwo\n' >"$dir/data/tokenizer.vocab"
+train() { # NAME OPTIONS...
+    name=$1
+    shift
+    ./train_fastformer -i "$dir/data" -o "$dir/$name" -b 1 -t 8 -x 1 -p fp32 "$@" >/dev/null
+    cp "$dir/$name/step_00000001.safetensors" "$corpus/checkpoint/valid_$name"
+}
+train one_layer -L 1 -C 4 -H 1
+train two_layers -L 2 -C 4 -H 2 --windows 4,global --pool raw --sink 1
+cp "$dir/one_layer/log.jsonl" "$corpus/log/valid_run"
+cp "$corpus/checkpoint/valid_one_layer" "$corpus/safetensors/valid_weights"
+cp "$dir/data/train_000000.bin" "$corpus/shard/valid_uint16"
+
+# A SentencePiece model of a small vocabulary, without the table of its normaliser.
+head -c 3000 README.md >"$dir/readme"
+spm_train --input="$dir/readme" --model_prefix="$dir/spm" --vocab_size=400 --model_type=bpe --byte_fallback=true \
+    --character_coverage=1.0 --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1 --hard_vocab_limit=false \
+    --normalization_rule_name=identity --minloglevel=2
+cp "$dir/spm.model" "$corpus/sentencepiece/valid_bpe"
