@@ -6,6 +6,7 @@
 #include "train_fastformer.c"
 
 #include "measure.h"
+#include "threads.h"
 
 static const Option rows[] = {
     {0, "at", OPTION_INTEGER, OPTION_RUN, "N", "100", 0, 1 << 28, NULL, NULL, "Measurement",
@@ -58,6 +59,7 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
 }
 
 int main(int argc, char **argv) {
+    threads_wait_briefly(argv);
     Options *options = trainer_options_create(&fastformer);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     options_parse(options, argc, argv, NULL, NULL);

@@ -5,6 +5,7 @@
 #include "classifier.h"
 #include "error.h"
 #include "measure.h"
+#include "threads.h"
 
 enum { REPETITIONS_MAX = 1000 };
 
@@ -98,6 +99,7 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
 }
 
 int main(int argc, char **argv) {
+    threads_wait_briefly(argv);
     const int repetitions = argc > 1 ? atoi(argv[1]) : 20;
     if (argc > 2 || repetitions < 1 || repetitions > REPETITIONS_MAX)
         fail_usage("usage: %s [repetitions from 1 to %d]", argv[0], REPETITIONS_MAX);

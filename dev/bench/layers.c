@@ -10,6 +10,7 @@
 #include "random.h"
 #include "residual.h"
 #include "softmax_attention.h"
+#include "threads.h"
 
 static const Option rows[] = {
     {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 2, 1 << 28, NULL, NULL, "Measurement",
@@ -331,6 +332,7 @@ static void inputs_create(Bench *b, size_t B, size_t T) {
 }
 
 int main(int argc, char **argv) {
+    threads_wait_briefly(argv);
     Options *options = trainer_options_create(&fastformer);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     options_parse(options, argc, argv, NULL, NULL);

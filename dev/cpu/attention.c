@@ -67,7 +67,7 @@ static void load_head(const Attention *a, const AttentionInput *in, AttentionPar
 static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, double sink) {
     double largest = sink > 0 ? log(sink) : -INFINITY;
     for (size_t j = 0; j < count; j++)
-        if (!mask || mask[j]) largest = fmax(largest, (double)scores[j]);
+        if ((!mask || mask[j]) && (double)scores[j] > largest) largest = (double)scores[j];
     for (size_t j = 0; j < count; j++) scores[j] = (real)exp((double)scores[j] - largest);
     measurement_add_weights(m, scores, mask, count, sink * exp(-largest));
 }

@@ -1,5 +1,26 @@
 #include "threads.h"
 
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+void threads_wait_briefly(char **argv) {
+#ifdef _OPENMP
+    static const char *const policies[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME",
+                                           "KMP_LIBRARY"};
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++)
+        if (getenv(policies[i])) return;
+    const char *preloaded = getenv("LD_PRELOAD");
+    if (preloaded && strstr(preloaded, "vgpreload")) return; // valgrind would not follow
+    // libgomp counts looks, libomp milliseconds.
+    if (setenv("GOMP_SPINCOUNT", "1000", 1) != 0 || setenv("KMP_BLOCKTIME", "0", 1) != 0) return;
+    execve((const char *)getauxval(AT_EXECFN), argv, environ);
+#else
+    (void)argv;
+#endif
+}
+
 void threads_settle(void) {
 #ifdef _OPENMP
     omp_set_dynamic(0);

@@ -6,6 +6,13 @@
 #include <omp.h>
 #endif
 
+// Lets threads that wait sleep after some microseconds, where OpenMP's libraries would let them spin for
+// milliseconds and take the core from the thread they wait for when other programs are at work. The libraries
+// read this from the environment, and before main: so this sets GOMP_SPINCOUNT and KMP_BLOCKTIME and executes
+// the program again, once; returns where the user has set one of them, OMP_WAIT_POLICY or KMP_LIBRARY, and
+// where that is not possible. For the first line of main, while nothing is open.
+void threads_wait_briefly(char **argv);
+
 // Makes the next parallel regions get exactly thread_limit() threads: OpenMP may deliver fewer than it
 // promises (OMP_THREAD_LIMIT, OMP_DYNAMIC, OMP_MAX_ACTIVE_LEVELS, a region inside another), and oneDNN then
 // leaves out the rows of the threads that did not come. The number is counted in a real region; holds for the

@@ -1,4 +1,5 @@
 #include "test.h"
+#include "threads.h"
 #include <errno.h>
 #include <ftw.h>
 #include <math.h>
@@ -169,6 +170,7 @@ static bool case_passes(const char *suite, const TestCase *test) {
 }
 
 int test_main(int argc, char **argv, const char *suite, const TestCase *cases, int count) {
+    threads_wait_briefly(argv);
     int passed = 0, failed = 0;
     for (int i = 0; i < count; i++) {
         if (argc > 1 && !strstr(cases[i].name, argv[1])) continue;

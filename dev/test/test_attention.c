@@ -903,7 +903,10 @@ static void test_bf16_y_backward(void) {
     softmax_attention_backward(a, &gradients, p.dy, (GemmInput){rounded, p.channels, true}, r.logsumexp, &in);
     softmax_attention_free(a);
     double error = 0;
-    for (size_t i = 0; i < p.x_count; i++) error = fmax(error, fabs((double)other.dx[i] - (double)r.dx[i]));
+    for (size_t i = 0; i < p.x_count; i++) {
+        const double difference = fabs((double)other.dx[i] - (double)r.dx[i]);
+        if (difference > error) error = difference;
+    }
     CHECK(error > 0 && error < 2e-2);
     free(rounded);
     result_free(&r);

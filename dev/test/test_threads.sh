@@ -1,6 +1,6 @@
 #!/bin/sh
 # No result depends on how many threads OpenMP delivers: both trainers, float32 and bf16, train, evaluate and write
-# text under limits of every kind, and say what they say on two threads. Needs TRAINER, GPT2 and TOKENIZE, the programs.
+# text under limits of every kind, and say what they say on two threads; and threads that wait sleep. Needs TRAINER, GPT2 and TOKENIZE, the programs.
 # The last line is "N passed, N failed".
 trainers="$(realpath "${TRAINER:?}") $(realpath "${GPT2:?}")"
 tokenize=$(realpath "${TOKENIZE:?}")
@@ -10,7 +10,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 passed=0
 failed=0
-unset OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
+unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
 
 # Settings, one a line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
 cat >settings <<END
@@ -72,5 +72,23 @@ for trainer in $trainers; do
         done <settings
     done
 done
+
+# waits VARIABLE=VALUE: GOMP_SPINCOUNT as a running trainer has it that was started with that variable
+waits() {
+    rm -rf run
+    env "$1" "${trainers%% *}" -i data -o run -L 1 -C 16 -H 1 -b 3 -t 96 -x 100000 -v 100000 >out 2>&1 </dev/null &
+    while kill -0 $! 2>/dev/null && ! grep -qs '"step":1,' run/log.jsonl; do sleep 0.05; done
+    tr '\0' '\n' <"/proc/$!/environ" | sed -n 's/^GOMP_SPINCOUNT=//p'
+    kill -KILL $!
+    wait $!
+}
+
+# Threads that wait sleep soon, unless the user says how they should wait.
+if { [ "$(waits A=1)" = 1000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [ "$(waits GOMP_SPINCOUNT=77)" = 77 ]; } 2>err; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL threads that wait" && cat out err
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

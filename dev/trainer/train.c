@@ -7,6 +7,7 @@
 #include "run_lock.h"
 #include "stop.h"
 #include "streams.h"
+#include "threads.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,7 @@ static int exit_code(void) {
 
 int train_main(int argc, char **argv, const ModelType *type) {
     const TaskType *task_type = type->task;
+    threads_wait_briefly(argv);
     streams_open();
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
