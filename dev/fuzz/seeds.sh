@@ -29,3 +29,10 @@ spm_train --input="$dir/readme" --model_prefix="$dir/spm" --vocab_size=400 --mod
     --character_coverage=1.0 --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1 --hard_vocab_limit=false \
     --normalization_rule_name=identity --minloglevel=2
 cp "$dir/spm.model" "$corpus/sentencepiece/valid_bpe"
+
+# Byte-level BPE, and behind it a text with what is no UTF-8.
+./tokenize -o "$dir/bpe" --tokenizer bpe --vocab-size 280 "$dir/readme" >/dev/null
+{
+    cat "$dir/bpe/tokenizer.json"
+    printf '\0Two commands <|endoftext|> on any\377\303 line  it'"'"'s 12\n'
+} >"$corpus/bpe/valid_bpe"

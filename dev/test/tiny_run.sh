@@ -42,6 +42,7 @@ text=$dir/text
 head -c 30000 "$root/train_fastformer.c" >text
 tokenize_word() { "$@" "$tokenize" -o "$output" --tokenizer word --shard-tokens 2000 "$text"; }
 tokenize_spm() { "$@" "$tokenize" -o "$output" --tokenizer spm --vocab-size 400 "$text"; }
+tokenize_bpe() { "$@" "$tokenize" -o "$output" --tokenizer bpe --vocab-size 400 "$text"; }
 tokenize_again() { tokenize_word "$@"; }
 options="-i data -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k constant -n 2 -v 2 -m 1 -g 5 -s 3"
 # shellcheck disable=SC2086
@@ -72,7 +73,7 @@ same_output() { # A B: what the user sees, without times
 same_data() { diff -r "$1" "$2" >err 2>&1; }
 
 undisturbed() {
-    output=data tokenize_word plainly && output=data_again tokenize_again plainly || return 1
+    output=data_bpe tokenize_bpe plainly && output=data tokenize_word plainly && output=data_again tokenize_again plainly || return 1
     # A SentencePiece model holds the name of its file, so the name is that of the disturbed one.
     if command -v spm_train >/dev/null; then
         output=disturbed tokenize_spm plainly || return 1
@@ -83,7 +84,7 @@ undisturbed() {
     eval_val plainly && mv out eval_out && prompt plainly && mv out prompt_out
 }
 undisturbed || { wrong "the undisturbed run"; finish; }
-commands="tokenize_word tokenize_again train resume"
+commands="tokenize_word tokenize_bpe tokenize_again train resume"
 command -v spm_train >/dev/null && commands="$commands tokenize_spm"
 
 # ---- one disturbance after the other. judge WHAT SAME... is the script's own: whether the disturbed command ended
@@ -96,8 +97,9 @@ once() { # COMMAND CALLS MODE NUMBER
     output=disturbed
     case $command in
     tokenize_word) same="same_data disturbed data" ;;
+    tokenize_bpe) same="same_data disturbed data_bpe" ;;
     tokenize_spm) same="same_data disturbed data_spm" ;;
-    tokenize_again) same="same_data disturbed data" && cp -r data_spm disturbed ;;
+    tokenize_again) same="same_data disturbed data" && cp -r data_bpe disturbed ;;
     train) same="same_run disturbed whole" ;;
     resume) same="same_run disturbed resumed" && cp -r half disturbed ;;
     eval_val) same="same_output out eval_out" ;;
@@ -126,7 +128,7 @@ each() { # COMMAND CALLS MODE SOME
     output=counted
     rm -rf counted
     [ "$1" != resume ] || cp -r half counted
-    [ "$1" != tokenize_again ] || cp -r data_spm counted
+    [ "$1" != tokenize_again ] || cp -r data_bpe counted
     $1 disturbed "$2" "$3" 0
     count=$(sed -n 's/^calls //p' report)
     if [ "$status" -ne 0 ] || [ -z "$count" ]; then
