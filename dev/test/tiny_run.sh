@@ -4,6 +4,8 @@
 root=$(realpath "$(dirname "$0")/../..")
 trainer=$(realpath "${TRAINER:-$root/train_fastformer}") || exit 1
 tokenize=$(realpath "${TOKENIZE:-$root/tokenize}") || exit 1
+# In memory, where there is a file system for it: thousands of fsync() on a disk take most of the time.
+[ -n "${TMPDIR-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
