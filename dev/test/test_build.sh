@@ -1,0 +1,61 @@
+#!/bin/sh
+# The Makefile: what was built with other flags is built again, and nothing else; builds elsewhere; install.
+# The last line is "N passed, N failed".
+root=$(realpath "$(dirname "$0")/../..")
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+mkdir "$dir/elsewhere"
+passed=0
+failed=0
+
+check() { # NAME: the last command's exit status says how it went
+    if [ $? -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $1"
+        sed 's/^/    /' "$dir/out"
+    fi
+}
+
+# build ARGUMENT...: make as a user calls it, without what the make around this test was told
+build() {
+    env -i PATH="$PATH" HOME="$HOME" make -C "$root" BUILD="$dir/build" OPENMP=0 "$@" >"$dir/out" 2>&1
+}
+
+float=$dir/build/float-serial/dev/trainer/error.o
+compiles() { # NAME ARGUMENT...: the object is compiled, once
+    name=$1
+    shift
+    build ONEDNN=0 "$@" "$float" && grep -q '  CC  ' "$dir/out"
+    check "$name is compiled"
+    build ONEDNN=0 "$@" "$float" && ! grep -q '  CC  ' "$dir/out"
+    check "$name is not compiled twice"
+}
+compiles "a new tree"
+compiles "CFLAGS" CFLAGS=-O1
+compiles "CPPFLAGS" CPPFLAGS='-DTEXT="\"a b\""'
+compiles "WERROR" WERROR=1
+compiles "another compiler" CC="gcc -pipe"
+compiles "the first flags, again"
+
+# A test of the double build carries the path of the float build that belongs to it.
+double=$dir/build/double-serial/dev/test/model_test.o
+build ONEDNN=0 "$double" && grep -qF "$dir/build/float-serial" "$double" && ! grep -qF float-serial-onednn "$double"
+check "a double test finds the float build"
+build ONEDNN=1 "$double" && grep -qF "$dir/build/float-serial-onednn" "$double"
+check "a double test finds the other float build"
+
+(cd "$dir/elsewhere" && env -i PATH="$PATH" make -n -f "$root/Makefile" tokenize) >"$dir/out" 2>&1 &&
+    grep -q "$dir/elsewhere/build/float.*bin/tokenize" "$dir/out" && grep -q "$dir/elsewhere/tokenize" "$dir/out"
+check "make -f from another directory"
+build -n ONEDNN=0 install PREFIX=/usr DESTDIR="$dir/root" && grep -q "install .*\"$dir/root/usr/bin\"" "$dir/out"
+check "install"
+# shellcheck disable=SC2016 # make's variable
+printf 'include Makefile\njobs: ; @echo jobs $(filter -j%%,$(MAKEFLAGS))\n' >"$dir/show.mk"
+build -f "$dir/show.mk" jobs && grep -qx "jobs -j$(env -u OMP_NUM_THREADS nproc)" "$dir/out"
+check "as many jobs as cores"
+build -f "$dir/show.mk" -j3 jobs && grep -qx "jobs -j3" "$dir/out"
+check "-j on the command line"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
