@@ -275,6 +275,12 @@ static void memory_plan(Fastformer *f) {
     if (m->training) gemm_input_plan(&f->norm_again, m->gemm, m->arena, m->rows, c->channels, "activations");
 }
 
+static void fastformer_add_parameters(const ModelSetup *setup, ParameterTable *table) {
+    Config c = config_create(setup);
+    free(parameters_create(table, &c).layers);
+    free(c.windows);
+}
+
 static void *fastformer_create(const ModelSetup *setup) {
     Fastformer *f = allocate(1, sizeof(Fastformer), "model");
     f->config = config_create(setup);
@@ -561,6 +567,7 @@ const ModelType fastformer = {
     .task = &task_language,
     .options = fastformer_options,
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
+    .add_parameters = fastformer_add_parameters,
     .create = fastformer_create,
     .destroy = fastformer_destroy,
     .device = cpu_model_device,

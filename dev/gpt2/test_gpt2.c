@@ -339,6 +339,32 @@ static void check_refused(const ModelTest *t, Variant v, const char *message) {
     CHECK_FAILS(run_program, "-e model.safetensors --eval val -m 1", 1, message);
 }
 
+// Must take no quadratic time: 300,000 names are 5e10 comparisons.
+static void import_many(void *argument) {
+    (void)argument;
+    alarm(20);
+    Writer w = {0};
+    for (int i = 0; i < 300000; i++) {
+        char *name = format_string("h.0.attn.a_name_as_long_as_theirs_are.%d", i);
+        add_tensor(&w, name, "F32", "[0]", "", 0);
+        free(name);
+    }
+    bytes_append(&w.header, "}", 1);
+    Bytes bytes = {0};
+    const uint64_t length = w.header.size;
+    bytes_append(&bytes, &length, sizeof(length));
+    bytes_append(&bytes, w.header.data, w.header.size);
+    test_file("config.json", CONFIG, strlen(CONFIG));
+    Safetensors *file = safetensors_open(test_file("model.safetensors", bytes.data, bytes.size));
+    huggingface_import(file, &gpt2);
+    ModelTest t = model_test_create(&gpt2, TINY, 1, 16, 256);
+    checkpoint_check_tensors(file, &gpt2, t.table);
+}
+
+static void test_import_many(void) {
+    CHECK_FAILS(import_many, NULL, 1, "is missing");
+}
+
 static void test_import_refused(void) {
     ModelTest t = exact_model(TINY);
     check_refused(&t, (Variant){.missing = "h.1.mlp.c_fc.bias"}, "transformer.h.1.mlp.c_fc.bias is missing");
@@ -535,6 +561,7 @@ int main(int argc, char **argv) {
         {"bad options", test_bad_options},
         {"reference", test_reference},
         {"import", test_import},
+        {"import of many tensors", test_import_many},
         {"import refused", test_import_refused},
         {"other checkpoints", test_other_checkpoints},
         {"statistics", test_statistics},

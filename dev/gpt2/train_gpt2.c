@@ -149,6 +149,11 @@ static void memory_plan(Gpt2 *g) {
     cpu_model_workspace(m, g->config.channels, 4 * g->config.channels);
 }
 
+static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) {
+    const Config c = config_create(setup);
+    free(parameters_create(table, &c).layers);
+}
+
 static void *gpt2_create(const ModelSetup *setup) {
     Gpt2 *g = allocate(1, sizeof(Gpt2), "model");
     g->config = config_create(setup);
@@ -560,6 +565,7 @@ const ModelType gpt2 = {
     .task = &task_language,
     .options = gpt2_options,
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
+    .add_parameters = gpt2_add_parameters,
     .create = gpt2_create,
     .destroy = gpt2_destroy,
     .device = cpu_model_device,

@@ -145,4 +145,28 @@ if [ "$(id -u)" -ne 0 ]; then
     chmod u+r mixed
 fi
 
+# ---- checkpoints that lie
+# lies FROM TO TEXT: best.safetensors with FROM, of the same length, in the place of TO is refused with TEXT
+lies() {
+    sed "s/$1/$2/" clean/best.safetensors >lie.safetensors
+    cmp -s lie.safetensors clean/best.safetensors && echo "nothing is $1"
+    fails 1 "$3" "$trainer" -i bytes -e lie.safetensors --prompt int
+}
+lies '"activation":"gelu"' '"activation":"relu"' 'metadata activation is "relu", this program computes "gelu"'
+lies '"layernorm_eps":"1e-05"' '"layernorm_eps":"1e-12"' 'metadata layernorm_eps is "1e-12"'
+lies '"window_sizes":"\[32\]"' '"window_sizes":"[16]"' 'metadata window_sizes is "[16]"'
+lies '"padding_token":"-1"' '"padding_token":"77"' 'padding_token is 77'
+# the size of a model is checked against the tensors before there is one: this one would take 17 GB
+lies '"format":"pt",\(.*\)"n_positions":"32"' '"":"p",\1"n_positions":"268435456"' \
+    'position_embeddings.weight has shape (32, 16), expected (268435456, 16)'
+sed 's/"layernorm_eps":"1e-05"/"layernorm_eps":"1E-5 "/' clean/best.safetensors >same.safetensors
+"$trainer" -i bytes -e same.safetensors --prompt int >out 2>&1
+ok "a number may be written in another way"
+cp clean/best.safetensors nan.safetensors
+printf '\000\000\300\177' | dd of=nan.safetensors bs=1 seek=$(($(wc -c <nan.safetensors) - 4)) conv=notrunc 2>/dev/null
+fails 1 "proj_logits.bias: element 255 is nan" "$trainer" -i bytes -e nan.safetensors --eval val
+rm -rf nan && cp -r clean nan && state=nan/step_00000030.state.safetensors
+printf '\000\000\200\177' | dd of=$state bs=1 seek=$(($(wc -c <$state) - 4)) conv=notrunc 2>/dev/null
+fails 1 "second_moment.proj_logits.bias: element 255 is inf" "$trainer" -i bytes -o nan -y
+
 finish

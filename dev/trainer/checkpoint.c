@@ -367,37 +367,84 @@ static void shape_text(int rank, const int64_t *shape, char *text, size_t size) 
     if (used < size) snprintf(text + used, size - used, ")");
 }
 
+// Tensor prefix+name of a parameter, which must have its shape. Returns its index in the file.
+static int find_tensor(const Safetensors *file, const Parameter *p, const char *prefix) {
+    char *name = format_string("%s%s", prefix, p->name);
+    const Tensor *tensor = safetensors_find(file, name);
+    if (!tensor) fail("%s: tensor %s is missing", file->file.path, name);
+    if (tensor->rank != p->rank || memcmp(tensor->shape, p->shape, (size_t)p->rank * sizeof(int64_t)) != 0) {
+        char found[128], expected[128];
+        shape_text(tensor->rank, tensor->shape, found, sizeof(found));
+        shape_text(p->rank, p->shape, expected, sizeof(expected));
+        fail("%s: tensor %s has shape %s, expected %s", file->file.path, name, found, expected);
+    }
+    free(name);
+    return (int)(tensor - file->tensors);
+}
+
 // Reads tensor prefix+name of every parameter into `array`.
 static void read_parameters(const Safetensors *file, const ParameterTable *table, const char *prefix,
                             real *array) {
     for (int i = 0; i < table->count; i++) {
         const Parameter *p = &table->items[i];
-        char *name = format_string("%s%s", prefix, p->name);
-        const Tensor *tensor = safetensors_find(file, name);
-        if (!tensor) fail("%s: tensor %s is missing", file->file.path, name);
-        if (tensor->rank != p->rank ||
-            memcmp(tensor->shape, p->shape, (size_t)p->rank * sizeof(int64_t)) != 0) {
-            char found[128], expected[128];
-            shape_text(tensor->rank, tensor->shape, found, sizeof(found));
-            shape_text(p->rank, p->shape, expected, sizeof(expected));
-            fail("%s: tensor %s has shape %s, expected %s", file->file.path, name, found, expected);
-        }
+        const Tensor *tensor = &file->tensors[find_tensor(file, p, prefix)];
         tensor_read_real(file, tensor, array + p->offset);
-        free(name);
+        for (size_t j = 0; j < p->size; j++)
+            if (!isfinite(array[p->offset + j]))
+                fail("%s: tensor %s: element %zu is %g, expected a finite number", file->file.path,
+                     tensor->name, j, (double)array[p->offset + j]);
     }
 }
 
-static void refuse_other_tensors(const Safetensors *file, const ParameterTable *table, const char *model) {
+void checkpoint_check_tensors(const Safetensors *file, const ModelType *type, const ParameterTable *table) {
+    bool *known = allocate((size_t)file->tensor_count, sizeof(bool), "checkpoint");
+    for (int i = 0; i < table->count; i++) known[find_tensor(file, &table->items[i], "")] = true;
     for (int i = 0; i < file->tensor_count; i++)
-        if (!parameter_find(table, file->tensors[i].name))
-            fail("%s: tensor %s is not part of this %s model", file->file.path, file->tensors[i].name, model);
+        if (!known[i])
+            fail("%s: tensor %s is not part of this %s model", file->file.path, file->tensors[i].name,
+                 type->name);
+    free(known);
+}
+
+// Whether two texts say the same: word by word, numbers as numbers ("[4, 8]" and "4,8", "1e-05" and
+// "0.00001").
+static bool same_values(const char *a, const char *b) {
+    static const char gaps[] = "[], ";
+    for (;;) {
+        a += strspn(a, gaps);
+        b += strspn(b, gaps);
+        if (!*a || !*b) return !*a && !*b;
+        const size_t m = strcspn(a, gaps), n = strcspn(b, gaps);
+        char *end_a, *end_b;
+        const double x = strtod(a, &end_a), y = strtod(b, &end_b);
+        const bool numbers = end_a == a + m && end_b == b + n;
+        if (numbers ? x != y : m != n || memcmp(a, b, n) != 0) return false;
+        a += m;
+        b += n;
+    }
+}
+
+// What the model is and no option says (activation, epsilon, windows) must be what the file says.
+static void check_description(const Safetensors *file, const Run *run) {
+    Metadata *rows = NULL;
+    int count = 0;
+    run->type->describe(run->model, &rows, &count);
+    for (int i = 0; i < count; i++) {
+        const char *stored = safetensors_metadata(file, rows[i].key);
+        if (stored && !options_read_metadata(run->options, rows[i].key, file) &&
+            !same_values(stored, rows[i].value))
+            fail("%s: metadata %s is \"%s\", this program computes \"%s\"", file->file.path, rows[i].key,
+                 stored, rows[i].value);
+    }
+    metadata_free(rows, count);
 }
 
 void checkpoint_load_weights(const Safetensors *file, const Run *run) {
     const ParameterTable *table = run->type->parameters(run->model);
+    check_description(file, run);
+    checkpoint_check_tensors(file, run->type, table);
     real *values = allocate(table->total, sizeof(real), "checkpoint");
     read_parameters(file, table, "", values);
-    refuse_other_tensors(file, table, run->type->name);
     run->type->write(run->model, MODEL_VALUES, values);
     free(values);
 }

@@ -55,9 +55,14 @@ void checkpoint_refuse_used(const char *directory, bool resumes);
 // the last `keep`.
 void checkpoint_tidy(const char *directory, int64_t keep);
 
-// Checks that FILE holds a model of this type: metadata, then every tensor's name and shape, none missing,
-// none too many; ends the program otherwise.
+// Ends the program if FILE does not hold a model of this type, as its metadata say.
 void checkpoint_check_type(const Safetensors *file, const ModelType *type);
+
+// Checks the name and shape of every tensor against a model's parameters, none missing, none too many; ends
+// the program otherwise.
+void checkpoint_check_tensors(const Safetensors *file, const ModelType *type, const ParameterTable *table);
+
+// The same, and what else the metadata say of the model; then reads the weights, which must be finite.
 void checkpoint_load_weights(const Safetensors *file, const Run *run);
 
 // Moments and progress; the run's data must be those that the state was made with.

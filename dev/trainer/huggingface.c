@@ -44,30 +44,57 @@ static bool equal(const Tensor *a, const Tensor *b) {
            memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-// Gives the tensors our names. One that is no weight goes, and so does one that is stored twice.
-static void rename_tensors(Safetensors *file, const Exchange *exchange) {
+// Gives the tensors our names, leaving out those that are no weight; returns theirs, which are fresh strings.
+static char **rename_tensors(Safetensors *file, const Exchange *exchange) {
     const int count = file->tensor_count;
+    char **theirs = allocate((size_t)count, sizeof(char *), "names");
     file->tensor_count = 0;
     for (int i = 0; i < count; i++) {
         Tensor tensor = file->tensors[i];
         char *name = exchange->tensor_name(tensor.name);
-        const Tensor *same = name ? safetensors_find(file, name) : NULL;
-        if (same && !equal(same, &tensor))
-            fail("%s: tensor %s stands there twice, as %s with other values; the model has one",
-                 file->file.path, name, tensor.name);
-        free(tensor.name);
+        if (!name) {
+            free(tensor.name);
+            continue;
+        }
+        theirs[file->tensor_count] = tensor.name;
         tensor.name = name;
-        if (name && !same)
-            file->tensors[file->tensor_count++] = tensor;
-        else
-            free(name);
+        file->tensors[file->tensor_count++] = tensor;
     }
+    safetensors_index(file);
+    return theirs;
+}
+
+// Of tensors of one name, which must be equal, keeps the first. Ends the program where they are not.
+static void drop_repeated(Safetensors *file, char **theirs) {
+    const Tensor *first = NULL; // of those of one name
+    bool *repeated = allocate((size_t)file->tensor_count, sizeof(bool), "names");
+    for (int i = 0; i < file->tensor_count; i++) {
+        const Tensor *tensor = file->by_name[i];
+        const ptrdiff_t at = tensor - file->tensors;
+        repeated[at] = first && strcmp(first->name, tensor->name) == 0;
+        if (repeated[at] && !equal(first, tensor))
+            fail("%s: tensor %s stands there twice, as %s with other values; the model has one",
+                 file->file.path, tensor->name, theirs[at]);
+        if (!repeated[at]) first = tensor;
+    }
+    int kept = 0;
+    for (int i = 0; i < file->tensor_count; i++) {
+        free(theirs[i]);
+        if (repeated[i])
+            free(file->tensors[i].name);
+        else
+            file->tensors[kept++] = file->tensors[i];
+    }
+    file->tensor_count = kept;
+    safetensors_index(file);
+    free(repeated);
+    free(theirs);
 }
 
 void huggingface_import(Safetensors *file, const ModelType *type) {
     if (!type->exchange || safetensors_metadata(file, "model")) return;
     read_config(file, type);
-    rename_tensors(file, type->exchange);
+    drop_repeated(file, rename_tensors(file, type->exchange));
 }
 
 // ---- export

@@ -59,7 +59,10 @@ typedef struct {
     const Option *options; // rows the model adds
     int option_count;
 
-    // Ends the program where the options contradict each other (heads that do not divide channels).
+    // Adds the parameters of the model that create() would make: what a checkpoint is checked against before
+    // anything of its size is allocated.
+    void (*add_parameters)(const ModelSetup *setup, ParameterTable *table);
+    // Both end the program where the options contradict each other (heads that do not divide channels).
     void *(*create)(const ModelSetup *setup);
     void (*destroy)(void *model);
     void (*device)(const void *model, DeviceInfo *info);

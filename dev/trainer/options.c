@@ -518,6 +518,14 @@ static const char *stored_text(const Option *row, const Safetensors *file) {
     return text;
 }
 
+bool options_read_metadata(const Options *options, const char *key, const Safetensors *file) {
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const char *stored = stored_text(options->entries[i].row, file);
+        if (stored && stored == safetensors_metadata(file, key)) return true;
+    }
+    return false;
+}
+
 static void set_from(Entry *entry, const char *key, const char *text, const char *source) {
     if (!assign(entry, text)) {
         fail("%s: %s %s: expected %s%s", source, key, text, expectation(entry->row),

@@ -69,6 +69,9 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
 // scope OPTION_LENGTH gives way to the user. A missing key keeps what the option is.
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file, const char *advice);
 
+// Whether what FILE says under `key` is the value of an option.
+bool options_read_metadata(const Options *options, const char *key, const Safetensors *file);
+
 // All values as members of the JSON object that is open in w; null: not set.
 void options_to_json(const Options *options, JsonWriter *w);
 

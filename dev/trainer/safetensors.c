@@ -153,6 +153,7 @@ static Safetensors *open_map(FileMap map) {
     }
     qsort(file->tensors, (size_t)file->tensor_count, sizeof(Tensor), compare_tensors);
     check_layout(file, &section);
+    safetensors_index(file);
     json_free(header);
     free(source);
     return file;
@@ -175,15 +176,34 @@ void safetensors_close(Safetensors *file) {
         free(file->metadata[i].value);
     }
     free(file->tensors);
+    free(file->by_name);
     free(file->metadata);
     file_unmap(&file->file);
     free(file);
 }
 
+// By name; of one name, in the order of the data.
+static int compare_names(const void *a, const void *b) {
+    const Tensor *x = *(const Tensor *const *)a, *y = *(const Tensor *const *)b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : (x > y) - (x < y);
+}
+
+void safetensors_index(Safetensors *file) {
+    free(file->by_name);
+    file->by_name = allocate((size_t)file->tensor_count, sizeof(Tensor *), "tensors");
+    for (int i = 0; i < file->tensor_count; i++) file->by_name[i] = &file->tensors[i];
+    qsort(file->by_name, (size_t)file->tensor_count, sizeof(Tensor *), compare_names);
+}
+
+static int compare_name(const void *name, const void *tensor) {
+    return strcmp(name, (*(const Tensor *const *)tensor)->name);
+}
+
 const Tensor *safetensors_find(const Safetensors *file, const char *name) {
-    for (int i = 0; i < file->tensor_count; i++)
-        if (strcmp(file->tensors[i].name, name) == 0) return &file->tensors[i];
-    return NULL;
+    const Tensor *const *found =
+        bsearch(name, file->by_name, (size_t)file->tensor_count, sizeof(Tensor *), compare_name);
+    return found ? *found : NULL;
 }
 
 const char *safetensors_metadata(const Safetensors *file, const char *key) {

@@ -33,7 +33,8 @@ typedef struct {
 
 typedef struct {
     FileMap file;
-    Tensor *tensors;
+    Tensor *tensors;  // (tensor_count) in the order of the data
+    Tensor **by_name; // (tensor_count) in the order of the names
     int tensor_count;
     Metadata *metadata;
     int metadata_count;
@@ -45,6 +46,9 @@ typedef struct {
 Safetensors *safetensors_open(const char *path);
 Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
 void safetensors_close(Safetensors *file);
+
+// Orders by_name anew; for who renames tensors.
+void safetensors_index(Safetensors *file);
 
 const Tensor *safetensors_find(const Safetensors *file, const char *name);  // NULL: none
 const char *safetensors_metadata(const Safetensors *file, const char *key); // NULL: none

@@ -79,6 +79,12 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
         fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained on with "
              "--input",
              weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
+    // Files of others do not say.
+    if (safetensors_metadata(weights, "padding_token") &&
+        checkpoint_integer(weights, "padding_token", -1, INT32_MAX) != setup.padding_token)
+        fail("%s: its padding_token is %s, that of %s is %d; give the data it was trained on with --input",
+             weights->file.path, safetensors_metadata(weights, "padding_token"), dataset->name,
+             dataset->padding);
     return setup;
 }
 
@@ -93,6 +99,14 @@ static int choose_output(Options *options, const char *model) {
     const int lock = run_lock(path);
     free(path);
     return lock;
+}
+
+// A file may say that its model is large and hold little: that is seen before memory is taken for the model.
+static void check_size(const Safetensors *weights, const ModelType *type, const ModelSetup *setup) {
+    ParameterTable table = {0};
+    type->add_parameters(setup, &table);
+    checkpoint_check_tensors(weights, type, &table);
+    parameter_table_free(&table);
 }
 
 static void evaluate_only(Run *run) {
@@ -139,6 +153,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
     if (!action) measure_check(&run);
+    if (checkpoint.weights) check_size(checkpoint.weights, type, &run.setup);
     run.model = type->create(&run.setup);
     if (checkpoint.weights) {
         checkpoint_load_weights(checkpoint.weights, &run);
