@@ -6,8 +6,8 @@
 //
 // Products read bf16 (or float32, with --precision fp32 and tf32); the residual stream, statistics and
 // gradients of parameters are float32. The product that makes q, k and v always reads float32: q and k go
-// through an exponential of scores up to the rescale, which magnifies their rounding. The FFN's hidden layer
-// is float32 before the GELU, so that it is rounded once: in bf16 gradients of w_k are off by 0.06, not 0.04.
+// through an exponential of scores up to the rescale, which magnifies their rounding. So does what the GELU
+// is taken of, or gradients of w_k are off by 0.06, not 0.04; what the backward pass needs of it is bf16.
 
 #include "additive_attention.cuh"
 #include "classifier.cuh"
@@ -47,6 +47,7 @@ struct Fastformer {
     float *final_mean, *final_rstd;
     GemmInput norm_exact;       // (M, C) float32: what the product for q, k and v reads
     GemmInput norm, final_norm; // (M, C)
+    GemmInput hidden_exact;     // (M, 4C) float32 with bf16: what the GELU is taken of
     float *ffn_out;             // (M, C)
     float *attention;           // working memory
     Classifier classifier;
@@ -80,7 +81,7 @@ static void activations_carve(Fastformer *f, Activations *a, Arena *arena) {
     a->pooled_key = arena_array<float>(arena, M * C, "activations");
     a->r_query = arena_array<float>(arena, M * H, "activations");
     a->r_key = arena_array<float>(arena, M * H, "activations");
-    a->hidden = arena_matrix(arena, M, 4 * C, false, "activations");
+    a->hidden = arena_matrix(arena, M, 4 * C, in_bf16, "activations");
     a->activated = arena_matrix(arena, M, 4 * C, in_bf16, "activations");
 }
 
@@ -106,6 +107,7 @@ static void forward_carve(Fastformer *f, Arena *arena) {
     f->norm = arena_matrix(arena, M, C, in_bf16, "activations");
     f->norm_exact = in_bf16 ? arena_matrix(arena, M, C, false, "activations") : f->norm;
     f->final_norm = arena_matrix(arena, M, C, in_bf16, "activations");
+    if (in_bf16) f->hidden_exact = arena_matrix(arena, M, 4 * C, false, "activations");
     f->ffn_out = arena_array<float>(arena, M * C, "activations");
     f->attention = arena_array<float>(arena, attention, "attention");
     classifier_carve(&f->classifier, arena, &g->device, c->vocabulary, C, M);
@@ -120,8 +122,8 @@ static void backward_carve(Fastformer *f, Arena *arena) {
     f->dffn_out = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
     f->dhidden = arena_matrix(arena, M, 4 * C, in_bf16, "gradients of activations");
     f->dqkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
-    const unsigned sums = 2 * (2 * (unsigned)L + 1); // gain and bias of every LayerNorm
-    partial_sums_carve(&g->sums, arena, sums, sums * C);
+    const unsigned sums = 2 * (2 * (unsigned)L + 1);         // gain and bias of every LayerNorm
+    partial_sums_carve(&g->sums, arena, sums + 1, sums * C); // and the output bias
     embedding_order_carve(&f->order, arena, M, f->config->vocabulary, C);
 }
 
@@ -178,9 +180,10 @@ static void layer_forward(Fastformer *f, GpuWork work, const DeviceBatch *batch,
     layernorm_forward(&g->device, f->norm, a->mean2, a->rstd2, a->x_middle, w->norm2_gain, w->norm2_bias, M,
                       C);
     gpu_lap(g, work, "norm", PROFILE_FORWARD, 0);
-    gemm_forward(&g->blas, a->hidden, f->norm, w->up, M);
+    const GemmInput hidden = g->precision == GPU_BF16 ? f->hidden_exact : a->hidden;
+    gemm_forward(&g->blas, hidden, f->norm, w->up, M);
     gpu_lap(g, work, "ffn up", PROFILE_FORWARD, 4 * square);
-    gelu_forward(&g->device, a->activated, a->hidden, GELU_ERF, M, 4 * C);
+    gelu_forward(&g->device, a->activated, a->hidden, hidden, GELU_ERF, M, 4 * C);
     gpu_lap(g, work, "gelu", PROFILE_FORWARD, 0);
 }
 
@@ -329,8 +332,8 @@ static void fastformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) 
                            g->results);
         return;
     }
-    classifier_train(&g->device, &g->blas, &f->classifier, f->final_norm, f->token, batch->targets, M,
-                     gpu_step(g), float_matrix(f->dnorm, C), g->state.gradients + f->offsets->token,
+    classifier_train(&g->device, &g->blas, &g->sums, &f->classifier, f->final_norm, f->token, batch->targets,
+                     M, gpu_step(g), float_matrix(f->dnorm, C), g->state.gradients + f->offsets->token,
                      g->state.gradients + f->offsets->output_bias, g->results);
     gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)M * (double)f->config->vocabulary * (double)C);
     layers_backward(f, batch);

@@ -5,10 +5,12 @@
 //     e_ij = exp(l_ij - m_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + m_i - l_it
 //     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE += dl^T h
 //
-// A chunk's logits are about as large as the L2 cache. One kernel goes over a row twice: for the largest
-// logit and the sum together (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
-// to put the gradient in the place of the logits. The target's own gradient is made of the other tokens' sum,
-// so that it keeps its digits where the target is nearly certain.
+// A chunk's logits stay in the L2 cache; where dE does not, of which each chunk reads and writes all, chunks
+// are longer instead. One kernel goes over a row twice: for the largest logit and the sum together (Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018), and to put the gradient in the place of
+// the logits. With a bias the second time is another kernel's, which has the columns summed as well. The
+// target's own gradient is made of the other tokens' sum, so that it keeps its digits where the target is
+// nearly certain.
 //
 // While training in bf16 the logits are bf16; for the loss alone, and for the logits themselves, they are
 // float32.
@@ -17,22 +19,42 @@
 
 #include "device.cuh"
 #include "gemm.cuh"
+#include "partial_sums.cuh"
 
 static constexpr int CLASSIFIER_THREADS = 512, SUM_THREADS = 1024, BIAS_WARPS = 16;
-static constexpr int LOGITS = 8;          // that a thread takes at a time
-static constexpr size_t STRIDE_STEP = 64; // rows of logits start at multiples of this
-static constexpr size_t CHUNK_STEP = 128; // chunks are multiples of this: a tile of the products
+static constexpr unsigned BIAS_PARTS = 8;  // of a chunk's rows, for the gradient of the bias
+static constexpr int LOGITS = 8;           // that a thread takes at a time
+static constexpr size_t STRIDE_STEP = 64;  // rows of logits start at multiples of this
+static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a tile of the products
+static constexpr size_t LONG_CHUNK = 4096; // rows of bf16 where dE leaves the cache
 static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
+
+// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m), and the
+// target's own gradient.
+struct RowGradient {
+    float largest, factor, target;
+};
 
 struct Classifier {
     size_t vocabulary, channels, stride; // V, C, logits from one row to the next
     size_t bytes;                        // of a chunk
     void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
     float *losses;                       // (M)
+    RowGradient *gradients;              // (M)
+    float *bias_sums;                    // (BIAS_PARTS, V)
 };
 
 static inline size_t classifier_round_up(size_t value, size_t step) {
     return (value + step - 1) / step * step;
+}
+
+// Bytes of a chunk of at most `rows` rows of logits. An H100's L2 cache has two halves, and what lies in the
+// other one is far: two fifths fit in one.
+static inline size_t classifier_bytes(const Classifier *c, const Device *d, size_t rows) {
+    const size_t row = c->stride * sizeof(float), dweight = 2 * sizeof(float) * c->vocabulary * c->channels;
+    const size_t least = CHUNK_STEP * row, most = classifier_round_up(rows, CHUNK_STEP) * row;
+    const size_t wanted = dweight > d->l2 / 4 ? LONG_CHUNK * c->stride * sizeof(bf16) : d->l2 / 5 * 2;
+    return wanted < least ? least : wanted > most ? most : wanted;
 }
 
 // For weights (V, C) and at most `rows` rows.
@@ -42,11 +64,11 @@ static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d
     c->vocabulary = vocabulary;
     c->channels = channels;
     c->stride = classifier_round_up(vocabulary, STRIDE_STEP);
-    const size_t row = c->stride * sizeof(float), least = CHUNK_STEP * row;
-    const size_t most = classifier_round_up(rows, CHUNK_STEP) * row;
-    c->bytes = d->l2 < least ? least : d->l2 > most ? most : d->l2;
+    c->bytes = classifier_bytes(c, d, rows);
     c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
     c->losses = arena_array<float>(arena, rows, "a chunk of logits");
+    c->gradients = arena_array<RowGradient>(arena, rows, "a chunk of logits");
+    c->bias_sums = arena_array<float>(arena, BIAS_PARTS * vocabulary, "a chunk of logits");
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
@@ -73,11 +95,6 @@ static __device__ __forceinline__ float exponential(float x, float shift) {
     return exp2_fast((x - shift) * LOG2_E);
 }
 
-static __device__ __forceinline__ RowSum row_sum_merge(RowSum a, RowSum b) {
-    const float largest = fmaxf(a.largest, b.largest);
-    return {largest, a.sum * exponential(a.largest, largest) + b.sum * exponential(b.largest, largest)};
-}
-
 // Takes eight more terms in.
 static __device__ __forceinline__ RowSum row_sum_add(RowSum s, const float *x) {
     float largest = s.largest;
@@ -89,15 +106,25 @@ static __device__ __forceinline__ RowSum row_sum_add(RowSum s, const float *x) {
     return {largest, sum};
 }
 
+static __device__ __forceinline__ RowSum row_sum_warp(RowSum s) {
+    const float largest = warp_max(s.largest);
+    return {largest, warp_sum(s.sum * exponential(s.largest, largest))};
+}
+
 // Merges what all threads have, in a fixed order; the result is every thread's.
 static __device__ __forceinline__ RowSum row_sum_block(RowSum s) {
     __shared__ RowSum warps[CLASSIFIER_THREADS / WARP]; // at most
-    const float largest = warp_max(s.largest), sum = warp_sum(s.sum * exponential(s.largest, largest));
-    if (lane_index() == 0) warps[threadIdx.x / WARP] = {largest, sum};
+    const unsigned lane = lane_index(), count = blockDim.x / WARP;
+    s = row_sum_warp(s);
+    if (lane == 0) warps[threadIdx.x / WARP] = s;
     __syncthreads();
-    s = warps[0];
-    for (unsigned w = 1; w < blockDim.x / WARP; w++) s = row_sum_merge(s, warps[w]);
-    return s;
+    if (threadIdx.x < WARP) {
+        s = row_sum_warp(lane < count ? warps[lane] : RowSum{LOWEST_LOGIT, 0});
+        __syncwarp();
+        if (lane == 0) warps[0] = s;
+    }
+    __syncthreads();
+    return warps[0];
 }
 
 // Logits at .. at+7 of a row; V and more, and the target's: -infinity, as if they were not there.
@@ -111,12 +138,23 @@ static __device__ __forceinline__ void load_logits(float *x, const T *row, uint3
         if (target == at + k || at + k >= vocabulary) x[k] = -INFINITY;
 }
 
-// A row a block: losses (rows), 0 where there is no target; and with `step` the gradients of the logits,
-// times its scale, in their place. logits (rows, stride), targets (rows), -1: none.
+// Gradients in the place of logits at .. at+7, of which x holds others than the target's.
+template <typename T>
+static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_t at, uint32_t target,
+                                                       const RowGradient &g) {
+#pragma unroll
+    for (int k = 0; k < LOGITS; k++)
+        x[k] = target == at + k ? g.target : exponential(x[k], g.largest) * g.factor;
+    store_numbers<LOGITS>(row + at, x);
+}
+
+// A row a block: losses (rows), 0 where there is no target; and with `step` what gradients, times its scale,
+// are made of: `gradients` (rows), or where that is NULL the gradients themselves, in the place of the logits
+// (rows, stride). targets (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
-    cross_entropy_kernel(T *logits, float *losses, const int32_t *targets, const StepParameters *step,
-                         uint32_t vocabulary, size_t stride) {
+    cross_entropy_kernel(T *logits, float *losses, RowGradient *gradients, const int32_t *targets,
+                         const StepParameters *step, uint32_t vocabulary, size_t stride) {
     T *row = logits + blockIdx.x * stride;
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
     const bool counts = target < vocabulary;
@@ -136,14 +174,16 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
         losses[blockIdx.x] = counts ? loss : 0;
     }
     if (!step) return;
-    const float factor = counts ? step->scale / sum : 0, target_gradient = -factor * rest;
+    const float factor = counts ? step->scale / sum : 0;
+    const RowGradient gradient = {largest, factor, -factor * rest};
+    if (gradients) {
+        if (threadIdx.x == 0) gradients[blockIdx.x] = gradient;
+        return;
+    }
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
         load_logits(x, row, at, vocabulary, target);
-#pragma unroll
-        for (int k = 0; k < LOGITS; k++)
-            x[k] = target == at + k ? target_gradient : exponential(x[k], largest) * factor;
-        store_numbers<LOGITS>(row + at, x);
+        store_gradients(x, row, at, target, gradient);
     }
 }
 
@@ -157,28 +197,34 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *loss = sum;
 }
 
-// dbias (V) += the sums of the columns of gradients (rows, stride), each warp's share of the rows in order,
-// then the warps. A lane has eight columns.
+// Block (x, part): eight columns a lane of its share of the rows. Gradients in the place of logits (rows,
+// stride), as cross_entropy_kernel() left what they are made of; and sums (BIAS_PARTS, V) += the sums of
+// their columns (set in the first chunk), each warp's rows in order, then the warps.
 template <typename T>
 static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
-    bias_gradient_kernel(float *dbias, const T *gradients, uint32_t rows, uint32_t vocabulary,
-                         size_t stride) {
-    __shared__ __align__(16) float sums[BIAS_WARPS][LOGITS * WARP];
+    bias_gradient_kernel(float *sums, T *logits, const RowGradient *gradients, const int32_t *targets,
+                         uint32_t rows, uint32_t vocabulary, size_t stride, bool first_chunk) {
+    __shared__ __align__(16) float warps[BIAS_WARPS][LOGITS * WARP];
     const unsigned warp = threadIdx.x / WARP, place = LOGITS * lane_index();
     const uint32_t first = blockIdx.x * LOGITS * WARP, at = first + place;
+    const uint32_t begin = (uint32_t)((uint64_t)rows * blockIdx.y / gridDim.y),
+                   end = (uint32_t)((uint64_t)rows * (blockIdx.y + 1) / gridDim.y);
     float sum[LOGITS] = {};
-    for (uint32_t i = warp; at < vocabulary && i < rows; i += BIAS_WARPS) {
+    for (uint32_t i = begin + warp; at < vocabulary && i < end; i += BIAS_WARPS) {
+        const uint32_t target = (uint32_t)targets[i];
         float x[LOGITS];
-        load_numbers<LOGITS>(x, gradients + i * stride + at);
+        load_logits(x, logits + i * stride, at, vocabulary, target);
+        store_gradients(x, logits + i * stride, at, target, gradients[i]);
 #pragma unroll
         for (int k = 0; k < LOGITS; k++) sum[k] += x[k];
     }
-    store_numbers<LOGITS>(sums[warp] + place, sum);
+    store_numbers<LOGITS>(warps[warp] + place, sum);
     __syncthreads();
     if (threadIdx.x >= LOGITS * WARP || first + threadIdx.x >= vocabulary) return;
-    float total = 0;
-    for (int w = 0; w < BIAS_WARPS; w++) total += sums[w][threadIdx.x];
-    dbias[first + threadIdx.x] += total;
+    float *const to = sums + (size_t)blockIdx.y * vocabulary + first + threadIdx.x;
+    float total = first_chunk ? 0 : *to;
+    for (int w = 0; w < BIAS_WARPS; w++) total += warps[w][threadIdx.x];
+    *to = total;
 }
 
 // ---- the interface ---------------------------------------------------------------------------------------
@@ -193,32 +239,37 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c), 0,
-               (float *)c->logits, c->losses + i, targets + i, nullptr, (uint32_t)c->vocabulary, c->stride);
+               (float *)c->logits, c->losses + i, (RowGradient *)NULL, targets + i,
+               (const StepParameters *)NULL, (uint32_t)c->vocabulary, c->stride);
     }
     launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
 }
 
-// The same and, times the step's scale: dh (M, C) set, dweight (V, C) and dbias (V, or NULL) added to.
-static inline void classifier_train(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
-                                    DeviceWeight weight, const int32_t *targets, size_t m,
+// The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or NULL) when
+// `sums` are finished.
+static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums, const Classifier *c,
+                                    GemmInput h, DeviceWeight weight, const int32_t *targets, size_t m,
                                     const StepParameters *step, GemmInput dh, float *dweight, float *dbias,
                                     double *loss) {
     const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
     const GemmInput logits = {c->logits, c->stride, h.bf16};
-    const unsigned bias_blocks = blocks_of(c->vocabulary, LOGITS * WARP);
+    const dim3 bias_grid(blocks_of(c->vocabulary, LOGITS * WARP), BIAS_PARTS);
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         WITH_TYPE(logits, T, {
             launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), 0, (T *)c->logits,
-                   c->losses + i, targets + i, step, (uint32_t)c->vocabulary, c->stride);
+                   c->losses + i, dbias ? c->gradients : NULL, targets + i, step, (uint32_t)c->vocabulary,
+                   c->stride);
             if (dbias)
-                launch(d, bias_gradient_kernel<T>, bias_blocks, BIAS_WARPS * WARP, 0, dbias,
-                       (const T *)c->logits, (uint32_t)rows, (uint32_t)c->vocabulary, c->stride);
+                launch(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
+                       (T *)c->logits, (const RowGradient *)c->gradients, targets + i, (uint32_t)rows,
+                       (uint32_t)c->vocabulary, c->stride, i == 0);
         });
         gemm_backward_input(blas, gemm_input_rows(dh, i), logits, weight, rows);
         gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
+    if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
     launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
 }
 

@@ -21,18 +21,16 @@ static inline void embedding_layernorm_forward(const Device *d, float *x, GemmIn
 
 // ---- positions -------------------------------------------------------------------------------------------
 
-// A warp has a position.
+// `share` warps have a position, each every share-th sequence; the first one adds up what they have. Shared
+// memory: (LAYERNORM_WARPS, channels), where rows stay in registers. Elsewhere share is 1.
 template <int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     position_backward_kernel(float *dposition, float *dx, DropoutSite site, unsigned batch, unsigned length,
-                             unsigned channels) {
-    const unsigned t = blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP;
-    if (t >= length) return;
-    float sum[ITEMS > 0 ? ITEMS : 1][VEC];
-    for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
-        if (ITEMS > 0) load_row<VEC>(sum[i], dposition + (size_t)t * channels + c);
-    });
-    for (unsigned b = 0; b < batch; b++) {
+                             unsigned channels, unsigned share) {
+    const unsigned warp = threadIdx.x / WARP, t = (blockIdx.x * LAYERNORM_WARPS + warp) / share;
+    float *const row_sums = dposition + (size_t)t * channels, *const sums = shared_memory<float>();
+    float sum[ITEMS > 0 ? ITEMS : 1][VEC] = {};
+    for (unsigned b = warp % share; t < length && b < batch; b += share) {
         const size_t row = (size_t)b * length + t;
         const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(site, row, length, channels);
         for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
@@ -42,25 +40,45 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
                 drop_row(v, dropout, site, i, c);
                 store_row<VEC>(dx + row * channels + c, v);
             }
-            if (ITEMS == 0) load_row<VEC>(sum[i], dposition + (size_t)t * channels + c);
+            if (ITEMS == 0) load_row<VEC>(sum[i], row_sums + c);
 #pragma unroll
             for (int j = 0; j < VEC; j++) sum[i][j] += v[j];
-            if (ITEMS == 0) store_row<VEC>(dposition + (size_t)t * channels + c, sum[i]);
+            if (ITEMS == 0) store_row<VEC>(row_sums + c, sum[i]);
         });
     }
-    for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
-        if (ITEMS > 0) store_row<VEC>(dposition + (size_t)t * channels + c, sum[i]);
-    });
+    if constexpr (ITEMS > 0) {
+        for_row<VEC, ITEMS>(
+            channels, [&](unsigned i, unsigned c) { store_row<VEC>(sums + warp * channels + c, sum[i]); });
+        __syncthreads();
+        if (warp % share != 0 || t >= length) return;
+        for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
+            load_row<VEC>(sum[i], row_sums + c);
+            for (unsigned w = warp; w < warp + share; w++)
+#pragma unroll
+                for (int j = 0; j < VEC; j++) sum[i][j] += sums[w * channels + c + j];
+            store_row<VEC>(row_sums + c, sum[i]);
+        });
+    }
+}
+
+// How many warps share a position: a power of two, so that a block has whole positions.
+static inline unsigned position_share(size_t batch) {
+    unsigned share = 1;
+    while (2 * share <= batch && 2 * share <= (unsigned)LAYERNORM_WARPS) share *= 2;
+    return share;
 }
 
 // dposition (positions, C) += the sum over the batch of dx (B, T, C), which goes through the dropout in
 // place.
 static inline void position_backward(const Device *d, float *dposition, float *dx, DropoutSite site,
                                      size_t batch, size_t length, size_t channels) {
-    WITH_ROW_SHAPE(channels, VEC, ITEMS,
-                   launch(d, position_backward_kernel<VEC, ITEMS>, dim3(blocks_of(length, LAYERNORM_WARPS)),
-                          dim3(LAYERNORM_WARPS * WARP), 0, dposition, dx, site, (unsigned)batch,
-                          (unsigned)length, (unsigned)channels));
+    WITH_ROW_SHAPE(channels, VEC, ITEMS, {
+        const unsigned share = ITEMS > 0 ? position_share(batch) : 1;
+        const size_t shared = ITEMS > 0 ? LAYERNORM_WARPS * channels * sizeof(float) : 0;
+        launch(d, position_backward_kernel<VEC, ITEMS>, dim3(blocks_of(length * share, LAYERNORM_WARPS)),
+               dim3(LAYERNORM_WARPS * WARP), shared, dposition, dx, site, (unsigned)batch, (unsigned)length,
+               (unsigned)channels, share);
+    });
 }
 
 // ---- tokens ----------------------------------------------------------------------------------------------

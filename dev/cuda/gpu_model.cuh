@@ -167,7 +167,7 @@ static inline void gpu_memory_create(GpuModel *g) {
 
 static inline void gpu_device_create(GpuModel *g) {
     g->device = device_create();
-    blas_create(&g->blas, &g->device, g->precision != GPU_FP32);
+    blas_create(&g->blas, &g->device, g->precision == GPU_TF32);
     if (g->training) g->peak_flops = blas_measure_peak(&g->blas, g->precision == GPU_BF16);
 }
 

@@ -46,12 +46,19 @@ static inline void partial_sums_start(PartialSums *s) {
     s->used = s->count = 0;
 }
 
-// Room for (parts, width) sums that go to `target` (width).
+// The sum over `partial` (parts, width) goes to `target` (width).
+static inline void partial_sums_join(PartialSums *s, float *target, const float *partial, unsigned parts,
+                                     size_t width) {
+    if (s->count == s->capacity) fail("more partial sums than planned");
+    s->sums[s->count++] = {partial, target, parts, (unsigned)width};
+}
+
+// The same with room for them.
 static inline float *partial_sums_add(PartialSums *s, float *target, unsigned parts, size_t width) {
     float *partial = s->partials + s->used;
     s->used += (parts * width + SUM_ALIGNMENT - 1) / SUM_ALIGNMENT * SUM_ALIGNMENT;
-    if (s->count == s->capacity || s->used > s->size) fail("more partial sums than planned");
-    s->sums[s->count++] = {partial, target, parts, (unsigned)width};
+    if (s->used > s->size) fail("more partial sums than planned");
+    partial_sums_join(s, target, partial, parts, width);
     return partial;
 }
 
@@ -90,21 +97,46 @@ static inline void partial_sums_finish(const Device *d, PartialSums *s) {
     }
 }
 
-// Block (x, part): 32 columns, its share of the rows.
-template <typename T>
-static __global__ void column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride) {
-    __shared__ float rows[8][WARP + 1];
-    const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+// How column_sums_kernel() reads rows: lines of 128 bytes, 16 of them a lane where rows allow it (WIDE).
+static constexpr int SUM_LANES = 8, SUM_ROWS = 32; // lanes along a row, rows at a time
+
+template <typename T, bool WIDE> struct SumShape {
+    static constexpr int EACH = WIDE ? 16 / (int)sizeof(T) : 1, COLUMNS = SUM_LANES * EACH;
+};
+
+// Block (x, part): COLUMNS columns, its share of the rows.
+template <typename T, bool WIDE>
+static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
+    column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride) {
+    using Shape = SumShape<T, WIDE>;
+    __shared__ float rows[SUM_ROWS][Shape::COLUMNS + 1];
+    const unsigned lane = threadIdx.x % SUM_LANES * Shape::EACH, first = threadIdx.x / SUM_LANES;
+    const unsigned begin_column = blockIdx.x * Shape::COLUMNS, column = begin_column + lane;
     const size_t begin = m * blockIdx.y / gridDim.y, end = m * (blockIdx.y + 1) / gridDim.y;
-    float sum = 0;
-    if (column < n)
-        for (size_t row = begin + warp; row < end; row += 8) sum += (float)x[row * stride + column];
-    rows[warp][lane] = sum;
+    float sum[Shape::EACH] = {};
+    for (size_t row = begin + first; column < n && row < end; row += SUM_ROWS) {
+        float v[Shape::EACH];
+        if constexpr (WIDE)
+            load_numbers<Shape::EACH>(v, x + row * stride + column);
+        else
+            v[0] = (float)x[row * stride + column];
+#pragma unroll
+        for (int i = 0; i < Shape::EACH; i++) sum[i] += v[i];
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::EACH; i++) rows[first][lane + i] = sum[i];
     __syncthreads();
-    if (warp > 0 || column >= n) return;
+    if (threadIdx.x >= Shape::COLUMNS || begin_column + threadIdx.x >= n) return;
     float total = 0;
-    for (int w = 0; w < 8; w++) total += rows[w][lane];
-    partial[(size_t)blockIdx.y * n + column] = total;
+    for (int r = 0; r < SUM_ROWS; r++) total += rows[r][threadIdx.x];
+    partial[(size_t)blockIdx.y * n + begin_column + threadIdx.x] = total;
+}
+
+template <typename T, bool WIDE>
+static inline void column_sums_launch(const Device *d, float *partial, GemmInput x, size_t m, size_t n,
+                                      unsigned parts) {
+    launch(d, column_sums_kernel<T, WIDE>, dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts),
+           dim3(SUM_LANES * SUM_ROWS), 0, partial, (const T *)x.data, m, (unsigned)n, x.columns);
 }
 
 // target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().
@@ -112,9 +144,13 @@ static inline void column_sums(const Device *d, PartialSums *s, float *target, G
                                size_t n) {
     const unsigned parts = sum_parts(m, 64);
     float *partial = partial_sums_add(s, target, parts, n);
-    WITH_TYPE(x, T,
-              launch(d, column_sums_kernel<T>, dim3(blocks_of(n, WARP), parts), dim3(8 * WARP), 0, partial,
-                     (const T *)x.data, m, (unsigned)n, x.columns));
+    WITH_TYPE(x, T, {
+        constexpr size_t EACH = SumShape<T, true>::EACH;
+        if (n % EACH == 0 && x.columns % EACH == 0 && (uintptr_t)x.data % 16 == 0)
+            column_sums_launch<T, true>(d, partial, x, m, n, parts);
+        else
+            column_sums_launch<T, false>(d, partial, x, m, n, parts);
+    });
 }
 
 #endif

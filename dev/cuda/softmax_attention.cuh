@@ -92,12 +92,12 @@ static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, con
 template <typename T>
 static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p, const Head &head, int row,
                                                  int rows, int key, int thread, int threads) {
-    const uint unit = (p.dropout.step->first_row + head.b) * (uint)p.heads + head.h;
-    const uint first =
-        (unit * (uint)p.length + (uint)row) * (uint)p.padded + (uint)(key / KEPT_BLOCK * KEPT_BLOCK);
+    const uint64_t unit = (p.dropout.step->first_row + head.b) * (uint64_t)p.heads + head.h;
+    const uint64_t blocks = (uint64_t)(p.padded / KEPT_BLOCK); // of a row
+    const uint64_t first =
+        (unit * (uint64_t)p.length + (uint64_t)row) * blocks + (uint64_t)(key / KEPT_BLOCK);
     for (int i = thread; i < rows * 16; i += threads)
-        kept[i] = dropout_byte(p.dropout,
-                               (first + (uint)(i / 16) * (uint)p.padded) / KEPT_BLOCK * 16 + (uint)(i % 16));
+        kept[i] = dropout_byte(p.dropout, (first + (uint64_t)(i / 16) * blocks) * 16 + (uint64_t)(i % 16));
 }
 
 // The bits of a lane's elements of sums over queries (rows) and keys, by half and parity of n.
@@ -142,19 +142,33 @@ template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sin
     return rows;
 }
 
-// Whether query `row` sees key `key`.
+// Whether there is a key that queries may see.
 template <typename T>
-static __device__ __forceinline__ bool visible(const Pass<T> &p, const Head &head, int row, int key) {
-    return key <= row && key < p.length && (!p.mask || p.mask[head.b * (size_t)p.length + (size_t)key]);
+static __device__ __forceinline__ bool counts(const Pass<T> &p, const Head &head, int key) {
+    return key < p.length && (!p.mask || p.mask[head.b * (size_t)p.length + (size_t)key]);
 }
 
-// Scores become 2^(score - top), the sums and the output so far shrink to the new top. row, key: of element
-// [0][0][0].
+// Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
+template <typename T, int M, int N>
+static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &head, Sums<M, N> &s, int row,
+                                                 int key) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int j = key + 8 * n + e, least = counts(p, head, j) ? j : INT32_MAX; // row that sees it
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                if (row + 16 * m < least) s.at[m][n][e] = -INFINITY;
+                if (row + 16 * m + 8 < least) s.at[m][n][e + 2] = -INFINITY;
+            }
+        }
+}
+
+// Scores become 2^(score - top), the sums and the output so far shrink to the new top.
 template <typename T, int M, int N, int SIZE>
-static __device__ __forceinline__ void exponentiate(const Pass<T> &p, const Head &head, Sums<M, N> &s,
-                                                    Rows<M> &rows, Sums<M, SIZE> &y, int row, int key) {
-    const bool all = !p.mask && key - (int)lane_index() % 4 * 2 + N <=
-                                    row - (int)lane_index() / 4; // nothing is hidden from the warp
+static __device__ __forceinline__ void exponentiate(const Pass<T> &p, Sums<M, N> &s, Rows<M> &rows,
+                                                    Sums<M, SIZE> &y) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -162,20 +176,15 @@ static __device__ __forceinline__ void exponentiate(const Pass<T> &p, const Head
             float top = -INFINITY, sum = 0;
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
-#pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; e++) {
-                    if (!all && !visible(p, head, row + 16 * m + 8 * half, key + 8 * n + e % 2))
-                        s.at[m][n][e] = -INFINITY;
-                    top = fmaxf(top, s.at[m][n][e]);
-                }
+                top = fmaxf(top, fmaxf(s.at[m][n][2 * half], s.at[m][n][2 * half + 1]));
             top = fmaxf(rows.top[m][half], quad_max(top) * p.log2_scale);
-            const float shrink = exp2f(rows.top[m][half] - top);
+            const float shrink = exp2_fast(rows.top[m][half] - top);
             rows.top[m][half] = top;
 #pragma unroll
             for (int n = 0; n < N / 8; n++)
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; e++)
-                    sum += s.at[m][n][e] = exp2f(fmaf(s.at[m][n][e], p.log2_scale, -top));
+                    sum += s.at[m][n][e] = exp2_fast(fmaf(s.at[m][n][e], p.log2_scale, -top));
             rows.sum[m][half] = rows.sum[m][half] * shrink + sum;
 #pragma unroll
             for (int n = 0; n < SIZE / 8; n++)
@@ -240,7 +249,9 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
         __syncthreads();
         if (key + N < end) load_qkv<Keys>(keys, p, head, key + N, 1);
         cp_async_commit();
-        exponentiate(p, head, s, rows, y, row, key + lane % 4 * 2);
+        if (p.mask || key + N > first + warp_row + 1) // else nothing is hidden from the warp
+            hide_keys(p, head, s, row, key + lane % 4 * 2);
+        exponentiate(p, s, rows, y);
         if (drops_out(p.dropout)) {
             if (key % KEPT_BLOCK == 0)
                 keep_rows(kept + warp_row * 16, p, head, first + warp_row, 16 * M, key, lane, WARP);
@@ -263,13 +274,45 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
 
 // ---- backward -----------------------------------------------------------------------------------------
 
-// The gradient to the score, from the score itself and that to the weight: w (f dw - dy . y), where f is the
-// factor of dropout; the weight becomes the one that was multiplied with values, w f.
-static __device__ __forceinline__ void differentiate(float &s, float &dw, float factor, float log2_scale,
-                                                     float log2_sum, float product) {
-    const float w = exp2f(fmaf(s, log2_scale, -log2_sum));
-    dw = w * (factor * dw - product);
-    s = w * factor;
+// Of a query's row: log2 of the sum of its exponentials, and dy . y.
+struct QueryRow {
+    float log2_sum, product;
+};
+
+// Scores s and gradients dw to the weights become w f, which was multiplied with values, and the gradients to
+// the scores, w (f dw - dy . y), where f is the factor of dropout. factor(n, e), query(n, e): of element
+// [0][n][e].
+template <int N, typename Factor, typename Query>
+static __device__ __forceinline__ void differentiate(Sums<1, N> &s, Sums<1, N> &dw, float log2_scale,
+                                                     Factor factor, Query query) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const QueryRow q = query(n, e);
+            const float f = factor(n, e), w = exp2_fast(fmaf(s.at[0][n][e], log2_scale, -q.log2_sum));
+            dw.at[0][n][e] = w * (f * dw.at[0][n][e] - q.product);
+            s.at[0][n][e] = w * f;
+        }
+}
+
+static __device__ __forceinline__ float keep_all(int, int) {
+    return 1;
+}
+
+// hide_keys() with keys in the rows. row, query: of element [0][0][0].
+template <typename T, int N>
+static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head &head, Sums<1, N> &s,
+                                                    int row, int query) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int j = row + 8 * half, least = counts(p, head, j) ? j : INT32_MAX; // query that sees it
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (query + 8 * n + e < least) s.at[0][n][2 * half + e] = -INFINITY;
+    }
 }
 
 // The gradient of rows of queries, keys or values. row: of element [0][0][0].
@@ -379,23 +422,18 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
                                                                     column_tile(t, stage, 0));
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
-        KeptBits bits = {{{0xffff, 0xffff}, {0xffff, 0xffff}}};
+        if (p.mask || key + N > first + warp_row + 1) hide_keys(p, head, s, row, key + lane % 4 * 2);
+        const auto query = [&](int, int e) { return QueryRow{log2_sum[e / 2], product[e / 2]}; };
         if (drops_out(p.dropout)) {
             if (key % KEPT_BLOCK == 0)
                 keep_rows(t.kept + warp_row * 16, p, head, first + warp_row, 16, key, lane, WARP);
             __syncwarp();
-            bits = kept_bits(t.kept, warp_row + lane / 4, key);
+            const KeptBits bits = kept_bits(t.kept, warp_row + lane / 4, key);
+            const auto factor = [&](int n, int e) { return is_kept(bits, n, e) ? p.dropout.scale : 0; };
+            differentiate(s, dw, p.log2_scale, factor, query);
+        } else {
+            differentiate(s, dw, p.log2_scale, keep_all, query);
         }
-        const bool all = !p.mask && key + N <= first + warp_row;
-#pragma unroll
-        for (int n = 0; n < N / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                if (!all && !visible(p, head, row + e / 2 * 8, key + 8 * n + lane % 4 * 2 + e % 2))
-                    s.at[0][n][e] = -INFINITY;
-                differentiate(s.at[0][n][e], dw.at[0][n][e], is_kept(bits, n, e) ? p.dropout.scale : 0,
-                              p.log2_scale, log2_sum[e / 2], product[e / 2]);
-            }
         product_sums<typename Tiles::Columns>(dq, dw, column_tile(t, stage, 0), 0);
         __syncthreads();
         if (S::STAGES == 1 && key + N < end) {
@@ -456,17 +494,21 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
                                                                     column_tile(t, stage, 0));
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
-        const bool all = !p.mask && first + warp_row + 15 <= query && query + N <= p.length;
-#pragma unroll
-        for (int n = 0; n < N / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int i = 8 * n + lane % 4 * 2 + e % 2, j = row + e / 2 * 8;
-                const bool keep = !drops || (t.kept[i * 16 + j % 16] >> (j / 16 % 8) & 1);
-                if (!all && !visible(p, head, query + i, j)) s.at[0][n][e] = -INFINITY;
-                differentiate(s.at[0][n][e], dw.at[0][n][e], keep ? p.dropout.scale : 0, p.log2_scale,
-                              t.logsumexp[stage * N + i], t.product[stage * N + i]);
-            }
+        const int place = lane % 4 * 2; // of element [0][0][0] among the queries
+        if (p.mask || query < first + warp_row + 15) hide_queries(p, head, s, row, query + place);
+        const auto of_query = [&](int n, int e) {
+            const int i = stage * N + 8 * n + place + e % 2;
+            return QueryRow{t.logsumexp[i], t.product[i]};
+        };
+        if (drops) {
+            const auto factor = [&](int n, int e) {
+                const int i = 8 * n + place + e % 2, j = row + e / 2 * 8;
+                return t.kept[i * 16 + j % 16] >> (j / 16 % 8) & 1 ? p.dropout.scale : 0;
+            };
+            differentiate(s, dw, p.log2_scale, factor, of_query);
+        } else {
+            differentiate(s, dw, p.log2_scale, keep_all, of_query);
+        }
         product_sums<typename Tiles::Columns>(dv, s, column_tile(t, stage, 1), column);
         product_sums<typename Tiles::Columns>(dk, dw, column_tile(t, stage, 0), column);
         __syncthreads();

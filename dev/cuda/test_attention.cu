@@ -10,7 +10,10 @@ extern "C" {
 }
 
 static constexpr double FLOAT_TOLERANCE = 2e-5, BF16_TOLERANCE = 2e-2;
-static constexpr uint64_t FIRST_ROW = 3;
+static constexpr uint64_t FIRST_ROW = 3, LATE_ROW = 1 << 20; // of the dropout masks
+// How work is cut depends on how many multiprocessors there are to share it: with few of them tiles are
+// large.
+static constexpr int FEW_SMS = 1, MANY_SMS = 132;
 
 // ---- problems and comparison --------------------------------------------------------------------------
 
@@ -200,6 +203,13 @@ typedef struct {
     float *out, *dqkv, *dweights[2];
 } AdditiveResult;
 
+static void additive_result_free(AdditiveResult *r) {
+    free(r->out);
+    free(r->dqkv);
+    free(r->dweights[0]);
+    free(r->dweights[1]);
+}
+
 static AdditiveResult additive_run(const Device *d, const Additive *a) {
     const AdditiveSetting is = a->is;
     const size_t C = is.heads * is.size, M = is.batch * is.length;
@@ -266,20 +276,22 @@ static void additive_check(const Device *d, AdditiveSetting is) {
                         {zeros(C), zeros(C)}};
     for (size_t unit = 0; unit < is.batch * is.heads; unit++)
         additive_head(&a, unit / is.heads, unit % is.heads);
-    const AdditiveResult r = additive_run(d, &a);
-
     char text[200];
     snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s", is.batch,
              is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate, is.raw ? " raw" : "",
              is.holes ? " holes" : "");
-    compare_within("out", text, r.out, a.out, M * C, 1e-6, FLOAT_TOLERANCE);
-    compare_within("dqkv", text, r.dqkv, a.dqkv, M * 3 * C, 0.1,
-                   is.bf16_gradient ? BF16_TOLERANCE : FLOAT_TOLERANCE);
-    compare_within("dw_q", text, r.dweights[0], a.dweights[0], C, 1, 2 * FLOAT_TOLERANCE);
-    compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * FLOAT_TOLERANCE);
-    void *const memory[] = {qkv,   x,      dout,          w_query,       w_key,
-                            mask,  a.out,  a.dqkv,        a.dweights[0], a.dweights[1],
-                            r.out, r.dqkv, r.dweights[0], r.dweights[1]};
+    for (int sms : {FEW_SMS, MANY_SMS}) {
+        Device device = *d;
+        device.sms = sms;
+        AdditiveResult r = additive_run(&device, &a);
+        compare_within("out", text, r.out, a.out, M * C, 1e-6, FLOAT_TOLERANCE);
+        compare_within("dqkv", text, r.dqkv, a.dqkv, M * 3 * C, 0.1,
+                       is.bf16_gradient ? BF16_TOLERANCE : FLOAT_TOLERANCE);
+        compare_within("dw_q", text, r.dweights[0], a.dweights[0], C, 1, 2 * FLOAT_TOLERANCE);
+        compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * FLOAT_TOLERANCE);
+        additive_result_free(&r);
+    }
+    void *const memory[] = {qkv, x, dout, w_query, w_key, mask, a.out, a.dqkv, a.dweights[0], a.dweights[1]};
     for (void *at_host : memory) free(at_host);
 }
 
@@ -360,10 +372,11 @@ typedef struct {
     size_t batch, length, heads, size; // B, T, H, D
     double sink, rate;
     bool cosine, holes, in_bf16;
-    bool fixed; // cosine: the power is POWER
+    bool fixed;         // cosine: the power is POWER
+    uint64_t first_row; // of the update's rows
 } Setting;
 
-static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false};
+static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false, FIRST_ROW};
 static constexpr float POWER = 0.75f;
 
 // Arrays of the sizes that the functions have.
@@ -425,7 +438,7 @@ static Result cpu_run(const Problem *p) {
     const GemmInput y = {r.y, p->channels, false}, dqkv = {r.dqkv, 3 * p->channels, false};
     AttentionInput in = attention_self(p->qkv, NULL, p->channels, true, p->mask, is.batch, is.length);
     if (is.rate > 0) in.dropout = &p->dropout;
-    in.first_row = FIRST_ROW;
+    in.first_row = is.first_row;
     const AttentionGradients gradients = attention_self_gradients(dqkv, NULL, p->channels);
     if (is.cosine) {
         CosineAttention *a =
@@ -447,7 +460,7 @@ static Result gpu_run(const Device *d, const Problem *p) {
     const Setting is = p->is;
     StepParameters step = {};
     memcpy(step.dropout_key, p->dropout.key, sizeof(step.dropout_key));
-    step.first_row = FIRST_ROW;
+    step.first_row = is.first_row;
     StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
     const DropoutSite site = dropout_site(at, is.rate, p->dropout.site),
                       *dropout = is.rate > 0 ? &site : NULL;
@@ -490,19 +503,31 @@ static void compare_results(const char *what, const char *setting, const float *
     free(wide);
 }
 
+// Whether a GPU of few multiprocessors runs another kernel: two blocks of 16 rows a warp.
+static bool two_blocks_of_rows(const Problem *p) {
+    return !p->is.cosine && p->is.in_bf16 && p->is.size <= 64;
+}
+
 static void check(const Device *d, Setting is) {
     Problem p = problem_create(is);
-    Result ours = gpu_run(d, &p), expected = cpu_run(&p);
+    Result expected = cpu_run(&p);
     char text[200];
     snprintf(text, sizeof(text), "%s B %zu T %zu H %zu D %zu sink %g rate %g%s%s",
              is.cosine ? "cosine" : "softmax", is.batch, is.length, is.heads, is.size, is.sink, is.rate,
              is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "");
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
-    compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
-    compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.rows * 3 * p.channels, 1e-2, tolerance);
-    compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1, tolerance);
-    compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1, 2 * tolerance);
-    result_free(&ours);
+    for (int sms : {FEW_SMS, MANY_SMS}) {
+        if (sms == FEW_SMS && !two_blocks_of_rows(&p)) continue; // the same kernels
+        Device device = *d;
+        device.sms = sms;
+        Result ours = gpu_run(&device, &p);
+        compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
+        compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.rows * 3 * p.channels, 1e-2, tolerance);
+        compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1,
+                        tolerance);
+        compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1, 2 * tolerance);
+        result_free(&ours);
+    }
     result_free(&expected);
     problem_free(&p);
 }
@@ -553,11 +578,22 @@ static void test_softmax_sink(void) {
         is.sink = sink;
         check(&d, is);
     }
-    is.in_bf16 = true;
-    is.heads = 9; // enough blocks of threads for two blocks of rows a warp
-    is.length = 140;
-    is.rate = 0.1;
-    check(&d, is);
+    device_destroy(&d);
+}
+
+// Numbers of elements beyond 2^32.
+static void test_softmax_late(void) {
+    Device d = device_create();
+    for (bool in_bf16 : {false, true}) {
+        Setting is = SETTING;
+        is.in_bf16 = in_bf16;
+        is.first_row = LATE_ROW;
+        is.rate = 0.3;
+        check(&d, is);
+        is.length = 140;
+        is.size = 64;
+        check(&d, is);
+    }
     device_destroy(&d);
 }
 
@@ -573,9 +609,13 @@ static void test_cosine(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"additive_shapes", test_additive_shapes},   {"additive_options", test_additive_options},
-        {"additive_smaller", test_additive_smaller}, {"softmax", test_softmax},
-        {"softmax_sink", test_softmax_sink},         {"cosine", test_cosine},
+        {"additive_shapes", test_additive_shapes},
+        {"additive_options", test_additive_options},
+        {"additive_smaller", test_additive_smaller},
+        {"softmax", test_softmax},
+        {"softmax_sink", test_softmax_sink},
+        {"softmax_late", test_softmax_late},
+        {"cosine", test_cosine},
     };
     return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
 }

@@ -167,6 +167,11 @@ static void test_linear(void) {
                 check_linear(&d, &blas, {s[0], s[1], s[2], layout, true, true, true});
             }
         }
+#ifdef CUDA_ON_CPU
+        blas.plain_only = true;
+        for (WeightLayout layout : {WEIGHT_OUT_IN, WEIGHT_IN_OUT})
+            check_linear(&d, &blas, {37, 24, 10, layout, !tf32, !tf32, true});
+#endif
         blas_destroy(&blas);
         arena_free(&arena);
     }
@@ -220,13 +225,16 @@ static void test_linear_gelu(void) {
         check_linear_gelu(&d, &blas, {37, 24, 16, WEIGHT_IN_OUT, in_bf16, in_bf16, true});
         check_linear_gelu(&d, &blas, {64, 10, 33, WEIGHT_IN_OUT, in_bf16, in_bf16, true});
     }
+#ifdef CUDA_ON_CPU
+    blas.plain_only = true;
+    check_linear_gelu(&d, &blas, {37, 24, 16, WEIGHT_IN_OUT, true, true, true});
+#endif
     blas_destroy(&blas);
     arena_free(&arena);
     device_destroy(&d);
 }
 
-// ---- GELU and sums over rows
-// -------------------------------------------------------------------------------
+// ---- GELU and sums over rows -----------------------------------------------------------------------------
 
 static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, size_t n) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
@@ -242,8 +250,10 @@ static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, s
     gelu_forward(host_matrix(y, n), x, NULL, kind, m, n);
     gelu_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
     const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16), gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
-                    gpu_y = upload_matrix(d, NULL, m, n, in_bf16);
-    gelu_forward(d, gpu_y, gpu_x, kind, m, n);
+                    gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
+                    gpu_kept = upload_matrix(d, NULL, m, n, true);
+    gelu_forward(d, gpu_y, gpu_kept, gpu_x, kind, m, n);
+    compare_device(d, "what it was taken of", gpu_kept, x, m, ROUNDED);
     compare_device(d, "gelu", gpu_y, y, m, tolerance_of(in_bf16));
     gelu_backward(d, gpu_y, gpu_dy, gpu_x, kind, m, n);
     compare_device(d, "gelu's gradient", gpu_y, dx, m, tolerance_of(in_bf16));
@@ -257,7 +267,7 @@ static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, s
     compare_device(d, "sums of columns", float_matrix(gpu_sums, n), expected, 1, 1e-5);
     partial_sums_free(&sums);
     arena_free(&arena);
-    void *const on_device[] = {gpu_x.data, gpu_dy.data, gpu_y.data, gpu_sums};
+    void *const on_device[] = {gpu_x.data, gpu_dy.data, gpu_y.data, gpu_kept.data, gpu_sums};
     for (void *p : on_device) device_free(p);
     float *const on_host[] = {x, dy, y, dx, bias, dbias, expected};
     for (float *p : on_host) free(p);
@@ -272,6 +282,30 @@ static void test_gelu(void) {
             check_gelu(&d, kind, in_bf16, 200, 64);
         }
     }
+    device_destroy(&d);
+}
+
+// The slope of the tanh form where s or 1 - s is small, beside its definition in double.
+static void test_gelu_slope() {
+    enum { COUNT = 241 };
+    Device d = device_create();
+    float x[COUNT], ones[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(i - COUNT / 2) / 16;
+        ones[i] = 1;
+    }
+    const GemmInput gpu_x = upload_matrix(&d, x, 1, COUNT, false),
+                    dy = upload_matrix(&d, ones, 1, COUNT, false);
+    gelu_backward(&d, dy, dy, gpu_x, GELU_TANH, 1, COUNT);
+    float *slope = download_matrix(&d, dy, 1);
+    for (int i = 0; i < COUNT; i++) {
+        const double a = (double)x[i], slope_of = sqrt(8 / M_PI),
+                     tail = 1 / (1 + exp(slope_of * (a + 0.044715 * a * a * a)));
+        CHECK_CLOSE(slope[i], 1 - tail + a * tail * (1 - tail) * slope_of * (1 + 3 * 0.044715 * a * a), 4e-7);
+    }
+    free(slope);
+    device_free(gpu_x.data);
+    device_free(dy.data);
     device_destroy(&d);
 }
 
@@ -458,11 +492,11 @@ static void test_embedding(void) {
     check_embedding(&d, 3, 67, 24, 29, 0.2);
     check_embedding(&d, 2, 130, 128, 5, 0.1);
     check_embedding(&d, 2, 40, 33, 300, 0.5);
+    check_embedding(&d, 9, 5, 260, 7, 0.1); // eight warps a position
     device_destroy(&d);
 }
 
-// ---- the classifier
-// ----------------------------------------------------------------------------------------
+// ---- the classifier --------------------------------------------------------------------------------------
 
 struct ClassifierSetting {
     size_t m, vocabulary, channels, l2; // bytes of cache, which decide the chunks
@@ -565,11 +599,14 @@ static void check_classifier(Device d, ClassifierSetting is) {
     Arena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &d, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
+    Arena sums_arena;
+    PartialSums sums = partial_sums_here(&sums_arena, 1, 1);
     // In bf16 the CPU's results are those of float32, from the same rounded numbers.
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
 
-    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
+    classifier_train(&d, &blas, &sums, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
                      t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_loss);
+    partial_sums_finish(&d, &sums);
     CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
     compare_device(&d, "dh", t.gpu_dh, t.dh, is.m, tolerance);
     compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary,
@@ -581,6 +618,8 @@ static void check_classifier(Device d, ClassifierSetting is) {
     classifier_logits(&d, &blas, &c, t.gpu_h, t.weight.device, is.m, logits);
     compare("logits", logits, t.logits, is.m * is.vocabulary, EXACT);
     free(logits);
+    partial_sums_free(&sums);
+    arena_free(&sums_arena);
     blas_destroy(&blas);
     arena_free(&arena);
     arena_free(&blas_arena);
@@ -593,11 +632,28 @@ static void test_classifier(void) {
         check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true});
         check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false});
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true});
-        check_classifier(d,
-                         {300, 131, 8, 1, 1, in_bf16, true}); // three chunks of 128 rows, the last one short
-        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true});  // more than a thread has once
-        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false}); // nearly certain
+        check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, true}); // several chunks, the last one short
+        check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true});     // dE leaves the cache: one chunk
+        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true});     // more than a thread has once
+        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false});    // nearly certain
     }
+    device_destroy(&d);
+}
+
+// An H100's L2 cache: chunks that stay in one half of it, or that are long.
+static void test_classifier_chunks(void) {
+    Device d = device_create();
+    d.l2 = (size_t)50 << 20;
+    const ClassifierSetting small = {65536, 8192, 128, 0, 1, true, true},
+                            large = {32768, 50257, 768, 0, 1, true, false};
+    Arena counting = {};
+    Classifier c;
+    classifier_carve(&c, &counting, &d, small.vocabulary, small.channels, small.m);
+    CHECK(c.bytes == d.l2 / 5 * 2);
+    CHECK(classifier_chunk(&c, sizeof(bf16), small.m) == 1280);
+    classifier_carve(&c, &counting, &d, large.vocabulary, large.channels, large.m);
+    CHECK(classifier_chunk(&c, sizeof(bf16), large.m) == LONG_CHUNK);
+    CHECK(classifier_chunk(&c, sizeof(bf16), 100) == CHUNK_STEP);
     device_destroy(&d);
 }
 
@@ -609,7 +665,7 @@ static void test_classifier_extremes(void) {
     Arena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &d, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
-    classifier_train(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
+    classifier_train(&d, &blas, NULL, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
                      t.gpu_dweight, NULL, t.gpu_loss);
     CHECK(isfinite(device_double(&d, t.gpu_loss)));
     float *dh = download(&d, (const float *)t.gpu_dh.data, is.m * is.channels);
@@ -627,8 +683,7 @@ static void test_classifier_extremes(void) {
     device_destroy(&d);
 }
 
-// ---- the update
-// --------------------------------------------------------------------------------------------
+// ---- the update ------------------------------------------------------------------------------------------
 
 // Parameters with and without weight decay, one longer than a piece, sizes that fill no cache line.
 static ParameterTable test_table(void) {
@@ -726,9 +781,11 @@ int main(int argc, char **argv) {
         {"linear", test_linear},
         {"linear with GELU", test_linear_gelu},
         {"gelu", test_gelu},
+        {"gelu's slope", test_gelu_slope},
         {"residual and layernorm", test_residual},
         {"embedding", test_embedding},
         {"classifier", test_classifier},
+        {"classifier chunks", test_classifier_chunks},
         {"classifier: extremes", test_classifier_extremes},
         {"adamw", test_adamw},
     };

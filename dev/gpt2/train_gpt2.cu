@@ -383,8 +383,8 @@ static void gpt2_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
                            g->results);
         return;
     }
-    classifier_train(&g->device, &g->blas, &m->classifier, m->final_norm, m->token, batch->targets, M,
-                     gpu_step(g), float_matrix(m->dnorm, C), g->state.gradients + m->offsets->token, NULL,
+    classifier_train(&g->device, &g->blas, &g->sums, &m->classifier, m->final_norm, m->token, batch->targets,
+                     M, gpu_step(g), float_matrix(m->dnorm, C), g->state.gradients + m->offsets->token, NULL,
                      g->results);
     gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)M * (double)m->config->vocabulary * (double)C);
     layers_backward(m, batch);
