@@ -1,19 +1,27 @@
 #!/bin/sh
 # Builds the CUDA programs, tests them on the GPU and measures them beside PyTorch; see usage below. Every part has a time
-# limit, so that one that hangs costs no other, and what cannot run says why. The report is two files: gpu_check.md and
-# gpu_check.json.
+# limit, so that one that hangs costs no other, and what cannot run says why. Rows of measurements are printed as they come,
+# and the report is written anew behind every part: what was measured stays, whatever ends the script. It is three files:
+# gpu_check.md, gpu_check.json, and what the parts said in gpu_check.tar.gz.
 set -u
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 cd "$(dirname "$0")/.." || exit 1
 
 usage() {
     cat <<'END'
-usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [PART...]
+usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [-b DIR] [PART...]
 
-  -o DIR      the report and what each part said; default: runs/gpu_check
+  -o DIR      the report; default: runs/gpu_check
   -t SECONDS  of all parts together; default: 530. Parts for which no time is left are skipped
   -p PYTHON   that has torch; default: python3
-  PART...     only parts whose names begin so, such as: build test- bench-seed
+  -b DIR      CUDA programs that were built elsewhere, with `make ARCH=x86-64-v3`; nothing is built then
+  PART...     only parts whose names begin so
+
+Three calls of nine minutes do everything, each is of use alone:
+
+  scripts/gpu_check.sh -o runs/gpu_check_1 build test gpu lengths
+  scripts/gpu_check.sh -o runs/gpu_check_2 seed b32
+  scripts/gpu_check.sh -o runs/gpu_check_3 124m long memcheck racecheck
 END
 }
 
@@ -25,11 +33,13 @@ die() {
 output=runs/gpu_check
 seconds=530
 python=python3
-while getopts o:t:p:h option; do
+programs=
+while getopts o:t:p:b:h option; do
     case $option in
     o) output=$OPTARG ;;
     t) seconds=$OPTARG ;;
     p) python=$OPTARG ;;
+    b) programs=$OPTARG ;;
     h) usage && exit 0 ;;
     *) usage >&2 && exit 2 ;;
     esac
@@ -37,9 +47,13 @@ done
 shift $((OPTIND - 1))
 chosen=$*
 case $seconds in '' | *[!0-9]*) die "-t $seconds: expected seconds" ;; esac
+[ -z "$programs" ] || programs=$(cd "$programs" && pwd) || die "-b: no such directory"
 mkdir -p "$output" || die "$output: cannot be made"
 output=$(cd "$output" && pwd)
-rm -f "$output"/*.txt "$output"/*.json "$output"/gpu_check.md
+said=$(mktemp -d) # NAME.txt, NAME.json of every part
+trap 'rm -rf "$said"' EXIT
+trap 'exit 130' HUP INT TERM
+exec 4>&1 # where rows are shown
 
 now() { # seconds since the machine started
     cut -d. -f1 /proc/uptime
@@ -50,7 +64,12 @@ start=$(now)
 
 PATH=$PATH:/usr/local/cuda/bin
 no_nvcc=
-command -v nvcc >/dev/null || no_nvcc='there is no nvcc'
+if [ -n "$programs" ]; then
+    no_nvcc="programs of $programs"
+else
+    programs=$PWD
+    command -v nvcc >/dev/null || no_nvcc='there is no nvcc'
+fi
 no_gpu=
 gpu=$(nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
 [ -n "$gpu" ] || no_gpu='there is no GPU (nvidia-smi finds none)'
@@ -61,6 +80,27 @@ no_torch_gpu=$no_torch
     no_torch_gpu="$python's torch finds no GPU"
 no_sanitizer=
 command -v compute-sanitizer >/dev/null || no_sanitizer='there is no compute-sanitizer'
+
+# Whether the toolkit, or this system, has cuBLASLt to link with.
+has_cublas() {
+    cuda=$(command -v nvcc) && cuda=${cuda%/bin/nvcc}
+    [ -e "${cuda:-/usr/local/cuda}/lib64/libcublasLt.so" ] && [ -e "${cuda:-/usr/local/cuda}/include/cublasLt.h" ]
+}
+
+# Where it has not, PyTorch's wheels do, under names that compilers do not look for.
+if ! has_cublas; then
+    wheel=$("$python" -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null | while read -r root; do
+        find "$root" -name 'libcublasLt.so.[0-9]*' | sort | tail -n 1
+    done | tail -n 1)
+    if [ -n "$wheel" ]; then
+        mkdir "$said/lib"
+        ln -s "$wheel" "$said/lib/libcublasLt.so"
+        headers=$(find "${wheel%/lib/*}" -name cublasLt.h -exec dirname {} \; | head -n 1)
+        export LIBRARY_PATH="$said/lib${LIBRARY_PATH:+:$LIBRARY_PATH}" CPATH="$headers${CPATH:+:$CPATH}"
+        export LD_LIBRARY_PATH="${wheel%/*}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+        echo "cuBLASLt of PyTorch: $wheel"
+    fi
+fi
 
 # first TEXT...: the first that is not empty.
 first() {
@@ -74,10 +114,10 @@ first() {
 
 # missing PROGRAM: why it cannot be run.
 missing() {
-    [ -x "$1" ] || echo "$1 is not built"
+    [ -x "$programs/$1" ] || echo "$1 is not built"
 }
 
-# ---- parts
+# ---- the report
 
 json_text() { # a string of JSON, on one line
     printf '"%s"' "$(printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | sed 's/\\/\\\\/g; s/"/\\"/g')"
@@ -87,6 +127,40 @@ failed=0
 parts= # JSON objects, with commas between them
 table= # rows of Markdown
 
+markdown() {
+    printf '# GPU check\n\n%s\n\n' "$(first "$gpu" "$no_gpu")"
+    [ ! -f "$said/gpu.txt" ] || sed 's/^/    /' "$said/gpu.txt"
+    printf '\n| part | result | s | |\n|---|---|---|---|\n%s\n' "$table"
+    for file in "$said"/*.txt; do
+        [ ! -f "$file" ] || sed -n 's/^###.*/\n&\n/p; /^|/p' "$file"
+    done
+}
+
+json() {
+    printf '{"gpu": %s,\n "machine": ' "$(json_text "$gpu")"
+    if [ -f "$said/gpu.json" ]; then cat "$said/gpu.json"; else printf null; fi
+    printf ',\n "parts": [\n  %s],\n "benchmarks": [' "$parts"
+    comma=
+    for file in "$said"/*.json; do
+        case $file in */gpu.json | *'*'*) continue ;; esac
+        printf '%s' "$comma" && sed '1s/^\[//; $s/\]$//' "$file" && comma=,
+    done
+    printf ']}\n'
+}
+
+# replace FILE COMMAND...: FILE becomes what the command says, all of it or not at all.
+replace() {
+    replaced=$1
+    shift
+    "$@" >"$replaced.new" && mv "$replaced.new" "$replaced"
+}
+
+write_report() {
+    replace "$output/gpu_check.md" markdown
+    replace "$output/gpu_check.json" json
+    replace "$output/gpu_check.tar.gz" tar -C "$said" --exclude lib -czf - .
+}
+
 # report NAME RESULT SECONDS DETAIL
 report() {
     printf '%-24s %-8s %4d s  %s\n' "$1" "$2" "$3" "$4"
@@ -94,7 +168,10 @@ report() {
   }{\"name\": \"$1\", \"result\": \"$2\", \"seconds\": $3, \"detail\": $(json_text "$4")}"
     table="$table| $1 | $2 | $3 | $(printf '%s' "$4" | tr '|' '/') |
 "
+    write_report
 }
+
+# ---- parts
 
 # What a part's output says in short: why it was skipped, the counts of a test program, or its last line.
 summary() {
@@ -104,7 +181,7 @@ summary() {
 }
 
 # part NAME SECONDS WHY_NOT COMMAND...: runs the command for at most that long, unless WHY_NOT says why it cannot run. What
-# it says goes to NAME.txt.
+# it says goes to NAME.txt; headings and rows of tables are shown as they come.
 part() {
     name=$1 limit=$2 why=$3
     shift 3
@@ -123,93 +200,79 @@ part() {
         return 0
     fi
     [ "$limit" -le "$left" ] || limit=$left
-    timeout -k 5 "$limit" "$@" >"$output/$name.txt" 2>&1 </dev/null
-    code=$?
+    code=$({
+        { timeout -k 5 "$limit" "$@" 2>&1 </dev/null 3>&- 4>&- || echo $? >&3; } |
+            tee "$said/$name.txt" | sed -u -n '/^###/p; /^|/p' >&4
+    } 3>&1)
+    code=${code:-0}
     took=$(($(now) - begin))
-    said=$(summary "$output/$name.txt")
+    detail=$(summary "$said/$name.txt")
     case $code in
     0)
         result=passed
-        ! grep -q '^skipped:' "$output/$name.txt" || result=skipped
-        report "$name" "$result" "$took" "$said"
+        ! grep -q '^skipped:' "$said/$name.txt" || result=skipped
+        report "$name" "$result" "$took" "$detail"
         ;;
     124 | 137)
         failed=$((failed + 1))
-        report "$name" timeout "$took" "stopped after $limit s: $said"
+        report "$name" timeout "$took" "stopped after $limit s: $detail"
         ;;
     *)
         failed=$((failed + 1))
-        report "$name" failed "$took" "exit code $code: $said"
+        report "$name" failed "$took" "exit code $code: $detail"
         ;;
     esac
 }
 
 # bench NAME SECONDS MODEL MODES CONFIG...: our trainer beside PyTorch.
 bench() {
-    bench_name=bench-$1 bench_limit=$2 model=$3 modes=$4
+    bench_name=$1 bench_limit=$2 model=$3 modes=$4
     shift 4
     for config in "$@"; do
         shift
         set -- "$@" --config "$config"
     done
-    part "$bench_name" "$bench_limit" "$(first "$no_gpu" "$no_torch_gpu" "$(missing "./train_${model}cu")")" \
-        "$python" dev/bench/pytorch_peer.py measure "$model" --modes "$modes" --json "$output/$bench_name.json" "$@"
+    part "$bench_name" "$bench_limit" "$(first "$no_gpu" "$no_torch_gpu" "$(missing "train_${model}cu")")" \
+        "$python" dev/bench/pytorch_peer.py measure "$model" --build "$programs" --modes "$modes" --json "$said/$bench_name.json" "$@"
 }
 
-# sanitize TOOL SECONDS PROGRAM [CASE]
+# sanitize TOOL SECONDS NAME
 sanitize() {
-    sanitizer_tool=$1 sanitizer_limit=$2
-    shift 2
-    part "$sanitizer_tool-$(basename "$1" cu)" "$sanitizer_limit" "$(first "$no_gpu" "$no_sanitizer" "$(missing "$1")")" \
-        compute-sanitizer --tool "$sanitizer_tool" --target-processes all --error-exitcode 9 "$@"
+    part "$1-$3" "$2" "$(first "$no_gpu" "$no_sanitizer" "$(missing "test_${3}cu")")" \
+        compute-sanitizer --tool "$1" --target-processes all --error-exitcode 9 "$programs/test_${3}cu"
 }
 
 echo "${gpu:-$no_gpu}"
 architecture=$(printf '%s' "$gpu" | cut -d, -f3 | tr -cd 0-9)
+
+# The limits of each call add up to 530 s.
 part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" train_fastformercu train_gpt2cu test_fastformercu test_gpt2cu test_layerscu test_attentioncu
 for name in layers attention fastformer gpt2; do
-    part "test-$name" 60 "$(first "$no_gpu" "$(missing "./test_${name}cu")")" "./test_${name}cu"
+    part "test-$name" 35 "$(first "$no_gpu" "$(missing "test_${name}cu")")" "$programs/test_${name}cu"
 done
 device=cuda
 [ -z "$no_torch_gpu" ] || device=cpu
-part pytorch-check 40 "$no_torch" "$python" dev/bench/pytorch_peer.py check --device "$device"
-part gpu 30 "$(first "$no_gpu" "$no_torch_gpu")" "$python" dev/bench/pytorch_peer.py gpu --json "$output/gpu.json"
-for model in fastformer gpt2; do
-    bench "seed-$model" 90 "$model" eager-bf16,compile-bf16,graphs-bf16 B=2,T=2048
-done
-bench 124m-gpt2 90 gpt2 eager-bf16,compile-bf16 B=16,T=1024,C=768,H=12,L=12,V=50257
+part test-pytorch 30 "$no_torch" "$python" dev/bench/pytorch_peer.py check --device "$device"
+part gpu 20 "$(first "$no_gpu" "$no_torch_gpu")" "$python" dev/bench/pytorch_peer.py gpu --json "$said/gpu.json"
 for model in fastformer gpt2; do # the same number of tokens a step at each length
-    bench "lengths-$model" 60 "$model" '' B=128,T=512 B=32,T=2048 B=8,T=8192 B=2,T=32768 B=1,T=65536
+    bench "lengths-$model" 70 "$model" '' B=128,T=512 B=32,T=2048 B=8,T=8192 B=2,T=32768 B=1,T=65536
+done
+
+for model in fastformer gpt2; do
+    bench "seed-$model" 180 "$model" eager-bf16,compile-bf16,graphs-bf16 B=2,T=2048
 done
 for model in fastformer gpt2; do
-    bench "b32-$model" 90 "$model" compile-bf16 B=32,T=2048
+    bench "b32-$model" 85 "$model" compile-bf16 B=32,T=2048
 done
-for name in layers attention; do
-    sanitize memcheck 40 "./test_${name}cu"
-    sanitize racecheck 40 "./test_${name}cu"
+
+bench 124m-gpt2 150 gpt2 compile-bf16,eager-bf16 B=32,T=1024,C=768,H=12,L=12,V=50257
+bench long-fastformer 100 fastformer compile-bf16,eager-bf16 B=1,T=65536
+for tool in memcheck racecheck; do
+    for name in layers attention; do
+        sanitize "$tool" 70 "$name"
+    done
 done
-bench long-fastformer 90 fastformer eager-bf16,compile-bf16 B=1,T=65536
 
-# ---- the report
-
-{
-    printf '# GPU check\n\n%s\n\n' "$(first "$gpu" "$no_gpu")"
-    [ ! -f "$output/gpu.txt" ] || sed 's/^/    /' "$output/gpu.txt"
-    printf '\n| part | result | s | |\n|---|---|---|---|\n%s\n' "$table"
-    for file in "$output"/bench-*.txt; do
-        [ ! -f "$file" ] || sed -n 's/^###.*/\n&\n/p; /^|/p' "$file"
-    done
-} >"$output/gpu_check.md"
-{
-    printf '{"gpu": %s,\n "machine": ' "$(json_text "$gpu")"
-    if [ -f "$output/gpu.json" ]; then cat "$output/gpu.json"; else printf null; fi
-    printf ',\n "parts": [\n  %s],\n "benchmarks": [' "$parts"
-    comma=
-    for file in "$output"/bench-*.json; do
-        [ ! -f "$file" ] || { printf '%s' "$comma" && sed '1s/^\[//; $s/\]$//' "$file" && comma=,; }
-    done
-    printf ']}\n'
-} >"$output/gpu_check.json"
-echo "$output/gpu_check.md"
-echo "$output/gpu_check.json"
+write_report
+for file in md json tar.gz; do echo "$output/gpu_check.$file"; done
 [ "$failed" -eq 0 ]

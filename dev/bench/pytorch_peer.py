@@ -14,8 +14,8 @@ dropout 0.1, on random tokens): with ./train_MODELcu, then with PyTorch in each 
     graphs-bf16     torch.compile(mode="reduce-overhead"): CUDA graphs, as ours has
     eager-fp32, compile-fp32, graphs-fp32
 
-and our trainer once more, so that a drift of the machine shows. Needs nothing but PyTorch. Fails where one contender could
-not be measured, and says what was.
+and our trainer once more, so that a drift of the machine shows. Each row is printed and written as soon as it is measured.
+Needs nothing but PyTorch. Fails where one contender could not be measured, and says what was.
 """
 
 import argparse
@@ -204,53 +204,52 @@ def attempt(name, function, *arguments):
 
 
 def measure(sizes, settings):
+    """Rows of the results, each as soon as it is measured."""
     name = f"{settings.model}/cuda/bf16"
     with tempfile.TemporaryDirectory(prefix="peer-") as data:
         bench.write_dataset(data, sizes)
-        rows = [attempt(name, time_ours, data, sizes, settings)]
+        yield attempt(name, time_ours, data, sizes, settings)
         for mode in settings.modes:
-            rows.append(attempt(f"{settings.model}/pytorch/{mode}", time_pytorch, mode, sizes, settings))
+            yield attempt(f"{settings.model}/pytorch/{mode}", time_pytorch, mode, sizes, settings)
         if settings.modes:
-            rows.append(attempt(f"{name} again", time_ours, data, sizes, settings))
-    return rows
+            yield attempt(f"{name} again", time_ours, data, sizes, settings)
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def complete(rows, model, c, where):
-    """Adds to each row what follows from its time."""
-    tokens = c["B"] * c["T"]
-    ours = rows[0].get("ms")
-    for row in rows:
-        if "ms" not in row:
-            continue
-        row["tokens_per_s"] = tokens / row["ms"] * 1e3
-        row["times_ours"] = row["ms"] / ours if ours else None
-        if where:
-            flops = flops_per_token(model, c) * row["tokens_per_s"]
-            row["share_of_peak"] = flops / where["peak_flops"]
-            row["share_of_bandwidth"] = bytes_per_step(model, c) / row["ms"] * 1e3 / where["peak_bandwidth"]
+def complete(row, ours, model, c, where):
+    """Adds to a row what follows from its time, and from ours (None: not known)."""
+    if "ms" not in row:
+        return
+    row["tokens_per_s"] = c["B"] * c["T"] / row["ms"] * 1e3
+    row["times_ours"] = row["ms"] / ours if ours else None
+    if where:
+        flops = flops_per_token(model, c) * row["tokens_per_s"]
+        row["share_of_peak"] = flops / where["peak_flops"]
+        row["share_of_bandwidth"] = bytes_per_step(model, c) / row["ms"] * 1e3 / where["peak_bandwidth"]
 
 
 def share(row, key):
     return f"{100 * row[key]:.1f} %" if key in row else "-"
 
 
-def markdown(rows, model, sizes):
+def markdown_head(model, sizes):
     title = ", ".join(f"{key} {value}" for key, value in sizes.items())
-    lines = [f"### {model}: {title}", ""]
-    lines += ["| | ms/step | tokens/s | of bf16 peak | of memory bandwidth | times ours |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        if "error" in row:
-            lines.append(f"| {row['contender']} | failed: {row['error'].replace('|', '/')} | | | | |")
-            continue
-        times = f"{row['times_ours']:.2f}" if row["times_ours"] else "-"
-        lines.append(
-            f"| {row['contender']} | {row['ms']:.3f} | {row['tokens_per_s']:,.0f} | {share(row, 'share_of_peak')} | "
-            f"{share(row, 'share_of_bandwidth')} | {times} |"
-        )
-    return "\n".join(lines) + "\n"
+    return (
+        f"### {model}: {title}\n\n"
+        "| | ms/step | tokens/s | of bf16 peak | of memory bandwidth | times ours |\n|---|---|---|---|---|---|"
+    )
+
+
+def markdown_row(row):
+    if "error" in row:
+        return f"| {row['contender']} | failed: {row['error'].replace('|', '/')} | | | | |"
+    times = f"{row['times_ours']:.2f}" if row["times_ours"] else "-"
+    return (
+        f"| {row['contender']} | {row['ms']:.3f} | {row['tokens_per_s']:,.0f} | {share(row, 'share_of_peak')} | "
+        f"{share(row, 'share_of_bandwidth')} | {times} |"
+    )
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------
@@ -286,9 +285,11 @@ def parse_arguments():
 
 
 def write_json(path, value):
+    """All of it or what was there: a caller may be ended at any time."""
     if path:
-        with open(path, "w") as file:
+        with open(f"{path}.new", "w") as file:
             json.dump(value, file, indent=1)
+        os.replace(f"{path}.new", path)
 
 
 def main():
@@ -304,11 +305,15 @@ def main():
     where = gpu() if settings.device == "cuda" else None
     results = []
     for sizes in settings.sizes:
-        rows = measure(sizes, settings)
-        complete(rows, settings.model, sizes, where)
-        print(markdown(rows, settings.model, sizes), flush=True)
+        rows = []
         results.append({"model": settings.model, "config": sizes, "results": rows})
-        write_json(settings.json, results)
+        print(markdown_head(settings.model, sizes), flush=True)
+        for row in measure(sizes, settings):
+            rows.append(row)
+            complete(row, rows[0].get("ms"), settings.model, sizes, where)
+            print(markdown_row(row), flush=True)
+            write_json(settings.json, results)
+        print()
     sys.exit(1 if any("error" in row for result in results for row in result["results"]) else 0)
 
 

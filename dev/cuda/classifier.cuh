@@ -51,9 +51,9 @@ static inline size_t classifier_round_up(size_t value, size_t step) {
 // Bytes of a chunk of at most `rows` rows of logits. An H100's L2 cache has two halves, and what lies in the
 // other one is far: two fifths fit in one.
 static inline size_t classifier_bytes(const Classifier *c, const Device *d, size_t rows) {
-    const size_t row = c->stride * sizeof(float), dweight = 2 * sizeof(float) * c->vocabulary * c->channels;
+    const size_t row = c->stride * sizeof(float), dweight = sizeof(float) * c->vocabulary * c->channels;
     const size_t least = CHUNK_STEP * row, most = classifier_round_up(rows, CHUNK_STEP) * row;
-    const size_t wanted = dweight > d->l2 / 4 ? LONG_CHUNK * c->stride * sizeof(bf16) : d->l2 / 5 * 2;
+    const size_t wanted = dweight > d->l2 / 2 ? LONG_CHUNK * c->stride * sizeof(bf16) : d->l2 / 5 * 2;
     return wanted < least ? least : wanted > most ? most : wanted;
 }
 

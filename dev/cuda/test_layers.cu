@@ -644,13 +644,13 @@ static void test_classifier(void) {
 static void test_classifier_chunks(void) {
     Device d = device_create();
     d.l2 = (size_t)50 << 20;
-    const ClassifierSetting small = {65536, 8192, 128, 0, 1, true, true},
+    const ClassifierSetting small = {4096, 32000, 128, 0, 1, true, true},
                             large = {32768, 50257, 768, 0, 1, true, false};
     Arena counting = {};
     Classifier c;
     classifier_carve(&c, &counting, &d, small.vocabulary, small.channels, small.m);
     CHECK(c.bytes == d.l2 / 5 * 2);
-    CHECK(classifier_chunk(&c, sizeof(bf16), small.m) == 1280);
+    CHECK(classifier_chunk(&c, sizeof(bf16), small.m) == 256);
     classifier_carve(&c, &counting, &d, large.vocabulary, large.channels, large.m);
     CHECK(classifier_chunk(&c, sizeof(bf16), large.m) == LONG_CHUNK);
     CHECK(classifier_chunk(&c, sizeof(bf16), 100) == CHUNK_STEP);

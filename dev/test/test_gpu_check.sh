@@ -1,0 +1,93 @@
+#!/bin/sh
+# Tests scripts/gpu_check.sh without a GPU: with programs and tools that only say what the real ones would.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+directory=$(mktemp -d) || exit 1
+trap 'rm -rf "$directory"' EXIT
+passed=0
+failed=0
+
+# check WHAT COMMAND...
+check() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL test_gpu_check: $what"
+    fi
+}
+
+# fake NAME: a program of that name, from stdin.
+fake() {
+    { echo '#!/bin/sh' && cat; } >"$directory/$1"
+    chmod +x "$directory/$1"
+}
+
+mkdir "$directory/bin" "$directory/none"
+echo 'echo "Fake GPU, 550.1, 9.0, 81559 MiB"' | fake bin/nvidia-smi
+echo 'echo ERROR SUMMARY: 0 errors' | fake bin/compute-sanitizer
+echo 'echo "7 passed, 0 failed"' | fake test_layerscu
+echo 'echo "6 passed, 1 failed"; exit 1' | fake test_attentioncu
+echo 'echo "skipped: not today"; echo "0 passed, 0 failed, 9 skipped"' | fake test_gpt2cu
+echo 'echo one row; sleep 60' | fake test_fastformercu
+: | fake train_fastformercu
+fake python <<'END'
+case "$*" in -c*) exit 0 ;; esac
+while [ $# -gt 0 ]; do
+    [ "$1" != --json ] || json=$2
+    [ "$1" != measure ] || echo "[{\"model\": \"$2\", \"results\": []}]" >rows
+    shift
+done
+case $json in */gpu.json) echo '{"gpu": "Fake"}' >"$json" && exit 0 ;; esac
+printf '### fastformer: B 2\n\n| | ms/step |\n|---|---|\n| ours | 1.300 |\n'
+mv rows "$json"
+END
+sed -i 's|>rows|>'"$directory"'/rows|; s|mv rows|mv '"$directory"'/rows|' "$directory/python"
+
+# run DIR ARGUMENT...: what it says goes to DIR.txt.
+run() {
+    to=$1
+    shift
+    PATH=$directory/bin:$PATH scripts/gpu_check.sh -b "$directory" -p "$directory/python" -o "$directory/$to" "$@" >"$directory/$to.txt" 2>&1
+}
+
+# says FILE TEXT
+says() {
+    grep -qF -e "$2" "$directory/$1"
+}
+
+is_json() {
+    ! command -v python3 >/dev/null || python3 -m json.tool "$1" >/dev/null
+}
+
+run all -t 6 test memcheck
+check 'a failed part fails the run' [ $? -eq 1 ]
+check 'passed' says all/gpu_check.md '| test-layers | passed |'
+check 'failed' says all/gpu_check.md '| test-attention | failed |'
+check 'stopped' says all/gpu_check.md '| test-fastformer | timeout |'
+check 'no time left' says all.txt 'no time is left'
+check 'JSON' is_json "$directory/all/gpu_check.json"
+check 'at most eight files' [ "$(find "$directory/all" -type f | wc -l)" -le 8 ]
+check 'what parts said' sh -c "tar -xzOf '$directory/all/gpu_check.tar.gz' ./test-fastformer.txt | grep -q '^one row$'"
+
+run some test-gpt2 gpu seed
+check 'skipped' says some/gpu_check.md '| test-gpt2 | skipped | 0 | not today |'
+check 'what is not built' says some.txt 'train_gpt2cu is not built'
+check 'the machine' says some/gpu_check.json '"machine": {"gpu": "Fake"}'
+check 'a row is shown' says some.txt '| ours | 1.300 |'
+check 'chosen parts' says some/gpu_check.md '| seed-fastformer | passed |'
+check 'rows in the report' says some/gpu_check.md '| ours | 1.300 |'
+check 'benchmarks' says some/gpu_check.json '{"model": "fastformer"'
+check 'no others' sh -c "! grep -q test-layers '$directory/some.txt'"
+check 'JSON of some' is_json "$directory/some/gpu_check.json"
+
+PATH=/usr/bin:/bin scripts/gpu_check.sh -b "$directory/none" -o "$directory/without" -p false >"$directory/without.txt" 2>&1
+check 'nothing fails without a GPU' [ $? -eq 0 ]
+check 'why' says without.txt 'there is no GPU (nvidia-smi finds none)'
+scripts/gpu_check.sh -t soon >/dev/null 2>&1
+check 'usage' [ $? -eq 2 ]
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
