@@ -12,15 +12,12 @@
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
 #include "additive_attention.h"
-#include "barrier.h"
 #include "blocks.h"
-#include "decode.h"
+#include "decoder.h"
 #include "error.h"
 #include "fastformer.h"
 #include "language.h"
-#include "layernorm.h"
 #include "memory.h"
-#include "threads.h"
 #include "train.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -397,130 +394,73 @@ static void fastformer_statistics(void *model, const Batch *batch, Statistics *s
 // Recurrent decoding: a layer remembers what its windows hold, so a token costs the same at any position
 
 typedef struct {
-    DecodeWeight qkv, up, down;
+    DecoderLinear qkv;
     AdditiveState *state;
+    DecoderFfn ffn;
 } DecoderLayer;
 
 typedef struct {
-    Fastformer *model;
-    size_t streams, position;
+    Decoder base;
+    const Fastformer *model;
     DecoderLayer *layers; // (L)
-    DecodeWeight classifier;
-    real *x, *qkv, *hidden, *ffn_out; // (S, C), (S, 3C), (S, 4C), (S, C)
-    int threads;
-    real *norm;      // (threads, S, C) each thread makes all of it, which takes less than waiting for another
-    Barrier barrier; // between the threads
-} Decoder;
-
-static real *buffer(size_t rows, size_t columns, const char *what) {
-    return allocate(rows, columns * sizeof(real), what);
-}
-
-static DecodeWeight decode_linear(Precision precision, const real *values, const LinearParameters *at) {
-    return decode_weight_create(precision, values + at->weight, at->shape.outputs, at->shape.inputs,
-                                at->shape.layout);
-}
+} FastformerDecoder;
 
 static void *fastformer_decoder_create(void *model, int streams) {
-    Fastformer *f = model;
+    const Fastformer *f = model;
     const Config *c = &f->config;
-    const size_t S = (size_t)streams, C = c->channels;
-    const int threads = decode_threads(c->layers * 11 * C * C + c->vocabulary * C);
-    Decoder *d = allocate(1, sizeof(Decoder), "decoder");
+    const size_t C = c->channels;
+    FastformerDecoder *d = allocate(1, sizeof(FastformerDecoder), "decoder");
     normalise_weights(f);
-    const real *values = f->base.state.values;
-    *d = (Decoder){.model = f,
-                   .streams = S,
-                   .layers = allocate(c->layers, sizeof(DecoderLayer), "decoder"),
-                   .classifier = decode_weight_create(f->base.decoding, values + f->offsets.token,
-                                                      c->vocabulary, C, WEIGHT_OUT_IN),
-                   .x = buffer(S, C, "decoder"),
-                   .qkv = buffer(S, 3 * C, "decoder"),
-                   .hidden = buffer(S, 4 * C, "decoder"),
-                   .ffn_out = buffer(S, C, "decoder"),
-                   .threads = threads,
-                   .norm = buffer((size_t)threads * S, C, "decoder")};
+    decoder_create(&d->base, &f->base, streams, c->positions, C, 4 * C, c->vocabulary, f->offsets.token,
+                   c->layers * 11 * C * C);
+    d->model = f;
+    d->layers = allocate(c->layers, sizeof(DecoderLayer), "decoder");
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &f->offsets.layers[l];
         // Queries, keys and values are float32 in training, too.
-        d->layers[l] = (DecoderLayer){
-            .qkv = decode_linear(PRECISION_FLOAT32, values, &o->qkv),
-            .up = decode_linear(f->base.decoding, values, &o->ffn.up),
-            .down = decode_linear(f->base.decoding, values, &o->ffn.down),
-            .state = additive_state_create(&f->attention, f->attn_normal + 2 * l * C, c->windows[l], S)};
+        d->layers[l] =
+            (DecoderLayer){.qkv = decoder_linear_create(&d->base, PRECISION_FLOAT32, &o->qkv),
+                           .state = additive_state_create(&f->attention, f->attn_normal + 2 * l * C,
+                                                          c->windows[l], d->base.streams),
+                           .ffn = decoder_ffn_create(&d->base, &o->ffn, GELU_ERF)};
     }
     return d;
 }
 
 static void fastformer_decoder_destroy(void *decoder) {
-    Decoder *d = decoder;
+    FastformerDecoder *d = decoder;
     for (size_t l = 0; l < d->model->config.layers; l++) {
-        decode_weight_free(&d->layers[l].qkv);
-        decode_weight_free(&d->layers[l].up);
-        decode_weight_free(&d->layers[l].down);
+        decoder_linear_free(&d->layers[l].qkv);
         additive_state_free(d->layers[l].state);
+        decoder_ffn_free(&d->layers[l].ffn);
     }
     free(d->layers);
-    decode_weight_free(&d->classifier);
-    free(d->x);
-    free(d->qkv);
-    free(d->hidden);
-    free(d->ffn_out);
-    free(d->norm);
+    decoder_free(&d->base);
     free(d);
 }
 
-// LayerNorm of x, all streams, for the calling thread.
-static const real *norm_rows(const Decoder *d, const NormParameters *at) {
-    const size_t S = d->streams, C = d->model->config.channels;
-    const real *values = d->model->base.state.values;
-    real *norm = d->norm + (size_t)thread_index() * S * C;
-    for (size_t s = 0; s < S; s++)
-        layernorm_row(norm + s * C, d->x + s * C, values + at->gain, values + at->bias, C);
-    return norm;
-}
-
 // x through layer l, by all threads.
-static void decode_layer(Decoder *d, size_t l) {
-    const LayerOffsets *o = &d->model->offsets.layers[l];
+static void decode_layer(FastformerDecoder *d, size_t l) {
+    Decoder *b = &d->base;
     const DecoderLayer *layer = &d->layers[l];
-    const size_t S = d->streams, C = d->model->config.channels;
-    const DecodeShare inner = decode_share(4 * C), outer = decode_share(C);
-    decode_product(d->qkv, norm_rows(d, &o->norm), &layer->qkv, NULL, S);
-    barrier_wait(&d->barrier);
-    additive_attention_decode(layer->state, &d->model->attention, d->x, d->qkv);
-    barrier_wait(&d->barrier);
-    decode_product(d->hidden, norm_rows(d, &o->ffn.norm), &layer->up, NULL, S);
-    for (size_t s = 0; s < S; s++) gelu_row(d->hidden + s * 4 * C + inner.begin, GELU_ERF, inner.count);
-    barrier_wait(&d->barrier);
-    decode_product(d->ffn_out, d->hidden, &layer->down, NULL, S);
-    for (size_t s = 0; s < S; s++)
-        for (size_t i = outer.begin; i < outer.begin + outer.count; i++)
-            d->x[s * C + i] += d->ffn_out[s * C + i];
-    barrier_wait(&d->barrier);
+    const real *norm = decoder_norm(b, &d->model->offsets.layers[l].norm);
+    decoder_linear(b, b->projected, norm, &layer->qkv, false);
+    decoder_wait(b);
+    additive_attention_decode(layer->state, &d->model->attention, b->x, b->projected);
+    decoder_wait(b);
+    decoder_ffn(b, &layer->ffn);
 }
 
 static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits) {
-    Decoder *d = decoder;
+    FastformerDecoder *d = decoder;
     const Fastformer *f = d->model;
-    const Config *c = &f->config;
-    const real *values = f->base.state.values;
-    const size_t S = d->streams, C = c->channels;
-    if (d->position == c->positions)
-        fail("decoding: the model has %zu positions, no token can follow", c->positions);
-    for (size_t s = 0; s < S; s++) {
-        const real *token = values + f->offsets.token + (size_t)tokens[s] * C;
-        const real *position = values + f->offsets.position + d->position * C;
-        for (size_t i = 0; i < C; i++) d->x[s * C + i] = token[i] + position[i];
-    }
-#pragma omp parallel num_threads(d->threads)
+    decoder_embed(&d->base, tokens, f->offsets.token, f->offsets.position);
+#pragma omp parallel num_threads(d->base.threads)
     {
-        for (size_t l = 0; l < c->layers; l++) decode_layer(d, l);
-        if (logits)
-            decode_product(logits, norm_rows(d, &f->offsets.final_norm), &d->classifier,
-                           values + f->offsets.output_bias, S);
+        for (size_t l = 0; l < f->config.layers; l++) decode_layer(d, l);
+        decoder_logits(&d->base, logits, &f->offsets.final_norm, f->offsets.output_bias);
     }
-    d->position++;
+    d->base.position++;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

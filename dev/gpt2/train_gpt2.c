@@ -11,15 +11,12 @@
 // attention: softmax, GPT-2's own; softmax1, whose denominator has one more term of 1; or cosine, whose cost
 // is linear in T (softmax_attention.h, cosine_attention.h).
 
-#include "barrier.h"
 #include "blocks.h"
-#include "decode.h"
+#include "decoder.h"
 #include "error.h"
 #include "gpt2.h"
 #include "language.h"
-#include "layernorm.h"
 #include "memory.h"
-#include "threads.h"
 #include "train.h"
 #include <math.h>
 #include <stdio.h>
@@ -244,178 +241,97 @@ static void gpt2_statistics(void *model, const Batch *batch, Statistics *statist
 // Decoding: the softmax kinds keep the keys and values of every position, cosine a state of fixed size
 
 typedef struct {
-    DecodeWeight qkv, proj, up, down;
+    DecoderLinear qkv, projection;
+    DecoderFfn ffn;
 } DecoderLayer;
 
 typedef struct {
-    Gpt2 *model;
-    size_t streams, position;
+    Decoder base;
+    const Gpt2 *model;
     DecoderLayer *layers; // (L)
-    DecodeWeight classifier;
-    size_t room;                               // positions that the caches have room for
-    real *keys, *values;                       // softmax kinds: (L, S, H, room, D)
-    real *state;                               // cosine: (L, S, H, D, D)
-    real *x, *added, *attended, *qkv, *hidden; // (S, C) x 3, (S, 3C), (S, 4C)
-    int threads;
-    real *norm;      // (threads, S, C) each thread makes all of it, which takes less than waiting for another
-    Barrier barrier; // between the threads
-} Decoder;
-
-static real *buffer(size_t rows, size_t columns, const char *what) {
-    return allocate(rows, columns * sizeof(real), what);
-}
-
-static DecodeWeight decode_linear(Precision precision, const real *values, const LinearParameters *at) {
-    return decode_weight_create(precision, values + at->weight, at->shape.outputs, at->shape.inputs,
-                                at->shape.layout);
-}
+    KeyValueCache cache;  // softmax kinds: of (L, S, H) heads
+    real *state;          // cosine: (L, S, H, D, D)
+} Gpt2Decoder;
 
 static void *gpt2_decoder_create(void *model, int streams) {
-    Gpt2 *g = model;
+    const Gpt2 *g = model;
     const Config *c = &g->config;
-    const size_t S = (size_t)streams, C = c->channels;
-    Decoder *d = allocate(1, sizeof(Decoder), "decoder");
-    const int threads = decode_threads(c->layers * 12 * C * C + c->vocabulary * C);
-    const Precision precision = g->base.decoding;
-    const real *values = g->base.state.values;
-    *d = (Decoder){.model = g,
-                   .streams = S,
-                   .layers = allocate(c->layers, sizeof(DecoderLayer), "decoder"),
-                   .classifier = decode_weight_create(precision, values + g->offsets.token, c->vocabulary, C,
-                                                      WEIGHT_OUT_IN),
-                   .x = buffer(S, C, "decoder"),
-                   .added = buffer(S, C, "decoder"),
-                   .attended = buffer(S, C, "decoder"),
-                   .qkv = buffer(S, 3 * C, "decoder"),
-                   .hidden = buffer(S, 4 * C, "decoder"),
-                   .threads = threads,
-                   .norm = buffer((size_t)threads * S, C, "decoder")};
+    const size_t C = c->channels, units = c->layers * (size_t)streams * c->heads;
+    Gpt2Decoder *d = allocate(1, sizeof(Gpt2Decoder), "decoder");
+    decoder_create(&d->base, &g->base, streams, c->positions, C, 4 * C, c->vocabulary, g->offsets.token,
+                   c->layers * 12 * C * C);
+    d->model = g;
+    d->layers = allocate(c->layers, sizeof(DecoderLayer), "decoder");
     for (size_t l = 0; l < c->layers; l++) {
         const LayerOffsets *o = &g->offsets.layers[l];
-        d->layers[l] = (DecoderLayer){.qkv = decode_linear(precision, values, &o->attention.qkv),
-                                      .proj = decode_linear(precision, values, &o->attention.projection),
-                                      .up = decode_linear(precision, values, &o->ffn.up),
-                                      .down = decode_linear(precision, values, &o->ffn.down)};
+        const Precision precision = g->base.decoding;
+        d->layers[l] =
+            (DecoderLayer){.qkv = decoder_linear_create(&d->base, precision, &o->attention.qkv),
+                           .projection = decoder_linear_create(&d->base, precision, &o->attention.projection),
+                           .ffn = decoder_ffn_create(&d->base, &o->ffn, GELU_TANH)};
     }
-    if (c->cosine) d->state = buffer(c->layers * S * c->heads, c->head_size * c->head_size, "decoder");
+    d->cache = (KeyValueCache){.units = units, .head_size = c->head_size};
+    if (c->cosine) d->state = allocate(units, c->head_size * c->head_size * sizeof(real), "decoder");
     return d;
 }
 
 static void gpt2_decoder_destroy(void *decoder) {
-    Decoder *d = decoder;
-    real *buffers[] = {d->keys, d->values, d->state, d->x, d->added, d->attended, d->qkv, d->hidden, d->norm};
-    for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) free(buffers[i]);
+    Gpt2Decoder *d = decoder;
     for (size_t l = 0; l < d->model->config.layers; l++) {
-        decode_weight_free(&d->layers[l].qkv);
-        decode_weight_free(&d->layers[l].proj);
-        decode_weight_free(&d->layers[l].up);
-        decode_weight_free(&d->layers[l].down);
+        decoder_linear_free(&d->layers[l].qkv);
+        decoder_linear_free(&d->layers[l].projection);
+        decoder_ffn_free(&d->layers[l].ffn);
     }
     free(d->layers);
-    decode_weight_free(&d->classifier);
+    key_value_cache_free(&d->cache);
+    free(d->state);
+    decoder_free(&d->base);
     free(d);
 }
 
-// A cache with room for more positions, in place of one that is full.
-static real *larger_cache(const Decoder *d, real *cache, size_t room) {
+// base.attended from base.projected for one token of each stream in layer l, streams and heads divided among
+// the threads.
+static void decode_attention(const Gpt2Decoder *d, size_t l) {
     const Config *c = &d->model->config;
-    const size_t units = c->layers * d->streams * c->heads, D = c->head_size;
-    real *larger = buffer(units * room, D, "the cache of keys and values");
-    for (size_t unit = 0; d->position > 0 && unit < units; unit++)
-        memcpy(larger + unit * room * D, cache + unit * d->room * D, d->position * D * sizeof(real));
-    free(cache);
-    return larger;
-}
-
-// Makes room for one more position: a short text needs no memory for all that the model could take.
-static void make_room(Decoder *d) {
-    enum { FIRST_ROOM = 64 };
-    const size_t positions = d->model->config.positions;
-    if (d->position == positions)
-        fail("decoding: the model has %zu positions, no token can follow", positions);
-    if (d->model->config.cosine || d->position < d->room) return;
-    size_t room = d->room ? 2 * d->room : FIRST_ROOM;
-    if (room > positions) room = positions;
-    d->keys = larger_cache(d, d->keys, room);
-    d->values = larger_cache(d, d->values, room);
-    d->room = room;
-}
-
-// d->attended from d->qkv for one token of each stream in layer l, streams and heads divided among the
-// threads.
-static void decode_attention(Decoder *d, size_t l) {
-    const Config *c = &d->model->config;
-    const LayerOffsets *o = &d->model->offsets.layers[l];
+    const Decoder *b = &d->base;
+    const AttentionParameters *at = &d->model->offsets.layers[l].attention;
     const real *values = d->model->base.state.values;
-    const real *exponent = c->learned_power ? values + o->attention.norm_const : NULL;
-    const size_t S = d->streams, C = c->channels, D = c->head_size, H = c->heads;
+    const real *exponent = c->learned_power ? values + at->norm_const : NULL;
+    const size_t S = b->streams, C = c->channels, D = c->head_size, H = c->heads;
     if (c->cosine) {
-        cosine_attention_decode(d->attended, d->state + l * S * H * D * D, d->qkv,
-                                values + o->attention.qkv.bias, exponent, c->power, d->position, S, C, H);
+        cosine_attention_decode(b->attended, d->state + l * S * H * D * D, b->projected,
+                                values + at->qkv.bias, exponent, c->power, b->position, S, C, H);
     } else {
-        const size_t cache = l * S * H * d->room * D;
-        softmax_attention_decode(d->attended, d->keys + cache, d->values + cache, d->qkv,
-                                 values + o->attention.qkv.bias, c->sink, d->position, d->room, S, C, H);
+        const size_t cache = l * S * H * d->cache.room * D;
+        softmax_attention_decode(b->attended, d->cache.keys + cache, d->cache.values + cache, b->projected,
+                                 values + at->qkv.bias, c->sink, b->position, d->cache.room, S, C, H);
     }
-}
-
-// LayerNorm of x, all streams, for the calling thread.
-static const real *norm_rows(const Decoder *d, const NormParameters *at) {
-    const size_t S = d->streams, C = d->model->config.channels;
-    const real *values = d->model->base.state.values;
-    real *norm = d->norm + (size_t)thread_index() * S * C;
-    for (size_t s = 0; s < S; s++)
-        layernorm_row(norm + s * C, d->x + s * C, values + at->gain, values + at->bias, C);
-    return norm;
-}
-
-// d->x += y W + bias, y (S, inputs): the calling thread's columns.
-static void decode_residual(Decoder *d, const real *y, const DecodeWeight *weight, size_t bias) {
-    const size_t C = d->model->config.channels;
-    const DecodeShare share = decode_share(C);
-    decode_product(d->added, y, weight, d->model->base.state.values + bias, d->streams);
-    for (size_t s = 0; s < d->streams; s++)
-        for (size_t i = share.begin; i < share.begin + share.count; i++)
-            d->x[s * C + i] += d->added[s * C + i];
 }
 
 // x through layer l, by all threads.
-static void decode_layer(Decoder *d, size_t l) {
-    const real *values = d->model->base.state.values;
-    const LayerOffsets *o = &d->model->offsets.layers[l];
+static void decode_layer(Gpt2Decoder *d, size_t l) {
+    Decoder *b = &d->base;
     const DecoderLayer *layer = &d->layers[l];
-    const size_t S = d->streams, C = d->model->config.channels;
-    const DecodeShare inner = decode_share(4 * C);
-    decode_product(d->qkv, norm_rows(d, &o->attention.norm), &layer->qkv, NULL, S);
-    barrier_wait(&d->barrier);
+    const real *norm = decoder_norm(b, &d->model->offsets.layers[l].attention.norm);
+    decoder_linear(b, b->projected, norm, &layer->qkv, false);
+    decoder_wait(b);
     decode_attention(d, l);
-    barrier_wait(&d->barrier);
-    decode_residual(d, d->attended, &layer->proj, o->attention.projection.bias);
-    barrier_wait(&d->barrier);
-    decode_product(d->hidden, norm_rows(d, &o->ffn.norm), &layer->up, values + o->ffn.up.bias, S);
-    for (size_t s = 0; s < S; s++) gelu_row(d->hidden + s * 4 * C + inner.begin, GELU_TANH, inner.count);
-    barrier_wait(&d->barrier);
-    decode_residual(d, d->hidden, &layer->down, o->ffn.down.bias);
-    barrier_wait(&d->barrier);
+    decoder_wait(b);
+    decoder_residual(b, b->attended, &layer->projection);
+    decoder_ffn(b, &layer->ffn);
 }
 
 static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
-    Decoder *d = decoder;
+    Gpt2Decoder *d = decoder;
     const Gpt2 *g = d->model;
-    const real *values = g->base.state.values;
-    const size_t S = d->streams, C = g->config.channels;
-    make_room(d);
-    for (size_t s = 0; s < S; s++) {
-        const real *token = values + g->offsets.token + (size_t)tokens[s] * C;
-        const real *position = values + g->offsets.position + d->position * C;
-        for (size_t i = 0; i < C; i++) d->x[s * C + i] = token[i] + position[i];
-    }
-#pragma omp parallel num_threads(d->threads)
+    decoder_embed(&d->base, tokens, g->offsets.token, g->offsets.position);
+    if (!g->config.cosine) key_value_cache_grow(&d->cache, d->base.position, g->config.positions);
+#pragma omp parallel num_threads(d->base.threads)
     {
         for (size_t l = 0; l < g->config.layers; l++) decode_layer(d, l);
-        if (logits) decode_product(logits, norm_rows(d, &g->offsets.final_norm), &d->classifier, NULL, S);
+        decoder_logits(&d->base, logits, &g->offsets.final_norm, NO_PARAMETER);
     }
-    d->position++;
+    d->base.position++;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
