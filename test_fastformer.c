@@ -292,6 +292,10 @@ static void create_with(void *options) {
     model_test_free(&t);
 }
 
+static void create_large(void *options) {
+    model_test_create(&fastformer, options, 1 << 20, 2048, 20);
+}
+
 static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
     CHECK_FAILS(create_with, "channels=8 heads=8", 1, "--heads 8");
@@ -301,6 +305,7 @@ static void test_bad_options(void) {
     CHECK_FAILS(create_with, "layers=2 windows=0,4", 1, "--windows 0,4");
     CHECK_FAILS(create_with, "layers=1 windows=99999999999999999999999", 1, "--windows 9999");
     CHECK_FAILS(create_with, "rescale=41", 1, "rescale");
+    CHECK_FAILS(create_large, "layers=2", 1, "--batch: the model needs");
 }
 
 static void test_reference(void) {

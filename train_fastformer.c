@@ -304,7 +304,7 @@ static void *fastformer_create(const ModelSetup *setup) {
         layers_create(f);
         memory_plan(f);
     }
-    arena_allocate(arena);
+    cpu_model_allocate(&f->base);
     additive_attention_start(&f->attention);
     for (size_t l = 0; f->base.rows > 0 && l < c->layers; l++) {
         f->layers[l].attention.weights = f->attn_normal + 2 * l * c->channels;
@@ -511,6 +511,7 @@ const ModelType fastformer = {
     .create = fastformer_create,
     .destroy = fastformer_destroy,
     .device = cpu_model_device,
+    .memory = cpu_model_memory,
     .describe = fastformer_describe,
     .flops_per_token = fastformer_flops_per_token,
     .parameters = cpu_model_parameters,

@@ -2,7 +2,9 @@
 
 #include "device.h"
 #include "error.h"
+#include "memory.h"
 #include <stdlib.h>
+#include <string.h>
 
 void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table, double dropout) {
     m->arena = arena_create();
@@ -33,6 +35,39 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     arena_reals(arena, &w->dactivated, M, F, what);
     gemm_input_plan(&w->dhidden, m->gemm, arena, M, F, what);
     arena_close(arena, &shared);
+}
+
+static double gib(size_t bytes) {
+    return (double)bytes / (1 << 30);
+}
+
+void cpu_model_allocate(CpuModel *m) {
+    const size_t needed = arena_bytes(m->arena), available = memory_available();
+    size_t count, parameters = 0;
+    const ArenaItem *items = arena_items(m->arena, &count);
+    for (size_t i = 0; i < count; i++)
+        if (!strstr(items[i].what, "activations")) parameters += items[i].bytes;
+    const bool large = parameters > needed / 2;
+    if (needed > available)
+        fail("%s: the model needs %.2f GiB more, %.2f GiB are available; lower it or %s",
+             large ? "--channels" : "--batch", gib(needed), gib(available), large ? "--layers" : "--seq-len");
+    m->beside = memory_held();
+    arena_allocate(m->arena);
+}
+
+char *cpu_model_memory(const void *model) {
+    const CpuModel *m = model;
+    size_t count;
+    const ArenaItem *items = arena_items(m->arena, &count);
+    char *text = format_string("%.2f GiB:", gib(arena_bytes(m->arena) + m->beside));
+    for (size_t i = 0; i < count; i++) {
+        char *longer = format_string("%s %s %.2f,", text, items[i].what, gib(items[i].bytes));
+        free(text);
+        text = longer;
+    }
+    char *all = format_string("%s packed weights and the rest %.2f", text, gib(m->beside));
+    free(text);
+    return all;
 }
 
 GemmWeight *cpu_model_weight(CpuModel *m, Gemm *gemm, size_t n, size_t k, WeightLayout layout,

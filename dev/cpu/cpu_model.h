@@ -40,13 +40,16 @@ typedef struct {
     double dropout;
     uint64_t seed;
     Profile *profile;
+    size_t beside;      // bytes that were held before the arena: packed weights, attention, classifier
     Precision decoding; // of the weights that decoding reads
 } CpuModel;
 
 // Plans the parameters of a finished table (which it takes over). The model plans the rest of its memory,
-// with cpu_model_workspace() as a part of it, and ends with arena_allocate(model->arena).
+// with cpu_model_workspace() as a part of it, and ends with cpu_model_allocate(), which takes it, or ends the
+// program with the option to lower where it cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup, ParameterTable table, double dropout);
 void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
+void cpu_model_allocate(CpuModel *model);
 void cpu_model_destroy(CpuModel *model);
 
 // A packed weight of the parameter at `offset`, which the model frees.
@@ -58,6 +61,7 @@ void cpu_model_pack(CpuModel *model);
 
 // Entries of ModelType (model.h).
 void cpu_model_device(const void *model, DeviceInfo *info);
+char *cpu_model_memory(const void *model);
 const ParameterTable *cpu_model_parameters(const void *model);
 void cpu_model_read(const void *model, ModelArray which, real *out);
 void cpu_model_write(void *model, ModelArray which, const real *in);

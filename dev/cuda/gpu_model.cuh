@@ -445,6 +445,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.options = gpu_options(host, &type.option_count);
     type.device = gpu_device;
     type.describe = gpu_describe;
+    type.memory = NULL; // what the host takes is not what the GPU takes
     type.flops_per_token = gpu_flops_per_token;
     type.parameters = gpu_parameters;
     type.read = gpu_read;

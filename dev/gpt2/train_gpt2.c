@@ -176,7 +176,7 @@ static void *gpt2_create(const ModelSetup *setup) {
         layers_create(g);
         memory_plan(g);
     }
-    arena_allocate(g->base.arena);
+    cpu_model_allocate(&g->base);
     return g;
 }
 
@@ -485,6 +485,7 @@ const ModelType gpt2 = {
     .create = gpt2_create,
     .destroy = gpt2_destroy,
     .device = cpu_model_device,
+    .memory = cpu_model_memory,
     .describe = gpt2_describe,
     .flops_per_token = gpt2_flops_per_token,
     .parameters = cpu_model_parameters,

@@ -13,6 +13,13 @@ void *allocate(size_t count, size_t size, const char *what);
 // item at a time: it doubles where the count is a power of two. The same errors. Freed with free().
 void *grow_list(void *items, size_t count, size_t size, const char *what);
 
+// Bytes that the program can still take: the least that is left of the machine's memory, of a cgroup's limits
+// and of the limit on the address space (ulimit -v). SIZE_MAX where nothing says.
+size_t memory_available(void);
+
+// Bytes that it holds now, but for files that are mapped; 0 where nothing says.
+size_t memory_held(void);
+
 // A copy of a string; the same errors.
 char *copy_string(const char *text);
 
