@@ -150,7 +150,9 @@ $(call remember,$(1)/compiled,COMPILE_$(3))
 -include $(wildcard $(1)/*.d $(1)/dev/*/*.d)
 endef
 
-LIBRARY_SOURCES := $(wildcard $(LIBRARY:%=dev/%/*.c))
+MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
+                 $(wildcard dev/$(model)/*.c)))
+LIBRARY_SOURCES := $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT or DOUBLE
 $(call objects,$(1),c,$(2))
@@ -169,6 +171,7 @@ $(TRAINER_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(1)/dev/test/%.o)
 # What one source alone is told: the file to embed, and where the double build of a test finds the float one.
 $(filter %/corpus.o,$(LIBRARY_SOURCES:%.c=$(1)/%.o)): ONLY_HERE = -DCORPUS_FILE='"$(BUILD)/corpus.txt"'
 $(filter %/corpus.o,$(LIBRARY_SOURCES:%.c=$(1)/%.o)): $(BUILD)/corpus.txt
+$(1)/dev/fastformer/exchange.o: dev/fastformer/modeling_fastformer.py
 $(1)/dev/test/model_test.o: ONLY_HERE = $$(FLOAT_BUILD)
 $(1)/dev/test/model_test.o: $(1)/float_build
 $(call remember,$(1)/float_build,FLOAT_BUILD)

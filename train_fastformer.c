@@ -527,6 +527,7 @@ const ModelType fastformer = {
     .decoder_create = fastformer_decoder_create,
     .decode = fastformer_decode,
     .decoder_destroy = fastformer_decoder_destroy,
+    .exchange = &fastformer_exchange,
 };
 
 #ifndef TESTING

@@ -45,6 +45,7 @@ static inline uint32_t dropout_site(size_t layer, uint32_t site) {
 }
 
 extern const ModelType fastformer;
+extern const Exchange fastformer_exchange; // with Hugging Face transformers
 const Config *fastformer_config(const void *model);
 const Offsets *fastformer_offsets(const void *model);
 

@@ -78,10 +78,6 @@ class WindowSum:
         self.current = rows[:, :, full * k :]
         return (prefix + rest).view(B, H, -1, N)[:, :, place : place + n]
 
-    def reorder(self, index):
-        if self.current is not None:
-            self.before, self.current = self.before.index_select(0, index), self.current.index_select(0, index)
-
 
 class FastformerState:
     """What generation remembers: for each layer the sums of pooled queries and keys. Its size does not grow."""
@@ -90,11 +86,6 @@ class FastformerState:
         windows = [None if k >= config.n_positions or k <= 0 else k for k in config.window_sizes]
         self.sums = [(WindowSum(k), WindowSum(k)) for k in windows]
         self.position = 0
-
-    def reorder(self, index):
-        for pair in self.sums:
-            for total in pair:
-                total.reorder(index)
 
 
 @dataclass

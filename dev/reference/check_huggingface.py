@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Exchange of GPT-2 with Hugging Face transformers, both ways, on small random models.
+"""Exchange with Hugging Face transformers, both ways, on small random models: GPT-2 with their class, the Fastformer with
+the one that a run's directory holds.
 
-    python3 dev/reference/check_huggingface.py [TRAINER]      default: ./train_gpt2
+    python3 dev/reference/check_huggingface.py [DIR]      where train_gpt2 and train_fastformer are; default: .
 
 Needs PyTorch, transformers and safetensors; not part of `make test`. In both programs a model must have the same mean
 loss and continue a prompt by the same tokens, the most probable ones. Both compute in float32.
@@ -16,7 +17,7 @@ import tempfile
 
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -26,7 +27,7 @@ END = 10  # stands before a text: a newline
 PROMPT = b"int main(void"
 TOLERANCE = 2e-6  # of a loss, relative
 
-TRAINER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "train_gpt2")
+PROGRAMS = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ".")
 results = []
 
 
@@ -35,8 +36,9 @@ def report(name, passed, detail):
     print(f"{'ok  ' if passed else 'FAIL'}  {name:50} {detail}", flush=True)
 
 
-def run(*arguments):
-    return subprocess.run([TRAINER, *arguments, "-p", "fp32"], stdout=subprocess.PIPE, check=True).stdout
+def run(*arguments, trainer="train_gpt2"):
+    command = [f"{PROGRAMS}/{trainer}", *arguments, "-p", "fp32"]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -102,9 +104,9 @@ def our_loss(output):
         return [line["val_loss"] for line in map(json.loads, file) if "val_loss" in line]
 
 
-def our_text(weights, data):
+def our_text(weights, data, trainer="train_gpt2"):
     arguments = ("--prompt", PROMPT.decode(), "-g", str(LENGTH), "--temperature", "0")
-    return run("-e", weights, "-i", data, *arguments).removesuffix(b"\n")
+    return run("-e", weights, "-i", data, *arguments, trainer=trainer).removesuffix(b"\n")
 
 
 def compare(name, model, tokens, loss, text):
@@ -196,6 +198,35 @@ def check_export(root, data, tokens):
         report(f"{kind}: is not exported", "config.json" not in names and "model.safetensors" not in names, "")
 
 
+# ---- the Fastformer, by the class that stands beside its weights -----------------------------------------------------
+
+
+def load_fastformer(directory):
+    return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True).eval()
+
+
+def check_fastformer(root, data, tokens):
+    trainer, output, saved = "train_fastformer", f"{root}/fastformer", f"{root}/fastformer_saved"
+    shape = ("-L", "3", "-C", "48", "-H", "4", "-t", str(LENGTH), "-b", "8", "--windows", "4,7,global")
+    run("-i", data, "-o", output, *shape, "-x", "60", "-l", "1e-2", "-v", "20", trainer=trainer)
+    model = load_fastformer(output)
+    text = our_text(f"{output}/best.safetensors", data, trainer)
+    compare("Fastformer, trained here", model, tokens, min(our_loss(output)), text)
+    start = torch.tensor([[END, *PROMPT]])
+    with torch.no_grad():
+        whole = model.generate(start, do_sample=False, max_length=LENGTH)[0, 1:]
+    report("Fastformer: generate()", bytes(whole.tolist()) == text, f"{len(whole)} bytes")
+    model.train()
+    model(start, labels=start).loss.backward()
+    gradients = [parameter.grad is not None for parameter in model.parameters()]
+    report("Fastformer: every parameter has a gradient", all(gradients), f"{len(gradients)} parameters")
+    model.save_pretrained(saved)
+    weights = f"{saved}/model.safetensors"
+    run("-e", weights, "-i", data, "-o", f"{saved}/run", "-x", "1", "-l", "0", trainer=trainer)
+    text = our_text(weights, data, trainer)
+    compare("Fastformer, saved by transformers", model.eval(), tokens, our_loss(f"{saved}/run")[-1], text)
+
+
 def main():
     with tempfile.TemporaryDirectory() as root:
         data = f"{root}/data"
@@ -204,6 +235,7 @@ def main():
         check_saved_by_transformers(root, data, tokens)
         check_llmc_shards(root)
         check_export(root, data, tokens)
+        check_fastformer(root, data, tokens)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 

@@ -127,12 +127,14 @@ static bool is_own_link(const char *path) {
 
 void huggingface_check_output(const ModelType *type, const void *model, const char *directory) {
     char *text = config_text(type, model);
-    char *paths[] = {path_in(directory, "model.safetensors"), path_in(directory, "config.json")};
+    const char *code = text ? type->exchange->code_name : NULL;
+    char *paths[] = {path_in(directory, "model.safetensors"), path_in(directory, "config.json"),
+                     code ? path_in(directory, code) : NULL};
     struct stat status;
-    for (int i = 0; text && !is_own_link(paths[0]) && i < 2; i++)
-        if (lstat(paths[i], &status) == 0)
+    for (int i = 0; text && !is_own_link(paths[0]) && i < 3; i++)
+        if (paths[i] && lstat(paths[i], &status) == 0)
             fail("%s: is no run's and would be replaced; choose another --output", paths[i]);
-    for (int i = 0; i < 2; i++) free(paths[i]);
+    for (int i = 0; i < 3; i++) free(paths[i]);
     free(text);
 }
 
@@ -146,17 +148,23 @@ static void replace_link(const char *path, const char *target) {
     free(temporary);
 }
 
+static void write_file(const char *directory, const char *name, Text text) {
+    char *path = path_in(directory, name);
+    AtomicFile *file = atomic_open(path);
+    atomic_write(file, text.data, (size_t)text.size);
+    atomic_commit(file);
+    free(path);
+}
+
 void huggingface_export(const ModelType *type, const void *model, const char *directory,
                         const char *weights) {
     char *text = config_text(type, model);
     if (!text) return;
-    char *link = path_in(directory, "model.safetensors"), *config = path_in(directory, "config.json");
-    replace_link(link, weights); // first: by it a later run knows that config.json is ours
-    AtomicFile *file = atomic_open(config);
-    atomic_write(file, text, strlen(text));
-    atomic_write(file, "\n", 1);
-    atomic_commit(file);
+    char *link = path_in(directory, "model.safetensors"), *line = format_string("%s\n", text);
+    replace_link(link, weights); // first: by it a later run knows that the others are ours
+    write_file(directory, "config.json", (Text){line, strlen(line)});
+    if (type->exchange->code_name) write_file(directory, type->exchange->code_name, type->exchange->code());
     free(link);
-    free(config);
+    free(line);
     free(text);
 }

@@ -14,7 +14,8 @@ void huggingface_import(Safetensors *file, const ModelType *type);
 void huggingface_check_output(const ModelType *type, const void *model, const char *directory);
 
 // Makes DIR one of their models: DIR/config.json, and a link DIR/model.safetensors to the file of that name
-// in DIR. Does nothing where they have no such class.
+// in DIR, and the class itself where transformers does not have it. Does nothing where they have no such
+// class.
 void huggingface_export(const ModelType *type, const void *model, const char *directory, const char *weights);
 
 #endif

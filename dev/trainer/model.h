@@ -10,6 +10,7 @@
 #include "real.h"
 #include "statistics.h"
 #include "task.h"
+#include "text.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -44,6 +45,9 @@ typedef struct {
 // The same model as a class of Hugging Face transformers (huggingface.h).
 typedef struct {
     const char *model_type; // in config.json: "gpt2"
+    // The class itself, where transformers has none: a file that stands beside config.json; NULL.
+    const char *code_name;
+    Text (*code)(void);
     // Checks config.json, which `source` names, and adds what our metadata would say.
     void (*read_config)(const Json *config, const char *source, Metadata **rows, int *count);
     // Our name of one of their tensors, fresh; NULL: it is no weight. Tensors of one name must be equal.

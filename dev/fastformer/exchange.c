@@ -1,0 +1,123 @@
+// The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's directory
+// holds beside its weights, and config.json.
+#include "embed.h"
+#include "error.h"
+#include "fastformer.h"
+#include "memory.h"
+#include "text.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+EMBED(modeling, "dev/fastformer/modeling_fastformer.py");
+
+static Text modeling_text(void) {
+    return EMBEDDED(modeling);
+}
+
+// "[4, 8, 2048]", as our metadata has it, from a list of numbers.
+static char *windows_text(const Json *list, const char *source) {
+    if (!list || list->kind != JSON_ARRAY || list->count == 0)
+        fail("%s: \"window_sizes\" is not a list of windows", source);
+    char *text = copy_string("[");
+    for (size_t i = 0; i < list->count; i++) {
+        const Json *window = &list->items[i];
+        if (window->kind != JSON_NUMBER || !(window->number >= 1 && window->number <= 1 << 28) ||
+            window->number != floor(window->number))
+            fail("%s: \"window_sizes\" holds something other than whole numbers from 1", source);
+        char *longer = format_string("%s%s%.0f", text, i ? ", " : "", window->number);
+        free(text);
+        text = longer;
+    }
+    char *whole = format_string("%s]", text);
+    free(text);
+    return whole;
+}
+
+static void read_config(const Json *config, const char *source, Metadata **rows, int *count) {
+    static const struct {
+        const char *key;
+        int64_t min, max;
+    } integers[] = {{"n_layer", 1, 256},          {"hidden_size", 2, 65536},
+                    {"n_heads", 1, 1024},         {"n_positions", 1, 1 << 28},
+                    {"vocab_size", 1, INT32_MAX}, {"padding_token", -1, INT32_MAX}};
+    for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
+        const long long value =
+            json_integer(config, integers[i].key, integers[i].min, integers[i].max, source);
+        metadata_add(rows, count, integers[i].key, format_string("%lld", value));
+    }
+    static const char *const numbers[] = {"rescale", "eps_denominator"};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        const Json *value = json_find(config, numbers[i]);
+        if (!value || value->kind != JSON_NUMBER) fail("%s: \"%s\" is not a number", source, numbers[i]);
+        metadata_add(rows, count, numbers[i], format_string("%.17g", value->number));
+    }
+    metadata_add(rows, count, "pool", copy_string(json_string(config, "pool", source)));
+    metadata_add(rows, count, "window_sizes", windows_text(json_find(config, "window_sizes"), source));
+}
+
+// Names are the same on both sides.
+static char *tensor_name(const char *theirs) {
+    return copy_string(theirs);
+}
+
+static void write_text(JsonWriter *w, const char *key, const char *text) {
+    json_key(w, key);
+    json_write_string(w, text);
+}
+
+// The number that was meant: an option's value, which the model holds in float32.
+static double decimal(real value) {
+    char text[32];
+    snprintf(text, sizeof(text), "%.7g", (double)value);
+    return strtod(text, NULL);
+}
+
+static bool write_config(const void *model, JsonWriter *w) {
+    const Config *c = fastformer_config(model);
+    json_key(w, "architectures");
+    json_begin(w, '[');
+    json_write_string(w, "FastformerForCausalLM");
+    json_end(w, ']');
+    json_key(w, "auto_map");
+    json_begin(w, '{');
+    write_text(w, "AutoConfig", "modeling_fastformer.FastformerConfig");
+    write_text(w, "AutoModelForCausalLM", "modeling_fastformer.FastformerForCausalLM");
+    json_end(w, '}');
+    const struct {
+        const char *key;
+        int64_t value;
+    } integers[] = {{"n_layer", (int64_t)c->layers},        {"hidden_size", (int64_t)c->channels},
+                    {"n_heads", (int64_t)c->heads},         {"n_positions", (int64_t)c->positions},
+                    {"vocab_size", (int64_t)c->vocabulary}, {"padding_token", c->padding}};
+    for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
+        json_key(w, integers[i].key);
+        json_write_integer(w, integers[i].value);
+    }
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"rescale", decimal(c->rescale)}, {"eps_denominator", decimal(c->sink)}, {"dropout", c->dropout}};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        json_key(w, numbers[i].key);
+        json_write_number(w, numbers[i].value);
+    }
+    write_text(w, "pool", c->pool_raw ? "raw" : "normalised");
+    json_key(w, "window_sizes");
+    json_begin(w, '[');
+    for (size_t l = 0; l < c->layers; l++)
+        json_write_integer(w, (int64_t)(c->windows[l] ? c->windows[l] : c->positions));
+    json_end(w, ']');
+    return true;
+}
+
+const Exchange fastformer_exchange = {
+    .model_type = "fastformer",
+    .code_name = "modeling_fastformer.py",
+    .code = modeling_text,
+    .read_config = read_config,
+    .tensor_name = tensor_name,
+    .write_config = write_config,
+};
