@@ -49,9 +49,9 @@ BENCHES := $(call names,dev/bench/*.c)
 # Programs on the GPU, X.cu as Xcu. They link the CPU's models.
 CUDA_TRAINERS := $(addsuffix cu,$(call names,train_*.cu dev/*/train_*.cu))
 CUDA_TESTS := $(addsuffix cu,$(call names,dev/*/test_*.cu))
-# The project's source and documentation: the embedded default corpus.
-CORPUS := $(sort $(wildcard Makefile *.md *.c *.cu data/*.md data/*.sh scripts/*.sh dev/*.md $(foreach \
-            kind,md c h cu cuh,dev/*/*.$(kind))))
+# The project's source and documentation: the embedded default corpus, without the table of numbers in it.
+CORPUS := $(sort $(filter-out dev/text/unicode_table.h,$(wildcard Makefile *.md *.c *.cu data/*.md data/*.sh \
+            scripts/*.sh dev/*.md $(foreach kind,md c h cu cuh,dev/*/*.$(kind)))))
 
 # ---- what is there ---------------------------------------------------------------------------------------------------
 , := ,

@@ -5,6 +5,7 @@
 #include "test.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // ---- shards made by hand ---------------------------------------------------------------------------
 
@@ -115,11 +116,11 @@ static void open_nowhere(void *unused) {
 // Every length around a vector's, and the largest token at every place.
 static void test_token_check(void) {
     for (int32_t count = 1; count < 80; count++) {
-        Bytes tokens = {0};
-        for (int32_t i = 0; i < count; i++) bytes_append(&tokens, &(uint16_t){9}, 2);
-        const Shard shard = {.tokens = tokens.data, .width = 2, .count = count};
+        int32_t *tokens = allocate((size_t)count, sizeof(*tokens), "tokens");
+        for (int32_t i = 0; i < count; i++) tokens[i] = 9;
+        Shard shard = shard_in_memory(tokens, count);
         shard_check(&shard, 10);
-        bytes_free(&tokens);
+        shard_close(&shard);
     }
     for (int32_t place = 0; place < 40; place++) {
         Bytes file = {0};
@@ -201,25 +202,73 @@ static void test_hostile_meta(void) {
     CHECK_FAILS(open_nowhere, NULL, 1, "no/such/directory: cannot read the directory");
 }
 
+// ---- files that change while they are used -------------------------------------------------------------
+
+typedef enum { SHRINK, REPLACE, OVERWRITE, REMOVE, LEAVE } Change;
+
+static void read_changed(void *change) {
+    int32_t file[256 + 500] = {SHARD_MAGIC, 1, 1000}, tokens[1000];
+    char *path = copy_string(test_file("train_000000.bin", file, sizeof(file)));
+    Shard shard = shard_open(path);
+    shard_check(&shard, 10);
+    if (*(Change *)change == SHRINK && truncate(path, 2000) != 0) abort();
+    if (*(Change *)change == REPLACE && unlink(path) == 0) test_file("train_000000.bin", file, sizeof(file));
+    memset(file + 256, 0xff, 2000);
+    if (*(Change *)change == OVERWRITE) {
+        FILE *again = fopen(path, "r+");
+        if (!again || fwrite(file, 1, sizeof(file), again) != sizeof(file) || fclose(again) != 0) abort();
+    }
+    if (*(Change *)change == REMOVE) unlink(path);
+    shard_copy(&shard, 0, 1000, tokens);
+    shard_copy(&shard, 999, 1, tokens);
+    shard_close(&shard);
+    free(path);
+}
+
+static void test_changing_files(void) {
+    Change change = LEAVE;
+    read_changed(&change);
+    change = SHRINK; // a map of it ended the program by SIGBUS
+    CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: was changed while it was in use");
+    change = REPLACE;
+    CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: was changed while it was in use");
+    change = OVERWRITE; // tokens beyond the vocabulary ended it by SIGSEGV
+    CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: was changed while it was in use");
+    change = REMOVE;
+    CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: cannot open");
+}
+
 // ---- the embedded corpus ---------------------------------------------------------------------------
 
+// Three splits that are alike, of which the whole corpus comes back.
 static void test_embedded(void) {
     Dataset *dataset = dataset_open(NULL);
-    const Text text = corpus_text();
+    const double whole = (double)corpus_text().size;
     CHECK_TEXT(dataset->name, "embedded");
-    CHECK(dataset->vocabulary == 256 && dataset->padding == -1 && dataset->end == '\n');
-    size_t at = 0;
-    bool same = true;
+    CHECK(dataset->vocabulary == 1024 && dataset->padding == -1);
+    int64_t bytes = 0;
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const Split *split = &dataset->splits[s];
-        CHECK(split->tokens == split->bytes && split->words > split->lines && split->lines > 0);
-        for (int64_t i = 0; i < split->tokens && at < text.size; i++)
-            same = same && split_token(split, i) == (unsigned char)text.data[at++];
-        CHECK(split_token(split, split->tokens - 1) == '\n');
+        int32_t *tokens = allocate((size_t)split->tokens, sizeof(*tokens), "tokens");
+        for (int64_t i = 0; i < split->tokens; i++) tokens[i] = split_token(split, i);
+        size_t size;
+        char *text = tokenizer_decode(dataset->tokenizer, tokens, (size_t)split->tokens, &size);
+        CHECK((int64_t)size == split->bytes && text[size - 1] == '\n');
+        CHECK(split->words == 0); // in a program they mean nothing
+        // As many bytes a token everywhere.
+        const Split *train = &dataset->splits[SPLIT_TRAIN];
+        CHECK_CLOSE((double)split->bytes / (double)split->tokens,
+                    (double)train->bytes / (double)train->tokens, 0.1);
+        bytes += split->bytes;
+        free(text);
+        free(tokens);
     }
-    CHECK(same && at == text.size);
-    CHECK_CLOSE((double)dataset->splits[SPLIT_TRAIN].tokens / (double)text.size, 0.9, 0.03);
-    CHECK_CLOSE((double)dataset->splits[SPLIT_TEST].tokens / (double)text.size, 0.05, 0.03);
+    CHECK((double)bytes == whole);
+    CHECK_CLOSE((double)dataset->splits[SPLIT_VAL].bytes / whole, 0.1, 0.02);
+    CHECK_CLOSE((double)dataset->splits[SPLIT_TEST].bytes / whole, 0.1, 0.02);
+    char *end = tokenizer_decode(dataset->tokenizer, &dataset->end, 1, &(size_t){0});
+    CHECK_TEXT(end, "\n");
+    free(end);
     dataset_close(dataset);
 }
 
@@ -391,6 +440,7 @@ int main(int argc, char **argv) {
         {"every token is checked", test_token_check},
         {"meta.json", test_meta},
         {"hostile meta.json", test_hostile_meta},
+        {"files that change", test_changing_files},
         {"embedded corpus", test_embedded},
         {"training order", test_loader},
         {"shuffling is uniform", test_shuffle_uniform},

@@ -130,8 +130,8 @@ static void open_model(Tokenizer *tokenizer, const char *directory) {
     free(path);
 }
 
-static void open_bpe(Tokenizer *tokenizer, const char *directory) {
-    tokenizer->bpe = bpe_open(directory);
+static void take_bpe(Tokenizer *tokenizer, Bpe *bpe) {
+    tokenizer->bpe = bpe;
     tokenizer->vocabulary = tokenizer->bpe->count;
     tokenizer->end = bpe_special(tokenizer->bpe, BPE_END);
     tokenizer->padding = bpe_special(tokenizer->bpe, BPE_PADDING);
@@ -155,11 +155,18 @@ Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
         tokenizer->end = '\n';
         break;
     case TOKENIZER_BPE:
-        open_bpe(tokenizer, directory);
+        take_bpe(tokenizer, bpe_open(directory));
         break;
     case TOKENIZER_NONE:
         abort();
     }
+    return tokenizer;
+}
+
+Tokenizer *tokenizer_train_bpe(Text text, int64_t vocabulary) {
+    Tokenizer *tokenizer = allocate(1, sizeof(*tokenizer), "a tokenizer");
+    tokenizer->kind = TOKENIZER_BPE;
+    take_bpe(tokenizer, bpe_train(&text, 1, vocabulary, NULL, 0));
     return tokenizer;
 }
 

@@ -37,6 +37,9 @@ TokenizerKind tokenizer_find(const char *directory);
 // Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no directory
 // (NULL).
 Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory);
+
+// A byte-level BPE trained on a text. No token ends a text in it: that is a newline.
+Tokenizer *tokenizer_train_bpe(Text text, int64_t vocabulary);
 void tokenizer_free(Tokenizer *tokenizer);
 
 TokenizerKind tokenizer_kind_from_name(const char *name,

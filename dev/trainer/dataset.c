@@ -1,6 +1,8 @@
 #include "dataset.h"
+#include "bytes.h"
 #include "corpus.h"
 #include "error.h"
+#include "file.h"
 #include "json.h"
 #include "memory.h"
 #include "random.h"
@@ -13,6 +15,9 @@ static const char *const split_names[SPLIT_COUNT] = {"train", "val", "test"};
 
 // Of llm.c's shards, which name their vocabulary by their magic alone.
 enum { GPT2_VOCABULARY = 50257, GPT2_END = 50256, LLAMA3_VOCABULARY = 128256, LLAMA3_END = 128000 };
+
+// Of the embedded corpus; a part ends at the first line end behind so many bytes.
+enum { EMBEDDED_VOCABULARY = 1024, PART_SIZE = 2000 };
 
 const char *split_name(int split) {
     return split_names[split];
@@ -123,6 +128,12 @@ static void assume_llmc(Dataset *dataset) {
     dataset->vocabulary = llama3 ? LLAMA3_VOCABULARY : GPT2_VOCABULARY;
     dataset->end = llama3 ? LLAMA3_END : GPT2_END;
     dataset->padding = -1;
+    if (tokenizer_find(dataset->name) != TOKENIZER_BPE) return;
+    dataset->tokenizer = tokenizer_open(TOKENIZER_BPE, dataset->name);
+    if (tokenizer_vocabulary(dataset->tokenizer) != dataset->vocabulary)
+        fail("%s: its shards have no meta.json, so %d tokens are expected, but the tokenizer beside them has "
+             "%d",
+             dataset->name, dataset->vocabulary, tokenizer_vocabulary(dataset->tokenizer));
 }
 
 // ---- opening ---------------------------------------------------------------------------------------
@@ -135,20 +146,36 @@ static Dataset *dataset_create(const char *name) {
     return dataset;
 }
 
+// Every tenth part of the corpus is for validation, and every tenth for test, so that the three are alike.
+static void deal_corpus(Bytes parts[SPLIT_COUNT]) {
+    Text rest = corpus_text();
+    for (int i = 0; rest.size > 0; i++) {
+        const char *newline =
+            rest.size > PART_SIZE ? memchr(rest.data + PART_SIZE, '\n', rest.size - PART_SIZE) : NULL;
+        const size_t size = newline ? (size_t)(newline - rest.data) + 1 : rest.size;
+        bytes_append(&parts[i % 10 == 4   ? SPLIT_VAL
+                            : i % 10 == 9 ? SPLIT_TEST
+                                          : SPLIT_TRAIN],
+                     rest.data, size);
+        rest = (Text){rest.data + size, rest.size - size};
+    }
+}
+
 static Dataset *open_embedded(void) {
     Dataset *dataset = dataset_create("embedded");
-    Text parts[SPLIT_COUNT];
-    text_split(corpus_text(), parts);
+    Bytes parts[SPLIT_COUNT] = {{0}};
+    deal_corpus(parts);
+    dataset->tokenizer =
+        tokenizer_train_bpe((Text){parts[SPLIT_TRAIN].data, parts[SPLIT_TRAIN].size}, EMBEDDED_VOCABULARY);
     for (int s = 0; s < SPLIT_COUNT; s++) {
         Split *split = &dataset->splits[s];
-        const TextCounts counts = text_count(parts[s]);
+        int32_t *tokens;
+        const size_t count = tokenizer_encode(dataset->tokenizer, parts[s].data, parts[s].size, 1, &tokens);
         reserve_shards(split, 1);
-        add_shard(split, (Shard){.tokens = parts[s].data, .width = 1, .count = counts.bytes});
-        split->bytes = counts.bytes;
-        split->words = counts.words;
-        split->lines = counts.lines;
+        add_shard(split, shard_in_memory(tokens, (int64_t)count));
+        split->bytes = (int64_t)parts[s].size; // words mean nothing in a program
+        bytes_free(&parts[s]);
     }
-    dataset->tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL);
     dataset->vocabulary = tokenizer_vocabulary(dataset->tokenizer);
     dataset->padding = tokenizer_padding(dataset->tokenizer);
     dataset->end = tokenizer_end(dataset->tokenizer);

@@ -1,9 +1,9 @@
-// Tokenized text: the shards of a directory, mapped and checked, or the corpus embedded in the program.
+// Tokenized text: the shards of a directory, checked, or the corpus embedded in the program.
 //
 // DIR holds train_*.bin, val_*.bin, test_*.bin (shard.h), meta.json and the tokenizer. Without a meta.json
 // (shards made by llm.c's scripts, also named tiny_shakespeare_train.bin and the like) the vocabulary is the
-// one of GPT-2, or of Llama 3 where the shards say so, and text cannot be decoded. data/README.md describes
-// it all.
+// one of GPT-2, or of Llama 3 where the shards say so, and gpt2_tokenizer.bin or
+// tokenizer.json decodes where it is there. data/README.md describes it all.
 #ifndef TRAINER_DATASET_H
 #define TRAINER_DATASET_H
 
@@ -36,8 +36,9 @@ typedef struct {
     int32_t end;          // stands before a text's first token when it is evaluated; -1: none
 } Dataset;
 
-// Opens DIR (NULL: the embedded corpus, byte level) and checks headers, sizes, meta.json and every token
-// against the vocabulary. A missing val or test split is empty; a missing train split ends the program.
+// Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks headers, sizes,
+// meta.json and every token against the vocabulary. A missing val or test split is empty; a missing train
+// split ends the program.
 Dataset *dataset_open(const char *directory);
 void dataset_close(Dataset *dataset);
 

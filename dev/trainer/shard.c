@@ -1,20 +1,52 @@
 #include "shard.h"
 #include "bytes.h"
 #include "error.h"
+#include "file.h"
 #include "memory.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { VERSION_UINT16 = 1, VERSION_UINT32 = 7, UINT16_VOCABULARY = 65536 };
+enum {
+    VERSION_UINT16 = 1,
+    VERSION_UINT32 = 7,
+    UINT16_VOCABULARY = 65536,
+    READ_SIZE = 1 << 14,   // bytes at a time
+    CHECK_TOKENS = 1 << 16 // tokens at a time
+};
 
 // ---- reading ---------------------------------------------------------------------------------------
 
+static int open_file(const char *path, struct stat *status) {
+    // O_NONBLOCK, or opening a named pipe would wait for a writer.
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
+    if (S_ISDIR(status->st_mode)) fail("%s: is a directory, expected a file", path);
+    if (!S_ISREG(status->st_mode)) fail("%s: is not a regular file", path);
+    return fd;
+}
+
+static void read_at(const char *path, int fd, int64_t offset, void *out, size_t size) {
+    for (size_t done = 0; done < size;) {
+        const ssize_t got = pread(fd, (char *)out + done, size - done, (off_t)(offset + (int64_t)done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) fail("%s: cannot read: %s", path, strerror(errno));
+        if (got == 0) fail("%s: became shorter while it was read", path);
+        done += (size_t)got;
+    }
+}
+
 Shard shard_open(const char *path) {
-    Shard shard = {.file = file_map(path)};
+    Shard shard = {.path = copy_string(path), .vocabulary = INT32_MAX};
+    const int fd = open_file(path, &shard.status);
     int32_t header[3];
-    if (shard.file.size < SHARD_HEADER_SIZE)
-        fail("%s: has %zu bytes, expected a header of %d", path, shard.file.size, SHARD_HEADER_SIZE);
-    memcpy(header, shard.file.data, sizeof(header));
+    if (shard.status.st_size < SHARD_HEADER_SIZE)
+        fail("%s: has %lld bytes, expected a header of %d", path, (long long)shard.status.st_size,
+             SHARD_HEADER_SIZE);
+    read_at(path, fd, 0, header, sizeof(header));
+    close(fd);
     if (header[0] != SHARD_MAGIC && header[0] != SHARD_MAGIC_LLAMA3)
         fail("%s: is no shard of tokens: found magic %d, expected %d or %d", path, header[0], SHARD_MAGIC,
              SHARD_MAGIC_LLAMA3);
@@ -26,57 +58,86 @@ Shard shard_open(const char *path) {
     shard.width = header[1] == VERSION_UINT16 ? 2 : 4;
     shard.count = header[2];
     const int64_t expected = SHARD_HEADER_SIZE + shard.count * shard.width;
-    if ((int64_t)shard.file.size != expected)
-        fail("%s: has %zu bytes, expected %lld for %lld tokens", path, shard.file.size, (long long)expected,
-             (long long)shard.count);
-    shard.tokens = shard.file.data + SHARD_HEADER_SIZE;
+    if (shard.status.st_size != expected)
+        fail("%s: has %lld bytes, expected %lld for %lld tokens", path, (long long)shard.status.st_size,
+             (long long)expected, (long long)shard.count);
     return shard;
 }
 
+Shard shard_in_memory(int32_t *tokens, int64_t count) {
+    return (Shard){.tokens = tokens, .count = count, .magic = SHARD_MAGIC, .vocabulary = INT32_MAX};
+}
+
 void shard_close(Shard *shard) {
-    file_unmap(&shard->file);
+    free(shard->path);
+    free(shard->tokens);
+    *shard = (Shard){0};
 }
 
-static uint16_t maximum_u16(const uint16_t *tokens, int64_t count) {
-    uint16_t maximum = 0;
-#pragma omp simd reduction(max : maximum)
-    for (int64_t i = 0; i < count; i++) maximum = tokens[i] > maximum ? tokens[i] : maximum;
-    return maximum;
+// Opens the file again, and ends the program if it is another one now.
+static int open_again(const Shard *shard) {
+    struct stat now;
+    const struct stat *then = &shard->status;
+    const int fd = open_file(shard->path, &now);
+    if (now.st_dev != then->st_dev || now.st_ino != then->st_ino || now.st_size != then->st_size ||
+        now.st_mtim.tv_sec != then->st_mtim.tv_sec || now.st_mtim.tv_nsec != then->st_mtim.tv_nsec)
+        fail("%s: was changed while it was in use: start again when it is complete", shard->path);
+    return fd;
 }
 
-static uint32_t maximum_u32(const uint32_t *tokens, int64_t count) {
+// Tokens out of the bytes of a file.
+static void unpack(const char *restrict bytes, int width, int64_t count, int32_t *restrict out) {
+    if (width == 4) {
+        memcpy(out, bytes, (size_t)count * sizeof(*out));
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t token;
+        memcpy(&token, bytes + 2 * i, sizeof(token));
+        out[i] = token;
+    }
+}
+
+static void check_tokens(const Shard *shard, int64_t start, int64_t count, const int32_t *tokens) {
     uint32_t maximum = 0;
 #pragma omp simd reduction(max : maximum)
-    for (int64_t i = 0; i < count; i++) maximum = tokens[i] > maximum ? tokens[i] : maximum;
-    return maximum;
-}
-
-static uint32_t token_at(const Shard *shard, int64_t i) {
-    if (shard->width == 1) return ((const uint8_t *)shard->tokens)[i];
-    return shard->width == 2 ? ((const uint16_t *)shard->tokens)[i] : ((const uint32_t *)shard->tokens)[i];
-}
-
-void shard_check(const Shard *shard, int32_t vocabulary) {
-    const uint32_t maximum = shard->width == 2 ? maximum_u16(shard->tokens, shard->count)
-                                               : maximum_u32(shard->tokens, shard->count);
-    if (maximum < (uint32_t)vocabulary) return;
+    for (int64_t i = 0; i < count; i++)
+        maximum = (uint32_t)tokens[i] > maximum ? (uint32_t)tokens[i] : maximum;
+    if (maximum < (uint32_t)shard->vocabulary) return;
     int64_t i = 0;
-    while (token_at(shard, i) < (uint32_t)vocabulary) i++;
-    fail("%s: token number %lld is %u, expected less than the vocabulary's %d", shard->file.path,
-         (long long)i, token_at(shard, i), vocabulary);
+    while ((uint32_t)tokens[i] < (uint32_t)shard->vocabulary) i++;
+    fail("%s: token number %lld is %u, expected less than the vocabulary's %d",
+         shard->path ? shard->path : "embedded", (long long)(start + i), (uint32_t)tokens[i],
+         shard->vocabulary);
 }
 
 void shard_copy(const Shard *shard, int64_t start, int64_t count, int32_t *restrict out) {
-    if (shard->width == 1) {
-        const uint8_t *tokens = (const uint8_t *)shard->tokens + start;
-        for (int64_t i = 0; i < count; i++) out[i] = tokens[i];
-    } else if (shard->width == 2) {
-        const uint16_t *tokens = (const uint16_t *)shard->tokens + start;
-        for (int64_t i = 0; i < count; i++) out[i] = tokens[i];
-    } else {
-        const uint32_t *tokens = (const uint32_t *)shard->tokens + start;
-        for (int64_t i = 0; i < count; i++) out[i] = (int32_t)tokens[i];
+    if (shard->tokens) {
+        memcpy(out, shard->tokens + start, (size_t)count * sizeof(*out));
+        return;
     }
+    const int fd = open_again(shard);
+    char bytes[READ_SIZE];
+    const int64_t most = READ_SIZE / shard->width;
+    for (int64_t done = 0; done < count;) {
+        const int64_t part = count - done < most ? count - done : most;
+        read_at(shard->path, fd, SHARD_HEADER_SIZE + (start + done) * shard->width, bytes,
+                (size_t)(part * shard->width));
+        unpack(bytes, shard->width, part, out + done);
+        done += part;
+    }
+    close(fd);
+    check_tokens(shard, start, count, out);
+}
+
+void shard_check(Shard *shard, int32_t vocabulary) {
+    int32_t *tokens = allocate(CHECK_TOKENS, sizeof(*tokens), "tokens");
+    shard->vocabulary = vocabulary;
+    for (int64_t start = 0; start < shard->count; start += CHECK_TOKENS) {
+        const int64_t left = shard->count - start, part = left < CHECK_TOKENS ? left : CHECK_TOKENS;
+        shard_copy(shard, start, part, tokens);
+    }
+    free(tokens);
 }
 
 // ---- writing ---------------------------------------------------------------------------------------

@@ -3,29 +3,37 @@
 #ifndef TRAINER_SHARD_H
 #define TRAINER_SHARD_H
 
-#include "file.h"
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 // The magic is that of llm.c's GPT-2 files (20240520) or of its Llama 3 files (20240801), which are
 // version 7.
 enum { SHARD_MAGIC = 20240520, SHARD_MAGIC_LLAMA3 = 20240801, SHARD_HEADER_SIZE = 1024 };
 
 typedef struct {
-    FileMap file;       // of a mapped shard; empty for the embedded corpus
-    const void *tokens; // uint8_t (the embedded corpus), uint16_t or uint32_t
-    int width;          // bytes a token: 1, 2 or 4
+    char *path;         // NULL: it is in memory
+    struct stat status; // of the file when it was opened
+    int32_t *tokens;    // (count) of a shard in memory
+    int width;          // bytes a token in the file: 2 or 4
     int64_t count;
     int32_t magic;
+    int32_t vocabulary; // of shard_check(); until then every token is allowed
 } Shard;
 
-// Maps a file and checks its header and size.
+// Checks a file's header and size. The file is read where tokens are asked for, so that no file descriptor
+// stays open, and nothing that others do to it can end the program without a message.
 Shard shard_open(const char *path);
+
+// A shard in memory, which takes over `tokens` (count).
+Shard shard_in_memory(int32_t *tokens, int64_t count);
 void shard_close(Shard *shard);
 
-// Ends the program at the first token that the vocabulary does not have.
-void shard_check(const Shard *shard, int32_t vocabulary);
+// Ends the program at the first token that the vocabulary does not have, now and whenever tokens are read.
+void shard_check(Shard *shard, int32_t vocabulary);
 
-// Copies tokens start .. start+count-1 to out (count).
+// Copies tokens start .. start+count-1 to out (count). Ends the program if the file is not the one that was
+// opened, or has changed since.
 void shard_copy(const Shard *shard, int64_t start, int64_t count, int32_t *out);
 
 // Writes DIR/SPLIT_000000.bin and so on, each of at most `limit` tokens, as they come in. uint16 where the
