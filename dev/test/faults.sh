@@ -14,12 +14,13 @@
 # one_line: stderr holds one error; warnings before it are no second one
 one_line() { [ "$(grep -c . err)" -eq 1 ] && grep -q '^error: .' err; }
 
-# judge WHAT SAME: after a disturbed command; SAME is the comparison that holds if it succeeded
+# judge WHAT SAME: after a disturbed command; SAME is the comparison that holds if it succeeded. Where it warned (an old
+# checkpoint that cannot be removed), the next run is the one that is compared.
 judge() {
     what=$1
     shift
     if [ "$status" -eq 0 ]; then
-        "$@" || { wrong "$what: success, but another result"; return 1; }
+        grep -q '^warning: .' err || "$@" || { wrong "$what: success, but another result"; return 1; }
     elif [ "$status" -ne 1 ]; then
         wrong "$what: exit status $status"
         return 1
