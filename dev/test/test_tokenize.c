@@ -6,6 +6,7 @@ int tokenize_main(int argc, char **argv);
 
 #include "process.h"
 #include "test.h"
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 // A text of 1000 lines, 10 bytes and 3 words each (the line end among them).
@@ -283,6 +284,22 @@ static void hold_output(void *path) {
     run((void *)"-o %s/out --tokenizer byte %s/text");
 }
 
+static void run_limited(void *arguments) {
+    const struct rlimit limit = {4096, 4096};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    run(arguments);
+}
+
+// A file that cannot grow has its reason, whoever writes it.
+static void test_full(void) {
+    make_text("text");
+    CHECK_FAILS(run_limited, (void *)"-o %s/out --tokenizer byte %s/text", 1, "cannot write: File too large");
+    CHECK_FAILS(run_limited, (void *)"-o %s/out %s/text", 1, "cannot write: File too large");
+    if (!have_spm()) return;
+    CHECK_FAILS(run_limited, (void *)"-o %s/out --tokenizer spm --vocab-size 400 %s/text", 1,
+                "tokenizer.model: cannot write: File too large");
+}
+
 // One run at a time, which leaves no lock.
 static void test_lock(void) {
     make_text("text");
@@ -318,6 +335,7 @@ int main(int argc, char **argv) {
         {"spm", test_spm},
         {"bpe", test_bpe},
         {"what is lost", test_lost},
+        {"a full disk", test_full},
         {"one run at a time", test_lock},
         {"a long line", test_long_line},
     };

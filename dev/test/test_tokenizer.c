@@ -9,9 +9,13 @@
 #include "tokenizer.h"
 #include "words.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static Text text_of(const char *string) {
     return (Text){string, strlen(string)};
@@ -125,6 +129,43 @@ static void test_process(void) {
     CHECK(result.start_error == ENOENT);
     process_result_free(&result);
     bytes_free(&large);
+}
+
+static void run_sleeper(const char *file) {
+    char *script = format_string("echo $$ >%s.tmp; mv %s.tmp %s; exec sleep 100", file, file, file);
+    ProcessResult result = process_run((const char *const[]){"sh", "-c", script, NULL}, text_of(""));
+    process_result_free(&result);
+    free(script);
+}
+
+// Whether a process runs: one that has ended and waits for its parent has no command line.
+static bool runs(long process) {
+    char *path = format_string("/proc/%ld/cmdline", process), byte;
+    const int fd = open(path, O_RDONLY);
+    const bool there = fd >= 0 && read(fd, &byte, 1) == 1;
+    if (fd >= 0) close(fd);
+    free(path);
+    return there;
+}
+
+// A child does not go on writing when the program that waits for it is killed.
+static void test_process_killed(void) {
+    char *file = format_string("%s/process", test_directory());
+    const pid_t parent = fork();
+    if (parent == 0) {
+        run_sleeper(file);
+        _exit(0);
+    }
+    for (int i = 0; i < 1000 && !file_exists(file); i++) usleep(10000);
+    FileMap map = file_map(file);
+    const long process = strtol((const char *)map.data, NULL, 10);
+    CHECK(process > 0 && runs(process));
+    kill(parent, SIGKILL);
+    waitpid(parent, NULL, 0);
+    for (int i = 0; i < 1000 && runs(process); i++) usleep(10000);
+    CHECK(!runs(process));
+    file_unmap(&map);
+    free(file);
 }
 
 // ---- byte ------------------------------------------------------------------------------------------
@@ -677,6 +718,7 @@ int main(int argc, char **argv) {
         {"cutting a text", test_text_split},
         {"UTF-8", test_utf8},
         {"child processes", test_process},
+        {"child of a killed program", test_process_killed},
         {"byte", test_byte},
         {"refusals", test_refusals},
         {"vocabulary of words", test_vocabulary},

@@ -5,6 +5,7 @@
 #include "memory.h"
 #include "process.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -231,6 +232,17 @@ static Bytes run(const char *const *arguments, Text input) {
     return result.output;
 }
 
+// spm_train does not look whether all of its model was written. Where no byte more can be, it was not.
+static void check_written(const char *prefix) {
+    char *path = format_string("%s.model", prefix);
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    const off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+    if (size < 0 || write(fd, "", 1) != 1 || ftruncate(fd, size) != 0)
+        fail("%s: cannot write: %s", path, strerror(errno));
+    close(fd);
+    free(path);
+}
+
 void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const char *prefix) {
     char *prefix_flag = format_string("--model_prefix=%s", prefix);
     char *size_flag = format_string("--vocab_size=%lld", (long long)vocabulary);
@@ -251,6 +263,7 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
         normalise ? "--remove_extra_whitespaces=true" : "--remove_extra_whitespaces=false", NULL};
     Bytes output = run(arguments, text);
     bytes_free(&output);
+    check_written(prefix);
     free(prefix_flag);
     free(size_flag);
 
