@@ -89,7 +89,7 @@ void norm_plan(Norm *norm, Arena *arena, size_t rows) {
 
 void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x) {
     layernorm_forward(y, norm->mean, norm->rstd, x, pass_values(pass, norm->at.gain),
-                      pass_values(pass, norm->at.bias), pass->rows, norm->at.channels);
+                      pass_values(pass, norm->at.bias), norm->at.epsilon, pass->rows, norm->at.channels);
     pass_lap(pass, "norm", 0);
 }
 

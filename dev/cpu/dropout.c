@@ -191,3 +191,13 @@ void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real 
         }
     }
 }
+
+void dropout_apply(const Dropout *dropout, uint64_t first, size_t count, real *restrict x) {
+    enum { PIECE = 4 * DROPOUT_BLOCK }; // elements whose factors are held at a time
+    for (size_t c = 0; c < count; c += PIECE) {
+        const size_t n = count - c < PIECE ? count - c : PIECE;
+        real factors[PIECE];
+        dropout_factors(dropout, first + c, n, factors);
+        for (size_t i = 0; i < n; i++) x[c + i] *= factors[i];
+    }
+}

@@ -30,6 +30,9 @@ Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site)
 // number the elements so that what is computed together lies together.
 void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real *restrict factors);
 
+// x (count), elements first .. first+count-1, *= their factors.
+void dropout_apply(const Dropout *dropout, uint64_t first, size_t count, real *restrict x);
+
 // The same as bits, to be multiplied with the scale by who takes them: bits (count, DROPOUT_BLOCK / 32) for
 // `count` blocks from `block` on, `stride` apart. Bit e % 32 of number e / 32 is set where element e is kept.
 void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_t count,

@@ -2,18 +2,6 @@
 
 #include "threads.h"
 
-enum { PIECE = 512 }; // channels whose dropout factors are held at a time
-
-// row (C) *= the factors of row `number` of the update
-static void drop_row(real *restrict row, const Dropout *dropout, uint64_t number, size_t channels) {
-    for (size_t c = 0; c < channels; c += PIECE) {
-        const size_t count = channels - c < PIECE ? channels - c : PIECE;
-        real factors[PIECE];
-        dropout_factors(dropout, number * channels + c, count, factors);
-        for (size_t i = 0; i < count; i++) row[c + i] *= factors[i];
-    }
-}
-
 // The number of row (b, 0) among all of the update's.
 static uint64_t row_number(const Batch *batch, size_t b) {
     return ((uint64_t)batch->first_row + b) * (uint64_t)batch->length;
@@ -27,7 +15,7 @@ void embedding_forward(real *restrict x, const real *restrict token, const real 
         const real *from = token + (size_t)batch->inputs[row] * channels, *at = position + row % T * channels;
         real *to = x + row * channels;
         for (size_t c = 0; c < channels; c++) to[c] = from[c] + at[c];
-        if (dropout) drop_row(to, dropout, row_number(batch, row / T) + row % T, channels);
+        if (dropout) dropout_apply(dropout, (row_number(batch, row / T) + row % T) * channels, channels, to);
     }
 }
 
@@ -40,7 +28,7 @@ static void position_backward(real *restrict dposition, real *restrict dx, const
         real *sum = dposition + t * channels;
         for (size_t b = 0; b < B; b++) {
             real *row = dx + (b * T + t) * channels;
-            if (dropout) drop_row(row, dropout, row_number(batch, b) + t, channels);
+            if (dropout) dropout_apply(dropout, (row_number(batch, b) + t) * channels, channels, row);
             for (size_t c = 0; c < channels; c++) sum[c] += row[c];
         }
     }

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <tgmath.h>
 
-static const real EPSILON = (real)1e-5;
+static const real EPSILON = (real)1e-5; // of decoding
 enum {
     PIECE = 1024, // channels normalised at a time, on their way to what the product reads
     GROUP = 2048  // elements whose rows are summed before the first is normalised: the sums overlap
 };
 
 // Two passes over a row in cache: the difference E[x^2] - mean^2 would cancel where the mean is large.
-static void row_statistics(const real *x, size_t channels, real *mean, real *rstd) {
+static void row_statistics(const real *x, size_t channels, real epsilon, real *mean, real *rstd) {
     real sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (size_t c = 0; c < channels; c++) sum += x[c];
@@ -21,7 +21,7 @@ static void row_statistics(const real *x, size_t channels, real *mean, real *rst
 #pragma omp simd reduction(+ : squares)
     for (size_t c = 0; c < channels; c++) squares += (x[c] - centre) * (x[c] - centre);
     *mean = centre;
-    *rstd = 1 / sqrt(squares / (real)channels + EPSILON);
+    *rstd = 1 / sqrt(squares / (real)channels + epsilon);
 }
 
 static void normalise(real *restrict y, const real *restrict x, const real *restrict gain,
@@ -41,13 +41,14 @@ static void store_row(GemmInput y, size_t row, const real *restrict x, const rea
 }
 
 void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                       const real *restrict gain, const real *restrict bias, size_t m, size_t channels) {
+                       const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
+                       size_t channels) {
     const size_t group = 1 + GROUP / channels;
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < m; first += group) {
         const size_t end = m - first < group ? m : first + group;
         for (size_t row = first; row < end; row++)
-            row_statistics(x + row * channels, channels, &mean[row], &rstd[row]);
+            row_statistics(x + row * channels, channels, (real)epsilon, &mean[row], &rstd[row]);
         for (size_t row = first; row < end; row++)
             store_row(y, row, x + row * channels, gain, bias, mean[row], rstd[row], channels);
     }
@@ -56,7 +57,7 @@ void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, co
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
                    const real *restrict bias, size_t channels) {
     real mean, rstd;
-    row_statistics(x, channels, &mean, &rstd);
+    row_statistics(x, channels, EPSILON, &mean, &rstd);
     normalise(y, x, gain, bias, mean, rstd, channels);
 }
 

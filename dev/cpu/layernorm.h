@@ -1,4 +1,5 @@
-// Layer normalisation over channels (Ba et al. 2016): y = gain * (x - mean) * rstd + bias, eps 1e-5.
+// Layer normalisation over channels (Ba et al. 2016): y = gain * (x - mean) * rstd + bias, rstd = 1 /
+// sqrt(variance + epsilon).
 #ifndef CPU_LAYERNORM_H
 #define CPU_LAYERNORM_H
 
@@ -8,7 +9,8 @@
 
 // y: what the next product reads, (M, C). mean, rstd (M) are kept for the backward pass. x (M, C).
 void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                       const real *restrict gain, const real *restrict bias, size_t m, size_t channels);
+                       const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
+                       size_t channels);
 
 // dx (M, C) += the gradient to x; dgain, dbias (C) +=. dy (M, C). The sums over rows have a fixed order,
 // whatever the number of threads.
@@ -16,7 +18,7 @@ void layernorm_backward(real *restrict dx, real *restrict dgain, real *restrict 
                         const real *restrict dy, const real *restrict x, const real *restrict gain,
                         const real *restrict mean, const real *restrict rstd, size_t m, size_t channels);
 
-// One row, for decoding: y (C) as real.
+// One row, for decoding, with an epsilon of 1e-5: y (C) as real.
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
                    const real *restrict bias, size_t channels);
 

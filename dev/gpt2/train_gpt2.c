@@ -15,6 +15,7 @@
 #include "decoder.h"
 #include "error.h"
 #include "gpt2.h"
+#include "huggingface.h"
 #include "language.h"
 #include "memory.h"
 #include "train.h"
@@ -338,32 +339,13 @@ static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
 // Exchange with Hugging Face's GPT2LMHeadModel
 
 // What its config.json may choose and this program computes in one way.
-static const struct {
-    const char *key;
-    Json value;
-} fixed_members[] = {
+static const ConfigMember fixed_members[] = {
     {"activation_function", {.kind = JSON_STRING, .string = (char[]){"gelu_new"}}},
     {"layer_norm_epsilon", {.kind = JSON_NUMBER, .number = 1e-5}},
     {"scale_attn_weights", {.kind = JSON_BOOL, .boolean = true}},
     {"scale_attn_by_inverse_layer_idx", {.kind = JSON_BOOL, .boolean = false}},
 };
 enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
-
-static void write_member(JsonWriter *w, const char *key, const Json *value) {
-    json_key(w, key);
-    if (value->kind == JSON_STRING)
-        json_write_string(w, value->string);
-    else if (value->kind == JSON_NUMBER)
-        json_write_number(w, value->number);
-    else
-        json_write_bool(w, value->boolean);
-}
-
-static bool equal(const Json *a, const Json *b) {
-    if (a->kind != b->kind) return false;
-    if (a->kind == JSON_STRING) return strcmp(a->string, b->string) == 0;
-    return a->kind == JSON_NUMBER ? a->number == b->number : a->boolean == b->boolean;
-}
 
 // The metadata of the checkpoint that this program would have written.
 static void gpt2_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
@@ -380,14 +362,7 @@ static void gpt2_read_config(const Json *config, const char *source, Metadata **
         metadata_add(rows, count, sizes[i].key, format_string("%lld", size));
     }
     metadata_add(rows, count, "attention", copy_string("softmax"));
-    for (size_t i = 0; i < FIXED_MEMBERS; i++) {
-        const Json *found = json_find(config, fixed_members[i].key);
-        if (!found || equal(found, &fixed_members[i].value)) continue;
-        JsonWriter expected = {0};
-        write_member(&expected, fixed_members[i].key, &fixed_members[i].value);
-        fail("%s: has another \"%s\" than this program computes: expected %s", source, fixed_members[i].key,
-             expected.text);
-    }
+    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -423,7 +398,7 @@ static bool gpt2_write_config(const void *model, JsonWriter *w) {
         json_key(w, sizes[i].key);
         json_write_integer(w, (int64_t)sizes[i].value);
     }
-    for (size_t i = 0; i < FIXED_MEMBERS; i++) write_member(w, fixed_members[i].key, &fixed_members[i].value);
+    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"embd_pdrop", "attn_pdrop", "resid_pdrop"};
     for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
         json_key(w, rates[i]);

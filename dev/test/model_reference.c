@@ -98,7 +98,7 @@ static Reference reference_open(const ModelType *type, const Safetensors *file, 
     r.setup = (ModelSetup){.options = r.options,
                            .batch = ids->shape[0],
                            .length = ids->shape[1],
-                           .positions = checkpoint_integer(file, "n_positions", ids->shape[1], 1 << 28),
+                           .positions = ids->shape[1],
                            .vocabulary = checkpoint_integer(file, "vocab_size", 1, INT32_MAX),
                            .padding_token = padding,
                            .training = true};
@@ -108,12 +108,16 @@ static Reference reference_open(const ModelType *type, const Safetensors *file, 
     return r;
 }
 
-// Position i predicts labels[i + 1]; the last one of a row nothing.
-static void next_tokens(const int32_t *labels, int64_t batch, int64_t length, int32_t *targets) {
+// Of a language model, position i predicts labels[i + 1], the last one of a row nothing; of others,
+// labels[i].
+static void read_targets(const ModelType *type, const int32_t *labels, int64_t batch, int64_t length,
+                         int32_t *targets) {
+    const int64_t ahead = strcmp(type->task->name, "language") == 0;
     for (int64_t b = 0; b < batch; b++)
         for (int64_t t = 0; t < length; t++)
-            targets[b * length + t] =
-                t + 1 < length && labels[b * length + t + 1] >= 0 ? labels[b * length + t + 1] : -1;
+            targets[b * length + t] = t + ahead < length && labels[b * length + t + ahead] >= 0
+                                          ? labels[b * length + t + ahead]
+                                          : -1;
 }
 
 static int64_t counted(const int32_t *targets, size_t count) {
@@ -157,7 +161,7 @@ static void compare_batch(Reference *r, Errors *errors) {
     int32_t *labels = read_integers(r->file, "labels", M), *targets = allocate(M, sizeof(int32_t), "targets");
     uint8_t *bytes = allocate(M, 1, "mask");
     for (size_t i = 0; i < M; i++) bytes[i] = mask[i] != 0;
-    next_tokens(labels, r->setup.batch, r->setup.length, targets);
+    read_targets(r->type, labels, r->setup.batch, r->setup.length, targets);
     const double scale = 1.0 / (double)counted(targets, M);
     const Batch batch = {
         .batch = r->setup.batch, .length = r->setup.length, .inputs = ids, .targets = targets, .mask = bytes};
@@ -208,13 +212,14 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
     const double lr = checkpoint_number(r->file, "train_lr"),
                  decay = checkpoint_number(r->file, "train_weight_decay");
     int32_t *ids = read_integers(r->file, "train.input_ids", steps * M);
-    int32_t *targets = allocate(M, sizeof(int32_t), "targets");
+    int32_t *targets = allocate(M, sizeof(int32_t), "targets"), *labels = ids;
+    if (safetensors_find(r->file, "train.labels")) labels = read_integers(r->file, "train.labels", steps * M);
     const Trajectory t = {.losses = allocate(steps, sizeof(real), "losses"),
                           .norms = allocate(steps, sizeof(real), "norms"),
                           .values = allocate(r->table->total, sizeof(real), "parameters")};
     load_values(r, perturbation);
     for (size_t i = 0; i < steps; i++) {
-        next_tokens(ids + i * M, r->setup.batch, r->setup.length, targets);
+        read_targets(r->type, labels + i * M, r->setup.batch, r->setup.length, targets);
         const Batch batch = {
             .batch = r->setup.batch, .length = r->setup.length, .inputs = ids + i * M, .targets = targets};
         const double scale = 1.0 / (double)counted(targets, M);
@@ -230,6 +235,7 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
                                                     .step = (int64_t)i + 1});
     }
     r->type->read(r->model, MODEL_VALUES, t.values);
+    if (labels != ids) free(labels);
     free(ids);
     free(targets);
     return t;

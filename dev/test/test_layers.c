@@ -153,7 +153,7 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
                   allocate(n, sizeof(double), "y"),
                   doubles(dy, n)};
     GemmInput y = plain_input(m, channels);
-    layernorm_forward(y, mean, rstd, x, gain, bias, m, channels);
+    layernorm_forward(y, mean, rstd, x, gain, bias, 1e-5, m, channels);
     norm_loss(&plain);
     check_values("y", y.data, plain.y, n, EXACT * (1 + fabs(mean_x)));
 
@@ -487,7 +487,7 @@ static void run_layers(Results *r) {
     Random random = random_stream(5, RANDOM_TEST, 0, 0);
     real *x = random_reals(&random, ROWS * WIDTH, 0, 1), *dy = random_reals(&random, ROWS * WIDTH, 0, 1);
     real *gain = random_reals(&random, WIDTH, 1, 1), *bias = random_reals(&random, WIDTH, 0, 1);
-    layernorm_forward((GemmInput){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, ROWS, WIDTH);
+    layernorm_forward((GemmInput){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, 1e-5, ROWS, WIDTH);
     layernorm_backward(r->norm_dx, r->dgain, r->dbias, dy, x, gain, r->mean, r->rstd, ROWS, WIDTH);
     gelu_forward((GemmInput){r->gelu, WIDTH, false}, x, bias, GELU_ERF, ROWS, WIDTH);
     gelu_backward((GemmInput){r->gelu_dx, WIDTH, false}, r->gelu_dbias, dy, x, bias, GELU_TANH, ROWS, WIDTH);

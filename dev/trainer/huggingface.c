@@ -10,6 +10,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// ---- members of config.json that must have one value
+
+static void write_member(JsonWriter *w, const ConfigMember *member) {
+    json_key(w, member->key);
+    if (member->value.kind == JSON_STRING)
+        json_write_string(w, member->value.string);
+    else if (member->value.kind == JSON_NUMBER)
+        json_write_number(w, member->value.number);
+    else
+        json_write_bool(w, member->value.boolean);
+}
+
+static bool same_value(const Json *a, const Json *b) {
+    if (a->kind != b->kind) return false;
+    if (a->kind == JSON_STRING) return strcmp(a->string, b->string) == 0;
+    return a->kind == JSON_NUMBER ? a->number == b->number : a->boolean == b->boolean;
+}
+
+void huggingface_check_members(const Json *config, const ConfigMember *members, size_t count,
+                               const char *source) {
+    for (size_t i = 0; i < count; i++) {
+        const Json *found = json_find(config, members[i].key);
+        if (!found || same_value(found, &members[i].value)) continue;
+        JsonWriter expected = {0};
+        write_member(&expected, &members[i]);
+        fail("%s: has another \"%s\" than this program computes: expected %s", source, members[i].key,
+             expected.text);
+    }
+}
+
+void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_t count) {
+    for (size_t i = 0; i < count; i++) write_member(w, &members[i]);
+}
+
 // ---- import
 
 // The path of config.json beside a file.

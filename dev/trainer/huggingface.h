@@ -18,4 +18,15 @@ void huggingface_check_output(const ModelType *type, const void *model, const ch
 // class.
 void huggingface_export(const ModelType *type, const void *model, const char *directory, const char *weights);
 
+// What a config.json may choose and a model computes in one way: a string, a number or a boolean.
+typedef struct {
+    const char *key;
+    Json value;
+} ConfigMember;
+
+// Ends the program where config.json, which `source` names, has another value of one; a missing one is right.
+void huggingface_check_members(const Json *config, const ConfigMember *members, size_t count,
+                               const char *source);
+void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_t count);
+
 #endif

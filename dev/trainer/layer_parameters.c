@@ -44,5 +44,6 @@ NormParameters add_norm(ParameterTable *table, size_t channels, const char *name
     va_end(arguments);
     return (NormParameters){.channels = channels,
                             .gain = add_vector(table, names.weight, channels, 1),
-                            .bias = add_vector(table, names.bias, channels, 0)};
+                            .bias = add_vector(table, names.bias, channels, 0),
+                            .epsilon = NORM_EPSILON};
 }

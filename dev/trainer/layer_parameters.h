@@ -6,6 +6,7 @@
 
 #include "parameter.h"
 
+#define NORM_EPSILON 1e-5
 #define NO_PARAMETER SIZE_MAX // the offset of what a layer has not
 
 // How a weight of a linear layer from K inputs to N outputs is stored: (N, K) as PyTorch's nn.Linear, or
@@ -27,6 +28,7 @@ typedef struct {
 typedef struct {
     size_t channels;   // C
     size_t gain, bias; // (C)
+    double epsilon;    // added to the variance; NORM_EPSILON where a model does not say otherwise
 } NormParameters;
 
 // Normalisation before (or behind) attention, one product for queries, keys and values, and the projection of

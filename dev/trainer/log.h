@@ -29,8 +29,9 @@ enum { EVALUATION_METRICS = 4 };
 
 // The result of an evaluation.
 typedef struct {
-    double loss;    // mean -log p a target, natural logarithm
-    int64_t tokens; // targets counted
+    double loss;     // mean -log p a target, natural logarithm
+    int64_t tokens;  // targets counted
+    int64_t correct; // of these, the most probable token; 0 where the model does not count them
     double seconds;
     Metric metrics[EVALUATION_METRICS];
     int metric_count;

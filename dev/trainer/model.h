@@ -82,6 +82,8 @@ typedef struct {
     // Sum over counted targets of -log p. forward() drops nothing out; train() does, and adds `scale` times
     // the gradient of that sum to the gradients.
     double (*forward)(void *model, const Batch *batch);
+    // Targets of the last forward() that were the most probable token; NULL: the model does not count them.
+    int64_t (*correct)(const void *model);
     double (*train)(void *model, const Batch *batch, double scale);
     // (B, T, V) all at once, nothing dropped out
     void (*logits)(void *model, const Batch *batch, real *logits);

@@ -35,14 +35,14 @@ static void grow(ParameterTable *table) {
     table->items = items;
 }
 
-size_t parameter_add(ParameterTable *table, const char *name, int rank, const int64_t *shape, bool decay,
-                     double mean, double deviation) {
+static size_t add_at(ParameterTable *table, size_t offset, const char *name, int rank, const int64_t *shape,
+                     bool decay, double mean, double deviation) {
     if (strlen(name) >= PARAMETER_NAME)
         fail("parameter %s: the name is longer than %d bytes", name, PARAMETER_NAME - 1);
     if (parameter_find(table, name)) fail("parameter %s: added twice", name);
-    const size_t size = shape_size(name, rank, shape), offset = table->total;
-    const size_t padded = (size + OFFSET_MULTIPLE - 1) / OFFSET_MULTIPLE * OFFSET_MULTIPLE;
-    if (padded > PTRDIFF_MAX / sizeof(double) - offset) fail("parameter %s: too many elements in all", name);
+    const size_t size = shape_size(name, rank, shape);
+    if (size > PTRDIFF_MAX / sizeof(double) - offset - OFFSET_MULTIPLE)
+        fail("parameter %s: too many elements in all", name);
     grow(table);
     Parameter *p = &table->items[table->count];
     *p = (Parameter){
@@ -50,9 +50,20 @@ size_t parameter_add(ParameterTable *table, const char *name, int rank, const in
     memcpy(p->name, name, strlen(name) + 1);
     memcpy(p->shape, shape, (size_t)rank * sizeof(int64_t));
     table->count++;
-    table->total += padded;
+    table->total = (offset + size + OFFSET_MULTIPLE - 1) / OFFSET_MULTIPLE * OFFSET_MULTIPLE;
     table->parameters += size;
     return offset;
+}
+
+size_t parameter_add(ParameterTable *table, const char *name, int rank, const int64_t *shape, bool decay,
+                     double mean, double deviation) {
+    return add_at(table, table->total, name, rank, shape, decay, mean, deviation);
+}
+
+size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, const int64_t *shape,
+                            bool decay, double mean, double deviation) {
+    const Parameter *last = &table->items[table->count - 1];
+    return add_at(table, last->offset + last->size, name, rank, shape, decay, mean, deviation);
 }
 
 void parameter_table_free(ParameterTable *table) {

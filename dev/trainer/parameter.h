@@ -31,6 +31,11 @@ typedef struct {
 // Appends a parameter and returns its offset.
 size_t parameter_add(ParameterTable *table, const char *name, int rank, const int64_t *shape, bool decay,
                      double mean, double deviation);
+
+// The same right behind the parameter added last, without padding between: parts, under names of their own,
+// of what is one array to a layer.
+size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, const int64_t *shape,
+                            bool decay, double mean, double deviation);
 void parameter_table_free(ParameterTable *table);
 
 // NULL: no such name.

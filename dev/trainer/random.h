@@ -8,7 +8,15 @@
 #include <stdint.h>
 
 // What the numbers are for: streams of one seed never meet.
-typedef enum { RANDOM_INIT, RANDOM_SHUFFLE, RANDOM_DROPOUT, RANDOM_SAMPLE, RANDOM_TEST } RandomPurpose;
+typedef enum {
+    RANDOM_INIT,
+    RANDOM_SHUFFLE,
+    RANDOM_DROPOUT,
+    RANDOM_SAMPLE,
+    RANDOM_TEST,
+    RANDOM_MASK,      // of training
+    RANDOM_MASK_FIXED // of validation and test
+} RandomPurpose;
 
 // One block of four numbers.
 static inline void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {

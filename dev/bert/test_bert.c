@@ -1,0 +1,205 @@
+// What must hold of BERT: gradients, reference vectors, padding, masked tokens, exchange with Hugging Face.
+//
+//   ./test_bert [NAME]                              tests whose names contain NAME
+//   ./test_bert -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
+
+#define TESTING
+#include "train_bert.c"
+
+#include "checkpoint.h"
+#include "model_test.h"
+#include "random.h"
+#include "threads.h"
+#include <unistd.h>
+
+enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
+
+#define SMALL "layers=2 channels=24 heads=3 "
+#define LONG "layers=1 channels=16 heads=2 ffn=40 " // for more than one tile of attention
+
+static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
+                                    "attention=cosine cosine-power=0", "attention=cosine cosine-power=0.5"};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+// A batch in which every `step`-th token has a target, as the task makes them.
+static Batch sparse_batch(const ModelTest *t, double padding, uint32_t number, size_t step) {
+    Batch batch = model_test_batch(t, padding, number);
+    int32_t *targets = (int32_t *)batch.targets;
+    for (size_t i = 0; i < (size_t)(batch.batch * batch.length); i++)
+        if (i % step != 0) targets[i] = -1;
+    return batch;
+}
+
+static void check_gradients(const char *options, int64_t length, double padding) {
+    if (!IS_DOUBLE) return; // central differences need double
+#ifdef _OPENMP
+    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
+#endif
+    for (size_t i = 0; i < KINDS; i++) {
+        char *all = format_string("%s %s", options, kinds[i]);
+        ModelTest t = model_test_create(&bert, all, 2, length, 29);
+        Batch batch = sparse_batch(&t, padding, 1, 3);
+        model_check_gradients(&t, &batch);
+        model_test_batch_free(&batch);
+        model_test_free(&t);
+        free(all);
+    }
+}
+
+static void test_gradients(void) {
+    check_gradients(SMALL, 1, 0);
+    check_gradients(SMALL, 21, 0);
+    check_gradients(LONG, 139, 0);
+    check_gradients("layers=1 channels=10 heads=10", 33, 0);
+}
+
+static void test_gradients_padding(void) {
+    check_gradients(SMALL, 21, 0.3);
+    check_gradients(LONG, 139, 0.9); // whole tiles of padding
+}
+
+static void test_gradients_dropout(void) {
+    check_gradients(SMALL "dropout=0.3", 40, 0);
+    check_gradients(LONG "dropout=0.1", 139, 0.2);
+}
+
+// What stands in a padded position shows nowhere else.
+static void test_padding(void) {
+    enum { T = 140, V = 29 };
+    for (size_t k = 0; k < KINDS; k++) {
+        char *options = format_string(SMALL "%s", kinds[k]);
+        ModelTest t = model_test_create(&bert, options, 1, T, V);
+        Batch batch = model_test_batch(&t, 0.5, 2);
+        real *before = allocate((size_t)T * V, sizeof(real), "test"),
+             *after = allocate((size_t)T * V, sizeof(real), "test");
+        bert_logits(t.model, &batch, before);
+        for (int i = 0; i < T; i++)
+            if (!batch.mask[i]) ((int32_t *)batch.inputs)[i] = (batch.inputs[i] + 1) % V;
+        bert_logits(t.model, &batch, after);
+        for (int i = 0; i < T; i++)
+            CHECK(model_test_same(before + i * V, after + i * V, V) == (batch.mask[i] != 0));
+        free(before);
+        free(after);
+        model_test_batch_free(&batch);
+        model_test_free(&t);
+        free(options);
+    }
+}
+
+static void test_threads(void) {
+    for (size_t i = 0; i < KINDS; i++) {
+        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
+        model_check_threads(&bert, options);
+        free(options);
+    }
+}
+
+static void test_accumulation(void) {
+    for (size_t i = 0; i < KINDS; i++) {
+        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
+        model_check_accumulation(&bert, options);
+        free(options);
+    }
+}
+
+// Loss and accuracy by the logits of all tokens.
+static void test_targets(void) {
+    enum { T = 100, V = 29 };
+    ModelTest t = model_test_create(&bert, SMALL, 2, T, V);
+    Batch batch = sparse_batch(&t, 0, 3, 2);
+    real *logits = allocate((size_t)2 * T * V, sizeof(real), "test");
+    bert_logits(t.model, &batch, logits);
+    double loss = 0;
+    int64_t correct = 0;
+    for (size_t i = 0; i < 2 * T; i++) {
+        if (batch.targets[i] < 0) continue;
+        double sum = 0;
+        bool best = true;
+        for (size_t v = 0; v < V; v++) {
+            sum += exp((double)logits[i * V + v]);
+            best &= logits[i * V + v] <= logits[i * V + (size_t)batch.targets[i]];
+        }
+        loss += log(sum) - (double)logits[i * V + (size_t)batch.targets[i]];
+        correct += best;
+    }
+    CHECK_CLOSE(bert_forward(t.model, &batch), loss, 1e-5 * loss);
+    CHECK(bert_correct(t.model) == correct);
+    // Nothing to predict: no loss, no gradient.
+    for (size_t i = 0; i < 2 * T; i++) ((int32_t *)batch.targets)[i] = -1;
+    CHECK(bert_train(t.model, &batch, 1) == 0 && bert_forward(t.model, &batch) == 0);
+    CHECK(cpu_model_gradient_norm(t.model) == 0);
+    free(logits);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+}
+
+static void test_reference(void) {
+    static const char *const files[] = {"softmax", "softmax1", "cosine", "padded"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char *path = format_string("dev/reference/bert_%s.safetensors", files[i]);
+        CHECK(model_reference(&bert, path, IS_DOUBLE ? "double" : "float", 0));
+        free(path);
+    }
+}
+
+static void create_with(void *options) {
+    ModelTest t = model_test_create(&bert, options, 1, 16, 20);
+    model_test_free(&t);
+}
+
+static void test_bad_options(void) {
+    CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
+    CHECK_FAILS(create_with, "attention=additive", 1, "softmax|softmax1|cosine");
+    CHECK_FAILS(create_with, "cosine-power=2", 1, "0|0.5|1|learned");
+}
+
+static void test_tensor_names(void) {
+    static const struct {
+        const char *theirs, *ours;
+    } names[] = {
+        {"bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"},
+        {"embeddings.LayerNorm.beta", "bert.embeddings.LayerNorm.bias"},
+        {"encoder.layer.3.output.dense.bias", "bert.encoder.layer.3.output.dense.bias"},
+        {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+        {"cls.predictions.decoder.bias", "cls.predictions.bias"},
+        {"bert.pooler.dense.weight", NULL},
+        {"cls.seq_relationship.bias", NULL},
+        {"bert.embeddings.position_ids", NULL},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char *name = bert_tensor_name(names[i].theirs);
+        CHECK(names[i].ours ? name && strcmp(name, names[i].ours) == 0 : !name);
+        free(name);
+    }
+}
+
+// The program on the embedded corpus, which has no mask token.
+static void run_program(void *arguments) {
+    char *argv[32] = {"train_bert"}, *rest = NULL;
+    int argc = 1;
+    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
+    exit(train_main(argc, argv, &bert));
+}
+
+static void test_no_mask_token(void) {
+    CHECK_FAILS(run_program, "-o none -x 1", 1, "has no mask token; make the data with ./tokenize");
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"reference vectors", test_reference},
+        {"gradients", test_gradients},
+        {"gradients with padding", test_gradients_padding},
+        {"gradients with dropout", test_gradients_dropout},
+        {"padding", test_padding},
+        {"threads", test_threads},
+        {"accumulation", test_accumulation},
+        {"targets", test_targets},
+        {"bad options", test_bad_options},
+        {"names of tensors", test_tensor_names},
+        {"data without a mask token", test_no_mask_token},
+    };
+    return model_test_main(argc, argv, &bert, 0, cases, sizeof(cases) / sizeof(*cases));
+}

@@ -1,0 +1,612 @@
+// BERT on the CPU (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019) with the
+// numbers of Hugging Face's BertForMaskedLM, and three kinds of attention. Parameters, forward, backward,
+// exchange with Hugging Face and options, top to bottom.
+//
+// B batch, T sequence length, M = B*T, C channels, H heads, F inner channels, V vocabulary, L layers:
+//
+//   x = dropout(LayerNorm(token + position + type))          type 0 everywhere
+//   x = LayerNorm(x + dropout(attention(x W_qkv + b) W_proj + b))       a layer
+//   x = LayerNorm(x + dropout(GELU(x W_up + b) W_down + b))
+//   logits = LayerNorm(GELU(x W + b)) E^T + bias             E: the token embedding
+//
+// Only the K rows that predict something (15%, masked.h) are multiplied with W and E. attention: softmax,
+// BERT's own; softmax1; or cosine, whose cost is linear in T (softmax_attention.h, cosine_attention.h).
+
+#include "blocks.h"
+#include "embedding.h"
+#include "error.h"
+#include "huggingface.h"
+#include "masked.h"
+#include "memory.h"
+#include "train.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Options and configuration
+
+enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024, TYPES = 2 };
+static const double EPSILON = 1e-12, DEVIATION = 0.02;
+
+static const Option bert_options[] = {
+    {'L', "layers", OPTION_INTEGER, OPTION_MODEL, "N", "6", 1, MAX_LAYERS, NULL, "num_hidden_layers", "Model",
+     "layers"},
+    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 1, MAX_CHANNELS, NULL, "hidden_size", "Model",
+     "channels"},
+    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "num_attention_heads", "Model",
+     "heads"},
+    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "0", 0, 4 * MAX_CHANNELS, NULL, "intermediate_size",
+     "Model", "channels inside the FFN; 0: 4 times as many"},
+    {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, "softmax|softmax1|cosine", NULL,
+     "Model", "kind"},
+    {0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned", NULL, "Model",
+     "cosine: divide by (tokens)^P"},
+    {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
+     "dropout probability"},
+};
+
+typedef struct {
+    size_t layers, channels, heads, inner; // L, C, H, F
+    size_t vocabulary, positions;          // V, rows of the position embedding
+    const char *attention;
+    bool cosine, learned_power; // cosine: the power of n is sigmoid(norm_const)
+    double power;               // else
+    double sink;                // of the softmax's denominator
+    double dropout;
+    int32_t padding; // token whose lookup takes no gradient; -1: none
+} Config;
+
+static Config config_create(const ModelSetup *setup) {
+    const Options *o = setup->options;
+    Config c = {
+        .layers = (size_t)options_integer(o, "layers"),
+        .channels = (size_t)options_integer(o, "channels"),
+        .heads = (size_t)options_integer(o, "heads"),
+        .inner = (size_t)options_integer(o, "ffn"),
+        .vocabulary = (size_t)setup->vocabulary,
+        .positions = (size_t)setup->positions,
+        .attention = options_text(o, "attention"),
+        .dropout = options_number(o, "dropout"),
+        .padding = setup->padding_token,
+    };
+    if (c.inner == 0) c.inner = 4 * c.channels;
+    c.cosine = strcmp(c.attention, "cosine") == 0;
+    c.learned_power = c.cosine && strcmp(options_text(o, "cosine-power"), "learned") == 0;
+    if (c.cosine && !c.learned_power) c.power = strtod(options_text(o, "cosine-power"), NULL);
+    c.sink = strcmp(c.attention, "softmax1") == 0 ? 1 : 0;
+    if (c.channels % c.heads != 0)
+        fail("--heads %zu: the %zu channels must divide into heads", c.heads, c.channels);
+    return c;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Parameters, under the names of Hugging Face's class
+
+typedef struct {
+    AttentionParameters attention;
+    FfnParameters ffn;
+} LayerOffsets;
+
+typedef struct {
+    size_t token, position, type; // (V, C), (positions, C), (TYPES, C)
+    NormParameters norm;          // of their sum
+    LayerOffsets *layers;         // (L)
+    LinearParameters transform;   // C -> C, of the prediction
+    NormParameters transform_norm;
+    size_t bias; // (V) of the logits
+} Offsets;
+
+// Where dropout happens.
+enum { SITE_EMBEDDING = 0, SITE_ATTENTION = 1, SITE_PROJECTION = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
+
+static uint32_t dropout_site(size_t layer, uint32_t site) {
+    return (uint32_t)layer * SITES_PER_LAYER + site;
+}
+
+static NormParameters add_bert_norm(ParameterTable *table, const char *name, size_t channels) {
+    NormParameters norm = add_norm(table, channels, "%s", name);
+    norm.epsilon = EPSILON;
+    return norm;
+}
+
+// Queries, keys and values have a name each there. Here they lie side by side, and are one product.
+static LinearParameters add_qkv(ParameterTable *table, size_t layer, size_t C) {
+    static const char *const parts[] = {"query", "key", "value"};
+    const int64_t matrix[] = {(int64_t)C, (int64_t)C};
+    LinearParameters qkv = {.shape = {3 * C, C, WEIGHT_OUT_IN, true, DEVIATION}};
+    for (int rank = 2; rank >= 1; rank--) {
+        for (size_t part = QUERY; part <= VALUE; part++) {
+            char name[PARAMETER_NAME];
+            snprintf(name, sizeof(name), "bert.encoder.layer.%zu.attention.self.%s.%s", layer, parts[part],
+                     rank == 2 ? "weight" : "bias");
+            const size_t offset = (part == QUERY ? parameter_add : parameter_add_behind)(
+                table, name, rank, matrix, rank == 2, 0, rank == 2 ? DEVIATION : 0);
+            if (part == QUERY) *(rank == 2 ? &qkv.weight : &qkv.bias) = offset;
+        }
+    }
+    return qkv;
+}
+
+static LayerOffsets add_layer(ParameterTable *table, const Config *c, size_t l) {
+    const size_t C = c->channels, F = c->inner;
+    LayerOffsets layer;
+    char name[PARAMETER_NAME];
+#define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
+    layer.attention.qkv = add_qkv(table, l, C);
+    layer.attention.norm_const =
+        c->learned_power ? add_vector(table, NAME("attention.self.norm_const"), c->heads, 0.5) : NO_PARAMETER;
+    layer.attention.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
+                                            NAME("attention.output.dense"));
+    layer.attention.norm = add_bert_norm(table, NAME("attention.output.LayerNorm"), C);
+    layer.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
+                              NAME("intermediate.dense"));
+    layer.ffn.down =
+        add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, DEVIATION}, "%s", NAME("output.dense"));
+    layer.ffn.norm = add_bert_norm(table, NAME("output.LayerNorm"), C);
+#undef NAME
+    return layer;
+}
+
+static Offsets parameters_create(ParameterTable *table, const Config *c) {
+    Offsets o = {.layers = allocate(c->layers, sizeof(LayerOffsets), "layers")};
+    const size_t C = c->channels;
+    o.token = add_matrix(table, "bert.embeddings.word_embeddings.weight", c->vocabulary, C, DEVIATION);
+    o.position = add_matrix(table, "bert.embeddings.position_embeddings.weight", c->positions, C, DEVIATION);
+    o.type = add_matrix(table, "bert.embeddings.token_type_embeddings.weight", TYPES, C, DEVIATION);
+    o.norm = add_bert_norm(table, "bert.embeddings.LayerNorm", C);
+    for (size_t l = 0; l < c->layers; l++) o.layers[l] = add_layer(table, c, l);
+    o.transform = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION},
+                             "cls.predictions.transform.dense");
+    o.transform_norm = add_bert_norm(table, "cls.predictions.transform.LayerNorm", C);
+    o.bias = add_vector(table, "cls.predictions.bias", c->vocabulary, 0);
+    return o;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The model
+
+typedef struct {
+    AttentionBlock attention;
+    FfnBlock ffn;
+} Layer;
+
+typedef struct {
+    CpuModel base;
+    Config config;
+    Offsets offsets;
+    Attention attention; // working memory
+    Layer *layers;       // (L)
+    real **x;            // (2L + 1) of (M, C): what each block reads, and the last result
+
+    real *places, *dplaces; // (T, C) position + type, and the gradient to that
+    real *sum;              // (M, C) what the embedding's normalisation reads
+    Norm norm;
+
+    Linear transform;
+    size_t *rows;     // (K) that predict something
+    int32_t *targets; // (K)
+    GemmInput chosen; // (K, C) the last x of these
+    real *hidden;     // (K, C) before bias and GELU
+    real *activated;  // (K, C)
+    Head head;
+    real *logits;    // (LOGIT_ROWS, V), for the accuracy
+    int64_t correct; // targets of the last forward pass that were the most probable token
+} Bert;
+
+enum { LOGIT_ROWS = 64 };
+
+static void layers_create(Bert *b) {
+    CpuModel *m = &b->base;
+    const Offsets *o = &b->offsets;
+    b->layers = allocate(b->config.layers, sizeof(Layer), "layers");
+    for (size_t l = 0; l < b->config.layers; l++) {
+        const uint32_t sites[] = {dropout_site(l, SITE_ATTENTION), dropout_site(l, SITE_PROJECTION)};
+        attention_block_create(&b->layers[l].attention, m, &b->attention, &o->layers[l].attention, POST_NORM,
+                               l, sites);
+        ffn_block_create(&b->layers[l].ffn, m, &o->layers[l].ffn, GELU_ERF, POST_NORM, l,
+                         dropout_site(l, SITE_FFN));
+    }
+    b->norm.at = o->norm;
+    b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
+    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, b->config.vocabulary);
+}
+
+// Without training, layers share their activations.
+static void memory_plan(Bert *b, size_t length) {
+    CpuModel *m = &b->base;
+    const size_t M = m->rows, C = b->config.channels;
+    arena_reals(m->arena, &b->places, length, C, "activations");
+    arena_reals(m->arena, &b->sum, M, C, "activations");
+    norm_plan(&b->norm, m->arena, M);
+    b->x = stream_create(m->arena, 2 * b->config.layers, M, C, m->training);
+    ArenaUnion shared = arena_union(m->arena);
+    for (size_t l = 0; l < b->config.layers; l++) {
+        attention_block_plan(&b->layers[l].attention, m);
+        ffn_block_plan(&b->layers[l].ffn, m);
+        if (!m->training) arena_member(m->arena, &shared);
+    }
+    arena_close(m->arena, &shared);
+    arena_array(m->arena, &b->rows, M, sizeof(*b->rows), "activations");
+    arena_array(m->arena, &b->targets, M, sizeof(*b->targets), "activations");
+    gemm_input_plan(&b->chosen, m->gemm, m->arena, M, C, "activations");
+    arena_reals(m->arena, &b->hidden, M, C, "activations");
+    arena_reals(m->arena, &b->activated, M, C, "activations");
+    head_plan(&b->head, m);
+    arena_reals(m->arena, &b->logits, LOGIT_ROWS, b->config.vocabulary, "activations");
+    if (m->training) arena_reals(m->arena, &b->dplaces, length, C, "gradients");
+    cpu_model_workspace(m, C, b->config.inner);
+}
+
+static void bert_add_parameters(const ModelSetup *setup, ParameterTable *table) {
+    const Config c = config_create(setup);
+    free(parameters_create(table, &c).layers);
+}
+
+static void *bert_create(const ModelSetup *setup) {
+    Bert *b = allocate(1, sizeof(Bert), "model");
+    b->config = config_create(setup);
+    const Config *c = &b->config;
+    ParameterTable table = {0};
+    b->offsets = parameters_create(&table, c);
+    cpu_model_create(&b->base, setup, table, c->dropout);
+    if (b->base.rows > 0) {
+        b->attention = (Attention){.channels = c->channels,
+                                   .heads = c->heads,
+                                   .cosine = c->cosine,
+                                   .power = c->power,
+                                   .sink = c->sink};
+        attention_create(&b->attention, gemm_precision(b->base.gemm), (size_t)setup->batch,
+                         (size_t)setup->length, b->base.training);
+        layers_create(b);
+        memory_plan(b, (size_t)setup->length);
+    }
+    cpu_model_allocate(&b->base);
+    return b;
+}
+
+static void bert_destroy(void *model) {
+    Bert *b = model;
+    attention_free(&b->attention);
+    cpu_model_destroy(&b->base);
+    free(b->layers);
+    free(b->x);
+    free(b->offsets.layers);
+    free(b);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The embedding: token + position + type, normalised, with dropout
+
+// x (M, C) *= the embedding's dropout.
+static void embedding_dropout(const Pass *pass, real *x, size_t channels) {
+    Dropout memory;
+    const Dropout *dropout = pass_dropout(pass, SITE_EMBEDDING, &memory);
+    if (!dropout) return;
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < pass->rows; row++)
+        dropout_apply(dropout, (pass->first + row) * channels, channels, x + row * channels);
+}
+
+static void embed(const Bert *b, const Pass *pass) {
+    const size_t C = b->config.channels, T = (size_t)pass->batch->length;
+    const real *position = pass_values(pass, b->offsets.position), *type = pass_values(pass, b->offsets.type);
+    for (size_t t = 0; t < T; t++)
+        for (size_t c = 0; c < C; c++) b->places[t * C + c] = position[t * C + c] + type[c];
+    embedding_forward(b->sum, pass_values(pass, b->offsets.token), b->places, pass->batch, NULL, C);
+    pass_lap(pass, "embedding", 0);
+    norm_forward(pass, &b->norm, (GemmInput){b->x[0], C, false}, b->sum);
+    embedding_dropout(pass, b->x[0], C);
+    pass_measure(pass, 0, "residual", b->x[0], C);
+    pass_lap(pass, "embedding", 0);
+}
+
+// From work->dx.
+static void embed_back(const Bert *b, const Pass *pass) {
+    const size_t C = b->config.channels, T = (size_t)pass->batch->length;
+    real *dsum = pass->work->dnorm;
+    embedding_dropout(pass, pass->work->dx, C);
+    memset(dsum, 0, pass->rows * C * sizeof(real));
+    norm_backward(pass, &b->norm, dsum, pass->work->dx, b->sum);
+    memset(b->dplaces, 0, T * C * sizeof(real));
+    embedding_backward(pass_gradients(pass, b->offsets.token), b->dplaces, dsum, pass->batch, NULL,
+                       b->config.padding, C);
+    real *dposition = pass_gradients(pass, b->offsets.position),
+         *dtype = pass_gradients(pass, b->offsets.type);
+    for (size_t t = 0; t < T; t++) {
+        for (size_t c = 0; c < C; c++) {
+            dposition[t * C + c] += b->dplaces[t * C + c];
+            dtype[c] += b->dplaces[t * C + c];
+        }
+    }
+    pass_lap(pass, "embedding", 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The prediction, of the rows that have a target, or of all
+
+// A pass over these rows, which `batch` then describes.
+static Pass pass_of_targets(const Bert *b, const Pass *pass, bool all, Batch *batch) {
+    size_t count = 0;
+    for (size_t i = 0; i < pass->rows; i++) {
+        const int32_t target = all ? 0 : pass->batch->targets[i];
+        if (target < 0) continue;
+        b->rows[count] = i;
+        b->targets[count++] = target;
+    }
+    *batch = *pass->batch;
+    batch->targets = b->targets;
+    Pass chosen = *pass;
+    chosen.batch = batch;
+    chosen.rows = count;
+    return chosen;
+}
+
+static void predict(const Bert *b, const Pass *chosen) {
+    const size_t C = b->config.channels;
+    const real *x = b->x[2 * b->config.layers];
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < chosen->rows; i++) gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
+    linear_forward(chosen, &b->transform, b->hidden, b->chosen);
+    gelu_forward((GemmInput){b->activated, C, false}, b->hidden, pass_values(chosen, b->transform.at.bias),
+                 GELU_ERF, chosen->rows, C);
+    pass_lap(chosen, "gelu", 0);
+}
+
+// work->dx (M, C), to the last x, from work->dx (K, C), to what is normalised.
+static void predict_backward(const Bert *b, const Pass *pass, const Pass *chosen) {
+    const size_t C = b->config.channels;
+    const Workspace *w = pass->work;
+    gelu_backward(w->doutput, pass_gradients(chosen, b->transform.at.bias), w->dx, b->hidden,
+                  pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
+    pass_lap(chosen, "gelu", 0);
+    linear_backward(chosen, &b->transform, w->dnorm, w->doutput, b->chosen);
+    memset(w->dx, 0, pass->rows * C * sizeof(real));
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < chosen->rows; i++)
+        memcpy(w->dx + b->rows[i] * C, w->dnorm + i * C, C * sizeof(real));
+    pass_lap(chosen, "embedding", 0);
+}
+
+// Rows whose target has the largest logit, of those that the head has normalised.
+static int64_t count_correct(const Bert *b, const Pass *chosen) {
+    const size_t V = b->config.vocabulary;
+    int64_t correct = 0;
+    for (size_t first = 0; first < chosen->rows; first += LOGIT_ROWS) {
+        const size_t left = chosen->rows - first, count = left < LOGIT_ROWS ? left : LOGIT_ROWS;
+        classifier_logits(b->head.classifier, gemm_input_rows(b->head.normal, first),
+                          pass_values(chosen, b->offsets.bias), count, b->logits);
+#pragma omp parallel for schedule(static) reduction(+ : correct)
+        for (size_t i = 0; i < count; i++) {
+            const real *row = b->logits + i * V, target = row[b->targets[first + i]];
+            size_t better = 0;
+            for (size_t v = 0; v < V; v++) better += row[v] > target;
+            correct += better == 0;
+        }
+    }
+    return correct;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Forward and backward
+
+static void layers_forward(const Bert *b, const Pass *pass) {
+    real **x = b->x;
+    embed(b, pass);
+    for (size_t l = 0; l < b->config.layers; l++, x += 2) {
+        attention_block_forward(pass, &b->layers[l].attention, x[1], x[0]);
+        ffn_block_forward(pass, &b->layers[l].ffn, x[2], x[1]);
+    }
+}
+
+static void layers_backward(const Bert *b, const Pass *pass) {
+    for (size_t l = b->config.layers; l-- > 0;) {
+        ffn_block_backward(pass, &b->layers[l].ffn, b->x[2 * l + 1]);
+        attention_block_backward(pass, &b->layers[l].attention, b->x[2 * l]);
+    }
+    embed_back(b, pass);
+}
+
+static double bert_forward(void *model, const Batch *batch) {
+    Bert *b = model;
+    Batch of_targets;
+    const Pass pass = pass_forward(&b->base, batch, false, NULL);
+    layers_forward(b, &pass);
+    const Pass chosen = pass_of_targets(b, &pass, false, &of_targets);
+    b->correct = 0;
+    if (chosen.rows == 0) return 0;
+    predict(b, &chosen);
+    const double loss = head_forward(&chosen, &b->head, b->activated);
+    b->correct = count_correct(b, &chosen);
+    return loss;
+}
+
+static double bert_train(void *model, const Batch *batch, double scale) {
+    Bert *b = model;
+    Batch of_targets;
+    const Pass forward = pass_forward(&b->base, batch, true, NULL), backward = pass_backward(&forward);
+    layers_forward(b, &forward);
+    const Pass chosen = pass_of_targets(b, &forward, false, &of_targets);
+    const Pass chosen_backward = pass_backward(&chosen);
+    if (chosen.rows == 0) return 0;
+    predict(b, &chosen);
+    const double loss = head_train(&chosen, &chosen_backward, &b->head, b->activated, scale);
+    predict_backward(b, &backward, &chosen_backward);
+    layers_backward(b, &backward);
+    return loss;
+}
+
+static void bert_logits(void *model, const Batch *batch, real *logits) {
+    Bert *b = model;
+    Batch of_targets;
+    const Pass pass = pass_forward(&b->base, batch, false, NULL);
+    layers_forward(b, &pass);
+    const Pass all = pass_of_targets(b, &pass, true, &of_targets);
+    predict(b, &all);
+    head_logits(&all, &b->head, b->activated, logits);
+}
+
+static void bert_statistics(void *model, const Batch *batch, Statistics *statistics) {
+    Bert *b = model;
+    const Pass pass = pass_forward(&b->base, batch, false, statistics);
+    layers_forward(b, &pass);
+}
+
+static int64_t bert_correct(const void *model) {
+    return ((const Bert *)model)->correct;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Exchange with Hugging Face's BertForMaskedLM
+
+// What its config.json may choose and this program computes in one way.
+static const ConfigMember fixed_members[] = {
+    {"hidden_act", {.kind = JSON_STRING, .string = (char[]){"gelu"}}},
+    {"layer_norm_eps", {.kind = JSON_NUMBER, .number = 1e-12}},
+    {"type_vocab_size", {.kind = JSON_NUMBER, .number = TYPES}},
+    {"position_embedding_type", {.kind = JSON_STRING, .string = (char[]){"absolute"}}},
+    {"is_decoder", {.kind = JSON_BOOL, .boolean = false}},
+    {"tie_word_embeddings", {.kind = JSON_BOOL, .boolean = true}},
+};
+enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
+
+// The metadata of the checkpoint that this program would have written.
+static void bert_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
+    static const struct {
+        const char *theirs, *ours;
+        int64_t max;
+    } sizes[] = {{"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
+                 {"hidden_size", "hidden_size", MAX_CHANNELS},
+                 {"num_attention_heads", "num_attention_heads", MAX_HEADS},
+                 {"intermediate_size", "intermediate_size", 4 * MAX_CHANNELS},
+                 {"max_position_embeddings", "n_positions", 1 << 28},
+                 {"vocab_size", "vocab_size", INT32_MAX}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const long long size = json_integer(config, sizes[i].theirs, 1, sizes[i].max, source);
+        metadata_add(rows, count, sizes[i].ours, format_string("%lld", size));
+    }
+    metadata_add(rows, count, "attention", copy_string("softmax"));
+    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
+}
+
+static bool begins_with(const char *text, const char *begin) {
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+// `text` with `end` in place of `theirs`, where it ends so; else NULL.
+static char *replace_end(const char *text, const char *theirs, const char *end) {
+    const size_t length = strlen(text), size = strlen(theirs);
+    if (length < size || strcmp(text + length - size, theirs) != 0) return NULL;
+    return format_string("%.*s%s", (int)(length - size), text, end);
+}
+
+// A model that was saved without its prediction has no "bert." before its names; old files call LayerNorm's
+// parameters gamma and beta. The tied matrix and the bias of the logits may be stored twice. The pooler and
+// the next-sentence classifier are no part of this model.
+static char *bert_tensor_name(const char *theirs) {
+    if (strstr(theirs, "pooler.") || begins_with(theirs, "cls.seq_relationship.") ||
+        strstr(theirs, "embeddings.position_ids") || strstr(theirs, "embeddings.token_type_ids"))
+        return NULL;
+    if (strcmp(theirs, "cls.predictions.decoder.weight") == 0)
+        return copy_string("bert.embeddings.word_embeddings.weight");
+    if (strcmp(theirs, "cls.predictions.decoder.bias") == 0) return copy_string("cls.predictions.bias");
+    const bool whole = begins_with(theirs, "bert.") || begins_with(theirs, "cls.");
+    char *name = format_string("%s%s", whole ? "" : "bert.", theirs);
+    char *renamed = replace_end(name, ".gamma", ".weight");
+    if (!renamed) renamed = replace_end(name, ".beta", ".bias");
+    if (!renamed) return name;
+    free(name);
+    return renamed;
+}
+
+// The other kinds of attention have no class there.
+static bool bert_write_config(const void *model, JsonWriter *w) {
+    const Config *c = &((const Bert *)model)->config;
+    if (strcmp(c->attention, "softmax") != 0) return false;
+    json_key(w, "architectures");
+    json_begin(w, '[');
+    json_write_string(w, "BertForMaskedLM");
+    json_end(w, ']');
+    const struct {
+        const char *key;
+        size_t value;
+    } sizes[] = {{"num_hidden_layers", c->layers},          {"hidden_size", c->channels},
+                 {"num_attention_heads", c->heads},         {"intermediate_size", c->inner},
+                 {"max_position_embeddings", c->positions}, {"vocab_size", c->vocabulary}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        json_key(w, sizes[i].key);
+        json_write_integer(w, (int64_t)sizes[i].value);
+    }
+    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
+    static const char *const rates[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        json_key(w, rates[i]);
+        json_write_number(w, c->dropout);
+    }
+    json_key(w, "pad_token_id"); // otherwise their class takes token 0
+    if (c->padding >= 0)
+        json_write_integer(w, c->padding);
+    else
+        json_write_number(w, NAN); // null
+    return true;
+}
+
+static const Exchange bert_exchange = {
+    .model_type = "bert",
+    .read_config = bert_read_config,
+    .tensor_name = bert_tensor_name,
+    .write_config = bert_write_config,
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the training loop calls
+
+static void bert_describe(const void *model, Metadata **rows, int *count) {
+    (void)model;
+    metadata_add(rows, count, "activation", copy_string("gelu"));
+    metadata_add(rows, count, "layer_norm_eps", copy_string("1e-12"));
+}
+
+// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
+// attention, and over the prediction's for the tokens that are predicted.
+static double bert_flops_per_token(const void *model, int64_t length) {
+    const Config *c = &((const Bert *)model)->config;
+    const double C = (double)c->channels, L = (double)c->layers, F = (double)c->inner;
+    const double attention = 3 * attention_flops(c->cosine, c->channels, c->heads, 1, (double)length);
+    const double prediction = MASKED_SHARE * C * (C + (double)c->vocabulary);
+    return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
+}
+
+static const ModelType bert = {
+    .name = "bert",
+    .program = "train_bert",
+    .task = &task_masked,
+    .options = bert_options,
+    .option_count = sizeof(bert_options) / sizeof(bert_options[0]),
+    .add_parameters = bert_add_parameters,
+    .create = bert_create,
+    .destroy = bert_destroy,
+    .device = cpu_model_device,
+    .memory = cpu_model_memory,
+    .describe = bert_describe,
+    .flops_per_token = bert_flops_per_token,
+    .parameters = cpu_model_parameters,
+    .read = cpu_model_read,
+    .write = cpu_model_write,
+    .forward = bert_forward,
+    .correct = bert_correct,
+    .logits = bert_logits,
+    .statistics = bert_statistics,
+    .train = bert_train,
+    .gradient_norm = cpu_model_gradient_norm,
+    .update = cpu_model_update,
+    .clear_gradients = cpu_model_clear_gradients,
+    .exchange = &bert_exchange,
+};
+
+#ifndef TESTING
+int main(int argc, char **argv) {
+    return train_main(argc, argv, &bert);
+}
+#endif

@@ -1,0 +1,100 @@
+#include "error.h"
+#include "masked.h"
+#include "memory.h"
+#include "train.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char MASK[] = "[MASK]";
+enum { BEST = 5 };
+
+typedef struct {
+    int32_t *tokens;
+    size_t count;
+} Tokens;
+
+static void append(Tokens *t, const int32_t *tokens, size_t count) {
+    int32_t *grown = realloc(t->tokens, (t->count + count + 1) * sizeof(int32_t));
+    if (!grown) fail("out of memory for %zu tokens", t->count + count);
+    memcpy(grown + t->count, tokens, count * sizeof(int32_t));
+    t->tokens = grown;
+    t->count += count;
+}
+
+static void append_text(Tokens *t, const Dataset *dataset, const char *text, size_t size) {
+    int32_t *encoded;
+    const size_t count = tokenizer_encode(dataset->tokenizer, text, size, 0, &encoded);
+    append(t, encoded, count);
+    free(encoded);
+}
+
+// White space before a mask belongs to the token that it hides.
+static size_t without_space(const char *text, size_t size) {
+    while (size > 0 && text[size - 1] == ' ') size--;
+    return size;
+}
+
+static Tokens encode(const Dataset *dataset, const char *text) {
+    Tokens t = {0};
+    for (const char *mask; (mask = strstr(text, MASK)); text = mask + strlen(MASK)) {
+        append_text(&t, dataset, text, without_space(text, (size_t)(mask - text)));
+        append(&t, &dataset->mask, 1);
+    }
+    append_text(&t, dataset, text, strlen(text));
+    return t;
+}
+
+// The BEST largest logits of a row and their probabilities.
+static void print_best(const Dataset *dataset, const real *logits, size_t vocabulary) {
+    double sum = 0, largest = -INFINITY;
+    for (size_t v = 0; v < vocabulary; v++) largest = fmax(largest, (double)logits[v]);
+    for (size_t v = 0; v < vocabulary; v++) sum += exp((double)logits[v] - largest);
+    double before = INFINITY;
+    int32_t previous = -1;
+    for (int rank = 0; rank < BEST && (size_t)rank < vocabulary; rank++) {
+        // The largest behind the one before; equal ones in the order of their numbers.
+        int32_t best = -1;
+        for (size_t v = 0; v < vocabulary; v++) {
+            const double x = (double)logits[v];
+            const bool left = x < before || (x == before && (int32_t)v > previous);
+            if (left && (best < 0 || x > (double)logits[best])) best = (int32_t)v;
+        }
+        if (best < 0) return; // NaN
+        before = (double)logits[best];
+        previous = best;
+        size_t size;
+        char *text = tokenizer_decode(dataset->tokenizer, &best, 1, &size);
+        JsonWriter quoted = {0};
+        json_write_string(&quoted, text); // white space shows
+        printf("  %.4f  %s\n", exp(before - largest) / sum, quoted.text);
+        json_writer_free(&quoted);
+        free(text);
+    }
+}
+
+void fill(Run *run) {
+    const Dataset *dataset = run->dataset;
+    const char *text = options_text(run->options, "fill");
+    if (!dataset->tokenizer)
+        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize", dataset->name);
+    if (!strstr(text, MASK)) fail("--fill: no %s in \"%s\"", MASK, text);
+    Tokens t = encode(dataset, text);
+    const int64_t longest = run->type->task->plan(run->task)->length;
+    if ((int64_t)t.count > longest)
+        fail("--fill: %zu tokens, a sequence has at most %lld; raise --seq-len if the model allows it",
+             t.count, (long long)longest);
+    const size_t V = (size_t)run->setup.vocabulary;
+    real *logits = allocate(t.count * V, sizeof(real), "logits");
+    const Batch batch = {.batch = 1, .length = (int64_t)t.count, .inputs = t.tokens};
+    run->type->logits(run->model, &batch, logits);
+    for (size_t i = 0, number = 1; i < t.count; i++) {
+        if (t.tokens[i] != dataset->mask) continue;
+        printf("%s %zu\n", MASK, number++);
+        print_best(dataset, logits + i * V, V);
+    }
+    log_flush();
+    free(logits);
+    free(t.tokens);
+}
