@@ -9,8 +9,8 @@
 // pointer.
 void *allocate(size_t count, size_t size, const char *what);
 
-// Room for one more item of `size` bytes behind `count` of them, in a list that began as NULL and grows by one
-// item at a time: it doubles where the count is a power of two. The same errors. Freed with free().
+// Room for one more item of `size` bytes behind `count` of them, in a list that began as NULL and grows by
+// one item at a time: it doubles where the count is a power of two. The same errors. Freed with free().
 void *grow_list(void *items, size_t count, size_t size, const char *what);
 
 // Bytes that the program can still take: the least that is left of the machine's memory, of a cgroup's limits

@@ -106,9 +106,9 @@ static void check_tokens(const Shard *shard, int64_t start, int64_t count, const
     if (maximum < (uint32_t)shard->vocabulary) return;
     int64_t i = 0;
     while ((uint32_t)tokens[i] < (uint32_t)shard->vocabulary) i++;
+    const int64_t place = start + i;
     fail("%s: token number %lld is %u, expected less than the vocabulary's %d",
-         shard->path ? shard->path : "embedded", (long long)(start + i), (uint32_t)tokens[i],
-         shard->vocabulary);
+         shard->path ? shard->path : "embedded", (long long)place, (uint32_t)tokens[i], shard->vocabulary);
 }
 
 void shard_copy(const Shard *shard, int64_t start, int64_t count, int32_t *restrict out) {
