@@ -188,13 +188,14 @@ TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
     for (size_t l = 0; l < TILE_LANES; l++) x[l] = exp2(x[l]);
     return x;
 #else
-    // x = n + f with an integer n and 0 <= f <= 1; 2^f is a minimax polynomial.
+    // x = n + f with an integer n and f from 0 to 1; 2^f is a minimax polynomial.
 #ifdef __AVX512DQ__
     enum { DOWN = 1 };
     const TileVector f = (TileVector)_mm512_reduce_ps((__m512)x, DOWN);
 #else
-    // 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an exponent field.
-    const TileVector shifted = (x - 0.5f) + (12582912.0f + 127.0f);
+    // 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an exponent field. Not quite
+    // a half is subtracted, so that f is 0 for every integer x (not 1 for some), and 2^0 exactly 1.
+    const TileVector shifted = (x - (0.5f - 0x1p-12f)) + (12582912.0f + 127.0f);
     const TileVector f = x - (shifted - (12582912.0f + 127.0f));
 #endif
     TileVector p;

@@ -977,6 +977,8 @@ static void test_exp2(void) {
         for (size_t i = 0; i < sizeof(special) / sizeof(*special); i++)
             CHECK(tile_exp2((TileVector){0} + special[i], rough)[0] == 0);
         CHECK(isnan(tile_exp2((TileVector){0} + (real)NAN, rough)[0]));
+        for (int n = -126; n < 128; n++) // exactly
+            CHECK(tile_exp2((TileVector){0} + (real)n, rough)[0] == (real)ldexp(1, n));
     }
 }
 
