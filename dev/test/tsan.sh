@@ -1,0 +1,88 @@
+#!/bin/sh
+# ThreadSanitizer on tiny runs of both trainers, two threads: not one report. Archer, a part of LLVM's libomp, tells it
+# what OpenMP's regions and barriers order; without oneDNN, whose code is not instrumented. Needs clang,
+# libclang-rt-14-dev and libomp-dev; without them all is skipped. About two minutes on two cores, most of them to compile
+# (BUILD, build/tsan, is kept). The last line is "N passed, N failed".
+set -u
+cd "$(realpath "$(dirname "$0")/../..")" || exit 1
+clang=${CLANG:-clang}
+build=$(realpath -m "${BUILD:-build/tsan}")
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+skip() {
+    echo "skipped: $1; install clang, libclang-rt-14-dev and libomp-dev"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+command -v "$clang" >/dev/null || skip "$clang is missing"
+archer=$(realpath -m "$("$clang" -print-resource-dir)/../../libarcher.so")
+[ -f "$archer" ] || skip "$archer is missing"
+# The second loop reads what the other thread wrote in the first.
+cat >"$dir/race.c" <<END
+int main(void) {
+    int numbers[64] = {0}, sum = 0;
+#pragma omp parallel
+    {
+#pragma omp for ORDER
+        for (int i = 0; i < 64; i++) numbers[i] = i;
+#pragma omp for reduction(+ : sum)
+        for (int i = 0; i < 64; i++) sum += numbers[63 - i];
+    }
+    return sum < 0;
+}
+END
+for order in '' nowait; do
+    "$clang" -g -fopenmp -fsanitize=thread -DORDER=$order "$dir/race.c" -o "$dir/race$order" 2>"$dir/out" ||
+        skip "$(tail -n 1 "$dir/out")"
+done
+
+export OMP_NUM_THREADS=2 KMP_BLOCKTIME=0 OMP_TOOL_LIBRARIES="$archer" TSAN_OPTIONS=ignore_noninstrumented_modules=1
+passed=0
+failed=0
+# check NAME EXPECTED COMMAND...: exits with 0 and no report (EXPECTED 0), or with ThreadSanitizer's 66
+check() {
+    name=$1
+    expected=$2
+    shift 2
+    "$@" >"$dir/out" 2>&1 </dev/null
+    status=$?
+    if [ $status -eq "$expected" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name: exit status $status, expected $expected"
+        head -n 60 "$dir/out"
+    fi
+}
+
+# That a race is found, and that a barrier is seen.
+check "a race" 66 "$dir/racenowait"
+check "a barrier" 0 "$dir/race"
+
+bin=$build/float/bin
+# -O3 would take three times as long to compile.
+make -s CC="$clang" CFLAGS='-fsanitize=thread -O1' ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" \
+    "$bin/tokenize" "$bin/train_fastformer" "$bin/train_gpt2" || { echo "$passed passed, $((failed + 1)) failed"; exit 1; }
+head -c 20000 train_fastformer.c >"$dir/text"
+cd "$dir" || exit 1
+check "tokenize" 0 "$bin/tokenize" -o data --tokenizer bpe --vocab-size 300 text
+size='-L 2 -C 64 -H 4'
+# trains NAME TRAINER OPTION...: a run with evaluations, samples and two sequences at a time, resumed, evaluated
+trains() {
+    name=$1
+    trainer=$2
+    shift 2
+    rm -rf run
+    for steps in 3 5; do
+        # shellcheck disable=SC2086
+        check "$name, $steps steps" 0 "$bin/$trainer" -i data -o run -y $size "$@" -b 2 -t 96 -d 384 -x $steps -v 2 -s 2 -g 8 \
+            -k constant --stats 1 --profile
+    done
+    check "$name, text" 0 "$bin/$trainer" -i data -e run/best.safetensors --prompt 'static void ' -g 40
+}
+trains fastformer train_fastformer
+trains "fastformer, global" train_fastformer --windows global --sink 1
+trains gpt2 train_gpt2
+trains "gpt2, cosine" train_gpt2 --attention cosine
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
