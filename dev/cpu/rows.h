@@ -31,8 +31,11 @@ TILE_INLINE real row_dot(const real *x, const real *y, size_t n) {
     return tile_sum_of_lanes(lanes);
 }
 
-// sums (rows) of the rows of x (rows, n), whose rows stand `stride` apart.
-TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
+// Inlined where the compiler knows n; elsewhere one copy serves all callers, as the unrolled loops over rows
+// of any length are large and take long to compile.
+#define ROWS_OUTLINE static __attribute__((noinline, unused))
+
+TILE_INLINE void rows_sum_inlined(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
     size_t r = 0;
     for (; r + TILE_LANES <= rows; r += TILE_LANES) {
         TileVector lanes[TILE_LANES];
@@ -47,9 +50,8 @@ TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows,
     for (; r < rows; r++) sums[r] = row_sum(x + r * stride, n);
 }
 
-// sums (rows) of x (rows, n) y (rows, n), elementwise.
-TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real *y, size_t y_stride,
-                          size_t rows, size_t n) {
+TILE_INLINE void rows_dot_inlined(real *sums, const real *x, size_t x_stride, const real *y, size_t y_stride,
+                                  size_t rows, size_t n) {
     size_t r = 0;
     for (; r + TILE_LANES <= rows; r += TILE_LANES) {
         TileVector lanes[TILE_LANES];
@@ -63,6 +65,32 @@ TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real
         row_put(sums + r, 0, TILE_LANES, tile_sums_of_lanes(lanes));
     }
     for (; r < rows; r++) sums[r] = row_dot(x + r * x_stride, y + r * y_stride, n);
+}
+
+ROWS_OUTLINE void rows_sum_outlined(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
+    rows_sum_inlined(sums, x, stride, rows, n);
+}
+
+ROWS_OUTLINE void rows_dot_outlined(real *sums, const real *x, size_t x_stride, const real *y,
+                                    size_t y_stride, size_t rows, size_t n) {
+    rows_dot_inlined(sums, x, x_stride, y, y_stride, rows, n);
+}
+
+// sums (rows) of the rows of x (rows, n), whose rows stand `stride` apart.
+TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
+    if (__builtin_constant_p(n))
+        rows_sum_inlined(sums, x, stride, rows, n);
+    else
+        rows_sum_outlined(sums, x, stride, rows, n);
+}
+
+// sums (rows) of x (rows, n) y (rows, n), elementwise.
+TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real *y, size_t y_stride,
+                          size_t rows, size_t n) {
+    if (__builtin_constant_p(n))
+        rows_dot_inlined(sums, x, x_stride, y, y_stride, rows, n);
+    else
+        rows_dot_outlined(sums, x, x_stride, y, y_stride, rows, n);
 }
 
 // out = x + y
