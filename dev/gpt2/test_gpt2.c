@@ -179,7 +179,7 @@ static void test_reference(void) {
 // Files of Hugging Face's, made here
 
 #define TINY "layers=2 channels=8 heads=2"
-#define SIZES "\"n_layer\": 2, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 16, \"vocab_size\": 256"
+#define SIZES "\"n_layer\": 2, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 16, \"vocab_size\": 1024"
 #define CONFIG                                                                                               \
     "{\"model_type\": \"gpt2\", " SIZES ", \"activation_function\": \"gelu_new\", \"n_ctx\": 16, "           \
     "\"layer_norm_epsilon\": 1e-05, \"n_inner\": null, \"scale_attn_weights\": true}"
@@ -276,7 +276,7 @@ static const char *write_theirs(const ModelTest *t, Variant v) {
 
 // A model whose values all types hold exactly.
 static ModelTest exact_model(const char *options) {
-    ModelTest t = model_test_create(&gpt2, options, 1, 16, 256);
+    ModelTest t = model_test_create(&gpt2, options, 1, 16, 1024);
     Random r = random_stream(21, RANDOM_TEST, 0, 0);
     for (int i = 0; i < t.table->count; i++)
         for (size_t j = 0; j < t.table->items[i].size; j++)
@@ -293,7 +293,7 @@ static void check_import(const ModelTest *t, Variant v) {
     huggingface_import(file, &gpt2);
     checkpoint_check_type(file, &gpt2);
     CHECK(checkpoint_integer(file, "n_positions", 1, 100) == 16);
-    ModelTest loaded = model_test_create(&gpt2, TINY, 1, 16, 256);
+    ModelTest loaded = model_test_create(&gpt2, TINY, 1, 16, 1024);
     options_from_metadata(loaded.options, OPTION_MODEL, file, "");
     CHECK(options_integer(loaded.options, "layers") == 2);
     const Run run = {.type = &gpt2, .model = loaded.model};
@@ -317,7 +317,7 @@ static void test_import(void) {
     model_test_free(&t);
 }
 
-// The program in the case's directory, with arguments in one text, on the embedded corpus of 256 tokens.
+// The program in the case's directory, with arguments in one text, on the embedded corpus of 1,024 tokens.
 static void run_program(void *arguments) {
     char *argv[32] = {"train_gpt2"}, *rest = NULL;
     int argc = 1;
@@ -357,7 +357,7 @@ static void import_many(void *argument) {
     test_file("config.json", CONFIG, strlen(CONFIG));
     Safetensors *file = safetensors_open(test_file("model.safetensors", bytes.data, bytes.size));
     huggingface_import(file, &gpt2);
-    ModelTest t = model_test_create(&gpt2, TINY, 1, 16, 256);
+    ModelTest t = model_test_create(&gpt2, TINY, 1, 16, 1024);
     checkpoint_check_tensors(file, &gpt2, t.table);
 }
 
