@@ -68,7 +68,7 @@ static void print_best(const Dataset *dataset, const real *logits, size_t vocabu
         char *text = tokenizer_decode(dataset->tokenizer, &best, 1, &size);
         JsonWriter quoted = {0};
         json_write_string(&quoted, text); // white space shows
-        printf("  %.4f  %s\n", exp(before - largest) / sum, quoted.text);
+        printf("  %.6f  %s\n", exp(before - largest) / sum, quoted.text);
         json_writer_free(&quoted);
         free(text);
     }

@@ -2,6 +2,7 @@
 #include "bytes.h"
 #include "error.h"
 #include "language.h"
+#include "masked.h"
 #include "memory.h"
 #include "test.h"
 #include <math.h>
@@ -144,10 +145,138 @@ static void test_refusals(void) {
     options_free(options);
 }
 
+// ---- masked tokens -----------------------------------------------------------------------------------
+
+enum { HIDDEN_LENGTH = 40, HIDDEN_COUNT = 6, MASK_TOKEN = 60000, VOCABULARY = 60001 }; // 15% of 40 are 6
+
+static Dataset *masked_dataset(void) {
+    static const char meta[] =
+        "{\"tokenizer\": \"none\", \"vocab_size\": 60001, \"pad\": -1, \"mask\": 60000, "
+        "\"end\": -1, \"splits\": {}}";
+    make_shard("train_0.bin", 400 * HIDDEN_LENGTH + 1);
+    make_shard("val_0.bin", 300 * HIDDEN_LENGTH + 3);
+    test_file("meta.json", meta, strlen(meta));
+    return dataset_open(test_directory());
+}
+
+typedef struct {
+    int64_t chosen, masked, kept, other;
+} HiddenCounts;
+
+// Token t of a row is first + t, and what predicts nothing stands there as it is.
+static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t length, int32_t first,
+                         HiddenCounts *n) {
+    int64_t chosen = 0;
+    for (int64_t t = 0; t < length; t++) {
+        const int32_t token = first + (int32_t)t;
+        CHECK(targets[t] == -1 || targets[t] == token);
+        if (targets[t] == -1) {
+            CHECK(inputs[t] == token);
+            continue;
+        }
+        chosen++;
+        n->masked += inputs[t] == MASK_TOKEN;
+        n->kept += inputs[t] == token;
+        n->other += inputs[t] != MASK_TOKEN && inputs[t] != token;
+    }
+    CHECK(chosen == (length == HIDDEN_LENGTH ? HIDDEN_COUNT : 1));
+    n->chosen += chosen;
+}
+
+static void *masked_task(const Dataset *dataset, int batch, Options **options) {
+    *options = make_options(batch, HIDDEN_LENGTH, 4 * HIDDEN_LENGTH);
+    return task_masked.create(&(TaskSetup){.options = *options, .dataset = dataset, .training = true});
+}
+
+// 15% of each sequence, of which 80% are masked, 10% random and 10% kept; however an update is cut into
+// micro-batches, in each epoch others.
+static void test_masked_training(void) {
+    Dataset *dataset = masked_dataset();
+    Options *options[2];
+    void *tasks[] = {masked_task(dataset, 4, &options[0]), masked_task(dataset, 1, &options[1])};
+    HiddenCounts n = {0};
+    int64_t same = 0, epoch = task_masked.plan(tasks[0])->sequences;
+    static uint8_t hidden[401][HIDDEN_LENGTH]; // in the first epoch, by the sequence's first token
+    for (int64_t place = 0; place < 2 * epoch; place += 4) {
+        const Update update = task_masked.update(tasks[0], place), rows = task_masked.update(tasks[1], place);
+        CHECK(update.batches == 1 && rows.batches == 4 && update.targets == 4 * HIDDEN_COUNT);
+        Batch whole, part;
+        task_masked.train_batch(tasks[0], &update, 0, &whole);
+        for (int row = 0; row < 4; row++) {
+            const int32_t *inputs = whole.inputs + row * HIDDEN_LENGTH,
+                          *targets = whole.targets + row * HIDDEN_LENGTH;
+            task_masked.train_batch(tasks[1], &rows, row, &part);
+            CHECK(memcmp(part.inputs, inputs, HIDDEN_LENGTH * sizeof(int32_t)) == 0);
+            CHECK(memcmp(part.targets, targets, HIDDEN_LENGTH * sizeof(int32_t)) == 0);
+            int32_t first = 0; // by a token that is there
+            for (int t = 0; t < HIDDEN_LENGTH && !first; t++)
+                if (targets[t] >= 0) first = targets[t] - t;
+            count_hidden(inputs, targets, HIDDEN_LENGTH, first, &n);
+            uint8_t *before = hidden[(first - 2) / HIDDEN_LENGTH];
+            for (int t = 0; t < HIDDEN_LENGTH; t++) {
+                if (place < epoch) before[t] = targets[t] >= 0;
+                if (place >= epoch) same += before[t] && targets[t] >= 0;
+            }
+        }
+    }
+    const double chosen = (double)n.chosen;
+    CHECK_CLOSE((double)n.masked / chosen, 0.8, 0.03);
+    CHECK_CLOSE((double)n.kept / chosen, 0.1, 0.03);
+    CHECK_CLOSE((double)n.other / chosen, 0.1, 0.03);
+    CHECK_CLOSE((double)same / (chosen / 2), 0.15, 0.05); // two epochs agree by chance alone
+    for (int i = 0; i < 2; i++) {
+        task_masked.destroy(tasks[i]);
+        options_free(options[i]);
+    }
+    dataset_close(dataset);
+}
+
+// Every token is there, the same ones are hidden each time, whatever the batch.
+static void test_masked_evaluation(void) {
+    Dataset *dataset = masked_dataset();
+    static int32_t targets[2][300 * HIDDEN_LENGTH + 3];
+    for (int k = 0; k < 2; k++) {
+        Options *options;
+        void *task = masked_task(dataset, k == 0 ? 4 : 1, &options);
+        int64_t next = 0;
+        HiddenCounts n = {0};
+        Batch b;
+        for (int64_t i = 0; task_masked.evaluation_batch(task, SPLIT_VAL, i, &b); i++) {
+            for (int64_t row = 0; row < b.batch; row++, next += b.length) {
+                const int32_t *inputs = b.inputs + row * b.length, *at = b.targets + row * b.length;
+                memcpy(targets[k] + next, at, (size_t)b.length * sizeof(int32_t));
+                if (next == 0)
+                    CHECK(inputs[0] == MASK_TOKEN && at[0] == -1); // nothing stands before it
+                else
+                    count_hidden(inputs, at, b.length, (int32_t)next + 1, &n);
+            }
+        }
+        CHECK(next == 300 * HIDDEN_LENGTH + 3);
+        task_masked.destroy(task);
+        options_free(options);
+    }
+    CHECK(memcmp(targets[0], targets[1], sizeof(targets[0])) == 0);
+    dataset_close(dataset);
+}
+
+static void create_masked(void *options) {
+    task_masked.create(&(TaskSetup){.options = options, .dataset = dataset_open(test_directory())});
+}
+
+static void test_masked_refusals(void) {
+    make_shard("train_0.bin", 17);
+    Options *options = make_options(1, 4, 0);
+    CHECK_FAILS(create_masked, options, 1, "has no mask token; make the data with ./tokenize");
+    options_free(options);
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"evaluation", test_evaluation},
         {"training", test_training},
+        {"masked: training", test_masked_training},
+        {"masked: evaluation", test_masked_evaluation},
+        {"masked: refusals", test_masked_refusals},
         {"report", test_report},
         {"refusals", test_refusals},
     };
