@@ -1,0 +1,166 @@
+// The forward kernels of additive attention: both poolings in one for short windows, tile by tile for long
+// ones.
+#ifndef CUDA_ADDITIVE_FORWARD_CUH
+#define CUDA_ADDITIVE_FORWARD_CUH
+
+#include "additive_pass.cuh"
+
+namespace additive {
+
+// e q' and e of a position.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> query_row(const Pass &p, const Head &head, int position,
+                                                      const Row<SIZE> &weight) {
+    const Place at = place_of(p, position);
+    const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
+    return weighted<SIZE>(p, q, score<SIZE>(p, q, weight, counts(p, head, at)));
+}
+
+// Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0 and all is
+// padding.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> pooled_row(const Pass &p, const Row<SIZE> &sums) {
+    const float denominator = sums.weight + p.sink, r = denominator > 0 ? __fdividef(1, denominator) : 0;
+    Row<SIZE> row = row_scaled<SIZE>(sums, r);
+    row.weight = r;
+    return row;
+}
+
+// From a query's window sums G, which is kept if `own`, and what the second pooling sums there.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> pool_query(const Pass &p, const Head &head, int position,
+                                                       const Row<SIZE> &sums, const Row<SIZE> &weight,
+                                                       const Kept &kept, bool own) {
+    const Place at = place_of(p, position);
+    const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
+    if (own) store_pooled<SIZE>(p, head, at, p.pooled_query, p.r_query, pooled);
+    const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
+    const Row<SIZE> product = row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 1));
+    return weighted<SIZE>(p, product, score<SIZE>(p, product, weight, counts(p, head, at)));
+}
+
+// Asks for what the two functions above and below will read, so that it is under way while sums are computed.
+template <int SIZE>
+static __device__ __forceinline__ void prefetch_forward(const Pass &p, const Head &head, int start, int rows,
+                                                        bool key, bool value) {
+    for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
+        const Place at = place_of(p, start + r);
+        if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
+        if (value) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 2), p.size, at.present);
+        if (value) row_prefetch<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
+    }
+}
+
+// From a product's window sums P, which is kept, and the result.
+template <int SIZE>
+static __device__ __forceinline__ void pool_key(const Pass &p, const Head &head, int position,
+                                                const Row<SIZE> &sums, const Kept &kept) {
+    const Place at = place_of(p, position);
+    const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
+    store_pooled<SIZE>(p, head, at, p.pooled_key, p.r_key, pooled);
+    const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
+    Row<SIZE> out = row_load<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
+    row_add<SIZE>(out, row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)), 1);
+    if (at.present) row_store<SIZE>(p.out + channel_place(p, head, at), out, p.size);
+}
+
+// Short windows: everything, for `blocks` blocks of rows behind a halo of two.
+template <int SIZE>
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_forward(const Pass p) {
+    const Head head = head_of_block(p);
+    const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
+    const int start = (head.tile * p.blocks - 2) * k;
+    const Shared s = carve_shared<SIZE>(p, all, all, segments_of(p.blocks + 1, k));
+    const Row<SIZE> query_weight = normal_weight<SIZE>(p, head, 0),
+                    key_weight = normal_weight<SIZE>(p, head, 1);
+    const Kept kept_query = keep_rows(p, head, p.drop_query, s.kept_query, start + k, all - k);
+    const Kept kept_key = keep_rows(p, head, p.drop_key, s.kept_key, start + 2 * k, all - 2 * k);
+
+    prefetch_forward<SIZE>(p, head, start + k, k, true, false);
+    prefetch_forward<SIZE>(p, head, start + 2 * k, all - 2 * k, true, true);
+    for (int first = 0; first < all; first += pass) {
+        const int r = first + group_index<SIZE>();
+        const Row<SIZE> row = query_row<SIZE>(p, head, r < all ? start + r : -1, query_weight);
+        if (r < all) row_put<SIZE>(s.own, r, row);
+        if (r < all) row_put<SIZE>(s.before, r, row);
+    }
+    __syncthreads();
+    window_sums<SIZE>(s.own + k * Row<SIZE>::STRIDE, s.before, s.totals, NULL, p.blocks + 1, k, k);
+    __syncthreads();
+    for (int first = k; first < all; first += pass) {
+        const int r = first + group_index<SIZE>();
+        const Row<SIZE> sums = row_get<SIZE>(s.own, r, r < all);
+        const Row<SIZE> row =
+            pool_query<SIZE>(p, head, r < all ? start + r : -1, sums, key_weight, kept_query, r >= 2 * k);
+        if (r < all) row_put<SIZE>(s.own, r, row);
+        if (r < all) row_put<SIZE>(s.before, r, row);
+    }
+    __syncthreads();
+    window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals, NULL,
+                      p.blocks, k, k);
+    __syncthreads();
+    for (int first = 2 * k; first < all; first += pass) {
+        const int r = first + group_index<SIZE>();
+        pool_key<SIZE>(p, head, r < all ? start + r : -1, row_get<SIZE>(s.own, r, r < all), kept_key);
+    }
+}
+
+// Long windows, 1 of 3: the sum of each tile's queries.
+template <int SIZE>
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_sums(const Pass p) {
+    const Head head = head_of_block(p);
+    const Tile tile = tile_of(p, head);
+    const Row<SIZE> weight = normal_weight<SIZE>(p, head, 0);
+    Row<SIZE> sum = row_zero<SIZE>();
+    for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
+        const int r = first + group_index<SIZE>();
+        row_add<SIZE>(sum, query_row<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, weight), 1);
+    }
+    block_row_sum<SIZE>(shared_memory<float>(), sum, tile_sum_of(p, head, p.first_sums), 1, p.size,
+                        p.size + 1);
+}
+
+// 2 of 3: G, what the second pooling sums, and its sum over each tile.
+template <int SIZE>
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_query(const Pass p) {
+    const Head head = head_of_block(p);
+    const Tile tile = tile_of(p, head);
+    const Shared s = carve_tile<SIZE>(p);
+    const Row<SIZE> query_weight = normal_weight<SIZE>(p, head, 0),
+                    key_weight = normal_weight<SIZE>(p, head, 1);
+    const Kept kept = keep_rows(p, head, p.drop_query, s.kept_query, tile.start, tile.rows);
+    prefetch_forward<SIZE>(p, head, tile.start, tile.rows, true, false);
+    tile_sums<SIZE>(p, head, tile, s, p.first_sums,
+                    [&](int position, bool) { return query_row<SIZE>(p, head, position, query_weight); });
+    Row<SIZE> sum = row_zero<SIZE>();
+    for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
+        const int r = first + group_index<SIZE>();
+        const int position = r < tile.rows ? tile.start + r : -1;
+        const Row<SIZE> row = pool_query<SIZE>(p, head, position, row_get<SIZE>(s.own, r, r < tile.rows),
+                                               key_weight, kept, true);
+        store_pooled<SIZE>(p, head, place_of(p, position), p.rows, p.row_weights, row);
+        row_add<SIZE>(sum, row, 1);
+    }
+    block_row_sum<SIZE>(s.own, sum, tile_sum_of(p, head, p.second_sums), 1, p.size, p.size + 1);
+}
+
+// 3 of 3: P and the result.
+template <int SIZE>
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_key(const Pass p) {
+    const Head head = head_of_block(p);
+    const Tile tile = tile_of(p, head);
+    const Shared s = carve_tile<SIZE>(p);
+    const Kept kept = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);
+    prefetch_forward<SIZE>(p, head, tile.start, tile.rows, false, true);
+    tile_sums<SIZE>(p, head, tile, s, p.second_sums,
+                    [&](int position, bool) { return stored_row<SIZE>(p, head, position); });
+    for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
+        const int r = first + group_index<SIZE>();
+        pool_key<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, row_get<SIZE>(s.own, r, r < tile.rows),
+                       kept);
+    }
+}
+
+} // namespace additive
+
+#endif

@@ -1,0 +1,428 @@
+// What all kernels of additive attention stand on (additive_attention.cuh says what they compute): what a
+// pass reads and writes, heads and scores, places in arrays, dropout, sums over time, shared memory.
+#ifndef CUDA_ADDITIVE_PASS_CUH
+#define CUDA_ADDITIVE_PASS_CUH
+
+#include "additive_rows.cuh"
+#include "device.cuh"
+#include "dropout.cuh"
+#include "gemm.cuh"
+
+namespace additive {
+
+// What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
+struct Pass {
+    int length;                        // T
+    int channels, heads, size, window; // C, H, D, k (the longest T: global)
+    float scale, sink;                 // s/D, c
+    bool raw, reversed;                // pool x; positions count from the end
+    const float *qkv;                  // (B, T, 3C)
+    const float *weights[2];           // (H, D) w_q, w_k
+    const uint8_t *mask;               // (B, T) or NULL
+    DropoutSite drop_query, drop_key;  // of G and P
+    float *pooled_query, *r_query;     // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c)
+    float *pooled_key, *r_key;         // the same of P
+    const float *x, *dout;             // (B, T, C)
+    float *out;                        // (B, T, C)
+    GemmInput dqkv;                    // (B, T, 3C)
+    float *rows, *row_weights;         // (B, H, T, D), (B, H, T) what the second pooling sums
+    float *first_sums, *second_sums;   // (B, H, tiles, D+1) of whole tiles, for each pooling
+    float *dweights;                   // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
+    int tiles;                         // blocks of threads a head
+    int blocks;                        // short windows: blocks of k rows a tile
+    int tile_rows, tiles_per_block;    // long windows
+    bool global;                       // one block: there is none before
+};
+
+// ---- heads and scores -------------------------------------------------------------------------------------
+
+// A block of threads works on one head of one sequence. Offsets of its first row are computed once, so that a
+// row costs one multiplication of 32-bit numbers.
+struct Head {
+    unsigned b, h;
+    int tile;
+    size_t unit;                  // b H + h
+    size_t qkv, channel, row, at; // in arrays (B, T, 3C), (B, T, C), (B, H, T), (B, T)
+};
+
+static __device__ __forceinline__ Head head_of_block(const Pass &p) {
+    const unsigned unit = blockIdx.x / (unsigned)p.tiles, heads = (unsigned)p.heads;
+    Head head;
+    head.b = unit / heads;
+    head.h = unit % heads;
+    head.tile = (int)(blockIdx.x % (unsigned)p.tiles);
+    head.unit = unit;
+    head.at = head.b * (size_t)p.length;
+    head.row = unit * (size_t)p.length;
+    head.channel = head.at * (size_t)p.channels + head.h * (size_t)p.size;
+    head.qkv = 3 * head.at * (size_t)p.channels + head.h * (size_t)p.size;
+    return head;
+}
+
+// w_q' (which 0) or w_k' (1) of the head.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> normal_weight(const Pass &p, const Head &head, int which) {
+    const Row<SIZE> w = row_load<SIZE>(p.weights[which] + head.h * (size_t)p.size, p.size, true);
+    return normalise<SIZE>(w, p.size).normal;
+}
+
+// A row's x', deviation and e; e is 0 where the row does not count.
+template <int SIZE>
+static __device__ __forceinline__ Scored<SIZE> score(const Pass &p, const Row<SIZE> &x,
+                                                     const Row<SIZE> &weight, bool counts) {
+    Scored<SIZE> s = normalise<SIZE>(x, p.size);
+    const float a = p.scale * row_dot<SIZE>(s.normal, weight);
+    s.normal.weight = counts ? __expf(a) : 0; // |a| <= s: within s 2^-23 of it
+    return s;
+}
+
+// e x' with weight e: what a pooling sums.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> weighted(const Pass &p, const Row<SIZE> &x,
+                                                     const Scored<SIZE> &s) {
+    Row<SIZE> row = row_scaled<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), s.normal.weight);
+    row.weight = s.normal.weight;
+    return row;
+}
+
+// ---- places -------------------------------------------------------------------------------------------
+
+// A row of the sequence: its time, and whether there is one.
+struct Place {
+    unsigned t;
+    bool present;
+};
+
+static __device__ __forceinline__ Place place_of(const Pass &p, int position) {
+    const bool present = position >= 0 && position < p.length;
+    return {present ? (unsigned)(p.reversed ? p.length - 1 - position : position) : 0, present};
+}
+
+// Query (which 0), key (1) or value (2) of the head.
+static __device__ __forceinline__ size_t qkv_place(const Pass &p, const Head &head, Place at, int which) {
+    return head.qkv + (size_t)(which * p.channels) + (uint64_t)at.t * (unsigned)(3 * p.channels);
+}
+
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> qkv_row(const Pass &p, const Head &head, Place at, int which) {
+    return row_load<SIZE>(p.qkv + qkv_place(p, head, at, which), p.size, at.present);
+}
+
+template <int SIZE>
+static __device__ __forceinline__ void store_gradient(const Pass &p, const Head &head, Place at, int which,
+                                                      const Row<SIZE> &row) {
+    const size_t first = qkv_place(p, head, at, which);
+    if (!at.present) return;
+    if (p.dqkv.bf16)
+        row_store<SIZE>((bf16 *)p.dqkv.data + first, row, p.size);
+    else
+        row_store<SIZE>((float *)p.dqkv.data + first, row, p.size);
+}
+
+// Of an array (B, T, C).
+static __device__ __forceinline__ size_t channel_place(const Pass &p, const Head &head, Place at) {
+    return head.channel + (uint64_t)at.t * (unsigned)p.channels;
+}
+
+// Of an array (B, H, T), and of one (B, H, T, D).
+static __device__ __forceinline__ size_t row_place(const Head &head, Place at) {
+    return head.row + at.t;
+}
+static __device__ __forceinline__ size_t pooled_place(const Pass &p, const Head &head, Place at) {
+    return head.row * (size_t)p.size + (uint64_t)at.t * (unsigned)p.size;
+}
+
+static __device__ __forceinline__ bool counts(const Pass &p, const Head &head, Place at) {
+    return at.present && (!p.mask || p.mask[head.at + at.t]);
+}
+
+// ---- dropout ------------------------------------------------------------------------------------------
+
+// Which elements of a run of rows are kept. A call of the generator decides about 8 elements that stand 16
+// apart in a block of 128 (dropout.h): their 8 bits are a byte here, 16 bytes a block.
+struct Kept {
+    const uint8_t *bytes; // in shared memory; NULL: all
+    int first_time;
+    unsigned first; // place of its first element in the first block of 128
+    float scale;
+};
+
+static __host__ __device__ __forceinline__ size_t kept_bytes(size_t rows, size_t size) {
+    return (rows * size / DROPOUT_BLOCK + 2) * 16;
+}
+
+// For the rows at positions start .. start+rows-1. A barrier must follow.
+static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head, const DropoutSite &dropout,
+                                                 uint8_t *bytes, int start, int rows) {
+    Kept kept = {NULL, 0, 0, 1};
+    if (!drops_out(dropout)) return kept;
+    int first = max(start, 0), last = min(start + rows, p.length);
+    if (p.reversed) {
+        const int end = p.length - first;
+        first = p.length - last;
+        last = end;
+    }
+    const uint64_t unit = (dropout.step->first_row + head.b) * (uint64_t)p.heads + head.h;
+    const uint64_t element = (unit * (uint64_t)p.length + (uint64_t)first) * (uint64_t)p.size;
+    kept.bytes = bytes;
+    kept.scale = dropout.scale;
+    kept.first_time = first;
+    kept.first = (unsigned)(element % DROPOUT_BLOCK);
+    const int count = last > first
+                          ? (int)(kept.first + (unsigned)((last - first) * p.size) + DROPOUT_BLOCK - 1) /
+                                (int)DROPOUT_BLOCK * 16
+                          : 0;
+    for (int i = (int)threadIdx.x; i < count; i += THREADS)
+        bytes[i] = dropout_byte(dropout, element / DROPOUT_BLOCK * 16 + (uint64_t)i);
+    return kept;
+}
+
+// The factors of a row.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> kept_factors(const Pass &p, const Kept &kept, Place at) {
+    Row<SIZE> row = row_zero<SIZE>();
+#pragma unroll
+    for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
+        const int d = column_of<SIZE>(i);
+        const unsigned e = kept.first + (unsigned)(((int)at.t - kept.first_time) * p.size + d);
+        const bool inside = at.present && d < p.size;
+        if (!kept.bytes) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) row.at[i + j] = 1;
+        } else if (inside && p.size % 4 == 0) {
+            const uint32_t word = *(const uint32_t *)(kept.bytes + e / 128 * 16 + e % 16) >> (e / 16 % 8);
+#pragma unroll
+            for (int j = 0; j < 4; j++) row.at[i + j] = word >> (8 * j) & 1 ? kept.scale : 0;
+        } else if (inside) {
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++) {
+                const unsigned f = e + j;
+                if (d + (int)j < p.size)
+                    row.at[i + j] = kept.bytes[f / 128 * 16 + f % 16] >> (f / 16 % 8) & 1 ? kept.scale : 0;
+            }
+        }
+    }
+    return row;
+}
+
+// ---- sums over time -----------------------------------------------------------------------------------
+
+static constexpr int SEGMENT = 16; // rows that a thread sums one after the other
+
+static __device__ __forceinline__ void add_to(float4 &sum, const float4 &x) {
+    sum.x += x.x;
+    sum.y += x.y;
+    sum.z += x.z;
+    sum.w += x.w;
+}
+
+// Segments of `own` and `before` in window_sums().
+static __host__ __device__ __forceinline__ int segments_of(int blocks, int span) {
+    return blocks * ((span + SEGMENT - 1) / SEGMENT);
+}
+
+// What a thread sums in window_sums(): 4 columns (the last 4 hold the weight) of a segment of a block.
+struct Share {
+    int block, segment, column; // column in float4
+};
+
+template <int SIZE> static __device__ __forceinline__ Share share_of(int i, int segments) {
+    constexpr int COLUMNS = SIZE / 4 + 1;
+    const int piece = i / COLUMNS, block = segments == 1 ? piece : piece / segments;
+    return {block, piece - block * segments, i % COLUMNS};
+}
+
+// `own` holds `blocks` blocks of `rows` rows, `before` the blocks of `span` rows that lie k rows before them
+// (NULL: they are empty). Row r of an own block becomes carry + (rows 0 .. r of the block) + (rows r+1 .. of
+// the block before). carry: a row, or NULL: 0. totals: memory for 2 segments_of(blocks, span) rows. Barriers
+// around it are the caller's; `before` is used up.
+//
+// As with tiles, what lies between r and r+1 of the block before are the other segments, of which only the
+// totals are needed.
+template <int SIZE>
+static __device__ __forceinline__ void window_sums(float *__restrict__ own, float *__restrict__ before,
+                                                   float *__restrict__ totals, const float *carry, int blocks,
+                                                   int rows, int span) {
+    constexpr int STRIDE = Row<SIZE>::STRIDE / 4; // in float4
+    float4 *own4 = (float4 *)own, *before4 = (float4 *)before, *totals4 = (float4 *)totals;
+    const int segments = segments_of(1, span), work = blocks * segments * (SIZE / 4 + 1);
+    for (int i = (int)threadIdx.x; i < work; i += THREADS) {
+        const Share share = share_of<SIZE>(i, segments);
+        const int first = share.segment * SEGMENT, last = min(first + SEGMENT, span);
+        float4 suffix = make_float4(0, 0, 0, 0), total = make_float4(0, 0, 0, 0);
+        if (before) {
+            float4 *b = before4 + share.block * span * STRIDE + share.column;
+#pragma unroll 4
+            for (int r = last - 1; r >= first; r--) {
+                add_to(suffix, b[r * STRIDE]);
+                b[r * STRIDE] = suffix;
+            }
+        }
+        if (segments == 1) continue;
+        const float4 *a = own4 + share.block * rows * STRIDE + share.column;
+#pragma unroll 4
+        for (int r = first; r < min(last, rows); r++) add_to(total, a[r * STRIDE]);
+        float4 *to = totals4 + 2 * (share.block * segments + share.segment) * STRIDE + share.column;
+        to[0] = total;
+        to[STRIDE] = suffix;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < work; i += THREADS) {
+        const Share share = share_of<SIZE>(i, segments);
+        const int first = share.segment * SEGMENT, last = min(first + SEGMENT, rows);
+        const int last_before = before ? min(first + SEGMENT, span) : 0;
+        const float4 *from = totals4 + 2 * share.block * segments * STRIDE + share.column;
+        float4 sum = carry ? ((const float4 *)carry)[share.column] : make_float4(0, 0, 0, 0);
+        for (int other = 0; other < segments; other++)
+            if (other != share.segment) add_to(sum, from[(2 * other + (other > share.segment)) * STRIDE]);
+        float4 *a = own4 + share.block * rows * STRIDE + share.column;
+        const float4 *b = before4 + share.block * span * STRIDE + share.column;
+#pragma unroll 4
+        for (int r = first; r < last; r++) {
+            add_to(sum, a[r * STRIDE]);
+            float4 all = sum;
+            if (r + 1 < last_before) add_to(all, b[(r + 1) * STRIDE]);
+            a[r * STRIDE] = all;
+        }
+    }
+}
+
+// carry, a row, = the sum of the `count` rows (D+1) that end before `end`. partial: shared memory for
+// max(THREADS, D+1) numbers. A barrier must follow.
+template <int SIZE>
+static __device__ __forceinline__ void carry_sums(float *carry, float *partial, const float *end, int count,
+                                                  int size) {
+    const int columns = size + 1, parts = THREADS / columns;
+    for (int i = (int)threadIdx.x; i < parts * columns; i += THREADS) {
+        float sum = 0;
+#pragma unroll 4
+        for (int t = count - i / columns; t > 0; t -= parts) sum += end[i % columns - (int64_t)t * columns];
+        partial[i] = sum;
+    }
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < Row<SIZE>::STRIDE; c += THREADS) {
+        const int column = c < size ? c : c == SIZE ? size : -1;
+        float sum = 0;
+        for (int part = 0; part < parts && column >= 0; part++) sum += partial[part * columns + column];
+        carry[c] = sum;
+    }
+}
+
+// out[d * stride] = the sum of all groups' rows for column d < columns (column D is the weight). `memory`
+// (GROUPS, STRIDE) is shared memory that nobody reads any more.
+template <int SIZE>
+static __device__ __forceinline__ void block_row_sum(float *memory, const Row<SIZE> &row, float *out,
+                                                     size_t stride, int size, int columns) {
+    __syncthreads();
+    row_put<SIZE>(memory, group_index<SIZE>(), row);
+    __syncthreads();
+    for (int d = (int)threadIdx.x; d < columns; d += THREADS) {
+        float sum = 0;
+        for (int g = 0; g < Row<SIZE>::GROUPS; g++)
+            sum += memory[g * Row<SIZE>::STRIDE + (d < size ? d : SIZE)];
+        out[(size_t)d * stride] = sum;
+    }
+}
+
+// ---- pooled rows --------------------------------------------------------------------------------------
+
+template <int SIZE>
+static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &head, Place at, float *pooled,
+                                                    float *r, const Row<SIZE> &row) {
+    if (!at.present) return;
+    row_store<SIZE>(pooled + pooled_place(p, head, at), row, p.size);
+    if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(head, at)] = row.weight;
+}
+
+// What the kernel before left for the second pooling.
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> stored_row(const Pass &p, const Head &head, int position) {
+    const Place at = place_of(p, position);
+    Row<SIZE> row = row_load<SIZE>(p.rows + pooled_place(p, head, at), p.size, at.present);
+    if (at.present) row.weight = p.row_weights[row_place(head, at)];
+    return row;
+}
+
+// ---- shared memory and tiles --------------------------------------------------------------------------
+
+struct Shared {
+    float *own, *before, *totals, *carry, *partial;
+    uint8_t *kept_query, *kept_key,
+        *kept_before; // which elements dropout keeps: of G, of P, of P in `before`
+};
+
+// Numbers, for so many rows in `own` and `before` and so many segments.
+static __host__ __device__ __forceinline__ int shared_numbers(int stride, int own, int before, int segments) {
+    return (own + before + 2 * segments + 1) * stride + THREADS;
+}
+
+// Bytes.
+static size_t shared_size(int stride, size_t size, int own, int before, int segments) {
+    return (size_t)shared_numbers(stride, own, before, segments) * sizeof(float) +
+           2 * kept_bytes((size_t)own, size) + kept_bytes((size_t)before, size);
+}
+
+template <int SIZE>
+static __device__ __forceinline__ Shared carve_shared(const Pass &p, int own, int before, int segments) {
+    constexpr int STRIDE = Row<SIZE>::STRIDE;
+    Shared s;
+    s.own = shared_memory<float>();
+    s.before = s.own + own * STRIDE;
+    s.totals = s.before + before * STRIDE;
+    s.carry = s.totals + 2 * segments * STRIDE;
+    s.partial = s.carry + STRIDE;
+    s.kept_query = (uint8_t *)(s.own + shared_numbers(STRIDE, own, before, segments));
+    s.kept_key = s.kept_query + kept_bytes((size_t)own, (size_t)p.size);
+    s.kept_before = s.kept_key + kept_bytes((size_t)own, (size_t)p.size);
+    return s;
+}
+
+// A tile of a long window.
+struct Tile {
+    int start;      // position of its first row
+    int rows, span; // rows that it has; that the tile k rows before has
+    bool before;    // there is one
+    int between;    // whole tiles
+};
+
+static __device__ __forceinline__ Tile tile_of(const Pass &p, const Head &head) {
+    const int block = head.tile / p.tiles_per_block, place = head.tile % p.tiles_per_block;
+    Tile tile;
+    tile.start = block * p.window + place * p.tile_rows;
+    tile.span = min(p.tile_rows, p.window - place * p.tile_rows);
+    tile.rows = min(tile.span, p.length - tile.start);
+    tile.before = block > 0;
+    tile.between = min(head.tile, p.tiles_per_block - 1);
+    return tile;
+}
+
+// Where the sum of the block's tile is kept; those of the tiles before stand before it.
+static __device__ __forceinline__ float *tile_sum_of(const Pass &p, const Head &head, float *sums) {
+    return sums + (head.unit * (size_t)p.tiles + (size_t)head.tile) * (size_t)(p.size + 1);
+}
+
+template <int SIZE> static __device__ __forceinline__ Shared carve_tile(const Pass &p) {
+    return carve_shared<SIZE>(p, p.tile_rows, p.global ? 0 : p.tile_rows, segments_of(1, p.tile_rows));
+}
+
+// Rows for a tile's window sums: row_at(position) of the own tile into s.own, of the one before into
+// s.before; then the sums. Ends with a barrier.
+template <int SIZE, typename RowAt>
+static __device__ __forceinline__ void tile_sums(const Pass &p, const Head &head, const Tile &tile,
+                                                 const Shared &s, float *sums, const RowAt &row_at) {
+    const int all = tile.rows + (tile.before ? tile.span : 0);
+    carry_sums<SIZE>(s.carry, s.partial, tile_sum_of(p, head, sums), tile.between, p.size);
+    for (int first = 0; first < all; first += Row<SIZE>::GROUPS) {
+        const int i = first + group_index<SIZE>(), r = i < tile.rows ? i : i - tile.rows;
+        const bool own = i < tile.rows;
+        const Row<SIZE> row = row_at(i < all ? tile.start + r - (own ? 0 : p.window) : -1, own && i < all);
+        if (i < all) row_put<SIZE>(own ? s.own : s.before, r, row);
+    }
+    __syncthreads();
+    window_sums<SIZE>(s.own, tile.before ? s.before : NULL, s.totals, s.carry, 1, tile.rows, tile.span);
+    __syncthreads();
+}
+
+} // namespace additive
+
+#endif
