@@ -363,8 +363,8 @@ static void norm_test_free(NormTest *t) {
 // What the forward pass gave, beside the CPU's LayerNorm of x (M, C), which is expected in `gpu_x`.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
-    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, NORM_EPSILON, m,
-                      t->channels);
+    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, NORM_EPSILON,
+                      m, t->channels);
     compare_device(d, "x", float_matrix((float *)gpu_x, t->channels), x, m, EXACT);
     compare_device(d, "norm", t->gpu_norm, t->norm, m, tolerance_of(t->gpu_norm.bf16));
     compare_device(d, "mean", float_matrix(t->gpu_mean, 1), t->mean, m, EXACT);
