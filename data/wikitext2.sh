@@ -3,6 +3,7 @@
 #
 #   make data/wikitext2
 #   TOKENIZER=word make data/wikitext2              spm (default), bpe, byte or word
+#   TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2     with the tokens that BERT needs
 #   SPM_MODEL=t5.model make data/wikitext2          an existing SentencePiece model
 #   WIKITEXT2_DIR=DIR make data/wikitext2           train.txt, valid.txt and test.txt are there
 #
@@ -24,4 +25,4 @@ fi
 # The published counts are of spm_train's own settings.
 if [ "$TOKENIZER" = spm ] && [ -z "${SPM_MODEL:-}" ]; then normalise=--normalise; fi
 ./tokenize --output data/wikitext2 --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} ${normalise:-} \
-    --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"
+    ${RESERVE:+--reserve "$RESERVE"} --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"

@@ -1,0 +1,191 @@
+#!/bin/sh
+# BERT with softmax attention, and with cosine attention whose sum is divided by a power of the number of tokens: 0, 0.5, 1
+# or learned; each at five learning rates. Which of them diverge, and at which rate?
+#
+#   scripts/run_cosine.sh [--quick] [--seeds N] [--output DIR]
+#
+# writes runs.csv (a run a line), results.md and loss_by_rate.png into DIR. It says first how long it will take. After an
+# interruption the same command goes on. A run has diverged if updates were not finite, or if it ends a tenth above its best
+# validation loss: it is marked.
+set -eu
+start=$PWD
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+arms='softmax cosine-0 cosine-0.5 cosine-1 cosine-learned'
+rates='1e-5 1e-4 3e-4 1e-3 3e-3'
+last_line='"event":"statistics"'
+data=data/wikitext2
+
+usage() {
+    cat >&2 <<'END'
+usage: run_cosine.sh [--quick] [--seeds N] [--output DIR]
+  --quick       small models, one seed, about a quarter of an hour
+  --seeds N     runs of each arm and rate (3; --quick 1)
+  --output DIR  results and runs (runs/cosine, runs/cosine-quick)
+END
+    exit 2
+}
+
+command_of() {
+    case $1 in
+    softmax) echo './train_bert --attention softmax' ;;
+    cosine-*) echo "./train_bert --attention cosine --cosine-power ${1#cosine-}" ;;
+    esac
+}
+
+prepare() {
+    require train_bert tokenize
+    made='TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2'
+    [ -f "$data/meta.json" ] || TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2 || fail "$data cannot be made"
+    grep -q '"mask":[0-9]' "$data/meta.json" || fail "$data: has no mask token; $made"
+    mkdir -p "$out"
+    echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
+}
+
+# plan: a line for each run: arm, rate, seed, seconds that it still takes. A run that diverged is not made again.
+plan() {
+    for seed in $seeds; do
+        for rate in $rates; do
+            for arm in $arms; do
+                run=$out/$arm-$rate-seed-$seed
+                # shellcheck disable=SC2046,SC2086
+                probe "$out/${arm%%-*}.cost" $(command_of "$arm") $options
+                seconds=$(time_left "$out/${arm%%-*}.cost" "$steps" 4 "$run")
+                [ ! -f "$run/diverged" ] || seconds=0
+                echo "$arm $rate $seed $seconds"
+            done
+        done
+    done
+}
+
+train_all() {
+    echo "$(awk 'END { print NR }' "$1") runs; about $(duration "$(awk '{ s += $4 } END { print s }' "$1")") to go"
+    while read -r arm rate seed seconds <&3; do
+        run=$out/$arm-$rate-seed-$seed
+        if [ -f "$run/diverged" ] || finished "$run"; then continue; fi
+        printf '%-15s lr %-5s seed %s  ' "$arm" "$rate" "$seed"
+        # shellcheck disable=SC2046,SC2086
+        if train "$run" $(command_of "$arm") $options -x "$steps" -S "$seed" -l "$rate"; then
+            echo "loss $(log_number val_loss "$run")"
+        elif grep -q 'not finite' "$run/output.txt"; then
+            echo 'diverged'
+            : >"$run/diverged"
+        else
+            fail "$(tail -n 1 "$run/output.txt")"
+        fi
+    done 3<"$1"
+}
+
+collect() {
+    echo 'arm,rate,seed,val_loss,last_val_loss,largest_attention_output,diverged' >"$tmp/runs.csv"
+    while read -r arm rate seed seconds; do
+        run=$out/$arm-$rate-seed-$seed
+        diverged=0
+        [ ! -f "$run/diverged" ] || diverged=1
+        awk -v key="$arm,$rate,$seed" -v diverged="$diverged" "$json_number"'
+            number("val_loss") != "" { last = number("val_loss"); if (best == "" || last < best) best = last }
+            /"place":"attention"/ && number("max_abs") > largest { largest = number("max_abs") }
+            END { print key "," best "," last "," largest "," (diverged || last > 1.1 * best ? 1 : 0) }' \
+            "$run/log.jsonl" >>"$tmp/runs.csv"
+    done <"$1"
+    mv "$tmp/runs.csv" "$out/"
+}
+
+report() {
+    echo '# Cosine attention in BERT: the power of its divisor'
+    echo
+    echo "\`$options -x $steps\`. Best validation loss, mean over seeds; in brackets the largest |attention output| at the end;"
+    echo 'x: a run diverged, or ended a tenth above its best.'
+    echo
+    awk -F, -v arms="$arms" -v rates="$rates" '
+        NR > 1 {
+            i = $1 SUBSEP $2
+            if ($4 != "") { n[i]++; sum[i] += $4 }
+            if ($6 > largest[i]) largest[i] = $6
+            bad[i] += $7
+        }
+        END {
+            a = split(arms, arm, " "); r = split(rates, rate, " ")
+            line = "| attention |"; rule = "|---|"
+            for (j = 1; j <= r; j++) { line = line " " rate[j] " |"; rule = rule "---|" }
+            print line "\n" rule
+            for (k = 1; k <= a; k++) {
+                line = "| " arm[k] " |"
+                for (j = 1; j <= r; j++) {
+                    i = arm[k] SUBSEP rate[j]
+                    line = line (n[i] ? sprintf(" %.3f", sum[i] / n[i]) : " -") \
+                        (largest[i] ? sprintf(" (%.3g)", largest[i]) : "") (bad[i] ? " x" : "") " |"
+                }
+                print line
+            }
+        }' "$out/runs.csv"
+}
+
+loss_by_rate() {
+    count=0
+    for arm in $arms; do
+        count=$((count + 1))
+        awk -F, -v arm="$arm" '$1 == arm && $4 != "" { n[$2]++; s[$2] += $4; bad[$2] += $7 }
+            END { for (r in n) print r, s[r] / n[r], (bad[r] > 0) }' "$out/runs.csv" | sort -g >"$tmp/rates.$count"
+    done
+    {
+        # shellcheck disable=SC2086
+        plot_names $arms
+        for format in png svg; do
+            plot_style "$format" loss_by_rate 900 520
+            cat <<END
+set logscale x
+set format x '%.0e'
+set xlabel 'learning rate'
+set ylabel 'validation loss'
+set key outside right top
+plot for [i=1:$count] sprintf('rates.%d', i) using 1:2 with linespoints lw 2 pt 7 lc rgb colours[i] title names[i], \
+    for [i=1:$count] sprintf('rates.%d', i) using (\$3 > 0 ? \$1 : 1/0):2 with points pt 2 ps 2.5 lw 3 lc rgb colours[i] notitle
+END
+        done
+    } >"$tmp/commands"
+    plot_draw "$out" loss_by_rate
+}
+
+quick=
+seed_count=
+out=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=1 ;;
+    --seeds | --output)
+        [ $# -gt 1 ] || usage
+        case $1-$2 in
+        --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output-) usage ;;
+        --seeds-*) seed_count=$2 ;;
+        --output-/*) out=$2 ;;
+        --output-*) out=$start/$2 ;;
+        esac
+        shift
+        ;;
+    *) usage ;;
+    esac
+    shift
+done
+if [ -n "$quick" ]; then
+    options="-i $data -L 3 -C 64 -H 2 -b 8 -t 128 -u 50 -m 20 --stats 4"
+    steps=600
+else
+    options="-i $data -L 6 -C 128 -H 4 -b 16 -t 512 -u 200 --stats 8"
+    steps=5000
+fi
+options="$options -v $((steps / 4))"
+[ -n "$seed_count" ] || seed_count=$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)
+out=${out:-runs/cosine${quick:+-quick}}
+seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
+
+prepare
+echo 'measuring what a run costs'
+plan >"$tmp/plan"
+train_all "$tmp/plan"
+collect "$tmp/plan"
+report >"$tmp/results.md"
+mv "$tmp/results.md" "$out/"
+loss_by_rate
+cat "$out/results.md"
