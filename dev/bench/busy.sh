@@ -1,0 +1,99 @@
+#!/bin/sh
+# How long a training step takes while other programs want the cores: idle, with one and with two busy processes a core;
+# for the trainer as it is and for other ways in which OpenMP's threads may wait. Writes OUTPUT (results/busy.md beside
+# this script): medians in milliseconds, and their ratios. About 3 minutes; leave the machine alone meanwhile.
+#
+#   dev/bench/busy.sh [OUTPUT]      TRAINER (./train_fastformer), OPTIONS (those of make run), ROUNDS (3), SECONDS_EACH (5)
+set -eu
+cd "$(dirname "$0")/../.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+output=${1:-dev/bench/results/busy.md}
+trainer=${TRAINER:-./train_fastformer}
+options=${OPTIONS:--L 4 -C 128 -H 4 -b 8 -t 256}
+rounds=${ROUNDS:-3}
+seconds=${SECONDS_EACH:-5}
+[ -x "$trainer" ] || fail "$trainer is missing: make train_fastformer"
+cores=$(nproc)
+unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY
+settings='as_it_is GOMP_SPINCOUNT=300000 GOMP_SPINCOUNT=30000 GOMP_SPINCOUNT=0'
+
+hogs=
+rest() {
+    for hog in $hogs; do kill "$hog" 2>/dev/null && wait "$hog" 2>/dev/null; done || :
+    hogs=
+}
+trap 'rest; rm -rf "$tmp"' EXIT
+trap 'exit 130' INT TERM
+# busy N: N processes that do nothing else than run
+busy() {
+    rest
+    while [ "$(echo "$hogs" | wc -w)" -lt "$1" ]; do
+        sh -c 'while :; do :; done' &
+        hogs="$hogs $!"
+    done
+}
+
+# wait_for N: until the run has taken N steps, or ended
+wait_for() {
+    while kill -0 $run 2>/dev/null && [ "0$(grep -sc '"ms"' "$tmp/run/log.jsonl")" -lt "$1" ]; do
+        sleep 0.1
+    done
+}
+
+# steps SETTING: the milliseconds of each step but the first, a number a line, for `seconds` and at least 4 steps
+steps() {
+    rm -rf "$tmp/run"
+    # shellcheck disable=SC2086
+    env "$1" "$trainer" $options -o "$tmp/run" -x 100000 -v 100000 >"$tmp/out" 2>&1 </dev/null &
+    run=$!
+    wait_for 1
+    sleep "$seconds"
+    wait_for 5
+    kill -KILL $run 2>/dev/null || { cat "$tmp/out" >&2; fail "$trainer ended"; }
+    wait $run 2>/dev/null || :
+    awk "$json_number"' { ms = number("ms") } ms != "" && n++ { print ms }' "$tmp/run/log.jsonl"
+}
+
+# median FILE
+median() {
+    sort -n "$1" | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
+}
+
+# Rounds of all settings, one after the other: what changes on the machine meets all of them.
+for load in 0 1 2; do
+    busy $((load * cores))
+    round=0
+    while [ $round -lt "$rounds" ]; do
+        for setting in $settings; do
+            if [ "$setting" = as_it_is ]; then variable=A=1; else variable=$setting; fi
+            steps "$variable" >>"$tmp/$setting.$load"
+        done
+        round=$((round + 1))
+    done
+done
+rest
+
+processor=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
+first=$(head -n 1 "$tmp/run/log.jsonl" | sed -n 's/.*"products":"\([^"]*\)".*/\1/p')
+{
+    echo "# Training beside other programs"
+    echo
+    echo "\`dev/bench/busy.sh\` on ${processor:-an unknown processor}, $cores cores: \`$(basename "$trainer") $options\`, $first."
+    echo "Medians of the steps of $rounds rounds, in milliseconds; in brackets, how many times as long as that setting's idle step."
+    echo "With N busy processes a core a fair share is N + 1 times."
+    echo
+    echo "| threads wait | idle | one busy process a core | two | idle, against GOMP_SPINCOUNT=300000 |"
+    echo "|---|---|---|---|---|"
+    base=$(median "$tmp/GOMP_SPINCOUNT=300000.0")
+    for setting in $settings; do
+        if [ "$setting" = as_it_is ]; then name='as the trainer has it'; else name="\`$setting\`"; fi
+        [ "$setting" = GOMP_SPINCOUNT=300000 ] && name="$name, libgomp's default"
+        echo "$name $(median "$tmp/$setting.0") $(median "$tmp/$setting.1") $(median "$tmp/$setting.2") $base" |
+            awk "$show_number"' { idle = $(NF - 3); one = $(NF - 2); two = $(NF - 1); base = $NF
+                NF -= 4; printf "| %s | %s | %s (%.1f) | %s (%.1f) | %+.1f%% |\n", $0, show(idle), show(one), one / idle,
+                show(two), two / idle, 100 * (idle / base - 1) }'
+    done
+} >"$tmp/report"
+mv "$tmp/report" "$output"
+cat "$output"
