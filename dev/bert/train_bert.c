@@ -257,8 +257,8 @@ static void *bert_create(const ModelSetup *setup) {
                                    .cosine = c->cosine,
                                    .power = c->power,
                                    .sink = c->sink};
-        attention_create(&b->attention, gemm_precision(b->base.gemm), (size_t)setup->batch,
-                         (size_t)setup->length, b->base.training);
+        attention_plan(&b->attention, b->base.arena, gemm_precision(b->base.gemm), (size_t)setup->batch,
+                       (size_t)setup->length, b->base.training);
         layers_create(b);
         memory_plan(b, (size_t)setup->length);
     }

@@ -5,12 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-void attention_create(Attention *a, Precision precision, size_t batch, size_t length, bool training) {
+void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length,
+                    bool training) {
     if (a->cosine)
-        a->linear = cosine_attention_create(a->power, batch, length, length, a->channels, a->heads);
+        a->linear = cosine_attention_plan(arena, a->power, batch, length, length, a->channels, a->heads);
     else
-        a->softmax = softmax_attention_create(precision, a->sink, batch, length, length, a->channels,
-                                              a->heads, training);
+        a->softmax = softmax_attention_plan(arena, precision, a->sink, batch, length, length, a->channels,
+                                            a->heads, training);
 }
 
 void attention_free(Attention *a) {

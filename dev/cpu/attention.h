@@ -3,6 +3,7 @@
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
 
+#include "arena.h"
 #include "cosine_attention.h"
 #include "model.h"
 #include "softmax_attention.h"
@@ -18,9 +19,10 @@ typedef struct {
     CosineAttention *linear;
 } Attention;
 
-// For batches up to (batch, length).
-void attention_create(Attention *attention, Precision precision, size_t batch, size_t length, bool training);
-void attention_free(Attention *attention);
+// Plans the working memory, for batches up to (batch, length).
+void attention_plan(Attention *attention, Arena *arena, Precision precision, size_t batch, size_t length,
+                    bool training);
+void attention_free(Attention *attention); // but for the arena's
 
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,
 // Tq); cosine takes m (H), or NULL: the power is fixed.

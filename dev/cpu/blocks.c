@@ -343,7 +343,8 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
 void head_create(Head *h, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,
                  size_t vocabulary) {
     *h = (Head){.norm.at = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
-    h->classifier = classifier_create(model->gemm, vocabulary, norm->channels, model->rows, model->training);
+    h->classifier =
+        classifier_plan(model->gemm, model->arena, vocabulary, norm->channels, model->rows, model->training);
     model->classifier = h->classifier;
     model->classifier_weight = weight;
 }

@@ -13,6 +13,7 @@
 // of e_ij) / Z_i keeps its digits where p_t is close to 1.
 #include "classifier.h"
 
+#include "arena.h"
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
@@ -62,6 +63,7 @@ struct Classifier {
     real *target_logit;  // (chunk) l_it
     int threads;
     Worker *workers; // (threads)
+    Arena *own;      // holds all arrays; NULL: another does
     // For training only:
     bool pairs;
     real *e;               // slice after slice of (words of chunk, row of words)
@@ -119,23 +121,26 @@ static size_t chunk_rows(bool pairs, size_t vocabulary, size_t rows) {
     return smaller(fit > ROW_STEP ? fit : ROW_STEP, round_up(rows > 0 ? rows : 1, ROW_STEP));
 }
 
-static void gradients_create(Classifier *c) {
-    static const char what[] = "the classifier's gradients";
+static const char buffers[] = "classifier"; // what the plan calls them
+
+static void gradients_plan(Classifier *c, Arena *arena) {
     const size_t words = words_of_rows(c, c->chunk), columns = padded_channels(c);
     // The product reads TOKENS words at a time, maybe beyond the last row.
-    c->e = allocate(tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, sizeof(real), what);
-    c->scaled_h = allocate(tile_count(words, columns), sizeof(real), what);
-    c->factor = allocate(c->chunk, sizeof(*c->factor), what);
-    c->target_gradient = allocate(c->chunk, sizeof(*c->target_gradient), what);
+    arena_reals(arena, &c->e, tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, 1, buffers);
+    arena_reals(arena, &c->scaled_h, words, columns, buffers);
+    arena_reals(arena, &c->factor, c->chunk, 1, buffers);
+    arena_reals(arena, &c->target_gradient, c->chunk, 1, buffers);
     for (int i = 0; i < c->threads; i++) {
+        Worker *worker = &c->workers[i];
         if (gemm_precision(c->gemm) == PRECISION_BFLOAT16)
-            c->workers[i].e = gemm_input_create(c->gemm, BLOCK, SLICE, what);
-        c->workers[i].h = allocate(2 * columns, sizeof(real), what);
-        c->workers[i].sums = allocate((size_t)SLICE * COLUMNS, sizeof(real), what);
+            gemm_input_plan(&worker->e, c->gemm, arena, BLOCK, SLICE, buffers);
+        arena_reals(arena, &worker->h, 2, columns, buffers);
+        arena_reals(arena, &worker->sums, SLICE, COLUMNS, buffers);
     }
 }
 
-Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training) {
+Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels, size_t rows,
+                            int training) {
     if (vocabulary == 0 || vocabulary > INT32_MAX || channels == 0)
         fail("classifier: vocabulary %zu, channels %zu; expected 1 to %d, at least 1", vocabulary, channels,
              INT32_MAX);
@@ -149,43 +154,37 @@ Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, si
     c->packed = allocate(c->slices, sizeof(GemmWeight *), "the classifier's weight");
     for (size_t s = 0; s < c->slices; s++)
         c->packed[s] =
-            gemm_weight_create(gemm, slice_width(c, s), channels, WEIGHT_OUT_IN, "the classifier's weight");
-    c->no_bias = allocate(SLICE, sizeof(real), "the classifier");
-    c->shift = allocate(c->chunk, sizeof(*c->shift), "the classifier");
-    c->others = allocate(c->chunk, sizeof(*c->others), "the classifier");
-    c->target_logit = allocate(c->chunk, sizeof(*c->target_logit), "the classifier");
+            gemm_weight_plan(gemm, arena, slice_width(c, s), channels, WEIGHT_OUT_IN, "packed weights");
+    arena_reals(arena, &c->no_bias, 1, SLICE, buffers);
+    arena_reals(arena, &c->shift, c->chunk, 1, buffers);
+    arena_array(arena, &c->others, c->chunk, sizeof(*c->others), buffers);
+    arena_reals(arena, &c->target_logit, c->chunk, 1, buffers);
     c->threads = thread_limit();
     c->workers = allocate((size_t)c->threads, sizeof(*c->workers), "the classifier's threads");
     for (int i = 0; i < c->threads; i++) {
         c->workers[i].gemm = gemm_create_serial(gemm);
-        c->workers[i].logits = allocate((size_t)BLOCK * SLICE, sizeof(real), "the classifier's logits");
-        c->workers[i].unused = allocate((size_t)2 * SLICE, sizeof(real), "the classifier's logits");
+        arena_reals(arena, &c->workers[i].logits, BLOCK, SLICE, buffers);
+        arena_reals(arena, &c->workers[i].unused, 2, SLICE, buffers);
     }
-    if (training) gradients_create(c);
+    if (training) gradients_plan(c, arena);
+    return c;
+}
+
+Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training) {
+    Arena *arena = arena_create();
+    Classifier *c = classifier_plan(gemm, arena, vocabulary, channels, rows, training);
+    arena_allocate(arena);
+    c->own = arena;
     return c;
 }
 
 void classifier_free(Classifier *c) {
     if (!c) return;
     for (size_t s = 0; s < c->slices; s++) gemm_weight_free(c->packed[s]);
-    for (int i = 0; i < c->threads; i++) {
-        gemm_free(c->workers[i].gemm);
-        free(c->workers[i].logits);
-        free(c->workers[i].unused);
-        gemm_input_free(&c->workers[i].e);
-        free(c->workers[i].h);
-        free(c->workers[i].sums);
-    }
+    for (int i = 0; i < c->threads; i++) gemm_free(c->workers[i].gemm);
+    arena_free(c->own);
     free(c->packed);
-    free(c->no_bias);
-    free(c->shift);
-    free(c->others);
-    free(c->target_logit);
     free(c->workers);
-    free(c->e);
-    free(c->scaled_h);
-    free(c->factor);
-    free(c->target_gradient);
     free(c);
 }
 

@@ -1,5 +1,6 @@
 #include "cosine_attention.h"
 
+#include "arena.h"
 #include "error.h"
 #include "memory.h"
 #include "tile.h"
@@ -25,6 +26,7 @@ struct CosineAttention {
     size_t scratch_size;
     real *dbias;       // (B H, 3, D') sums over rows
     double *dexponent; // (B H)
+    Arena *own;        // holds them; NULL: another does
 };
 
 // One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of them.
@@ -43,8 +45,8 @@ typedef struct {
     const real *exponent, *dy;
 } Pass;
 
-CosineAttention *cosine_attention_create(double power, size_t batch, size_t queries, size_t keys,
-                                         size_t channels, size_t heads) {
+CosineAttention *cosine_attention_plan(Arena *arena, double power, size_t batch, size_t queries, size_t keys,
+                                       size_t channels, size_t heads) {
     const char *what = "attention";
     CosineAttention *a = allocate(1, sizeof(*a), what);
     a->power = power;
@@ -57,19 +59,25 @@ CosineAttention *cosine_attention_create(double power, size_t batch, size_t quer
     a->keys = keys;
     a->scratch_size = tile_count(7 * CHUNK + 2 * a->columns, a->columns) + 2 * CHUNK * CHUNK + 3 * CHUNK;
     const size_t units = tile_count(batch, heads);
-    a->logarithms = allocate(tile_count(batch, queries), sizeof(real), what);
-    a->scratch = allocate(units, tile_count(a->scratch_size, sizeof(real)), what);
-    a->dbias = allocate(units, tile_count(3 * a->columns, sizeof(real)), what);
-    a->dexponent = allocate(units, sizeof(double), what);
+    arena_reals(arena, &a->logarithms, batch, queries, what);
+    arena_reals(arena, &a->scratch, units, a->scratch_size, what);
+    arena_reals(arena, &a->dbias, units, 3 * a->columns, what);
+    arena_array(arena, &a->dexponent, units, sizeof(double), what);
+    return a;
+}
+
+CosineAttention *cosine_attention_create(double power, size_t batch, size_t queries, size_t keys,
+                                         size_t channels, size_t heads) {
+    Arena *arena = arena_create();
+    CosineAttention *a = cosine_attention_plan(arena, power, batch, queries, keys, channels, heads);
+    arena_allocate(arena);
+    a->own = arena;
     return a;
 }
 
 void cosine_attention_free(CosineAttention *a) {
     if (!a) return;
-    free(a->logarithms);
-    free(a->scratch);
-    free(a->dbias);
-    free(a->dexponent);
+    arena_free(a->own);
     free(a);
 }
 

@@ -3,10 +3,11 @@
 //
 //   y_i = sum_j (q_i/|q_i| . k_j/|k_j|) v_j / n_i^p
 //
-// over the n_i keys that i sees (attention_input.h). The power p is fixed, or sigmoid(m) with a learned m for each
-// head. As the sum is linear in the keys, y_i = q_i/|q_i| (sum_j k_j/|k_j| v_j^T) / n_i^p. A row that sees
-// only padding gives 0, and so does a query or key shorter than 1e-12, which then takes no gradient. There
-// are no weights in this form, and no dropout of them: the input's `dropout` and `first_row` are not read.
+// over the n_i keys that i sees (attention_input.h). The power p is fixed, or sigmoid(m) with a learned m for
+// each head. As the sum is linear in the keys, y_i = q_i/|q_i| (sum_j k_j/|k_j| v_j^T) / n_i^p. A row that
+// sees only padding gives 0, and so does a query or key shorter than 1e-12, which then takes no gradient.
+// There are no weights in this form, and no dropout of them: the input's `dropout` and `first_row` are not
+// read.
 #ifndef CPU_COSINE_ATTENTION_H
 #define CPU_COSINE_ATTENTION_H
 
@@ -20,6 +21,11 @@
 typedef struct CosineAttention CosineAttention;
 CosineAttention *cosine_attention_create(double power, size_t batch, size_t queries, size_t keys,
                                          size_t channels, size_t heads);
+
+// The same as a part of an arena's plan.
+struct Arena;
+CosineAttention *cosine_attention_plan(struct Arena *arena, double power, size_t batch, size_t queries,
+                                       size_t keys, size_t channels, size_t heads);
 void cosine_attention_free(CosineAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. exponent (H): m, or NULL: the fixed power.

@@ -13,6 +13,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table
     m->dropout = dropout;
     m->seed = (uint64_t)options_integer(setup->options, "seed");
     m->profile = setup->profile;
+    m->say_memory = setup->say_memory;
     m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
     parameter_state_create(&m->state, m->arena, table, m->training);
     if (m->rows) m->gemm = gemm_create(cpu_precision(setup));
@@ -37,21 +38,35 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     arena_close(arena, &shared);
 }
 
-static double gib(size_t bytes) {
-    return (double)bytes / (1 << 30);
+// Whether an array is as large as the parameters are, whatever the batch.
+static bool grows_with_parameters(const char *what) {
+    static const char *const arrays[] = {"parameters", "gradients", "moments", "packed weights"};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+        if (strcmp(what, arrays[i]) == 0) return true;
+    return false;
 }
 
-void cpu_model_allocate(CpuModel *m) {
+// Ends the program where the plan is larger than what there is, before the kernel would.
+static void check_memory(const CpuModel *m) {
     const size_t needed = arena_bytes(m->arena), available = memory_available();
+    if (needed <= available) return;
     size_t count, parameters = 0;
     const ArenaItem *items = arena_items(m->arena, &count);
     for (size_t i = 0; i < count; i++)
-        if (!strstr(items[i].what, "activations")) parameters += items[i].bytes;
+        if (grows_with_parameters(items[i].what)) parameters += items[i].bytes;
     const bool large = parameters > needed / 2;
-    if (needed > available)
-        fail("%s: the model needs %.2f GiB more, %.2f GiB are available; lower it or %s",
-             large ? "--channels" : "--batch", gib(needed), gib(available), large ? "--layers" : "--seq-len");
-    m->beside = memory_held();
+    char *need = format_bytes(needed), *have = format_bytes(available);
+    fail("%s: the model needs %s of memory, %s are available; lower it or %s",
+         large ? "--channels" : "--batch", need, have, large ? "--layers" : "--seq-len");
+}
+
+void cpu_model_allocate(CpuModel *m) {
+    if (m->say_memory) {
+        char *memory = cpu_model_memory(m);
+        m->say_memory(memory);
+        free(memory);
+    }
+    check_memory(m);
     arena_allocate(m->arena);
 }
 
@@ -59,15 +74,15 @@ char *cpu_model_memory(const void *model) {
     const CpuModel *m = model;
     size_t count;
     const ArenaItem *items = arena_items(m->arena, &count);
-    char *text = format_string("%.2f GiB:", gib(arena_bytes(m->arena) + m->beside));
+    char *text = format_bytes(arena_bytes(m->arena));
     for (size_t i = 0; i < count; i++) {
-        char *longer = format_string("%s %s %.2f,", text, items[i].what, gib(items[i].bytes));
+        char *bytes = format_bytes(items[i].bytes);
+        char *longer = format_string("%s%s %s %s", text, i == 0 ? ":" : ",", items[i].what, bytes);
+        free(bytes);
         free(text);
         text = longer;
     }
-    char *all = format_string("%s packed weights and the rest %.2f", text, gib(m->beside));
-    free(text);
-    return all;
+    return text;
 }
 
 GemmWeight *cpu_model_weight(CpuModel *m, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
@@ -75,7 +90,7 @@ GemmWeight *cpu_model_weight(CpuModel *m, Gemm *gemm, size_t n, size_t k, Weight
     PackedWeight *weights = realloc(m->weights, (m->weight_count + 1) * sizeof(PackedWeight));
     if (!weights) fail("no memory for a list of %zu weights", m->weight_count + 1);
     m->weights = weights;
-    GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "packed weights");
+    GemmWeight *weight = gemm_weight_plan(gemm, m->arena, n, k, layout, "packed weights");
     m->weights[m->weight_count++] = (PackedWeight){weight, offset};
     return weight;
 }

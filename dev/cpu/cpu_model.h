@@ -40,19 +40,19 @@ typedef struct {
     double dropout;
     uint64_t seed;
     Profile *profile;
-    size_t beside;      // bytes that were held before the arena: packed weights, attention, classifier
-    Precision decoding; // of the weights that decoding reads
+    void (*say_memory)(const char *memory); // NULL: nobody asks
+    Precision decoding;                     // of the weights that decoding reads
 } CpuModel;
 
 // Plans the parameters of a finished table (which it takes over). The model plans the rest of its memory,
-// with cpu_model_workspace() as a part of it, and ends with cpu_model_allocate(), which takes it, or ends the
-// program with the option to lower where it cannot fit.
+// with cpu_model_workspace() as a part of it, and ends with cpu_model_allocate(), which says how much it is
+// (ModelSetup.say_memory) and takes it, or ends the program with the option to lower where it cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup, ParameterTable table, double dropout);
 void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
 void cpu_model_allocate(CpuModel *model);
 void cpu_model_destroy(CpuModel *model);
 
-// A packed weight of the parameter at `offset`, which the model frees.
+// Plans a packed weight of the parameter at `offset`, which the model frees.
 GemmWeight *cpu_model_weight(CpuModel *model, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
                              size_t offset);
 

@@ -32,6 +32,8 @@ Precision gemm_precision(const Gemm *gemm);
 // FLOP/s of a large product in this precision, best of a few (about 0.1 s).
 double gemm_measure_peak(Gemm *gemm);
 
+struct Arena;
+
 // A row-major matrix (rows, columns) that a product reads: bf16 (as uint16_t) or real.
 typedef struct {
     void *data;
@@ -43,7 +45,6 @@ GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const
 void gemm_input_free(GemmInput *input);
 
 // The same as a part of an arena's plan, which sets input->data.
-struct Arena;
 void gemm_input_plan(GemmInput *input, const Gemm *gemm, struct Arena *arena, size_t rows, size_t columns,
                      const char *what);
 
@@ -70,6 +71,10 @@ void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict 
 // Several threads may read a packed weight, and pack different ones.
 typedef struct GemmWeight GemmWeight;
 GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what);
+
+// The same with its packed values as a part of an arena's plan: they lie there, from arena_allocate() on.
+GemmWeight *gemm_weight_plan(Gemm *gemm, struct Arena *arena, size_t n, size_t k, WeightLayout layout,
+                             const char *what);
 void gemm_weight_free(GemmWeight *weight);
 void gemm_weight_pack(GemmWeight *weight, const real *values); // after every update of the values
 

@@ -3,6 +3,7 @@
 // 2008), and a register tile is computed with the compiler's vector types.
 #ifndef USE_ONEDNN
 
+#include "arena.h"
 #include "error.h"
 #include "gemm.h"
 #include "memory.h"
@@ -60,6 +61,7 @@ struct GemmWeight {
     size_t n, k;
     WeightLayout layout;
     Panels forward, backward; // (K, N) for y = x w^T, (N, K) for dx = dy w
+    Arena *own;               // holds them; NULL: another does
 };
 
 static Matrix matrix_from(Matrix a, size_t i, size_t j) {
@@ -278,9 +280,9 @@ static void product(const Gemm *gemm, const Product *p) {
 
 // ---- linear layers ---------------------------------------------------------------------------------
 
-static void panels_create(Panels *panels, size_t rows, size_t columns, const char *what) {
+static void panels_plan(Panels *panels, Arena *arena, size_t rows, size_t columns, const char *what) {
     panels->columns = round_up(columns, TILE_COLUMNS);
-    panels->data = allocate(rows * panels->columns, sizeof(real), what);
+    arena_reals(arena, &panels->data, rows, panels->columns, what);
 }
 
 static void panels_pack(Panels *panels, Matrix b, size_t rows, size_t columns) {
@@ -293,7 +295,8 @@ static void panels_pack(Panels *panels, Matrix b, size_t rows, size_t columns) {
     }
 }
 
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what) {
+GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
+                             const char *what) {
     (void)gemm;
     if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
         fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k, INT32_MAX);
@@ -301,15 +304,22 @@ GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layo
     weight->n = n;
     weight->k = k;
     weight->layout = layout;
-    panels_create(&weight->forward, k, n, what);
-    panels_create(&weight->backward, n, k, what);
+    panels_plan(&weight->forward, arena, k, n, what);
+    panels_plan(&weight->backward, arena, n, k, what);
+    return weight;
+}
+
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what) {
+    Arena *arena = arena_create();
+    GemmWeight *weight = gemm_weight_plan(gemm, arena, n, k, layout, what);
+    arena_allocate(arena);
+    weight->own = arena;
     return weight;
 }
 
 void gemm_weight_free(GemmWeight *weight) {
     if (!weight) return;
-    free(weight->forward.data);
-    free(weight->backward.data);
+    arena_free(weight->own);
     free(weight);
 }
 

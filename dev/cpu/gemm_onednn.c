@@ -1,6 +1,7 @@
 // Products through oneDNN's matmul primitive.
 #ifdef USE_ONEDNN
 
+#include "arena.h"
 #include "gemm.h"
 #include "onednn.h"
 #include "threads.h"
@@ -51,6 +52,7 @@ struct GemmWeight {
     size_t n, k;
     WeightLayout layout;
     Packing forward, backward; // (K, N) for y = x w^T, (N, K) for dx = dy w
+    Arena *own;                // holds them; NULL: another does
 };
 
 // The packing is chosen for a product of this many rows, and serves all others.
@@ -181,9 +183,10 @@ Precision gemm_precision(const Gemm *gemm) {
 // ---- weights ---------------------------------------------------------------------------------------
 
 // Lets oneDNN choose how the right-hand matrix (rows, columns) of a product is packed, and prepares the
-// packing from `source`, the same matrix in float32.
-static void packing_create(Packing *packing, const Gemm *gemm, size_t rows, size_t columns,
-                           MatrixLayout source, const char *what) {
+// packing from `source`, the same matrix in float32. How many bytes it takes is known as soon as oneDNN has
+// chosen, before any of them is taken.
+static void packing_plan(Packing *packing, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
+                         MatrixLayout source, const char *what) {
     MatrixLayout a = row_major(TYPICAL_ROWS, rows, input_type(gemm));
     MatrixLayout b = layout_any((dnnl_dims_t){(dnnl_dim_t)rows, (dnnl_dim_t)columns}, input_type(gemm));
     MatrixLayout c = row_major(TYPICAL_ROWS, columns, dnnl_f32);
@@ -195,9 +198,9 @@ static void packing_create(Packing *packing, const Gemm *gemm, size_t rows, size
     layout_free(b);
     layout_free(c);
 
-    packing->data = allocate(dnnl_memory_desc_get_size(packing->layout), 1, what);
+    arena_array(arena, &packing->data, dnnl_memory_desc_get_size(packing->layout), 1, what);
     packing->from = memory_of(source, gemm->engine, DNNL_MEMORY_NONE);
-    packing->to = memory_of(packing->layout, gemm->engine, packing->data);
+    packing->to = memory_of(packing->layout, gemm->engine, DNNL_MEMORY_NONE);
     onednn_check(dnnl_reorder_primitive_desc_create(&description, source, gemm->engine, packing->layout,
                                                     gemm->engine, NULL),
                  "describe a packing");
@@ -211,10 +214,10 @@ static void packing_free(Packing *packing) {
     onednn_check(dnnl_memory_destroy(packing->from), "free a memory object");
     onednn_check(dnnl_memory_destroy(packing->to), "free a memory object");
     layout_free(packing->layout);
-    free(packing->data);
 }
 
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what) {
+GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
+                             const char *what) {
     if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
         fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k, INT32_MAX);
     GemmWeight *weight = allocate(1, sizeof(*weight), what);
@@ -223,10 +226,18 @@ GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layo
     weight->k = k;
     weight->layout = layout;
     const bool rows_are_outputs = layout == WEIGHT_OUT_IN;
-    packing_create(&weight->forward, gemm, k, n,
-                   rows_are_outputs ? column_major(k, n, dnnl_f32) : row_major(k, n, dnnl_f32), what);
-    packing_create(&weight->backward, gemm, n, k,
-                   rows_are_outputs ? row_major(n, k, dnnl_f32) : column_major(n, k, dnnl_f32), what);
+    packing_plan(&weight->forward, gemm, arena, k, n,
+                 rows_are_outputs ? column_major(k, n, dnnl_f32) : row_major(k, n, dnnl_f32), what);
+    packing_plan(&weight->backward, gemm, arena, n, k,
+                 rows_are_outputs ? row_major(n, k, dnnl_f32) : column_major(n, k, dnnl_f32), what);
+    return weight;
+}
+
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what) {
+    Arena *arena = arena_create();
+    GemmWeight *weight = gemm_weight_plan(gemm, arena, n, k, layout, what);
+    arena_allocate(arena);
+    weight->own = arena;
     return weight;
 }
 
@@ -234,12 +245,14 @@ void gemm_weight_free(GemmWeight *weight) {
     if (!weight) return;
     packing_free(&weight->forward);
     packing_free(&weight->backward);
+    arena_free(weight->own);
     free(weight);
 }
 
 static void pack(Packing *packing, dnnl_stream_t stream, const real *values) {
     // oneDNN takes what it only reads by a pointer to non-const.
     onednn_check(dnnl_memory_set_data_handle(packing->from, (void *)values), "set a matrix");
+    onednn_check(dnnl_memory_set_data_handle(packing->to, packing->data), "set a packed matrix");
     const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, packing->from}, {DNNL_ARG_TO, packing->to}};
     onednn_check(dnnl_primitive_execute(packing->reorder, stream, 2, arguments), "pack a weight");
 }
@@ -332,6 +345,8 @@ static Plan *plan_find(Gemm *gemm, ProductKind kind, const GemmWeight *weight, s
     return plan;
 }
 
+// What oneDNN needs for a product is known once the product is made, at its first use, and is in no plan: it
+// comes to a few blocks of a matrix for each thread.
 static void *scratch_memory(Gemm *gemm, size_t size) {
     if (size > gemm->scratch_size) {
         free(gemm->scratch);

@@ -1,5 +1,6 @@
 #include "softmax_attention.h"
 
+#include "arena.h"
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
@@ -38,6 +39,7 @@ struct SoftmaxAttention {
     real *dqueries, *dkeys, *dvalues;      // (B, H, parts, Tq', D'), (B, H, Tk', D')
     real *hidden;                          // (B, Tk') -Inf for padding, else 0
     real *logsumexp, *product;             // (B, H, Tq'); product: dy_i . y_i
+    Arena *own;                            // holds them; NULL: another does
 };
 
 // What all tiles of one pass share.
@@ -66,8 +68,9 @@ static size_t sets_of(size_t heads, size_t key_rows) {
     return sets > heads ? sets : heads;
 }
 
-SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
-                                           size_t keys, size_t channels, size_t heads, bool training) {
+SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, double sink, size_t batch,
+                                         size_t queries, size_t keys, size_t channels, size_t heads,
+                                         bool training) {
     const char *what = "attention";
     SoftmaxAttention *a = allocate(1, sizeof(*a), what);
     a->sink = sink;
@@ -84,36 +87,43 @@ SoftmaxAttention *softmax_attention_create(Precision precision, double sink, siz
     const size_t units = tile_count(batch, heads);
     const size_t all_queries = tile_count(units, query_rows), all_keys = tile_count(units, key_rows);
     const size_t whole = tile_count(a->columns, sizeof(real)), operand = tile_count(a->words, sizeof(real));
-    a->queries = allocate(all_queries, operand, what);
-    a->keys_transposed = allocate(all_keys, operand, what);
-    a->values = allocate(all_keys, operand, what);
-    a->output = allocate(all_queries, whole, what);
-    a->hidden = allocate(tile_count(batch, key_rows), sizeof(real), what);
+    arena_array(arena, &a->queries, all_queries, operand, what);
+    if (training && !a->pairs) arena_alias(arena, &a->queries_right);
+    arena_array(arena, &a->keys_transposed, all_keys, operand, what);
+    arena_array(arena, &a->values, all_keys, operand, what);
+    arena_array(arena, &a->output, all_queries, whole, what);
+    arena_reals(arena, &a->hidden, batch, key_rows, what);
     if (!training) return a;
-    a->values_transposed = allocate(all_keys, operand, what);
-    a->keys = allocate(all_keys, operand, what);
-    a->doutput = allocate(all_queries, operand, what);
-    a->queries_right = a->pairs ? allocate(all_queries, operand, what) : a->queries;
-    a->doutput_right = a->pairs ? allocate(all_queries, operand, what) : a->doutput;
-    a->dqueries = allocate(tile_count(sets_of(units, key_rows), query_rows), whole, what);
-    a->dkeys = allocate(all_keys, whole, what);
-    a->dvalues = allocate(all_keys, whole, what);
-    a->logsumexp = allocate(all_queries, sizeof(real), what);
-    a->product = allocate(all_queries, sizeof(real), what);
+    arena_array(arena, &a->values_transposed, all_keys, operand, what);
+    arena_array(arena, &a->keys, all_keys, operand, what);
+    arena_array(arena, &a->doutput, all_queries, operand, what);
+    if (a->pairs) {
+        arena_array(arena, &a->queries_right, all_queries, operand, what);
+        arena_array(arena, &a->doutput_right, all_queries, operand, what);
+    } else {
+        arena_alias(arena, &a->doutput_right);
+    }
+    arena_array(arena, &a->dqueries, tile_count(sets_of(units, key_rows), query_rows), whole, what);
+    arena_array(arena, &a->dkeys, all_keys, whole, what);
+    arena_array(arena, &a->dvalues, all_keys, whole, what);
+    arena_reals(arena, &a->logsumexp, all_queries, 1, what);
+    arena_reals(arena, &a->product, all_queries, 1, what);
+    return a;
+}
+
+SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
+                                           size_t keys, size_t channels, size_t heads, bool training) {
+    Arena *arena = arena_create();
+    SoftmaxAttention *a =
+        softmax_attention_plan(arena, precision, sink, batch, queries, keys, channels, heads, training);
+    arena_allocate(arena);
+    a->own = arena;
     return a;
 }
 
 void softmax_attention_free(SoftmaxAttention *a) {
     if (!a) return;
-    if (a->pairs) {
-        free(a->queries_right);
-        free(a->doutput_right);
-    }
-    real *const arrays[] = {a->queries, a->keys_transposed, a->values, a->values_transposed,
-                            a->keys,    a->doutput,         a->output, a->dqueries,
-                            a->dkeys,   a->dvalues,         a->hidden, a->logsumexp,
-                            a->product};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
+    arena_free(a->own);
     free(a);
 }
 

@@ -3,9 +3,9 @@
 //
 //   y_i = sum_j w_ij v_j,  w_ij = exp(s_ij) / (sink + sum_j exp(s_ij)),  s_ij = q_i . k_j / sqrt(D)
 //
-// over the keys that i sees (attention_input.h). sink 0 is softmax, 1 softmax1 (Miller, "Attention is off by one",
-// 2023): one more key of score log(sink) and value 0, so that scores of any size are safe. A row that sees
-// only padding gives 0.
+// over the keys that i sees (attention_input.h). sink 0 is softmax, 1 softmax1 (Miller, "Attention is off by
+// one", 2023): one more key of score log(sink) and value 0, so that scores of any size are safe. A row that
+// sees only padding gives 0.
 //
 // Dropout zeroes weights after the division. Row b of the batch is row first_row + b of the update; weight
 // (b, h, i, j) is element (((first_row + b) H + h) Tq + i) T' + j, T' = Tk rounded up to a multiple of 128,
@@ -25,6 +25,12 @@
 typedef struct SoftmaxAttention SoftmaxAttention;
 SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
                                            size_t keys, size_t channels, size_t heads, bool training);
+
+// The same as a part of an arena's plan.
+struct Arena;
+SoftmaxAttention *softmax_attention_plan(struct Arena *arena, Precision precision, double sink, size_t batch,
+                                         size_t queries, size_t keys, size_t channels, size_t heads,
+                                         bool training);
 void softmax_attention_free(SoftmaxAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. logsumexp (B, H, Tq): the logarithm of each row's

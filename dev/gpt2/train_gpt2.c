@@ -172,8 +172,8 @@ static void *gpt2_create(const ModelSetup *setup) {
                                    .cosine = c->cosine,
                                    .power = c->power,
                                    .sink = c->sink};
-        attention_create(&g->attention, gemm_precision(g->base.gemm), (size_t)setup->batch,
-                         (size_t)setup->length, g->base.training);
+        attention_plan(&g->attention, g->base.arena, gemm_precision(g->base.gemm), (size_t)setup->batch,
+                       (size_t)setup->length, g->base.training);
         layers_create(g);
         memory_plan(g);
     }

@@ -1,10 +1,15 @@
 // What must hold of an arena: arrays lie apart but for those that share, all aligned and zero; sizes that
-// overflow end the program.
+// overflow end the program. And of what plans its memory there.
 #include "arena.h"
+#include "classifier.h"
+#include "cosine_attention.h"
 #include "error.h"
+#include "gemm.h"
 #include "memory.h"
+#include "softmax_attention.h"
 #include "test.h"
 #include <stdint.h>
+#include <string.h>
 #include <sys/resource.h>
 
 static bool apart(const real *a, size_t a_count, const real *b, size_t b_count) {
@@ -62,24 +67,69 @@ static void test_overflow(void) {
     CHECK_FAILS(plan_too_much, NULL, 1, "no memory for the second");
 }
 
-// With so much address space left.
-static void limit_memory(void *left) {
+// With less and less address space.
+static void limit_memory(void *unused) {
+    (void)unused;
     struct rlimit limit;
     getrlimit(RLIMIT_AS, &limit);
     const size_t before = memory_available();
     limit.rlim_cur = 1ull << 36;
     setrlimit(RLIMIT_AS, &limit);
     const size_t wide = memory_available();
-    limit.rlim_cur = (1ull << 26) + memory_held();
+    limit.rlim_cur = 1ull << 26;
     setrlimit(RLIMIT_AS, &limit);
     const size_t narrow = memory_available();
-    fail("%s", wide <= before && narrow <= *(size_t *)left ? "less and less" : "not less");
+    fail("%s", wide <= before && narrow <= 1 << 26 ? "less and less" : "not less");
 }
 
 static void test_available(void) {
-    size_t left = 1 << 26;
     CHECK(memory_available() > 1 << 20);
-    CHECK_FAILS(limit_memory, &left, 1, "less and less");
+    CHECK_FAILS(limit_memory, NULL, 1, "less and less");
+}
+
+// What a library packs is known before it is taken, and multiplies as one that has its own memory.
+static void test_packed_weight(void) {
+    enum { M = 3, N = 40, K = 24 };
+    Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    Arena *arena = arena_create();
+    GemmWeight *planned = gemm_weight_plan(gemm, arena, N, K, WEIGHT_OUT_IN, "packed weights");
+    GemmWeight *own = gemm_weight_create(gemm, N, K, WEIGHT_OUT_IN, "a test");
+    CHECK(arena_bytes(arena) >= 2 * N * K * sizeof(real)); // for both directions
+    arena_allocate(arena);
+    real values[N * K], x[M * K], y[2][M * N];
+    for (int i = 0; i < N * K; i++) values[i] = (real)(i % 7 - 3);
+    for (int i = 0; i < M * K; i++) x[i] = (real)(i % 5 - 2);
+    gemm_weight_pack(planned, values);
+    gemm_weight_pack(own, values);
+    gemm_forward(gemm, y[0], (GemmInput){x, K, false}, planned, M);
+    gemm_forward(gemm, y[1], (GemmInput){x, K, false}, own, M);
+    CHECK(memcmp(y[0], y[1], sizeof(y[0])) == 0);
+    gemm_weight_free(own);
+    gemm_weight_free(planned);
+    arena_free(arena);
+    gemm_free(gemm);
+}
+
+// All that a classifier and attention need stands in the plan.
+static void test_working_memory(void) {
+    enum { V = 1000, C = 32, ROWS = 64 };
+    Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    Arena *arena = arena_create();
+    Classifier *classifier = classifier_plan(gemm, arena, V, C, ROWS, 1);
+    const size_t packed = (size_t)2 * V * C, exponentials = (size_t)ROWS * V;
+    CHECK(arena_bytes(arena) >= (packed + exponentials) * sizeof(real));
+    const size_t before = arena_bytes(arena);
+    SoftmaxAttention *softmax = softmax_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 32, 32, C, 2, true);
+    CHECK(arena_bytes(arena) >= before + (size_t)12 * 2 * 32 * C * sizeof(real)); // 12 arrays (B, T, C)
+    const size_t with_softmax = arena_bytes(arena);
+    CosineAttention *cosine = cosine_attention_plan(arena, 0, 2, 32, 32, C, 2);
+    CHECK(arena_bytes(arena) > with_softmax);
+    arena_allocate(arena);
+    cosine_attention_free(cosine);
+    softmax_attention_free(softmax);
+    classifier_free(classifier);
+    arena_free(arena);
+    gemm_free(gemm);
 }
 
 int main(int argc, char **argv) {
@@ -88,6 +138,8 @@ int main(int argc, char **argv) {
         {"union", test_union},
         {"overflow", test_overflow},
         {"available", test_available},
+        {"packed weight", test_packed_weight},
+        {"working memory", test_working_memory},
     };
     return test_main(argc, argv, "arena", cases, sizeof(cases) / sizeof(cases[0]));
 }

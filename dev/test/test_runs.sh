@@ -169,4 +169,19 @@ rm -rf nan && cp -r clean nan && state=nan/step_00000030.state.safetensors
 printf '\000\000\200\177' | dd of=$state bs=1 seek=$(($(wc -c <$state) - 4)) conv=notrunc 2>/dev/null
 fails 1 "second_moment.proj_logits.bias: element 255 is inf" "$trainer" -i bytes -o nan -y
 
+# ---- more memory than there is
+# Said before it is taken, and refused with what to lower; not where the limit is too low to start at all.
+limited() { (ulimit -v 3000000 && exec "$@"); }
+if limited "$trainer" --help >out 2>&1; then
+    fails 1 "error: --channels: the model needs" limited \
+        "$trainer" -i bytes -o large -L 12 -C 4096 -H 4 -b 1 -t 16 -d 16 -x 1
+    grep -q '^memory: .* GiB: parameters .* GiB, gradients .* GiB, moments .* GiB, .*packed weights .* GiB' out
+    ok "memory is said before it is taken"
+    fails 1 "available; lower it or --seq-len" limited \
+        "$trainer" -i bytes -o large -L 8 -C 256 -H 4 -b 1024 -t 64 -d 65536 -x 1
+fi
+run fits -x 1
+grep -q '^memory: [0-9.]* [KM]iB: parameters [0-9.]*[1-9] KiB, ' out
+ok "memory of a small run"
+
 finish

@@ -60,7 +60,7 @@ bool log_best_loss(const Log *log, double *loss);
 JsonWriter *log_begin(Log *log);
 void log_end(Log *log);
 
-// The table at the start: rows of name and value, to the terminal.
+// The table at the start: rows of name and value, or its title alone, to the terminal.
 void log_table(const char *title, const Metadata *rows, int count);
 
 // A step: to log.jsonl as {"step", "epoch", "loss", "lr", "grad_norm", "ms", "tokens_per_s", "peak_fraction",

@@ -1,6 +1,7 @@
 #include "memory.h"
 #include "error.h"
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,41 +61,68 @@ static size_t number_in(const char *path, const char *key, size_t unit) {
     return result;
 }
 
-// What a cgroup (version 2) and those that it is in leave.
-static size_t cgroup_available(void) {
-    char path[4096] = "", file[4200];
-    size_t available = SIZE_MAX;
-    FILE *self = fopen("/proc/self/cgroup", "r");
-    if (!self) return SIZE_MAX;
-    while (fgets(path, sizeof(path), self) && strncmp(path, "0::", 3) != 0) path[0] = 0;
-    fclose(self);
-    if (!path[0]) return SIZE_MAX;
-    path[strcspn(path, "\n")] = 0;
-    for (char *end; (end = strrchr(path, '/'));) {
-        snprintf(file, sizeof(file), "/sys/fs/cgroup%s/memory.max", path + 3);
-        const size_t limit = number_in(file, "", 1);
-        snprintf(file, sizeof(file), "/sys/fs/cgroup%s/memory.current", path + 3);
-        const size_t used = number_in(file, "", 1);
-        if (limit != SIZE_MAX && used != SIZE_MAX)
-            available = smaller(available, limit > used ? limit - used : 0);
-        if (end == path + 3 && !end[1]) break;
-        end[end == path + 3 ? 1 : 0] = 0;
+// The files of one version of cgroups.
+typedef struct {
+    const char *directory, *limit, *used, *statistics;
+    const char *files[2]; // in `statistics`: files in memory, which the kernel drops before it kills anybody
+} CgroupFiles;
+static const CgroupFiles version1 = {"/memory",
+                                     "memory.limit_in_bytes",
+                                     "memory.usage_in_bytes",
+                                     "memory.stat",
+                                     {"total_active_file ", "total_inactive_file "}};
+static const CgroupFiles version2 = {
+    "", "memory.max", "memory.current", "memory.stat", {"active_file ", "inactive_file "}};
+
+// A number in a file of the cgroup `path`.
+static size_t cgroup_number(const char *mount, const CgroupFiles *files, const char *path, const char *file,
+                            const char *key) {
+    char name[8192];
+    snprintf(name, sizeof(name), "%s%s%s/%s", mount, files->directory, path, file);
+    return number_in(name, key, 1);
+}
+
+static size_t left_in_cgroup(const char *mount, const CgroupFiles *files, const char *path) {
+    const size_t limit = cgroup_number(mount, files, path, files->limit, "");
+    size_t used = cgroup_number(mount, files, path, files->used, "");
+    if (limit == SIZE_MAX || used == SIZE_MAX) return SIZE_MAX;
+    for (int i = 0; i < 2; i++) {
+        const size_t droppable = cgroup_number(mount, files, path, files->statistics, files->files[i]);
+        if (droppable != SIZE_MAX) used -= smaller(used, droppable);
     }
+    return limit > used ? limit - used : 0;
+}
+
+size_t memory_of_cgroups(const char *membership, const char *mount) {
+    size_t available = SIZE_MAX;
+    char line[4096]; // "0::/a/b" of version 2, "4:memory:/a/b" of version 1
+    FILE *file = fopen(membership, "r");
+    while (file && fgets(line, sizeof(line), file)) {
+        const char *controllers = strchr(line, ':');
+        char *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        path[strcspn(path, "\n")] = 0;
+        const bool second = !controllers[1];
+        if (!second && !strstr(controllers, "memory")) continue;
+        for (char *end = path; end; *end = 0) { // a/b, then a, then the root
+            available = smaller(available, left_in_cgroup(mount, second ? &version2 : &version1, path));
+            end = strrchr(path, '/');
+            if (!end) break;
+        }
+    }
+    if (file) fclose(file);
     return available;
 }
 
 size_t memory_available(void) {
-    size_t available = smaller(number_in("/proc/meminfo", "MemAvailable:", 1024), cgroup_available());
+    size_t available = smaller(number_in("/proc/meminfo", "MemAvailable:", 1024),
+                               memory_of_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
     struct rlimit limit;
     const size_t used = number_in("/proc/self/status", "VmSize:", 1024);
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && used != SIZE_MAX)
         available = smaller(available, limit.rlim_cur > used ? (size_t)limit.rlim_cur - used : 0);
     return available;
-}
-
-size_t memory_held(void) {
-    const size_t held = number_in("/proc/self/status", "RssAnon:", 1024);
-    return held == SIZE_MAX ? 0 : held;
 }
 
 // ---- strings -------------------------------------------------------------------------------------------
@@ -112,4 +140,12 @@ char *format_string(const char *format, ...) {
     va_end(arguments);
     if (length < 0) fail("no memory for a string");
     return text;
+}
+
+char *format_bytes(size_t bytes) {
+    static const char *const units[] = {"KiB", "MiB", "GiB"};
+    double size = (double)bytes / 1024;
+    int unit = 0;
+    for (; unit < 2 && size >= 999.5; unit++) size /= 1024;
+    return format_string("%.*f %s", size < 9.995 ? 2 : size < 99.95 ? 1 : 0, size, units[unit]);
 }

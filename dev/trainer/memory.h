@@ -17,8 +17,13 @@ void *grow_list(void *items, size_t count, size_t size, const char *what);
 // and of the limit on the address space (ulimit -v). SIZE_MAX where nothing says.
 size_t memory_available(void);
 
-// Bytes that it holds now, but for files that are mapped; 0 where nothing says.
-size_t memory_held(void);
+// The part of it that cgroups (version 1 or 2) say: the least that is left in those that the program is in,
+// by `membership` (/proc/self/cgroup), and in those around them, files in memory not counted; their files lie
+// below `mount` (/sys/fs/cgroup). SIZE_MAX where nothing says.
+size_t memory_of_cgroups(const char *membership, const char *mount);
+
+// A number of bytes in KiB, MiB or GiB with three digits, fresh: "1.25 MiB".
+char *format_bytes(size_t bytes);
 
 // A copy of a string; the same errors.
 char *copy_string(const char *text);

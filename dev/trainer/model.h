@@ -24,6 +24,8 @@ typedef struct {
     bool training;          // false: no gradients, no optimiser
     bool float32;           // products in float32, whatever --precision says
     Profile *profile;       // train() books its laps here; NULL: nobody asked
+    // Told by create(), in words, what memory it is about to take; NULL: nobody asked.
+    void (*say_memory)(const char *memory);
 } ModelSetup;
 
 typedef struct {

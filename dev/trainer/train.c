@@ -121,6 +121,13 @@ static void evaluate_only(Run *run) {
     log_close(log);
 }
 
+// Before it is taken, so that it is known of a run that is killed, too.
+static void say_memory(const char *memory) {
+    char *line = format_string("memory: %s", memory);
+    log_table(line, NULL, 0);
+    free(line);
+}
+
 // 128 + the signal that asked to stop, as a shell has it of a program that one ended.
 static int exit_code(void) {
     return stop_requested() ? 128 + stop_requested() : 0;
@@ -152,6 +159,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     if (!action || action->batches) run.task = task_type->create(&task_setup);
     run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
+    if (trains) run.setup.say_memory = say_memory;
     if (!action) measure_check(&run);
     if (checkpoint.weights) check_size(checkpoint.weights, type, &run.setup);
     run.model = type->create(&run.setup);

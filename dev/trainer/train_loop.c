@@ -255,9 +255,10 @@ static void introduce(Loop *loop) {
     metadata_add(&rows, &count, "products",
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
                                device.peak_flops * 1e-9));
-    if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
     metadata_add(&rows, &count, "output", copy_string(loop->directory));
     log_table(run->type->name, rows, count);
+    // It was said before it was taken.
+    if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
 
     JsonWriter *w = log_begin(loop->log);
     json_key(w, "event");
