@@ -1,5 +1,5 @@
 #!/bin/sh
-# ThreadSanitizer on tiny runs of both trainers, two threads: not one report. Archer, a part of LLVM's libomp, tells it
+# ThreadSanitizer on tiny runs of the trainers, two threads: not one report. Archer, a part of LLVM's libomp, tells it
 # what OpenMP's regions and barriers order; without oneDNN, whose code is not instrumented. Needs clang,
 # libclang-rt-14-dev and libomp-dev; without them all is skipped. About two minutes on two cores, most of them to compile
 # (BUILD, build/tsan, is kept). The last line is "N passed, N failed".
@@ -62,12 +62,12 @@ check "a barrier" 0 "$dir/race"
 bin=$build/float/bin
 # -O3 would take three times as long to compile.
 make -s CC="$clang" CFLAGS='-fsanitize=thread -O1' ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" \
-    "$bin/tokenize" "$bin/train_fastformer" "$bin/train_gpt2" || { echo "$passed passed, $((failed + 1)) failed"; exit 1; }
+    "$bin/tokenize" "$bin/train_fastformer" "$bin/train_gpt2" "$bin/train_bert" || { echo "$passed passed, $((failed + 1)) failed"; exit 1; }
 head -c 20000 train_fastformer.c >"$dir/text"
 cd "$dir" || exit 1
-check "tokenize" 0 "$bin/tokenize" -o data --tokenizer bpe --vocab-size 300 text
+check "tokenize" 0 "$bin/tokenize" -o data --tokenizer bpe --vocab-size 300 --reserve mask text
 size='-L 2 -C 64 -H 4'
-# trains NAME TRAINER OPTION...: a run with evaluations, samples and two sequences at a time, resumed, evaluated
+# trains NAME TRAINER OPTION...: a run with evaluations and two sequences at a time, resumed
 trains() {
     name=$1
     trainer=$2
@@ -75,14 +75,21 @@ trains() {
     rm -rf run
     for steps in 3 5; do
         # shellcheck disable=SC2086
-        check "$name, $steps steps" 0 "$bin/$trainer" -i data -o run -y $size "$@" -b 2 -t 96 -d 384 -x $steps -v 2 -s 2 -g 8 \
-            -k constant --stats 1 --profile
+        check "$name, $steps steps" 0 "$bin/$trainer" -i data -o run -y $size "$@" -b 2 -t 96 -d 384 -x $steps -v 2 -k constant --stats 1 \
+            --profile
     done
-    check "$name, text" 0 "$bin/$trainer" -i data -e run/best.safetensors --prompt 'static void ' -g 40
+}
+# writes NAME TRAINER: text with the weights of the last run
+writes() {
+    check "$1, text" 0 "$bin/$2" -i data -e run/best.safetensors --prompt 'static void ' -g 40
 }
 trains fastformer train_fastformer
-trains "fastformer, global" train_fastformer --windows global --sink 1
+writes fastformer train_fastformer
+trains "fastformer, global" train_fastformer --windows global --sink 1 -s 2 -g 8
 trains gpt2 train_gpt2
-trains "gpt2, cosine" train_gpt2 --attention cosine
+writes gpt2 train_gpt2
+trains "gpt2, cosine" train_gpt2 --attention cosine -s 2 -g 8
+trains bert train_bert
+trains "bert, cosine" train_bert --attention cosine
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
