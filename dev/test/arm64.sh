@@ -1,11 +1,11 @@
 #!/bin/bash
 # Tests on arm64: built with Debian's cross compiler, without oneDNN, run under qemu-user. Needs gcc-aarch64-linux-gnu,
-# libc6-dev-arm64-cross and qemu-user; without them all is skipped. About 100 s of processor
-# time to run, and more to compile (BUILD, build/arm64, is kept).
+# libc6-dev-arm64-cross and qemu-user; without them all is skipped. About 120 s of processor time to run, and more to compile
+# (BUILD, build/arm64, is kept).
 #
 # Left out is what takes minutes when emulated or has nothing to do with the processor: the double builds, gradients by
-# differences, attention of all shapes, the scripts (they start one program from another), text, options and files, and
-# BERT, which has no code of its own for processors.
+# differences, attention of all shapes, the scripts (they start one program from another), text, options and files, and BERT,
+# which has no code of its own for processors.
 # The last line is "N passed, N failed".
 set -u
 cd "$(realpath "$(dirname "$0")/../..")" || exit 1
