@@ -21,11 +21,14 @@ TILE_INLINE TileVector logistic(TileVector x) {
 
 TILE_INLINE TileVector gelu(TileVector x, GeluKind kind) {
     TileVector density;
+    if (kind == RELU) return tile_max(x, (TileVector){0});
     if (kind == GELU_ERF) return x * tile_normal(x, &density);
     return x * logistic(SLOPE * x * (1 + CUBE * (x * x)));
 }
 
 TILE_INLINE TileVector gelu_slope(TileVector x, GeluKind kind) {
+    const TileVector limit = (TileVector)((TileBits)((TileVector){0} + 1) & (x > 0)); // 1 or 0
+    if (kind == RELU) return limit;
     if (kind == GELU_ERF) {
         TileVector density;
         const TileVector normal = tile_normal(x, &density);
@@ -34,7 +37,6 @@ TILE_INLINE TileVector gelu_slope(TileVector x, GeluKind kind) {
     const TileVector square = x * x, s = logistic(SLOPE * x * (1 + CUBE * square));
     const TileVector slope = s + x * s * (1 - s) * (SLOPE * (1 + 3 * CUBE * square));
     // So far out, s is 0 or 1 and the square may be infinite.
-    const TileVector limit = (TileVector)((TileBits)((TileVector){0} + 1) & (x > 0));
     const TileBits far = square > 1000;
     return (TileVector)(((TileBits)limit & far) | ((TileBits)slope & ~far));
 }
@@ -69,7 +71,9 @@ TILE_INLINE void piece_backward(real *dx, const real *dy, const real *x, const r
 }
 
 void gelu_row(real *x, GeluKind kind, size_t n) {
-    if (kind == GELU_ERF)
+    if (kind == RELU)
+        piece_forward(x, x, NULL, RELU, n);
+    else if (kind == GELU_ERF)
         piece_forward(x, x, NULL, GELU_ERF, n);
     else
         piece_forward(x, x, NULL, GELU_TANH, n);
@@ -82,7 +86,9 @@ void gelu_forward(GemmInput y, const real *restrict x, const real *restrict bias
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE;
             real piece[PIECE];
-            if (kind == GELU_ERF)
+            if (kind == RELU)
+                piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, RELU, count);
+            else if (kind == GELU_ERF)
                 piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, GELU_ERF, count);
             else
                 piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, GELU_TANH, count);
@@ -98,7 +104,9 @@ static void rows_backward(GemmInput dx, real *restrict dbias, const real *restri
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
             real piece[PIECE];
-            if (kind == GELU_ERF)
+            if (kind == RELU)
+                piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, RELU, count);
+            else if (kind == GELU_ERF)
                 piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, GELU_ERF, count);
             else
                 piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, GELU_TANH, count);

@@ -1,4 +1,5 @@
-// GELU (Hendrycks and Gimpel 2016): exact, x Phi(x) with erf; and GPT-2's tanh approximation.
+// What lies between the products of a feed-forward network: GELU (Hendrycks and Gimpel 2016), exact, x Phi(x)
+// with erf, or GPT-2's tanh approximation; and ReLU, max(x, 0), whose slope at 0 is 0.
 #ifndef CPU_GELU_H
 #define CPU_GELU_H
 
@@ -6,9 +7,9 @@
 #include "real.h"
 #include <stddef.h>
 
-typedef enum { GELU_ERF, GELU_TANH } GeluKind;
+typedef enum { GELU_ERF, GELU_TANH, RELU } GeluKind;
 
-// y (M, N) = gelu(x + bias); bias (N) or NULL.
+// y (M, N) = gelu(x + bias), or relu; bias (N) or NULL.
 void gelu_forward(GemmInput y, const real *restrict x, const real *restrict bias, GeluKind kind, size_t m,
                   size_t n);
 

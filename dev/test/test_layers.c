@@ -214,7 +214,9 @@ static double gelu_loss(const void *context) {
     for (size_t i = 0; i < g->m * g->n; i++) {
         const double x = g->x[i] + (g->bias ? g->bias[i % g->n] : 0);
         const double inner = sqrt(2 / 3.14159265358979324) * (x + 0.044715 * pow(x, 3));
-        g->y[i] = g->kind == GELU_ERF ? 0.5 * x * (1 + erf(x / sqrt(2))) : 0.5 * x * (1 + tanh(inner));
+        g->y[i] = g->kind == RELU       ? fmax(x, 0)
+                  : g->kind == GELU_ERF ? 0.5 * x * (1 + erf(x / sqrt(2)))
+                                        : 0.5 * x * (1 + tanh(inner));
         loss += g->weights[i] * g->y[i];
     }
     return loss;
@@ -253,9 +255,18 @@ static void check_gelu(size_t m, size_t n, GeluKind kind, bool biased) {
 static void test_gelu(void) {
     const size_t sizes[][2] = {{1, 1}, {3, 17}, {65, 2}, {1, 512}, {1, 513}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int kind = GELU_ERF; kind <= GELU_TANH; kind++)
+        for (int kind = GELU_ERF; kind <= RELU; kind++)
             for (int biased = 0; biased < 2; biased++)
                 check_gelu(sizes[i][0], sizes[i][1], (GeluKind)kind, biased);
+}
+
+static void test_relu_at_zero(void) {
+    real x[] = {0, -0.0f, -1, 1}, dy[] = {2, 2, 2, 2};
+    GemmInput dx = plain_input(1, 4);
+    gelu_backward(dx, NULL, dy, x, NULL, RELU, 1, 4);
+    gelu_row(x, RELU, 4);
+    for (int i = 0; i < 4; i++) CHECK(x[i] == (i == 3) && ((real *)dx.data)[i] == (i == 3 ? 2 : 0));
+    gemm_input_free(&dx);
 }
 
 static void test_gelu_extremes(void) {
@@ -538,6 +549,7 @@ int main(int argc, char **argv) {
         {"layer norm gradients", test_layernorm_gradients},
         {"gelu", test_gelu},
         {"gelu extremes", test_gelu_extremes},
+        {"relu at zero", test_relu_at_zero},
         {"embedding", test_embedding},
         {"embedding batches", test_embedding_batches},
         {"adamw", test_adamw},
