@@ -69,4 +69,10 @@ double cpu_model_gradient_norm(const void *model);
 void cpu_model_update(void *model, const UpdateSettings *settings);
 void cpu_model_clear_gradients(void *model);
 
+// All of them, in a model's table.
+#define CPU_MODEL_ENTRIES                                                                                    \
+    .device = cpu_model_device, .memory = cpu_model_memory, .parameters = cpu_model_parameters,              \
+    .read = cpu_model_read, .write = cpu_model_write, .gradient_norm = cpu_model_gradient_norm,              \
+    .update = cpu_model_update, .clear_gradients = cpu_model_clear_gradients
+
 #endif
