@@ -356,8 +356,8 @@ int main(int argc, char **argv) {
                .softmax = softmax_attention_create(gemm_precision(f->base.gemm), 0, B, T, T, C, H, true),
                .cosine = cosine_attention_create(0, B, T, T, C, H),
                .attended = gemm_input_create(f->base.gemm, B * T, C, "attention"),
-               .logsumexp = buffer(B * T, H, "attention"),
-               .exponent = buffer(1, H, "attention")};
+               .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
+               .exponent = allocate(H, sizeof(real), "attention")};
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
     b.pass = fastformer_pass(f, &b.batch, true, NULL);
     inputs_create(&b, B, T);

@@ -177,6 +177,18 @@ int open(const char *path, int flags, ...) {
     return file;
 }
 
+// Linux closes the descriptor whatever it reports.
+int close(int file) {
+    static int (*real)(int);
+    if (!real) real = (int (*)(int))next("close");
+    const bool fires = is_the_one(CHANGES, "close", __builtin_return_address(0));
+    const int result = real(file);
+    if (fires && settings.mode == KILL_AFTER) kill(getpid(), SIGKILL);
+    if (!fires || settings.mode != FAIL) return result;
+    errno = EIO;
+    return -1;
+}
+
 REPLACE(CHANGES, int, fsync, (int file), (file), -1, EIO)
 REPLACE(CHANGES, int, fdatasync, (int file), (file), -1, EIO)
 REPLACE(CHANGES, int, rename, (const char *from, const char *to), (from, to), -1, EIO)
@@ -186,7 +198,6 @@ REPLACE(CHANGES, int, rmdir, (const char *path), (path), -1, EACCES)
 REPLACE(CHANGES, int, symlink, (const char *target, const char *path), (target, path), -1, ENOSPC)
 REPLACE(CHANGES, int, link, (const char *from, const char *to), (from, to), -1, EMLINK)
 REPLACE(CHANGES, int, ftruncate, (int file, off_t size), (file, size), -1, EIO)
-REPLACE(CHANGES, int, close, (int file), (file), -1, EIO)
 REPLACE(READS, int, fflush, (FILE * stream), (stream), EOF, ENOSPC)
 REPLACE(READS, int, stat, (const char *path, struct stat *status), (path, status), -1, EACCES)
 REPLACE(READS, int, lstat, (const char *path, struct stat *status), (path, status), -1, EACCES)

@@ -32,7 +32,7 @@ at_random() { # COMMAND SECONDS COUNT SAME A B
     rm -rf disturbed
     while [ $kills -lt "$3" ]; do
         random_moment "$2"
-        $1 timeout -s KILL "$moment" >out 2>err </dev/null
+        $1 timeout --foreground --preserve-status -s KILL "$moment" >out 2>err </dev/null
         status=$?
         case $status in
         137) kills=$((kills + 1)) ;;
