@@ -68,11 +68,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < count; i++) {
         char path[4096];
         snprintf(path, sizeof(path), "%s/%s", directory, entries[i]->d_name);
-        if (*entries[i]->d_name == '.') continue;
-        if (passes(path, entries[i]->d_name))
-            passed++;
-        else
-            failed++;
+        if (*entries[i]->d_name != '.') {
+            if (passes(path, entries[i]->d_name))
+                passed++;
+            else
+                failed++;
+        }
         free(entries[i]);
     }
     free(entries);
