@@ -43,6 +43,7 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
     real *w = allocate(shape.n * shape.k, sizeof(*w), "w"),
          *dw = allocate(shape.n * shape.k, sizeof(*dw), "dw");
     GemmWeight *weight = gemm_weight_create(gemm, shape.n, shape.k, WEIGHT_OUT_IN, "a weight");
+    gemm_weight_pack(weight, w);
     static const char *const products[] = {"forward", "backward_input", "backward_weight", "pack"};
     for (int product = 0; product < 4; product++) {
         for (int i = -2; i < repetitions; i++) { // the first ones warm up

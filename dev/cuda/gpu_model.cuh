@@ -177,7 +177,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
     if (options_integer(setup->options, "stats") == 0) host.batch = host.length = 0;
     host.training = false;
     host.say_memory = NULL; // what the host takes is not what the GPU takes
-    host.float32 = true; // this processor may not have what the GPU has
+    host.float32 = true;    // this processor may not have what the GPU has
     g->host_type = host_type;
     g->host = host_type->create(&host);
     g->batch = (size_t)setup->batch;
