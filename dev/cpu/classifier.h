@@ -3,6 +3,7 @@
 #ifndef CPU_CLASSIFIER_H
 #define CPU_CLASSIFIER_H
 
+#include "arena.h"
 #include "gemm.h"
 #include "real.h"
 #include <stddef.h>
@@ -14,7 +15,7 @@ typedef struct Classifier Classifier;
 Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training);
 
 // The same with its packed weights and buffers as a part of an arena's plan.
-Classifier *classifier_plan(Gemm *gemm, struct Arena *arena, size_t vocabulary, size_t channels, size_t rows,
+Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels, size_t rows,
                             int training);
 void classifier_free(Classifier *classifier);
 
