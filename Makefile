@@ -246,7 +246,7 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
 C_FILES := $(filter %.c,$(CORPUS))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-LINT_FLAGS := -DCORPUS_FILE='""' $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES)
+LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES)
 lint:
 	clang-format --dry-run -Werror $(SOURCES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \
