@@ -251,7 +251,7 @@ lint:
 	clang-format --dry-run -Werror $(SOURCES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \
 	    $(C_FILES)
-	printf '%s\n' $(C_FILES) | xargs -P $(JOBS) -I FILE clang-tidy --quiet FILE -- $(LINT_FLAGS) \
+	printf '%s\n' $(C_FILES) | xargs -P $(JOBS) -I {} clang-tidy --quiet {} -- $(LINT_FLAGS) \
 	    $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS)) -std=c17
 
 format:
