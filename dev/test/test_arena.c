@@ -84,7 +84,11 @@ static void limit_memory(void *unused) {
 
 static void test_available(void) {
     CHECK(memory_available() > 1 << 20);
+#ifndef __SANITIZE_ADDRESS__ // which takes more address space than any limit
     CHECK_FAILS(limit_memory, NULL, 1, "less and less");
+#else
+    (void)limit_memory;
+#endif
 }
 
 // What a library packs is known before it is taken, and multiplies as one that has its own memory.
