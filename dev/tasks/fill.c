@@ -46,29 +46,36 @@ static Tokens encode(const Dataset *dataset, const char *text) {
     return t;
 }
 
-// The BEST largest logits of a row and their probabilities.
+// The BEST largest logits of a row, largest first, equal ones in the order of their numbers; NaN is left out.
+// Returns how many there are.
+static int best_tokens(const real *logits, size_t vocabulary, int32_t best[BEST]) {
+    int count = 0;
+    for (size_t v = 0; v < vocabulary; v++) {
+        if (isnan(logits[v])) continue;
+        int rank = count;
+        while (rank > 0 && logits[v] > logits[best[rank - 1]]) rank--;
+        if (rank == BEST) continue;
+        if (count < BEST) count++;
+        memmove(best + rank + 1, best + rank, (size_t)(count - 1 - rank) * sizeof *best);
+        best[rank] = (int32_t)v;
+    }
+    return count;
+}
+
+// What best_tokens finds, with its probabilities.
 static void print_best(const Dataset *dataset, const real *logits, size_t vocabulary) {
-    double sum = 0, largest = -INFINITY;
-    for (size_t v = 0; v < vocabulary; v++) largest = fmax(largest, (double)logits[v]);
+    int32_t best[BEST];
+    const int count = best_tokens(logits, vocabulary, best);
+    if (count == 0) return;
+    const double largest = (double)logits[best[0]];
+    double sum = 0;
     for (size_t v = 0; v < vocabulary; v++) sum += exp((double)logits[v] - largest);
-    double before = INFINITY;
-    int32_t previous = -1;
-    for (int rank = 0; rank < BEST && (size_t)rank < vocabulary; rank++) {
-        // The largest behind the one before; equal ones in the order of their numbers.
-        int32_t best = -1;
-        for (size_t v = 0; v < vocabulary; v++) {
-            const double x = (double)logits[v];
-            const bool left = x < before || (x == before && (int32_t)v > previous);
-            if (left && (best < 0 || x > (double)logits[best])) best = (int32_t)v;
-        }
-        if (best < 0) return; // NaN
-        before = (double)logits[best];
-        previous = best;
+    for (int rank = 0; rank < count; rank++) {
         size_t size;
-        char *text = tokenizer_decode(dataset->tokenizer, &best, 1, &size);
+        char *text = tokenizer_decode(dataset->tokenizer, &best[rank], 1, &size);
         JsonWriter quoted = {0};
         json_write_string(&quoted, text); // white space shows
-        printf("  %.6f  %s\n", exp(before - largest) / sum, quoted.text);
+        printf("  %.6f  %s\n", exp((double)logits[best[rank]] - largest) / sum, quoted.text);
         json_writer_free(&quoted);
         free(text);
     }
