@@ -105,13 +105,13 @@ static void up_b(Bench *b) {
 
 static void gelu_f(Bench *b) {
     const FfnBlock *ffn = &b->f->layers[0].ffn;
-    gelu_forward(ffn->activated, ffn->hidden, NULL, GELU_ERF, b->M, ffn->activated.columns);
+    activation_forward(ffn->activated, ffn->hidden, NULL, GELU_ERF, b->M, ffn->activated.columns);
 }
 
 static void gelu_b(Bench *b) {
     const FfnBlock *ffn = &b->f->layers[0].ffn;
-    gelu_backward(b->pass.work->dhidden, NULL, b->pass.work->dactivated, ffn->hidden, NULL, GELU_ERF, b->M,
-                  ffn->activated.columns);
+    activation_backward(b->pass.work->dhidden, NULL, b->pass.work->dactivated, ffn->hidden, NULL, GELU_ERF,
+                        b->M, ffn->activated.columns);
 }
 
 static void down_f(Bench *b) {

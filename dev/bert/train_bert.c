@@ -349,18 +349,18 @@ static void predict(const Bert *b, const Pass *chosen) {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < chosen->rows; i++) gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
     linear_forward(chosen, &b->transform, b->hidden, b->chosen);
-    gelu_forward((GemmInput){b->activated, C, false}, b->hidden, pass_values(chosen, b->transform.at.bias),
-                 GELU_ERF, chosen->rows, C);
-    pass_lap(chosen, "gelu", 0);
+    activation_forward((GemmInput){b->activated, C, false}, b->hidden,
+                       pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
+    pass_lap(chosen, "activation", 0);
 }
 
 // work->dx (M, C), to the last x, from work->dx (K, C), to what is normalised.
 static void predict_backward(const Bert *b, const Pass *pass, const Pass *chosen) {
     const size_t C = b->config.channels;
     const Workspace *w = pass->work;
-    gelu_backward(w->doutput, pass_gradients(chosen, b->transform.at.bias), w->dx, b->hidden,
-                  pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
-    pass_lap(chosen, "gelu", 0);
+    activation_backward(w->doutput, pass_gradients(chosen, b->transform.at.bias), w->dx, b->hidden,
+                        pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
+    pass_lap(chosen, "activation", 0);
     linear_backward(chosen, &b->transform, w->dnorm, w->doutput, b->chosen);
     memset(w->dx, 0, pass->rows * C * sizeof(real));
 #pragma omp parallel for schedule(static)

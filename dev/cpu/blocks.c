@@ -295,7 +295,7 @@ void attention_block_backward(const Pass *pass, const AttentionBlock *b, const r
 
 // ---- feed-forward network ----------------------------------------------------------------------------
 
-void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at, GeluKind activation,
+void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at, ActivationKind activation,
                       NormOrder order, size_t layer, uint32_t site) {
     *b = (FfnBlock){.sublayer = {.order = order,
                                  .layer = layer,
@@ -321,9 +321,9 @@ void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const rea
     const Workspace *w = pass->work;
     sublayer_begin(pass, &b->sublayer, x);
     linear_forward(pass, &b->up, b->hidden, b->sublayer.input);
-    gelu_forward(b->activated, b->hidden, pass_values(pass, b->up.at.bias), b->activation, pass->rows,
-                 b->activated.columns);
-    pass_lap(pass, "gelu", 0);
+    activation_forward(b->activated, b->hidden, pass_values(pass, b->up.at.bias), b->activation, pass->rows,
+                       b->activated.columns);
+    pass_lap(pass, "activation", 0);
     linear_forward(pass, &b->down, w->output, b->activated);
     sublayer_end(pass, &b->sublayer, out, x, w->output);
 }
@@ -332,9 +332,9 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
     sublayer_end_backward(pass, &b->sublayer);
     linear_backward(pass, &b->down, w->dactivated, w->doutput, b->activated);
-    gelu_backward(w->dhidden, pass_gradients(pass, b->up.at.bias), w->dactivated, b->hidden,
-                  pass_values(pass, b->up.at.bias), b->activation, pass->rows, b->activated.columns);
-    pass_lap(pass, "gelu", 0);
+    activation_backward(w->dhidden, pass_gradients(pass, b->up.at.bias), w->dactivated, b->hidden,
+                        pass_values(pass, b->up.at.bias), b->activation, pass->rows, b->activated.columns);
+    pass_lap(pass, "activation", 0);
     sublayer_begin_backward(pass, &b->sublayer, &b->up, w->dhidden, x);
 }
 

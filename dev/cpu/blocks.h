@@ -10,10 +10,10 @@
 #ifndef CPU_BLOCKS_H
 #define CPU_BLOCKS_H
 
+#include "activation.h"
 #include "attention.h"
 #include "cpu_model.h"
 #include "dropout.h"
-#include "gelu.h"
 #include "layer_parameters.h"
 
 // One way through a model for one batch.
@@ -145,13 +145,13 @@ void attention_block_backward(const Pass *pass, const AttentionBlock *block, con
 
 typedef struct {
     Sublayer sublayer;
-    GeluKind activation;
+    ActivationKind activation;
     Linear up, down;
     real *hidden;        // (M, F) before bias and activation
     GemmInput activated; // (M, F)
 } FfnBlock;
 
-void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at, GeluKind activation,
+void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at, ActivationKind activation,
                       NormOrder order, size_t layer, uint32_t site);
 void ffn_block_plan(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const Pass *pass, const FfnBlock *block, real *out, const real *x);

@@ -46,7 +46,7 @@ void decoder_linear_free(DecoderLinear *linear) {
     decode_weight_free(&linear->weight);
 }
 
-DecoderFfn decoder_ffn_create(const Decoder *d, const FfnParameters *at, GeluKind activation) {
+DecoderFfn decoder_ffn_create(const Decoder *d, const FfnParameters *at, ActivationKind activation) {
     return (DecoderFfn){.norm = at->norm,
                         .activation = activation,
                         .up = decoder_linear_create(d, d->model->decoding, &at->up),
@@ -101,7 +101,7 @@ void decoder_ffn(Decoder *d, const DecoderFfn *ffn) {
     const DecodeShare share = decode_share(F);
     decoder_linear(d, d->hidden, decoder_norm(d, &ffn->norm), &ffn->up, true);
     for (size_t s = 0; s < d->streams; s++)
-        gelu_row(d->hidden + s * F + share.begin, ffn->activation, share.count);
+        activation_row(d->hidden + s * F + share.begin, ffn->activation, share.count);
     decoder_wait(d);
     decoder_residual(d, d->hidden, &ffn->down);
 }

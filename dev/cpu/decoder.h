@@ -6,10 +6,10 @@
 #ifndef CPU_DECODER_H
 #define CPU_DECODER_H
 
+#include "activation.h"
 #include "barrier.h"
 #include "cpu_model.h"
 #include "decode.h"
-#include "gelu.h"
 #include "layer_parameters.h"
 
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     NormParameters norm;
-    GeluKind activation;
+    ActivationKind activation;
     DecoderLinear up, down;
 } DecoderFfn;
 
@@ -44,7 +44,7 @@ void decoder_free(Decoder *decoder);
 
 DecoderLinear decoder_linear_create(const Decoder *decoder, Precision precision, const LinearParameters *at);
 void decoder_linear_free(DecoderLinear *linear);
-DecoderFfn decoder_ffn_create(const Decoder *decoder, const FfnParameters *at, GeluKind activation);
+DecoderFfn decoder_ffn_create(const Decoder *decoder, const FfnParameters *at, ActivationKind activation);
 void decoder_ffn_free(DecoderFfn *ffn);
 
 // Before the parallel region: x = token embedding + position, tokens (S). Ends the program behind the last

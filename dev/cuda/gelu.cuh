@@ -4,7 +4,7 @@
 
 #include "device.cuh"
 extern "C" {
-#include "gelu.h"
+#include "activation.h"
 }
 
 // The tanh form is x s(2u), s the logistic function, with 2u = sqrt(8 / pi) (x + 0.044715 x^3).
@@ -20,12 +20,12 @@ static __device__ __forceinline__ Logistic gelu_logistic(float x) {
     return x < 0 ? Logistic{tail, 1 - tail} : Logistic{1 - tail, tail};
 }
 
-template <GeluKind KIND> static __device__ __forceinline__ float gelu_value(float x) {
+template <ActivationKind KIND> static __device__ __forceinline__ float gelu_value(float x) {
     if (KIND == GELU_ERF) return x * normcdff(x);
     return x * gelu_logistic(GELU_SLOPE * x * (1 + GELU_CUBE * x * x)).value;
 }
 
-template <GeluKind KIND> static __device__ __forceinline__ float gelu_slope(float x) {
+template <ActivationKind KIND> static __device__ __forceinline__ float gelu_slope(float x) {
     const float square = x * x;
     if (KIND == GELU_ERF) return normcdff(x) + x * 0.398942280f * __expf(-0.5f * square);
     if (square > 1000) return x > 0; // s is 0 or 1 and the square may be infinite
@@ -36,7 +36,7 @@ template <GeluKind KIND> static __device__ __forceinline__ float gelu_slope(floa
 static constexpr int GELU_VEC = 8;
 
 // Eight elements a thread; the last one takes what is left. kept: a copy of x, or NULL.
-template <typename Y, typename K, typename X, GeluKind KIND>
+template <typename Y, typename K, typename X, ActivationKind KIND>
 static __global__ void __launch_bounds__(256) gelu_forward_kernel(Y *y, K *kept, const X *x, size_t count) {
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * GELU_VEC;
     if (first + GELU_VEC <= count) {
@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(256) gelu_forward_kernel(Y *y, K *kept,
     }
 }
 
-template <typename Y, typename D, typename X, GeluKind KIND>
+template <typename Y, typename D, typename X, ActivationKind KIND>
 static __global__ void __launch_bounds__(256)
     gelu_backward_kernel(Y *dx, const D *dy, const X *x, size_t count) {
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * GELU_VEC;
@@ -75,17 +75,17 @@ static __global__ void __launch_bounds__(256)
 #define WITH_GELU(kind, KIND, ...)                                                                           \
     do {                                                                                                     \
         if ((kind) == GELU_ERF) {                                                                            \
-            constexpr GeluKind KIND = GELU_ERF;                                                              \
+            constexpr ActivationKind KIND = GELU_ERF;                                                        \
             __VA_ARGS__;                                                                                     \
         } else {                                                                                             \
-            constexpr GeluKind KIND = GELU_TANH;                                                             \
+            constexpr ActivationKind KIND = GELU_TANH;                                                       \
             __VA_ARGS__;                                                                                     \
         }                                                                                                    \
     } while (0)
 
 // y (M, N) = gelu(x); kept (M, N) = x as the backward pass reads it, which may be x itself.
-static inline void gelu_forward(const Device *d, GemmInput y, GemmInput kept, GemmInput x, GeluKind kind,
-                                size_t m, size_t n) {
+static inline void gelu_forward(const Device *d, GemmInput y, GemmInput kept, GemmInput x,
+                                ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * GELU_VEC)), block(256);
     void *const copy = kept.data == x.data ? NULL : kept.data;
     WITH_GELU(kind, KIND, WITH_TYPE(y, Y, WITH_TYPE(kept, K, WITH_TYPE(x, X, {
@@ -96,8 +96,8 @@ static inline void gelu_forward(const Device *d, GemmInput y, GemmInput kept, Ge
 }
 
 // dx (M, N) = dy gelu'(x). dx may be dy.
-static inline void gelu_backward(const Device *d, GemmInput dx, GemmInput dy, GemmInput x, GeluKind kind,
-                                 size_t m, size_t n) {
+static inline void gelu_backward(const Device *d, GemmInput dx, GemmInput dy, GemmInput x,
+                                 ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * GELU_VEC)), block(256);
     WITH_GELU(kind, KIND, WITH_TYPE(dx, Y, WITH_TYPE(dy, D, WITH_TYPE(x, X, {
                                                          launch(d, gelu_backward_kernel<Y, D, X, KIND>, grid,

@@ -198,14 +198,14 @@ static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     gemm_forward_gelu(blas, y, before, gpu_x, w.device, is.m);
     float *expected = download_matrix(d, plain, is.m);
     compare_device(d, "before the GELU", before, expected, is.m, tolerance);
-    gelu_row(expected, GELU_TANH, is.m * is.n);
+    activation_row(expected, GELU_TANH, is.m * is.n);
     compare_device(d, "GELU", y, expected, is.m, tolerance);
     free(expected);
 
     gemm_backward_input(blas, dx, gpu_dy, w.device, is.m);
     float *gradient = download_matrix(d, dx, is.m), *through = zero_numbers(is.m * is.k);
     if (is.in_bf16) round_numbers(inner, is.m * is.k);
-    gelu_backward(host_matrix(through, is.k), sums, gradient, inner, nothing, GELU_TANH, is.m, is.k);
+    activation_backward(host_matrix(through, is.k), sums, gradient, inner, nothing, GELU_TANH, is.m, is.k);
     gemm_backward_input_gelu(blas, dx, gpu_dy, w.device, gpu_inner, is.m);
     compare_device(d, "gradient through the GELU", dx, through, is.m, tolerance);
 
@@ -236,7 +236,7 @@ static void test_linear_gelu(void) {
 
 // ---- GELU and sums over rows -----------------------------------------------------------------------------
 
-static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, size_t n) {
+static void check_gelu(const Device *d, ActivationKind kind, bool in_bf16, size_t m, size_t n) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
     float *x = random_numbers(&r, m * n, 3), *dy = random_numbers(&r, m * n, 1);
     x[0] = 60; // far out, where the cube is infinite in some form
@@ -247,8 +247,8 @@ static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, s
     }
     float *y = zero_numbers(m * n), *dx = zero_numbers(m * n), *bias = zero_numbers(n),
           *dbias = zero_numbers(n);
-    gelu_forward(host_matrix(y, n), x, NULL, kind, m, n);
-    gelu_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
+    activation_forward(host_matrix(y, n), x, NULL, kind, m, n);
+    activation_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
     const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16), gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
                     gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
                     gpu_kept = upload_matrix(d, NULL, m, n, true);
@@ -275,7 +275,7 @@ static void check_gelu(const Device *d, GeluKind kind, bool in_bf16, size_t m, s
 
 static void test_gelu(void) {
     Device d = device_create();
-    for (GeluKind kind : {GELU_ERF, GELU_TANH}) {
+    for (ActivationKind kind : {GELU_ERF, GELU_TANH}) {
         for (bool in_bf16 : {false, true}) {
             check_gelu(&d, kind, in_bf16, 1, 1);
             check_gelu(&d, kind, in_bf16, 67, 33);

@@ -37,7 +37,7 @@ struct TransformerShape {
     NormParameters final_norm;
     int32_t padding; // the token whose row takes no gradient; -1: none
     uint32_t embedding_site;
-    GeluKind activation;
+    ActivationKind activation;
     bool exact_qkv;            // q, k and v are float32, and made of float32
     unsigned layer_sums;       // sums over rows that a layer needs beside those of its two norms,
     size_t layer_sum_channels; // and how many C they have together
@@ -209,14 +209,14 @@ static inline void layer_forward(Transformer *t, GpuWork work, const DeviceBatch
     t->attend->forward(t, work, batch, l);
     if (t->is.activation == GELU_TANH) {
         gemm_forward_gelu(&g->blas, a->activated, a->hidden, t->norm, up, M);
-        gpu_lap(g, work, "ffn up, gelu", PROFILE_FORWARD, 4 * square);
+        gpu_lap(g, work, "ffn up, activation", PROFILE_FORWARD, 4 * square);
         return;
     }
     const GemmInput hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
     gemm_forward(&g->blas, hidden, t->norm, up, M);
     gpu_lap(g, work, "ffn up", PROFILE_FORWARD, 4 * square);
     gelu_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M, 4 * C);
-    gpu_lap(g, work, "gelu", PROFILE_FORWARD, 0);
+    gpu_lap(g, work, "activation", PROFILE_FORWARD, 0);
 }
 
 // The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the final one,
@@ -304,7 +304,7 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
     const TransformerLayer *o = &t->plan[l];
     const DeviceWeight up = device_weight(t, &o->ffn.up), down = device_weight(t, &o->ffn.down);
     const bool fused = t->is.activation == GELU_TANH;
-    const char *up_kind = fused ? "ffn up, gelu" : "ffn up";
+    const char *up_kind = fused ? "ffn up, activation" : "ffn up";
     const double square = gpu_square_flops(batch, C);
     bias_backward(t, &o->ffn.down, t->dsublayer_out, M);
     if (fused)
@@ -316,7 +316,7 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
     gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 8 * square);
     if (!fused) {
         gelu_backward(&g->device, t->dhidden, t->dhidden, a->hidden, t->is.activation, M, 4 * C);
-        gpu_lap(g, GPU_TRAIN, "gelu", PROFILE_BACKWARD, 0);
+        gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
     }
     bias_backward(t, &o->ffn.up, t->dhidden, M);
     gemm_backward_input(blas, float_matrix(t->dnorm, C), t->dhidden, up, M);

@@ -1,9 +1,9 @@
-// Layer norm, GELU, embedding and AdamW against plain definitions in double. Gradients are checked against
-// central differences of the definition, so that one test covers forward and backward, in the float and the
-// double build.
+// Layer norm, activation, embedding and AdamW against plain definitions in double. Gradients are checked
+// against central differences of the definition, so that one test covers forward and backward, in the float
+// and the double build.
+#include "activation.h"
 #include "adamw.h"
 #include "embedding.h"
-#include "gelu.h"
 #include "layernorm.h"
 #include "memory.h"
 #include "random.h"
@@ -199,17 +199,17 @@ static void test_layernorm_gradients(void) {
         check_layernorm(sizes[i][0], sizes[i][1], 0.5, true);
 }
 
-// ---- GELU
+// ---- activation
 // --------------------------------------------------------------------------------------------------
 
 typedef struct {
     size_t m, n;
-    GeluKind kind;
+    ActivationKind kind;
     double *x, *bias, *y, *weights;
-} Gelu;
+} Activation;
 
-static double gelu_loss(const void *context) {
-    const Gelu *g = context;
+static double activation_loss(const void *context) {
+    const Activation *g = context;
     double loss = 0;
     for (size_t i = 0; i < g->m * g->n; i++) {
         const double x = g->x[i] + (g->bias ? g->bias[i % g->n] : 0);
@@ -222,62 +222,62 @@ static double gelu_loss(const void *context) {
     return loss;
 }
 
-static void check_gelu(size_t m, size_t n, GeluKind kind, bool biased) {
+static void check_activation(size_t m, size_t n, ActivationKind kind, bool biased) {
     Random random = random_stream(2, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
     const size_t count = m * n;
     real *x = random_reals(&random, count, 0, 2), *dy = random_reals(&random, count, 0, 1);
     real *bias = biased ? random_reals(&random, n, 0, 1) : NULL;
-    Gelu plain = {m,
-                  n,
-                  kind,
-                  doubles(x, count),
-                  biased ? doubles(bias, n) : NULL,
-                  allocate(count, sizeof(double), "y"),
-                  doubles(dy, count)};
-    gelu_loss(&plain);
+    Activation plain = {m,
+                        n,
+                        kind,
+                        doubles(x, count),
+                        biased ? doubles(bias, n) : NULL,
+                        allocate(count, sizeof(double), "y"),
+                        doubles(dy, count)};
+    activation_loss(&plain);
     GemmInput y = plain_input(m, n), dx = plain_input(m, n);
-    gelu_forward(y, x, bias, kind, m, n);
+    activation_forward(y, x, bias, kind, m, n);
     check_values("y", y.data, plain.y, count, EXACT);
     real *dbias = biased ? allocate(n, sizeof(real), "dbias") : NULL,
          *row = allocate(count, sizeof(real), "row");
     if (!biased) {
         memcpy(row, x, count * sizeof(real));
-        gelu_row(row, kind, count);
+        activation_row(row, kind, count);
         check_values("row", row, plain.y, count, EXACT);
     }
-    gelu_backward(dx, dbias, dy, x, bias, kind, m, n);
-    check_gradient("dx", gelu_loss, &plain, plain.x, dx.data, count);
-    if (biased) check_gradient("dbias", gelu_loss, &plain, plain.bias, dbias, n);
+    activation_backward(dx, dbias, dy, x, bias, kind, m, n);
+    check_gradient("dx", activation_loss, &plain, plain.x, dx.data, count);
+    if (biased) check_gradient("dbias", activation_loss, &plain, plain.bias, dbias, n);
     free(x), free(dy), free(bias), free(dbias), free(row), gemm_input_free(&y), gemm_input_free(&dx);
     free(plain.x), free(plain.bias), free(plain.y), free(plain.weights);
 }
 
-static void test_gelu(void) {
+static void test_activation(void) {
     const size_t sizes[][2] = {{1, 1}, {3, 17}, {65, 2}, {1, 512}, {1, 513}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
         for (int kind = GELU_ERF; kind <= RELU; kind++)
             for (int biased = 0; biased < 2; biased++)
-                check_gelu(sizes[i][0], sizes[i][1], (GeluKind)kind, biased);
+                check_activation(sizes[i][0], sizes[i][1], (ActivationKind)kind, biased);
 }
 
 static void test_relu_at_zero(void) {
     real x[] = {0, -0.0f, -1, 1}, dy[] = {2, 2, 2, 2};
     GemmInput dx = plain_input(1, 4);
-    gelu_backward(dx, NULL, dy, x, NULL, RELU, 1, 4);
-    gelu_row(x, RELU, 4);
+    activation_backward(dx, NULL, dy, x, NULL, RELU, 1, 4);
+    activation_row(x, RELU, 4);
     for (int i = 0; i < 4; i++) CHECK(x[i] == (i == 3) && ((real *)dx.data)[i] == (i == 3 ? 2 : 0));
     gemm_input_free(&dx);
 }
 
-static void test_gelu_extremes(void) {
+static void test_activation_extremes(void) {
     static const double inputs[] = {0, 1e30, -1e30, 1e15, -1e15, 33, -33, 12, -12, 1e-30};
     enum { COUNT = sizeof(inputs) / sizeof(*inputs) };
     for (int kind = GELU_ERF; kind <= GELU_TANH; kind++) {
         real x[COUNT], ones[COUNT], y[COUNT];
         for (int i = 0; i < COUNT; i++) x[i] = y[i] = (real)inputs[i], ones[i] = 1;
         GemmInput dx = plain_input(1, COUNT);
-        gelu_row(y, (GeluKind)kind, COUNT);
-        gelu_backward(dx, NULL, ones, x, NULL, (GeluKind)kind, 1, COUNT);
+        activation_row(y, (ActivationKind)kind, COUNT);
+        activation_backward(dx, NULL, ones, x, NULL, (ActivationKind)kind, 1, COUNT);
         for (int i = 0; i < COUNT; i++) {
             const double far = fabs(inputs[i]) > 10, limit = inputs[i] > 0 ? 1 : 0;
             CHECK_CLOSE(y[i], far > 0 ? limit * (double)x[i] : 0.5 * (double)x[i], 1e-8);
@@ -487,7 +487,7 @@ enum { ROWS = 130, WIDTH = 33, TABLE = 7 };
 // What all layers computed in one go.
 typedef struct {
     real norm[ROWS * WIDTH], mean[ROWS], rstd[ROWS], norm_dx[ROWS * WIDTH], dgain[WIDTH], dbias[WIDTH];
-    real gelu[ROWS * WIDTH], gelu_dx[ROWS * WIDTH], gelu_dbias[WIDTH];
+    real activation[ROWS * WIDTH], activation_dx[ROWS * WIDTH], activation_dbias[WIDTH];
     real x[ROWS * WIDTH], dx[ROWS * WIDTH], dtoken[TABLE * WIDTH], dposition[ROWS / 2 * WIDTH];
     real parameters[211 * 97];
     double gradient_norm;
@@ -500,8 +500,9 @@ static void run_layers(Results *r) {
     real *gain = random_reals(&random, WIDTH, 1, 1), *bias = random_reals(&random, WIDTH, 0, 1);
     layernorm_forward((GemmInput){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, 1e-5, ROWS, WIDTH);
     layernorm_backward(r->norm_dx, r->dgain, r->dbias, dy, x, gain, r->mean, r->rstd, ROWS, WIDTH);
-    gelu_forward((GemmInput){r->gelu, WIDTH, false}, x, bias, GELU_ERF, ROWS, WIDTH);
-    gelu_backward((GemmInput){r->gelu_dx, WIDTH, false}, r->gelu_dbias, dy, x, bias, GELU_TANH, ROWS, WIDTH);
+    activation_forward((GemmInput){r->activation, WIDTH, false}, x, bias, GELU_ERF, ROWS, WIDTH);
+    activation_backward((GemmInput){r->activation_dx, WIDTH, false}, r->activation_dbias, dy, x, bias,
+                        GELU_TANH, ROWS, WIDTH);
 
     int32_t inputs[ROWS];
     for (int i = 0; i < ROWS; i++) inputs[i] = (int32_t)random_below(&random, TABLE);
@@ -547,8 +548,8 @@ int main(int argc, char **argv) {
         {"normal distribution", test_normal},
         {"layer norm values", test_layernorm_values},
         {"layer norm gradients", test_layernorm_gradients},
-        {"gelu", test_gelu},
-        {"gelu extremes", test_gelu_extremes},
+        {"activation", test_activation},
+        {"activation extremes", test_activation_extremes},
         {"relu at zero", test_relu_at_zero},
         {"embedding", test_embedding},
         {"embedding batches", test_embedding_batches},

@@ -1,4 +1,4 @@
-#include "gelu.h"
+#include "activation.h"
 
 #include "memory.h"
 #include "row_blocks.h"
@@ -19,14 +19,14 @@ TILE_INLINE TileVector logistic(TileVector x) {
     return tile_mirror(1 / (1 + tile_exp2(exponent, false)), x);
 }
 
-TILE_INLINE TileVector gelu(TileVector x, GeluKind kind) {
+TILE_INLINE TileVector activate(TileVector x, ActivationKind kind) {
     TileVector density;
     if (kind == RELU) return tile_max(x, (TileVector){0});
     if (kind == GELU_ERF) return x * tile_normal(x, &density);
     return x * logistic(SLOPE * x * (1 + CUBE * (x * x)));
 }
 
-TILE_INLINE TileVector gelu_slope(TileVector x, GeluKind kind) {
+TILE_INLINE TileVector slope_at(TileVector x, ActivationKind kind) {
     const TileVector limit = (TileVector)((TileBits)((TileVector){0} + 1) & (x > 0)); // 1 or 0
     if (kind == RELU) return limit;
     if (kind == GELU_ERF) {
@@ -41,36 +41,37 @@ TILE_INLINE TileVector gelu_slope(TileVector x, GeluKind kind) {
     return (TileVector)(((TileBits)limit & far) | ((TileBits)slope & ~far));
 }
 
-// Elements i to min(i + TILE_LANES, n) of y = gelu(x + bias), bias NULL: none; y may be x. With dy of
-// dx = dy gelu'(x + bias), in place of y.
-TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, GeluKind kind, size_t i, size_t n) {
+// Elements i to min(i + TILE_LANES, n) of y = f(x + bias), bias NULL: none; y may be x. With dy of
+// dx = dy f'(x + bias), in place of y.
+TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t i,
+                                size_t n) {
     TileVector at = row_get(x, i, n);
     if (bias) at += row_get(bias, i, n);
-    row_put(y, i, n, gelu(at, kind));
+    row_put(y, i, n, activate(at, kind));
 }
 
-TILE_INLINE void vector_backward(real *dx, const real *dy, const real *x, const real *bias, GeluKind kind,
-                                 size_t i, size_t n) {
+TILE_INLINE void vector_backward(real *dx, const real *dy, const real *x, const real *bias,
+                                 ActivationKind kind, size_t i, size_t n) {
     TileVector at = row_get(x, i, n);
     if (bias) at += row_get(bias, i, n);
-    row_put(dx, i, n, row_get(dy, i, n) * gelu_slope(at, kind));
+    row_put(dx, i, n, row_get(dy, i, n) * slope_at(at, kind));
 }
 
 // All n elements. That a vector is whole is said in a constant.
-TILE_INLINE void piece_forward(real *y, const real *x, const real *bias, GeluKind kind, size_t n) {
+TILE_INLINE void piece_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t n) {
     size_t i = 0;
     for (; i + TILE_LANES <= n; i += TILE_LANES) vector_forward(y, x, bias, kind, i, i + TILE_LANES);
     if (i < n) vector_forward(y, x, bias, kind, i, n);
 }
 
-TILE_INLINE void piece_backward(real *dx, const real *dy, const real *x, const real *bias, GeluKind kind,
-                                size_t n) {
+TILE_INLINE void piece_backward(real *dx, const real *dy, const real *x, const real *bias,
+                                ActivationKind kind, size_t n) {
     size_t i = 0;
     for (; i + TILE_LANES <= n; i += TILE_LANES) vector_backward(dx, dy, x, bias, kind, i, i + TILE_LANES);
     if (i < n) vector_backward(dx, dy, x, bias, kind, i, n);
 }
 
-void gelu_row(real *x, GeluKind kind, size_t n) {
+void activation_row(real *x, ActivationKind kind, size_t n) {
     if (kind == RELU)
         piece_forward(x, x, NULL, RELU, n);
     else if (kind == GELU_ERF)
@@ -79,8 +80,8 @@ void gelu_row(real *x, GeluKind kind, size_t n) {
         piece_forward(x, x, NULL, GELU_TANH, n);
 }
 
-void gelu_forward(GemmInput y, const real *restrict x, const real *restrict bias, GeluKind kind, size_t m,
-                  size_t n) {
+void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
+                        size_t m, size_t n) {
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < m; row++) {
         for (size_t i = 0; i < n; i += PIECE) {
@@ -99,7 +100,8 @@ void gelu_forward(GemmInput y, const real *restrict x, const real *restrict bias
 
 // Rows begin .. end-1; dbias (N) += their sum, or NULL.
 static void rows_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
-                          const real *restrict bias, GeluKind kind, size_t begin, size_t end, size_t n) {
+                          const real *restrict bias, ActivationKind kind, size_t begin, size_t end,
+                          size_t n) {
     for (size_t row = begin; row < end; row++) {
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
@@ -117,8 +119,8 @@ static void rows_backward(GemmInput dx, real *restrict dbias, const real *restri
     }
 }
 
-void gelu_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
-                   const real *restrict bias, GeluKind kind, size_t m, size_t n) {
+void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
+                         const real *restrict bias, ActivationKind kind, size_t m, size_t n) {
     real *partial = bias ? allocate(ROW_BLOCKS * n, sizeof(real), "bias gradients") : NULL; // (ROW_BLOCKS, N)
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++)

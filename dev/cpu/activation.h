@@ -1,0 +1,24 @@
+// The activation between the products of a feed-forward network: GELU (Hendrycks and Gimpel 2016), exact, x
+// Phi(x) with erf, or GPT-2's tanh approximation; and ReLU, max(x, 0), whose slope at 0 is 0.
+#ifndef CPU_ACTIVATION_H
+#define CPU_ACTIVATION_H
+
+#include "gemm.h"
+#include "real.h"
+#include <stddef.h>
+
+typedef enum { GELU_ERF, GELU_TANH, RELU } ActivationKind;
+
+// y (M, N) = f(x + bias), f the kind's function; bias (N) or NULL.
+void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
+                        size_t m, size_t n);
+
+// dx (M, N) = dy * f'(x + bias), as the next products read it; dbias (N) += its sum over rows, where bias
+// is given.
+void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
+                         const real *restrict bias, ActivationKind kind, size_t m, size_t n);
+
+// In place on a row of decoding.
+void activation_row(real *x, ActivationKind kind, size_t n);
+
+#endif
