@@ -21,6 +21,8 @@ static const Option trainer_rows[] = {
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, "Text", "only evaluate"},
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Text", "continue this"},
     {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "1", 0, INFINITY, NULL, NULL, "Text", "of sampling"},
+    {0, "rare", OPTION_INTEGER, OPTION_RUN, "N", "1", 0, 9, NULL, NULL, OPTION_GROUP_MORE, "a rare thing"},
+    {0, "dry", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, OPTION_GROUP_MORE, "another"},
 };
 static const Option model_rows[] = {
     {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, 1024, NULL, "n_heads", "Model", "heads"},
@@ -232,7 +234,7 @@ static void test_help(void) {
     int lines = 0;
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1, lines++)
         CHECK(strcspn(line, "\n") <= 79);
-    CHECK(lines == 2 + 5 + 17 + 2);
+    CHECK(lines == 2 + 5 + 17 + 2 + 1);
     CHECK(test_child(print_body, "--version", text, sizeof text) == 0);
     CHECK(strncmp(text, "train_test ", 11) == 0);
 }
@@ -249,7 +251,7 @@ static void wrapped_body(void *argument) {
     dup2(STDERR_FILENO, STDOUT_FILENO);
     Options *o = options_create("x", "");
     options_add(o, &row, 1);
-    options_help(o);
+    options_help(o, false);
     options_free(o);
 }
 
@@ -351,10 +353,91 @@ static void test_json(void) {
     CHECK_TEXT(json_find(json, "output")->string, "a\"b");
     CHECK(json_find(json, "input")->kind == JSON_NULL && json_find(json, "steps")->kind == JSON_NULL);
     CHECK(json_find(json, "resume")->kind == JSON_BOOL && !json_find(json, "resume")->boolean);
-    CHECK(!json_find(json, "help") && json->count == 17);
+    CHECK(!json_find(json, "help") && json->count == 19);
     json_free(json);
     json_writer_free(&w);
     options_free(o);
+}
+
+// Options of a command line and of a file, which holds `text`.
+static Options *configure(const char *line, const char *text) {
+    Options *o = parse(line);
+    options_read_config(o, test_file("my.json", text, strlen(text)));
+    return o;
+}
+
+static void test_config(void) {
+    static const char all[] =
+        "{\"batch\": 3, \"lr\": 1e-3, \"tied\": true, \"schedule\": \"wsd\", \"input\": null,"
+        " \"steps\": 7, \"output\": \"theirs\", \"resume\": true}";
+    Options *o = configure("-b 5", all);
+    CHECK(options_integer(o, "batch") == 5); // the command line's
+    CHECK(options_number(o, "lr") == 1e-3 && options_flag(o, "tied") && options_integer(o, "steps") == 7);
+    CHECK_TEXT(options_text(o, "schedule"), "wsd");
+    CHECK(options_given(o, "lr") && !options_given(o, "input") && !options_given(o, "heads"));
+    CHECK(!options_text(o, "output") && !options_flag(o, "resume")); // of the run that wrote it
+    options_free(o);
+    o = configure("-x 9", all);
+    CHECK(options_integer(o, "steps") == 9);
+    options_free(o);
+    // What a run's log writes reads back; of a log the last line with options counts.
+    o = parse("-b 3 -l 7e-5 --windows 4,8 --tied");
+    JsonWriter w = {0};
+    for (int i = 0; i < 2; i++) {
+        json_begin(&w, '{');
+        json_key(&w, "options");
+        json_begin(&w, '{');
+        if (i > 0) options_to_json(o, &w);
+        json_end(&w, '}');
+        json_end(&w, '}');
+        if (i == 0) w.text[w.length++] = '\n', w.comma = false;
+    }
+    options_free(o);
+    char *log = format_string("%s\n{\"step\":1}\nnot a line\n", w.text);
+    o = configure("", log);
+    CHECK(options_integer(o, "batch") == 3 && options_number(o, "lr") == 7e-5 && options_flag(o, "tied"));
+    CHECK_TEXT(options_text(o, "windows"), "4,8");
+    options_free(o);
+    free(log);
+    json_writer_free(&w);
+}
+
+static void config_body(void *text) {
+    options_free(configure("", text));
+}
+
+static void check_config_refused(const char *text, const char *message) {
+    CHECK_FAILS(config_body, (void *)(uintptr_t)text, 1, message);
+}
+
+static void test_config_refused(void) {
+    check_config_refused("{\"batch\": 3", "my.json");
+    check_config_refused("", "my.json");
+    check_config_refused("[1]", "expected an object of options");
+    check_config_refused("{\"options\": 1}", "expected an object of options");
+    check_config_refused("{\"bach\": 3}", "my.json: \"bach\" is no option; did you mean \"batch\"?");
+    check_config_refused("{\"help\": true}", "\"help\" is no option");
+    check_config_refused("{\"zzzzzzzzzz\": 1}", "\"zzzzzzzzzz\" is no option");
+    check_config_refused("{\"batch\": 0}", "batch 0: expected an integer from 1 to 65536");
+    check_config_refused("{\"batch\": 1.5}", "batch 1.5: expected an integer from 1 to 65536");
+    check_config_refused("{\"batch\": 1e300}", "expected an integer from 1 to 65536");
+    check_config_refused("{\"batch\": \"3\"}", "my.json: \"batch\": expected an integer from 1 to 65536");
+    check_config_refused("{\"batch\": [3]}", "my.json: \"batch\": expected an integer");
+    check_config_refused("{\"tied\": 1}", "my.json: \"tied\": expected true or false");
+    check_config_refused("{\"windows\": 4}", "my.json: \"windows\": expected a text");
+    check_config_refused("{\"schedule\": \"cosin\"}", "did you mean cosine?");
+    check_config_refused("{\"batch\": 1, \"batch\": 2}", "batch");
+}
+
+// Rows of the group "More" are named by --help, and explained by --help-all.
+static void test_help_more(void) {
+    char text[8192];
+    CHECK(test_child(print_body, "--help", text, sizeof text) == 0);
+    CHECK(strstr(text, "\nMore, which --help-all explains: --rare, --dry\n") &&
+          !strstr(text, "a rare thing"));
+    CHECK(test_child(print_body, "--help-all", text, sizeof text) == 0);
+    CHECK(strstr(text, "\nMore:\n      --rare N         a rare thing [1]\n      --dry"));
+    CHECK(strstr(text, "\n      --help-all "));
 }
 
 int main(int argc, char **argv) {
@@ -372,6 +455,9 @@ int main(int argc, char **argv) {
         {"metadata", test_metadata},
         {"contradiction", test_contradiction},
         {"json", test_json},
+        {"config", test_config},
+        {"config refused", test_config_refused},
+        {"help more", test_help_more},
     };
     return test_main(argc, argv, "options", cases, sizeof cases / sizeof *cases);
 }

@@ -7,7 +7,7 @@ static Schedule schedule_of(const char *kind, int64_t warmup, int64_t steps) {
                       .peak = 2,
                       .final_fraction = 0.1,
                       .warmup = warmup,
-                      .steps = steps};
+                      .steps = (double)steps};
 }
 
 static void test_warmup(void) {
@@ -74,6 +74,26 @@ static void test_edges(void) {
     }
 }
 
+// A budget of time: without a warmup the schedule is where the time is, whatever the pace was.
+static void test_time(void) {
+    Schedule s = schedule_of("linear", 0, 0);
+    s.final_fraction = 0;
+    static const double seconds[] = {0, 3, 4, 60, 90, 119, 120, 130};
+    for (int i = 0; i < 8; i++) {
+        s.steps = expected_steps(i, seconds[i], 120);
+        CHECK_CLOSE(schedule_rate(&s, i), 2 * fmax(0, 1 - seconds[i] / 120), 1e-12);
+    }
+    for (ScheduleKind kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
+        s = (Schedule){.kind = kind, .peak = 2, .warmup = 10, .steps = expected_steps(0, 0, 60)};
+        CHECK_CLOSE(schedule_rate(&s, 0), 0.2, 1e-15);
+        s.steps = expected_steps(10, 1, 60);
+        CHECK(schedule_rate(&s, 10) == 2);
+        s.steps = expected_steps(600, 60, 60);
+        CHECK_CLOSE(schedule_rate(&s, 600), kind == SCHEDULE_CONSTANT ? 2 : 0, 1e-14);
+    }
+    CHECK(expected_steps(10, 1, 60) == 600 && expected_steps(10, 70, 60) == 10);
+}
+
 static void name_unknown(void *argument) {
     schedule_kind_from_name(argument);
 }
@@ -87,7 +107,7 @@ static void test_names(void) {
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"warmup", test_warmup},     {"linear", test_linear}, {"cosine", test_cosine}, {"wsd", test_wsd},
-        {"constant", test_constant}, {"edges", test_edges},   {"names", test_names},
+        {"constant", test_constant}, {"edges", test_edges},   {"names", test_names},   {"time", test_time},
     };
     return test_main(argc, argv, "schedule", cases, sizeof cases / sizeof *cases);
 }

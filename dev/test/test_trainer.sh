@@ -53,7 +53,55 @@ b=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' onethread/log.jsonl)
 awk "BEGIN { exit !($a > 0 && ($a - $b < 1e-5 * $a) && ($b - $a < 1e-5 * $a)) }"
 ok "one thread, the same loss ($a, $b)"
 
+# ---- how long to train
+rates() { # DIR: the learning rates of its log
+    sed -n 's/.*"lr":\([^,]*\),.*/\1/p' "$1/log.jsonl"
+}
+last_step() { # DIR
+    ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1
+}
+run timed --minutes 0.02 -m 2 && rates timed >falling && sort -gr falling | cmp - falling &&
+    tail -n 1 falling | awk '{ exit !($1 < 1.5e-4) }' && grep -q '"plan":"0.02 minutes of steps' timed/log.jsonl &&
+    grep -q test_loss timed/log.jsonl && grep -q '"seconds":"1\.[2-9]' timed/step_*.state.safetensors
+ok "--minutes: the rate falls with the time"
+run timed -y -m 2 && grep -q 'the 0.02 minutes are over' out && [ "$(grep -c test_loss timed/log.jsonl)" -eq 1 ]
+ok "--minutes: a finished run stays finished"
+step=$(last_step timed)
+run timed -y -m 2 --minutes 0.03 && [ "$(last_step timed)" -gt "$step" ] && grep -q "going on after step $step" out &&
+    sed -n "s/.*\"step\":$((step + 1)),.*\"lr\":\([^,]*\),.*/\1/p" timed/log.jsonl |
+    awk '{ exit !($1 > 1.2e-4 && $1 < 1.7e-4) }'
+ok "--minutes: more of them go on where the time stood"
+run timed -y -x $(($(last_step timed) + 3)) -m 2 && grep -q '"minutes":0,' timed/log.jsonl
+ok "--steps ends a run that --minutes began"
+fails 2 "--minutes and --steps exclude each other" "$trainer" -i bytes -o x --minutes 1 -x 3
+run patient -x 200 -l 10 -v 2 -m 1 --patience 3 --clip 0 && grep -q 'no better validation loss in the last 3 eval' out &&
+    [ "$(last_step patient)" -lt 200 ] && grep -q test_loss patient/log.jsonl &&
+    [ "$(grep val_loss patient/log.jsonl | tail -n 4 | grep -c best)" -eq 1 ]
+ok "--patience"
+run patient -y -v 2 -m 1 --patience 3 && grep -q 'no better' out && [ "$(grep -c test_loss patient/log.jsonl)" -eq 1 ]
+ok "--patience: an ended run stays ended"
+run untested -x 3 -m 1 --no-test && ! grep -q test_loss untested/log.jsonl
+ok "--no-test"
+run betas -x 5 -n 5 -m 1 --beta1 0.8 --eps 1e-6 && run default -x 5 -n 5 -m 1 &&
+    ! cmp -s betas/step_00000005.safetensors default/step_00000005.safetensors
+ok "--beta1 and --eps"
+fails 1 "--beta1 0.7" "$trainer" -i bytes -o betas -y -x 6 --beta1 0.7
+run told --config betas/log.jsonl -m 1 && cmp told/step_00000005.state.safetensors betas/step_00000005.state.safetensors
+ok "--config: a log trains the same run"
+echo '{"lr": 1e-3, "steps": 500, "beta1": 0.8, "eps": 1e-6}' >my.json
+run told2 --config my.json -l 5e-4 -x 5 -m 1 && cmp told2/step_00000005.safetensors betas/step_00000005.safetensors
+ok "--config: the command line wins"
+echo '{"lr": "fast"}' >my.json
+fails 1 'my.json: "lr": expected a number' "$trainer" -i bytes -o x --config my.json
+fails 1 "nowhere.json" "$trainer" -i bytes -o x --config nowhere.json
+
 # ---- evaluation and generation
+"$trainer" -e whole/best.safetensors -i bytes --eval val --json >out 2>&1 && [ "$(wc -l <out)" -eq 1 ] &&
+    grep -q '^{"val_loss":[0-9.]*,"val_ppl":[0-9.]*,"val_bpb":.*}$' out
+ok "--eval --json"
+"$trainer" -e whole/best.safetensors -i bytes --eval val --json --stats 1 >out 2>&1 && ! grep -qv '^{.*}$' out &&
+    grep -q statistics out
+ok "--eval --json --stats"
 "$trainer" -e whole/best.safetensors -i bytes --eval val >out 2>&1
 ok "--eval"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --stats 2 >out 2>&1 && grep -q query_weights out

@@ -71,6 +71,11 @@ static void write_state(const Run *run, const char *path, const real *first, con
     metadata_add(&rows, &count, "skipped", format_string("%lld", (long long)progress->skipped));
     metadata_add(&rows, &count, "train_tokens",
                  format_string("%lld", (long long)run->dataset->splits[SPLIT_TRAIN].tokens));
+    // What depends on the clock is stored only where it counts: other states are the same bytes each time.
+    if (options_integer(run->options, "patience") > 0)
+        metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
+    if (options_number(run->options, "minutes") > 0)
+        metadata_add(&rows, &count, "seconds", format_string("%.17g", progress->seconds));
     options_to_metadata(run->options, OPTION_TRAINING, &rows, &count);
     options_to_metadata(run->options, OPTION_LENGTH, &rows, &count);
 
@@ -469,6 +474,11 @@ void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *pr
     progress->step = checkpoint_integer(file, "step", 0, INT64_MAX);
     progress->sequences = checkpoint_integer(file, "sequences", 0, INT64_MAX);
     progress->skipped = checkpoint_integer(file, "skipped", 0, progress->step);
+    if (safetensors_metadata(file, "stale"))
+        progress->stale = checkpoint_integer(file, "stale", 0, progress->step);
+    if (safetensors_metadata(file, "seconds")) progress->seconds = checkpoint_number(file, "seconds");
+    if (progress->seconds < 0)
+        fail("%s: metadata seconds is %g, expected at least 0", file->file.path, progress->seconds);
     const ParameterTable *table = run->type->parameters(run->model);
     real *values = allocate(table->total, sizeof(real), "checkpoint");
     read_parameters(file, table, "first_moment.", values);

@@ -21,6 +21,7 @@
 struct Log {
     char *path; // of log.jsonl; NULL: only the terminal
     int file;
+    bool json;          // standard output has its lines, and nothing for the user
     JsonWriter line;    // the object that is open
     bool terminal;      // is stdout one?
     bool progress;      // the cursor stands behind a progress line
@@ -126,6 +127,13 @@ Log *log_open(const char *directory, int64_t resume_step, bool finished) {
     return log;
 }
 
+Log *log_open_json(void) {
+    Log *log = allocate(1, sizeof *log, "the log");
+    log->json = true;
+    log->time_offset = -clock_seconds();
+    return log;
+}
+
 bool log_best_loss(const Log *log, double *loss) {
     if (log->goes_on) *loss = log->best_loss;
     return log->goes_on;
@@ -141,6 +149,10 @@ void log_end(Log *log) {
     log->line.text[log->line.length] = '\n'; // in the place of NUL: one write() for the whole line
     const char *text = log->line.text;
     size_t left = log->path ? log->line.length + 1 : 0;
+    if (log->json) {
+        fwrite(text, 1, log->line.length + 1, stdout);
+        log_flush();
+    }
     while (left > 0) {
         const ssize_t written = write(log->file, text, left);
         if (written < 0 && errno == EINTR) continue;
@@ -330,7 +342,8 @@ void log_step(Log *log, const StepReport *report, int64_t every) {
 
 void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best) {
     char text[32];
-    if (log->path) write_evaluation(log, step, split, result, best);
+    if (log->path || log->json) write_evaluation(log, step, split, result, best);
+    if (log->json) return;
     clear_progress(log);
     if (step >= 0) printf("step %lld  ", (long long)step);
     format_value(result->loss, 4, text);
@@ -347,6 +360,7 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
 
 void log_line(Log *log, const char *format, ...) {
     va_list arguments;
+    if (log->json) return;
     clear_progress(log);
     va_start(arguments, format);
     vprintf(format, arguments);

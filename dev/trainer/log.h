@@ -51,6 +51,9 @@ typedef struct Log Log;
 Log *log_open(const char *directory, int64_t resume_step, bool finished);
 void log_close(Log *log);
 
+// The lines that log.jsonl would get, on standard output, and nothing else there.
+Log *log_open_json(void);
+
 // The lowest validation loss in the lines that log_open() kept, infinite if there is none; false, and *loss
 // as it was, if there was no log before.
 bool log_best_loss(const Log *log, double *loss);

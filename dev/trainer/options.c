@@ -1,5 +1,6 @@
 #include "options.h"
 #include "error.h"
+#include "file.h"
 #include "memory.h"
 #include "streams.h"
 #include <ctype.h>
@@ -38,8 +39,12 @@ struct Options {
 static const Option built_in[] = {
     {.letter = 'h', .name = "help", .kind = OPTION_FLAG, .group = "Other", .help = "print this and exit"},
     {.name = "version", .kind = OPTION_FLAG, .group = "Other", .help = "print the version and exit"},
+    {.name = "help-all",
+     .kind = OPTION_FLAG,
+     .group = OPTION_GROUP_MORE,
+     .help = "print all of them and exit"},
 };
-enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+enum { HELP, PRINT_VERSION, HELP_ALL, BUILT_IN };
 
 __attribute__((format(printf, 1, 2))) static _Noreturn void programming_error(const char *format, ...) {
     va_list arguments;
@@ -285,6 +290,14 @@ static _Noreturn void refuse_name(const Options *options, const char *prefix, co
     fail_usage("%s %s%s; --help lists the options", what, prefix, word);
 }
 
+// Of a file of options.
+static _Noreturn void refuse_key(const Options *options, const char *path, const char *name) {
+    Nearest nearest = nearest_begin(name);
+    for (int i = BUILT_IN; i < options->count; i++) nearest_consider(&nearest, options->entries[i].row->name);
+    fail("%s: \"%s\" is no option%s%s%s", path, name, *nearest.name ? "; did you mean \"" : "", nearest.name,
+         *nearest.name ? "\"?" : "");
+}
+
 static _Noreturn void refuse_letter(const Options *options, const char *argument, char letter) {
     const char other_case = (char)(islower((unsigned char)letter) ? toupper((unsigned char)letter)
                                                                   : tolower((unsigned char)letter));
@@ -317,10 +330,10 @@ static const char *next_value(const Options *options, const Option *row, Cursor 
 }
 
 static void print_and_exit(const Options *options, const Option *row) {
-    if (row == &built_in[0])
-        options_help(options);
-    else
+    if (row == &built_in[PRINT_VERSION])
         printf("%s %s\n", options->program, VERSION);
+    else
+        options_help(options, row == &built_in[HELP_ALL]);
     streams_flush();
     exit(EXIT_SUCCESS);
 }
@@ -440,10 +453,15 @@ static void print_row(const Option *row, int column) {
     free(right);
 }
 
+static bool is_more(const Option *row) {
+    return strcmp(row->group, OPTION_GROUP_MORE) == 0;
+}
+
 // Where the explanations begin.
-static int help_column(const Options *options) {
+static int help_column(const Options *options, bool all) {
     int column = 0;
     for (int i = 0; i < options->count; i++) {
+        if (!all && is_more(options->entries[i].row)) continue;
         char *left = help_left(options->entries[i].row);
         const int end = (int)strlen(left) + 2;
         if (end > column && end <= HELP_COLUMN_LIMIT) column = end;
@@ -452,23 +470,49 @@ static int help_column(const Options *options) {
     return column;
 }
 
-void options_help(const Options *options) {
+static const Option *row_in_help(const Options *options, int i) {
+    return options->entries[(i + BUILT_IN) % options->count].row; // the built-in rows come last
+}
+
+static void print_group(const Options *options, const char *group, int column) {
+    printf("%s:\n", group);
+    for (int i = 0; i < options->count; i++) {
+        const Option *row = row_in_help(options, i);
+        if (strcmp(row->group, group) == 0) print_row(row, column);
+    }
+}
+
+// Prints the names of the rows of OPTION_GROUP_MORE, where a program has any of its own.
+static void print_names(const Options *options) {
+    char *names = copy_string("More, which --help-all explains:");
+    bool any = false;
+    for (int i = 0; i < options->count - BUILT_IN; i++) {
+        const Option *row = row_in_help(options, i);
+        if (!is_more(row)) continue;
+        char *longer = format_string("%s%s --%s", names, any ? "," : "", row->name);
+        free(names);
+        names = longer;
+        any = true;
+    }
+    if (any) print_wrapped(names, 0, 0);
+    free(names);
+}
+
+void options_help(const Options *options, bool all) {
     printf("usage: %s [options]%s\n", options->program, options->operands ? " FILE..." : "");
     print_wrapped(options->summary, 0, 0);
-    const int column = help_column(options);
-    // Groups stand in the order of their first rows; the built-in rows come last.
+    const int column = help_column(options, all);
+    // Groups stand in the order of their first rows.
     for (int i = 0; i < options->count; i++) {
-        const char *group = options->entries[(i + BUILT_IN) % options->count].row->group;
-        bool seen = false;
-        for (int j = 0; j < i && !seen; j++)
-            seen = strcmp(options->entries[(j + BUILT_IN) % options->count].row->group, group) == 0;
-        if (seen) continue;
-        printf("%s:\n", group);
-        for (int j = i; j < options->count; j++) {
-            const Option *row = options->entries[(j + BUILT_IN) % options->count].row;
-            if (strcmp(row->group, group) == 0) print_row(row, column);
-        }
+        const char *group = row_in_help(options, i)->group;
+        bool seen = is_more(row_in_help(options, i));
+        for (int j = 0; j < i && !seen; j++) seen = strcmp(row_in_help(options, j)->group, group) == 0;
+        if (!seen) print_group(options, group, column);
     }
+    if (all)
+        print_group(options, OPTION_GROUP_MORE, column);
+    else
+        print_names(options);
 }
 
 // ---- values
@@ -537,6 +581,13 @@ void options_set(Options *options, const char *name, const char *text, const cha
     set_from(entry_of(options, name), name, text, source);
 }
 
+// Whether the user says how long to train, which is one thing in several options.
+static bool length_given(const Options *options) {
+    for (int i = 0; i < options->count; i++)
+        if (options->entries[i].given && options->entries[i].row->scope == OPTION_LENGTH) return true;
+    return false;
+}
+
 void options_to_metadata(const Options *options, OptionScope scope, Metadata **rows, int *count) {
     for (int i = BUILT_IN; i < options->count; i++) {
         const Entry *entry = &options->entries[i];
@@ -548,6 +599,7 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
 }
 
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file, const char *advice) {
+    if (scope == OPTION_LENGTH && length_given(options)) return;
     char *source = format_string("%s: metadata", file->file.path);
     for (int i = BUILT_IN; i < options->count; i++) {
         Entry *entry = &options->entries[i];
@@ -556,13 +608,12 @@ void options_from_metadata(Options *options, OptionScope scope, const Safetensor
         if (!stored) continue;
         Entry theirs = {.row = row};
         set_from(&theirs, row->name, stored, source);
-        const bool stays = entry->given && scope == OPTION_LENGTH;
-        const bool demands = entry->given && !stays && strcmp(entry->text, "auto") != 0;
+        const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
         if (demands && strcmp(entry->text, theirs.text) != 0) {
             fail("--%s %s: %s has %s; %s", row->name, entry->text, file->file.path, theirs.text, advice);
         }
-        free(stays ? theirs.text : entry->text);
-        if (!stays) entry->text = theirs.text;
+        free(entry->text);
+        entry->text = theirs.text;
     }
     free(source);
 }
@@ -582,4 +633,68 @@ void options_to_json(const Options *options, JsonWriter *w) {
         else
             json_write_string(w, options->entries[i].text);
     }
+}
+
+// ---- a file of options
+
+// A JSON value as the text of an option of that kind; NULL: it is of another.
+static char *text_of_json(const Json *value, OptionKind kind) {
+    if (value->kind == JSON_BOOL && kind == OPTION_FLAG)
+        return copy_string(value->boolean ? "true" : "false");
+    if (value->kind == JSON_STRING && (kind == OPTION_TEXT || kind == OPTION_CHOICE))
+        return copy_string(value->string);
+    if (value->kind != JSON_NUMBER || (kind != OPTION_INTEGER && kind != OPTION_NUMBER)) return NULL;
+    return format_string("%.*g", DBL_DECIMAL_DIG, value->number);
+}
+
+static void set_from_json(Entry *entry, const Json *value, const char *path) {
+    char *text = text_of_json(value, entry->row->kind);
+    if (!text) {
+        char *expected = expectation(entry->row);
+        fail("%s: \"%s\": expected %s", path, entry->row->name, expected);
+    }
+    set_from(entry, entry->row->name, text, path);
+    entry->given = true;
+    free(text);
+}
+
+// The "options" of the last line of a log that has any; NULL: the file is no log.
+static Json *config_of_log(const FileMap *file) {
+    static const char key[] = "\"options\"";
+    const char *text = (const char *)file->data, *const end = text + file->size;
+    Json *config = NULL;
+    for (const char *newline; text < end; text = newline + 1) {
+        newline = memchr(text, '\n', (size_t)(end - text));
+        if (!newline) break;
+        const size_t size = (size_t)(newline - text);
+        if (!memmem(text, size, key, sizeof key - 1)) continue;
+        Json *line = json_try_parse(text, size);
+        if (!line) continue;
+        json_free(config);
+        config = line;
+    }
+    return config;
+}
+
+void options_read_config(Options *options, const char *path) {
+    static const char *const passed_over[] = {"output", "resume", "config"};
+    FileMap file = file_map(path);
+    Json *whole = config_of_log(&file);
+    if (!whole) whole = json_parse((const char *)file.data, file.size, path);
+    const Json *inner = whole->kind == JSON_OBJECT ? json_find(whole, "options") : NULL;
+    const Json *config = inner ? inner : whole;
+    if (config->kind != JSON_OBJECT) fail("%s: expected an object of options", path);
+    const bool length = length_given(options);
+    for (size_t i = 0; i < config->count; i++) {
+        const char *name = config->keys[i];
+        bool passed = config->items[i].kind == JSON_NULL;
+        for (size_t j = 0; j < sizeof passed_over / sizeof *passed_over; j++)
+            passed = passed || strcmp(name, passed_over[j]) == 0;
+        Entry *entry = find_name(options, name, strlen(name));
+        if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, path, name);
+        if (passed || entry->given || (length && entry->row->scope == OPTION_LENGTH)) continue;
+        set_from_json(entry, &config->items[i], path);
+    }
+    json_free(whole);
+    file_unmap(&file);
 }

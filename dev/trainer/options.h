@@ -32,11 +32,14 @@ typedef struct {
     const char *help;         // a few words, so that the row stays one line
 } Option;
 
+// The group of rows that --help only names, so that it fits a screen; --help-all explains them.
+#define OPTION_GROUP_MORE "More"
+
 typedef struct Options Options;
 
-// The rows of several tables, one after the other, each at its default. -h/--help and --version are there
-// already. `program` and `summary`, one paragraph, head --help. The tables must outlive the result. A row
-// whose name, letter or default cannot be is a programming error (abort).
+// The rows of several tables, one after the other, each at its default. -h/--help, --help-all and --version
+// are there already. `program` and `summary`, one paragraph, head --help. The tables must outlive the result.
+// A row whose name, letter or default cannot be is a programming error (abort).
 Options *options_create(const char *program, const char *summary);
 void options_add(Options *options, const Option *rows, int count);
 void options_free(Options *options);
@@ -44,11 +47,19 @@ void options_free(Options *options);
 // Reads a command line: "-b 4", "-b4", "--batch 4", "--batch=4", clustered flags; what is given twice counts
 // as given last. There are no operands unless `operands` is not NULL, which then receives them (freed by the
 // caller; the strings are argv's); behind "--" everything is one. An unknown option ends the program (exit 2)
-// naming the nearest one; a value outside its range says the range. --help and --version print and exit 0.
+// naming the nearest one; a value outside its range says the range. --help, --help-all and --version print
+// and exit 0.
 void options_parse(Options *options, int argc, char **argv, const char ***operands, int *operand_count);
 
-// Prints the table with defaults, at most 79 columns wide.
-void options_help(const Options *options);
+// Reads options from a JSON file: an object of values by long name as options_to_json() writes them, null:
+// not set; or an object that has it as its member "options"; or a log of such objects, a line each, of which
+// the last is taken. They count as given. What was given on the command line stays, and where that says how
+// long to train nothing of the file about it is taken. What names a run and not how it was made is passed
+// over: "output", "resume", "config". Ends the program (exit 1) where a name, kind or value cannot be.
+void options_read_config(Options *options, const char *path);
+
+// Prints the table with defaults, at most 79 columns wide; all: with the group OPTION_GROUP_MORE.
+void options_help(const Options *options, bool all);
 
 // Values by long name; asking for a name or kind that is not in the table is a programming error (abort).
 // A number that is not set is 0.
@@ -56,7 +67,7 @@ bool options_flag(const Options *options, const char *name);
 int64_t options_integer(const Options *options, const char *name);
 double options_number(const Options *options, const char *name);
 const char *options_text(const Options *options, const char *name); // or choice; NULL: not set
-bool options_given(const Options *options, const char *name);       // on the command line
+bool options_given(const Options *options, const char *name);       // on the command line or in a file
 
 // Sets a value from text with the same checks; `source` ("FILE: metadata") heads the error line, exit code 1.
 void options_set(Options *options, const char *name, const char *text, const char *source);
@@ -66,7 +77,8 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
 
 // Takes over the values of one scope from a checkpoint. An option that the user gave and that differs ends
 // the program: "--heads 8: FILE has 4; ADVICE". "auto" demands nothing, and what a checkpoint says of the
-// scope OPTION_LENGTH gives way to the user. A missing key keeps what the option is.
+// scope OPTION_LENGTH gives way, all of it, where the user says anything of that. A missing key keeps what
+// the option is.
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file, const char *advice);
 
 // Whether what FILE says under `key` is the value of an option.

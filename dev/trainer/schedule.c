@@ -35,7 +35,7 @@ static double fallen(ScheduleKind kind, double x) {
 }
 
 double schedule_rate(const Schedule *schedule, int64_t step) {
-    const double steps = (double)schedule->steps, warmup = (double)schedule->warmup, now = (double)step;
+    const double steps = schedule->steps, warmup = (double)schedule->warmup, now = (double)step;
     if (now < warmup) return schedule->peak * (now + 1) / warmup;
 
     const double stable_end = steps - steps / 5; // where wsd begins to fall
@@ -47,4 +47,9 @@ double schedule_rate(const Schedule *schedule, int64_t step) {
 double clip_scale(double norm, double limit) {
     const double scale = limit / (norm + 1e-6);
     return limit > 0 && scale < 1 ? scale : 1;
+}
+
+double expected_steps(int64_t step, double seconds, double budget) {
+    if (step == 0 || seconds <= 0) return (double)INT64_MAX;
+    return (double)step * fmax(1, budget / seconds);
 }

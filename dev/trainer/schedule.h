@@ -10,7 +10,8 @@ typedef struct {
     ScheduleKind kind;
     double peak;           // learning rate after the warmup
     double final_fraction; // of the peak, at the end
-    int64_t warmup, steps; // updates
+    int64_t warmup;        // updates
+    double steps;          // updates: planned, or where time ends a run what it comes to at the pace so far
 } Schedule;
 
 ScheduleKind schedule_kind_from_name(const char *name);
@@ -20,6 +21,10 @@ ScheduleKind schedule_kind_from_name(const char *name);
 // is reached); cosine likewise along half a cosine; wsd: constant, then down as 1 - sqrt over the last fifth
 // (Hagele et al. 2024).
 double schedule_rate(const Schedule *schedule, int64_t step);
+
+// The updates of a run that ends after `budget` seconds, at the pace of its first `step` updates, which took
+// `seconds`: so without a warmup the schedule passes as the time does. Before the first a number without end.
+double expected_steps(int64_t step, double seconds, double budget);
 
 // What gradients of this norm are multiplied with so that it is at most `limit` (0: any), as PyTorch's
 // clip_grad_norm_ does: limit / (norm + 1e-6) where that is below 1.

@@ -21,6 +21,8 @@ static const Action *find_action(const Options *options, const TaskType *task) {
 }
 
 static void check_start(const Options *options) {
+    if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
+        fail_usage("--minutes and --steps exclude each other: say how long to train in one way");
     if (!options_flag(options, "resume")) return;
     if (!options_text(options, "output")) fail_usage("--resume: needs --output DIR, the run to go on with");
     if (options_text(options, "init"))
@@ -115,7 +117,7 @@ static void evaluate_only(Run *run) {
     if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
     Evaluation result;
     if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return;
-    Log *log = log_open(NULL, -1, false);
+    Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, false);
     log_evaluation(log, -1, name, &result, false);
     measure(run, log, -1);
     log_close(log);
@@ -139,6 +141,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     streams_open();
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
+    if (options_text(options, "config")) options_read_config(options, options_text(options, "config"));
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
     check_start(options);

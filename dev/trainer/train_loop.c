@@ -17,6 +17,9 @@ typedef struct {
     Log *log;
     const TaskPlan *plan;
     Schedule schedule;
+    int64_t steps; // planned; 0: --minutes says when it ends
+    double budget; // seconds of --minutes; 0: `steps` says when it ends
+    double begin;  // of the run on the clock, as if it had never been interrupted
     const char *directory;
     double flops_per_token, peak_flops;
     double seconds_per_step; // smoothed, for the time that is left
@@ -42,6 +45,7 @@ static double number(const Loop *loop, const char *name) {
 // ---- planning
 
 static int64_t planned_steps(const Loop *loop) {
+    if (loop->budget > 0) return 0;
     const int64_t steps = integer(loop, "steps");
     if (steps > 0) return steps;
     const double sequences = number(loop, "epochs") * (double)loop->plan->sequences;
@@ -58,6 +62,24 @@ static double epochs_passed(const Loop *loop) {
 // Whether a count that grew from `before` to `after` passed a multiple of `every`.
 static bool passed(int64_t before, int64_t after, int64_t every) {
     return every > 0 && after / every != before / every;
+}
+
+// Whether the schedule came to its end.
+static bool ended(const Loop *loop) {
+    const Progress *p = &loop->progress;
+    return loop->budget > 0 ? p->seconds >= loop->budget : p->step >= loop->steps;
+}
+
+// Whether validation has not become better for as long as --patience waits.
+static bool impatient(const Loop *loop) {
+    const int64_t patience = integer(loop, "patience");
+    return patience > 0 && loop->progress.stale >= patience;
+}
+
+static void set_expected_steps(Loop *loop) {
+    const Progress *p = &loop->progress;
+    loop->schedule.steps =
+        loop->budget > 0 ? expected_steps(p->step, p->seconds, loop->budget) : (double)loop->steps;
 }
 
 // ---- one update
@@ -83,9 +105,9 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     const Run *run = loop->run;
     if (isfinite(loss) && isfinite(norm)) {
         const UpdateSettings settings = {.learning_rate = rate,
-                                         .beta1 = 0.9,
+                                         .beta1 = number(loop, "beta1"),
                                          .beta2 = number(loop, "beta2"),
-                                         .epsilon = 1e-8,
+                                         .epsilon = number(loop, "eps"),
                                          .weight_decay = number(loop, "weight-decay"),
                                          .gradient_scale = clip_scale(norm, number(loop, "clip")),
                                          .step = loop->progress.step - loop->progress.skipped + 1};
@@ -111,7 +133,8 @@ static void report_step(Loop *loop, int64_t tokens, double loss, double norm, do
     const double smoothed =
         loop->seconds_per_step > 0 ? 0.95 * loop->seconds_per_step + 0.05 * elapsed : elapsed;
     loop->seconds_per_step = smoothed;
-    const int64_t steps = loop->schedule.steps, step = loop->progress.step;
+    const int64_t step = loop->progress.step;
+    const int64_t steps = ended(loop) ? step : (int64_t)fmax((double)step + 1, floor(loop->schedule.steps));
     const StepReport report = {
         .step = step,
         .steps = steps,
@@ -123,7 +146,8 @@ static void report_step(Loop *loop, int64_t tokens, double loss, double norm, do
         .milliseconds = 1e3 * elapsed,
         .tokens_per_second = (double)tokens / elapsed,
         .peak_fraction = loop->flops_per_token * (double)tokens / elapsed / loop->peak_flops,
-        .seconds_left = smoothed * (double)(steps - step)};
+        .seconds_left = loop->budget > 0 ? fmax(loop->budget - loop->progress.seconds, 0)
+                                         : smoothed * (double)(steps - step)};
     log_step(loop->log, &report, integer(loop, "log-every"));
 }
 
@@ -140,7 +164,10 @@ static void train_step(Loop *loop) {
     profile_lap(profile, "optimiser", PROFILE_STEP, 0);
     loop->progress.step++;
     loop->progress.sequences += update.sequences;
-    report_step(loop, update.tokens, loss, norm, rate, seconds() - start);
+    const double now = seconds();
+    loop->progress.seconds = now - loop->begin;
+    set_expected_steps(loop);
+    report_step(loop, update.tokens, loss, norm, rate, now - start);
     profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
 
@@ -153,6 +180,7 @@ static void validate(Loop *loop) {
     if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     const bool best = result.loss < loop->best_loss;
+    loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) {
         loop->best_loss = result.loss;
         checkpoint_save_best(run, loop->directory, loop->progress.step, result.loss);
@@ -163,7 +191,7 @@ static void validate(Loop *loop) {
 // What is due after an update: evaluation, sample, checkpoint.
 static void after_step(Loop *loop, const Progress *before) {
     const Progress *now = &loop->progress;
-    const bool last = now->step == loop->schedule.steps;
+    const bool last = ended(loop);
     const int64_t val_every = integer(loop, "val-every"), save_every = integer(loop, "save-every");
     const bool evaluates =
         last || (val_every > 0 ? passed(before->step, now->step, val_every)
@@ -176,7 +204,7 @@ static void after_step(Loop *loop, const Progress *before) {
         profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
     }
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    if (saves || last || stop_requested())
+    if (saves || last || impatient(loop) || stop_requested())
         checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
@@ -195,7 +223,7 @@ static void load_best(const Loop *loop) {
 static void test(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
-    if (run->dataset->splits[SPLIT_TEST].tokens == 0) return;
+    if (run->dataset->splits[SPLIT_TEST].tokens == 0 || options_flag(run->options, "no-test")) return;
     if (evaluate(run, SPLIT_TEST, 0, &result))
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
 }
@@ -208,7 +236,7 @@ static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     const int64_t step = loop->progress.step;
     checkpoint_tidy(loop->directory, integer(loop, "keep"));
-    loop->log = log_open(loop->directory, step, step >= loop->schedule.steps);
+    loop->log = log_open(loop->directory, step, ended(loop) || impatient(loop));
     if (!log_best_loss(loop->log, &loop->best_loss) && step > 0)
         loop->best_loss = checkpoint_best_loss(loop->directory, step);
 }
@@ -217,13 +245,14 @@ static Loop loop_create(Run *run) {
     const Options *o = run->options;
     Loop loop = {.run = run,
                  .plan = run->type->task->plan(run->task),
+                 .budget = 60 * options_number(o, "minutes"),
                  .directory = options_text(o, "output"),
                  .best_loss = INFINITY};
+    loop.steps = planned_steps(&loop);
     loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, "schedule")),
                                .peak = options_number(o, "lr"),
                                .final_fraction = options_number(o, "final-lr"),
-                               .warmup = options_integer(o, "warmup"),
-                               .steps = planned_steps(&loop)};
+                               .warmup = options_integer(o, "warmup")};
     return loop;
 }
 
@@ -248,7 +277,8 @@ static void introduce(Loop *loop) {
                                run->dataset->vocabulary));
     char *update = run->type->task->describe(run->task);
     metadata_add(&rows, &count, "plan",
-                 format_string("%lld steps of %s", (long long)loop->schedule.steps, update));
+                 loop->budget > 0 ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
+                                  : format_string("%lld steps of %s", (long long)loop->steps, update));
     free(update);
     metadata_add(&rows, &count, "processor",
                  format_string("%s, %d threads", device.processor, device.threads));
@@ -277,21 +307,39 @@ static void introduce(Loop *loop) {
     metadata_free(rows, count);
 }
 
+// Says where the run stands and why it ends, if it does.
+static void say_place(const Loop *loop) {
+    const Progress *p = &loop->progress;
+    if (impatient(loop))
+        log_line(loop->log, "no better validation loss in the last %lld evaluations (--patience)",
+                 (long long)p->stale);
+    else if (ended(loop) && loop->budget > 0)
+        log_line(loop->log, "the %g minutes are over; raise --minutes to train on", loop->budget / 60);
+    else if (ended(loop))
+        log_line(loop->log, "all %lld steps are done; raise --steps or --epochs to train on",
+                 (long long)loop->steps);
+}
+
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
+    if (run->dataset->splits[SPLIT_VAL].tokens == 0 && integer(&loop, "patience") > 0)
+        fail("%s: has no val split, which --patience looks at", run->dataset->name);
     resume(&loop);
     introduce(&loop);
     if (loop.progress.step > 0) log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
-    if (loop.progress.step >= loop.schedule.steps)
-        log_line(loop.log, "all %lld steps are done; raise --steps or --epochs to train on",
-                 (long long)loop.schedule.steps);
+    say_place(&loop);
 
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
-    while (loop.progress.step < loop.schedule.steps && !stop_requested()) {
+    loop.begin = seconds() - loop.progress.seconds;
+    set_expected_steps(&loop);
+    bool trained = false;
+    while (!ended(&loop) && !impatient(&loop) && !stop_requested()) {
         const Progress before = loop.progress;
         train_step(&loop);
         after_step(&loop, &before);
+        trained = true;
     }
+    if (trained && impatient(&loop) && !stop_requested()) say_place(&loop);
     const int signal = stop_requested();
     if (signal == 0) {
         load_best(&loop);

@@ -3,6 +3,7 @@
 #define DATA "Data and files"
 #define LENGTH "Training"
 #define REPORT "Reports"
+#define MORE OPTION_GROUP_MORE
 
 static const Option rows[] = {
     {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
@@ -14,13 +15,19 @@ static const Option rows[] = {
     {'e', "init", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, DATA, "start from these weights"},
     {'n', "save-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, DATA,
      "steps between checkpoints; 0: each evaluation"},
-    {0, "keep", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1e9, NULL, NULL, DATA,
+    {0, "keep", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1e9, NULL, NULL, MORE,
      "checkpoints kept beside the best"},
+    {0, "config", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, DATA,
+     "options as JSON, or a run's log.jsonl"},
 
     {'E', "epochs", OPTION_NUMBER, OPTION_LENGTH, "N", "25", 0, 1e9, NULL, NULL, LENGTH,
      "passes over the data"},
     {'x', "steps", OPTION_INTEGER, OPTION_LENGTH, "N", "0", 0, 1e15, NULL, NULL, LENGTH,
      "updates instead of epochs; 0: by epochs"},
+    {0, "minutes", OPTION_NUMBER, OPTION_LENGTH, "M", "0", 0, 1e7, NULL, NULL, LENGTH,
+     "time instead; the schedule ends with it"},
+    {0, "patience", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e9, NULL, NULL, LENGTH,
+     "end after N evaluations without a better one"},
     {'l', "lr", OPTION_NUMBER, OPTION_TRAINING, "X", "5e-4", 0, 1e3, NULL, NULL, LENGTH,
      "peak learning rate"},
     {'k', "schedule", OPTION_CHOICE, OPTION_TRAINING, "NAME", "linear", 0, 0, "linear|cosine|constant|wsd",
@@ -31,9 +38,13 @@ static const Option rows[] = {
      "last learning rate, a fraction of the peak"},
     {'c', "weight-decay", OPTION_NUMBER, OPTION_TRAINING, "X", "0.01", 0, 10, NULL, NULL, LENGTH,
      "of matrices, not of norms and biases"},
-    {0, "beta2", OPTION_NUMBER, OPTION_TRAINING, "X", "0.999", 0, 0.999999, NULL, NULL, LENGTH,
+    {0, "beta1", OPTION_NUMBER, OPTION_TRAINING, "X", "0.9", 0, 0.999999, NULL, NULL, MORE,
+     "AdamW's first-moment decay"},
+    {0, "beta2", OPTION_NUMBER, OPTION_TRAINING, "X", "0.999", 0, 0.999999, NULL, NULL, MORE,
      "AdamW's second-moment decay"},
-    {0, "clip", OPTION_NUMBER, OPTION_TRAINING, "X", "1", 0, 1e9, NULL, NULL, LENGTH,
+    {0, "eps", OPTION_NUMBER, OPTION_TRAINING, "X", "1e-8", 1e-30, 1, NULL, NULL, MORE,
+     "added to the root of AdamW's second moment"},
+    {0, "clip", OPTION_NUMBER, OPTION_TRAINING, "X", "1", 0, 1e9, NULL, NULL, MORE,
      "largest gradient norm; 0: any"},
     {'p', "precision", OPTION_CHOICE, OPTION_TRAINING, "NAME", "auto", 0, 0, "auto|fp32|tf32|bf16", NULL,
      LENGTH, "of matrix products"},
@@ -44,15 +55,17 @@ static const Option rows[] = {
      "steps between evaluations; 0: each epoch"},
     {'m', "val-batches", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, REPORT,
      "batches an evaluation takes; 0: all"},
-    {0, "log-every", OPTION_INTEGER, OPTION_RUN, "N", "10", 1, 1e15, NULL, NULL, REPORT,
+    {0, "log-every", OPTION_INTEGER, OPTION_RUN, "N", "10", 1, 1e15, NULL, NULL, MORE,
      "steps between lines where there is no terminal"},
-    {0, "stats", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, REPORT,
+    {0, "stats", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, MORE,
      "batches to measure activations on; 0: none"},
-    {0, "profile", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT,
+    {0, "profile", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, MORE,
      "time by kind of work at the end"},
+    {0, "no-test", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, MORE,
+     "leave the test split alone at the end"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
-
+    {0, "json", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT, "--eval answers in JSON"},
 };
 
 Options *trainer_options_create(const ModelType *type) {
