@@ -296,6 +296,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     arena_reals(arena, &f->attn_normal, 2 * c->layers, c->channels, "attention");
     arena_reals(arena, &f->attn_deviation, 2 * c->layers, c->heads, "attention");
     f->embedding = (Embedding){.token = f->offsets.token,
+                               .scale = 1,
                                .position = f->offsets.position,
                                .channels = c->channels,
                                .site = dropout_site(0, SITE_EMBEDDING),

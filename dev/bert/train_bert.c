@@ -111,30 +111,15 @@ static NormParameters add_bert_norm(ParameterTable *table, const char *name, siz
     return norm;
 }
 
-// Queries, keys and values have a name each there. Here they lie side by side, and are one product.
-static LinearParameters add_qkv(ParameterTable *table, size_t layer, size_t C) {
-    static const char *const parts[] = {"query", "key", "value"};
-    const int64_t matrix[] = {(int64_t)C, (int64_t)C};
-    LinearParameters qkv = {.shape = {3 * C, C, WEIGHT_OUT_IN, true, DEVIATION}};
-    for (int rank = 2; rank >= 1; rank--) {
-        for (size_t part = QUERY; part <= VALUE; part++) {
-            char name[PARAMETER_NAME];
-            snprintf(name, sizeof(name), "bert.encoder.layer.%zu.attention.self.%s.%s", layer, parts[part],
-                     rank == 2 ? "weight" : "bias");
-            const size_t offset = (part == QUERY ? parameter_add : parameter_add_behind)(
-                table, name, rank, matrix, rank == 2, 0, rank == 2 ? DEVIATION : 0);
-            if (part == QUERY) *(rank == 2 ? &qkv.weight : &qkv.bias) = offset;
-        }
-    }
-    return qkv;
-}
-
 static LayerOffsets add_layer(ParameterTable *table, const Config *c, size_t l) {
     const size_t C = c->channels, F = c->inner;
     LayerOffsets layer;
     char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
-    layer.attention.qkv = add_qkv(table, l, C);
+    // Queries, keys and values have a name each there. Here they lie side by side, and are one product.
+    static const char *const parts[] = {"query", "key", "value"};
+    layer.attention.qkv = add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
+                                            NAME("attention.self"), parts, 3);
     layer.attention.norm_const =
         c->learned_power ? add_vector(table, NAME("attention.self.norm_const"), c->heads, 0.5) : NO_PARAMETER;
     layer.attention.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
@@ -294,7 +279,7 @@ static void embed(const Bert *b, const Pass *pass) {
     const real *position = pass_values(pass, b->offsets.position), *type = pass_values(pass, b->offsets.type);
     for (size_t t = 0; t < T; t++)
         for (size_t c = 0; c < C; c++) b->places[t * C + c] = position[t * C + c] + type[c];
-    embedding_forward(b->sum, pass_values(pass, b->offsets.token), b->places, pass->batch, NULL, C);
+    embedding_forward(b->sum, pass_values(pass, b->offsets.token), 1, b->places, pass->batch, NULL, C);
     pass_lap(pass, "embedding", 0);
     norm_forward(pass, &b->norm, (GemmInput){b->x[0], C, false}, b->sum);
     embedding_dropout(pass, b->x[0], C);
@@ -310,7 +295,7 @@ static void embed_back(const Bert *b, const Pass *pass) {
     memset(dsum, 0, pass->rows * C * sizeof(real));
     norm_backward(pass, &b->norm, dsum, pass->work->dx, b->sum);
     memset(b->dplaces, 0, T * C * sizeof(real));
-    embedding_backward(pass_gradients(pass, b->offsets.token), b->dplaces, dsum, pass->batch, NULL,
+    embedding_backward(pass_gradients(pass, b->offsets.token), 1, b->dplaces, dsum, pass->batch, NULL,
                        b->config.padding, C);
     real *dposition = pass_gradients(pass, b->offsets.position),
          *dtype = pass_gradients(pass, b->offsets.type);

@@ -30,6 +30,21 @@ Pass pass_backward(const Pass *forward) {
     return pass;
 }
 
+Pass pass_source(const Pass *pass, Batch *source) {
+    const Batch *batch = pass->batch;
+    *source = (Batch){.batch = batch->batch,
+                      .length = batch->source.length,
+                      .inputs = batch->source.tokens,
+                      .mask = batch->source.mask,
+                      .step = batch->step,
+                      .first_row = batch->first_row};
+    Pass of_source = *pass;
+    of_source.batch = source;
+    of_source.rows = (size_t)(source->batch * source->length);
+    of_source.first = (uint64_t)(source->first_row * source->length);
+    return of_source;
+}
+
 const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory) {
     if (!pass->train || !(pass->model->dropout > 0)) return NULL;
     *memory = dropout_create(pass->model->dropout, pass->model->seed, pass->batch->step, site);
@@ -67,7 +82,8 @@ real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, 
 
 void embed_forward(const Pass *pass, const Embedding *e, real *x) {
     Dropout dropout;
-    embedding_forward(x, pass_values(pass, e->token), pass_values(pass, e->position), pass->batch,
+    const real *position = e->sinusoids ? e->sinusoids : pass_values(pass, e->position);
+    embedding_forward(x, pass_values(pass, e->token), (real)e->scale, position, pass->batch,
                       pass_dropout(pass, e->site, &dropout), e->channels);
     pass_measure(pass, 0, "residual", x, e->channels);
     pass_lap(pass, "embedding", 0);
@@ -75,25 +91,46 @@ void embed_forward(const Pass *pass, const Embedding *e, real *x) {
 
 void embed_backward(const Pass *pass, const Embedding *e) {
     Dropout dropout;
-    embedding_backward(pass_gradients(pass, e->token), pass_gradients(pass, e->position), pass->work->dx,
-                       pass->batch, pass_dropout(pass, e->site, &dropout), e->padding, e->channels);
+    embedding_backward(pass_gradients(pass, e->token), (real)e->scale, pass_gradients(pass, e->position),
+                       pass->work->dx, pass->batch, pass_dropout(pass, e->site, &dropout), e->padding,
+                       e->channels);
     pass_lap(pass, "embedding", 0);
 }
 
 // ---- layer normalisation -----------------------------------------------------------------------------
 
+static bool is_norm(const Norm *norm) {
+    return norm->at.gain != NO_PARAMETER;
+}
+
 void norm_plan(Norm *norm, Arena *arena, size_t rows) {
+    if (!is_norm(norm)) return;
     arena_reals(arena, &norm->mean, rows, 1, "activations");
     arena_reals(arena, &norm->rstd, rows, 1, "activations");
 }
 
+// The residual stream as a product reads it.
+static void stream_store(const Pass *pass, GemmInput y, const real *x) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < pass->rows; i++) gemm_input_store(y, i, 0, x + i * y.columns, y.columns);
+}
+
 void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x) {
+    if (!is_norm(norm)) {
+        stream_store(pass, y, x);
+        return;
+    }
     layernorm_forward(y, norm->mean, norm->rstd, x, pass_values(pass, norm->at.gain),
                       pass_values(pass, norm->at.bias), norm->at.epsilon, pass->rows, norm->at.channels);
     pass_lap(pass, "norm", 0);
 }
 
 void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x) {
+    if (!is_norm(norm)) {
+#pragma omp parallel for schedule(static)
+        for (size_t i = 0; i < pass->rows * norm->at.channels; i++) dx[i] += dy[i];
+        return;
+    }
     layernorm_backward(dx, pass_gradients(pass, norm->at.gain), pass_gradients(pass, norm->at.bias), dy, x,
                        pass_values(pass, norm->at.gain), norm->mean, norm->rstd, pass->rows,
                        norm->at.channels);
@@ -124,6 +161,12 @@ void linear_backward_input(const Pass *pass, const Linear *linear, real *dx, Gem
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
+// dx += the same.
+static void linear_backward_input_add(const Pass *pass, const Linear *linear, real *dx, GemmInput dy) {
+    gemm_backward_input_add(linear->gemm, dx, dy, linear->weight, pass->rows);
+    pass_lap(pass, linear->kind, linear_flops(pass, linear));
+}
+
 void linear_backward_weight(const Pass *pass, const Linear *linear, GemmInput dy, GemmInput x) {
     gemm_backward_weight(linear->gemm, pass_gradients(pass, linear->at.weight), dy, x, linear->weight,
                          pass->rows);
@@ -142,12 +185,6 @@ void sublayer_plan(Sublayer *s, CpuModel *model) {
     norm_plan(&s->norm, model->arena, M);
     gemm_input_plan(&s->input, model->gemm, model->arena, M, C, "activations");
     if (s->order == POST_NORM) arena_reals(model->arena, &s->sum, M, C, "activations");
-}
-
-// The residual stream as a product reads it.
-static void stream_store(const Pass *pass, GemmInput y, const real *x) {
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < pass->rows; i++) gemm_input_store(y, i, 0, x + i * y.columns, y.columns);
 }
 
 void sublayer_begin(const Pass *pass, const Sublayer *s, const real *x) {
@@ -210,87 +247,187 @@ void sublayer_begin_backward(const Pass *pass, const Sublayer *s, const Linear *
         norm_backward(pass, &s->norm, w->dx, w->dnorm, x);
         return;
     }
-    gemm_backward_input_add(first->gemm, w->dx, dy, first->weight, pass->rows);
-    pass_lap(pass, first->kind, linear_flops(pass, first));
+    linear_backward_input_add(pass, first, w->dx, dy);
     linear_backward_weight(pass, first, dy, s->input);
 }
 
 // ---- attention ---------------------------------------------------------------------------------------
 
+// For self- or cross-attention, with what --stats calls its result, its weights and the stream behind it.
+static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *attention,
+                                            const NormParameters *norm, const LinearParameters *projection,
+                                            NormOrder order, size_t layer, const uint32_t sites[2],
+                                            const char *const names[3]) {
+    return (AttentionSublayer){.sublayer = {.order = order,
+                                            .layer = layer,
+                                            .place = names[0],
+                                            .after_layer = layer,
+                                            .after = names[2],
+                                            .site = sites[1],
+                                            .bias = projection->bias,
+                                            .norm.at = *norm},
+                               .attention = attention,
+                               .weights = names[1],
+                               .site = sites[0],
+                               .projection = linear_create(model, model->gemm, projection, "projection")};
+}
+
+static void attention_sublayer_plan(AttentionSublayer *a, CpuModel *model) {
+    const size_t M = model->rows, C = a->attention->channels;
+    sublayer_plan(&a->sublayer, model);
+    gemm_input_plan(&a->attended, model->gemm, model->arena, M, C, "activations");
+    arena_reals(model->arena, &a->logsumexp, M, a->attention->heads, "activations");
+}
+
+// Dropout of weights, and the number of the first row, by which it counts.
+static void attention_dropout(const Pass *pass, const AttentionSublayer *a, AttentionInput *in,
+                              Dropout *dropout) {
+    in->dropout = pass_dropout(pass, a->site, dropout);
+    in->first_row = (uint64_t)pass->batch->first_row;
+}
+
+static double attention_sublayer_flops(const AttentionSublayer *a, const AttentionInput *in) {
+    const Attention *attention = a->attention;
+    const double keys = (double)in->keys;
+    return attention_flops(attention->cosine, attention->channels, attention->heads,
+                           (double)in->batch * (double)in->queries, in->causal ? keys / 2 : keys);
+}
+
+// From queries, keys and values to out = x'.
+static void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a, const AttentionInput *in,
+                                       real *out, const real *x) {
+    const real *exponent = pass_values(pass, a->norm_const);
+    attention_forward(a->attention, a->attended, a->logsumexp, exponent, in);
+    pass_lap(pass, "attention", attention_sublayer_flops(a, in));
+    if (pass->statistics)
+        attention_measure(a->attention, exponent, in, pass->batch->mask,
+                          statistics_find(pass->statistics, a->sublayer.layer, a->weights));
+    linear_forward(pass, &a->projection, pass->work->output, a->attended);
+    sublayer_end(pass, &a->sublayer, out, x, pass->work->output);
+}
+
+// From work->dx to the gradients to queries, keys and values.
+static void attention_sublayer_backward(const Pass *pass, const AttentionSublayer *a,
+                                        const AttentionGradients *gradients, const AttentionInput *in) {
+    const Workspace *w = pass->work;
+    sublayer_end_backward(pass, &a->sublayer);
+    linear_backward(pass, &a->projection, w->dattended, w->doutput, a->attended);
+    attention_backward(a->attention, gradients, pass_gradients(pass, a->norm_const), w->dattended,
+                       a->attended, a->logsumexp, pass_values(pass, a->norm_const), in);
+    pass_lap(pass, "attention", 2 * attention_sublayer_flops(a, in));
+}
+
 void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention *attention,
                             const AttentionParameters *at, NormOrder order, size_t layer,
                             const uint32_t sites[2]) {
-    *b = (AttentionBlock){.sublayer = {.order = order,
-                                       .layer = layer,
-                                       .place = "attention",
-                                       .after_layer = layer,
-                                       .after = "residual_middle",
-                                       .site = sites[1],
-                                       .bias = at->projection.bias,
-                                       .norm.at = at->norm},
-                          .attention = attention,
-                          .at = *at,
-                          .site = sites[0],
-                          .qkv = linear_create(model, model->gemm, &at->qkv, "qkv"),
-                          .projection = linear_create(model, model->gemm, &at->projection, "projection")};
+    static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
+    b->qkv = linear_create(model, model->gemm, &at->qkv, "qkv");
+    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer, sites, names);
+    b->common.norm_const = at->norm_const;
 }
 
 void attention_block_plan(AttentionBlock *b, CpuModel *model) {
-    const size_t M = model->rows, C = b->attention->channels;
-    sublayer_plan(&b->sublayer, model);
-    arena_reals(model->arena, &b->projected, M, 3 * C, "activations");
-    gemm_input_plan(&b->attended, model->gemm, model->arena, M, C, "activations");
-    arena_reals(model->arena, &b->logsumexp, M, b->attention->heads, "activations");
+    attention_sublayer_plan(&b->common, model);
+    arena_reals(model->arena, &b->projected, model->rows, 3 * b->common.attention->channels, "activations");
 }
 
-static AttentionInput attention_input(const Pass *pass, const AttentionBlock *b, Dropout *dropout) {
+static AttentionInput self_input(const Pass *pass, const AttentionBlock *b, Dropout *dropout) {
     const Batch *batch = pass->batch;
-    AttentionInput in =
-        attention_self(b->projected, pass_values(pass, b->at.qkv.bias), b->attention->channels,
-                       b->attention->causal, batch->mask, (size_t)batch->batch, (size_t)batch->length);
-    in.dropout = pass_dropout(pass, b->site, dropout);
-    in.first_row = (uint64_t)batch->first_row;
+    const Attention *a = b->common.attention;
+    AttentionInput in = attention_self(b->projected, pass_values(pass, b->qkv.at.bias), a->channels,
+                                       a->causal, batch->mask, (size_t)batch->batch, (size_t)batch->length);
+    attention_dropout(pass, &b->common, &in, dropout);
     return in;
 }
 
-static double block_attention_flops(const Pass *pass, const AttentionBlock *b) {
-    const Attention *a = b->attention;
-    const double length = (double)pass->batch->length;
-    return attention_flops(a->cosine, a->channels, a->heads, (double)pass->rows,
-                           a->causal ? length / 2 : length);
-}
-
-static void measure_attention(const Pass *pass, const AttentionBlock *b, const AttentionInput *in) {
-    if (!pass->statistics) return;
-    Measurement *m = statistics_find(pass->statistics, b->sublayer.layer, "attention_weights");
-    attention_measure(b->attention, pass_values(pass, b->at.norm_const), in, pass->batch->mask, m);
-}
-
 void attention_block_forward(const Pass *pass, const AttentionBlock *b, real *out, const real *x) {
-    const Workspace *w = pass->work;
     Dropout dropout;
-    const AttentionInput in = attention_input(pass, b, &dropout);
-    sublayer_begin(pass, &b->sublayer, x);
-    linear_forward(pass, &b->qkv, b->projected, b->sublayer.input);
-    attention_forward(b->attention, b->attended, b->logsumexp, pass_values(pass, b->at.norm_const), &in);
-    pass_lap(pass, "attention", block_attention_flops(pass, b));
-    measure_attention(pass, b, &in);
-    linear_forward(pass, &b->projection, w->output, b->attended);
-    sublayer_end(pass, &b->sublayer, out, x, w->output);
+    const AttentionInput in = self_input(pass, b, &dropout);
+    sublayer_begin(pass, &b->common.sublayer, x);
+    linear_forward(pass, &b->qkv, b->projected, b->common.sublayer.input);
+    attention_sublayer_forward(pass, &b->common, &in, out, x);
 }
 
 void attention_block_backward(const Pass *pass, const AttentionBlock *b, const real *x) {
     const Workspace *w = pass->work;
     Dropout dropout;
-    const AttentionInput in = attention_input(pass, b, &dropout);
+    const AttentionInput in = self_input(pass, b, &dropout);
+    const AttentionGradients gradients = attention_self_gradients(
+        w->dqkv, pass_gradients(pass, b->qkv.at.bias), b->common.attention->channels);
+    attention_sublayer_backward(pass, &b->common, &gradients, &in);
+    sublayer_begin_backward(pass, &b->common.sublayer, &b->qkv, w->dqkv, x);
+}
+
+// ---- cross-attention ---------------------------------------------------------------------------------
+
+void encoded_plan(Encoded *e, CpuModel *model) {
+    const size_t N = model->rows, C = e->norm.at.channels;
+    norm_plan(&e->norm, model->arena, N);
+    gemm_input_plan(&e->result, model->gemm, model->arena, N, C, "activations");
+    if (model->training) arena_reals(model->arena, &e->dresult, N, C, "gradients of activations");
+}
+
+void encoded_forward(const Pass *source, const Encoded *e, const real *x) {
+    norm_forward(source, &e->norm, e->result, x);
+    if (source->train) memset(e->dresult, 0, source->rows * e->norm.at.channels * sizeof(real));
+}
+
+void encoded_backward(const Pass *source, const Encoded *e, const real *x) {
+    memset(source->work->dx, 0, source->rows * e->norm.at.channels * sizeof(real));
+    norm_backward(source, &e->norm, source->work->dx, e->dresult, x);
+}
+
+void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model, const Attention *attention,
+                                  const Encoded *encoded, const CrossAttentionParameters *at, NormOrder order,
+                                  size_t layer, const uint32_t sites[2]) {
+    static const char *const names[] = {"cross_attention", "cross_attention_weights", "residual_cross"};
+    b->encoded = encoded;
+    b->query = linear_create(model, model->gemm, &at->query, "cross query");
+    b->key_value = linear_create(model, model->gemm, &at->key_value, "cross key, value");
+    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer, sites, names);
+    b->common.norm_const = at->norm_const;
+}
+
+void cross_attention_block_plan(CrossAttentionBlock *b, CpuModel *model) {
+    const size_t C = b->common.attention->channels;
+    attention_sublayer_plan(&b->common, model);
+    arena_reals(model->arena, &b->queries, model->rows, C, "activations");
+    arena_reals(model->arena, &b->key_values, model->rows, 2 * C, "activations");
+}
+
+static AttentionInput cross_input(const Pass *pass, const Pass *source, const CrossAttentionBlock *b,
+                                  Dropout *dropout) {
+    const Batch *batch = pass->batch, *from = source->batch;
+    AttentionInput in =
+        attention_cross(b->queries, pass_values(pass, b->query.at.bias), b->key_values,
+                        pass_values(pass, b->key_value.at.bias), b->common.attention->channels, from->mask,
+                        (size_t)batch->batch, (size_t)batch->length, (size_t)from->length);
+    attention_dropout(pass, &b->common, &in, dropout);
+    return in;
+}
+
+void cross_attention_block_forward(const Pass *pass, const Pass *source, const CrossAttentionBlock *b,
+                                   real *out, const real *x) {
+    Dropout dropout;
+    const AttentionInput in = cross_input(pass, source, b, &dropout);
+    sublayer_begin(pass, &b->common.sublayer, x);
+    linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
+    linear_forward(source, &b->key_value, b->key_values, b->encoded->result);
+    attention_sublayer_forward(pass, &b->common, &in, out, x);
+}
+
+void cross_attention_block_backward(const Pass *pass, const Pass *source, const CrossAttentionBlock *b,
+                                    const real *x) {
+    const Workspace *w = pass->work;
+    Dropout dropout;
+    const AttentionInput in = cross_input(pass, source, b, &dropout);
     const AttentionGradients gradients =
-        attention_self_gradients(w->dqkv, pass_gradients(pass, b->at.qkv.bias), b->attention->channels);
-    sublayer_end_backward(pass, &b->sublayer);
-    linear_backward(pass, &b->projection, w->dattended, w->doutput, b->attended);
-    attention_backward(b->attention, &gradients, pass_gradients(pass, b->at.norm_const), w->dattended,
-                       b->attended, b->logsumexp, pass_values(pass, b->at.norm_const), &in);
-    pass_lap(pass, "attention", 2 * block_attention_flops(pass, b));
-    sublayer_begin_backward(pass, &b->sublayer, &b->qkv, w->dqkv, x);
+        attention_cross_gradients(w->dquery, pass_gradients(pass, b->query.at.bias), w->dkey_value,
+                                  pass_gradients(pass, b->key_value.at.bias), b->common.attention->channels);
+    attention_sublayer_backward(pass, &b->common, &gradients, &in);
+    linear_backward_input_add(source, &b->key_value, b->encoded->dresult, w->dkey_value);
+    linear_backward_weight(source, &b->key_value, w->dkey_value, b->encoded->result);
+    sublayer_begin_backward(pass, &b->common.sublayer, &b->query, w->dquery, x);
 }
 
 // ---- feed-forward network ----------------------------------------------------------------------------

@@ -34,6 +34,9 @@ typedef struct {
 Pass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
 Pass pass_backward(const Pass *forward);
 
+// The same pass on the source side of its batch, which `source` becomes.
+Pass pass_source(const Pass *pass, Batch *source);
+
 // The dropout of a site in this pass, written to `memory`; NULL: nothing is dropped.
 const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory);
 
@@ -52,7 +55,10 @@ real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, 
 // ---- token embedding and positions, with dropout -----------------------------------------------------
 
 typedef struct {
-    size_t token, position; // (V, C), (positions, C)
+    size_t token;    // (V, C)
+    double scale;    // of its rows: 1, or sqrt(C)
+    size_t position; // (positions, C); NO_PARAMETER: sinusoids
+    real *sinusoids; // (positions, C), sinusoidal_positions()
     size_t channels;
     uint32_t site;   // of the dropout
     int32_t padding; // the token whose row takes no gradient; -1: none
@@ -61,7 +67,7 @@ typedef struct {
 void embed_forward(const Pass *pass, const Embedding *embedding, real *x);
 void embed_backward(const Pass *pass, const Embedding *embedding); // from work->dx
 
-// ---- layer normalisation -----------------------------------------------------------------------------
+// ---- layer normalisation; without parameters (no_norm()), none ------------------------------------------
 
 typedef struct {
     NormParameters at;
@@ -122,15 +128,23 @@ void sublayer_begin_backward(const Pass *pass, const Sublayer *sublayer, const L
 
 // ---- attention ----------------------------------------------------------------------------------------
 
+// What self- and cross-attention have in common: all but what queries, keys and values are made of.
 typedef struct {
     Sublayer sublayer;
     const Attention *attention; // its kind and working memory, which layers share
-    AttentionParameters at;
-    uint32_t site; // of the dropout of weights
-    Linear qkv, projection;
-    real *projected;    // (M, 3C) queries, keys and values without the bias
+    size_t norm_const;          // (H) cosine attention: m; else NO_PARAMETER
+    const char *weights;        // what --stats calls them
+    uint32_t site;              // of their dropout
+    Linear projection;
     GemmInput attended; // (M, C)
     real *logsumexp;    // (B, H, T)
+} AttentionSublayer;
+
+// Self-attention.
+typedef struct {
+    AttentionSublayer common;
+    Linear qkv;
+    real *projected; // (M, 3C) queries, keys and values without the bias
 } AttentionBlock;
 
 // Sites: of the dropout of weights, and of the output's.
@@ -140,6 +154,38 @@ void attention_block_create(AttentionBlock *block, CpuModel *model, const Attent
 void attention_block_plan(AttentionBlock *block, CpuModel *model);
 void attention_block_forward(const Pass *pass, const AttentionBlock *block, real *out, const real *x);
 void attention_block_backward(const Pass *pass, const AttentionBlock *block, const real *x);
+
+// ---- cross-attention: queries of one stack, keys and values of what another, the encoder, gave
+// -------------
+//
+// Its pass is pass_source(); N rows. `x` is what its last layer wrote.
+
+typedef struct {
+    Norm norm;        // behind the last layer, or none
+    GemmInput result; // (N, C) what keys and values are made of
+    real *dresult;    // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
+} Encoded;
+
+void encoded_plan(Encoded *encoded, CpuModel *model); // encoded->norm.at is there
+void encoded_forward(const Pass *source, const Encoded *encoded, const real *x);
+void encoded_backward(const Pass *source, const Encoded *encoded, const real *x); // work->dx
+
+typedef struct {
+    AttentionSublayer common;
+    const Encoded *encoded; // which layers share
+    Linear query, key_value;
+    real *queries;    // (M, C) without the bias
+    real *key_values; // (N, 2C)
+} CrossAttentionBlock;
+
+void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model, const Attention *attention,
+                                  const Encoded *encoded, const CrossAttentionParameters *at, NormOrder order,
+                                  size_t layer, const uint32_t sites[2]);
+void cross_attention_block_plan(CrossAttentionBlock *block, CpuModel *model);
+void cross_attention_block_forward(const Pass *pass, const Pass *source, const CrossAttentionBlock *block,
+                                   real *out, const real *x);
+void cross_attention_block_backward(const Pass *pass, const Pass *source, const CrossAttentionBlock *block,
+                                    const real *x);
 
 // ---- feed-forward network -----------------------------------------------------------------------------
 

@@ -31,7 +31,12 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     gemm_input_plan(&w->doutput, m->gemm, arena, M, C, what);
     ArenaUnion shared = arena_union(arena);
     arena_reals(arena, &w->dattended, M, C, what);
+    ArenaUnion projected = arena_union(arena);
     gemm_input_plan(&w->dqkv, m->gemm, arena, M, 3 * C, what);
+    arena_member(arena, &projected);
+    gemm_input_plan(&w->dquery, m->gemm, arena, M, C, what);
+    gemm_input_plan(&w->dkey_value, m->gemm, arena, M, 2 * C, what);
+    arena_close(arena, &projected);
     arena_member(arena, &shared);
     arena_reals(arena, &w->dactivated, M, F, what);
     gemm_input_plan(&w->dhidden, m->gemm, arena, M, F, what);

@@ -15,9 +15,10 @@ typedef struct {
     real *dx, *dnorm;  // (M, C) gradients to the residual stream, and to what a block's first product reads
     GemmInput doutput; // (M, C) to `output`
     real *dattended;   // (M, C)
-    GemmInput dqkv;    // (M, 3C)
-    real *dactivated;  // (M, F)
-    GemmInput dhidden; // (M, F)
+    GemmInput dqkv;    // (M, 3C), or with cross-attention:
+    GemmInput dquery, dkey_value; // (M, C), (M, 2C)
+    real *dactivated;             // (M, F)
+    GemmInput dhidden;            // (M, F)
 } Workspace;
 
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
     ParameterState state;
     Arena *arena;
     bool training;
-    size_t rows; // largest M; 0: no working memory, only decoding
+    size_t rows; // largest M, of either side; 0: no working memory, only decoding
     Gemm *gemm;  // NULL where rows is 0
     Workspace work;
     PackedWeight *weights; // (weight_count)

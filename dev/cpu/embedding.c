@@ -1,41 +1,43 @@
 #include "embedding.h"
 
 #include "threads.h"
+#include <math.h>
 
 // The number of row (b, 0) among all of the update's.
 static uint64_t row_number(const Batch *batch, size_t b) {
     return ((uint64_t)batch->first_row + b) * (uint64_t)batch->length;
 }
 
-void embedding_forward(real *restrict x, const real *restrict token, const real *restrict position,
-                       const Batch *batch, const Dropout *dropout, size_t channels) {
+void embedding_forward(real *restrict x, const real *restrict token, real scale,
+                       const real *restrict position, const Batch *batch, const Dropout *dropout,
+                       size_t channels) {
     const size_t T = (size_t)batch->length, rows = (size_t)batch->batch * T;
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < rows; row++) {
         const real *from = token + (size_t)batch->inputs[row] * channels, *at = position + row % T * channels;
         real *to = x + row * channels;
-        for (size_t c = 0; c < channels; c++) to[c] = from[c] + at[c];
+        for (size_t c = 0; c < channels; c++) to[c] = scale * from[c] + at[c];
         if (dropout) dropout_apply(dropout, (row_number(batch, row / T) + row % T) * channels, channels, to);
     }
 }
 
-// dx (B, T, C) through the dropout, and its sum over the batch, in order.
+// dx (B, T, C) through the dropout, and its sum over the batch, in order, where positions learn.
 static void position_backward(real *restrict dposition, real *restrict dx, const Batch *batch,
                               const Dropout *dropout, size_t channels) {
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < T; t++) {
-        real *sum = dposition + t * channels;
         for (size_t b = 0; b < B; b++) {
             real *row = dx + (b * T + t) * channels;
             if (dropout) dropout_apply(dropout, (row_number(batch, b) + t) * channels, channels, row);
-            for (size_t c = 0; c < channels; c++) sum[c] += row[c];
+            if (!dposition) continue;
+            for (size_t c = 0; c < channels; c++) dposition[t * channels + c] += row[c];
         }
     }
 }
 
 // A token's gradients are added by one thread, its owner, in the order of the batch.
-static void token_backward(real *restrict dtoken, const real *restrict dx, const Batch *batch,
+static void token_backward(real *restrict dtoken, real scale, const real *restrict dx, const Batch *batch,
                            int32_t padding, size_t channels) {
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;
     const uint32_t owners = (uint32_t)thread_limit();
@@ -45,13 +47,24 @@ static void token_backward(real *restrict dtoken, const real *restrict dx, const
             const int32_t id = batch->inputs[row];
             if ((uint32_t)id % owners != owner || id == padding) continue;
             real *sum = dtoken + (size_t)id * channels;
-            for (size_t c = 0; c < channels; c++) sum[c] += dx[row * channels + c];
+            for (size_t c = 0; c < channels; c++) sum[c] += scale * dx[row * channels + c];
         }
     }
 }
 
-void embedding_backward(real *restrict dtoken, real *restrict dposition, real *restrict dx,
+void embedding_backward(real *restrict dtoken, real scale, real *restrict dposition, real *restrict dx,
                         const Batch *batch, const Dropout *dropout, int32_t padding, size_t channels) {
     position_backward(dposition, dx, batch, dropout, channels);
-    token_backward(dtoken, dx, batch, padding, channels);
+    token_backward(dtoken, scale, dx, batch, padding, channels);
+}
+
+void sinusoidal_positions(real *position, size_t positions, size_t channels) {
+    const size_t sines = (channels + 1) / 2;
+    for (size_t p = 0; p < positions; p++) {
+        for (size_t c = 0; c < channels; c++) {
+            const size_t i = c < sines ? c : c - sines;
+            const double angle = (double)p / pow(10000, 2 * (double)i / (double)channels);
+            position[p * channels + c] = (real)(c < sines ? sin(angle) : cos(angle));
+        }
+    }
 }

@@ -161,6 +161,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     cpu_model_create(&g->base, setup, table, c->dropout);
     // GPT-2 has no padding token: every lookup takes a gradient.
     g->embedding = (Embedding){.token = g->offsets.token,
+                               .scale = 1,
                                .position = g->offsets.position,
                                .channels = c->channels,
                                .site = dropout_site(0, SITE_EMBEDDING),

@@ -290,6 +290,8 @@ static void test_activation_extremes(void) {
 // ---- embedding
 // ---------------------------------------------------------------------------------------------
 
+static const real SCALE = (real)2.5; // of tokens
+
 // x by the definition, from doubles.
 static void plain_embedding(double *x, const real *token, const real *position, const Batch *batch,
                             const Dropout *dropout, size_t channels) {
@@ -298,7 +300,7 @@ static void plain_embedding(double *x, const real *token, const real *position, 
         const size_t row = i / channels, c = i % channels;
         real factor = 1;
         if (dropout) dropout_factors(dropout, (uint64_t)batch->first_row * T * channels + i, 1, &factor);
-        x[i] = ((double)token[(size_t)batch->inputs[row] * channels + c] +
+        x[i] = ((double)SCALE * (double)token[(size_t)batch->inputs[row] * channels + c] +
                 (double)position[row % T * channels + c]) *
                (double)factor;
     }
@@ -313,7 +315,8 @@ static void plain_embedding_backward(double *dtoken, double *dposition, const re
         real factor = 1;
         if (dropout) dropout_factors(dropout, (uint64_t)batch->first_row * T * channels + i, 1, &factor);
         const double d = (double)dx[i] * (double)factor;
-        if (batch->inputs[row] != padding) dtoken[(size_t)batch->inputs[row] * channels + c] += d;
+        if (batch->inputs[row] != padding)
+            dtoken[(size_t)batch->inputs[row] * channels + c] += (double)SCALE * d;
         dposition[row % T * channels + c] += d;
     }
 }
@@ -330,7 +333,7 @@ static void check_embedding(int64_t B, int64_t T, size_t channels, const Dropout
          *position = random_reals(&random, positions, 0, 1);
     real *x = allocate(n, sizeof(real), "x");
     double *plain = allocate(n, sizeof(double), "x");
-    embedding_forward(x, token, position, &batch, dropout, channels);
+    embedding_forward(x, token, SCALE, position, &batch, dropout, channels);
     plain_embedding(plain, token, position, &batch, dropout, channels);
     check_values("x", x, plain, n, EXACT);
 
@@ -339,7 +342,7 @@ static void check_embedding(int64_t B, int64_t T, size_t channels, const Dropout
          *dposition = random_reals(&random, positions, 0, 1);
     double *plain_token = doubles(dtoken, V * channels), *plain_position = doubles(dposition, positions);
     plain_embedding_backward(plain_token, plain_position, dx, &batch, dropout, padding, channels);
-    embedding_backward(dtoken, dposition, dx, &batch, dropout, padding, channels);
+    embedding_backward(dtoken, SCALE, dposition, dx, &batch, dropout, padding, channels);
     check_values("dtoken", dtoken, plain_token, V * channels, EXACT);
     check_values("dposition", dposition, plain_position, positions, EXACT);
     free(inputs), free(mask), free(token), free(position), free(x), free(plain);
@@ -356,6 +359,31 @@ static void test_embedding(void) {
         }
 }
 
+// By the definition; they take no gradient.
+static void test_positions(void) {
+    enum { POSITIONS = 40, EVEN = 6, ODD = 5 };
+    real even[POSITIONS * EVEN], odd[POSITIONS * ODD];
+    sinusoidal_positions(even, POSITIONS, EVEN);
+    sinusoidal_positions(odd, POSITIONS, ODD);
+    for (size_t p = 0; p < POSITIONS; p++) {
+        for (size_t i = 0; i < 3; i++) {
+            CHECK_CLOSE(even[p * EVEN + i], sin((double)p / pow(10000, (double)i / 3)), EXACT);
+            CHECK_CLOSE(even[p * EVEN + 3 + i], cos((double)p / pow(10000, (double)i / 3)), EXACT);
+            CHECK_CLOSE(odd[p * ODD + i], sin((double)p / pow(10000, (double)i / 2.5)), EXACT);
+            if (i < 2) CHECK_CLOSE(odd[p * ODD + 3 + i], cos((double)p / pow(10000, (double)i / 2.5)), EXACT);
+        }
+    }
+    const int32_t inputs[] = {1, 0};
+    const Batch batch = {.batch = 1, .length = 2, .inputs = inputs};
+    real dtoken[2 * ODD] = {0}, dx[2 * ODD];
+    for (size_t i = 0; i < 2 * ODD; i++) dx[i] = (real)i;
+    embedding_backward(dtoken, SCALE, NULL, dx, &batch, NULL, -1, ODD);
+    for (size_t i = 0; i < ODD; i++) {
+        CHECK(dtoken[ODD + i] == SCALE * (real)i);
+        CHECK(dtoken[i] == SCALE * (real)(ODD + i));
+    }
+}
+
 // Rows of an update see the same masks however they are cut into batches.
 static void test_embedding_batches(void) {
     enum { B = 4, T = 5, C = 24, V = 3 };
@@ -365,11 +393,11 @@ static void test_embedding_batches(void) {
     int32_t inputs[B * T];
     for (int i = 0; i < B * T; i++) inputs[i] = (int32_t)random_below(&random, V);
     real whole[B * T * C], parts[B * T * C];
-    embedding_forward(whole, token, position, &(Batch){.batch = B, .length = T, .inputs = inputs}, &dropout,
-                      C);
+    embedding_forward(whole, token, 1, position, &(Batch){.batch = B, .length = T, .inputs = inputs},
+                      &dropout, C);
     for (int b = 0; b < B; b++) {
         const Batch one = {.batch = 1, .length = T, .inputs = inputs + b * T, .first_row = b};
-        embedding_forward(parts + b * T * C, token, position, &one, &dropout, C);
+        embedding_forward(parts + b * T * C, token, 1, position, &one, &dropout, C);
     }
     CHECK(same_bits(whole, parts, sizeof(whole)));
     free(token), free(position);
@@ -508,9 +536,9 @@ static void run_layers(Results *r) {
     for (int i = 0; i < ROWS; i++) inputs[i] = (int32_t)random_below(&random, TABLE);
     const Batch batch = {.batch = 2, .length = ROWS / 2, .inputs = inputs};
     const Dropout dropout = dropout_create(0.1, 1, 2, 3);
-    embedding_forward(r->x, dy, x, &batch, &dropout, WIDTH);
+    embedding_forward(r->x, dy, 1, x, &batch, &dropout, WIDTH);
     memcpy(r->dx, dy, sizeof(r->dx));
-    embedding_backward(r->dtoken, r->dposition, r->dx, &batch, &dropout, 0, WIDTH);
+    embedding_backward(r->dtoken, 1, r->dposition, r->dx, &batch, &dropout, 0, WIDTH);
 
     Arena *arena;
     ParameterState state = small_state(true, &arena);
@@ -552,6 +580,7 @@ int main(int argc, char **argv) {
         {"activation extremes", test_activation_extremes},
         {"relu at zero", test_relu_at_zero},
         {"embedding", test_embedding},
+        {"sinusoidal positions", test_positions},
         {"embedding batches", test_embedding_batches},
         {"adamw", test_adamw},
         {"gradient norm", test_gradient_norm},

@@ -47,3 +47,24 @@ NormParameters add_norm(ParameterTable *table, size_t channels, const char *name
                             .bias = add_vector(table, names.bias, channels, 0),
                             .epsilon = NORM_EPSILON};
 }
+
+LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,
+                                   const char *const *parts, size_t count) {
+    const int64_t sizes[] = {(int64_t)(shape.outputs / count), (int64_t)shape.inputs};
+    LinearParameters joined = {.shape = shape};
+    for (int rank = 2; rank >= 1; rank--) {
+        const bool matrix = rank == 2;
+        for (size_t part = 0; part < count; part++) {
+            char full[PARAMETER_NAME + 8];
+            snprintf(full, sizeof(full), "%s.%s.%s", name, parts[part], matrix ? "weight" : "bias");
+            const size_t offset = (part == 0 ? parameter_add : parameter_add_behind)(
+                table, full, rank, sizes, matrix, 0, matrix ? shape.deviation : 0);
+            if (part == 0) *(matrix ? &joined.weight : &joined.bias) = offset;
+        }
+    }
+    return joined;
+}
+
+NormParameters no_norm(size_t channels) {
+    return (NormParameters){.channels = channels, .gain = NO_PARAMETER, .bias = NO_PARAMETER};
+}

@@ -39,6 +39,13 @@ typedef struct {
     size_t norm_const;                // (H) cosine attention: m; else NO_PARAMETER
 } AttentionParameters;
 
+// The same where keys and values are made of another sequence.
+typedef struct {
+    NormParameters norm;                           // of the queries' side
+    LinearParameters query, key_value, projection; // C -> C, C -> 2C, C -> C
+    size_t norm_const;
+} CrossAttentionParameters;
+
 // Normalisation and the two products of the feed-forward network.
 typedef struct {
     NormParameters norm;
@@ -56,5 +63,14 @@ LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char
     __attribute__((format(printf, 3, 4)));
 NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...)
     __attribute__((format(printf, 3, 4)));
+
+// Linear layers of the same input as one product (WEIGHT_OUT_IN, with bias): `count` parts whose weights and
+// biases have names of their own, NAME.PART.weight and NAME.PART.bias. Their outputs, equally many, lie side
+// by side.
+LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,
+                                   const char *const *parts, size_t count);
+
+// No normalisation: what normalises so hands on what it is given.
+NormParameters no_norm(size_t channels);
 
 #endif

@@ -1,0 +1,249 @@
+// Blocks, in a model of two stacks as small as can be: an encoder (embedding and its end) and a decoder
+// (embedding of the same table, cross-attention, feed-forward network with ReLU, head). Its gradients are
+// checked against central differences.
+#include "blocks.h"
+#include "embedding.h"
+#include "memory.h"
+#include "random.h"
+#include "test.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { B = 3, T = 5, S = 7, C = 8, H = 2, F = 12, V = 11, PADDING = 0 };
+
+typedef struct {
+    NormOrder order;
+    bool cosine;
+    double sink, dropout;
+} Kind;
+
+typedef struct {
+    CpuModel base;
+    Attention attention;
+    Embedding source, target; // of one table
+    Encoded encoded;
+    CrossAttentionBlock cross;
+    FfnBlock ffn;
+    Head head;
+    real *read, **x; // (B S, C); (3) of (B T, C)
+} Pair;
+
+static Options *make_options(void) {
+    static const Option rows[] = {
+        {0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""},
+        {0, "precision", OPTION_TEXT, OPTION_TRAINING, "P", "fp32", 0, 0, NULL, NULL, "", ""}};
+    Options *options = options_create("test", "");
+    options_add(options, rows, 2);
+    return options;
+}
+
+typedef struct {
+    size_t token;
+    NormParameters encoder_norm, final_norm;
+    CrossAttentionParameters cross;
+    FfnParameters ffn;
+} Offsets;
+
+static Offsets add_parameters(ParameterTable *table, const Kind *kind) {
+    static const char *const parts[] = {"key", "value"};
+    const bool pre = kind->order == PRE_NORM;
+    Offsets o = {.token = add_matrix(table, "token", V, C, 0.5)};
+    o.encoder_norm = pre ? add_norm(table, C, "encoder_norm") : no_norm(C);
+    o.cross.norm = add_norm(table, C, "cross.norm");
+    o.cross.query = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.query");
+    o.cross.key_value =
+        add_joined_linear(table, (LinearShape){2 * C, C, WEIGHT_OUT_IN, true, 0.5}, "cross", parts, 2);
+    o.cross.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.projection");
+    o.cross.norm_const = kind->cosine ? add_vector(table, "cross.norm_const", H, 0.5) : NO_PARAMETER;
+    o.ffn.norm = add_norm(table, C, "ffn.norm");
+    o.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, 0.5}, "ffn.up");
+    o.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, 0.5}, "ffn.down");
+    o.final_norm = pre ? add_norm(table, C, "final_norm") : no_norm(C);
+    return o;
+}
+
+static void embeddings_create(Pair *p, size_t token) {
+    p->source = (Embedding){
+        .token = token, .scale = sqrt(C), .position = NO_PARAMETER, .channels = C, .site = 0, .padding = -1};
+    p->target = p->source;
+    p->target.site = 1;
+    arena_reals(p->base.arena, &p->source.sinusoids, S, C, "positions");
+    arena_alias(p->base.arena, &p->target.sinusoids);
+}
+
+static Pair *pair_create(const Kind *kind, const Options *options) {
+    Pair *p = allocate(1, sizeof(Pair), "model");
+    CpuModel *m = &p->base;
+    ParameterTable table = {0};
+    const Offsets o = add_parameters(&table, kind);
+    cpu_model_create(m, &(ModelSetup){.options = options, .batch = B, .length = S, .training = true}, table,
+                     kind->dropout);
+    embeddings_create(p, o.token);
+    p->attention =
+        (Attention){.channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
+    attention_plan(&p->attention, m->arena, PRECISION_FLOAT32, B, S, true);
+    p->encoded.norm.at = o.encoder_norm;
+    encoded_plan(&p->encoded, m);
+    arena_reals(m->arena, &p->read, m->rows, C, "activations");
+    p->x = stream_create(m->arena, 2, m->rows, C, true);
+    cross_attention_block_create(&p->cross, m, &p->attention, &p->encoded, &o.cross, kind->order, 0,
+                                 (uint32_t[]){2, 3});
+    cross_attention_block_plan(&p->cross, m);
+    ffn_block_create(&p->ffn, m, &o.ffn, RELU, kind->order, 0, 4);
+    ffn_block_plan(&p->ffn, m);
+    head_create(&p->head, m, &o.final_norm, o.token, NO_PARAMETER, V);
+    head_plan(&p->head, m);
+    cpu_model_workspace(m, C, F);
+    cpu_model_allocate(m);
+    sinusoidal_positions(p->source.sinusoids, S, C);
+    return p;
+}
+
+static void pair_free(Pair *p) {
+    attention_free(&p->attention);
+    cpu_model_destroy(&p->base);
+    free(p->x);
+    free(p);
+}
+
+static double pair_train(Pair *p, const Batch *batch, double scale) {
+    Batch of_source;
+    const Pass forward = pass_forward(&p->base, batch, true, NULL), backward = pass_backward(&forward);
+    const Pass source = pass_source(&forward, &of_source), source_backward = pass_backward(&source);
+    embed_forward(&source, &p->source, p->read);
+    encoded_forward(&source, &p->encoded, p->read);
+    embed_forward(&forward, &p->target, p->x[0]);
+    cross_attention_block_forward(&forward, &source, &p->cross, p->x[1], p->x[0]);
+    ffn_block_forward(&forward, &p->ffn, p->x[2], p->x[1]);
+    const double loss = head_train(&forward, &backward, &p->head, p->x[2], scale);
+    ffn_block_backward(&backward, &p->ffn, p->x[1]);
+    cross_attention_block_backward(&backward, &source_backward, &p->cross, p->x[0]);
+    embed_backward(&backward, &p->target);
+    encoded_backward(&source_backward, &p->encoded, p->read);
+    embed_backward(&source_backward, &p->source);
+    return loss;
+}
+
+// Both sides padded, one source to a single token; targets that do not count.
+typedef struct {
+    int32_t source[B * S], inputs[B * T], targets[B * T];
+    uint8_t source_mask[B * S], mask[B * T];
+    Batch batch;
+} Example;
+
+static void example_create(Example *e) {
+    static const int source_lengths[B] = {7, 1, 4}, lengths[B] = {3, 5, 4};
+    Random random = random_stream(5, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < B * S; i++) {
+        e->source_mask[i] = i % S < source_lengths[i / S];
+        e->source[i] = e->source_mask[i] ? 1 + (int32_t)random_below(&random, V - 1) : PADDING;
+    }
+    for (int i = 0; i < B * T; i++) {
+        e->mask[i] = i % T < lengths[i / T];
+        e->inputs[i] = e->mask[i] && i % T > 0 ? 1 + (int32_t)random_below(&random, V - 1) : PADDING;
+        e->targets[i] = e->mask[i] ? (int32_t)random_below(&random, V) : -1;
+    }
+    e->batch = (Batch){.batch = B,
+                       .length = T,
+                       .inputs = e->inputs,
+                       .targets = e->targets,
+                       .mask = e->mask,
+                       .source = {.length = S, .tokens = e->source, .mask = e->source_mask},
+                       .step = 3};
+}
+
+// Away from the initial values: gains off 1, biases off 0.
+static real *draw_values(const ParameterTable *table) {
+    real *values = allocate(table->total, sizeof(real), "parameters");
+    parameter_initialise(table, 1, values);
+    Random random = random_stream(6, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < table->count; i++)
+        for (size_t j = 0; j < table->items[i].size; j++)
+            values[table->items[i].offset + j] += (real)(0.15 * random_normal(&random));
+    return values;
+}
+
+// The loss with values + change * direction (total).
+static double loss_at(Pair *p, const Batch *batch, const real *values, const real *direction, double change) {
+    const size_t total = p->base.state.table.total;
+    real *changed = allocate(total, sizeof(real), "parameters");
+    for (size_t i = 0; i < total; i++) changed[i] = values[i] + (real)change * direction[i];
+    cpu_model_write(p, MODEL_VALUES, changed);
+    free(changed);
+    return pair_train(p, batch, 0);
+}
+
+// The derivative of the loss in a direction, by its gradient and by central differences.
+static void check_direction(Pair *p, const Batch *batch, const real *values, const real *gradients,
+                            const real *direction, const char *what) {
+    const double step = sizeof(real) == sizeof(double) ? 1e-6 : 1e-3,
+                 tolerance = sizeof(real) == sizeof(double) ? 1e-7 : 1e-2;
+    double expected = 0, norm = 0;
+    for (size_t i = 0; i < p->base.state.table.total; i++) {
+        expected += (double)gradients[i] * (double)direction[i];
+        norm += (double)gradients[i] * (double)gradients[i];
+    }
+    const double difference =
+        (loss_at(p, batch, values, direction, step) - loss_at(p, batch, values, direction, -step)) /
+        (2 * step);
+    if (!(fabs(difference - expected) <= tolerance * sqrt(norm)))
+        test_fail(__FILE__, __LINE__, "%s: derivative %.9g, central difference %.9g", what, expected,
+                  difference);
+}
+
+// Along the gradient; in double for some elements of each parameter as well (in float, single ones drown in
+// rounding or meet a bend of ReLU).
+static void check_gradients(Pair *p, const Batch *batch) {
+    enum { SAMPLES = 6 };
+    const ParameterTable *table = cpu_model_parameters(p);
+    real *values = draw_values(table), *gradients = allocate(table->total, sizeof(real), "gradients"),
+         *direction = allocate(table->total, sizeof(real), "directions");
+    cpu_model_write(p, MODEL_VALUES, values);
+    cpu_model_clear_gradients(p);
+    pair_train(p, batch, 1);
+    cpu_model_read(p, MODEL_GRADIENTS, gradients);
+    double norm = 0;
+    for (size_t i = 0; i < table->total; i++) norm += (double)gradients[i] * (double)gradients[i];
+    for (size_t i = 0; i < table->total; i++) direction[i] = gradients[i] / (real)sqrt(norm);
+    check_direction(p, batch, values, gradients, direction, "gradient");
+    memset(direction, 0, table->total * sizeof(real));
+    Random random = random_stream(8, RANDOM_TEST, 0, 0);
+    for (int i = 0; sizeof(real) == sizeof(double) && i < SAMPLES * table->count; i++) {
+        const Parameter *of = &table->items[i / SAMPLES];
+        const size_t element = of->offset + (size_t)random_below(&random, of->size);
+        direction[element] = 1;
+        check_direction(p, batch, values, gradients, direction, of->name);
+        direction[element] = 0;
+    }
+    free(direction);
+    free(values);
+    free(gradients);
+}
+
+// The token of padding learns here as any other does: central differences know no exception.
+static void check_pair(const Kind *kind) {
+    Options *options = make_options();
+    Example e;
+    example_create(&e);
+    Pair *p = pair_create(kind, options);
+    check_gradients(p, &e.batch);
+    pair_free(p);
+    options_free(options);
+}
+
+static void test_cross_attention(void) {
+    for (int order = PRE_NORM; order <= POST_NORM; order++) {
+        check_pair(&(Kind){.order = (NormOrder)order});
+        check_pair(&(Kind){.order = (NormOrder)order, .sink = 1});
+        check_pair(&(Kind){.order = (NormOrder)order, .cosine = true});
+        check_pair(&(Kind){.order = (NormOrder)order, .dropout = 0.3});
+    }
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {
+        {"cross-attention", test_cross_attention},
+    };
+    return test_main(argc, argv, "blocks", cases, sizeof(cases) / sizeof(*cases));
+}
