@@ -11,6 +11,9 @@
 // where a library would first have to transpose them.
 // The target's own term is left out of the products and added in full precision: p_t - 1 = -(sum over j != t
 // of e_ij) / Z_i keeps its digits where p_t is close to 1.
+//
+// Label smoothing by s adds s to that term, and -s / V to those of all tokens alike, which needs no product
+// but with sums: dh_i -= s/V sum_j E_j and dE_j -= s/V sum_i h_i. Its loss is s (l_it - mean_j l_ij) more.
 #include "classifier.h"
 
 #include "arena.h"
@@ -70,6 +73,10 @@ struct Classifier {
     real *scaled_h;        // (words of chunk, padded C) scale h_i / Z_i
     real *factor;          // (chunk) scale / Z_i
     real *target_gradient; // (chunk) scale (p_it - 1)
+    double smoothing, unsmoothed;
+    // With smoothing: sums of E and bias over V, and of smoothing / V times h, and 1, over a chunk's rows.
+    real *weight_sum, *h_sum; // (C)
+    double bias_sum, rows_share;
 };
 
 // What a pass over a chunk reads and writes, all from its first row on.
@@ -130,6 +137,8 @@ static void gradients_plan(Classifier *c, Arena *arena) {
     arena_reals(arena, &c->scaled_h, words, columns, buffers);
     arena_reals(arena, &c->factor, c->chunk, 1, buffers);
     arena_reals(arena, &c->target_gradient, c->chunk, 1, buffers);
+    arena_reals(arena, &c->weight_sum, 1, c->channels, buffers);
+    arena_reals(arena, &c->h_sum, 1, c->channels, buffers);
     for (int i = 0; i < c->threads; i++) {
         Worker *worker = &c->workers[i];
         if (gemm_precision(c->gemm) == PRECISION_BFLOAT16)
@@ -375,9 +384,14 @@ static void finish_row(Classifier *c, const Chunk *chunk, size_t i, real *restri
     real *restrict dh = chunk->dh + i * channels;
     const int32_t target = chunk->targets[i];
     const double share = target < 0 ? 0 : chunk->scale / row_sum(c, i);
-    const real factor = (real)share, gradient = (real)(-share * c->others[i]);
+    const double smoothing = target < 0 ? 0 : chunk->scale * c->smoothing;
+    const real factor = (real)share, gradient = (real)(smoothing - share * c->others[i]);
     const real *restrict weight = c->weight + (target < 0 ? 0 : (size_t)target) * channels;
     for (size_t k = 0; k < channels; k++) dh[k] = dh[k] * factor + gradient * weight[k];
+    if (smoothing > 0) {
+        const real spread = (real)(smoothing / (double)c->vocabulary);
+        for (size_t k = 0; k < channels; k++) dh[k] -= spread * c->weight_sum[k];
+    }
     c->factor[i] = factor;
     c->target_gradient[i] = gradient;
     gemm_input_load(chunk->h, i, 0, h, channels);
@@ -504,10 +518,74 @@ static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, const Wo
     }
 }
 
+// ---- label smoothing -------------------------------------------------------------------------------
+
+// weight_sum and bias_sum. Threads share out the channels, so that sums have one order.
+static void sum_weights(Classifier *c, const real *bias) {
+    const size_t channels = c->channels;
+#pragma omp parallel for schedule(static)
+    for (size_t k = 0; k < channels; k += COLUMNS) {
+        real sums[COLUMNS] = {0};
+        const size_t count = smaller(channels - k, COLUMNS);
+        for (size_t j = 0; j < c->vocabulary; j++)
+            for (size_t i = 0; i < count; i++) sums[i] += c->weight[j * channels + k + i];
+        memcpy(c->weight_sum + k, sums, count * sizeof(real));
+    }
+    c->bias_sum = 0;
+    for (size_t j = 0; bias && j < c->vocabulary; j++) c->bias_sum += (double)bias[j];
+}
+
+// h_sum and rows_share, over the rows that count.
+static void sum_rows(Classifier *c, const Chunk *chunk) {
+    const size_t channels = c->channels;
+    const double share = chunk->scale * c->smoothing / (double)c->vocabulary;
+#pragma omp parallel for schedule(static)
+    for (size_t k = 0; k < channels; k += COLUMNS) {
+        real sums[COLUMNS] = {0}, h[COLUMNS];
+        const size_t count = smaller(channels - k, COLUMNS);
+        for (size_t i = 0; i < chunk->rows; i++) {
+            if (chunk->targets[i] < 0) continue;
+            gemm_input_load(chunk->h, i, k, h, count);
+            for (size_t j = 0; j < count; j++) sums[j] += h[j];
+        }
+        for (size_t j = 0; j < count; j++) c->h_sum[k + j] = (real)share * sums[j];
+    }
+    c->rows_share = 0;
+    for (size_t i = 0; i < chunk->rows; i++) c->rows_share += chunk->targets[i] < 0 ? 0 : share;
+}
+
+// What smoothing adds to the loss of a chunk.
+static double smoothing_of_chunk(const Classifier *c, const Chunk *chunk) {
+    double loss = 0;
+    for (size_t i = 0; i < chunk->rows; i++) {
+        if (chunk->targets[i] < 0) continue;
+        double sum = c->bias_sum;
+        for (size_t k = 0; k < c->channels; k += COLUMNS) {
+            real h[COLUMNS];
+            const size_t count = smaller(c->channels - k, COLUMNS);
+            gemm_input_load(chunk->h, i, k, h, count);
+            for (size_t j = 0; j < count; j++) sum += (double)h[j] * (double)c->weight_sum[k + j];
+        }
+        loss += (double)c->target_logit[i] - sum / (double)c->vocabulary;
+    }
+    return c->smoothing * loss;
+}
+
+// dweight and dbias of one slice.
+static void smooth_slice(const Classifier *c, size_t slice, real *restrict dweight, real *restrict dbias) {
+    const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
+    for (size_t j = first; j < first + width; j++) {
+        for (size_t k = 0; k < channels; k++) dweight[j * channels + k] -= c->h_sum[k];
+        if (dbias) dbias[j] -= (real)c->rows_share;
+    }
+}
+
 static void slices_of_chunk(Classifier *c, const Chunk *chunk, real *dweight, real *dbias) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
-    for (size_t s = 0; s < c->slices; s++)
+    for (size_t s = 0; s < c->slices; s++) {
         slice_pass(c, chunk, s, &c->workers[thread_index()], dweight, dbias);
+        if (c->smoothing > 0) smooth_slice(c, s, dweight, dbias);
+    }
 }
 
 // Rows of a block, such that all threads have some.
@@ -558,14 +636,28 @@ double classifier_train(Classifier *c, GemmInput h, const real *bias, const int3
                         double scale, real *dh, real *dweight, real *dbias) {
     check_targets(c, targets, m);
     const size_t step = even_chunk(c, m);
-    double loss = 0;
+    double loss = 0, more = 0;
+    if (c->smoothing > 0) sum_weights(c, bias);
     for (size_t i = 0; i < m; i += step) {
         const Chunk chunk = {gemm_input_rows(h, i), bias,  targets + i,
                              smaller(m - i, step),  scale, dh + i * c->channels};
         loss += rows_of_chunk(c, &chunk);
+        if (c->smoothing > 0) {
+            more += smoothing_of_chunk(c, &chunk);
+            sum_rows(c, &chunk);
+        }
         slices_of_chunk(c, &chunk, dweight, dbias);
     }
-    return loss;
+    c->unsmoothed = loss;
+    return loss + more;
+}
+
+void classifier_smooth(Classifier *c, double smoothing) {
+    c->smoothing = smoothing;
+}
+
+double classifier_unsmoothed(const Classifier *c) {
+    return c->unsmoothed;
 }
 
 void classifier_logits(Classifier *c, GemmInput h, const real *bias, size_t m, real *logits) {

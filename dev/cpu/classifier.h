@@ -31,6 +31,13 @@ double classifier_forward(Classifier *classifier, GemmInput h, const real *bias,
 double classifier_train(Classifier *classifier, GemmInput h, const real *bias, const int32_t *targets,
                         size_t m, double scale, real *dh, real *dweight, real *dbias);
 
+// Label smoothing (Szegedy et al., "Rethinking the Inception Architecture", 2016) in classifier_train() from
+// here on: the target's share is 1 - smoothing, and all V tokens have smoothing / V more. Its loss becomes
+// (1 - smoothing) (-log p of the target) + smoothing (mean of -log p over V); classifier_unsmoothed() says
+// what the last one would have been without.
+void classifier_smooth(Classifier *classifier, double smoothing);
+double classifier_unsmoothed(const Classifier *classifier);
+
 // logits (M, V), all of them: tests and small models.
 void classifier_logits(Classifier *classifier, GemmInput h, const real *bias, size_t m, real *logits);
 

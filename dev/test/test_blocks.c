@@ -15,7 +15,7 @@ enum { B = 3, T = 5, S = 7, C = 8, H = 2, F = 12, V = 11, PADDING = 0 };
 typedef struct {
     NormOrder order;
     bool cosine;
-    double sink, dropout;
+    double sink, dropout, smoothing;
 } Kind;
 
 typedef struct {
@@ -94,6 +94,7 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     ffn_block_plan(&p->ffn, m);
     head_create(&p->head, m, &o.final_norm, o.token, NO_PARAMETER, V);
     head_plan(&p->head, m);
+    classifier_smooth(p->head.classifier, kind->smoothing);
     cpu_model_workspace(m, C, F);
     cpu_model_allocate(m);
     sinusoidal_positions(p->source.sinusoids, S, C);
@@ -237,7 +238,7 @@ static void test_cross_attention(void) {
         check_pair(&(Kind){.order = (NormOrder)order});
         check_pair(&(Kind){.order = (NormOrder)order, .sink = 1});
         check_pair(&(Kind){.order = (NormOrder)order, .cosine = true});
-        check_pair(&(Kind){.order = (NormOrder)order, .dropout = 0.3});
+        check_pair(&(Kind){.order = (NormOrder)order, .dropout = 0.3, .smoothing = 0.2});
     }
 }
 

@@ -22,6 +22,8 @@ typedef struct {
     real *h, *weight, *bias; // h, weight rounded in the same way; bias NULL: none
     int32_t *targets;
     double scale, start;                // `start`: what the gradients are added to
+    double smoothing;                   // of labels
+    double unsmoothed;                  // expected
     double loss, *dh, *dweight, *dbias; // expected
 } Problem;
 
@@ -82,20 +84,27 @@ static double logit(const Problem *p, size_t i, size_t j) {
 }
 
 // One row's loss; logits become their gradient.
-static double row_gradient(const Problem *p, double *logits, int32_t target) {
+static double row_gradient(Problem *p, double *logits, int32_t target) {
     double max = logits[0], others = 0;
     for (size_t j = 1; j < p->vocabulary; j++) max = fmax(max, logits[j]);
     for (size_t j = 0; j < p->vocabulary; j++)
         if (j != (size_t)target) others += exp(logits[j] - max);
     const double sum = others + exp(logits[target] - max), loss = max + log(sum) - logits[target];
-    for (size_t j = 0; j < p->vocabulary; j++)
-        logits[j] = p->scale / sum * (j == (size_t)target ? -others : exp(logits[j] - max));
-    return loss;
+    double mean = 0;
+    for (size_t j = 0; j < p->vocabulary; j++) mean += logits[j] / (double)p->vocabulary;
+    const double of_mean = max + log(sum) - mean;
+    for (size_t j = 0; j < p->vocabulary; j++) {
+        const double gradient =
+            j == (size_t)target ? -others / sum + p->smoothing : exp(logits[j] - max) / sum;
+        logits[j] = p->scale * (gradient - p->smoothing / (double)p->vocabulary);
+    }
+    p->unsmoothed += loss;
+    return p->smoothing > 0 ? (1 - p->smoothing) * loss + p->smoothing * of_mean : loss;
 }
 
 static void problem_solve(Problem *p) {
     const size_t channels = p->channels;
-    p->loss = 0;
+    p->loss = p->unsmoothed = 0;
     p->dh = fresh(p->m * channels, 0);
     p->dweight = fresh(p->vocabulary * channels, p->start);
     p->dbias = fresh(p->vocabulary, p->start);
@@ -140,6 +149,7 @@ static double tolerance_of(const Gemm *gemm) {
 static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance) {
     Classifier *classifier = classifier_create(gemm, p->vocabulary, p->channels, rows, 1);
     classifier_pack(classifier, p->weight);
+    classifier_smooth(classifier, p->smoothing);
     problem_solve(p);
     real *dh = started(p->m * p->channels, p->start),
          *dweight = started(p->vocabulary * p->channels, p->start);
@@ -150,7 +160,11 @@ static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance)
     CHECK_CLOSE(relative_error(dh, p->dh, 0, p->m * p->channels), 0, tolerance);
     CHECK_CLOSE(relative_error(dweight, p->dweight, p->start, p->vocabulary * p->channels), 0, tolerance);
     if (p->bias) CHECK_CLOSE(relative_error(dbias, p->dbias, p->start, p->vocabulary), 0, tolerance);
-    CHECK(classifier_forward(classifier, p->input, p->bias, p->targets, p->m) == loss);
+    CHECK_CLOSE(classifier_unsmoothed(classifier), p->unsmoothed,
+                fmin(tolerance, 1e-5) * (fabs(p->loss) + 1));
+    CHECK(classifier_forward(classifier, p->input, p->bias, p->targets, p->m) ==
+          classifier_unsmoothed(classifier));
+    if (p->smoothing == 0) CHECK(classifier_unsmoothed(classifier) == loss);
 
     real *again = started(p->vocabulary * p->channels, p->start);
     classifier_train(classifier, p->input, p->bias, p->targets, p->m, p->scale, dh, again,
@@ -199,6 +213,24 @@ static void check_no_bias(Gemm *gemm) {
 
 static void test_no_bias(void) {
     for_each_precision(check_no_bias);
+}
+
+// With a bias and without; rows that do not count, in chunks.
+static void check_smoothing(Gemm *gemm) {
+    Problem p = problem_create(gemm, 131, 900, 140, 2);
+    p.smoothing = 0.1;
+    check_problem(gemm, &p, 48, tolerance_of(gemm));
+    problem_free(&p);
+    Problem bare = problem_create(gemm, 60, 400, 24, 1);
+    free(bare.bias);
+    bare.bias = NULL;
+    bare.smoothing = 0.6;
+    check_problem(gemm, &bare, 60, tolerance_of(gemm));
+    problem_free(&bare);
+}
+
+static void test_smoothing(void) {
+    for_each_precision(check_smoothing);
 }
 
 // Logits of 1e4 and -1e4: rounding them alone is 1e-3 in float. Then logits that rise by 2,000 over the
@@ -355,9 +387,16 @@ static void test_errors(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"sizes", test_sizes},         {"no bias", test_no_bias},       {"extreme logits", test_extreme},
-        {"confident", test_confident}, {"impossible", test_impossible}, {"ignored targets", test_ignored},
-        {"not a number", test_nan},    {"logits", test_logits},         {"errors", test_errors},
+        {"sizes", test_sizes},
+        {"no bias", test_no_bias},
+        {"label smoothing", test_smoothing},
+        {"extreme logits", test_extreme},
+        {"confident", test_confident},
+        {"impossible", test_impossible},
+        {"ignored targets", test_ignored},
+        {"not a number", test_nan},
+        {"logits", test_logits},
+        {"errors", test_errors},
     };
     return test_main(argc, argv, "classifier", cases, sizeof(cases) / sizeof(*cases));
 }
