@@ -7,7 +7,7 @@
 #   make tokenize            text -> tokens
 #   make train_fastformercu  the trainers on the GPU, with CUDA; also train_gpt2cu, test_fastformercu, test_gpt2cu
 #   make kurtosis            moments of the tensors of a checkpoint
-#   make data/wikitext2      a data set (also data/tinyshakespeare)
+#   make data/wikitext2      a data set (also data/tinyshakespeare, data/multi30k)
 #   make lint format         clang-format, clang-tidy, cppcheck
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
 #   make clean
@@ -124,7 +124,7 @@ LIBS_NVCC = $(LIBS_FLOAT) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcubla
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
 .PHONY: all run test bench lint format install uninstall clean detected changed
-.PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS) data/wikitext2 data/tinyshakespeare
+.PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS) data/wikitext2 data/tinyshakespeare data/multi30k
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -239,7 +239,7 @@ run: train_fastformer
 	$(AT_HERE)./train_fastformer -o runs/first -y -L 4 -C 128 -H 4 -b 8 -t 256 -x 700 -l 3e-3 -u 50 -k cosine -v 100
 	$(AT_HERE)./train_fastformer -e runs/first/best.safetensors --prompt "static void " -g 400 --temperature 0.7
 
-data/wikitext2 data/tinyshakespeare: data/%: tokenize
+data/wikitext2 data/tinyshakespeare data/multi30k: data/%: tokenize
 	sh data/$*.sh
 
 bench: $(BENCHES:%=$(FLOAT)/bench/%)

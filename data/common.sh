@@ -25,7 +25,7 @@ blob_id() {
     { printf 'blob %d\0' "$(wc -c <"$1")" && cat "$1"; } | sha1sum | cut -d ' ' -f 1
 }
 
-by_hand='if you have the texts, say where: WIKITEXT2_DIR=DIR or TINYSHAKESPEARE_DIR=DIR'
+by_hand='if you have the texts, say where: WIKITEXT2_DIR, TINYSHAKESPEARE_DIR or MULTI30K_DIR=DIR'
 
 # download URL FILE ID: FILE with the content of that git blob; nothing is done where it has it already.
 download() {

@@ -9,7 +9,7 @@
 void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table, double dropout) {
     m->arena = arena_create();
     m->training = setup->training;
-    m->rows = (size_t)setup->batch * (size_t)setup->length;
+    m->rows = setup->rows > 0 ? (size_t)setup->rows : (size_t)setup->batch * (size_t)setup->length;
     m->dropout = dropout;
     m->seed = (uint64_t)options_integer(setup->options, "seed");
     m->profile = setup->profile;

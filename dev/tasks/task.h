@@ -24,6 +24,7 @@ typedef struct {
 // What stays the same over a run.
 typedef struct {
     int64_t batch, length;       // the largest B and T of a batch
+    int64_t rows;                // the most positions of a side, where that is less than B T; else 0
     int64_t sequences;           // in an epoch; a place in the data is counted in sequences since the start
     double sequences_per_update; // on average
 } TaskPlan;

@@ -179,6 +179,8 @@ static void test_hostile_meta(void) {
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 256}", "pad"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0}", "end"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 257, \"pad\": 0, \"end\": 0}", "\"vocab_size\" is 257"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"paired\": 1}",
+         "\"paired\" is not true or false"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": 3}",
          "\"splits\" is not an object"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "

@@ -5,6 +5,7 @@
 #include "masked.h"
 #include "memory.h"
 #include "test.h"
+#include "translation.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,6 +271,194 @@ static void test_masked_refusals(void) {
     options_free(options);
 }
 
+// ---- translation -------------------------------------------------------------------------------------
+
+enum { END = 1, PAIRS = 200 };
+
+static const char paired_meta[] =
+    "{\"tokenizer\": \"none\", \"vocab_size\": 60000, \"pad\": 0, \"end\": 1, \"paired\": true, "
+    "\"splits\": {}}";
+
+static void append_token(Bytes *file, size_t token) {
+    bytes_append(file, &(uint16_t){(uint16_t)token}, 2);
+}
+
+// Words of a sentence of pair i; pair 0 alone has two empty sentences.
+static size_t words_of(size_t i, int side) {
+    return side == 0 ? i * 7 % 11 : i == 0 ? 0 : 1 + i * 5 % 9;
+}
+
+// Pair i: all words of its source are 1000 + i, of its target 2000 + i. `cut`: tokens that are missing.
+static void make_pairs(const char *name, size_t pairs, size_t cut) {
+    Bytes file = {0};
+    const int32_t header[256] = {SHARD_MAGIC, 1, 0};
+    bytes_append(&file, header, sizeof(header));
+    for (size_t i = 0; i < pairs; i++) {
+        for (int side = 0; side < 2; side++) {
+            for (size_t word = 0; word < words_of(i, side); word++)
+                append_token(&file, 1000 * ((size_t)side + 1) + i);
+            append_token(&file, END);
+        }
+    }
+    file.size -= 2 * cut;
+    const int32_t count = (int32_t)((file.size - sizeof(header)) / 2);
+    memcpy(file.data + 2 * sizeof(int32_t), &count, sizeof(count));
+    test_file(name, file.data, file.size);
+    bytes_free(&file);
+}
+
+static Dataset *paired_dataset(void) {
+    test_file("meta.json", paired_meta, strlen(paired_meta));
+    make_pairs("train_0.bin", PAIRS, 0);
+    make_pairs("val_0.bin", 30, 0);
+    return dataset_open(test_directory());
+}
+
+static Options *translation_options(const char *batch_tokens, const char *accumulate,
+                                    const char *max_length) {
+    static const Option seed = {0,  "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL,
+                                "", ""};
+    Options *options = options_create("test", "");
+    options_add(options, &seed, 1);
+    task_translation.add_options(options);
+    options_set(options, "batch-tokens", batch_tokens, "test");
+    options_set(options, "accumulate", accumulate, "test");
+    options_set(options, "max-length", max_length, "test");
+    return options;
+}
+
+// Row b of a batch is a pair as it was made, padded; returns its number.
+static size_t check_pair(const Batch *batch, int64_t b) {
+    const int64_t S = batch->source.length, T = batch->length;
+    const int32_t *source = batch->source.tokens + b * S, *inputs = batch->inputs + b * T,
+                  *targets = batch->targets + b * T;
+    size_t pair = 0;
+    if (source[0] != END) pair = (size_t)source[0] - 1000;
+    if (source[0] == END && targets[0] != END) pair = (size_t)targets[0] - 2000;
+    const size_t words[] = {words_of(pair, 0), words_of(pair, 1)};
+    for (size_t s = 0; s < (size_t)S; s++) {
+        CHECK(source[s] == (s < words[0] ? 1000 + (int32_t)pair : s == words[0] ? END : 0));
+        CHECK(batch->source.mask[b * S + (int64_t)s] == (s <= words[0]));
+    }
+    for (size_t t = 0; t < (size_t)T; t++) {
+        CHECK(targets[t] == (t < words[1] ? 2000 + (int32_t)pair : t == words[1] ? END : -1));
+        CHECK(inputs[t] == (t > 0 && t <= words[1] ? 2000 + (int32_t)pair : 0));
+        CHECK(batch->mask[b * T + (int64_t)t] == (t <= words[1]));
+    }
+    return pair;
+}
+
+// The pairs of the first epochs in their order; every one once in each, within the plan and what the update
+// says.
+static void read_epochs(void *task, int epochs, uint32_t *order) {
+    const TaskPlan *plan = task_translation.plan(task);
+    int64_t place = 0, updates = 0;
+    while (place < epochs * plan->sequences) {
+        const Update update = task_translation.update(task, place);
+        int64_t sequences = 0, tokens = 0, targets = 0;
+        for (int64_t i = 0; i < update.batches; i++) {
+            Batch batch;
+            task_translation.train_batch(task, &update, i, &batch);
+            CHECK(batch.batch <= plan->batch && batch.length <= plan->length && batch.first_row == sequences);
+            CHECK(batch.batch * batch.length <= plan->rows &&
+                  batch.batch * batch.source.length <= plan->rows);
+            for (int64_t b = 0; b < batch.batch; b++) {
+                const size_t pair = check_pair(&batch, b);
+                order[place + sequences++] = (uint32_t)pair;
+                tokens += (int64_t)(words_of(pair, 0) + words_of(pair, 1) + 2);
+                targets += (int64_t)words_of(pair, 1) + 1;
+            }
+        }
+        CHECK(sequences == update.sequences && tokens == update.tokens && targets == update.targets);
+        place += sequences;
+        updates++;
+    }
+    CHECK(place == epochs * plan->sequences); // no update reaches into the next epoch
+    CHECK_CLOSE((double)place / (double)updates, plan->sequences_per_update, 1e-9);
+}
+
+static void test_translation_training(void) {
+    enum { EPOCHS = 3 };
+    Dataset *dataset = paired_dataset();
+    static uint32_t order[2][EPOCHS * PAIRS];
+    for (int k = 0; k < 2; k++) {
+        Options *options = translation_options("48", k == 0 ? "1" : "4", "48");
+        const TaskSetup setup = {.options = options, .dataset = dataset, .training = true};
+        void *task = task_translation.create(&setup);
+        CHECK(task_translation.plan(task)->sequences == PAIRS);
+        read_epochs(task, EPOCHS, order[k]);
+        // Anywhere, as a run that is resumed asks.
+        const Update later = task_translation.update(task, 2 * PAIRS);
+        Batch batch;
+        task_translation.train_batch(task, &later, 0, &batch);
+        CHECK(check_pair(&batch, 0) == order[k][2 * PAIRS]);
+        task_translation.destroy(task);
+        options_free(options);
+    }
+    CHECK(memcmp(order[0], order[1], sizeof(order[0])) == 0);
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        int seen[PAIRS] = {0};
+        for (int i = 0; i < PAIRS; i++) seen[order[0][epoch * PAIRS + i]]++;
+        for (int i = 0; i < PAIRS; i++) CHECK(seen[i] == 1);
+        if (epoch > 0) CHECK(memcmp(order[0], order[0] + epoch * PAIRS, PAIRS * sizeof(uint32_t)) != 0);
+    }
+    dataset_close(dataset);
+}
+
+static void test_translation_evaluation(void) {
+    Dataset *dataset = paired_dataset();
+    Options *options = translation_options("40", "1", "40");
+    const TaskSetup setup = {.options = options, .dataset = dataset};
+    void *task = task_translation.create(&setup);
+    int seen[30] = {0};
+    Batch batch;
+    for (int64_t i = 0; task_translation.evaluation_batch(task, SPLIT_VAL, i, &batch); i++)
+        for (int64_t b = 0; b < batch.batch; b++) seen[check_pair(&batch, b)]++;
+    for (int i = 0; i < 30; i++) CHECK(seen[i] == 1);
+    CHECK(!task_translation.evaluation_batch(task, SPLIT_TEST, 0, &batch));
+    task_translation.destroy(task);
+    options_free(options);
+    dataset_close(dataset);
+}
+
+typedef struct {
+    const char *batch_tokens, *max_length;
+    int64_t place;
+} TranslationCase;
+
+static void create_translation(void *argument) {
+    const TranslationCase *c = argument;
+    const TaskSetup setup = {.options = translation_options(c->batch_tokens, "1", c->max_length),
+                             .dataset = dataset_open(test_directory()),
+                             .training = true,
+                             .positions = 30};
+    void *task = task_translation.create(&setup);
+    task_translation.update(task, c->place);
+}
+
+static void test_translation_refusals(void) {
+    dataset_close(paired_dataset());
+    CHECK_FAILS(create_translation, (&(TranslationCase){"7", "8", 0}), 2,
+                "--batch-tokens 7: a sentence may have --max-length 8 tokens");
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 1}), 1, "of other data or options");
+    char errors[1024]; // left out and counted, in each split
+    CHECK(test_child(create_translation, &(TranslationCase){"48", "6", 0}, errors, sizeof(errors)) == 0);
+    CHECK(strstr(errors, "of 200 pairs of the train split are left out") &&
+          strstr(errors, "of 30 pairs of the val split are left out"));
+    make_pairs("val_0.bin", 30, 1); // the last end is missing
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
+                "pair 30 of the val split, behind token");
+    make_pairs("val_0.bin", 30, 1 + words_of(29, 1)); // the last target is missing
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1, "pair 30 of the val split");
+    make_pairs("val_0.bin", 2, 2);
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1, "pair 2 of the val split");
+    make_shard("val_0.bin", 3);
+    static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 60000, \"pad\": 0, \"end\": 1}";
+    test_file("meta.json", meta, strlen(meta));
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
+                "has no pairs of sentences; make the data with ./tokenize --source");
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"evaluation", test_evaluation},
@@ -277,6 +466,9 @@ int main(int argc, char **argv) {
         {"masked: training", test_masked_training},
         {"masked: evaluation", test_masked_evaluation},
         {"masked: refusals", test_masked_refusals},
+        {"translation: training", test_translation_training},
+        {"translation: evaluation", test_translation_evaluation},
+        {"translation: refusals", test_translation_refusals},
         {"report", test_report},
         {"refusals", test_refusals},
     };

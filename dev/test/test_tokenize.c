@@ -168,6 +168,10 @@ static void test_usage(void) {
         {"-o %s/out --model %s/text --vocab-size 300 %s/text", "has its own vocabulary"},
         {"-o %s/out --shard-tokens 0 %s/text", "--shard-tokens 0"},
         {"-o %s/out --tokenizer bpf %s/text", "--tokenizer bpf"},
+        {"-o %s/out --source %s/text", "--source and --target: name one file each"},
+        {"-o %s/out --val-source %s/text --val-target %s/text", "need --source and --target"},
+        {"-o %s/out --source %s/text --target %s/text %s/text", "found both pairs of sentences"},
+        {"-o %s/out --source %s/text --target %s/text --tokenizer word", "are for --tokenizer bpe"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
         CHECK_RUN_FAILS(failing[i][0], 2, failing[i][1]);
@@ -222,17 +226,23 @@ static void test_spm(void) {
                     "spm_train failed (exit code 255): Vocabulary size is");
 }
 
-// The decoded split of a data set is the text.
-static void check_text(const Dataset *dataset, SplitName name, const char *text, size_t size) {
+// What the tokens of a split stand for, fresh.
+static char *decode_split(const Dataset *dataset, SplitName name, size_t *size) {
     const Split *split = &dataset->splits[name];
     int32_t *tokens = allocate((size_t)split->tokens, sizeof(int32_t), "tokens");
-    for (int64_t i = 0; i < split->tokens; i++) tokens[i] = split_token(split, i);
-    size_t got;
-    char *decoded = tokenizer_decode(dataset->tokenizer, tokens, (size_t)split->tokens, &got);
-    CHECK(got == size && memcmp(decoded, text, size) == 0);
-    CHECK(split->bytes == (int64_t)size);
-    free(decoded);
+    split_copy(split, 0, split->tokens, tokens);
+    char *decoded = tokenizer_decode(dataset->tokenizer, tokens, (size_t)split->tokens, size);
     free(tokens);
+    return decoded;
+}
+
+// The decoded split of a data set is the text.
+static void check_text(const Dataset *dataset, SplitName name, const char *text, size_t size) {
+    size_t got;
+    char *decoded = decode_split(dataset, name, &got);
+    CHECK(got == size && memcmp(decoded, text, size) == 0);
+    CHECK(dataset->splits[name].bytes == (int64_t)size);
+    free(decoded);
 }
 
 // The default: no byte of a user's text is lost.
@@ -262,6 +272,44 @@ static void test_bpe(void) {
     dataset_close(dataset);
     check_runs("-o %s/again --model %s/plain_out/tokenizer.json %s/plain");
     check_runs("-o %s/again --model %s/plain_out/vocab.json %s/plain");
+}
+
+// Pairs of sentences: one vocabulary, and an end behind each sentence.
+static void test_pairs(void) {
+    static const char source[] = "a dog runs\nno pair\na cat\r\na last line",
+                      target[] = "ein Hund\n\neine Katze\n letzte \n";
+    test_file("source", source, strlen(source));
+    test_file("target", target, strlen(target));
+    char errors[1024];
+    CHECK(test_child(
+              run,
+              (void *)"-o %s/out --vocab-size 262 --shard-tokens 7 --source %s/source --target %s/target "
+                      "--test-source %s/source --test-target %s/target",
+              errors, sizeof(errors)) == 0);
+    CHECK(strstr(errors, "1 pairs with an empty side are left out, the first is line 2"));
+    Dataset *dataset = open_output("out");
+    CHECK(dataset->paired && dataset->padding == 0 && dataset->end == 1 && dataset->vocabulary == 262);
+    const Split *train = &dataset->splits[SPLIT_TRAIN];
+    CHECK(train->lines == 6 && train->tokens == dataset->splits[SPLIT_TEST].tokens && train->shard_count > 1);
+    size_t size;
+    char *text = decode_split(dataset, SPLIT_TRAIN, &size);
+    CHECK_TEXT(text, "a dog runs<|endoftext|>ein Hund<|endoftext|>a cat\r<|endoftext|>eine Katze<|endoftext|>"
+                     "a last line<|endoftext|> letzte <|endoftext|>");
+    CHECK(train->bytes == (int64_t)(strlen(source) + 1 - strlen("no pair\n") + strlen(target) - 1));
+    free(text);
+    CHECK(dataset->splits[SPLIT_VAL].tokens == 0);
+    dataset_close(dataset);
+    check_runs("-o %s/again --model %s/out/tokenizer.json --source %s/source --target %s/source");
+
+    test_file("longer", "one\ntwo\nthree\nfour\nfive\n", 24);
+    CHECK_RUN_FAILS("-o %s/x --source %s/source --target %s/longer", 1, "longer, line 5: has no partner");
+    test_file("ends", "one\ntwo <|endoftext|>\n", 22);
+    CHECK_RUN_FAILS("-o %s/x --source %s/ends --target %s/ends", 1, "ends, line 2: holds <|endoftext|>");
+    test_file("empty", "\n\n\n\n", 4);
+    CHECK_RUN_FAILS("-o %s/x --source %s/source --target %s/empty", 1, "have no pair of sentences");
+    check_runs("-o %s/plain --train %s/longer");
+    CHECK_RUN_FAILS("-o %s/x --model %s/plain/tokenizer.json --source %s/longer --target %s/longer", 1,
+                    "has no [PAD] or no <|endoftext|>");
 }
 
 // What does not come back is counted, and bits per byte count what does.
@@ -334,6 +382,7 @@ int main(int argc, char **argv) {
         {"large text", test_large},
         {"spm", test_spm},
         {"bpe", test_bpe},
+        {"pairs", test_pairs},
         {"what is lost", test_lost},
         {"a full disk", test_full},
         {"one run at a time", test_lock},

@@ -1,7 +1,9 @@
-// tokenize: plain text -> a directory of shards, their tokenizer and meta.json (data/README.md).
+// tokenize: plain text, or pairs of sentences -> a directory of shards, their tokenizer and meta.json
+// (data/README.md).
 //
 // All is made in a directory inside the output first; only when it is complete does it take the place of what
 // an earlier run left there.
+#include "bpe.h"
 #include "dataset.h"
 #include "error.h"
 #include "file.h"
@@ -9,6 +11,7 @@
 #include "json.h"
 #include "memory.h"
 #include "options.h"
+#include "pairs.h"
 #include "streams.h"
 #include <dirent.h>
 #include <errno.h>
@@ -30,6 +33,14 @@ static const Option rows[] = {
      "training text, instead of one FILE that is cut 90/5/5"},
     {0, "val", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "validation text"},
     {0, "test", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "test text"},
+    {0, "source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
+     "pairs: sentences to translate, one a line"},
+    {0, "target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
+     "and their translations; bpe of both"},
+    {0, "val-source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "for validation"},
+    {0, "val-target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", ""},
+    {0, "test-source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "for the test"},
+    {0, "test-target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", ""},
     {0, "shard-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100000000", 1, INT32_MAX, NULL, NULL, "Files",
      "most tokens in a shard"},
     {0, "tokenizer", OPTION_CHOICE, OPTION_RUN, "KIND", "bpe", 0, 0, "bpe|byte|word|spm", NULL, "Tokenizer",
@@ -50,6 +61,8 @@ typedef struct {
     const char *names[SPLIT_COUNT]; // of the files the texts are from
     FileMap files[SPLIT_COUNT];     // of one file: only the first
     Text texts[SPLIT_COUNT];
+    bool paired;
+    Pairs pairs[SPLIT_COUNT]; // that the texts are made of
     TextCounts counts[SPLIT_COUNT];
     int64_t tokens[SPLIT_COUNT];
     int shards[SPLIT_COUNT];
@@ -69,20 +82,40 @@ static TokenizerSettings read_settings(const Options *options) {
         .vocabulary = options_integer(options, "vocab-size"),
         .model = options_text(options, "model"),
         .normalise = options_flag(options, "normalise"),
-        .padding = reserve && strstr(reserve, "padding"),
+        .padding = (reserve && strstr(reserve, "padding")) || options_given(options, "source"),
         .mask = reserve && strstr(reserve, "mask"),
     };
 }
 
+// The options that name the two sides of a split.
+static const char *const pair_options[SPLIT_COUNT][2] = {
+    {"source", "target"}, {"val-source", "val-target"}, {"test-source", "test-target"}};
+
+static void check_pair_options(const Options *options, int operand_count) {
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        const char *source = pair_options[s][0], *target = pair_options[s][1];
+        if (options_given(options, source) != options_given(options, target))
+            fail_usage("--%s and --%s: name one file each, of pairs of sentences", source, target);
+        if (options_given(options, source) && !options_given(options, "source"))
+            fail_usage("--%s and --%s need --source and --target", source, target);
+    }
+    if (!options_given(options, "source")) return;
+    if (operand_count > 0 || options_given(options, "train"))
+        fail_usage("found both pairs of sentences (--source) and a text, expected one of them");
+    if (read_settings(options).kind != TOKENIZER_BPE)
+        fail_usage("--source and --target are for --tokenizer bpe");
+}
+
 static void check_options(const Options *options, int operand_count) {
     const TokenizerKind kind = read_settings(options).kind;
+    check_pair_options(options, operand_count);
     const bool named = options_given(options, "train"), trains = !options_given(options, "model");
     if (!options_given(options, "output")) fail_usage("--output DIR is missing: where should the shards go?");
     if (!named && (options_given(options, "val") || options_given(options, "test")))
         fail_usage("--val and --test need --train FILE");
     if (named && operand_count > 0)
         fail_usage("found both --train and a FILE to be cut, expected one of them");
-    if (!named && operand_count != 1)
+    if (!named && !options_given(options, "source") && operand_count != 1)
         fail_usage("found %d text files, expected one (or --train, --val and --test)", operand_count);
     if (kind == TOKENIZER_BYTE && options_given(options, "vocab-size"))
         fail_usage("--vocab-size: bytes are always 256");
@@ -107,6 +140,28 @@ static void read_texts(Job *job, const Options *options, const char *operand) {
         if (!operand && job->names[s]) job->texts[s] = map_text(job, (SplitName)s, job->names[s]);
     }
     if (operand) text_split(map_text(job, SPLIT_TRAIN, operand), job->texts);
+}
+
+// Two files a split, in its text a sentence of one and a sentence of the other in turn.
+static void read_pairs(Job *job, const Options *options) {
+    job->paired = true;
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        FileMap files[2] = {{0}};
+        PairSide sides[2];
+        if (!options_given(options, pair_options[s][0])) continue;
+        for (int side = 0; side < 2; side++) {
+            files[side] = file_map(options_text(options, pair_options[s][side]));
+            sides[side] = (PairSide){files[side].path, {(const char *)files[side].data, files[side].size}};
+        }
+        const Pairs pairs = pairs_join(sides[0], sides[1], BPE_END);
+        if (pairs.left_out > 0)
+            warn("%s and %s: %lld pairs with an empty side are left out, the first is line %lld",
+                 files[0].path, files[1].path, (long long)pairs.left_out, (long long)pairs.first_empty);
+        for (int side = 0; side < 2; side++) file_unmap(&files[side]);
+        job->pairs[s] = pairs;
+        job->texts[s] = (Text){pairs.text.data, pairs.text.size};
+        job->counts[s] = pairs.counts;
+    }
 }
 
 static void check_texts(Job *job) {
@@ -222,6 +277,10 @@ static void write_full_meta(const Job *job) {
     json_write_integer(&w, tokenizer_mask(job->tokenizer));
     json_key(&w, "end");
     json_write_integer(&w, end_token(job));
+    if (job->paired) {
+        json_key(&w, "paired");
+        json_write_bool(&w, true);
+    }
     json_key(&w, "splits");
     json_begin(&w, '{');
     for (int s = 0; s < SPLIT_COUNT; s++) {
@@ -268,6 +327,15 @@ static void publish(const Job *job) {
 
 // ---- tokens ----------------------------------------------------------------------------------------
 
+// Whether a text can say where a sentence ends.
+static bool has_end_token(const Tokenizer *tokenizer) {
+    int32_t *tokens;
+    const size_t count = tokenizer_encode(tokenizer, BPE_END, strlen(BPE_END), 0, &tokens);
+    const bool found = count == 1 && tokens[0] == tokenizer_end(tokenizer);
+    free(tokens);
+    return found;
+}
+
 static void make_tokenizer(Job *job) {
     const TokenizerSettings *settings = &job->settings;
     const TokenizerKind kind = settings->kind;
@@ -278,6 +346,11 @@ static void make_tokenizer(Job *job) {
     }
     tokenizer_create(settings, job->staging, job->texts, SPLIT_COUNT);
     job->tokenizer = tokenizer_open(kind, job->staging);
+    if (job->paired && (tokenizer_padding(job->tokenizer) < 0 || !has_end_token(job->tokenizer)))
+        fail("%s: has no " BPE_PADDING " or no " BPE_END
+             ", which pairs need; without --model a tokenizer with "
+             "both is trained",
+             settings->model);
     const int32_t found = tokenizer_vocabulary(job->tokenizer);
     if (found < settings->vocabulary && kind != TOKENIZER_WORD)
         warn("--vocab-size %lld: the training text has only %d pieces", (long long)settings->vocabulary,
@@ -318,6 +391,8 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
         free(tokens);
         rest = (Text){rest.data + text.size, rest.size - text.size};
     }
+    // A sentence's end stands for a newline.
+    job->decoded[s] -= 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
     job->shards[s] = shard_writer_close(writer);
 }
 
@@ -371,8 +446,12 @@ int main(int argc, char **argv) {
     Job job = {.output = options_text(options, "output")};
     job.staging = format_string("%s/" STAGING, job.output);
     job.settings = read_settings(options);
-    read_texts(&job, options, operand_count > 0 ? operands[0] : NULL);
-    check_texts(&job);
+    if (options_given(options, "source")) {
+        read_pairs(&job, options);
+    } else {
+        read_texts(&job, options, operand_count > 0 ? operands[0] : NULL);
+        check_texts(&job);
+    }
     prepare_output(&job);
     make_tokenizer(&job);
     for (int s = 0; s < SPLIT_COUNT; s++)
@@ -382,7 +461,10 @@ int main(int argc, char **argv) {
     streams_flush();
 
     tokenizer_free(job.tokenizer);
-    for (int s = 0; s < SPLIT_COUNT; s++) file_unmap(&job.files[s]);
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        file_unmap(&job.files[s]);
+        bytes_free(&job.pairs[s].text);
+    }
     free(job.staging);
     free(operands);
     options_free(options);

@@ -111,6 +111,9 @@ static void read_meta(Dataset *dataset, const char *path) {
     if (json_find(meta, "mask"))
         dataset->mask = (int32_t)json_integer(meta, "mask", -1, dataset->vocabulary - 1, path);
     dataset->end = (int32_t)json_integer(meta, "end", -1, dataset->vocabulary - 1, path);
+    const Json *paired = json_find(meta, "paired");
+    if (paired && paired->kind != JSON_BOOL) fail("%s: \"paired\" is not true or false", path);
+    dataset->paired = paired && paired->boolean;
     const Json *splits = member(meta, "splits", path);
     for (int s = 0; s < SPLIT_COUNT; s++) read_counts(&dataset->splits[s], splits, path);
     json_free(meta);
@@ -225,8 +228,7 @@ static int last_at_most(const int64_t *numbers, int count, int64_t i) {
     return low;
 }
 
-// Tokens start .. start+count-1 to out (count), across shards.
-static void split_copy(const Split *split, int64_t start, int64_t count, int32_t *out) {
+void split_copy(const Split *split, int64_t start, int64_t count, int32_t *out) {
     for (int s = last_at_most(split->first, split->shard_count, start); count > 0; s++) {
         const Shard *shard = &split->shards[s];
         const int64_t offset = start - split->first[s], left = shard->count - offset;

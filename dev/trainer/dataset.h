@@ -9,6 +9,7 @@
 
 #include "shard.h"
 #include "tokenizer.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct {
@@ -34,6 +35,7 @@ typedef struct {
     int32_t padding;      // padding token; -1: none
     int32_t mask;         // token that hides another one; -1: none
     int32_t end;          // stands before a text's first token when it is evaluated; -1: none
+    bool paired;          // a split is source, end, target, end of one pair of sentences after the other
 } Dataset;
 
 // Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks headers, sizes,
@@ -46,7 +48,8 @@ void dataset_close(Dataset *dataset);
 // names it; the last one where there are several.
 int dataset_split_of(const char *file_name);
 
-// Token i of a split, 0 <= i < tokens, across shards.
+// Tokens start .. start+count-1 of a split to out (count), across shards; and token i, 0 <= i < tokens.
+void split_copy(const Split *split, int64_t start, int64_t count, int32_t *out);
 int32_t split_token(const Split *split, int64_t i);
 
 // Training walks each epoch in a shuffled order of sequences. Sequence j of a shard covers tokens j*T ..

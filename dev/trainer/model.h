@@ -18,6 +18,7 @@
 typedef struct {
     const Options *options; // the model's own rows among them
     int64_t batch, length;  // largest B and T of a batch to come; 0: only decoding
+    int64_t rows;           // most positions of a batch, where that is less than B T; else 0
     int64_t positions;      // rows of the position embedding, at least `length`
     int64_t vocabulary;     // V
     int32_t padding_token;  // its embedding takes no gradient from the lookup; -1: none

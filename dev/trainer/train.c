@@ -70,6 +70,7 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
     ModelSetup setup = {.options = run->options,
                         .batch = plan ? plan->batch : 0,
                         .length = plan ? plan->length : 0,
+                        .rows = plan ? plan->rows : 0,
                         .positions = plan ? plan->length : 0,
                         .vocabulary = dataset->vocabulary,
                         .padding_token = dataset->padding,

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Multi30k (Elliott et al. 2016): 29,000 descriptions of pictures in English, and their translations to German.
+#
+#   make data/multi30k
+#   MULTI30K_DIR=DIR make data/multi30k       train, val and test_2016_flickr, .en and .de, are there
+#   VOCABULARY=4000 make data/multi30k        tokens of the joint BPE, 10,000 without it
+#
+# Without MULTI30K_DIR the texts come from ../shared/data/multi30k, else from the network.
+set -eu
+cd "$(dirname "$0")/.."
+. data/common.sh
+TOKENIZER=bpe
+check_tokenizer
+
+text=${MULTI30K_DIR:-../shared/data/multi30k}
+if [ -z "${MULTI30K_DIR:-}" ] && [ ! -d "$text" ]; then
+    text=data/download/multi30k
+    while read -r file blob; do
+        download https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"$file".gz "$text/$file.gz" "$blob"
+        gzip -dc "$text/$file.gz" >"$text/$file"
+    done <<'END'
+train.en 8226b4b333656238e113284cf738778e1287b52e
+train.de 3869154c6298e22b3dc9ed3b17fd45bf00276b94
+val.en 8eb30ab9e5edd301e4c94330713c88513dd43dbc
+val.de 0907cab7a248be8e15ac418d517343899351db18
+test_2016_flickr.en c3c1142a4d12fa9d7736c81dca0dcea51975477e
+test_2016_flickr.de 96b762cc43d913a5d23e5ec65acbc58a50d0a9b8
+END
+fi
+./tokenize --output data/multi30k --vocab-size "${VOCABULARY:-10000}" \
+    --source "$text/train.en" --target "$text/train.de" --val-source "$text/val.en" --val-target "$text/val.de" \
+    --test-source "$text/test_2016_flickr.en" --test-target "$text/test_2016_flickr.de"

@@ -1,0 +1,51 @@
+#include "pairs.h"
+
+#include "error.h"
+#include <string.h>
+
+// The next line of *rest, which moves behind it, without its newline.
+static Text next_line(Text *rest) {
+    const char *newline = memchr(rest->data, '\n', rest->size);
+    const size_t size = newline ? (size_t)(newline - rest->data) : rest->size,
+                 step = size + (newline != NULL);
+    const Text line = {rest->data, size};
+    *rest = (Text){rest->data + step, rest->size - step};
+    return line;
+}
+
+static void add_counts(TextCounts *sum, TextCounts counts) {
+    sum->words += counts.words;
+    sum->lines += counts.lines;
+    sum->bytes += counts.bytes + 1;
+}
+
+static void append(Pairs *pairs, const char *name, int64_t number, Text line, const char *end) {
+    if (memmem(line.data, line.size, end, strlen(end)))
+        fail("%s, line %lld: holds %s, which ends a sentence: remove it, or the pair", name,
+             (long long)number, end);
+    bytes_append(&pairs->text, line.data, line.size);
+    bytes_append(&pairs->text, end, strlen(end));
+    add_counts(&pairs->counts, text_count(line));
+}
+
+Pairs pairs_join(PairSide source, PairSide target, const char *end) {
+    Pairs pairs = {0};
+    const PairSide sides[] = {source, target};
+    int64_t number = 1;
+    for (; source.text.size > 0 && target.text.size > 0; number++) {
+        const Text lines[] = {next_line(&source.text), next_line(&target.text)};
+        if (lines[0].size == 0 || lines[1].size == 0) {
+            if (pairs.left_out++ == 0) pairs.first_empty = number;
+            continue;
+        }
+        for (int side = 0; side < 2; side++) append(&pairs, sides[side].name, number, lines[side], end);
+        pairs.pairs++;
+    }
+    if (source.text.size > 0 || target.text.size > 0) {
+        const int longer = target.text.size > 0;
+        fail("%s, line %lld: has no partner, %s has only %lld lines", sides[longer].name, (long long)number,
+             sides[!longer].name, (long long)number - 1);
+    }
+    if (pairs.pairs == 0) fail("%s and %s: have no pair of sentences", source.name, target.name);
+    return pairs;
+}
