@@ -33,7 +33,7 @@ child=$!
 while ! grep -qs '"step":20,' signal/log.jsonl; do sleep 0.05; done
 kill -INT $child
 wait $child
-[ $? -eq 130 ] && grep -q 'go on with: -o signal -y' out
+[ $? -eq 130 ] && grep -q 'go on with: .*-o signal -y' out
 ok "SIGINT saves and says how to go on"
 step=$(ls signal | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1)
 run again -x "$step" -k constant -v 1000

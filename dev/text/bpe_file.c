@@ -385,7 +385,7 @@ static Bpe *open_llmc(const char *path) {
 
 // ---- opening and saving ----------------------------------------------------------------------------
 
-static const char *const names[] = {"tokenizer.json", "vocab.json", "gpt2_tokenizer.bin"};
+static const char *const names[] = {"tokenizer.json", "vocab.json", BPE_LLMC_FILE};
 
 // The first of the files above in a directory, fresh memory; NULL: none is there.
 static char *find_file(const char *directory) {
@@ -395,6 +395,12 @@ static char *find_file(const char *directory) {
         free(path);
     }
     return NULL;
+}
+
+bool bpe_has_file(const char *name) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return strcmp(name, "merges.txt") == 0;
 }
 
 bool bpe_exists(const char *directory) {

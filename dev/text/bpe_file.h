@@ -10,8 +10,13 @@
 
 #include "bpe.h"
 
+#define BPE_LLMC_FILE "gpt2_tokenizer.bin"
+
 // The files of a directory that hold a tokenizer: the first one there of those above; false: none is there.
 bool bpe_exists(const char *directory);
+
+// Whether one of a tokenizer's files has that name.
+bool bpe_has_file(const char *name);
 
 // Opens a file by its name, or the files of a directory. `vocab.json` opens merges.txt beside it as well.
 Bpe *bpe_open(const char *path);

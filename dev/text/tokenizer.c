@@ -10,12 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MODEL_FILE "tokenizer.model" // spm
+#define WORD_FILE "tokenizer.vocab"  // word
+
 enum { SPM_VOCABULARY = 32000, BPE_VOCABULARY = 8192, BYTE_VOCABULARY = 256 };
 
 struct Tokenizer {
     TokenizerKind kind;
     int32_t vocabulary, end, padding, mask;
     FileMap file;         // word: tokenizer.vocab
+    char *model_path;     // spm: tokenizer.model
     Words *words;         // word
     int32_t unknown;      // word: token of WORD_UNKNOWN; -1: none
     Sentencepiece *model; // spm
@@ -34,6 +38,10 @@ const char *tokenizer_kind_name(TokenizerKind kind) {
     return kind_names[kind];
 }
 
+TokenizerKind tokenizer_kind(const Tokenizer *tokenizer) {
+    return tokenizer->kind;
+}
+
 // ---- making and opening ----------------------------------------------------------------------------
 
 static void copy_file(const char *from, const char *to) {
@@ -45,7 +53,7 @@ static void copy_file(const char *from, const char *to) {
 }
 
 static void create_words(const char *directory, const Text *texts, int count, int64_t vocabulary) {
-    char *path = format_string("%s/tokenizer.vocab", directory);
+    char *path = format_string("%s/" WORD_FILE, directory);
     Words *words = words_of_texts(texts, count, vocabulary);
     words_save(words, path);
     words_free(words);
@@ -104,14 +112,35 @@ static bool has_file(const char *directory, const char *name) {
     return there;
 }
 
+bool tokenizer_has_file(const char *name) {
+    return strcmp(name, MODEL_FILE) == 0 || strcmp(name, WORD_FILE) == 0 || bpe_has_file(name);
+}
+
+bool tokenizer_exists(TokenizerKind kind, const char *directory) {
+    switch (kind) {
+    case TOKENIZER_BYTE:
+        return true;
+    case TOKENIZER_WORD:
+        return has_file(directory, WORD_FILE);
+    case TOKENIZER_SPM:
+        return has_file(directory, MODEL_FILE);
+    case TOKENIZER_BPE:
+        return bpe_exists(directory);
+    case TOKENIZER_NONE:
+        break;
+    }
+    return false;
+}
+
 TokenizerKind tokenizer_find(const char *directory) {
-    if (has_file(directory, "tokenizer.model")) return TOKENIZER_SPM;
-    if (has_file(directory, "tokenizer.vocab")) return TOKENIZER_WORD;
-    return bpe_exists(directory) ? TOKENIZER_BPE : TOKENIZER_NONE;
+    static const TokenizerKind kinds[] = {TOKENIZER_SPM, TOKENIZER_WORD, TOKENIZER_BPE};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        if (tokenizer_exists(kinds[i], directory)) return kinds[i];
+    return TOKENIZER_NONE;
 }
 
 static void open_words(Tokenizer *tokenizer, const char *directory) {
-    char *path = format_string("%s/tokenizer.vocab", directory);
+    char *path = format_string("%s/" WORD_FILE, directory);
     tokenizer->file = file_map(path);
     tokenizer->words = words_of_lines((Text){(const char *)tokenizer->file.data, tokenizer->file.size}, path);
     tokenizer->vocabulary = words_count(tokenizer->words);
@@ -122,12 +151,12 @@ static void open_words(Tokenizer *tokenizer, const char *directory) {
 }
 
 static void open_model(Tokenizer *tokenizer, const char *directory) {
-    char *path = format_string("%s/tokenizer.model", directory);
+    char *path = format_string("%s/" MODEL_FILE, directory);
     tokenizer->model = sentencepiece_open(path);
     tokenizer->vocabulary = sentencepiece_size(tokenizer->model);
     tokenizer->end = sentencepiece_end(tokenizer->model);
     tokenizer->padding = sentencepiece_padding(tokenizer->model);
-    free(path);
+    tokenizer->model_path = path;
 }
 
 static void take_bpe(Tokenizer *tokenizer, Bpe *bpe) {
@@ -170,12 +199,39 @@ Tokenizer *tokenizer_train_bpe(Text text, int64_t vocabulary) {
     return tokenizer;
 }
 
+static void copy_into(const char *directory, const char *name, const char *from) {
+    char *path = format_string("%s/%s", directory, name);
+    copy_file(from, path);
+    free(path);
+}
+
+void tokenizer_save(const Tokenizer *tokenizer, const char *directory) {
+    switch (tokenizer->kind) {
+    case TOKENIZER_WORD:
+        copy_into(directory, WORD_FILE, tokenizer->file.path);
+        break;
+    case TOKENIZER_SPM:
+        copy_into(directory, MODEL_FILE, tokenizer->model_path);
+        break;
+    case TOKENIZER_BPE:
+        if (tokenizer->bpe->decodes_only)
+            copy_into(directory, BPE_LLMC_FILE, tokenizer->bpe->source);
+        else
+            bpe_save(tokenizer->bpe, directory);
+        break;
+    case TOKENIZER_BYTE:
+    case TOKENIZER_NONE:
+        break;
+    }
+}
+
 void tokenizer_free(Tokenizer *tokenizer) {
     if (!tokenizer) return;
     if (tokenizer->words) words_free(tokenizer->words);
     if (tokenizer->model) sentencepiece_free(tokenizer->model);
     bpe_free(tokenizer->bpe);
     file_unmap(&tokenizer->file);
+    free(tokenizer->model_path);
     free(tokenizer);
 }
 

@@ -34,6 +34,12 @@ void tokenizer_create(const TokenizerSettings *settings, const char *directory, 
 // The kind of the tokenizer in a directory, by its files; TOKENIZER_NONE: there is none.
 TokenizerKind tokenizer_find(const char *directory);
 
+// Whether a tokenizer's file has that name.
+bool tokenizer_has_file(const char *name);
+
+// Whether a directory holds the files of a tokenizer of that kind. TOKENIZER_BYTE has none: always.
+bool tokenizer_exists(TokenizerKind kind, const char *directory);
+
 // Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no directory
 // (NULL).
 Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory);
@@ -42,9 +48,13 @@ Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory);
 Tokenizer *tokenizer_train_bpe(Text text, int64_t vocabulary);
 void tokenizer_free(Tokenizer *tokenizer);
 
+// Writes its files into a directory.
+void tokenizer_save(const Tokenizer *tokenizer, const char *directory);
+
 TokenizerKind tokenizer_kind_from_name(const char *name,
                                        const char *source); // ends the program on an unknown one
 const char *tokenizer_kind_name(TokenizerKind kind);
+TokenizerKind tokenizer_kind(const Tokenizer *tokenizer);
 
 int32_t tokenizer_vocabulary(const Tokenizer *tokenizer); // V
 // Token that ends a line (<eos>, </s>, a newline) or a text (bpe: <|endoftext|>, without it a newline).

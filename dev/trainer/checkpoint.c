@@ -4,11 +4,13 @@
 #include "file.h"
 #include "huggingface.h"
 #include "memory.h"
+#include "run_data.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ID_KEY "checkpoint_id"
@@ -45,7 +47,7 @@ static void write_weights(const Run *run, const char *path, const real *values, 
     metadata_add(&rows, &count, "model", copy_string(run->type->name));
     metadata_add(&rows, &count, "vocab_size", format_string("%lld", (long long)run->setup.vocabulary));
     metadata_add(&rows, &count, "n_positions", format_string("%lld", (long long)run->setup.positions));
-    metadata_add(&rows, &count, "padding_token", format_string("%d", run->setup.padding_token));
+    run_data_describe(run->dataset, &rows, &count);
     options_to_metadata(run->options, OPTION_MODEL, &rows, &count);
     run->type->describe(run->model, &rows, &count);
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)step));
@@ -185,7 +187,7 @@ static bool is_temporary(const char *name) {
     char *base = copy_string(name);
     base[length - end] = '\0';
     const bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
-                      strcmp(base, BEST_NAME) == 0;
+                      strcmp(base, BEST_NAME) == 0 || tokenizer_has_file(base);
     free(base);
     return ours;
 }
@@ -326,6 +328,30 @@ bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
     }
     *pair = (Checkpoint){0};
     return false;
+}
+
+// The weights in a directory: of a run, the best ones or else the newest, or of a model of Hugging Face's.
+static char *weights_in(const char *directory) {
+    char *best = checkpoint_best_path(directory), *latest = checkpoint_latest_path(directory);
+    char *model = path_in(directory, HUGGINGFACE_WEIGHTS);
+    char *found = file_exists(best) ? best : latest ? latest : file_exists(model) ? model : NULL;
+    if (!found)
+        fail("%s: holds no weights: neither %s nor step_N.safetensors nor %s, which is one file", directory,
+             BEST_NAME, HUGGINGFACE_WEIGHTS);
+    char *path = copy_string(found);
+    free(best);
+    free(latest);
+    free(model);
+    return path;
+}
+
+Safetensors *checkpoint_open_weights(const char *path) {
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) return safetensors_open(path);
+    char *file = weights_in(path);
+    Safetensors *weights = safetensors_open(file);
+    free(file);
+    return weights;
 }
 
 char *checkpoint_latest_path(const char *directory) {

@@ -36,6 +36,9 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
 // Writes DIR/best.safetensors, likewise.
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss);
 
+// Opens weights to begin with: a file, or what stands in a directory, a run's or one of Hugging Face's.
+Safetensors *checkpoint_open_weights(const char *path);
+
 // Opens the newest complete pair in DIR; false if there is none. Ends the program if it was not saved
 // together. Needs no lock: it may be one that a run is about to remove.
 bool checkpoint_open_latest(const char *directory, Checkpoint *pair);

@@ -149,6 +149,18 @@ static Dataset *dataset_create(const char *name) {
     return dataset;
 }
 
+Dataset *dataset_of_tokenizer(const char *name, Tokenizer *tokenizer) {
+    Dataset *dataset = dataset_create(name);
+    dataset->tokenizer = tokenizer;
+    dataset->padding = dataset->end = -1;
+    if (!tokenizer) return dataset;
+    dataset->vocabulary = tokenizer_vocabulary(tokenizer);
+    dataset->padding = tokenizer_padding(tokenizer);
+    dataset->mask = tokenizer_mask(tokenizer);
+    dataset->end = tokenizer_end(tokenizer);
+    return dataset;
+}
+
 // Every tenth part of the corpus is for validation, and every tenth for test, so that the three are alike.
 static void deal_corpus(Bytes parts[SPLIT_COUNT]) {
     Text rest = corpus_text();
@@ -165,11 +177,11 @@ static void deal_corpus(Bytes parts[SPLIT_COUNT]) {
 }
 
 static Dataset *open_embedded(void) {
-    Dataset *dataset = dataset_create("embedded");
     Bytes parts[SPLIT_COUNT] = {{0}};
     deal_corpus(parts);
-    dataset->tokenizer =
-        tokenizer_train_bpe((Text){parts[SPLIT_TRAIN].data, parts[SPLIT_TRAIN].size}, EMBEDDED_VOCABULARY);
+    const Text train = {parts[SPLIT_TRAIN].data, parts[SPLIT_TRAIN].size};
+    Dataset *dataset = dataset_of_tokenizer("embedded", tokenizer_train_bpe(train, EMBEDDED_VOCABULARY));
+    dataset->embedded = true;
     for (int s = 0; s < SPLIT_COUNT; s++) {
         Split *split = &dataset->splits[s];
         int32_t *tokens;
@@ -179,9 +191,6 @@ static Dataset *open_embedded(void) {
         split->bytes = (int64_t)parts[s].size; // words mean nothing in a program
         bytes_free(&parts[s]);
     }
-    dataset->vocabulary = tokenizer_vocabulary(dataset->tokenizer);
-    dataset->padding = tokenizer_padding(dataset->tokenizer);
-    dataset->end = tokenizer_end(dataset->tokenizer);
     return dataset;
 }
 

@@ -28,7 +28,8 @@ typedef enum { SPLIT_TRAIN, SPLIT_VAL, SPLIT_TEST, SPLIT_COUNT } SplitName;
 const char *split_name(int split); // "train", "val", "test"
 
 typedef struct {
-    char *name; // the directory, or "embedded"
+    char *name;    // the directory, or "embedded"
+    bool embedded; // the corpus inside the program
     Split splits[SPLIT_COUNT];
     Tokenizer *tokenizer; // NULL: none in the directory
     int32_t vocabulary;   // V
@@ -43,6 +44,9 @@ typedef struct {
 // split ends the program.
 Dataset *dataset_open(const char *directory);
 void dataset_close(Dataset *dataset);
+
+// Without splits: what the tokens of a tokenizer mean, which it takes over (NULL: none).
+Dataset *dataset_of_tokenizer(const char *name, Tokenizer *tokenizer);
 
 // The split whose shard a file of that name is; -1: none. One of the words, joined by '_', before ".bin"
 // names it; the last one where there are several.

@@ -67,6 +67,8 @@ static void read_config(Safetensors *file, const ModelType *type) {
     file->metadata_count = 0;
     metadata_add(&file->metadata, &file->metadata_count, "model", copy_string(type->name));
     type->exchange->read_config(config, path, &file->metadata, &file->metadata_count);
+    // Their classes put nothing before a text.
+    metadata_add(&file->metadata, &file->metadata_count, "end_token", copy_string("-1"));
     json_free(config);
     file_unmap(&map);
     free(path);
@@ -162,7 +164,7 @@ static bool is_own_link(const char *path) {
 void huggingface_check_output(const ModelType *type, const void *model, const char *directory) {
     char *text = config_text(type, model);
     const char *code = text ? type->exchange->code_name : NULL;
-    char *paths[] = {path_in(directory, "model.safetensors"), path_in(directory, "config.json"),
+    char *paths[] = {path_in(directory, HUGGINGFACE_WEIGHTS), path_in(directory, "config.json"),
                      code ? path_in(directory, code) : NULL};
     struct stat status;
     for (int i = 0; text && !is_own_link(paths[0]) && i < 3; i++)
@@ -194,7 +196,7 @@ void huggingface_export(const ModelType *type, const void *model, const char *di
                         const char *weights) {
     char *text = config_text(type, model);
     if (!text) return;
-    char *link = path_in(directory, "model.safetensors"), *line = format_string("%s\n", text);
+    char *link = path_in(directory, HUGGINGFACE_WEIGHTS), *line = format_string("%s\n", text);
     replace_link(link, weights); // first: by it a later run knows that the others are ours
     write_file(directory, "config.json", (Text){line, strlen(line)});
     if (type->exchange->code_name) write_file(directory, type->exchange->code_name, type->exchange->code());

@@ -6,6 +6,8 @@
 #include "model.h"
 #include "safetensors.h"
 
+#define HUGGINGFACE_WEIGHTS "model.safetensors"
+
 // Makes a file of theirs one of ours: the config.json beside it gives the metadata, tensors take our names,
 // and what is no weight is gone. A file whose metadata names a model, which is ours, stays as it is.
 void huggingface_import(Safetensors *file, const ModelType *type);

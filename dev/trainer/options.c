@@ -546,6 +546,39 @@ bool options_given(const Options *options, const char *name) {
     return entry_of(options, name)->given;
 }
 
+char *options_quoted(const char *word) {
+    static const char plain[] = DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_./,:=+-";
+    if (*word && !word[strspn(word, plain)]) return copy_string(word);
+    char *text = copy_string("'");
+    for (const char *c = word; *c; c++) {
+        char *longer = *c == '\'' ? format_string("%s'\\''", text) : format_string("%s%c", text, *c);
+        free(text);
+        text = longer;
+    }
+    char *whole = format_string("%s'", text);
+    free(text);
+    return whole;
+}
+
+static bool in_list(const char *const *list, const char *name) {
+    while (*list && strcmp(*list, name) != 0) list++;
+    return *list;
+}
+
+char *options_given_text(const Options *options, OptionScope scope, const char *const *except) {
+    char *text = copy_string("");
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const Entry *entry = &options->entries[i];
+        if (!entry->given || entry->row->scope != scope || in_list(except, entry->row->name)) continue;
+        char *value = entry->row->kind == OPTION_FLAG ? copy_string("") : options_quoted(entry->text);
+        char *longer = format_string("%s --%s%s%s", text, entry->row->name, *value ? " " : "", value);
+        free(value);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 // ---- metadata and log
 
 // The first of the names that a row has in a checkpoint, a fresh string.

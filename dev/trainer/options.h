@@ -69,6 +69,13 @@ double options_number(const Options *options, const char *name);
 const char *options_text(const Options *options, const char *name); // or choice; NULL: not set
 bool options_given(const Options *options, const char *name);       // on the command line or in a file
 
+// Those of a scope that were given, but `except` (a list that ends in NULL), as a shell takes them:
+// " --keep 2 --stats 4", fresh.
+char *options_given_text(const Options *options, OptionScope scope, const char *const *except);
+
+// A word as a shell takes it, fresh.
+char *options_quoted(const char *word);
+
 // Sets a value from text with the same checks; `source` ("FILE: metadata") heads the error line, exit code 1.
 void options_set(Options *options, const char *name, const char *text, const char *source);
 

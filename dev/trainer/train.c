@@ -4,6 +4,7 @@
 #include "error.h"
 #include "huggingface.h"
 #include "memory.h"
+#include "run_data.h"
 #include "run_lock.h"
 #include "stop.h"
 #include "streams.h"
@@ -43,7 +44,7 @@ static Checkpoint find_checkpoint(const Options *options, bool trains) {
     if (resumes && checkpoint_open_latest(output, &found)) return found;
     if (trains && output) checkpoint_refuse_used(output, resumes);
     if (resumes) warn("%s: no checkpoint to resume, starting a new run", output);
-    if (init) found.weights = safetensors_open(init);
+    if (init) found.weights = checkpoint_open_weights(init);
     return found;
 }
 
@@ -156,8 +157,9 @@ int train_main(int argc, char **argv, const ModelType *type) {
 
     Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
     Run run = {.type = type,
+               .program = argv[0],
                .options = options,
-               .dataset = dataset_open(options_text(options, "input")),
+               .dataset = run_data_open(options, checkpoint.weights, action != NULL),
                .state = checkpoint.state};
     const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights), trains};
     if (!action || action->batches) run.task = task_type->create(&task_setup);
@@ -186,6 +188,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     } else {
         if (lock < 0) lock = choose_output(options, type->name);
         huggingface_check_output(type, run.model, options_text(options, "output"));
+        run_data_save_tokenizer(run.dataset, options_text(options, "output"));
         code = train_loop(&run);
     }
     type->destroy(run.model);

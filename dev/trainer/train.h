@@ -24,6 +24,7 @@ typedef struct {
 // A model at work on a data set.
 struct Run {
     const ModelType *type;
+    const char *program; // as it was called
     void *model;
     void *task; // NULL: nothing runs on batches
     Options *options;

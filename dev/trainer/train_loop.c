@@ -320,6 +320,23 @@ static void say_place(const Loop *loop) {
                  (long long)loop->steps);
 }
 
+// And the command that goes on: the data and all that belongs to the run stand in its checkpoint.
+static void say_stopped(const Loop *loop, int signal) {
+    static const char *const known[] = {"input", "output", "resume", "init", "config", NULL};
+    char *options = options_given_text(loop->run->options, OPTION_RUN, known);
+    char *program = options_quoted(loop->run->program), *directory = options_quoted(loop->directory);
+    char *line = format_string("stopped after step %lld; go on with: %s -o %s -y%s",
+                               (long long)loop->progress.step, program, directory, options);
+    if (signal == SIGPIPE)
+        warn("standard output was closed: %s", line);
+    else
+        log_line(loop->log, "%s", line);
+    free(line);
+    free(program);
+    free(directory);
+    free(options);
+}
+
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
     if (run->dataset->splits[SPLIT_VAL].tokens == 0 && integer(&loop, "patience") > 0)
@@ -348,12 +365,7 @@ int train_loop(Run *run) {
         profile_lap(run->setup.profile, "test", PROFILE_BETWEEN, 0);
     }
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
-    if (signal == SIGPIPE)
-        warn("standard output was closed: stopped after step %lld; go on with: -o %s -y",
-             (long long)loop.progress.step, loop.directory);
-    else if (signal != 0)
-        log_line(loop.log, "stopped after step %lld; go on with: -o %s -y", (long long)loop.progress.step,
-                 loop.directory);
+    if (signal) say_stopped(&loop, signal);
     log_close(loop.log);
     return signal ? 128 + signal : 0;
 }

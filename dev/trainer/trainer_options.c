@@ -7,12 +7,13 @@
 
 static const Option rows[] = {
     {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
-     "shards and tokenizer; without: the embedded corpus"},
+     "shards and tokenizer; without: -e's, or the embedded"},
     {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
      "log and checkpoints; without: a new one in runs/"},
     {'y', "resume", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, DATA,
      "go on where -o DIR stopped"},
-    {'e', "init", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, DATA, "start from these weights"},
+    {'e', "init", OPTION_TEXT, OPTION_RUN, "PATH", NULL, 0, 0, NULL, NULL, DATA,
+     "start from weights: a file, a run, a Hugging Face model"},
     {'n', "save-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, DATA,
      "steps between checkpoints; 0: each evaluation"},
     {0, "keep", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1e9, NULL, NULL, MORE,

@@ -1,0 +1,134 @@
+#include "run_data.h"
+
+#include "checkpoint.h"
+#include "error.h"
+#include "file.h"
+#include "memory.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define EMBEDDED_NAME "embedded"
+
+// ---- what a checkpoint says ------------------------------------------------------------------------
+
+// A name for the vocabulary, by the texts of its tokens; NULL: there is no tokenizer.
+static char *tokenizer_id(const Dataset *dataset) {
+    if (!dataset->tokenizer) return NULL;
+    uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
+    for (int32_t token = 0; token < dataset->vocabulary; token++) {
+        size_t size;
+        char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);
+        for (size_t i = 0; i <= size; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
+        free(text);
+    }
+    return format_string("%016llx", (unsigned long long)hash);
+}
+
+static char *absolute_path(const char *path) {
+    char *absolute = realpath(path, NULL);
+    return absolute ? absolute : copy_string(path);
+}
+
+void run_data_describe(const Dataset *dataset, Metadata **rows, int *count) {
+    metadata_add(rows, count, "padding_token", format_string("%d", dataset->padding));
+    metadata_add(rows, count, "mask_token", format_string("%d", dataset->mask));
+    metadata_add(rows, count, "end_token", format_string("%d", dataset->end));
+    metadata_add(rows, count, "data",
+                 dataset->embedded ? copy_string(EMBEDDED_NAME) : absolute_path(dataset->name));
+    const TokenizerKind kind = dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
+    metadata_add(rows, count, "tokenizer", copy_string(tokenizer_kind_name(kind)));
+    char *id = tokenizer_id(dataset);
+    if (id) metadata_add(rows, count, "tokenizer_id", id);
+}
+
+void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
+    char *from = absolute_path(dataset->name), *to = absolute_path(directory);
+    if (dataset->tokenizer && (dataset->embedded || strcmp(from, to) != 0))
+        tokenizer_save(dataset->tokenizer, directory);
+    free(from);
+    free(to);
+}
+
+// ---- opening ---------------------------------------------------------------------------------------
+
+// The directory of a file, fresh.
+static char *directory_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? format_string("%.*s", slash == path ? 1 : (int)(slash - path), path) : copy_string(".");
+}
+
+static void take_token(const Safetensors *weights, const char *key, int32_t *token) {
+    if (safetensors_metadata(weights, key)) *token = (int32_t)checkpoint_integer(weights, key, -1, INT32_MAX);
+}
+
+// Of what the weights say they were trained with, or of what stands beside them where they do not.
+static TokenizerKind kind_of(const Safetensors *weights, const char *directory) {
+    const char *name = safetensors_metadata(weights, "tokenizer");
+    if (name) return tokenizer_kind_from_name(name, weights->file.path);
+    const TokenizerKind found = tokenizer_find(directory);
+    if (found == TOKENIZER_NONE)
+        fail("%s: there is no tokenizer beside it (tokenizer.json, or vocab.json and merges.txt); give its "
+             "data with --input",
+             weights->file.path);
+    return found;
+}
+
+// Beside the weights, or else with their data.
+static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind, const char *directory) {
+    const char *data = safetensors_metadata(weights, "data");
+    if (kind == TOKENIZER_NONE) return NULL;
+    if (tokenizer_exists(kind, directory)) return tokenizer_open(kind, directory);
+    if (!data || !tokenizer_exists(kind, data))
+        fail("%s: its tokenizer (%s) is not beside it; put its files there, or give its data with --input",
+             weights->file.path, tokenizer_kind_name(kind));
+    return tokenizer_open(kind, data);
+}
+
+static Dataset *open_text(const Safetensors *weights) {
+    char *directory = directory_of(weights->file.path);
+    const TokenizerKind kind = kind_of(weights, directory);
+    Dataset *dataset = dataset_of_tokenizer(directory, open_tokenizer(weights, kind, directory));
+    take_token(weights, "padding_token", &dataset->padding);
+    take_token(weights, "mask_token", &dataset->mask);
+    take_token(weights, "end_token", &dataset->end);
+    const int32_t tokens[] = {dataset->padding, dataset->mask, dataset->end};
+    for (int i = 0; i < 3; i++)
+        if (dataset->tokenizer && tokens[i] >= dataset->vocabulary)
+            fail("%s: its metadata name token %d, the tokenizer beside it has %d", weights->file.path,
+                 tokens[i], dataset->vocabulary);
+    free(directory);
+    return dataset;
+}
+
+static Dataset *open_data(const Safetensors *weights) {
+    const char *data = safetensors_metadata(weights, "data");
+    if (!data)
+        fail("%s: does not say what it was trained on; give the data with --input", weights->file.path);
+    if (strcmp(data, EMBEDDED_NAME) == 0) return dataset_open(NULL);
+    if (!file_exists(data))
+        fail("%s: was trained on %s, which is not there; give the data with --input", weights->file.path,
+             data);
+    return dataset_open(data);
+}
+
+static void check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
+    const char *stored = safetensors_metadata(weights, "tokenizer_id");
+    char *id = stored ? tokenizer_id(dataset) : NULL;
+    if (id && strcmp(stored, id) != 0)
+        fail("%s: was trained with another tokenizer than that of %s; give the data it was trained on with "
+             "--input",
+             weights->file.path, dataset->name);
+    free(id);
+}
+
+Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text) {
+    const char *input = options_text(options, "input");
+    if (input || !weights) {
+        Dataset *dataset = dataset_open(input);
+        if (weights) check_tokenizer(weights, dataset);
+        return dataset;
+    }
+    Dataset *dataset = only_text ? open_text(weights) : open_data(weights);
+    check_tokenizer(weights, dataset);
+    return dataset;
+}
