@@ -111,8 +111,10 @@ static Dataset *open_data(const Safetensors *weights) {
     return dataset_open(data);
 }
 
+// Of vocabularies of one size; others are seen by their size.
 static void check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
+    if (checkpoint_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
     char *id = stored ? tokenizer_id(dataset) : NULL;
     if (id && strcmp(stored, id) != 0)
         fail("%s: was trained with another tokenizer than that of %s; give the data it was trained on with "
