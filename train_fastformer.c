@@ -18,6 +18,7 @@
 #include "fastformer.h"
 #include "language.h"
 #include "memory.h"
+#include "model_options.h"
 #include "train.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -28,10 +29,7 @@
 // Options and configuration
 
 static const Option fastformer_options[] = {
-    {'L', "layers", OPTION_INTEGER, OPTION_MODEL, "N", "6", 1, 256, NULL, "n_layer", "Model", "layers"},
-    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 2, 65536, NULL, "hidden_size", "Model",
-     "channels"},
-    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, 1024, NULL, "n_heads", "Model", "heads"},
+    SIZE_OPTIONS("n_layer", "hidden_size", "n_heads"),
     {0, "windows", OPTION_TEXT, OPTION_MODEL, "LIST", "auto", 0, 0, NULL, "windows|window_sizes", "Model",
      "auto (4 8 16 .. global), global, or 4,8,16"},
     {0, "rescale", OPTION_NUMBER, OPTION_MODEL, "S", "10", 0, 40, NULL, "rescale", "Model",
@@ -40,8 +38,7 @@ static const Option fastformer_options[] = {
      "added to denominators: 0 softmax, 1 softmax1"},
     {0, "pool", OPTION_CHOICE, OPTION_MODEL, "WHAT", "normalised", 0, 0, "normalised|raw", NULL, "Model",
      "what is pooled"},
-    {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
-     "dropout probability"},
+    DROPOUT_OPTION,
 };
 
 // One window of a list: a number or "global"; 0 means global, as does a window that spans every position.

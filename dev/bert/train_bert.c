@@ -18,6 +18,7 @@
 #include "huggingface.h"
 #include "masked.h"
 #include "memory.h"
+#include "model_options.h"
 #include "train.h"
 #include <math.h>
 #include <stdio.h>
@@ -27,83 +28,56 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // Options and configuration
 
-enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024, TYPES = 2 };
+enum { TYPES = 2 };
 static const double EPSILON = 1e-12, DEVIATION = 0.02;
 
 static const Option bert_options[] = {
-    {'L', "layers", OPTION_INTEGER, OPTION_MODEL, "N", "6", 1, MAX_LAYERS, NULL, "num_hidden_layers", "Model",
-     "layers"},
-    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 1, MAX_CHANNELS, NULL, "hidden_size", "Model",
-     "channels"},
-    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "num_attention_heads", "Model",
-     "heads"},
+    SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
     {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "0", 0, 4 * MAX_CHANNELS, NULL, "intermediate_size",
      "Model", "channels inside the FFN; 0: 4 times as many"},
-    {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, "softmax|softmax1|cosine", NULL,
-     "Model", "kind"},
-    {0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned", NULL, "Model",
-     "cosine: divide by (tokens)^P"},
-    {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
-     "dropout probability"},
+    ATTENTION_OPTIONS,
+    DROPOUT_OPTION,
 };
 
 typedef struct {
     size_t layers, channels, heads, inner; // L, C, H, F
     size_t vocabulary, positions;          // V, rows of the position embedding
-    const char *attention;
-    bool cosine, learned_power; // cosine: the power of n is sigmoid(norm_const)
-    double power;               // else
-    double sink;                // of the softmax's denominator
+    AttentionKind attention;
     double dropout;
     int32_t padding; // token whose lookup takes no gradient; -1: none
 } Config;
 
 static Config config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
-    Config c = {
-        .layers = (size_t)options_integer(o, "layers"),
-        .channels = (size_t)options_integer(o, "channels"),
-        .heads = (size_t)options_integer(o, "heads"),
-        .inner = (size_t)options_integer(o, "ffn"),
+    const ModelSizes sizes = model_sizes(o);
+    const size_t inner = (size_t)options_integer(o, "ffn");
+    return (Config){
+        .layers = sizes.layers,
+        .channels = sizes.channels,
+        .heads = sizes.heads,
+        .inner = inner > 0 ? inner : 4 * sizes.channels,
         .vocabulary = (size_t)setup->vocabulary,
         .positions = (size_t)setup->positions,
-        .attention = options_text(o, "attention"),
+        .attention = attention_kind(o),
         .dropout = options_number(o, "dropout"),
         .padding = setup->padding_token,
     };
-    if (c.inner == 0) c.inner = 4 * c.channels;
-    c.cosine = strcmp(c.attention, "cosine") == 0;
-    c.learned_power = c.cosine && strcmp(options_text(o, "cosine-power"), "learned") == 0;
-    if (c.cosine && !c.learned_power) c.power = strtod(options_text(o, "cosine-power"), NULL);
-    c.sink = strcmp(c.attention, "softmax1") == 0 ? 1 : 0;
-    if (c.channels % c.heads != 0)
-        fail("--heads %zu: the %zu channels must divide into heads", c.heads, c.channels);
-    return c;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class
 
 typedef struct {
-    AttentionParameters attention;
-    FfnParameters ffn;
-} LayerOffsets;
-
-typedef struct {
-    size_t token, position, type; // (V, C), (positions, C), (TYPES, C)
-    NormParameters norm;          // of their sum
-    LayerOffsets *layers;         // (L)
-    LinearParameters transform;   // C -> C, of the prediction
+    size_t token, position, type;  // (V, C), (positions, C), (TYPES, C)
+    NormParameters norm;           // of their sum
+    TransformerParameters *layers; // (L)
+    LinearParameters transform;    // C -> C, of the prediction
     NormParameters transform_norm;
     size_t bias; // (V) of the logits
 } Offsets;
 
-// Where dropout happens.
-enum { SITE_EMBEDDING = 0, SITE_ATTENTION = 1, SITE_PROJECTION = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
-
-static uint32_t dropout_site(size_t layer, uint32_t site) {
-    return (uint32_t)layer * SITES_PER_LAYER + site;
-}
+// Where dropout happens: three places a layer.
+enum { SITE_EMBEDDING, SITE_LAYERS };
 
 static NormParameters add_bert_norm(ParameterTable *table, const char *name, size_t channels) {
     NormParameters norm = add_norm(table, channels, "%s", name);
@@ -111,17 +85,18 @@ static NormParameters add_bert_norm(ParameterTable *table, const char *name, siz
     return norm;
 }
 
-static LayerOffsets add_layer(ParameterTable *table, const Config *c, size_t l) {
+static TransformerParameters add_layer(ParameterTable *table, const Config *c, size_t l) {
     const size_t C = c->channels, F = c->inner;
-    LayerOffsets layer;
+    TransformerParameters layer;
     char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
     // Queries, keys and values have a name each there. Here they lie side by side, and are one product.
     static const char *const parts[] = {"query", "key", "value"};
     layer.attention.qkv = add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
                                             NAME("attention.self"), parts, 3);
-    layer.attention.norm_const =
-        c->learned_power ? add_vector(table, NAME("attention.self.norm_const"), c->heads, 0.5) : NO_PARAMETER;
+    layer.attention.norm_const = c->attention.learned_power
+                                     ? add_vector(table, NAME("attention.self.norm_const"), c->heads, 0.5)
+                                     : NO_PARAMETER;
     layer.attention.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
                                             NAME("attention.output.dense"));
     layer.attention.norm = add_bert_norm(table, NAME("attention.output.LayerNorm"), C);
@@ -135,7 +110,7 @@ static LayerOffsets add_layer(ParameterTable *table, const Config *c, size_t l) 
 }
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.layers = allocate(c->layers, sizeof(LayerOffsets), "layers")};
+    Offsets o = {.layers = allocate(c->layers, sizeof(TransformerParameters), "layers")};
     const size_t C = c->channels;
     o.token = add_matrix(table, "bert.embeddings.word_embeddings.weight", c->vocabulary, C, DEVIATION);
     o.position = add_matrix(table, "bert.embeddings.position_embeddings.weight", c->positions, C, DEVIATION);
@@ -153,17 +128,10 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
 // The model
 
 typedef struct {
-    AttentionBlock attention;
-    FfnBlock ffn;
-} Layer;
-
-typedef struct {
     CpuModel base;
     Config config;
     Offsets offsets;
-    Attention attention; // working memory
-    Layer *layers;       // (L)
-    real **x;            // (2L + 1) of (M, C): what each block reads, and the last result
+    Stack stack;
 
     real *places, *dplaces; // (T, C) position + type, and the gradient to that
     real *sum;              // (M, C) what the embedding's normalisation reads
@@ -182,46 +150,33 @@ typedef struct {
 
 enum { LOGIT_ROWS = 64 };
 
-static void layers_create(Bert *b) {
+static void parts_create(Bert *b, size_t batch, size_t length) {
     CpuModel *m = &b->base;
+    const Config *c = &b->config;
     const Offsets *o = &b->offsets;
-    b->layers = allocate(b->config.layers, sizeof(Layer), "layers");
-    for (size_t l = 0; l < b->config.layers; l++) {
-        const uint32_t sites[] = {dropout_site(l, SITE_ATTENTION), dropout_site(l, SITE_PROJECTION)};
-        attention_block_create(&b->layers[l].attention, m, &b->attention, &o->layers[l].attention, POST_NORM,
-                               l, sites);
-        ffn_block_create(&b->layers[l].ffn, m, &o->layers[l].ffn, GELU_ERF, POST_NORM, l,
-                         dropout_site(l, SITE_FFN));
-    }
-    b->norm.at = o->norm;
-    b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
-    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, b->config.vocabulary);
-}
-
-// Without training, layers share their activations.
-static void memory_plan(Bert *b, size_t length) {
-    CpuModel *m = &b->base;
-    const size_t M = m->rows, C = b->config.channels;
+    const size_t M = m->rows, C = c->channels;
+    const Attention attention = {.channels = C,
+                                 .heads = c->heads,
+                                 .cosine = c->attention.cosine,
+                                 .power = c->attention.power,
+                                 .sink = c->attention.sink};
     arena_reals(m->arena, &b->places, length, C, "activations");
     arena_reals(m->arena, &b->sum, M, C, "activations");
+    b->norm.at = o->norm;
     norm_plan(&b->norm, m->arena, M);
-    b->x = stream_create(m->arena, 2 * b->config.layers, M, C, m->training);
-    ArenaUnion shared = arena_union(m->arena);
-    for (size_t l = 0; l < b->config.layers; l++) {
-        attention_block_plan(&b->layers[l].attention, m);
-        ffn_block_plan(&b->layers[l].ffn, m);
-        if (!m->training) arena_member(m->arena, &shared);
-    }
-    arena_close(m->arena, &shared);
+    stack_create(&b->stack, m, &attention, o->layers, c->layers, POST_NORM, GELU_ERF, SITE_LAYERS, batch,
+                 length);
+    b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
     arena_array(m->arena, &b->rows, M, sizeof(*b->rows), "activations");
     arena_array(m->arena, &b->targets, M, sizeof(*b->targets), "activations");
     gemm_input_plan(&b->chosen, m->gemm, m->arena, M, C, "activations");
     arena_reals(m->arena, &b->hidden, M, C, "activations");
     arena_reals(m->arena, &b->activated, M, C, "activations");
+    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, c->vocabulary);
     head_plan(&b->head, m);
-    arena_reals(m->arena, &b->logits, LOGIT_ROWS, b->config.vocabulary, "activations");
+    arena_reals(m->arena, &b->logits, LOGIT_ROWS, c->vocabulary, "activations");
     if (m->training) arena_reals(m->arena, &b->dplaces, length, C, "gradients");
-    cpu_model_workspace(m, C, b->config.inner);
+    cpu_model_workspace(m, C, c->inner);
 }
 
 static void bert_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -236,27 +191,15 @@ static void *bert_create(const ModelSetup *setup) {
     ParameterTable table = {0};
     b->offsets = parameters_create(&table, c);
     cpu_model_create(&b->base, setup, table, c->dropout);
-    if (b->base.rows > 0) {
-        b->attention = (Attention){.channels = c->channels,
-                                   .heads = c->heads,
-                                   .cosine = c->cosine,
-                                   .power = c->power,
-                                   .sink = c->sink};
-        attention_plan(&b->attention, b->base.arena, gemm_precision(b->base.gemm), (size_t)setup->batch,
-                       (size_t)setup->length, b->base.training);
-        layers_create(b);
-        memory_plan(b, (size_t)setup->length);
-    }
+    if (b->base.rows > 0) parts_create(b, (size_t)setup->batch, (size_t)setup->length);
     cpu_model_allocate(&b->base);
     return b;
 }
 
 static void bert_destroy(void *model) {
     Bert *b = model;
-    attention_free(&b->attention);
+    stack_free(&b->stack);
     cpu_model_destroy(&b->base);
-    free(b->layers);
-    free(b->x);
     free(b->offsets.layers);
     free(b);
 }
@@ -281,9 +224,9 @@ static void embed(const Bert *b, const Pass *pass) {
         for (size_t c = 0; c < C; c++) b->places[t * C + c] = position[t * C + c] + type[c];
     embedding_forward(b->sum, pass_values(pass, b->offsets.token), 1, b->places, pass->batch, NULL, C);
     pass_lap(pass, "embedding", 0);
-    norm_forward(pass, &b->norm, (GemmInput){b->x[0], C, false}, b->sum);
-    embedding_dropout(pass, b->x[0], C);
-    pass_measure(pass, 0, "residual", b->x[0], C);
+    norm_forward(pass, &b->norm, (GemmInput){b->stack.x[0], C, false}, b->sum);
+    embedding_dropout(pass, b->stack.x[0], C);
+    pass_measure(pass, 0, "residual", b->stack.x[0], C);
     pass_lap(pass, "embedding", 0);
 }
 
@@ -330,7 +273,7 @@ static Pass pass_of_targets(const Bert *b, const Pass *pass, bool all, Batch *ba
 
 static void predict(const Bert *b, const Pass *chosen) {
     const size_t C = b->config.channels;
-    const real *x = b->x[2 * b->config.layers];
+    const real *x = b->stack.x[2 * b->config.layers];
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < chosen->rows; i++) gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
     linear_forward(chosen, &b->transform, b->hidden, b->chosen);
@@ -377,19 +320,12 @@ static int64_t count_correct(const Bert *b, const Pass *chosen) {
 // Forward and backward
 
 static void layers_forward(const Bert *b, const Pass *pass) {
-    real **x = b->x;
     embed(b, pass);
-    for (size_t l = 0; l < b->config.layers; l++, x += 2) {
-        attention_block_forward(pass, &b->layers[l].attention, x[1], x[0]);
-        ffn_block_forward(pass, &b->layers[l].ffn, x[2], x[1]);
-    }
+    stack_forward(pass, &b->stack);
 }
 
 static void layers_backward(const Bert *b, const Pass *pass) {
-    for (size_t l = b->config.layers; l-- > 0;) {
-        ffn_block_backward(pass, &b->layers[l].ffn, b->x[2 * l + 1]);
-        attention_block_backward(pass, &b->layers[l].attention, b->x[2 * l]);
-    }
+    stack_backward(pass, &b->stack);
     embed_back(b, pass);
 }
 
@@ -508,7 +444,7 @@ static char *bert_tensor_name(const char *theirs) {
 // The other kinds of attention have no class there.
 static bool bert_write_config(const void *model, JsonWriter *w) {
     const Config *c = &((const Bert *)model)->config;
-    if (strcmp(c->attention, "softmax") != 0) return false;
+    if (strcmp(c->attention.name, "softmax") != 0) return false;
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, "BertForMaskedLM");
@@ -558,7 +494,8 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
 static double bert_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Bert *)model)->config;
     const double C = (double)c->channels, L = (double)c->layers, F = (double)c->inner;
-    const double attention = 3 * attention_flops(c->cosine, c->channels, c->heads, 1, (double)length);
+    const double attention =
+        3 * attention_flops(c->attention.cosine, c->channels, c->heads, 1, (double)length);
     const double prediction = MASKED_SHARE * C * (C + (double)c->vocabulary);
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }

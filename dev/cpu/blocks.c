@@ -475,6 +475,53 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     sublayer_begin_backward(pass, &b->sublayer, &b->up, w->dhidden, x);
 }
 
+// ---- a stack of layers -------------------------------------------------------------------------------
+
+void stack_create(Stack *s, CpuModel *model, const Attention *kind, const TransformerParameters *at,
+                  size_t count, NormOrder order, ActivationKind activation, uint32_t site, size_t batch,
+                  size_t length) {
+    s->attention = *kind;
+    s->count = count;
+    s->layers = allocate(count, sizeof(TransformerLayer), "layers");
+    attention_plan(&s->attention, model->arena, gemm_precision(model->gemm), batch, length, model->training);
+    s->x = stream_create(model->arena, 2 * count, model->rows, kind->channels, model->training);
+    for (size_t l = 0; l < count; l++, site += 3) {
+        TransformerLayer *layer = &s->layers[l];
+        const uint32_t sites[] = {site, site + 1};
+        attention_block_create(&layer->attention, model, &s->attention, &at[l].attention, order, l, sites);
+        ffn_block_create(&layer->ffn, model, &at[l].ffn, activation, order, l, site + 2);
+    }
+    ArenaUnion shared = arena_union(model->arena);
+    for (size_t l = 0; l < count; l++) {
+        attention_block_plan(&s->layers[l].attention, model);
+        ffn_block_plan(&s->layers[l].ffn, model);
+        if (!model->training) arena_member(model->arena, &shared);
+    }
+    arena_close(model->arena, &shared);
+}
+
+void stack_free(Stack *s) {
+    attention_free(&s->attention);
+    free(s->layers);
+    free(s->x);
+}
+
+const real *stack_forward(const Pass *pass, const Stack *s) {
+    real **x = s->x;
+    for (size_t l = 0; l < s->count; l++, x += 2) {
+        attention_block_forward(pass, &s->layers[l].attention, x[1], x[0]);
+        ffn_block_forward(pass, &s->layers[l].ffn, x[2], x[1]);
+    }
+    return x[0];
+}
+
+void stack_backward(const Pass *pass, const Stack *s) {
+    for (size_t l = s->count; l-- > 0;) {
+        ffn_block_backward(pass, &s->layers[l].ffn, s->x[2 * l + 1]);
+        attention_block_backward(pass, &s->layers[l].attention, s->x[2 * l]);
+    }
+}
+
 // ---- final normalisation and classifier --------------------------------------------------------------
 
 void head_create(Head *h, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,

@@ -203,6 +203,29 @@ void ffn_block_plan(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const Pass *pass, const FfnBlock *block, real *out, const real *x);
 void ffn_block_backward(const Pass *pass, const FfnBlock *block, const real *x);
 
+// ---- a stack of layers: self-attention, then a feed-forward network ---------------------------------------
+
+typedef struct {
+    AttentionBlock attention;
+    FfnBlock ffn;
+} TransformerLayer;
+
+typedef struct {
+    Attention attention; // kind, and working memory
+    size_t count;        // L
+    TransformerLayer *layers;
+    real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
+} Stack;
+
+// Dropout sites: three a layer from `site` on. Batches of up to (batch, length). Creates and plans all;
+// layers share their activations where nothing is kept for a backward pass.
+void stack_create(Stack *stack, CpuModel *model, const Attention *kind, const TransformerParameters *at,
+                  size_t count, NormOrder order, ActivationKind activation, uint32_t site, size_t batch,
+                  size_t length);
+void stack_free(Stack *stack);
+const real *stack_forward(const Pass *pass, const Stack *stack); // from x[0]; the last of x
+void stack_backward(const Pass *pass, const Stack *stack);       // work->dx
+
 // ---- final normalisation and classifier ----------------------------------------------------------------
 
 typedef struct {

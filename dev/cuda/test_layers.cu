@@ -460,7 +460,7 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     cpu_batch.inputs = inputs;
     cpu_batch.first_row = (int64_t)FIRST_ROW;
 
-    cpu::embedding_forward(t.x, token, position, &cpu_batch, &place.cpu, channels);
+    cpu::embedding_forward(t.x, token, 1, position, &cpu_batch, &place.cpu, channels);
     embedding_layernorm_forward(d, t.gpu_x, t.gpu_norm, t.gpu_mean, t.gpu_rstd, gpu_token, gpu_position,
                                 gpu_inputs, t.gpu_gain, t.gpu_bias, place.gpu, batch, length, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
@@ -473,7 +473,7 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     embedding_order_carve(&order, &arena, m, vocabulary, channels);
     position_backward(d, gpu_position, t.gpu_dy, place.gpu, batch, length, channels);
     token_backward(d, &order, gpu_token, t.gpu_dy, inputs, 0, m, channels);
-    cpu::embedding_backward(token, position, t.dy, &cpu_batch, &place.cpu, 0, channels);
+    cpu::embedding_backward(token, 1, position, t.dy, &cpu_batch, &place.cpu, 0, channels);
     compare_device(d, "dtoken", float_matrix(gpu_token, channels), token, vocabulary, EXACT);
     compare_device(d, "dposition", float_matrix(gpu_position, channels), position, length, EXACT);
     embedding_order_free(&order);

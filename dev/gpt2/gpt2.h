@@ -6,6 +6,7 @@
 
 #include "layer_parameters.h"
 #include "model.h"
+#include "model_options.h"
 #include "real.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,23 +15,15 @@
 typedef struct {
     size_t layers, channels, heads, head_size; // L, C, H, D
     size_t vocabulary, positions;              // V, rows of the position embedding
-    const char *attention;
-    bool cosine, learned_power; // cosine: the power of n is sigmoid(norm_const)
-    double power;               // else
-    double sink;                // of the softmax's denominator
+    AttentionKind attention;
     double dropout;
     uint64_t seed;
 } Config;
 
 // Of the parameters in the flat arrays. Hugging Face's Conv1D stores weights as (in, out).
 typedef struct {
-    AttentionParameters attention;
-    FfnParameters ffn;
-} LayerOffsets;
-
-typedef struct {
-    size_t token, position; // (V, C), (positions, C)
-    LayerOffsets *layers;   // (L)
+    size_t token, position;        // (V, C), (positions, C)
+    TransformerParameters *layers; // (L)
     NormParameters final_norm;
 } Offsets;
 

@@ -27,49 +27,33 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // Options and configuration
 
-enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
-
 static const Option gpt2_options[] = {
-    {'L', "layers", OPTION_INTEGER, OPTION_MODEL, "N", "6", 1, MAX_LAYERS, NULL, "n_layer", "Model",
-     "layers"},
-    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 1, MAX_CHANNELS, NULL, "n_embd", "Model",
-     "channels"},
-    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "n_head", "Model", "heads"},
-    {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, "softmax|softmax1|cosine", NULL,
-     "Model", "kind"},
-    {0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned", NULL, "Model",
-     "cosine: divide by (keys seen)^P"},
-    {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
-     "dropout probability"},
+    SIZE_OPTIONS("n_layer", "n_embd", "n_head"),
+    ATTENTION_OPTIONS,
+    DROPOUT_OPTION,
 };
 
 static Config config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
-    Config c = {
-        .layers = (size_t)options_integer(o, "layers"),
-        .channels = (size_t)options_integer(o, "channels"),
-        .heads = (size_t)options_integer(o, "heads"),
+    const ModelSizes sizes = model_sizes(o);
+    return (Config){
+        .layers = sizes.layers,
+        .channels = sizes.channels,
+        .heads = sizes.heads,
+        .head_size = sizes.channels / sizes.heads,
         .vocabulary = (size_t)setup->vocabulary,
         .positions = (size_t)setup->positions,
-        .attention = options_text(o, "attention"),
+        .attention = attention_kind(o),
         .dropout = options_number(o, "dropout"),
         .seed = (uint64_t)options_integer(o, "seed"),
     };
-    c.cosine = strcmp(c.attention, "cosine") == 0;
-    c.learned_power = c.cosine && strcmp(options_text(o, "cosine-power"), "learned") == 0;
-    if (c.cosine && !c.learned_power) c.power = strtod(options_text(o, "cosine-power"), NULL);
-    c.sink = strcmp(c.attention, "softmax1") == 0 ? 1 : 0;
-    c.head_size = c.channels / c.heads;
-    if (c.channels % c.heads != 0)
-        fail("--heads %zu: the %zu channels must divide into heads", c.heads, c.channels);
-    return c;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class. Its Conv1D stores weights as (in, out).
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.layers = allocate(c->layers, sizeof(LayerOffsets), "layers")};
+    Offsets o = {.layers = allocate(c->layers, sizeof(TransformerParameters), "layers")};
     const size_t C = c->channels;
     // 2L sublayers are added to the residual stream: this keeps its variance that of one.
     const double plain = 0.02, residual = 0.02 / sqrt(2 * (double)c->layers);
@@ -85,7 +69,7 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
         attention->norm = add_norm(table, C, "transformer.h.%zu.ln_1", l);
         attention->qkv = add_linear(table, qkv, "transformer.h.%zu.attn.c_attn", l);
         attention->norm_const = NO_PARAMETER;
-        if (c->learned_power) {
+        if (c->attention.learned_power) {
             char name[PARAMETER_NAME];
             snprintf(name, sizeof(name), "transformer.h.%zu.attn.norm_const", l);
             attention->norm_const = add_vector(table, name, c->heads, 0.5);
@@ -103,48 +87,29 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
 // The model
 
 typedef struct {
-    AttentionBlock attention;
-    FfnBlock ffn;
-} Layer;
-
-typedef struct {
     CpuModel base;
     Config config;
     Offsets offsets;
-    Attention attention; // working memory
     Embedding embedding;
-    Layer *layers; // (L)
+    Stack stack;
     Head head;
-    real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
 } Gpt2;
 
-static void layers_create(Gpt2 *g) {
+static void stack_and_head_create(Gpt2 *g, size_t batch, size_t length) {
     CpuModel *m = &g->base;
+    const Config *c = &g->config;
     const Offsets *o = &g->offsets;
-    g->layers = allocate(g->config.layers, sizeof(Layer), "layers");
-    for (size_t l = 0; l < g->config.layers; l++) {
-        const uint32_t sites[] = {dropout_site(l, SITE_ATTENTION), dropout_site(l, SITE_PROJECTION)};
-        attention_block_create(&g->layers[l].attention, m, &g->attention, &o->layers[l].attention, PRE_NORM,
-                               l, sites);
-        ffn_block_create(&g->layers[l].ffn, m, &o->layers[l].ffn, GELU_TANH, PRE_NORM, l,
-                         dropout_site(l, SITE_FFN));
-    }
-    head_create(&g->head, m, &o->final_norm, o->token, NO_PARAMETER, g->config.vocabulary);
-}
-
-// Without training, layers share their activations.
-static void memory_plan(Gpt2 *g) {
-    CpuModel *m = &g->base;
-    g->x = stream_create(m->arena, 2 * g->config.layers, m->rows, g->config.channels, m->training);
-    ArenaUnion shared = arena_union(m->arena);
-    for (size_t l = 0; l < g->config.layers; l++) {
-        attention_block_plan(&g->layers[l].attention, m);
-        ffn_block_plan(&g->layers[l].ffn, m);
-        if (!m->training) arena_member(m->arena, &shared);
-    }
-    arena_close(m->arena, &shared);
+    const Attention attention = {.channels = c->channels,
+                                 .heads = c->heads,
+                                 .causal = true,
+                                 .cosine = c->attention.cosine,
+                                 .power = c->attention.power,
+                                 .sink = c->attention.sink};
+    stack_create(&g->stack, m, &attention, o->layers, c->layers, PRE_NORM, GELU_TANH,
+                 dropout_site(0, SITE_ATTENTION), batch, length);
+    head_create(&g->head, m, &o->final_norm, o->token, NO_PARAMETER, c->vocabulary);
     head_plan(&g->head, m);
-    cpu_model_workspace(m, g->config.channels, 4 * g->config.channels);
+    cpu_model_workspace(m, c->channels, 4 * c->channels);
 }
 
 static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -166,28 +131,15 @@ static void *gpt2_create(const ModelSetup *setup) {
                                .channels = c->channels,
                                .site = dropout_site(0, SITE_EMBEDDING),
                                .padding = -1};
-    if (g->base.rows > 0) {
-        g->attention = (Attention){.channels = c->channels,
-                                   .heads = c->heads,
-                                   .causal = true,
-                                   .cosine = c->cosine,
-                                   .power = c->power,
-                                   .sink = c->sink};
-        attention_plan(&g->attention, g->base.arena, gemm_precision(g->base.gemm), (size_t)setup->batch,
-                       (size_t)setup->length, g->base.training);
-        layers_create(g);
-        memory_plan(g);
-    }
+    if (g->base.rows > 0) stack_and_head_create(g, (size_t)setup->batch, (size_t)setup->length);
     cpu_model_allocate(&g->base);
     return g;
 }
 
 static void gpt2_destroy(void *model) {
     Gpt2 *g = model;
-    attention_free(&g->attention);
+    stack_free(&g->stack);
     cpu_model_destroy(&g->base);
-    free(g->layers);
-    free(g->x);
     free(g->offsets.layers);
     free(g);
 }
@@ -196,21 +148,8 @@ static void gpt2_destroy(void *model) {
 // Forward and backward
 
 static const real *layers_forward(const Gpt2 *g, const Pass *pass) {
-    real **x = g->x;
-    embed_forward(pass, &g->embedding, x[0]);
-    for (size_t l = 0; l < g->config.layers; l++, x += 2) {
-        attention_block_forward(pass, &g->layers[l].attention, x[1], x[0]);
-        ffn_block_forward(pass, &g->layers[l].ffn, x[2], x[1]);
-    }
-    return x[0];
-}
-
-static void layers_backward(const Gpt2 *g, const Pass *pass) {
-    for (size_t l = g->config.layers; l-- > 0;) {
-        ffn_block_backward(pass, &g->layers[l].ffn, g->x[2 * l + 1]);
-        attention_block_backward(pass, &g->layers[l].attention, g->x[2 * l]);
-    }
-    embed_backward(pass, &g->embedding);
+    embed_forward(pass, &g->embedding, g->stack.x[0]);
+    return stack_forward(pass, &g->stack);
 }
 
 static double gpt2_forward(void *model, const Batch *batch) {
@@ -223,7 +162,8 @@ static double gpt2_train(void *model, const Batch *batch, double scale) {
     Gpt2 *g = model;
     const Pass forward = pass_forward(&g->base, batch, true, NULL), backward = pass_backward(&forward);
     const double loss = head_train(&forward, &backward, &g->head, layers_forward(g, &forward), scale);
-    layers_backward(g, &backward);
+    stack_backward(&backward, &g->stack);
+    embed_backward(&backward, &g->embedding);
     return loss;
 }
 
@@ -265,7 +205,7 @@ static void *gpt2_decoder_create(void *model, int streams) {
     d->model = g;
     d->layers = allocate(c->layers, sizeof(DecoderLayer), "decoder");
     for (size_t l = 0; l < c->layers; l++) {
-        const LayerOffsets *o = &g->offsets.layers[l];
+        const TransformerParameters *o = &g->offsets.layers[l];
         const Precision precision = g->base.decoding;
         d->layers[l] =
             (DecoderLayer){.qkv = decoder_linear_create(&d->base, precision, &o->attention.qkv),
@@ -273,7 +213,8 @@ static void *gpt2_decoder_create(void *model, int streams) {
                            .ffn = decoder_ffn_create(&d->base, &o->ffn, GELU_TANH)};
     }
     d->cache = (KeyValueCache){.units = units, .head_size = c->head_size};
-    if (c->cosine) d->state = allocate(units, c->head_size * c->head_size * sizeof(real), "decoder");
+    if (c->attention.cosine)
+        d->state = allocate(units, c->head_size * c->head_size * sizeof(real), "decoder");
     return d;
 }
 
@@ -298,15 +239,16 @@ static void decode_attention(const Gpt2Decoder *d, size_t l) {
     const Decoder *b = &d->base;
     const AttentionParameters *at = &d->model->offsets.layers[l].attention;
     const real *values = d->model->base.state.values;
-    const real *exponent = c->learned_power ? values + at->norm_const : NULL;
+    const real *exponent = c->attention.learned_power ? values + at->norm_const : NULL;
     const size_t S = b->streams, C = c->channels, D = c->head_size, H = c->heads;
-    if (c->cosine) {
+    if (c->attention.cosine) {
         cosine_attention_decode(b->attended, d->state + l * S * H * D * D, b->projected,
-                                values + at->qkv.bias, exponent, c->power, b->position, S, C, H);
+                                values + at->qkv.bias, exponent, c->attention.power, b->position, S, C, H);
     } else {
         const size_t cache = l * S * H * d->cache.room * D;
         softmax_attention_decode(b->attended, d->cache.keys + cache, d->cache.values + cache, b->projected,
-                                 values + at->qkv.bias, c->sink, b->position, d->cache.room, S, C, H);
+                                 values + at->qkv.bias, c->attention.sink, b->position, d->cache.room, S, C,
+                                 H);
     }
 }
 
@@ -327,7 +269,7 @@ static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
     Gpt2Decoder *d = decoder;
     const Gpt2 *g = d->model;
     decoder_embed(&d->base, tokens, g->offsets.token, g->offsets.position);
-    if (!g->config.cosine) key_value_cache_grow(&d->cache, d->base.position, g->config.positions);
+    if (!g->config.attention.cosine) key_value_cache_grow(&d->cache, d->base.position, g->config.positions);
 #pragma omp parallel num_threads(d->base.threads)
     {
         for (size_t l = 0; l < g->config.layers; l++) decode_layer(d, l);
@@ -382,7 +324,7 @@ static char *gpt2_tensor_name(const char *theirs) {
 // The other kinds of attention have no class there.
 static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const Config *c = &((const Gpt2 *)model)->config;
-    if (strcmp(c->attention, "softmax") != 0) return false;
+    if (strcmp(c->attention.name, "softmax") != 0) return false;
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, "GPT2LMHeadModel");
@@ -431,7 +373,8 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
 }
 
 double gpt2_attention_flops(const Config *c, size_t batch, size_t length) {
-    return attention_flops(c->cosine, c->channels, c->heads, (double)(batch * length), (double)length / 2);
+    return attention_flops(c->attention.cosine, c->channels, c->heads, (double)(batch * length),
+                           (double)length / 2);
 }
 
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of

@@ -37,7 +37,7 @@ static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     }
     m->attended[l].y =
         arena_matrix(arena, M, m->config->channels, t->base.precision == GPU_BF16, "activations");
-    if (!m->config->cosine)
+    if (!m->config->attention.cosine)
         m->attended[l].logsumexp = arena_array<float>(arena, M * m->config->heads, "activations");
 }
 
@@ -50,14 +50,15 @@ static void carve_backward(Transformer *t, Arena *arena) {
 static size_t attention_workspace(const Transformer *t, size_t) {
     const GpuModel *g = &t->base;
     const Config *c = ((const Gpt2 *)t)->config;
-    return c->cosine ? cosine_attention_workspace(g->batch, g->length, c->channels, c->heads)
-                     : softmax_attention_workspace(g->batch, g->length, c->heads);
+    return c->attention.cosine ? cosine_attention_workspace(g->batch, g->length, c->channels, c->heads)
+                               : softmax_attention_workspace(g->batch, g->length, c->heads);
 }
 
 // (H) cosine: what the power of n is learned as, or NULL.
 static const float *norm_const(const Gpt2 *m, size_t l) {
-    return m->config->learned_power ? transformer_values(&m->base, m->offsets->layers[l].attention.norm_const)
-                                    : NULL;
+    return m->config->attention.learned_power
+               ? transformer_values(&m->base, m->offsets->layers[l].attention.norm_const)
+               : NULL;
 }
 
 static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
@@ -68,12 +69,12 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
     const AttentionParameters *o = &m->offsets->layers[l].attention;
     const Attended *attended = &m->attended[l];
     const DropoutSite weights = gpu_dropout(g, work, dropout_site(l, SITE_ATTENTION));
-    if (c->cosine)
-        cosine_attention_forward(&g->device, attended->y, a->qkv, norm_const(m, l), (float)c->power,
+    if (c->attention.cosine)
+        cosine_attention_forward(&g->device, attended->y, a->qkv, norm_const(m, l), (float)c->attention.power,
                                  batch->mask, t->attention, batch->batch, batch->length, c->heads);
     else
         softmax_attention_forward(&g->device, attended->y, attended->logsumexp, a->qkv, batch->mask, &weights,
-                                  c->sink, batch->batch, batch->length, c->heads);
+                                  c->attention.sink, batch->batch, batch->length, c->heads);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, gpt2_attention_flops(c, batch->batch, batch->length));
     gemm_forward(&g->blas, float_matrix(t->sublayer_out, c->channels), attended->y,
                  device_weight(t, &o->projection), batch->batch * batch->length);
@@ -94,7 +95,7 @@ static void qkv_bias_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length, C = m->config->channels;
     float *dbias = transformer_gradients(t, m->offsets->layers[l].attention.qkv.bias);
-    if (m->config->cosine || m->config->sink > 0) {
+    if (m->config->attention.cosine || m->config->attention.sink > 0) {
         column_sums(&g->device, &g->sums, dbias, t->dqkv, M, 3 * C);
         return;
     }
@@ -119,10 +120,10 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
     gemm_backward_weight(&g->blas, transformer_gradients(t, o->projection.weight), t->dsublayer_out,
                          attended->y, projection, M);
     gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * gpu_square_flops(batch, c->channels));
-    if (c->cosine)
+    if (c->attention.cosine)
         cosine_attention_backward(&g->device, t->dqkv, transformer_gradients(t, o->norm_const), m->dattended,
-                                  a->qkv, norm_const(m, l), (float)c->power, batch->mask, t->attention,
-                                  batch->batch, batch->length, c->heads);
+                                  a->qkv, norm_const(m, l), (float)c->attention.power, batch->mask,
+                                  t->attention, batch->batch, batch->length, c->heads);
     else
         softmax_attention_backward(&g->device, t->dqkv, m->dattended, attended->y, attended->logsumexp,
                                    a->qkv, batch->mask, &weights, t->attention, batch->batch, batch->length,

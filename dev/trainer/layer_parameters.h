@@ -52,6 +52,12 @@ typedef struct {
     LinearParameters up, down; // C -> F, F -> C
 } FfnParameters;
 
+// A layer of self-attention and a feed-forward network.
+typedef struct {
+    AttentionParameters attention;
+    FfnParameters ffn;
+} TransformerParameters;
+
 // A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
 size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns, double deviation);
 

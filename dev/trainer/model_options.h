@@ -1,0 +1,50 @@
+// Rows of options that models share, and what they come to.
+#ifndef TRAINER_MODEL_OPTIONS_H
+#define TRAINER_MODEL_OPTIONS_H
+
+#include "options.h"
+#include <stddef.h>
+
+enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
+
+// --layers, --channels, --heads, under the names that a checkpoint has for them.
+#define SIZE_OPTIONS(layers_key, channels_key, heads_key)                                                    \
+    {'L', "layers",   OPTION_INTEGER, OPTION_MODEL, "N",     "6",                                            \
+     1,   MAX_LAYERS, NULL,           layers_key,   "Model", "layers"},                                      \
+        {'C', "channels",   OPTION_INTEGER, OPTION_MODEL, "N",     "128",                                    \
+         1,   MAX_CHANNELS, NULL,           channels_key, "Model", "channels"},                              \
+    {                                                                                                        \
+        'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, heads_key, "Model",        \
+            "heads"                                                                                          \
+    }
+
+// --attention and --cosine-power; --dropout.
+#define ATTENTION_OPTIONS                                                                                    \
+    {0,    "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, "softmax|softmax1|cosine",     \
+     NULL, "Model",     "kind"},                                                                             \
+    {                                                                                                        \
+        0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned", NULL,       \
+            "Model", "cosine: divide by (keys seen)^P"                                                       \
+    }
+#define DROPOUT_OPTION                                                                                       \
+    {                                                                                                        \
+        0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",              \
+            "dropout probability"                                                                            \
+    }
+
+// Channels C in H heads; ends the program where they do not divide.
+typedef struct {
+    size_t layers, channels, heads; // L, C, H
+} ModelSizes;
+ModelSizes model_sizes(const Options *options);
+
+// What --attention and --cosine-power say.
+typedef struct {
+    const char *name;           // "softmax"
+    bool cosine, learned_power; // cosine: the power of n is sigmoid(norm_const)
+    double power;               // else
+    double sink;                // of the softmax's denominator
+} AttentionKind;
+AttentionKind attention_kind(const Options *options);
+
+#endif
