@@ -231,6 +231,7 @@ static void test_window_reach(void) {
 
 static void test_threads(void) {
     model_check_threads(&fastformer, SMALL "dropout=0.2");
+    model_check_threads(&fastformer, SMALL "optimizer=muon");
 }
 
 static void test_accumulation(void) {

@@ -92,6 +92,7 @@ static void test_threads(void) {
         model_check_threads(&bert, options);
         free(options);
     }
+    model_check_threads(&bert, SMALL "optimizer=muon");
 }
 
 static void test_accumulation(void) {

@@ -97,6 +97,7 @@ void adamw_update(ParameterState *state, const UpdateSettings *s) {
 #pragma omp parallel
     for (int i = 0; i < state->table.count; i++) {
         const Parameter *p = &state->table.items[i];
+        if (state->muon && p->hidden) continue;
         Coefficients k = base;
         if (p->decay) k.decay = (real)(s->learning_rate * s->weight_decay);
 #pragma omp for schedule(static) nowait

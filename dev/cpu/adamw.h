@@ -1,4 +1,4 @@
-// A model's parameters on the CPU, and AdamW (Loshchilov and Hutter 2019) over all of them.
+// A model's parameters on the CPU, and AdamW (Loshchilov and Hutter 2019) over them.
 #ifndef CPU_ADAMW_H
 #define CPU_ADAMW_H
 
@@ -9,6 +9,7 @@
 
 typedef struct {
     ParameterTable table;
+    bool muon; // hidden matrices are left to Muon (muon.h)
     real *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
 } ParameterState;
 
@@ -21,7 +22,7 @@ void parameter_state_write(ParameterState *state, ModelArray which, const real *
 // Euclidean norm of all gradients, accumulated in double; the same bits for any number of threads.
 double gradient_norm(const ParameterState *state);
 
-// One update of every parameter in one pass over memory, then gradients = 0:
+// One update of every parameter that is not left to Muon, in one pass over memory, then their gradients = 0:
 // g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
 void adamw_update(ParameterState *state, const UpdateSettings *settings);
 

@@ -17,6 +17,8 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table
     m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
     parameter_state_create(&m->state, m->arena, table, m->training);
     if (m->rows) m->gemm = gemm_create(cpu_precision(setup));
+    m->state.muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
+    if (m->state.muon) m->muon = muon_create(m->gemm, m->arena, &m->state.table);
 }
 
 void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
@@ -45,7 +47,8 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
 
 // Whether an array is as large as the parameters are, whatever the batch.
 static bool grows_with_parameters(const char *what) {
-    static const char *const arrays[] = {"parameters", "gradients", "moments", "packed weights"};
+    static const char *const arrays[] = {"parameters", "gradients", "moments", "packed weights",
+                                         "orthogonalisation"};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
         if (strcmp(what, arrays[i]) == 0) return true;
     return false;
@@ -115,6 +118,7 @@ void cpu_model_destroy(CpuModel *m) {
     for (size_t i = 0; i < m->weight_count; i++) gemm_weight_free(m->weights[i].weight);
     free(m->weights);
     classifier_free(m->classifier);
+    muon_free(m->muon);
     gemm_free(m->gemm);
     parameter_state_free(&m->state);
     arena_free(m->arena);
@@ -145,6 +149,7 @@ double cpu_model_gradient_norm(const void *model) {
 void cpu_model_update(void *model, const UpdateSettings *settings) {
     CpuModel *m = model;
     adamw_update(&m->state, settings);
+    if (m->muon) muon_update(m->muon, &m->state, settings);
     m->packed = false;
 }
 

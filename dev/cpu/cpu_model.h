@@ -8,6 +8,7 @@
 #include "classifier.h"
 #include "gemm.h"
 #include "model.h"
+#include "muon.h"
 
 // What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward network.
 typedef struct {
@@ -32,6 +33,7 @@ typedef struct {
     bool training;
     size_t rows; // largest M, of either side; 0: no working memory, only decoding
     Gemm *gemm;  // NULL where rows is 0
+    Muon *muon;  // updates hidden matrices; NULL: AdamW does
     Workspace work;
     PackedWeight *weights; // (weight_count)
     size_t weight_count;

@@ -173,6 +173,9 @@ static inline void gpu_device_create(GpuModel *g) {
 
 // First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
 static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, const ModelSetup *setup) {
+    if (setup->training && strcmp(options_text(setup->options, "optimizer"), "adamw") != 0)
+        fail("--optimizer %s: is not there on a GPU; train with adamw, or with the CPU's program",
+             options_text(setup->options, "optimizer"));
     ModelSetup host = *setup;
     if (options_integer(setup->options, "stats") == 0) host.batch = host.length = 0;
     host.training = false;

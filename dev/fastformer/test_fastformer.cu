@@ -93,6 +93,7 @@ static void train_beyond(void *) {
 static void test_errors() {
     CHECK_FAILS(create_with, (void *)"channels=24 heads=5", 1, "--heads 5");
     CHECK_FAILS(train_beyond, NULL, 1, "token 20");
+    CHECK_FAILS(create_with, (void *)SMALL "optimizer=muon", 1, "--optimizer muon: is not there on a GPU");
     gpu_check_memory(pair().gpu);
 }
 

@@ -129,6 +129,7 @@ static void test_threads(void) {
         model_check_threads(&gpt2, options);
         free(options);
     }
+    model_check_threads(&gpt2, SMALL "optimizer=muon");
 }
 
 static void test_accumulation(void) {

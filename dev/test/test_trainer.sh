@@ -53,6 +53,24 @@ b=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' onethread/log.jsonl)
 awk "BEGIN { exit !($a > 0 && ($a - $b < 1e-5 * $a) && ($b - $a < 1e-5 * $a)) }"
 ok "one thread, the same loss ($a, $b)"
 
+# ---- Muon
+run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&
+    run halves -x 20 -n 10 -y && cmp muon/step_00000020.safetensors halves/step_00000020.safetensors &&
+    cmp muon/step_00000020.state.safetensors halves/step_00000020.state.safetensors
+ok "--optimizer muon: 10 steps, then 10 more, are the same bytes"
+run muon -x 20 -y && grep -q '"memory":"[^"]*orthogonalisation' muon/log.jsonl
+ok "--optimizer muon: its memory is said"
+fails 1 "--optimizer adamw: muon/step_00000020.state.safetensors has muon; drop the option" \
+    "$trainer" -i bytes -o muon -y --optimizer adamw -x 30
+fails 1 "--optimizer muon: whole/step_00000200.state.safetensors has adamw" \
+    "$trainer" -i bytes -o whole -y --optimizer muon -x 300
+rm -rf before && cp -r whole before # a state from before there was a choice
+sed 's/"optimizer":"adamw"/"optimizes":"adamw"/' whole/step_00000200.state.safetensors >before/step_00000200.state.safetensors
+fails 1 "--optimizer muon: before/step_00000200.state.safetensors has adamw" \
+    "$trainer" -i bytes -o before -y --optimizer muon -x 300
+sed 's/"optimizer":"muon"/"optimizer":"mu  "/' muon/step_00000020.state.safetensors >halves/step_00000020.state.safetensors
+fails 1 "optimizer mu  : expected one of adamw|muon" "$trainer" -i bytes -o halves -y -x 30
+
 # ---- how long to train
 rates() { # DIR: the learning rates of its log
     sed -n 's/.*"lr":\([^,]*\),.*/\1/p' "$1/log.jsonl"

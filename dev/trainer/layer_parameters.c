@@ -33,6 +33,7 @@ LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char
     LinearParameters p = {.shape = shape, .bias = NO_PARAMETER};
     p.weight = add_matrix(table, names.weight, out_in ? shape.outputs : shape.inputs,
                           out_in ? shape.inputs : shape.outputs, shape.deviation);
+    parameter_mark_hidden(table);
     if (shape.bias) p.bias = add_vector(table, names.bias, shape.outputs, 0);
     return p;
 }
@@ -59,6 +60,7 @@ LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, con
             snprintf(full, sizeof(full), "%s.%s.%s", name, parts[part], matrix ? "weight" : "bias");
             const size_t offset = (part == 0 ? parameter_add : parameter_add_behind)(
                 table, full, rank, sizes, matrix, 0, matrix ? shape.deviation : 0);
+            if (matrix) parameter_mark_hidden(table);
             if (part == 0) *(matrix ? &joined.weight : &joined.bias) = offset;
         }
     }

@@ -64,7 +64,7 @@ size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t c
 // A vector (size), each element `value` at first, that does not decay; returns its offset.
 size_t add_vector(ParameterTable *table, const char *name, size_t size, double value);
 
-// A linear layer and a layer normalisation; the name is made as by printf.
+// A linear layer, whose weight is a hidden matrix, and a layer normalisation; the name is made as by printf.
 LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char *name, ...)
     __attribute__((format(printf, 3, 4)));
 NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...)

@@ -93,7 +93,7 @@ typedef struct {
     // A forward pass that measures what statistics.h lists; NULL: the model cannot.
     void (*statistics)(void *model, const Batch *batch, Statistics *s);
     double (*gradient_norm)(const void *model);
-    void (*update)(void *model, const UpdateSettings *settings); // AdamW; clears the gradients
+    void (*update)(void *model, const UpdateSettings *settings); // clears the gradients
     void (*clear_gradients)(void *model);
 
     // Decoding one token at a time for `streams` texts side by side, all at position 0 after create. decode()

@@ -66,6 +66,10 @@ size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, c
     return add_at(table, last->offset + last->size, name, rank, shape, decay, mean, deviation);
 }
 
+void parameter_mark_hidden(ParameterTable *table) {
+    table->items[table->count - 1].hidden = true;
+}
+
 void parameter_table_free(ParameterTable *table) {
     free(table->items);
     *table = (ParameterTable){0};

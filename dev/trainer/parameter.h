@@ -17,6 +17,7 @@ typedef struct {
     size_t size;   // elements
     size_t offset; // of the first element in the flat array, a multiple of 16
     bool decay;    // weight decay applies
+    bool hidden;   // a matrix between hidden layers, which Muon may update
     double mean;   // initialisation: N(mean, deviation)
     double deviation;
 } Parameter;
@@ -36,6 +37,10 @@ size_t parameter_add(ParameterTable *table, const char *name, int rank, const in
 // of what is one array to a layer.
 size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, const int64_t *shape,
                             bool decay, double mean, double deviation);
+
+// Says that the parameter added last is a matrix between hidden layers.
+void parameter_mark_hidden(ParameterTable *table);
+
 void parameter_table_free(ParameterTable *table);
 
 // NULL: no such name.

@@ -57,6 +57,12 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with --init");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
+    // States from before there was a choice do not say.
+    if (!safetensors_metadata(checkpoint->state, "optimizer") &&
+        strcmp(options_text(options, "optimizer"), "adamw") != 0)
+        fail("--optimizer %s: %s has adamw; drop the option, or start a new run from these weights with "
+             "--init",
+             options_text(options, "optimizer"), checkpoint->state->file.path);
 }
 
 // The longest sequence that the weights take; 0: any, there are none yet.

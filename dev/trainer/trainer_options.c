@@ -39,6 +39,8 @@ static const Option rows[] = {
      "last learning rate, a fraction of the peak"},
     {'c', "weight-decay", OPTION_NUMBER, OPTION_TRAINING, "X", "0.01", 0, 10, NULL, NULL, LENGTH,
      "of matrices, not of norms and biases"},
+    {0, "optimizer", OPTION_CHOICE, OPTION_TRAINING, "NAME", "adamw", 0, 0, "adamw|muon", NULL, LENGTH,
+     "of hidden matrices; AdamW of all else"},
     {0, "beta1", OPTION_NUMBER, OPTION_TRAINING, "X", "0.9", 0, 0.999999, NULL, NULL, MORE,
      "AdamW's first-moment decay"},
     {0, "beta2", OPTION_NUMBER, OPTION_TRAINING, "X", "0.999", 0, 0.999999, NULL, NULL, MORE,

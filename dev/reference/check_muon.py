@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Muon beside torch.optim.Muon (PyTorch 2.9 or newer), whose Newton-Schulz iteration is done in float64 instead of bf16.
+
+  python3 dev/reference/check_muon.py            checks muon.safetensors, which make test holds against dev/cpu/muon.c
+  python3 dev/reference/check_muon.py --write    makes it
+
+The file has matrices of each orientation: `NAME` before the first step, its gradients `NAME.grad` (steps, rows,
+columns), and `NAME.final` after the last one; lr, weight_decay and clipping are in the metadata and in `scale` (steps).
+"""
+import json
+import struct
+import sys
+from pathlib import Path
+
+import torch
+import torch.optim._muon as muon
+
+PATH = Path(__file__).parent / "muon.safetensors"
+SHAPES = {"wide": (6, 20), "tall": (24, 6), "square": (17, 17), "row": (1, 9), "low_rank": (8, 12)}
+STEPS, LR, DECAY, SCALES = 4, 0.02, 0.1, [1.0, 0.25, 1.0, 0.5]
+
+
+def newton_schulz(grad, coefficients, steps, eps):
+    """torch's own _zeropower_via_newtonschulz in the type of its input."""
+    a, b, c = coefficients
+    x = grad.clone()
+    if grad.size(0) > grad.size(1):
+        x = x.T
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if grad.size(0) > grad.size(1) else x
+
+
+def draw():
+    """Values and gradients that float32 holds exactly."""
+    random = torch.Generator().manual_seed(7)
+    tensors = {}
+    for name, (rows, columns) in SHAPES.items():
+        tensors[name] = torch.randn(rows, columns, generator=random) * 0.1
+        gradients = torch.randn(STEPS, rows, columns, generator=random)
+        if name == "low_rank":  # singular values from 1 down to 0
+            gradients = gradients[:, :, :3] @ torch.randn(3, columns, generator=random) * torch.logspace(0, -6, columns)
+        tensors[name + ".grad"] = gradients
+    return tensors
+
+
+def train(tensors, dtype):
+    final = {}
+    for name in SHAPES:
+        p = torch.nn.Parameter(tensors[name].to(dtype).clone())
+        optimizer = torch.optim.Muon([p], lr=LR, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+        for gradient, scale in zip(tensors[name + ".grad"], SCALES):
+            p.grad = gradient.to(dtype) * scale
+            optimizer.step()
+        final[name + ".final"] = p.detach()
+    return final
+
+
+def write(tensors):
+    kinds = {torch.float32: "F32", torch.float64: "F64"}
+    header, data = {"__metadata__": {"lr": str(LR), "weight_decay": str(DECAY), "steps": str(STEPS)}}, b""
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + size]}
+        data += tensor.contiguous().numpy().tobytes()
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    PATH.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read():
+    raw = PATH.read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
+    kinds = {"F32": torch.float32, "F64": torch.float64}
+    return {
+        name: torch.frombuffer(bytearray(data[t["data_offsets"][0] : t["data_offsets"][1]]), dtype=kinds[t["dtype"]]).reshape(t["shape"])
+        for name, t in header.items()
+        if name != "__metadata__"
+    }
+
+
+def largest_error(a, b):
+    return max(((a[n].double() - b[n].double()).norm() / b[n].double().norm()).item() for n in b)
+
+
+def main():
+    tensors = draw()
+    plain = train(tensors, torch.float32)  # torch as it is, its iteration in bf16
+    muon._zeropower_via_newtonschulz = newton_schulz
+    exact = train(tensors, torch.float64)
+    everything = {**tensors, "scale": torch.tensor(SCALES), **exact}
+    if sys.argv[1:] == ["--write"]:
+        write(everything)
+    stored = read()
+    drawn = {n: t for n, t in everything.items() if n not in exact}
+    same = all(torch.equal(stored[n], t) for n, t in drawn.items())
+    error = largest_error({n: stored[n] for n in exact}, exact)
+    print(f"PyTorch {torch.__version__}: inputs {'the same' if same else 'DIFFER'}, results differ by {error:.1e}; "
+          f"torch's own iteration in bf16 by {largest_error(plain, exact):.1e}")
+    passed = same and error < 1e-12
+    print("1 passed, 0 failed" if passed else "0 passed, 1 failed")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
