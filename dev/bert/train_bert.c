@@ -392,21 +392,17 @@ static const ConfigMember fixed_members[] = {
 };
 enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
+static const ConfigSize config_sizes[] = {{"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
+                                          {"hidden_size", "hidden_size", MAX_CHANNELS},
+                                          {"num_attention_heads", "num_attention_heads", MAX_HEADS},
+                                          {"intermediate_size", "intermediate_size", 4 * MAX_CHANNELS},
+                                          {"max_position_embeddings", "n_positions", 1 << 28},
+                                          {"vocab_size", "vocab_size", INT32_MAX}};
+enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+
 // The metadata of the checkpoint that this program would have written.
 static void bert_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
-    static const struct {
-        const char *theirs, *ours;
-        int64_t max;
-    } sizes[] = {{"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
-                 {"hidden_size", "hidden_size", MAX_CHANNELS},
-                 {"num_attention_heads", "num_attention_heads", MAX_HEADS},
-                 {"intermediate_size", "intermediate_size", 4 * MAX_CHANNELS},
-                 {"max_position_embeddings", "n_positions", 1 << 28},
-                 {"vocab_size", "vocab_size", INT32_MAX}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const long long size = json_integer(config, sizes[i].theirs, 1, sizes[i].max, source);
-        metadata_add(rows, count, sizes[i].ours, format_string("%lld", size));
-    }
+    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
     huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
 }
@@ -445,26 +441,12 @@ static char *bert_tensor_name(const char *theirs) {
 static bool bert_write_config(const void *model, JsonWriter *w) {
     const Config *c = &((const Bert *)model)->config;
     if (strcmp(c->attention.name, "softmax") != 0) return false;
-    json_key(w, "architectures");
-    json_begin(w, '[');
-    json_write_string(w, "BertForMaskedLM");
-    json_end(w, ']');
-    const struct {
-        const char *key;
-        size_t value;
-    } sizes[] = {{"num_hidden_layers", c->layers},          {"hidden_size", c->channels},
-                 {"num_attention_heads", c->heads},         {"intermediate_size", c->inner},
-                 {"max_position_embeddings", c->positions}, {"vocab_size", c->vocabulary}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        json_key(w, sizes[i].key);
-        json_write_integer(w, (int64_t)sizes[i].value);
-    }
+    const size_t sizes[CONFIG_SIZES] = {c->layers, c->channels,  c->heads,
+                                        c->inner,  c->positions, c->vocabulary};
+    huggingface_write_sizes(w, "BertForMaskedLM", config_sizes, sizes, CONFIG_SIZES);
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
-    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
-        json_key(w, rates[i]);
-        json_write_number(w, c->dropout);
-    }
+    huggingface_write_number(w, rates, 2, c->dropout);
     json_key(w, "pad_token_id"); // otherwise their class takes token 0
     if (c->padding >= 0)
         json_write_integer(w, c->padding);

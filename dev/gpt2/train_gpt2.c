@@ -290,20 +290,16 @@ static const ConfigMember fixed_members[] = {
 };
 enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
+static const ConfigSize config_sizes[] = {{"n_layer", "n_layer", MAX_LAYERS},
+                                          {"n_embd", "n_embd", MAX_CHANNELS},
+                                          {"n_head", "n_head", MAX_HEADS},
+                                          {"n_positions", "n_positions", 1 << 28},
+                                          {"vocab_size", "vocab_size", INT32_MAX}};
+enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+
 // The metadata of the checkpoint that this program would have written.
 static void gpt2_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
-    static const struct {
-        const char *key;
-        int64_t max;
-    } sizes[] = {{"n_layer", MAX_LAYERS},
-                 {"n_embd", MAX_CHANNELS},
-                 {"n_head", MAX_HEADS},
-                 {"n_positions", 1 << 28},
-                 {"vocab_size", INT32_MAX}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const long long size = json_integer(config, sizes[i].key, 1, sizes[i].max, source);
-        metadata_add(rows, count, sizes[i].key, format_string("%lld", size));
-    }
+    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
     huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
 }
@@ -325,34 +321,13 @@ static char *gpt2_tensor_name(const char *theirs) {
 static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const Config *c = &((const Gpt2 *)model)->config;
     if (strcmp(c->attention.name, "softmax") != 0) return false;
-    json_key(w, "architectures");
-    json_begin(w, '[');
-    json_write_string(w, "GPT2LMHeadModel");
-    json_end(w, ']');
-    const struct {
-        const char *key;
-        size_t value;
-    } sizes[] = {{"n_layer", c->layers},
-                 {"n_embd", c->channels},
-                 {"n_head", c->heads},
-                 {"n_positions", c->positions},
-                 {"vocab_size", c->vocabulary}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        json_key(w, sizes[i].key);
-        json_write_integer(w, (int64_t)sizes[i].value);
-    }
+    const size_t sizes[CONFIG_SIZES] = {c->layers, c->channels, c->heads, c->positions, c->vocabulary};
+    huggingface_write_sizes(w, "GPT2LMHeadModel", config_sizes, sizes, CONFIG_SIZES);
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"embd_pdrop", "attn_pdrop", "resid_pdrop"};
-    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
-        json_key(w, rates[i]);
-        json_write_number(w, c->dropout);
-    }
-    // Otherwise their class takes token 50256 for both.
+    huggingface_write_number(w, rates, 3, c->dropout);
     static const char *const tokens[] = {"bos_token_id", "eos_token_id"};
-    for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]); i++) {
-        json_key(w, tokens[i]);
-        json_write_number(w, NAN); // null
-    }
+    huggingface_write_number(w, tokens, 2, NAN); // otherwise their class takes token 50256 for both
     return true;
 }
 

@@ -204,3 +204,30 @@ void huggingface_export(const ModelType *type, const void *model, const char *di
     free(line);
     free(text);
 }
+
+void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count, const char *source,
+                            Metadata **rows, int *row_count) {
+    for (size_t i = 0; i < count; i++) {
+        const long long size = json_integer(config, sizes[i].theirs, 1, sizes[i].max, source);
+        metadata_add(rows, row_count, sizes[i].ours, format_string("%lld", size));
+    }
+}
+
+void huggingface_write_sizes(JsonWriter *w, const char *architecture, const ConfigSize *sizes,
+                             const size_t *values, size_t count) {
+    json_key(w, "architectures");
+    json_begin(w, '[');
+    json_write_string(w, architecture);
+    json_end(w, ']');
+    for (size_t i = 0; i < count; i++) {
+        json_key(w, sizes[i].theirs);
+        json_write_integer(w, (int64_t)values[i]);
+    }
+}
+
+void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count, double number) {
+    for (size_t i = 0; i < count; i++) {
+        json_key(w, names[i]);
+        json_write_number(w, number);
+    }
+}

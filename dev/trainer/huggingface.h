@@ -31,4 +31,18 @@ void huggingface_check_members(const Json *config, const ConfigMember *members, 
                                const char *source);
 void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_t count);
 
+// A size that config.json and our metadata hold, each under its name.
+typedef struct {
+    const char *theirs, *ours;
+    int64_t max;
+} ConfigSize;
+
+// Sizes (count) of config.json become metadata; sizes whose values (count) are given, and the class, members
+// of one that is open in w, as does one number under several names (NAN: null).
+void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count, const char *source,
+                            Metadata **rows, int *row_count);
+void huggingface_write_sizes(JsonWriter *w, const char *architecture, const ConfigSize *sizes,
+                             const size_t *values, size_t count);
+void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count, double number);
+
 #endif
