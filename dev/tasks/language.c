@@ -64,4 +64,5 @@ const TaskType task_language = {
     .evaluation_batch = sequences_evaluation_batch,
     .report = language_report,
     .sample = language_sample,
+    .text = sample_text,
 };

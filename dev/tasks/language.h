@@ -10,4 +10,8 @@ extern const TaskType task_language;
 // run it is.
 void generate(const Run *run, const char *prompt, uint32_t number);
 
+// A text of --sample-tokens tokens that begins anew, fresh; NULL: the data have no tokenizer, or nothing that
+// stands before a text. number: as above.
+char *sample_text(const Run *run, uint32_t number);
+
 #endif

@@ -70,6 +70,8 @@ typedef struct {
 
     // Shows on the terminal what the model can do at this step (--sample-every); NULL: nothing to show.
     void (*sample)(const Run *run, int64_t step);
+    // A text that the model writes, for the run's report: fresh, NULL: it cannot; or NULL: nothing to show.
+    char *(*text)(const Run *run, uint32_t number);
 } TaskType;
 
 #endif

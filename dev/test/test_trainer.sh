@@ -53,6 +53,15 @@ b=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' onethread/log.jsonl)
 awk "BEGIN { exit !($a > 0 && ($a - $b < 1e-5 * $a) && ($b - $a < 1e-5 * $a)) }"
 ok "one thread, the same loss ($a, $b)"
 
+# ---- the report
+grep -q '^    .*--output parts .*--steps 100' parts/report.md && grep -q '^    .*--resume .*--steps 200' parts/report.md &&
+    grep -q '^| perplexity a word | [0-9.]* | [0-9.]* |$' parts/report.md && grep -q '^| speed | [0-9]' parts/report.md &&
+    [ ! -e signal/report.md ]
+ok "report.md at the end of a run"
+command -v gnuplot >/dev/null && { [ -s whole/curve.png ] && grep -q 'curve.png' whole/report.md && [ ! -e whole/curve.png.tmp ]; ok "its curve"; }
+mkdir -p without && (PATH=$PWD/without && run whole -y) && ! grep -q 'curve.png' whole/report.md && ! grep -q warning out
+ok "a report without gnuplot"
+
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&
     run halves -x 20 -n 10 -y && cmp muon/step_00000020.safetensors halves/step_00000020.safetensors &&

@@ -1,6 +1,7 @@
 #include "checkpoint.h"
 #include "error.h"
 #include "memory.h"
+#include "report.h"
 #include "schedule.h"
 #include "stop.h"
 #include "train.h"
@@ -256,6 +257,32 @@ static Loop loop_create(Run *run) {
     return loop;
 }
 
+// As a shell takes it, fresh: the program and the options that were given.
+static char *command_text(const Run *run) {
+    static const char *const none[] = {NULL};
+    char *command = options_quoted(run->program);
+    for (OptionScope scope = OPTION_RUN; scope <= OPTION_MODEL; scope++) {
+        char *options = options_given_text(run->options, scope, none);
+        char *longer = format_string("%s%s", command, options);
+        free(options);
+        free(command);
+        command = longer;
+    }
+    return command;
+}
+
+static void write_report(const Loop *loop) {
+    Run *run = loop->run;
+    char *samples[REPORT_SAMPLES];
+    int count = 0;
+    for (; run->type->task->text && count < REPORT_SAMPLES; count++) {
+        samples[count] = run->type->task->text(run, (uint32_t)count);
+        if (!samples[count]) break;
+    }
+    report_write(loop->directory, samples, count);
+    for (int i = 0; i < count; i++) free(samples[i]);
+}
+
 // What will be trained, on what: to the terminal, and with all options to the log.
 static void introduce(Loop *loop) {
     Run *run = loop->run;
@@ -287,6 +314,7 @@ static void introduce(Loop *loop) {
                                device.peak_flops * 1e-9));
     metadata_add(&rows, &count, "output", copy_string(loop->directory));
     log_table(run->type->name, rows, count);
+    metadata_add(&rows, &count, "command", command_text(run));
     // It was said before it was taken.
     if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
 
@@ -367,5 +395,6 @@ int train_loop(Run *run) {
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
     if (signal) say_stopped(&loop, signal);
     log_close(loop.log);
+    if (!signal) write_report(&loop);
     return signal ? 128 + signal : 0;
 }

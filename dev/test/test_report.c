@@ -1,0 +1,73 @@
+#include "memory.h"
+#include "report.h"
+#include "test.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// The report of a log, fresh; NULL: there is none.
+static char *report_of(const char *log, char *const *samples, int count) {
+    test_file("log.jsonl", log, strlen(log));
+    report_write(test_directory(), samples, count);
+    char *path = format_string("%s/report.md", test_directory()), *text = NULL;
+    FILE *file = fopen(path, "r");
+    if (file) {
+        text = allocate(1 << 16, 1, "a report");
+        text[fread(text, 1, (1 << 16) - 1, file)] = '\0';
+        fclose(file);
+    }
+    unlink(path);
+    free(path);
+    return text;
+}
+
+#define START "{\"event\":\"start\",\"model\":\"a|b, 7 parameters\",\"command\":\"./train -x 2\"}\n"
+#define STEP(n)                                                                                              \
+    "{\"step\":" n ",\"epoch\":0.5,\"loss\":" n ",\"lr\":1,\"tokens_per_s\":" n "00,\"seconds\":" n "}\n"
+
+static void test_facts(void) {
+    char one[] = "a text\nof two lines", two[] = "no \xff utf-8", *const samples[] = {one, two};
+    char *text = report_of(
+        START STEP("1") STEP("2")
+            STEP("3") "{\"step\":2,\"val_loss\":2.5,\"val_ppl\":12.18,\"val_tokens\":50,\"val_ms\":3,"
+                      "\"best\":true}\n"
+                      "{\"step\":3,\"val_loss\":2.75,\"val_ppl\":15.6,\"val_tokens\":50,\"val_ms\":3}\n"
+                      "{\"step\":3,\"test_loss\":2.25,\"test_ppl\":123456.7,\"test_tokens\":60}\n",
+        samples, 2);
+    CHECK(text && strstr(text, "\n    ./train -x 2\n"));
+    CHECK(strstr(text, "| model | a\\|b, 7 parameters |\n"));
+    CHECK(strstr(text, "| trained | 3 steps, 0.5 epochs, 3.0s |\n"));
+    CHECK(strstr(text, "| speed | 200 tokens/s,"));
+    CHECK(strstr(text, "| | validation, best: step 2 | test |\n"));
+    CHECK(strstr(text,
+                 "| loss, nats a token | 2.5000 | 2.2500 |\n| perplexity a token | 12.1800 | 123457 |\n"));
+    CHECK(strstr(text, "| tokens | 50 | 60 |\n") && !strstr(text, "ms |"));
+    CHECK(strstr(text, "\n    a text\n    of two lines\n\n---\n\n    no \xef\xbf\xbd utf-8\n"));
+    CHECK(!strstr(text, "curve.png")); // of three steps
+    free(text);
+}
+
+// Lines that say something else than they should are passed over, or say nothing.
+static void test_strange_logs(void) {
+    static const char *const logs[] = {"",
+                                       "\n\n",
+                                       "no json\n",
+                                       "[1]\n3\n\"lr\"\n",
+                                       START,
+                                       "{\"event\":\"start\",\"command\":7}\n" STEP("1"),
+                                       STEP("1") "{\"test_loss\":\"x\",\"test_ppl\":[1]}\n",
+                                       "{\"lr\":1}\n",
+                                       "{\"lr\":null,\"step\":\"x\",\"loss\":[]}\n",
+                                       STEP("1") "{\"val_loss\":{},\"best\":1,\"val_ppl\":1e300}\n",
+                                       STEP("1") "cut o"};
+    for (size_t i = 0; i < sizeof(logs) / sizeof(*logs); i++) {
+        char *text = report_of(logs[i], NULL, 0);
+        CHECK((text != NULL) == (strstr(logs[i], "\"lr\":") != NULL));
+        free(text);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {{"facts", test_facts}, {"strange logs", test_strange_logs}};
+    return test_main(argc, argv, "report", cases, sizeof(cases) / sizeof(cases[0]));
+}
