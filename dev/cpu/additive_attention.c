@@ -11,6 +11,14 @@
 // Inlined with a constant head size, so that loops over a head are straight vector code.
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
+// Calls f(..., D) with the common head sizes as constants, which compilers unroll.
+#define WITH_HEAD_SIZE(D, f, ...)                                                                            \
+    ((D) == 16    ? f(__VA_ARGS__, 16)                                                                       \
+     : (D) == 32  ? f(__VA_ARGS__, 32)                                                                       \
+     : (D) == 64  ? f(__VA_ARGS__, 64)                                                                       \
+     : (D) == 128 ? f(__VA_ARGS__, 128)                                                                      \
+                  : f(__VA_ARGS__, (D)))
+
 // ----------------------------------------------------------------------------------------------------
 // The windowed sum, exactly
 //
@@ -222,9 +230,8 @@ static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, PoolRows in,
         for (size_t i = 0; i < in.n; i++) s->e[i] = in.mask[i] ? s->e[i] : 0;
 }
 
-// pooled g (n, D) and r (n) = 1 / (sum of e + c).
-static ALWAYS_INLINE void pool_forward(Pooling *p, Scratch *s, real *restrict pooled, real *restrict r,
-                                       PoolRows in, size_t D) {
+static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restrict pooled, real *restrict r,
+                                            PoolRows in, size_t D) {
     pool_scores(p, s, in, D);
     window_sum_weights(&p->sum, 1, s->e, s->total, in.n);
 #pragma omp simd
@@ -238,15 +245,15 @@ static ALWAYS_INLINE void pool_forward(Pooling *p, Scratch *s, real *restrict po
                     s->value_factor, in.n, D);
 }
 
-// dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to first: the
-// sums run backwards,
-//   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
-//   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j,
-// and through the normalisation, as the elements of x' and w' add up to 0,
-//   dx_j = (dx'_j - mean(e_j u_j)) / (deviation + 1e-5) - x'_j (x'_j . dx'_j) / ((D-1) deviation).
-static ALWAYS_INLINE void pool_backward(Pooling *p, Scratch *s, real *restrict dx, real *restrict dweight,
-                                        const real *restrict dpooled, const real *restrict pooled,
-                                        const real *restrict r, PoolRows in, size_t D) {
+// pooled g (n, D) and r (n) = 1 / (sum of e + c).
+static void pool_forward(Pooling *p, Scratch *s, real *pooled, real *r, PoolRows in, size_t D) {
+    WITH_HEAD_SIZE(D, pool_forward_size, p, s, pooled, r, in);
+}
+
+static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restrict dx,
+                                             real *restrict dweight, const real *restrict dpooled,
+                                             const real *restrict pooled, const real *restrict r, PoolRows in,
+                                             size_t D) {
     const real *value = p->raw ? in.x : s->centred;
     const size_t n = in.n;
     pool_scores(p, s, in, D);
@@ -283,6 +290,17 @@ static ALWAYS_INLINE void pool_backward(Pooling *p, Scratch *s, real *restrict d
     }
 }
 
+// dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to first: the
+// sums run backwards,
+//   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
+//   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j,
+// and through the normalisation, as the elements of x' and w' add up to 0,
+//   dx_j = (dx'_j - mean(e_j u_j)) / (deviation + 1e-5) - x'_j (x'_j . dx'_j) / ((D-1) deviation).
+static void pool_backward(Pooling *p, Scratch *s, real *dx, real *dweight, const real *dpooled,
+                          const real *pooled, const real *r, PoolRows in, size_t D) {
+    WITH_HEAD_SIZE(D, pool_backward_size, p, s, dx, dweight, dpooled, pooled, r, in);
+}
+
 // ----------------------------------------------------------------------------------------------------
 // Additive attention of one head over T rows; q, k, v and x are slices of wider rows
 
@@ -297,16 +315,46 @@ typedef struct {
     real *pooled_key, *r_key;     // (T, D) P before dropout, (T)
 } AttentionHead;
 
-static ALWAYS_INLINE const real *dropout_rows(const Dropout *dropout, uint64_t first, size_t count,
-                                              Scratch *s) {
+static const real *dropout_rows(const Dropout *dropout, uint64_t first, size_t count, Scratch *s) {
     if (!dropout) return s->ones;
     dropout_factors(dropout, first, count, s->factors);
     return s->factors;
 }
 
+static ALWAYS_INLINE void multiply_size(real *product, const real *x, size_t x_stride, const real *factors,
+                                        const real *y, size_t y_stride, size_t n, size_t D) {
+    for (size_t i = 0; i < n; i++)
+        row_multiply(product + i * D, x + i * x_stride, factors + i * D, y + i * y_stride, D);
+}
+
+// product (n, D) = x * factors * y; the rows of x and y stand apart as told.
+static void multiply(real *product, const real *x, size_t x_stride, const real *factors, const real *y,
+                     size_t y_stride, size_t n, size_t D) {
+    WITH_HEAD_SIZE(D, multiply_size, product, x, x_stride, factors, y, y_stride, n);
+}
+
+static ALWAYS_INLINE void add_product_size(real *out, const real *x, size_t channels, const real *pooled,
+                                           const real *factors, const real *v, size_t v_stride, size_t n,
+                                           size_t D) {
+    for (size_t i = 0; i < n; i++) {
+        const real *p = pooled + i * D, *f = factors + i * D, *v_row = v + i * v_stride;
+        const size_t at = i * channels;
+        for (size_t d = 0; d < D; d += TILE_LANES)
+            row_put(out + at, d, D,
+                    row_get(x + at, d, D) + row_get(p, d, D) * row_get(f, d, D) * row_get(v_row, d, D));
+    }
+}
+
+// out (n, D) = x + pooled * factors * v, the rows of out and x `channels` apart, those of v v_stride; out may
+// be x.
+static void add_product(real *out, const real *x, size_t channels, const real *pooled, const real *factors,
+                        const real *v, size_t v_stride, size_t n, size_t D) {
+    WITH_HEAD_SIZE(D, add_product_size, out, x, channels, pooled, factors, v, v_stride, n);
+}
+
 // out (T, D) = x + P * v, rows `channels` apart; out may be x. The poolings go on where they were.
-static ALWAYS_INLINE void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
-                                           real *out, const real *x, size_t channels, size_t T, size_t D) {
+static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key, real *out,
+                             const real *x, size_t channels, size_t T, size_t D) {
     for (size_t t = 0; t < T; t += TILE) {
         const size_t n = T - t < TILE ? T - t : TILE;
         const uint8_t *mask = h->mask ? h->mask + t : NULL;
@@ -316,27 +364,19 @@ static ALWAYS_INLINE void one_head_forward(const AttentionHead *h, Scratch *s, P
 
         pool_forward(query, s, G, h->r_query + t, q, D);
         const real *factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
-        for (size_t i = 0; i < n; i++)
-            row_multiply(s->product + i * D, G + i * D, factors + i * D, k + i * h->stride, D);
+        multiply(s->product, G, D, factors, k, h->stride, n, D);
 
         pool_forward(key, s, P, h->r_key + t, Gk, D);
         factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
-        for (size_t i = 0; i < n; i++) {
-            const real *p = P + i * D, *f = factors + i * D, *v_row = v + i * h->stride;
-            const size_t at = (t + i) * channels;
-            for (size_t d = 0; d < D; d += TILE_LANES)
-                row_put(out + at, d, D,
-                        row_get(x + at, d, D) + row_get(p, d, D) * row_get(f, d, D) * row_get(v_row, d, D));
-        }
+        add_product(out + t * channels, x + t * channels, channels, P, factors, v, h->stride, n, D);
     }
 }
 
 // dqkv: this head's columns q_column, + C, + 2C from row `row` on, set. dout (T, D), rows C apart.
 // dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
-static ALWAYS_INLINE void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
-                                            GemmInput dqkv, size_t row, size_t q_column, real *dquery_weight,
-                                            real *dkey_weight, const real *dout, size_t channels, size_t T,
-                                            size_t D) {
+static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
+                              GemmInput dqkv, size_t row, size_t q_column, real *dquery_weight,
+                              real *dkey_weight, const real *dout, size_t channels, size_t T, size_t D) {
     const size_t tiles = (T + TILE - 1) / TILE;
     for (size_t tile = tiles; tile-- > 0;) {
         const size_t t = tile * TILE, n = T - t < TILE ? T - t : TILE;
@@ -347,23 +387,16 @@ static ALWAYS_INLINE void one_head_backward(const AttentionHead *h, Scratch *s, 
 
         // x + (P * factor) * v
         const real *factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
-        for (size_t i = 0; i < n; i++) {
-            const real *d_row = dout + (t + i) * channels, *f = factors + i * D;
-            row_multiply(s->dpooled + i * D, d_row, f, v + i * h->stride, D);
-            row_multiply(s->product + i * D, d_row, f, P + i * D, D);
-        }
+        multiply(s->dpooled, dout + t * channels, channels, factors, v, h->stride, n, D);
+        multiply(s->product, dout + t * channels, channels, factors, P, D, n, D);
         gemm_input_store_rows(dqkv, row + t, q_column + 2 * channels, s->product, n, D); // dv
 
         // P = pool((G * factor) * k)
         factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
-        for (size_t i = 0; i < n; i++)
-            row_multiply(s->product + i * D, G + i * D, factors + i * D, k + i * h->stride, D);
+        multiply(s->product, G, D, factors, k, h->stride, n, D);
         pool_backward(key, s, s->dproduct, dkey_weight, s->dpooled, P, h->r_key + t, Gk, D);
-        for (size_t i = 0; i < n; i++) {
-            const real *dp = s->dproduct + i * D, *f = factors + i * D;
-            row_multiply(s->dpooled + i * D, dp, f, k + i * h->stride, D);
-            row_multiply(s->product + i * D, dp, f, G + i * D, D);
-        }
+        multiply(s->dpooled, s->dproduct, D, factors, k, h->stride, n, D);
+        multiply(s->product, s->dproduct, D, factors, G, D, n, D);
         gemm_input_store_rows(dqkv, row + t, q_column + channels, s->product, n, D); // dk
 
         // G = pool(q)
@@ -371,14 +404,6 @@ static ALWAYS_INLINE void one_head_backward(const AttentionHead *h, Scratch *s, 
         gemm_input_store_rows(dqkv, row + t, q_column, s->dquery, n, D);
     }
 }
-
-// Calls f(..., D) with the common head sizes as constants, which compilers unroll.
-#define WITH_HEAD_SIZE(D, f, ...)                                                                            \
-    ((D) == 16    ? f(__VA_ARGS__, 16)                                                                       \
-     : (D) == 32  ? f(__VA_ARGS__, 32)                                                                       \
-     : (D) == 64  ? f(__VA_ARGS__, 64)                                                                       \
-     : (D) == 128 ? f(__VA_ARGS__, 128)                                                                      \
-                  : f(__VA_ARGS__, (D)))
 
 // ----------------------------------------------------------------------------------------------------
 // All heads
@@ -467,7 +492,7 @@ void additive_attention_forward(const AdditiveAttention *a, real *out, const rea
             Scratch *s = &a->scratch[thread_index()];
             const AttentionHead head = head_start(a, in, batch, b, h, s);
             const size_t at = b * T * C + h * D;
-            WITH_HEAD_SIZE(D, one_head_forward, &head, s, &s->query, &s->key, out + at, x + at, C, T);
+            one_head_forward(&head, s, &s->query, &s->key, out + at, x + at, C, T, D);
         }
     }
 }
@@ -483,8 +508,8 @@ void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, rea
             Scratch *s = &a->scratch[thread_index()];
             const AttentionHead head = head_start(a, in, batch, b, h, s);
             real *dweight = a->dweights + b * 2 * C + h * D;
-            WITH_HEAD_SIZE(D, one_head_backward, &head, s, &s->query, &s->key, dqkv, b * T, h * D, dweight,
-                           dweight + C, dout + b * T * C + h * D, C, T);
+            one_head_backward(&head, s, &s->query, &s->key, dqkv, b * T, h * D, dweight, dweight + C,
+                              dout + b * T * C + h * D, C, T, D);
         }
     }
     for (size_t b = 1; b < B; b++)
@@ -590,7 +615,7 @@ void additive_attention_decode(AdditiveState *state, const AdditiveAttention *a,
                                         .pooled_key = pooled_key,
                                         .r_key = &r_key};
             Pooling *p = state->poolings + (stream * H + h) * 2;
-            WITH_HEAD_SIZE(D, one_head_forward, &head, s, p, p + 1, x_head, x_head, C, 1);
+            one_head_forward(&head, s, p, p + 1, x_head, x_head, C, 1, D);
         }
     }
 }
