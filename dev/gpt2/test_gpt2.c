@@ -11,6 +11,7 @@
 #include "huggingface.h"
 #include "model_test.h"
 #include "random.h"
+#include "shard.h"
 #include "threads.h"
 #include <sys/resource.h>
 #include <unistd.h>
@@ -319,7 +320,18 @@ static void test_import(void) {
     model_test_free(&t);
 }
 
-// The program in the case's directory, with arguments in one text, on the embedded corpus of 1,024 tokens.
+// Data with a vocabulary of 1,024 in the case's directory: their files do not say what the data were.
+static void write_data(void) {
+    const int32_t header[SHARD_HEADER_SIZE / sizeof(int32_t)] = {SHARD_MAGIC, 1, 64};
+    char shard[SHARD_HEADER_SIZE + 64 * sizeof(uint16_t)] = {0};
+    memcpy(shard, header, sizeof(header));
+    test_file("train_000000.bin", shard, sizeof(shard));
+    test_file("val_000000.bin", shard, sizeof(shard));
+    static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 1024, \"pad\": -1, \"end\": 0}";
+    test_file("meta.json", meta, strlen(meta));
+}
+
+// The program in the case's directory, with arguments in one text.
 static void run_program(void *arguments) {
     char *argv[32] = {"train_gpt2"}, *rest = NULL;
     int argc = 1;
@@ -338,7 +350,7 @@ static void check_runs(const char *arguments) {
 static void check_refused(const ModelTest *t, Variant v, const char *message) {
     v.type = "F32";
     write_theirs(t, v);
-    CHECK_FAILS(run_program, "-e model.safetensors --eval val -m 1", 1, message);
+    CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val -m 1", 1, message);
 }
 
 // Must take no quadratic time: 300,000 names are 5e10 comparisons.
@@ -369,6 +381,7 @@ static void test_import_many(void) {
 
 static void test_import_refused(void) {
     ModelTest t = exact_model(TINY);
+    write_data();
     check_refused(&t, (Variant){.missing = "h.1.mlp.c_fc.bias"}, "transformer.h.1.mlp.c_fc.bias is missing");
     check_refused(&t, (Variant){.prefix = true, .missing = "transformer.wpe.weight"},
                   "transformer.wpe.weight is missing");
@@ -386,13 +399,14 @@ static void test_import_refused(void) {
                   "scale_attn_by_inverse_layer_idx");
 #undef WITH
     write_theirs(&t, (Variant){.type = "F32"});
-    check_runs("-e model.safetensors --eval val -m 1 -b 1");
-    CHECK_FAILS(run_program, "-e model.safetensors --eval val --attention cosine", 1, "--attention cosine");
-    CHECK_FAILS(run_program, "-e model.safetensors --eval val -t 17", 1, "--seq-len 17");
-    CHECK_FAILS(run_program, "-e model.safetensors -o . -x 1 -b 1", 1, "choose another --output");
+    check_runs("-e model.safetensors -i . --eval val -m 1 -b 1");
+    CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val --attention cosine", 1,
+                "--attention cosine");
+    CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val -t 17", 1, "--seq-len 17");
+    CHECK_FAILS(run_program, "-e model.safetensors -i . -o . -x 1 -b 1", 1, "choose another --output");
     char *config = format_string("%s/config.json", test_directory());
     unlink(config);
-    CHECK_FAILS(run_program, "-e model.safetensors --eval val", 1, "there is no config.json");
+    CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val", 1, "there is no config.json");
     free(config);
     model_test_free(&t);
 }
