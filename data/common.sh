@@ -46,3 +46,14 @@ download() {
     fi
     mv "$2.tmp" "$2"
 }
+
+# Sets `text` to Tiny Shakespeare: the file in TINYSHAKESPEARE_DIR, else ../shared's, else it is downloaded.
+find_tinyshakespeare() {
+    text=${TINYSHAKESPEARE_DIR:-../shared/data/tinyshakespeare}
+    if [ -z "${TINYSHAKESPEARE_DIR:-}" ] && [ ! -d "$text" ]; then
+        text=data/download/tinyshakespeare
+        download https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt \
+            $text/input.txt 7dcb3a2d4cc3b48b6283dd46870bfeb78f88aac9
+    fi
+    text=$text/input.txt
+}

@@ -13,10 +13,5 @@ cd "$(dirname "$0")/.."
 TOKENIZER=${TOKENIZER:-byte}
 check_tokenizer
 
-text=${TINYSHAKESPEARE_DIR:-../shared/data/tinyshakespeare}
-if [ -z "${TINYSHAKESPEARE_DIR:-}" ] && [ ! -d "$text" ]; then
-    text=data/download/tinyshakespeare
-    download https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt \
-        $text/input.txt 7dcb3a2d4cc3b48b6283dd46870bfeb78f88aac9
-fi
-./tokenize --output data/tinyshakespeare --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} "$text/input.txt"
+find_tinyshakespeare
+./tokenize --output data/tinyshakespeare --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} "$text"
