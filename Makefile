@@ -190,6 +190,9 @@ $(FLOAT)/dev/cpu/additive_attention.o: ONLY_HERE = -fno-sanitize=all
 endif
 $(FLOAT)/fuzz/checkpoint $(FLOAT)/fuzz/options: $(FLOAT)/host/train_fastformer.o
 
+# A bench of more models than one.
+$(FLOAT)/bench/beyond: $(FLOAT)/host/train_fastformer.o $(FLOAT)/host/dev/gpt2/train_gpt2.o
+
 define cuda_programs # $(1) directory, $(2) NVCC or EMULATED
 $(call objects,$(1),cu,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))

@@ -13,6 +13,7 @@
 
 #include "additive_attention.h"
 #include "blocks.h"
+#include "checkpoint.h"
 #include "decoder.h"
 #include "error.h"
 #include "fastformer.h"
@@ -458,7 +459,7 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
         for (size_t l = 0; l < f->config.layers; l++) decode_layer(d, l);
         decoder_logits(&d->base, logits, &f->offsets.final_norm, f->offsets.output_bias);
     }
-    d->base.position++;
+    decoder_advance(&d->base);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -474,6 +475,31 @@ static char *windows_text(const Config *c) {
         text = longer;
     }
     return text;
+}
+
+// A window that spans all positions spans all of more positions, too.
+static void fastformer_extend(Safetensors *file, int64_t positions) {
+    const char *sizes = safetensors_metadata(file, "window_sizes");
+    const size_t old = (size_t)checkpoint_integer(file, "n_positions", 1, 1 << 28);
+    char *windows = copy_string(""), *new_sizes = copy_string("");
+    for (const char *p = sizes ? sizes : ""; *(p += strspn(p, "[], "));) {
+        const size_t length = strcspn(p, "[], "), window = parse_window(p, length, old, sizes);
+        const char *comma = *windows ? ", " : "";
+        char *longer = window ? format_string("%s%s%zu", windows, comma, window)
+                              : format_string("%s%sglobal", windows, comma);
+        char *longer_sizes = format_string("%s%s%zu", new_sizes, comma, window ? window : (size_t)positions);
+        free(windows);
+        free(new_sizes);
+        windows = longer;
+        new_sizes = longer_sizes;
+        p += length;
+    }
+    if (sizes) {
+        metadata_set(&file->metadata, &file->metadata_count, "windows", copy_string(windows));
+        metadata_set(&file->metadata, &file->metadata_count, "window_sizes", copy_string(new_sizes));
+    }
+    free(windows);
+    free(new_sizes);
 }
 
 static void fastformer_describe(const void *model, Metadata **rows, int *count) {
@@ -505,6 +531,8 @@ const ModelType fastformer = {
     .task = &task_language,
     .options = fastformer_options,
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
+    .position_embedding = "fastformer_model.position_embeddings.weight",
+    .extend = fastformer_extend,
     .add_parameters = fastformer_add_parameters,
     .create = fastformer_create,
     .destroy = fastformer_destroy,
@@ -517,6 +545,7 @@ const ModelType fastformer = {
     .train = fastformer_train,
     .decoder_create = fastformer_decoder_create,
     .decode = fastformer_decode,
+    .decoder_place = decoder_place,
     .decoder_destroy = fastformer_decoder_destroy,
     .exchange = &fastformer_exchange,
 };

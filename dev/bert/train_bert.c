@@ -488,6 +488,7 @@ static const ModelType bert = {
     .task = &task_masked,
     .options = bert_options,
     .option_count = sizeof(bert_options) / sizeof(bert_options[0]),
+    .position_embedding = "bert.embeddings.position_embeddings.weight",
     .add_parameters = bert_add_parameters,
     .create = bert_create,
     .destroy = bert_destroy,

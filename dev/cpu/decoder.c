@@ -58,6 +58,10 @@ void decoder_ffn_free(DecoderFfn *ffn) {
     decoder_linear_free(&ffn->down);
 }
 
+void decoder_place(void *decoder, int64_t position) {
+    ((Decoder *)decoder)->position = (size_t)position;
+}
+
 void decoder_embed(Decoder *d, const int32_t *tokens, size_t token, size_t position) {
     const size_t C = d->channels;
     const real *values = d->model->state.values, *place = values + position + d->position * C;
@@ -111,6 +115,11 @@ void decoder_logits(const Decoder *d, real *logits, const NormParameters *norm, 
     decode_product(logits, decoder_norm(d, norm), &d->classifier, values_at(d, bias), d->streams);
 }
 
+void decoder_advance(Decoder *d) {
+    d->position++;
+    d->count++;
+}
+
 void decoder_wait(Decoder *d) {
     barrier_wait(&d->barrier);
 }
@@ -126,13 +135,13 @@ static real *larger_cache(const KeyValueCache *c, real *old, size_t positions, s
     return larger;
 }
 
-void key_value_cache_grow(KeyValueCache *c, size_t position, size_t positions) {
+void key_value_cache_grow(KeyValueCache *c, size_t count, size_t positions) {
     enum { FIRST_ROOM = 64 };
-    if (position < c->room) return;
+    if (count < c->room) return;
     size_t room = c->room ? 2 * c->room : FIRST_ROOM;
-    if (room > positions) room = positions;
-    c->keys = larger_cache(c, c->keys, position, room);
-    c->values = larger_cache(c, c->values, position, room);
+    if (room > positions && count < positions) room = positions;
+    c->keys = larger_cache(c, c->keys, count, room);
+    c->values = larger_cache(c, c->values, count, room);
     c->room = room;
 }
 

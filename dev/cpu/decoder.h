@@ -16,6 +16,7 @@ typedef struct {
     const CpuModel *model;
     size_t streams, channels;   // S, C
     size_t position, positions; // of the next token; how many there are
+    size_t count;               // tokens read
     int threads;                // of the parallel region
     real *x, *added, *attended; // (S, C) the residual stream; what is added to it; what attention gave
     real *projected, *hidden;   // (S, 3C), (S, F)
@@ -47,6 +48,9 @@ void decoder_linear_free(DecoderLinear *linear);
 DecoderFfn decoder_ffn_create(const Decoder *decoder, const FfnParameters *at, ActivationKind activation);
 void decoder_ffn_free(DecoderFfn *ffn);
 
+// Entry of ModelType (model.h), for decoders that begin with this one.
+void decoder_place(void *decoder, int64_t position);
+
 // Before the parallel region: x = token embedding + position, tokens (S). Ends the program behind the last
 // position.
 void decoder_embed(Decoder *decoder, const int32_t *tokens, size_t token, size_t position);
@@ -67,6 +71,9 @@ void decoder_ffn(Decoder *decoder, const DecoderFfn *ffn);
 // logits (S, V) from x through the final normalisation; NULL: nobody asks.
 void decoder_logits(const Decoder *decoder, real *logits, const NormParameters *norm, size_t bias);
 
+// After the parallel region: a token of each text was read.
+void decoder_advance(Decoder *decoder);
+
 void decoder_wait(Decoder *decoder);
 
 // Keys and values of all positions so far, of `units` heads (layers, streams, heads): (units, room, D) each.
@@ -76,8 +83,8 @@ typedef struct {
     real *keys, *values;
 } KeyValueCache;
 
-// Makes room for position `position` of at most `positions`.
-void key_value_cache_grow(KeyValueCache *cache, size_t position, size_t positions);
+// Makes room for a token behind `count` others, of a text that mostly has at most `positions`.
+void key_value_cache_grow(KeyValueCache *cache, size_t count, size_t positions);
 void key_value_cache_free(KeyValueCache *cache);
 
 #endif

@@ -243,12 +243,11 @@ static void decode_attention(const Gpt2Decoder *d, size_t l) {
     const size_t S = b->streams, C = c->channels, D = c->head_size, H = c->heads;
     if (c->attention.cosine) {
         cosine_attention_decode(b->attended, d->state + l * S * H * D * D, b->projected,
-                                values + at->qkv.bias, exponent, c->attention.power, b->position, S, C, H);
+                                values + at->qkv.bias, exponent, c->attention.power, b->count, S, C, H);
     } else {
         const size_t cache = l * S * H * d->cache.room * D;
         softmax_attention_decode(b->attended, d->cache.keys + cache, d->cache.values + cache, b->projected,
-                                 values + at->qkv.bias, c->attention.sink, b->position, d->cache.room, S, C,
-                                 H);
+                                 values + at->qkv.bias, c->attention.sink, b->count, d->cache.room, S, C, H);
     }
 }
 
@@ -269,13 +268,13 @@ static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
     Gpt2Decoder *d = decoder;
     const Gpt2 *g = d->model;
     decoder_embed(&d->base, tokens, g->offsets.token, g->offsets.position);
-    if (!g->config.attention.cosine) key_value_cache_grow(&d->cache, d->base.position, g->config.positions);
+    if (!g->config.attention.cosine) key_value_cache_grow(&d->cache, d->base.count, g->config.positions);
 #pragma omp parallel num_threads(d->base.threads)
     {
         for (size_t l = 0; l < g->config.layers; l++) decode_layer(d, l);
         decoder_logits(&d->base, logits, &g->offsets.final_norm, NO_PARAMETER);
     }
-    d->base.position++;
+    decoder_advance(&d->base);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -375,6 +374,7 @@ const ModelType gpt2 = {
     .task = &task_language,
     .options = gpt2_options,
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
+    .position_embedding = "transformer.wpe.weight",
     .add_parameters = gpt2_add_parameters,
     .create = gpt2_create,
     .destroy = gpt2_destroy,
@@ -387,6 +387,7 @@ const ModelType gpt2 = {
     .train = gpt2_train,
     .decoder_create = gpt2_decoder_create,
     .decode = gpt2_decode,
+    .decoder_place = decoder_place,
     .decoder_destroy = gpt2_decoder_destroy,
     .exchange = &gpt2_exchange,
 };

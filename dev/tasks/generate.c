@@ -1,76 +1,353 @@
 #include "error.h"
+#include "file.h"
+#include "growing_text.h"
 #include "language.h"
 #include "memory.h"
+#include "reader.h"
 #include "sampler.h"
 #include "stop.h"
 #include "train.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
 
-// The prompt's tokens behind the token that stands before a text; at least one token.
-static int32_t *prompt_tokens(const Run *run, const char *prompt, size_t *count) {
-    int32_t *encoded;
-    const size_t n = tokenizer_encode(run->dataset->tokenizer, prompt, strlen(prompt), 0, &encoded);
-    const int32_t end = run->dataset->end;
-    if (n == 0 && end < 0) fail("--prompt: no tokens in \"%s\"", prompt);
-    int32_t *tokens = allocate(n + 1, sizeof(int32_t), "prompt");
-    *count = 0;
-    if (end >= 0) tokens[(*count)++] = end;
-    memcpy(tokens + *count, encoded, n * sizeof(int32_t));
-    *count += n;
-    free(encoded);
-    return tokens;
-}
+typedef enum { ENDED_LENGTH, ENDED_STOP, ENDED_POSITIONS, ENDED_SIGNAL } Ending;
+static const char *const ending_names[] = {"length", "stop", "positions", "signal"};
 
-// What is on the terminal: the text of tokens before `printed`. It is decoded from `context` on, where the
-// last piece printed begins, so that a long text costs no more a token than a short one.
+// A text that is written.
 typedef struct {
-    size_t context, printed;
-} Printer;
+    GrowingText text;
+    Random random;
+    bool *seen;      // (V) tokens that stand in it
+    int64_t written; // tokens drawn
+    size_t shown;    // bytes
+} Sample;
 
-// Prints what the text has grown by, once its last character is complete.
-static void print_growth(Printer *p, const Tokenizer *tokenizer, const int32_t *tokens, size_t count,
-                         bool last) {
-    if (count == p->printed || (!last && tokenizer_is_partial(tokenizer, tokens[count - 1]))) return;
-    size_t before, after;
-    free(tokenizer_decode(tokenizer, tokens + p->context, p->printed - p->context, &before));
-    char *text = tokenizer_decode(tokenizer, tokens + p->context, count - p->context, &after);
-    if (after > before) fwrite(text + before, 1, after - before, stdout);
-    log_flush();
-    free(text);
-    *p = (Printer){p->printed, count};
+// All that goes on side by side.
+typedef struct {
+    const Run *run;
+    SamplerSettings settings;
+    double penalty;
+    uint64_t seed;
+    Text stop;
+    int count; // S
+    Sample *samples;
+    Reader *reader;
+    real *logits;  // (S, V) of the next tokens
+    int32_t *next; // (S)
+    bool unread;   // the tokens in `next` were drawn last and not read
+    Ending ending; // why the last text that went on ended
+} Writer;
+
+// ---- texts as the user gives them --------------------------------------------------------------------
+
+// A text with \n, \t, \r and \\ for what they stand for, fresh.
+static Text unescaped(const char *text) {
+    static const char names[] = "ntr\\", values[] = "\n\t\r\\";
+    char *out = copy_string(text), *end = out;
+    for (const char *c = text; *c; c++) {
+        const char *name = c[0] == '\\' && c[1] ? strchr(names, c[1]) : NULL;
+        *end++ = name ? values[name - names] : *c;
+        if (name) c++;
+    }
+    *end = '\0';
+    return (Text){out, (size_t)(end - out)};
 }
 
-void generate(const Run *run, const char *prompt, uint32_t number) {
+static Text without_last_newline(const char *data, size_t size) {
+    return (Text){data, size > 0 && data[size - 1] == '\n' ? size - 1 : size};
+}
+
+static Text read_standard_input(void) {
+    Bytes all = {0};
+    for (;;) {
+        char *at = bytes_reserve(&all, 1 << 16);
+        const ssize_t got = read(STDIN_FILENO, at, 1 << 16);
+        if (got < 0 && errno == EINTR && !stop_requested()) continue;
+        if (got < 0) fail("standard input: cannot be read: %s", strerror(errno));
+        if (got == 0) break;
+        all.size += (size_t)got;
+    }
+    return without_last_newline(all.data, all.size);
+}
+
+static Text read_prompt_file(const char *path) {
+    FileMap file = file_map(path);
+    const Text text = without_last_newline((const char *)file.data, file.size);
+    char *copy = allocate(text.size + 1, 1, "a prompt");
+    if (text.size) memcpy(copy, text.data, text.size);
+    file_unmap(&file);
+    return (Text){copy, text.size};
+}
+
+// ---- writing -----------------------------------------------------------------------------------------
+
+static uint64_t any_seed(void) {
+    uint32_t seed;
+    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) return (uint64_t)time(NULL);
+    return seed;
+}
+
+static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t number) {
     const Options *o = run->options;
+    const size_t V = (size_t)run->setup.vocabulary;
+    const char *stop = options_text(o, "stop");
     if (!run->dataset->tokenizer)
         fail("%s: has no tokenizer, so no text can be written; make it with ./tokenize", run->dataset->name);
-    size_t count;
-    int32_t *tokens = prompt_tokens(run, prompt, &count);
-    const int64_t room = run->setup.positions - (int64_t)count, wanted = options_integer(o, "sample-tokens");
-    if (room < 0)
-        fail("--prompt: %zu tokens, the model has %lld positions", count, (long long)run->setup.positions);
-    const size_t total = count + (size_t)(wanted < room ? wanted : room), skip = run->dataset->end >= 0;
-    tokens = realloc(tokens, (total + 1) * sizeof(int32_t));
-    if (!tokens) fail("out of memory for %zu tokens", total);
+    Writer w = {.run = run,
+                .settings = {options_number(o, "temperature"), options_integer(o, "top-k"),
+                             options_number(o, "top-p")},
+                .penalty = options_number(o, "repetition-penalty"),
+                .seed = seed,
+                .stop = stop ? unescaped(stop) : (Text){NULL, 0},
+                .count = count,
+                .samples = allocate((size_t)count, sizeof(Sample), "samples"),
+                .reader = reader_create(run, count, options_text(o, "beyond")),
+                .logits = allocate((size_t)count * V, sizeof(real), "logits"),
+                .next = allocate((size_t)count, sizeof(int32_t), "samples")};
+    for (int s = 0; s < count; s++)
+        w.samples[s] = (Sample){.text = {.tokenizer = run->dataset->tokenizer, .stop = w.stop},
+                                .random = random_stream(seed, RANDOM_SAMPLE, number, (uint32_t)s),
+                                .seen = allocate(V, sizeof(bool), "samples")};
+    return w;
+}
 
-    const SamplerSettings settings = {options_number(o, "temperature"), options_integer(o, "top-k"),
-                                      options_number(o, "top-p")};
-    Random random = random_stream((uint64_t)options_integer(o, "seed"), RANDOM_SAMPLE, number, 0);
-    real *logits = allocate((size_t)run->setup.vocabulary, sizeof(real), "logits");
-    void *decoder = run->type->decoder_create(run->model, 1);
-    Printer printer = {0};
-    for (size_t i = 0; i < total && !stop_requested(); i++) {
-        if (i >= count) tokens[i] = sampler_draw(&settings, logits, run->setup.vocabulary, &random);
-        // Inside the prompt nothing is drawn.
-        if (i + 1 < total) run->type->decode(decoder, &tokens[i], i + 1 >= count ? logits : NULL);
-        if (i + 1 >= count)
-            print_growth(&printer, run->dataset->tokenizer, tokens + skip, i + 1 - skip, i + 1 == total);
+static void writer_free(Writer *w) {
+    for (int s = 0; s < w->count; s++) {
+        growing_text_free(&w->samples[s].text);
+        free(w->samples[s].seen);
     }
+    reader_free(w->reader);
+    free((char *)w->stop.data);
+    free(w->samples);
+    free(w->logits);
+    free(w->next);
+}
+
+// All texts go on with the same tokens.
+static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
+    int32_t *same = allocate((size_t)w->count, sizeof(int32_t), "samples");
+    for (size_t i = 0; i < count && !stop_requested(); i++) {
+        for (int s = 0; s < w->count; s++) {
+            same[s] = tokens[i];
+            w->samples[s].seen[tokens[i]] = true;
+        }
+        // Inside a prompt nothing is drawn.
+        reader_read(w->reader, same, i + 1 == count ? w->logits : NULL);
+    }
+    free(same);
+}
+
+// The prompt follows what was written; before all stands the token that stands before a text.
+static void read_prompt(Writer *w, Text prompt) {
+    const Dataset *dataset = w->run->dataset;
+    const bool first = w->samples[0].text.count == 0;
+    int32_t *tokens;
+    const size_t count = tokenizer_encode(dataset->tokenizer, prompt.data, prompt.size, 0, &tokens);
+    const size_t added = (first && dataset->end >= 0) + (size_t)w->unread;
+    if (count + added == 0) fail("--prompt: no tokens in \"%.*s\"", (int)prompt.size, prompt.data);
+    if (strcmp(options_text(w->run->options, "beyond"), "stop") == 0 &&
+        (int64_t)(count + added) > reader_room(w->reader))
+        fail("--prompt: %zu tokens, the model has %lld positions", count + added,
+             (long long)w->run->setup.positions);
+    if (w->unread) reader_read(w->reader, w->next, w->logits);
+    w->unread = false;
+    if (first && dataset->end >= 0) read_tokens(w, &dataset->end, 1);
+    read_tokens(w, tokens, count);
+    for (int s = 0; s < w->count; s++) {
+        growing_text_add(&w->samples[s].text, tokens, count);
+        growing_text_finish(&w->samples[s].text);
+        growing_text_begin(&w->samples[s].text);
+    }
+    free(tokens);
+}
+
+static void show(Sample *sample) {
+    const GrowingText *g = &sample->text;
+    if (g->end > sample->shown) fwrite(g->text.data + sample->shown, 1, g->end - sample->shown, stdout);
+    if (g->end > sample->shown) sample->shown = g->end;
+    log_flush();
+}
+
+static void draw(Writer *w, int s) {
+    const int64_t V = w->run->setup.vocabulary;
+    Sample *sample = &w->samples[s];
+    real *logits = w->logits + (size_t)s * (size_t)V;
+    sampler_penalise(logits, sample->seen, V, w->penalty);
+    w->next[s] = sampler_draw(&w->settings, logits, V, &sample->random);
+    sample->seen[w->next[s]] = true;
+    sample->written++;
+    growing_text_add(&sample->text, &w->next[s], 1);
+}
+
+// Draws a token for each text that goes on; false: none does.
+static bool draw_all(Writer *w) {
+    bool any = false;
+    for (int s = 0; s < w->count; s++) {
+        if (w->samples[s].text.stopped) continue;
+        draw(w, s);
+        any = any || !w->samples[s].text.stopped;
+    }
+    return any;
+}
+
+// Writes up to `tokens` tokens; one text is shown as it comes.
+static void write_tokens(Writer *w, int64_t tokens, bool shown) {
+    for (int s = 0; s < w->count; s++) w->samples[s].text.stopped = false;
+    if (shown) show(&w->samples[0]);
+    w->ending = ENDED_LENGTH;
+    for (int64_t i = 0; i < tokens; i++) {
+        if (w->unread && reader_full(w->reader)) w->ending = ENDED_POSITIONS;
+        if (stop_requested()) w->ending = ENDED_SIGNAL;
+        if (w->ending != ENDED_LENGTH) break;
+        if (w->unread) reader_read(w->reader, w->next, w->logits);
+        w->unread = true;
+        const bool goes_on = draw_all(w);
+        if (shown) show(&w->samples[0]);
+        if (!goes_on) break;
+    }
+    for (int s = 0; s < w->count; s++) growing_text_finish(&w->samples[s].text);
+    if (shown) show(&w->samples[0]);
+}
+
+static Ending ending_of(const Writer *w, const Sample *sample) {
+    return sample->text.stopped ? ENDED_STOP : w->ending;
+}
+
+// ---- what the user sees ------------------------------------------------------------------------------
+
+// Why a text ended before its tokens were written; nothing where it did not.
+static void say_ending(const Writer *w, const Sample *sample, int64_t wanted) {
+    const Ending ending = ending_of(w, sample);
+    if (ending == ENDED_LENGTH) return;
+    fprintf(stderr, "[ended after %lld of %lld tokens: ", (long long)sample->written, (long long)wanted);
+    if (ending == ENDED_POSITIONS)
+        fprintf(stderr, "the model has %lld positions (--beyond stop)]\n",
+                (long long)w->run->setup.positions);
+    else
+        fprintf(stderr, "%s]\n", ending == ENDED_STOP ? "--stop came up" : "a signal");
+}
+
+static void write_json(const Writer *w, const Sample *sample) {
+    const GrowingText *g = &sample->text;
+    JsonWriter out = {0};
+    json_begin(&out, '{');
+    json_key(&out, "prompt");
+    json_write_text(&out, g->text.data, g->begin);
+    json_key(&out, "text");
+    json_write_text(&out, g->text.data + g->begin, g->end > g->begin ? g->end - g->begin : 0);
+    json_key(&out, "tokens");
+    json_write_integer(&out, sample->written);
+    json_key(&out, "ended");
+    json_write_string(&out, ending_names[ending_of(w, sample)]);
+    json_key(&out, "seed");
+    json_write_integer(&out, (int64_t)w->seed);
+    json_end(&out, '}');
+    puts(out.text);
+    json_writer_free(&out);
+}
+
+// After all of it was written.
+static void show_samples(Writer *w, int64_t wanted) {
+    const bool json = options_flag(w->run->options, "json");
+    for (int s = 0; s < w->count; s++) {
+        Sample *sample = &w->samples[s];
+        if (json) {
+            write_json(w, sample);
+            continue;
+        }
+        if (w->count > 1) printf("%s--- sample %d of %d\n", s > 0 ? "\n" : "", s + 1, w->count);
+        show(sample);
+        putchar('\n');
+        log_flush();
+        say_ending(w, sample, wanted);
+    }
+    log_flush();
+}
+
+// A terminal: what is typed is added to the text, and the model goes on, until the input ends.
+static void converse(Writer *w, int64_t wanted) {
+    char *line = NULL;
+    size_t size = 0;
+    fputs("Type a text; the model goes on, then you. Ctrl-D ends.\n", stderr);
+    while (!stop_requested()) {
+        fputs("> ", stderr);
+        const ssize_t length = getline(&line, &size, stdin);
+        if (length < 0) break;
+        if (length > 0 && line[length - 1] == '\n') line[length - 1] = '\0';
+        const Text typed = unescaped(line);
+        Sample *sample = &w->samples[0];
+        if (typed.size > 0 || w->unread || w->run->dataset->end >= 0) {
+            read_prompt(w, typed);
+            sample->shown = sample->text.begin; // it stands on the terminal
+            sample->written = 0;
+            write_tokens(w, wanted, true);
+            putchar('\n');
+            log_flush();
+            say_ending(w, sample, wanted);
+        }
+        free((char *)typed.data);
+    }
+    fputc('\n', stderr);
+    free(line);
+}
+
+// ---- what is called ----------------------------------------------------------------------------------
+
+void generate_sample(const Run *run, uint32_t number) {
+    const int64_t wanted = options_integer(run->options, "sample-tokens");
+    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, "seed"), number);
+    read_prompt(&w, (Text){"", 0});
+    write_tokens(&w, wanted, true);
     putchar('\n');
     log_flush();
-    run->type->decoder_destroy(decoder);
-    free(logits);
-    free(tokens);
+    say_ending(&w, &w.samples[0], wanted);
+    writer_free(&w);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// What one needs to get the same again, and how fast it went.
+static void say_speed(const Writer *w, double elapsed) {
+    int64_t tokens = 0;
+    for (int s = 0; s < w->count; s++) tokens += w->samples[s].written;
+    fprintf(stderr, "[%lld tokens, %.0f a second, --seed %llu]\n", (long long)tokens,
+            (double)tokens / (elapsed > 1e-9 ? elapsed : 1e-9), (unsigned long long)w->seed);
+}
+
+void generate(Run *run) {
+    const Options *o = run->options;
+    const char *text = options_text(o, "prompt"), *path = options_text(o, "prompt-file");
+    const int count = (int)options_integer(o, "samples");
+    const int64_t wanted = options_integer(o, "sample-tokens");
+    const bool json = options_flag(o, "json"), from_input = text && strcmp(text, "-") == 0;
+    const bool typed = from_input && isatty(STDIN_FILENO);
+    if (text && path) fail_usage("--prompt and --prompt-file exclude each other");
+    if (typed && (count > 1 || json))
+        fail_usage("--prompt -: on a terminal one text is written: drop --samples and --json");
+    Writer w = writer_create(run, count,
+                             options_given(o, "seed") ? (uint64_t)options_integer(o, "seed") : any_seed(), 0);
+    if (typed) {
+        converse(&w, wanted);
+    } else {
+        const Text prompt = path         ? read_prompt_file(path)
+                            : from_input ? read_standard_input()
+                                         : unescaped(text);
+        read_prompt(&w, prompt);
+        const double start = seconds();
+        write_tokens(&w, wanted, count == 1 && !json);
+        const double elapsed = seconds() - start;
+        show_samples(&w, wanted);
+        if (!json) say_speed(&w, elapsed);
+        free((char *)prompt.data);
+    }
+    writer_free(&w);
 }

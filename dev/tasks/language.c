@@ -1,12 +1,13 @@
 #include "language.h"
 
+#include "reader.h"
 #include "sequences.h"
 #include "train.h"
 #include <math.h>
 
 static const Option rows[] = {
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Generation",
-     "only continue TEXT with -e's weights"},
+     "only continue TEXT with -e's weights; -: standard input"},
     {'s', "sample-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, "Generation",
      "steps between samples; 0: none"},
     {'g', "sample-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100", 1, 1e9, NULL, NULL, "Generation",
@@ -17,6 +18,16 @@ static const Option rows[] = {
      "choose among the N most probable; 0: all"},
     {0, "top-p", OPTION_NUMBER, OPTION_RUN, "X", "0.95", 1e-6, 1, NULL, NULL, "Generation",
      "choose among the most probable X of the mass"},
+    {0, "prompt-file", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, OPTION_GROUP_MORE,
+     "the same with the text of FILE"},
+    {0, "samples", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 4096, NULL, NULL, OPTION_GROUP_MORE,
+     "texts written side by side"},
+    {0, "stop", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, OPTION_GROUP_MORE,
+     "a sample ends where TEXT comes up"},
+    {0, "repetition-penalty", OPTION_NUMBER, OPTION_RUN, "X", "1", 0.01, 100, NULL, NULL, OPTION_GROUP_MORE,
+     "above 1: tokens of the text are less probable"},
+    {0, "beyond", OPTION_CHOICE, OPTION_RUN, "HOW", "slide", 0, 0, READER_BEYOND, NULL, OPTION_GROUP_MORE,
+     "behind the last position"},
 };
 
 static void add_options(Options *options) {
@@ -40,14 +51,10 @@ static void language_report(const void *task, SplitName name, Evaluation *result
 }
 
 static void language_sample(const Run *run, int64_t step) {
-    generate(run, "", (uint32_t)step);
+    generate_sample(run, (uint32_t)step);
 }
 
-static void continue_prompt(Run *run) {
-    generate(run, options_text(run->options, "prompt"), 0);
-}
-
-static const Action actions[] = {{"prompt", false, continue_prompt}};
+static const Action actions[] = {{"prompt", false, generate}, {"prompt-file", false, generate}};
 
 const TaskType task_language = {
     .name = "language",

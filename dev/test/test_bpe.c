@@ -215,18 +215,6 @@ static void test_large_text(void) {
     file_unmap(&file);
 }
 
-static void test_partial(void) {
-    Bpe *bpe = bpe_open(EXPECTED);
-    CHECK(!bpe_is_partial(bpe, bpe->byte_tokens['a']));
-    CHECK(bpe_is_partial(bpe, bpe->byte_tokens[0xc3]));
-    CHECK(bpe_is_partial(bpe, bpe->byte_tokens[0xa9]));
-    const int32_t whole = bpe_add_token(bpe, text_of("e\u00e9"), false);
-    const int32_t half = bpe_add_token(bpe, text_of("e\xe2\x82"), false);
-    const int32_t end = bpe_add_token(bpe, text_of("\x82\xac e"), false);
-    CHECK(!bpe_is_partial(bpe, whole) && bpe_is_partial(bpe, half) && !bpe_is_partial(bpe, end));
-    bpe_free(bpe);
-}
-
 // ---- files -----------------------------------------------------------------------------------------
 
 static void test_saving(void) {
@@ -369,7 +357,6 @@ int main(int argc, char **argv) {
         {"all bytes", test_bytes},
         {"long words", test_long_words},
         {"large text", test_large_text},
-        {"characters in parts", test_partial},
         {"saving and opening", test_saving},
         {"llm.c's file", test_llmc},
         {"broken files", test_broken_files},

@@ -320,12 +320,3 @@ char *bpe_decode(const Bpe *bpe, const int32_t *tokens, size_t count, size_t *si
     bytes_append(&text, "", 1);
     return text.data;
 }
-
-bool bpe_is_partial(const Bpe *bpe, int32_t token) {
-    const Text text = bpe->tokens[token];
-    size_t last = text.size; // where the last character begins
-    while (last > 0 && ((unsigned char)text.data[last - 1] & 0xc0) == 0x80) last--;
-    if (last == 0) return text.size > 0; // it began in an earlier token
-    last--;
-    return utf8_length((Text){text.data + last, text.size - last}) != text.size - last;
-}

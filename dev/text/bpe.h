@@ -56,9 +56,6 @@ size_t bpe_encode(const Bpe *bpe, Text text, int32_t **tokens);
 // The bytes of tokens in range, NUL-terminated (fresh memory), their number in *size.
 char *bpe_decode(const Bpe *bpe, const int32_t *tokens, size_t count, size_t *size);
 
-// Whether a token's bytes may end inside a character.
-bool bpe_is_partial(const Bpe *bpe, int32_t token);
-
 // ---- making one: training and files ------------------------------------------------------------------
 
 // The code points that GPT-2 writes for bytes, (256) below U+0144: itself where it is a visible character of

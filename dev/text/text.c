@@ -121,3 +121,13 @@ size_t utf8_valid_prefix(Text text) {
     }
     return at;
 }
+
+size_t utf8_complete(Text text) {
+    for (size_t size = 1; size <= 3 && size <= text.size; size++) {
+        const unsigned char lead = (unsigned char)text.data[text.size - size];
+        if ((lead & 0xc0) == 0x80) continue; // inside a character
+        const size_t length = lead < 0xc2 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 1;
+        return length > size ? text.size - size : text.size;
+    }
+    return text.size;
+}

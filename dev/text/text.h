@@ -36,6 +36,9 @@ void text_split(Text text, Text parts[3]);
 // none.
 size_t utf8_length(Text text);
 
+// The size of a text without the beginning of a character at its end, which one more byte may go on with.
+size_t utf8_complete(Text text);
+
 // Offset of the first byte that is not UTF-8; the size of the text if all is.
 size_t utf8_valid_prefix(Text text);
 

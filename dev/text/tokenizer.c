@@ -346,16 +346,5 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t
 }
 
 bool tokenizer_is_partial(const Tokenizer *tokenizer, int32_t token) {
-    switch (tokenizer->kind) {
-    case TOKENIZER_BYTE:
-        return token >= 0x80;
-    case TOKENIZER_SPM:
-        return sentencepiece_is_byte(tokenizer->model, token);
-    case TOKENIZER_BPE:
-        return bpe_is_partial(tokenizer->bpe, token);
-    case TOKENIZER_WORD:
-    case TOKENIZER_NONE:
-        break;
-    }
-    return false;
+    return tokenizer->kind == TOKENIZER_SPM && sentencepiece_is_byte(tokenizer->model, token);
 }

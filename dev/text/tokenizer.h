@@ -72,8 +72,8 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
 // spm). Tokens out of range end the program.
 char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size);
 
-// Whether a token may be a part of a character: the text of tokens that end in it may end in another way when
-// one more follows. All other text of a list of tokens stays as it is when the list grows.
+// Whether the text of tokens that end in this one may end in another way when one more follows (spm: a byte,
+// which alone is U+FFFD). All other text of a list of tokens stays as it is when the list grows.
 bool tokenizer_is_partial(const Tokenizer *tokenizer, int32_t token);
 
 #endif

@@ -481,6 +481,39 @@ void checkpoint_load_weights(const Safetensors *file, const Run *run) {
     free(values);
 }
 
+// Rows (P, C) of an embedding as (positions, C), fresh: row i lies between the old ones as i does in their
+// range.
+static real *interpolated(const real *rows, size_t P, size_t C, size_t positions) {
+    real *out = allocate(positions * C, sizeof(real), "positions");
+    for (size_t i = 0; i < positions; i++) {
+        const double place = positions > 1 ? (double)i * (double)(P - 1) / (double)(positions - 1) : 0;
+        const size_t low = (size_t)place, high = low + 1 < P ? low + 1 : low;
+        const double share = place - (double)low;
+        for (size_t c = 0; c < C; c++)
+            out[i * C + c] =
+                (real)((1 - share) * (double)rows[low * C + c] + share * (double)rows[high * C + c]);
+    }
+    return out;
+}
+
+void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
+    const int64_t P = checkpoint_integer(file, "n_positions", 1, 1 << 28);
+    const char *name = type->position_embedding;
+    if (!name) fail("--seq-len %lld: the model has %lld positions", (long long)positions, (long long)P);
+    const Tensor *found = safetensors_find(file, name);
+    if (!found || found->rank != 2 || found->shape[0] != P)
+        fail("%s: tensor %s is missing or has not %lld rows", file->file.path, name, (long long)P);
+    Tensor *tensor = &file->tensors[found - file->tensors];
+    const size_t C = (size_t)tensor->shape[1];
+    real *rows = allocate(tensor->count, sizeof(real), "positions");
+    tensor_read_real(file, tensor, rows);
+    tensor_replace(tensor, positions, interpolated(rows, (size_t)P, C, (size_t)positions));
+    free(rows);
+    if (type->extend) type->extend(file, positions);
+    metadata_set(&file->metadata, &file->metadata_count, "n_positions",
+                 format_string("%lld", (long long)positions));
+}
+
 double checkpoint_best_loss(const char *directory, int64_t step) {
     char *path = checkpoint_best_path(directory);
     Safetensors *best = safetensors_try_open(path);

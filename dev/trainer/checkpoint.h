@@ -39,6 +39,10 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step, d
 // Opens weights to begin with: a file, or what stands in a directory, a run's or one of Hugging Face's.
 Safetensors *checkpoint_open_weights(const char *path);
 
+// Gives a model more positions: rows of the embedding between the old ones are interpolated, its first and
+// last row stay. Ends the program where the model has no such embedding.
+void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions);
+
 // Opens the newest complete pair in DIR; false if there is none. Ends the program if it was not saved
 // together. Needs no lock: it may be one that a run is about to remove.
 bool checkpoint_open_latest(const char *directory, Checkpoint *pair);

@@ -394,7 +394,7 @@ void json_key(JsonWriter *w, const char *key) {
 
 static void append_escaped(JsonWriter *w, char c) {
     static const char names[] = "\"\\bfnrt", values[] = "\"\\\b\f\n\r\t";
-    const char *value = strchr(values, c);
+    const char *value = c ? strchr(values, c) : NULL;
     char text[8];
     if (value)
         snprintf(text, sizeof(text), "\\%c", names[value - values]);
@@ -404,8 +404,12 @@ static void append_escaped(JsonWriter *w, char c) {
 }
 
 void json_write_string(JsonWriter *w, const char *value) {
+    json_write_text(w, value, strlen(value));
+}
+
+void json_write_text(JsonWriter *w, const char *value, size_t size) {
+    size_t left = size;
     append_value(w, "\"");
-    size_t left = strlen(value);
     while (left > 0) {
         const size_t length = utf8_length(value, left);
         if (length == 0)

@@ -43,7 +43,8 @@ typedef struct {
 void json_begin(JsonWriter *w, char bracket); // '{' or '['
 void json_end(JsonWriter *w, char bracket);   // '}' or ']'
 void json_key(JsonWriter *w, const char *key);
-void json_write_string(JsonWriter *w, const char *value);
+void json_write_string(JsonWriter *w, const char *value);            // U+FFFD for a byte that is not UTF-8
+void json_write_text(JsonWriter *w, const char *value, size_t size); // a string that may hold NULs
 void json_write_integer(JsonWriter *w, int64_t value);
 void json_write_number(JsonWriter *w,
                        double value); // shortest text that reads back equal; NaN and Inf become null

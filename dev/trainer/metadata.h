@@ -8,6 +8,8 @@ typedef struct {
 
 // Appends a row; takes over `value`, a fresh string.
 void metadata_add(Metadata **rows, int *count, const char *key, char *value);
+// Gives the row of that name another value, likewise, or appends one.
+void metadata_set(Metadata **rows, int *count, const char *key, char *value);
 void metadata_free(Metadata *rows, int count);
 
 #endif

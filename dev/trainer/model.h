@@ -66,6 +66,9 @@ typedef struct {
     const Option *options; // rows the model adds
     int option_count;
 
+    const char *position_embedding; // name of the parameter (positions, C) that is looked up; NULL: none
+    // Whose metadata say more of positions than n_positions: rewrites them where these become more; NULL.
+    void (*extend)(Safetensors *file, int64_t positions);
     // Adds the parameters of the model that create() would make: what a checkpoint is checked against before
     // anything of its size is allocated.
     void (*add_parameters)(const ModelSetup *setup, ParameterTable *table);
@@ -101,6 +104,9 @@ typedef struct {
     // them.
     void *(*decoder_create)(void *model, int streams);
     void (*decode)(void *decoder, const int32_t *tokens, real *logits);
+    // The next token of each text stands at this position, the ones after it behind it; for texts that are
+    // longer than there are positions.
+    void (*decoder_place)(void *decoder, int64_t position);
     void (*decoder_destroy)(void *decoder);
 
     const Exchange *exchange; // NULL: transformers has no such class

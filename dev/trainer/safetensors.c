@@ -170,7 +170,10 @@ Safetensors *safetensors_try_open(const char *path) {
 
 void safetensors_close(Safetensors *file) {
     if (!file) return;
-    for (int i = 0; i < file->tensor_count; i++) free(file->tensors[i].name);
+    for (int i = 0; i < file->tensor_count; i++) {
+        free(file->tensors[i].name);
+        free(file->tensors[i].own);
+    }
     for (int i = 0; i < file->metadata_count; i++) {
         free(file->metadata[i].key);
         free(file->metadata[i].value);
@@ -180,6 +183,14 @@ void safetensors_close(Safetensors *file) {
     free(file->metadata);
     file_unmap(&file->file);
     free(file);
+}
+
+void tensor_replace(Tensor *tensor, int64_t first, real *data) {
+    tensor->count = tensor->count / (size_t)tensor->shape[0] * (size_t)first;
+    tensor->shape[0] = first;
+    tensor->type = sizeof(real) == sizeof(double) ? TENSOR_F64 : TENSOR_F32;
+    free(tensor->own);
+    tensor->data = tensor->own = data;
 }
 
 // By name; of one name, in the order of the data.

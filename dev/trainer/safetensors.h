@@ -29,6 +29,7 @@ typedef struct {
     int64_t shape[TENSOR_MAX_RANK];
     size_t count;     // elements
     const void *data; // little-endian, perhaps unaligned
+    void *own;        // the same where it is not in the file; NULL
 } Tensor;
 
 typedef struct {
@@ -46,6 +47,9 @@ typedef struct {
 Safetensors *safetensors_open(const char *path);
 Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
 void safetensors_close(Safetensors *file);
+
+// Gives a tensor another first dimension and other data: fresh memory, which it takes over.
+void tensor_replace(Tensor *tensor, int64_t first, real *data);
 
 // Orders by_name anew; for who renames tensors.
 void safetensors_index(Safetensors *file);

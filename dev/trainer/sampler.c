@@ -73,6 +73,13 @@ static int64_t cut(const SamplerSettings *settings, Candidate *candidates, int64
     return kept;
 }
 
+void sampler_penalise(real *logits, const bool *seen, int64_t vocabulary, double penalty) {
+    if (penalty == 1) return;
+    for (int64_t i = 0; i < vocabulary; i++)
+        if (seen[i])
+            logits[i] = (real)(logits[i] > 0 ? (double)logits[i] / penalty : (double)logits[i] * penalty);
+}
+
 int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary,
                      Random *random) {
     const int32_t best = most_probable(logits, vocabulary);

@@ -48,9 +48,28 @@ static Checkpoint find_checkpoint(const Options *options, bool trains) {
     return found;
 }
 
+// The longest sequence that the weights take; 0: any, there are none yet.
+static int64_t known_positions(const Safetensors *weights) {
+    return weights ? checkpoint_integer(weights, "n_positions", 1, 1 << 28) : 0;
+}
+
+// Weights that are trained on take longer sequences where --seq-len asks for them.
+static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights) {
+    const int64_t wanted = options_given(options, "seq-len") ? options_integer(options, "seq-len") : 0;
+    const long long positions = known_positions(weights);
+    if (wanted <= positions) return;
+    checkpoint_extend_positions(weights, type, wanted);
+    char *line = format_string("%s: its %lld positions are interpolated to %lld", weights->file.path,
+                               positions, (long long)wanted);
+    log_table(line, NULL, 0);
+    free(line);
+}
+
 // Takes over what a checkpoint says of the model, and of the training where a run is resumed.
-static void adopt_options(Options *options, const ModelType *type, const Checkpoint *checkpoint) {
+static void adopt_options(Options *options, const ModelType *type, const Checkpoint *checkpoint,
+                          bool trains) {
     checkpoint_check_type(checkpoint->weights, type);
+    if (trains && !checkpoint->state) extend_positions(options, type, checkpoint->weights);
     options_from_metadata(options, OPTION_MODEL, checkpoint->weights, "drop the option or train a new model");
     if (!checkpoint->state) return;
     checkpoint_check_type(checkpoint->state, type);
@@ -63,11 +82,6 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
         fail("--optimizer %s: %s has adamw; drop the option, or start a new run from these weights with "
              "--init",
              options_text(options, "optimizer"), checkpoint->state->file.path);
-}
-
-// The longest sequence that the weights take; 0: any, there are none yet.
-static int64_t known_positions(const Safetensors *weights) {
-    return weights ? checkpoint_integer(weights, "n_positions", 1, 1 << 28) : 0;
 }
 
 // Of a model for the batches of `plan`; NULL: it only decodes.
@@ -159,7 +173,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     if (!trains && !checkpoint.weights)
         fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
     if (checkpoint.weights) huggingface_import(checkpoint.weights, type);
-    if (checkpoint.weights) adopt_options(options, type, &checkpoint);
+    if (checkpoint.weights) adopt_options(options, type, &checkpoint, trains);
 
     Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
     Run run = {.type = type,

@@ -68,7 +68,8 @@ static const Option rows[] = {
      "leave the test split alone at the end"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
-    {0, "json", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT, "--eval answers in JSON"},
+    {0, "json", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT,
+     "--eval and --prompt answer in JSON"},
 };
 
 Options *trainer_options_create(const ModelType *type) {

@@ -1,0 +1,84 @@
+// Perplexity by position behind a model's last one: validation text is read for several times as many tokens
+// as the model has positions, in the way that --beyond names (dev/tasks/reader.h). A row of a table: of the
+// tokens 0 .. T-1, T .. 2T-1 and so on.
+//
+//   beyond fastformer|gpt2 --times 8 --texts 32 --beyond slide -e RUN -i DATA
+#include "error.h"
+#include "language.h"
+#include "memory.h"
+#include "reader.h"
+#include "stop.h"
+#include "train.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const ModelType fastformer, gpt2;
+
+static const Option rows[] = {
+    {0, "times", OPTION_INTEGER, OPTION_RUN, "N", "8", 1, 1024, NULL, NULL, "Measurement",
+     "as many tokens as positions"},
+    {0, "texts", OPTION_INTEGER, OPTION_RUN, "N", "32", 1, 4096, NULL, NULL, "Measurement",
+     "read side by side"},
+};
+
+static void add_options(Options *options) {
+    task_language.add_options(options);
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+// -log p of a token.
+static double loss_of(const real *logits, int64_t vocabulary, int32_t token) {
+    double greatest = (double)logits[0], sum = 0;
+    for (int64_t i = 1; i < vocabulary; i++) greatest = fmax(greatest, (double)logits[i]);
+    for (int64_t i = 0; i < vocabulary; i++) sum += exp((double)logits[i] - greatest);
+    return log(sum) + greatest - (double)logits[token];
+}
+
+static void measure_by_position(Run *run) {
+    const Options *o = run->options;
+    const Split *split = &run->dataset->splits[SPLIT_VAL];
+    const int64_t T = run->setup.positions, V = run->setup.vocabulary;
+    const int64_t times = options_integer(o, "times"), length = times * T;
+    const int S = (int)options_integer(o, "texts");
+    if (split->tokens <= length)
+        fail("%s: %lld tokens of validation, a text has %lld", run->dataset->name, (long long)split->tokens,
+             (long long)length + 1);
+    Reader *reader = reader_create(run, S, options_text(o, "beyond"));
+    real *logits = allocate((size_t)S * (size_t)V, sizeof(real), "logits");
+    int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
+    double *losses = allocate((size_t)times, sizeof(double), "losses");
+    for (int64_t i = 0; i < length && !stop_requested(); i++) {
+        // Texts begin at equal distances.
+        for (int s = 0; s < S; s++) tokens[s] = split_token(split, (split->tokens - length - 1) / S * s + i);
+        reader_read(reader, tokens, logits);
+        for (int s = 0; s < S; s++)
+            losses[i / T] +=
+                loss_of(logits + s * V, V, split_token(split, (split->tokens - length - 1) / S * s + i + 1));
+    }
+    printf("| %s | %s |", run->type->name, options_text(o, "beyond"));
+    for (int64_t i = 0; i < times; i++) printf(" %.1f |", exp(losses[i] / (double)(S * T)));
+    putchar('\n');
+    reader_free(reader);
+    free(logits);
+    free(tokens);
+    free(losses);
+}
+
+int main(int argc, char **argv) {
+    const ModelType *models[] = {&fastformer, &gpt2};
+    static const Action actions[] = {{"beyond", false, measure_by_position}};
+    for (size_t i = 0; argc > 1 && i < sizeof(models) / sizeof(*models); i++) {
+        if (strcmp(argv[1], models[i]->name) != 0) continue;
+        ModelType type = *models[i];
+        TaskType task = *type.task;
+        type.task = &task;
+        task.add_options = add_options;
+        task.actions = actions;
+        task.action_count = 1;
+        argv[1] = argv[0];
+        return train_main(argc - 1, argv + 1, &type);
+    }
+    fail_usage("usage: %s fastformer|gpt2 --beyond HOW -e RUN -i DATA", argv[0]);
+}

@@ -1,0 +1,84 @@
+#include "reader.h"
+
+#include "error.h"
+#include "memory.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { SLIDE, HOLD, REPEAT, STOP } Beyond;
+
+struct Reader {
+    const Run *run;
+    int streams; // S
+    Beyond beyond;
+    int64_t positions; // T
+    int64_t count;     // tokens that the decoder has read
+    int32_t *last;     // SLIDE: (T, S) they
+    void *decoder;
+};
+
+static Beyond beyond_from_name(const char *name) {
+    static const char *const names[] = {"slide", "hold", "repeat", "stop"};
+    for (int i = SLIDE; i <= STOP; i++)
+        if (strcmp(name, names[i]) == 0) return (Beyond)i;
+    abort();
+}
+
+Reader *reader_create(const Run *run, int streams, const char *beyond) {
+    Reader *r = allocate(1, sizeof(*r), "a reader");
+    *r = (Reader){.run = run,
+                  .streams = streams,
+                  .beyond = beyond_from_name(beyond),
+                  .positions = run->setup.positions,
+                  .decoder = run->type->decoder_create(run->model, streams)};
+    return r;
+}
+
+void reader_free(Reader *r) {
+    if (!r) return;
+    r->run->type->decoder_destroy(r->decoder);
+    free(r->last);
+    free(r);
+}
+
+int64_t reader_room(const Reader *r) {
+    return r->count < r->positions ? r->positions - r->count : 0;
+}
+
+bool reader_full(const Reader *r) {
+    return r->beyond == STOP && reader_room(r) == 0;
+}
+
+// A new decoder that has read the last half.
+static void read_again(Reader *r) {
+    const ModelType *type = r->run->type;
+    const size_t S = (size_t)r->streams, kept = (size_t)(r->positions / 2);
+    type->decoder_destroy(r->decoder);
+    r->decoder = type->decoder_create(r->run->model, r->streams);
+    memmove(r->last, r->last + ((size_t)r->positions - kept) * S, kept * S * sizeof(int32_t));
+    for (size_t i = 0; i < kept; i++) type->decode(r->decoder, r->last + i * S, NULL);
+    r->count = (int64_t)kept;
+}
+
+// Remembers a token of each text; their list grows with the texts.
+static void remember(Reader *r, const int32_t *tokens) {
+    const size_t S = (size_t)r->streams;
+    for (size_t s = 0; s < S; s++) {
+        r->last = grow_list(r->last, (size_t)r->count * S + s, sizeof(int32_t), "a text");
+        r->last[(size_t)r->count * S + s] = tokens[s];
+    }
+}
+
+void reader_read(Reader *r, const int32_t *tokens, real *logits) {
+    const int64_t T = r->positions, behind = r->count - T; // of the last position
+    if (r->beyond == SLIDE) {
+        if (behind == 0) read_again(r);
+        remember(r, tokens);
+    } else if (r->beyond == HOLD && behind >= 0) {
+        r->run->type->decoder_place(r->decoder, T - 1);
+    } else if (r->beyond == REPEAT && behind >= 0) {
+        r->run->type->decoder_place(r->decoder, T / 2 + behind % (T - T / 2));
+    }
+    r->run->type->decode(r->decoder, tokens, logits);
+    r->count++;
+}

@@ -1,0 +1,32 @@
+// A model that reads texts side by side, a token of each at a time, and what happens behind its last
+// position:
+//
+//   slide    it forgets, and reads the last half of its positions again
+//   hold     it remembers, and gives all later tokens the last position
+//   repeat   it remembers, and gives later tokens the second half of its positions again and again
+//   stop     nothing: no further token is read
+#ifndef TASKS_READER_H
+#define TASKS_READER_H
+
+#include "train.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#define READER_BEYOND "slide|hold|repeat|stop"
+
+typedef struct Reader Reader;
+
+// beyond: one of READER_BEYOND.
+Reader *reader_create(const Run *run, int streams, const char *beyond);
+void reader_free(Reader *reader);
+
+// Tokens of each text that can still be read before something is forgotten or positions are used again.
+int64_t reader_room(const Reader *reader);
+
+// Whether no further token can be read.
+bool reader_full(const Reader *reader);
+
+// Reads a token of each text (streams); logits (streams, V) of the next ones, NULL: nobody asks.
+void reader_read(Reader *reader, const int32_t *tokens, real *logits);
+
+#endif
