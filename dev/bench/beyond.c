@@ -2,7 +2,7 @@
 // as the model has positions, in the way that --beyond names (dev/tasks/reader.h). A row of a table: of the
 // tokens 0 .. T-1, T .. 2T-1 and so on.
 //
-//   beyond fastformer|gpt2 --times 8 --texts 32 --beyond slide -e RUN -i DATA
+//   beyond --type fastformer|gpt2 --times 8 --texts 32 --beyond slide -e RUN -i DATA
 #include "error.h"
 #include "language.h"
 #include "memory.h"
@@ -17,6 +17,8 @@
 extern const ModelType fastformer, gpt2;
 
 static const Option rows[] = {
+    {0, "type", OPTION_CHOICE, OPTION_RUN, "MODEL", "fastformer", 0, 0, "fastformer|gpt2", NULL,
+     "Measurement", "which model"},
     {0, "times", OPTION_INTEGER, OPTION_RUN, "N", "8", 1, 1024, NULL, NULL, "Measurement",
      "as many tokens as positions"},
     {0, "texts", OPTION_INTEGER, OPTION_RUN, "N", "32", 1, 4096, NULL, NULL, "Measurement",
@@ -67,18 +69,15 @@ static void measure_by_position(Run *run) {
 }
 
 int main(int argc, char **argv) {
-    const ModelType *models[] = {&fastformer, &gpt2};
     static const Action actions[] = {{"beyond", false, measure_by_position}};
-    for (size_t i = 0; argc > 1 && i < sizeof(models) / sizeof(*models); i++) {
-        if (strcmp(argv[1], models[i]->name) != 0) continue;
-        ModelType type = *models[i];
-        TaskType task = *type.task;
-        type.task = &task;
-        task.add_options = add_options;
-        task.actions = actions;
-        task.action_count = 1;
-        argv[1] = argv[0];
-        return train_main(argc - 1, argv + 1, &type);
-    }
-    fail_usage("usage: %s fastformer|gpt2 --beyond HOW -e RUN -i DATA", argv[0]);
+    bool other = false;
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--type") == 0) other = strcmp(argv[i + 1], gpt2.name) == 0;
+    ModelType type = other ? gpt2 : fastformer;
+    TaskType task = *type.task;
+    type.task = &task;
+    task.add_options = add_options;
+    task.actions = actions;
+    task.action_count = 1;
+    return train_main(argc, argv, &type);
 }

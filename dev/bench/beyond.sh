@@ -4,7 +4,7 @@
 # usage: dev/bench/beyond.sh [--steps N] [--positions T] [-o DIR]     (data/wikitext2 has to be there, or DATA=DIR)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-steps=1500 positions=256 output=runs/beyond
+steps=3000 positions=128 output=runs/beyond
 while [ $# -gt 0 ]; do
     case $1 in
     --steps) steps=$2; shift 2 ;;
@@ -16,8 +16,8 @@ done
 data=${DATA:-data/wikitext2}
 make -s train_fastformer train_gpt2 build/float-onednn/bench/beyond >&2
 train() { # MODEL NAME OPTIONS...
-    ./train_"$1" -i "$data" -o "$output/$2" -y -L 4 -C 128 -H 4 -b 8 -t "$positions" -x "$steps" -l 1e-3 -u 100 \
-        -k cosine -v "$steps" -m 50 --no-test "${@:3}" >&2
+    ./train_"$1" -i "$data" -o "$output/$2" -y -L 3 -C 64 -H 2 -b 8 -t "$positions" -x "$steps" -l 2e-3 -u 100 \
+        -k cosine -v "$steps" -m 100 --no-test "${@:3}" >&2
 }
 echo "| model | --beyond | tokens 0 .. T-1 $(for i in 2 3 4 5 6 7 8; do printf '| to %dT ' $i; done)|"
 echo "|---|---|$(printf -- '---|%.0s' 1 2 3 4 5 6 7 8)"
@@ -28,7 +28,7 @@ for model in fastformer fastformer-global gpt2; do
     gpt2) train gpt2 $model ;;
     esac
     for how in slide hold repeat; do
-        build/float-onednn/bench/beyond "${model%-global}" -e "$output/$model" -i "$data" --beyond $how |
+        build/float-onednn/bench/beyond --type "${model%-global}" -e "$output/$model" -i "$data" --beyond $how |
             sed "s/^| ${model%-global} /| $model /"
     done
 done

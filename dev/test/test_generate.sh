@@ -1,9 +1,10 @@
 #!/bin/sh
-# Runs that stand on their own, directories of Hugging Face's, and the text that models write. Needs TRAINER, GPT2 and
+# Runs that stand on their own, directories of Hugging Face's, and the text that models write. Needs TRAINER, GPT2, BERT and
 # TOKENIZE, the programs. The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
-gpt2=$(cd "$root" && realpath "${GPT2:-./train_gpt2}")
+gpt2=$(cd "$root" && realpath "${GPT2:-train_gpt2}")
+bert=$(cd "$root" && realpath "${BERT:-train_bert}")
 
 cat "$root"/dev/text/*.c >text
 "$tokenize" -o data --vocab-size 300 text >out 2>&1 && "$tokenize" -o words --tokenizer word text >out 2>&1 &&
@@ -68,4 +69,84 @@ ok "weights from before still load"
 fails 1 "does not say what it was trained on; give the data with --input" \
     "$trainer" -e alone/old.safetensors --eval val
 
+# ---- writing
+write() { "$trainer" -e bpe -S 7 "$@" 2>err </dev/null; }
+write --prompt "int a" -g 20 >one && write --prompt "int a" -g 20 >two && cmp one two && grep -q -e '--seed 7' err
+ok "one seed, one text"
+"$trainer" -e bpe --prompt "int a" -g 20 >one 2>err && "$trainer" -e bpe --prompt "int a" -g 20 >two 2>err &&
+    ! cmp -s one two
+ok "another seed each time"
+seed=$(sed -n 's/.*--seed \([0-9]*\)]$/\1/p' err)
+"$trainer" -e bpe --prompt "int a" -g 20 -S "$seed" >one 2>err && cmp one two
+ok "the seed that was said gives the text again"
+write --prompt 'a\n\tb' -g 1 --json >out && grep -qF '"prompt":"a\n\tb"' out
+ok "\\n in a prompt"
+printf 'a\n\\n\n' >prompt && write --prompt-file prompt -g 1 --json >out && grep -qF '"prompt":"a\n\\n"' out
+ok "--prompt-file: a text as it is, without its last newline"
+"$trainer" -e bpe -S 7 --prompt - -g 20 >two 2>err <prompt && write --prompt-file prompt -g 20 >one && cmp one two
+ok "--prompt - reads standard input"
+write --prompt "int a" -g 20 --samples 3 >out && [ "$(grep -c '^--- sample' out)" -eq 3 ]
+ok "--samples"
+write --prompt "int a" -g 20 --json --samples 3 >out && write --prompt "int a" -g 20 --json >one &&
+    [ "$(head -n 1 out)" = "$(cat one)" ] && [ "$(sort -u out | wc -l)" -eq 3 ]
+ok "--json, and a sample is the same beside others"
+write --prompt "int a" -g 500 --stop e --json >out && grep -q '"ended":"stop"' out &&
+    ! sed 's/.*"text":"\(.*\)","tokens.*/\1/' out | grep -q e
+ok "--stop"
+write --prompt "int a" -g 500 --stop e >out && grep -q 'ended after .* of 500 tokens: --stop came up' err
+ok "what stops early says so"
+write --prompt "int a" -g 100 --beyond stop >out && grep -q 'the model has 64 positions' err
+ok "--beyond stop says so"
+for how in slide hold repeat; do
+    write --prompt "int a" -g 200 --beyond $how --json >out && grep -q '"tokens":200,"ended":"length"' out
+    ok "--beyond $how"
+done
+write --prompt "int a" -g 40 --temperature 0 >one &&
+    write --prompt "int a" -g 40 --temperature 0 --repetition-penalty 5 >two && ! cmp -s one two
+ok "--repetition-penalty"
+"$trainer" -e byte -S 3 --prompt "a" -g 300 --temperature 3 --top-p 1 --json >out 2>err && grep -q '"tokens":300' out
+ok "bytes that are no text are no harm"
+if command -v script >/dev/null; then
+    printf 'int a\nint b\n' | script -qec "$trainer -e bpe -S 7 --prompt - -g 5" /dev/null >out 2>&1 &&
+        [ "$(grep -c '^> ' out)" -ge 2 ]
+    ok "a terminal: one types on"
+fi
+fails 2 "exclude each other" "$trainer" -e bpe --prompt a --prompt-file prompt
+fails 1 "nowhere" "$trainer" -e bpe --prompt-file nowhere
+fails 2 "--beyond" "$trainer" -e bpe --prompt a --beyond slid
+fails 2 "--samples" "$trainer" -e bpe --prompt a --samples 0
+fails 1 "the model has 64 positions" "$trainer" -e bpe --prompt-file text --beyond stop
+
+# ---- more positions
+"$trainer" -e bpe -o longer -x 1 -l 0 --dropout 0 -m 1 -t 128 >out 2>&1 &&
+    grep -q 'bpe/best.safetensors: its 64 positions are interpolated to 128' out &&
+    grep -q '"n_positions":128' longer/config.json
+ok "-t larger: positions are interpolated"
+fails 1 "the model has 64 positions" "$trainer" -e bpe -t 128 --eval val
+
+# ---- directories as Hugging Face has them: config.json, tokenizer.json and weights that name no model of ours
+foreign() { # RUN DIR
+    mkdir "$2" && cp "$1"/config.json "$1"/tokenizer.json "$2" &&
+        sed '1s/"model":"/"madel":"/' "$1"/best.safetensors >"$2/model.safetensors"
+}
+"$gpt2" -i data -o theirs -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -x 20 -m 2 >out 2>&1 </dev/null && foreign theirs hf &&
+    "$gpt2" -e hf --prompt "int a" -g 10 -S 1 >out 2>&1 && grep -q '^int a' out
+ok "-e DIR: GPT-2"
+"$gpt2" -e hf/model.safetensors --prompt "int a" -g 10 -S 1 >one 2>err && "$gpt2" -e hf --prompt "int a" -g 10 -S 1 >two 2>err &&
+    cmp one two
+ok "-e model.safetensors: the same"
+rm hf/tokenizer.json && cp theirs/vocab.json theirs/merges.txt hf/ && "$gpt2" -e hf --prompt "int a" -g 10 -S 1 >two 2>err &&
+    cmp one two
+ok "vocab.json and merges.txt: the same"
+rm hf/merges.txt hf/vocab.json
+fails 1 "there is no tokenizer beside it" "$gpt2" -e hf --prompt a
+fails 1 "does not say what it was trained on" "$gpt2" -e hf --eval val
+cp others/tokenizer.json hf/
+"$tokenize" -o fewer --vocab-size 280 text >out 2>&1 && cp fewer/tokenizer.json hf/
+fails 1 "its vocabulary has 300 tokens" "$gpt2" -e hf --prompt a
+"$tokenize" -o masks --vocab-size 300 --reserve mask,padding text >out 2>&1 &&
+    "$bert" -i masks -o asked -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -x 20 -m 2 >out 2>&1 </dev/null && foreign asked hfbert &&
+    "$bert" -e hfbert --fill "int [MASK]" >out 2>&1 && grep -q '\[MASK\] 1' out &&
+    "$bert" -e asked --fill "int [MASK]" >one 2>&1 && cmp out one
+ok "-e DIR: BERT, and its run"
 finish

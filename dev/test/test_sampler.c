@@ -121,10 +121,19 @@ static void test_repeats(void) {
         CHECK(draw(0.8, 40, 0.9, logits, 100, i) == draw(0.8, 40, 0.9, logits, 100, i));
 }
 
+static void test_penalty(void) {
+    real logits[] = {2, -2, 3, 0};
+    const bool seen[] = {true, true, false, true};
+    sampler_penalise(logits, seen, 4, 1);
+    CHECK(logits[0] == 2 && logits[1] == -2);
+    sampler_penalise(logits, seen, 4, 2);
+    CHECK(logits[0] == 1 && logits[1] == -4 && logits[2] == 3 && logits[3] == 0);
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"greedy", test_greedy},   {"frequencies", test_frequencies}, {"large", test_large},
-        {"hostile", test_hostile}, {"repeats", test_repeats},
+        {"hostile", test_hostile}, {"repeats", test_repeats},         {"penalty", test_penalty},
     };
     return test_main(argc, argv, "sampler", cases, sizeof cases / sizeof *cases);
 }

@@ -55,7 +55,7 @@ options="-i data -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k constant -n 2 -v 2 -m 1 -
     half_run() { "$@" "$trainer" $options -o "$output" -x 4; }
 }
 eval_val() { "$@" "$trainer" -i data -e whole/best.safetensors --eval val; }
-prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'static int' -g 20; }
+prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'static int' -g 20 -S 1; }
 plainly() { "$@" >out 2>err </dev/null; }
 
 # ---- what an undisturbed run leaves; times are not compared
