@@ -309,6 +309,17 @@ void generate_sample(const Run *run, uint32_t number) {
     writer_free(&w);
 }
 
+char *sample_text(const Run *run, uint32_t number) {
+    if (!run->dataset->tokenizer || run->dataset->end < 0) return NULL;
+    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, "seed"), number);
+    read_prompt(&w, (Text){"", 0});
+    write_tokens(&w, options_integer(run->options, "sample-tokens"), false);
+    const GrowingText *g = &w.samples[0].text;
+    char *text = format_string("%.*s", (int)g->end, g->end ? g->text.data : "");
+    writer_free(&w);
+    return text;
+}
+
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
