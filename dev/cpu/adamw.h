@@ -9,7 +9,7 @@
 
 typedef struct {
     ParameterTable table;
-    bool muon; // hidden matrices are left to Muon (muon.h)
+    bool muon;                                               // hidden matrices are left to Muon (muon.h)
     real *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
 } ParameterState;
 
