@@ -188,7 +188,7 @@ $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%): $(if $(USE_FUZZER),,$(FLOAT)/dev/fuzz/replay.
 ifneq ($(USE_FUZZER),) # clang takes minutes for this one with sanitizers, and it reads no input
 $(FLOAT)/dev/cpu/additive_attention.o: ONLY_HERE = -fno-sanitize=all
 endif
-$(FLOAT)/fuzz/checkpoint $(FLOAT)/fuzz/options: $(FLOAT)/host/train_fastformer.o
+$(FLOAT)/fuzz/checkpoint $(FLOAT)/fuzz/config $(FLOAT)/fuzz/options: $(FLOAT)/host/train_fastformer.o
 
 # A bench of more models than one.
 $(FLOAT)/bench/beyond: $(FLOAT)/host/train_fastformer.o $(FLOAT)/host/dev/gpt2/train_gpt2.o

@@ -1,0 +1,23 @@
+// A file of options (--config), and as the log of a run what a report is made of.
+#include "harness.h"
+#include "memory.h"
+#include "report.h"
+#include "train.h"
+
+extern const ModelType fastformer;
+
+void fuzz_start(void) {}
+
+void fuzz_one(const uint8_t *data, size_t size) {
+    const char *path = fuzz_file("log.jsonl", data, size);
+    Options *options = trainer_options_create(&fastformer);
+    report_write(fuzz_directory(), NULL, 0);
+    options_read_config(options, path);
+    JsonWriter json = {0};
+    json_begin(&json, '{');
+    options_to_json(options, &json);
+    json_end(&json, '}');
+    json_free(json_parse(json.text, json.length, "options"));
+    json_writer_free(&json);
+    options_free(options);
+}
