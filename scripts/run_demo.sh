@@ -48,7 +48,10 @@ done
 mkdir -p "$out"
 echo "text $(cksum <"$file"), $minutes minutes" | keep_settings "$out/settings"
 [ -f "$out/data/meta.json" ] || ./tokenize -o "$out/data" --tokenizer bpe --vocab-size 1024 "$file"
-./train_fastformer -i "$out/data" -o "$out/run" -y --minutes "$minutes" -L 4 -C 128 -H 4 -b 8 -t 256 \
+resume=
+[ ! -f "$out/run/log.jsonl" ] || resume=-y
+# shellcheck disable=SC2086
+./train_fastformer -i "$out/data" -o "$out/run" $resume --minutes "$minutes" -L 4 -C 128 -H 4 -b 8 -t 256 \
     --optimizer muon -l 1e-2 -u 30 -k cosine -v 100 --log-every 100
 [ -f "$out/run/report.md" ] || exit 0 # stopped; the trainer said how to go on
 echo
