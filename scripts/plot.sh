@@ -109,6 +109,7 @@ plot for [i=1:runs] sprintf('%d.train', i) using $4:3 with lines lw 1.5 lc rgb s
      NaN with lines lw 1.5 lc rgb 0x70000000 title 'training, smoothed', \
      NaN with linespoints lw 2.5 pt 7 ps 0.6 lc rgb 0 title 'validation'
 set tmargin at screen 0.35
+set tics font ',11'
 set bmargin at screen 0.08
 set xlabel '$3'
 set yrange [*:*]
@@ -136,6 +137,7 @@ plot for [i=1:runs] sprintf('%d.train', i) using $4:5 with lines lw 1.5 lc rgb s
 unset y2tics
 unset y2label
 set border 3 lc rgb 0x444444
+set tics font ''
 unset multiplot
 END
 }
