@@ -4,9 +4,9 @@
 #
 #   scripts/run_cosine.sh [--quick] [--seeds N] [--output DIR]
 #
-# writes runs.csv (a run a line), results.md and loss_by_rate.png into DIR. It says first how long it will take. After an
-# interruption the same command goes on. A run has diverged if updates were not finite, or if it ends a tenth above its best
-# validation loss: it is marked.
+# writes into DIR runs.csv (a run a line), attention.csv (an evaluation a line), results.md, loss_by_rate.png and
+# attention_by_step.png. It says first how long it will take. After an interruption the same command goes on. A run has
+# diverged if updates were not finite, or if it ends a tenth above its best validation loss: it is marked.
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
@@ -14,6 +14,8 @@ cd "$(dirname "$0")/.."
 
 arms='softmax cosine-0 cosine-0.5 cosine-1 cosine-learned'
 rates='1e-5 1e-4 3e-4 1e-3 3e-3'
+largest_rate=${rates##* }
+evaluations=8 # of a run
 last_line='"event":"statistics"'
 data=data/wikitext2
 
@@ -51,7 +53,7 @@ plan() {
                 run=$out/$arm-$rate-seed-$seed
                 # shellcheck disable=SC2046,SC2086
                 probe "$out/${arm%%-*}.cost" $(command_of "$arm") $options
-                seconds=$(time_left "$out/${arm%%-*}.cost" "$steps" 4 "$run")
+                seconds=$(time_left "$out/${arm%%-*}.cost" "$steps" "$evaluations" "$run")
                 [ ! -f "$run/diverged" ] || seconds=0
                 echo "$arm $rate $seed $seconds"
             done
@@ -79,24 +81,28 @@ train_all() {
 
 collect() {
     echo 'arm,rate,seed,val_loss,last_val_loss,largest_attention_output,diverged' >"$tmp/runs.csv"
+    echo 'arm,rate,seed,step,largest_attention_output' >"$tmp/attention.csv"
     while read -r arm rate seed seconds; do
         run=$out/$arm-$rate-seed-$seed
         diverged=0
         [ ! -f "$run/diverged" ] || diverged=1
         awk -v key="$arm,$rate,$seed" -v diverged="$diverged" "$json_number"'
             number("val_loss") != "" { last = number("val_loss"); if (best == "" || last < best) best = last }
-            /"place":"attention"/ && number("max_abs") > largest { largest = number("max_abs") }
+            number("val_attention_max_abs") > largest { largest = number("val_attention_max_abs") }
             END { print key "," best "," last "," largest "," (diverged || last > 1.1 * best ? 1 : 0) }' \
             "$run/log.jsonl" >>"$tmp/runs.csv"
+        awk -v key="$arm,$rate,$seed" "$json_number"'
+            number("val_attention_max_abs") != "" { print key "," number("step") "," number("val_attention_max_abs") }' \
+            "$run/log.jsonl" >>"$tmp/attention.csv"
     done <"$1"
-    mv "$tmp/runs.csv" "$out/"
+    mv "$tmp/runs.csv" "$tmp/attention.csv" "$out/"
 }
 
 report() {
     echo '# Cosine attention in BERT: the power of its divisor'
     echo
-    echo "\`$options -x $steps\`. Best validation loss, mean over seeds; in brackets the largest |attention output| at the end;"
-    echo 'x: a run diverged, or ended a tenth above its best.'
+    echo "\`$options -x $steps\`. Best validation loss, mean over seeds; in brackets the largest"
+    echo '|attention output| of all evaluations and seeds; x: a run diverged, or ended a tenth above its best.'
     echo
     awk -F, -v arms="$arms" -v rates="$rates" '
         NR > 1 {
@@ -122,6 +128,21 @@ report() {
         }' "$out/runs.csv"
 }
 
+# draw FILE: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms.
+draw() {
+    cat >"$tmp/plot"
+    {
+        # shellcheck disable=SC2086
+        plot_names $arms
+        for format in png svg; do
+            plot_style "$format" "$1" 900 520
+            echo 'set key outside right top'
+            cat "$tmp/plot"
+        done
+    } >"$tmp/commands"
+    plot_draw "$out" "$1"
+}
+
 loss_by_rate() {
     count=0
     for arm in $arms; do
@@ -129,23 +150,29 @@ loss_by_rate() {
         awk -F, -v arm="$arm" '$1 == arm && $4 != "" { n[$2]++; s[$2] += $4; bad[$2] += $7 }
             END { for (r in n) print r, s[r] / n[r], (bad[r] > 0) }' "$out/runs.csv" | sort -g >"$tmp/rates.$count"
     done
-    {
-        # shellcheck disable=SC2086
-        plot_names $arms
-        for format in png svg; do
-            plot_style "$format" loss_by_rate 900 520
-            cat <<END
+    draw loss_by_rate <<END
 set logscale x
 set format x '%.0e'
 set xlabel 'learning rate'
 set ylabel 'validation loss'
-set key outside right top
 plot for [i=1:$count] sprintf('rates.%d', i) using 1:2 with linespoints lw 2 pt 7 lc rgb colours[i] title names[i], \
     for [i=1:$count] sprintf('rates.%d', i) using (\$3 > 0 ? \$1 : 1/0):2 with points pt 2 ps 2.5 lw 3 lc rgb colours[i] notitle
 END
-        done
-    } >"$tmp/commands"
-    plot_draw "$out" loss_by_rate
+}
+
+attention_by_step() {
+    count=0
+    for arm in $arms; do
+        count=$((count + 1))
+        awk -F, -v arm="$arm" -v rate="$largest_rate" '$1 == arm && $2 == rate && $5 > largest[$4] { largest[$4] = $5 }
+            END { for (step in largest) print step, largest[step] }' "$out/attention.csv" | sort -g >"$tmp/steps.$count"
+    done
+    draw attention_by_step <<END
+set logscale y
+set xlabel 'step, learning rate $largest_rate'
+set ylabel 'largest |attention output|'
+plot for [i=1:$count] sprintf('steps.%d', i) using 1:2 with linespoints lw 2 pt 7 lc rgb colours[i] title names[i]
+END
 }
 
 quick=
@@ -175,7 +202,7 @@ else
     options="-i $data -L 6 -C 128 -H 4 -b 16 -t 512 -u 200 --stats 8"
     steps=5000
 fi
-options="$options -v $((steps / 4))"
+options="$options -v $((steps / evaluations))"
 [ -n "$seed_count" ] || seed_count=$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)
 out=${out:-runs/cosine${quick:+-quick}}
 seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
@@ -188,4 +215,5 @@ collect "$tmp/plan"
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 loss_by_rate
+attention_by_step
 cat "$out/results.md"

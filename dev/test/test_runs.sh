@@ -135,7 +135,7 @@ lines() { # DIR: what the log says of evaluations, without times
 lines clean >clean.lines
 run kept -x 30 -y --stats 1
 lines kept | cmp - clean.lines && [ "$(grep -c '"best":true' clean.lines)" -eq 3 ] &&
-    [ "$(grep -c test_loss clean.lines)" -eq 1 ]
+    [ "$(grep -c test_loss clean.lines)" -eq 1 ] && [ "$(grep -c '"val_attention_max_abs":[0-9]' clean.lines)" -eq 3 ]
 ok "the log of a resumed run says of each evaluation what the uninterrupted one's does, and once"
 rm -rf orphan && mkdir orphan && cp one/step_00000030.state.safetensors orphan/
 run orphan -x 10 && [ ! -e orphan/step_00000030.state.safetensors ]

@@ -3,7 +3,9 @@
 #include "error.h"
 #include "statistics.h"
 #include "stop.h"
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void measure_check(const Run *run) {
     if (options_integer(run->options, "stats") == 0) return;
@@ -36,6 +38,22 @@ static void log_measurement(Log *log, int64_t step, const Measurement *m) {
     }
     measurement_to_json(m, w);
     log_end(log);
+}
+
+bool measure_attention(Run *run, Evaluation *result) {
+    const int64_t batches = options_integer(run->options, "stats");
+    if (batches == 0) return true;
+    Statistics statistics = {0};
+    run_batches(run, SPLIT_VAL, batches, &statistics);
+    double largest = 0;
+    for (size_t i = 0; i < statistics.count; i++) {
+        const Measurement *m = statistics.items[i];
+        if (strcmp(m->place, "attention") == 0) largest = fmax(largest, m->values.largest);
+    }
+    statistics_free(&statistics);
+    if (stop_requested()) return false;
+    evaluation_add(result, (Metric){"attention_max_abs", "max |attention| ", "", 3, largest});
+    return true;
 }
 
 bool measure(Run *run, Log *log, int64_t step) {

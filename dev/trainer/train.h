@@ -46,6 +46,10 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result);
 // stop.
 bool measure(Run *run, Log *log, int64_t step);
 
+// With --stats, adds the largest |x| that attention adds to the residual stream (statistics.h), of all layers
+// and those batches, to an evaluation: "attention_max_abs". Returns false if a signal asked to stop.
+bool measure_attention(Run *run, Evaluation *result);
+
 // Ends the program if --stats asks for what model or data do not have. Needs no model.
 void measure_check(const Run *run);
 
