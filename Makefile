@@ -29,7 +29,7 @@ else
 
 # ---- the rooms; another one, or another model, is a word here --------------------------------------------------------
 LIBRARY := cpu trainer tasks text# what every program is linked with
-MODELS := fastformer gpt2 bert#train_NAME and test_NAME, .c and .cu (the Fastformer's are at the top)
+MODELS := fastformer gpt2 bert translate#train_NAME and test_NAME, .c and .cu (the Fastformer's are at the top)
 VERSION := 0.2.0
 
 INCLUDES := -I. $(foreach room,$(LIBRARY) $(MODELS) test,-Idev/$(room))

@@ -552,9 +552,10 @@ void head_logits(const Pass *pass, const Head *h, const real *x, real *logits) {
 double head_train(const Pass *forward, const Pass *backward, const Head *h, const real *x, double scale) {
     const Workspace *w = forward->work;
     norm_forward(forward, &h->norm, h->normal, x);
-    const double loss = classifier_train(
-        h->classifier, h->normal, pass_values(forward, h->bias), forward->batch->targets, forward->rows,
-        scale, w->dnorm, pass_gradients(forward, h->weight), pass_gradients(forward, h->bias));
+    const double loss =
+        classifier_train(h->classifier, h->normal, pass_values(forward, h->bias), forward->batch->targets,
+                         forward->rows, scale, w->dnorm, pass_gradients(forward, h->weight),
+                         h->bias_fixed ? NULL : pass_gradients(forward, h->bias));
     profile_lap(forward->profile, "classifier", PROFILE_STEP,
                 6.0 * (double)forward->rows * (double)h->vocabulary * (double)h->norm.at.channels);
     memset(w->dx, 0, forward->rows * h->norm.at.channels * sizeof(real));

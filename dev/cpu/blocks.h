@@ -231,6 +231,7 @@ void stack_backward(const Pass *pass, const Stack *stack);       // work->dx
 typedef struct {
     Norm norm;
     size_t weight, bias; // (V, C), (V) or NO_PARAMETER
+    bool bias_fixed;     // it is not trained
     size_t vocabulary;   // V
     GemmInput normal;    // (M, C)
     Classifier *classifier;

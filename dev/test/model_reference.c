@@ -120,6 +120,27 @@ static void read_targets(const ModelType *type, const int32_t *labels, int64_t b
                                           : -1;
 }
 
+// The length of a row of labels, of which there are as many as inputs where there is one side.
+static int64_t label_length(const Reference *r, const char *name) {
+    const Tensor *labels = safetensors_find(r->file, name);
+    return labels && labels->rank > 0 ? labels->shape[labels->rank - 1] : r->setup.length;
+}
+
+// What the model is given: ids (B, S), mask (B, S) or NULL, labels (B, T), S = T but in translation, whose
+// decoder reads the labels one to the right behind a 0. inputs, targets (B, T) are the caller's memory.
+static Batch make_batch(const Reference *r, const int32_t *ids, const uint8_t *mask, const int32_t *labels,
+                        int64_t length, int32_t *inputs, int32_t *targets) {
+    const int64_t B = r->setup.batch, T = length;
+    Batch batch = {.batch = B, .length = T, .inputs = ids, .targets = targets, .mask = mask};
+    read_targets(r->type, labels, B, T, targets);
+    if (strcmp(r->type->task->name, "translation") != 0) return batch;
+    for (int64_t i = 0; i < B * T; i++) inputs[i] = i % T > 0 && labels[i - 1] > 0 ? labels[i - 1] : 0;
+    batch.source = (SourceSide){r->setup.length, ids, mask};
+    batch.inputs = inputs;
+    batch.mask = NULL;
+    return batch;
+}
+
 static int64_t counted(const int32_t *targets, size_t count) {
     int64_t n = 0;
     for (size_t i = 0; i < count; i++) n += targets[i] >= 0;
@@ -132,6 +153,7 @@ static double worst_error(const Reference *r, const char *prefix, const real *ou
     for (int pass = 0; pass < 2; pass++) { // the norm of all tensors first
         for (int i = 0; i < r->table->count; i++) {
             const Parameter *p = &r->table->items[i];
+            if (p->fixed) continue;
             char *name = format_string("%s%s", prefix, p->name);
             double *expected = read_doubles(r->file, name, p->size), norm;
             const double error = distance(ours + p->offset, expected, p->size, &norm);
@@ -155,16 +177,17 @@ typedef struct {
 } Errors;
 
 static void compare_batch(Reference *r, Errors *errors) {
-    const size_t M = (size_t)(r->setup.batch * r->setup.length), V = (size_t)r->setup.vocabulary;
-    int32_t *ids = read_integers(r->file, "input_ids", M),
-            *mask = read_integers(r->file, "attention_mask", M);
-    int32_t *labels = read_integers(r->file, "labels", M), *targets = allocate(M, sizeof(int32_t), "targets");
-    uint8_t *bytes = allocate(M, 1, "mask");
-    for (size_t i = 0; i < M; i++) bytes[i] = mask[i] != 0;
-    read_targets(r->type, labels, r->setup.batch, r->setup.length, targets);
+    const int64_t T = label_length(r, "labels");
+    const size_t N = (size_t)(r->setup.batch * r->setup.length), M = (size_t)(r->setup.batch * T),
+                 V = (size_t)r->setup.vocabulary;
+    int32_t *ids = read_integers(r->file, "input_ids", N),
+            *mask = read_integers(r->file, "attention_mask", N);
+    int32_t *labels = read_integers(r->file, "labels", M), *targets = allocate(M, sizeof(int32_t), "targets"),
+            *inputs = allocate(M, sizeof(int32_t), "inputs");
+    uint8_t *bytes = allocate(N, 1, "mask");
+    for (size_t i = 0; i < N; i++) bytes[i] = mask[i] != 0;
+    const Batch batch = make_batch(r, ids, bytes, labels, T, inputs, targets);
     const double scale = 1.0 / (double)counted(targets, M);
-    const Batch batch = {
-        .batch = r->setup.batch, .length = r->setup.length, .inputs = ids, .targets = targets, .mask = bytes};
 
     real *logits = allocate(M * V, sizeof(real), "logits");
     r->type->logits(r->model, &batch, logits);
@@ -177,8 +200,15 @@ static void compare_batch(Reference *r, Errors *errors) {
     expected = read_doubles(r->file, "loss", 1);
     errors->loss = loss_error(loss, expected[0]);
     free(expected);
+    double plain = loss; // without label smoothing
+    if (r->type->unsmoothed) {
+        expected = read_doubles(r->file, "loss_without_smoothing", 1);
+        plain = r->type->unsmoothed(r->model) * scale;
+        errors->loss = fmax(errors->loss, loss_error(plain, expected[0]));
+        free(expected);
+    }
     const double forward = r->type->forward(r->model, &batch) * scale;
-    errors->loss = fmax(errors->loss, relative(forward, loss));
+    errors->loss = fmax(errors->loss, relative(forward, plain));
 
     real *gradients = allocate(r->table->total, sizeof(real), "gradients");
     r->type->read(r->model, MODEL_GRADIENTS, gradients);
@@ -187,6 +217,7 @@ static void compare_batch(Reference *r, Errors *errors) {
     free(gradients);
     free(logits);
     free(bytes);
+    free(inputs);
     free(targets);
     free(labels);
     free(mask);
@@ -208,20 +239,21 @@ static void trajectory_free(Trajectory *t) {
 
 // Trains as the file says, from parameters off by `perturbation`.
 static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
-    const size_t M = (size_t)(r->setup.batch * r->setup.length);
+    const bool labelled = safetensors_find(r->file, "train.labels") != NULL;
+    const int64_t T = labelled ? label_length(r, "train.labels") : r->setup.length;
+    const size_t N = (size_t)(r->setup.batch * r->setup.length), M = (size_t)(r->setup.batch * T);
     const double lr = checkpoint_number(r->file, "train_lr"),
                  decay = checkpoint_number(r->file, "train_weight_decay");
-    int32_t *ids = read_integers(r->file, "train.input_ids", steps * M);
-    int32_t *targets = allocate(M, sizeof(int32_t), "targets"), *labels = ids;
-    if (safetensors_find(r->file, "train.labels")) labels = read_integers(r->file, "train.labels", steps * M);
+    int32_t *ids = read_integers(r->file, "train.input_ids", steps * N);
+    int32_t *targets = allocate(M, sizeof(int32_t), "targets"), *labels = ids,
+            *inputs = allocate(M, sizeof(int32_t), "inputs");
+    if (labelled) labels = read_integers(r->file, "train.labels", steps * M);
     const Trajectory t = {.losses = allocate(steps, sizeof(real), "losses"),
                           .norms = allocate(steps, sizeof(real), "norms"),
                           .values = allocate(r->table->total, sizeof(real), "parameters")};
     load_values(r, perturbation);
     for (size_t i = 0; i < steps; i++) {
-        read_targets(r->type, labels + i * M, r->setup.batch, r->setup.length, targets);
-        const Batch batch = {
-            .batch = r->setup.batch, .length = r->setup.length, .inputs = ids + i * M, .targets = targets};
+        const Batch batch = make_batch(r, ids + i * N, NULL, labels + i * M, T, inputs, targets);
         const double scale = 1.0 / (double)counted(targets, M);
         t.losses[i] = (real)(r->type->train(r->model, &batch, scale) * scale);
         const double norm = r->type->gradient_norm(r->model);
@@ -237,6 +269,7 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
     r->type->read(r->model, MODEL_VALUES, t.values);
     if (labels != ids) free(labels);
     free(ids);
+    free(inputs);
     free(targets);
     return t;
 }

@@ -89,13 +89,13 @@ bool model_test_same(const real *a, const real *b, size_t count) {
 
 // ---- gradients
 
-// The loss with one parameter changed. Only train() drops out, so it is what is differentiated where there is
-// dropout.
+// The loss with one parameter changed. Only train() drops out and smooths labels, so it is what is
+// differentiated where there is either.
 static double loss_with(ModelTest *t, const Batch *batch, size_t element, double change) {
     const real before = t->values[element];
     t->values[element] = before + (real)change;
     t->type->write(t->model, MODEL_VALUES, t->values);
-    const bool drops = options_number(t->options, "dropout") > 0;
+    const bool drops = options_number(t->options, "dropout") > 0 || t->type->unsmoothed;
     const double loss = drops ? t->type->train(t->model, batch, 0) : t->type->forward(t->model, batch);
     t->values[element] = before;
     return loss;
@@ -120,7 +120,7 @@ void model_check_gradients(ModelTest *t, const Batch *batch) {
     Random r = random_stream(4, RANDOM_TEST, 0, 0);
     for (int i = 0; i < t->table->count; i++) {
         const Parameter *p = &t->table->items[i];
-        for (int sample = 0; sample < SAMPLES; sample++) {
+        for (int sample = p->fixed ? SAMPLES : 0; sample < SAMPLES; sample++) {
             const size_t element = p->offset + (size_t)random_below(&r, p->size);
             const double numeric =
                 scale * (loss_with(t, batch, element, step) - loss_with(t, batch, element, -step)) /

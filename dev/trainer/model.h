@@ -91,6 +91,8 @@ typedef struct {
     // Targets of the last forward() that were the most probable token; NULL: the model does not count them.
     int64_t (*correct)(const void *model);
     double (*train)(void *model, const Batch *batch, double scale);
+    // What the last train() would have returned without label smoothing; NULL: the model does not smooth.
+    double (*unsmoothed)(const void *model);
     // (B, T, V) all at once, nothing dropped out
     void (*logits)(void *model, const Batch *batch, real *logits);
     // A forward pass that measures what statistics.h lists; NULL: the model cannot.

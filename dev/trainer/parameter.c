@@ -70,6 +70,12 @@ void parameter_mark_hidden(ParameterTable *table) {
     table->items[table->count - 1].hidden = true;
 }
 
+void parameter_fix(ParameterTable *table) {
+    Parameter *last = &table->items[table->count - 1];
+    last->fixed = true;
+    table->parameters -= last->size;
+}
+
 void parameter_table_free(ParameterTable *table) {
     free(table->items);
     *table = (ParameterTable){0};

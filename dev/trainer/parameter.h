@@ -18,6 +18,7 @@ typedef struct {
     size_t offset; // of the first element in the flat array, a multiple of 16
     bool decay;    // weight decay applies
     bool hidden;   // a matrix between hidden layers, which Muon may update
+    bool fixed;    // it is not trained: no gradient ever reaches it
     double mean;   // initialisation: N(mean, deviation)
     double deviation;
 } Parameter;
@@ -26,7 +27,7 @@ typedef struct {
     Parameter *items;
     int count;
     size_t total;      // length of the flat arrays (padding between parameters included and always 0)
-    size_t parameters; // what the model has, without padding
+    size_t parameters; // what the model has, without padding and what is fixed
 } ParameterTable;
 
 // Appends a parameter and returns its offset.
@@ -41,6 +42,8 @@ size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, c
 // Says that the parameter added last is a matrix between hidden layers.
 void parameter_mark_hidden(ParameterTable *table);
 
+// Says of the parameter added last that it is fixed.
+void parameter_fix(ParameterTable *table);
 void parameter_table_free(ParameterTable *table);
 
 // NULL: no such name.

@@ -5,17 +5,15 @@
 #include <string.h>
 
 static const char *const names[] = {
-    [SCHEDULE_LINEAR] = "linear",
-    [SCHEDULE_COSINE] = "cosine",
-    [SCHEDULE_CONSTANT] = "constant",
-    [SCHEDULE_WSD] = "wsd",
+    [SCHEDULE_LINEAR] = "linear", [SCHEDULE_COSINE] = "cosine", [SCHEDULE_CONSTANT] = "constant",
+    [SCHEDULE_WSD] = "wsd",       [SCHEDULE_NOAM] = "noam",
 };
 
 ScheduleKind schedule_kind_from_name(const char *name) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) return (ScheduleKind)i;
     }
-    fail("schedule %s: expected linear, cosine, constant or wsd", name);
+    fail("schedule %s: expected linear, cosine, constant, wsd or noam", name);
 }
 
 // How much of the way from the peak to the final rate is behind, in [0, 1], when a fraction x in [0, 1] of
@@ -29,13 +27,20 @@ static double fallen(ScheduleKind kind, double x) {
     case SCHEDULE_WSD:
         return sqrt(x);
     case SCHEDULE_CONSTANT:
+    case SCHEDULE_NOAM:
         break;
     }
     return 0;
 }
 
+static double noam_rate(const Schedule *schedule, double n) {
+    const double warmup = fmax((double)schedule->warmup, 1);
+    return schedule->peak / sqrt((double)schedule->channels) * fmin(1 / sqrt(n), n / (warmup * sqrt(warmup)));
+}
+
 double schedule_rate(const Schedule *schedule, int64_t step) {
     const double steps = schedule->steps, warmup = (double)schedule->warmup, now = (double)step;
+    if (schedule->kind == SCHEDULE_NOAM) return noam_rate(schedule, now + 1);
     if (now < warmup) return schedule->peak * (now + 1) / warmup;
 
     const double stable_end = steps - steps / 5; // where wsd begins to fall

@@ -85,7 +85,8 @@ static void set_expected_steps(Loop *loop) {
 
 // ---- one update
 
-// Forward and backward over all micro-batches of the update; the mean loss a target.
+// Forward and backward over all micro-batches of the update; the mean loss a target, which labels are not
+// smoothed for.
 static double accumulate(Loop *loop, const Update *update) {
     const Run *run = loop->run;
     const double scale = 1.0 / (double)update->targets;
@@ -95,7 +96,8 @@ static double accumulate(Loop *loop, const Update *update) {
         run->type->task->train_batch(run->task, update, i, &batch);
         batch.step = (uint64_t)loop->progress.step;
         profile_lap(run->setup.profile, "loader", PROFILE_STEP, 0);
-        loss += run->type->train(run->model, &batch, scale);
+        const double smoothed = run->type->train(run->model, &batch, scale);
+        loss += run->type->unsmoothed ? run->type->unsmoothed(run->model) : smoothed;
         profile_lap(run->setup.profile, "other", PROFILE_STEP, 0);
     }
     return loss * scale;
@@ -254,7 +256,8 @@ static Loop loop_create(Run *run) {
     loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, "schedule")),
                                .peak = options_number(o, "lr"),
                                .final_fraction = options_number(o, "final-lr"),
-                               .warmup = options_integer(o, "warmup")};
+                               .warmup = options_integer(o, "warmup"),
+                               .channels = options_integer(o, "channels")};
     return loop;
 }
 
