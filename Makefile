@@ -234,7 +234,8 @@ TEST_PROGRAMS := $(foreach test,$(TRAINER_TESTS),$(FLOAT)/bin/$(test) $(DOUBLE)/
                  $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
                  $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(TEST_PROGRAMS) | detected
-	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert TOKENIZE=$(FLOAT)/bin/tokenize \
+	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert \
+	TRANSLATE=$(FLOAT)/bin/train_translate TOKENIZE=$(FLOAT)/bin/tokenize \
 	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.

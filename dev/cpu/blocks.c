@@ -293,9 +293,8 @@ static double attention_sublayer_flops(const AttentionSublayer *a, const Attenti
                            (double)in->batch * (double)in->queries, in->causal ? keys / 2 : keys);
 }
 
-// From queries, keys and values to out = x'.
-static void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a, const AttentionInput *in,
-                                       real *out, const real *x) {
+void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a, const AttentionInput *in,
+                                real *out, const real *x) {
     const real *exponent = pass_values(pass, a->norm_const);
     attention_forward(a->attention, a->attended, a->logsumexp, exponent, in);
     pass_lap(pass, "attention", attention_sublayer_flops(a, in));

@@ -140,6 +140,10 @@ typedef struct {
     real *logsumexp;    // (B, H, T)
 } AttentionSublayer;
 
+// From queries, keys and values to out = x'.
+void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *sublayer, const AttentionInput *in,
+                                real *out, const real *x);
+
 // Self-attention.
 typedef struct {
     AttentionSublayer common;

@@ -9,6 +9,7 @@
 
 enum {
     READ_TOKENS = 1 << 16, // at a time
+    SIDE_BY_SIDE = 64,     // a batch has at least room for sentences of so many tokens
     SHORTEST = 8 // a batch of sentences that are shorter holds no more of them than if they were as long
 };
 
@@ -19,6 +20,14 @@ static const Option rows[] = {
      "such batches an update"},
     {'t', "max-length", OPTION_INTEGER, OPTION_TRAINING, "N", "128", 1, 1 << 20, NULL, NULL, "Training",
      "tokens; longer pairs are left out"},
+    {0, "translate", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Translation",
+     "only translate standard input with -e's weights"},
+    {0, "beam", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 64, NULL, NULL, "Translation",
+     "hypotheses of a sentence; 1: greedy"},
+    {0, "alpha", OPTION_NUMBER, OPTION_RUN, "A", "0.6", 0, 10, NULL, NULL, "Translation",
+     "log p is divided by (tokens)^A"},
+    {0, "longest", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1 << 20, NULL, NULL, "Translation",
+     "tokens of a translation; 0: twice the source's + 20"},
 };
 
 static void add_options(Options *options) {
@@ -218,9 +227,16 @@ static void plan_training(Translation *t) {
                        allocate(list->group_count + 1, sizeof(int64_t), "the order of batches")};
 }
 
+// Else there is only a tokenizer, to translate with.
+static bool has_tokens(const Dataset *dataset) {
+    for (int split = 0; split < SPLIT_COUNT; split++)
+        if (dataset->splits[split].tokens > 0) return true;
+    return false;
+}
+
 static void *translation_create(const TaskSetup *setup) {
     const Dataset *dataset = setup->dataset;
-    if (!dataset->paired || dataset->end < 0 || dataset->padding < 0)
+    if ((has_tokens(dataset) && !dataset->paired) || dataset->end < 0 || dataset->padding < 0)
         fail("%s: has no pairs of sentences; make the data with ./tokenize --source FILE --target FILE",
              dataset->name);
     Translation *t = allocate(1, sizeof(*t), "task");
@@ -232,7 +248,8 @@ static void *translation_create(const TaskSetup *setup) {
     if (t->max_length > t->batch_tokens)
         fail_usage("--batch-tokens %lld: a sentence may have --max-length %lld tokens",
                    (long long)t->batch_tokens, (long long)t->max_length);
-    t->plan = (TaskPlan){.batch = 1, .length = t->max_length, .rows = t->batch_tokens};
+    t->plan = (TaskPlan){
+        .batch = 1 + t->batch_tokens / SIDE_BY_SIDE, .length = t->max_length, .rows = t->batch_tokens};
     for (int split = setup->training ? SPLIT_TRAIN : SPLIT_VAL; split < SPLIT_COUNT; split++)
         list_pairs(t, (SplitName)split);
     if (setup->training) plan_training(t);
@@ -349,10 +366,14 @@ static void translation_report(const void *task, SplitName split, Evaluation *re
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
 }
 
+static const Action actions[] = {{"translate", true, translate_lines}};
+
 const TaskType task_translation = {
     .name = "translation",
     .summary = "trains a model that translates sentences, and evaluates it or translates with it",
     .add_options = add_options,
+    .actions = actions,
+    .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = translation_create,
     .destroy = translation_destroy,
     .plan = translation_plan,

@@ -111,6 +111,13 @@ typedef struct {
     void (*decoder_place)(void *decoder, int64_t position);
     void (*decoder_destroy)(void *decoder);
 
+    // Translating: a decoder for the sentences on the source side of a batch, `beams` streams for each, side
+    // by side, whose texts come to at most `positions` tokens. Its streams can be selected anew: stream i
+    // goes on where stream from[i] is, `beams` of one sentence beside each other and sentences in the order
+    // they had; those of which no stream is taken are dropped.
+    void *(*translator_create)(void *model, const Batch *batch, int beams, int64_t positions);
+    void (*translator_select)(void *decoder, const size_t *from, size_t count);
+
     const Exchange *exchange; // NULL: transformers has no such class
 } ModelType;
 

@@ -7,6 +7,7 @@
 #define TESTING
 #include "train_translate.c"
 
+#include "beam.h"
 #include "checkpoint.h"
 #include "model_test.h"
 #include "random.h"
@@ -54,13 +55,6 @@ static void example_free(Example *e) {
     model_test_batch_free(&e->batch);
 }
 
-// The lookup of padding sends no gradient, which central differences do not know: here no token is padding.
-static ModelTest create_unpadded(const char *options, int64_t batch, int64_t length) {
-    ModelTest t = model_test_create(&translate, options, batch, length, 31);
-    ((Translate *)t.model)->source.padding = ((Translate *)t.model)->target.padding = -1;
-    return t;
-}
-
 static void check_gradients(const char *options, int64_t source_length, int64_t length) {
     if (!IS_DOUBLE) return; // central differences need double
 #ifdef _OPENMP
@@ -69,7 +63,7 @@ static void check_gradients(const char *options, int64_t source_length, int64_t 
     for (size_t i = 0; i < 2; i++) {
         char *all = format_string("%s %s", options, norms[i]);
         const int64_t longest = source_length > length ? source_length : length;
-        ModelTest t = create_unpadded(all, 3, longest);
+        ModelTest t = model_test_create(&translate, all, 3, longest, 31);
         t.setup.length = length;
         Example e = example_create(&t, source_length, 1);
         model_check_gradients(&t, &e.batch);
@@ -93,14 +87,12 @@ static void test_gradients_dropout(void) {
     check_gradients(SMALL "label-smoothing=0.1 dropout=0.2", 11, 12);
 }
 
-// Only the tied classifier sends a gradient to the row of the padding token.
-static void test_padding_token(void) {
+static void test_no_targets(void) {
     ModelTest t = model_test_create(&translate, SMALL "label-smoothing=0", 2, 6, 31);
     Example e = example_create(&t, 6, 2);
     for (int i = 0; i < 12; i++) ((int32_t *)e.batch.targets)[i] = -1;
-    for (int i = 0; i < 12; i++) e.source[i] = 0;
-    translate_train(t.model, &e.batch, 1);
-    CHECK(cpu_model_gradient_norm(t.model) == 0); // nothing to predict
+    CHECK(translate_train(t.model, &e.batch, 1) == 0 && translate_forward(t.model, &e.batch) == 0);
+    CHECK(cpu_model_gradient_norm(t.model) == 0);
     example_free(&e);
     model_test_free(&t);
 }
@@ -177,9 +169,106 @@ static void test_reference(void) {
     static const char *const files[] = {"postnorm", "prenorm"};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         char *path = format_string("dev/reference/translate_%s.safetensors", files[i]);
-        CHECK(model_reference(&translate, path, IS_DOUBLE ? "double" : "float", 0));
+        CHECK(model_reference(&translate, path, IS_DOUBLE ? "double" : "float", -1));
         free(path);
     }
+}
+
+// ---- decoding ----------------------------------------------------------------------------------------
+
+// Streams that are selected anew give the logits of the parallel form, at every position.
+static void test_decoding(void) {
+    enum { B = 3, S = 9, T = 14, V = 31, BEAMS = 2, CUT = 6 };
+    for (size_t k = 0; k < 2; k++) {
+        char *options = format_string(SMALL "%s", norms[k]);
+        ModelTest t = model_test_create(&translate, options, B, T, V);
+        Example e = example_create(&t, S, 5);
+        e.batch.mask = NULL;
+        real *expected = allocate((size_t)B * T * V, sizeof(real), "test"),
+             *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
+        translate_logits(t.model, &e.batch, expected);
+        Translator *d = translator_create(t.model, &e.batch, BEAMS, T);
+        // In the second stream of each sentence something else stands, until the first takes its place.
+        size_t sentences[B] = {0, 1, 2}, count = B;
+        double worst = 0;
+        for (int i = 0; i < T; i++) {
+            int32_t tokens[B * BEAMS];
+            for (size_t s = 0; s < count; s++) {
+                tokens[s * BEAMS] = e.batch.inputs[sentences[s] * T + (size_t)i];
+                tokens[s * BEAMS + 1] = i < CUT ? (int32_t)((size_t)i + s) : tokens[s * BEAMS];
+            }
+            translator_decode(d, tokens, logits);
+            for (size_t s = 0; s < count; s++)
+                for (size_t v = 0; v < V; v++)
+                    worst = fmax(worst, fabs((double)(logits[(s * BEAMS + (i >= CUT)) * V + v] -
+                                                      expected[(sentences[s] * T + (size_t)i) * V + v])));
+            if (i == CUT - 1) translator_select(d, (size_t[]){0, 0, 2, 2, 4, 4}, B * BEAMS);
+            if (i == CUT + 2) { // the second sentence is done
+                translator_select(d, (size_t[]){1, 0, 4, 5}, 2 * BEAMS);
+                sentences[1] = 2;
+                count = 2;
+            }
+        }
+        CHECK_CLOSE(worst, 0, IS_DOUBLE ? 1e-12 : 2e-5);
+        translator_destroy(d);
+        free(expected);
+        free(logits);
+        example_free(&e);
+        model_test_free(&t);
+        free(options);
+    }
+}
+
+// The search of the reference vectors: the best hypothesis of each sentence and its score.
+static void check_beams(const char *name) {
+    char *path = format_string("dev/reference/translate_%s.safetensors", name);
+    Safetensors *file = safetensors_open(path);
+    char *options = format_string("encoder-layers=2 decoder-layers=2 channels=32 ffn=64 norm=%s",
+                                  safetensors_metadata(file, "norm"));
+    const int64_t longest = checkpoint_integer(file, "beam_longest", 1, 100);
+    ModelTest t =
+        model_test_create(&translate, options, 3, longest, checkpoint_integer(file, "vocab_size", 1, 100));
+    for (int i = 0; i < t.table->count; i++)
+        tensor_read_real(file, safetensors_find(file, t.table->items[i].name),
+                         t.values + t.table->items[i].offset);
+    cpu_model_write(t.model, MODEL_VALUES, t.values);
+
+    const Tensor *ids = safetensors_find(file, "input_ids"),
+                 *sequences = safetensors_find(file, "beam.sequences");
+    const int64_t S = ids->shape[1];
+    int32_t source[3 * 32], mask[3 * 32], expected[3 * 32];
+    uint8_t bytes[3 * 32];
+    double scores[3];
+    tensor_read_int32(file, ids, source);
+    tensor_read_int32(file, safetensors_find(file, "attention_mask"), mask);
+    tensor_read_int32(file, sequences, expected);
+    tensor_read_double(file, safetensors_find(file, "beam.scores"), scores);
+    for (int64_t i = 0; i < 3 * S; i++) bytes[i] = mask[i] != 0;
+    const BeamSettings settings = {.beams = (int)checkpoint_integer(file, "beams", 1, 64),
+                                   .alpha = checkpoint_number(file, "beam_alpha"),
+                                   .vocabulary = t.setup.vocabulary,
+                                   .start = 0,
+                                   .end = 1,
+                                   .longest = longest};
+    const Batch batch = {.batch = 3, .source = {S, source, bytes}};
+    Hypothesis best[3];
+    beam_search(&translate, t.model, &settings, &batch, best);
+    for (int64_t b = 0; b < 3; b++) {
+        CHECK_CLOSE(best[b].score, scores[b], (IS_DOUBLE ? 1e-7 : 1e-4) * fabs(scores[b]));
+        for (int64_t i = 0; i < sequences->shape[1]; i++)
+            CHECK(expected[b * sequences->shape[1] + i] ==
+                  (i < (int64_t)best[b].count ? best[b].tokens[i] : 0));
+        free(best[b].tokens);
+    }
+    model_test_free(&t);
+    safetensors_close(file);
+    free(options);
+    free(path);
+}
+
+static void test_beams(void) {
+    check_beams("postnorm");
+    check_beams("prenorm");
 }
 
 static void create_with(void *options) {
@@ -198,10 +287,12 @@ int main(int argc, char **argv) {
         {"gradients", test_gradients},
         {"gradients with label smoothing", test_gradients_smoothing},
         {"gradients with dropout", test_gradients_dropout},
-        {"the padding token", test_padding_token},
+        {"nothing to predict", test_no_targets},
         {"padding", test_padding},
         {"threads and accumulation", test_threads_and_accumulation},
+        {"decoding", test_decoding},
+        {"beam search", test_beams},
         {"bad options", test_bad_options},
     };
-    return model_test_main(argc, argv, &translate, 0, cases, sizeof(cases) / sizeof(*cases));
+    return model_test_main(argc, argv, &translate, -1, cases, sizeof(cases) / sizeof(*cases));
 }

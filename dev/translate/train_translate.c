@@ -17,6 +17,7 @@
 #include "embedding.h"
 #include "error.h"
 #include "memory.h"
+#include "model_options.h"
 #include "train.h"
 #include "translation.h"
 #include <math.h>
@@ -26,8 +27,6 @@
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Options and configuration
-
-enum { MAX_LAYERS = 128, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
 
 static const Option translate_options[] = {
     {'L', "encoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL, "encoder_layers",
@@ -52,7 +51,6 @@ typedef struct {
     size_t vocabulary, positions;                                  // V, the longest sentence
     NormOrder order;
     double dropout, smoothing;
-    int32_t padding; // token whose lookup takes no gradient; -1: none
 } Config;
 
 static Config config_create(const ModelSetup *setup) {
@@ -68,7 +66,6 @@ static Config config_create(const ModelSetup *setup) {
         .order = strcmp(options_text(o, "norm"), "pre") == 0 ? PRE_NORM : POST_NORM,
         .dropout = options_number(o, "dropout"),
         .smoothing = options_number(o, "label-smoothing"),
-        .padding = setup->padding_token,
     };
     if (c.channels % c.heads != 0)
         fail("--heads %zu: the %zu channels must divide into heads", c.heads, c.channels);
@@ -78,15 +75,16 @@ static Config config_create(const ModelSetup *setup) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class
 
+// A layer of the decoder: with cross-attention between self-attention and feed-forward network.
 typedef struct {
-    AttentionParameters attention;
-    CrossAttentionParameters cross; // of the decoder
-    FfnParameters ffn;
-} LayerOffsets;
+    TransformerParameters self;
+    CrossAttentionParameters cross;
+} DecoderParameters;
 
 typedef struct {
     size_t token;                              // (V, C)
-    LayerOffsets *encoder, *decoder;           // (layers)
+    TransformerParameters *encoder;            // (layers)
+    DecoderParameters *decoder;                // (layers)
     NormParameters encoder_norm, decoder_norm; // pre-norm: behind the stack
     size_t bias; // (1, V) of the logits, which is not trained: 0 but in files of others
 } Offsets;
@@ -101,32 +99,37 @@ static LinearShape square(size_t channels, size_t count) {
     return (LinearShape){count * channels, channels, WEIGHT_OUT_IN, true, xavier(channels, channels)};
 }
 
-static LayerOffsets add_layer(ParameterTable *table, const Config *c, const char *stack, size_t l,
-                              bool cross) {
-    static const char *const parts[] = {"q_proj", "k_proj", "v_proj"};
-    const size_t C = c->channels, F = c->inner;
-    LayerOffsets layer = {0};
-    char name[PARAMETER_NAME];
+static const char *const attention_parts[] = {"q_proj", "k_proj", "v_proj"};
+
 #define NAME(suffix) (snprintf(name, sizeof(name), "model.%s.layers.%zu." suffix, stack, l), name)
-    layer.attention.qkv = add_joined_linear(table, square(C, 3), NAME("self_attn"), parts, 3);
+
+static TransformerParameters add_layer(ParameterTable *table, const Config *c, const char *stack, size_t l) {
+    const size_t C = c->channels, F = c->inner;
+    TransformerParameters layer;
+    char name[PARAMETER_NAME];
+    layer.attention.qkv = add_joined_linear(table, square(C, 3), NAME("self_attn"), attention_parts, 3);
     layer.attention.projection = add_linear(table, square(C, 1), "%s", NAME("self_attn.out_proj"));
     layer.attention.norm = add_norm(table, C, "%s", NAME("self_attn_layer_norm"));
     layer.attention.norm_const = NO_PARAMETER;
-    if (cross) {
-        layer.cross.query = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.q_proj"));
-        layer.cross.key_value = add_joined_linear(table, square(C, 2), NAME("encoder_attn"), parts + KEY, 2);
-        layer.cross.projection = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.out_proj"));
-        layer.cross.norm = add_norm(table, C, "%s", NAME("encoder_attn_layer_norm"));
-        layer.cross.norm_const = NO_PARAMETER;
-    }
     layer.ffn.up =
         add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, xavier(F, C)}, "%s", NAME("fc1"));
     layer.ffn.down =
         add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, xavier(C, F)}, "%s", NAME("fc2"));
     layer.ffn.norm = add_norm(table, C, "%s", NAME("final_layer_norm"));
-#undef NAME
     return layer;
 }
+
+static CrossAttentionParameters add_cross(ParameterTable *table, size_t C, const char *stack, size_t l) {
+    CrossAttentionParameters cross = {.norm_const = NO_PARAMETER};
+    char name[PARAMETER_NAME];
+    cross.query = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.q_proj"));
+    cross.key_value = add_joined_linear(table, square(C, 2), NAME("encoder_attn"), attention_parts + KEY, 2);
+    cross.projection = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.out_proj"));
+    cross.norm = add_norm(table, C, "%s", NAME("encoder_attn_layer_norm"));
+    return cross;
+}
+
+#undef NAME
 
 static NormParameters add_final_norm(ParameterTable *table, const Config *c, const char *stack) {
     return c->order == PRE_NORM ? add_norm(table, c->channels, "model.%s.layer_norm", stack)
@@ -134,13 +137,15 @@ static NormParameters add_final_norm(ParameterTable *table, const Config *c, con
 }
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.encoder = allocate(c->encoder_layers, sizeof(LayerOffsets), "layers"),
-                 .decoder = allocate(c->decoder_layers, sizeof(LayerOffsets), "layers")};
+    Offsets o = {.encoder = allocate(c->encoder_layers, sizeof(*o.encoder), "layers"),
+                 .decoder = allocate(c->decoder_layers, sizeof(*o.decoder), "layers")};
     const size_t C = c->channels;
     o.token = add_matrix(table, "model.shared.weight", c->vocabulary, C, 1 / sqrt((double)C));
-    for (size_t l = 0; l < c->encoder_layers; l++) o.encoder[l] = add_layer(table, c, "encoder", l, false);
+    for (size_t l = 0; l < c->encoder_layers; l++) o.encoder[l] = add_layer(table, c, "encoder", l);
     o.encoder_norm = add_final_norm(table, c, "encoder");
-    for (size_t l = 0; l < c->decoder_layers; l++) o.decoder[l] = add_layer(table, c, "decoder", l, true);
+    for (size_t l = 0; l < c->decoder_layers; l++)
+        o.decoder[l] =
+            (DecoderParameters){add_layer(table, c, "decoder", l), add_cross(table, C, "decoder", l)};
     o.decoder_norm = add_final_norm(table, c, "decoder");
     o.bias =
         parameter_add(table, "final_logits_bias", 2, (int64_t[]){1, (int64_t)c->vocabulary}, false, 0, 0);
@@ -158,79 +163,85 @@ static void offsets_free(Offsets *o) {
 
 typedef struct {
     AttentionBlock attention;
-    CrossAttentionBlock cross; // of the decoder
+    CrossAttentionBlock cross;
     FfnBlock ffn;
-} Layer;
+} DecoderLayer;
 
 typedef struct {
     CpuModel base;
     Config config;
     Offsets offsets;
-    Attention seeing_all, causal; // encoder and cross-attention; decoder
-    Embedding source, target;     // of one table
+    Embedding source, target; // of one table
+    Stack encoder;
     Encoded encoded;
-    Layer *encoder, *decoder; // (layers)
-    real **x, **y;            // the residual streams: (2 layers + 1) of (N, C), (3 layers + 1) of (M, C)
+    Attention causal;      // of the decoder, in the encoder's working memory
+    DecoderLayer *decoder; // (layers)
+    real **y;              // (3 layers + 1) of (M, C): the decoder's residual stream
     Head head;
 } Translate;
 
-// Where dropout happens: in each layer of either stack, and on the two embeddings.
-enum { SITE_SOURCE, SITE_TARGET, SITE_LAYERS, SITES_PER_LAYER = 5 };
-enum { SITE_ATTENTION, SITE_PROJECTION, SITE_CROSS, SITE_CROSS_PROJECTION, SITE_FFN };
+// Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the decoder.
+enum { SITE_SOURCE, SITE_TARGET, SITE_LAYERS, DECODER_SITES = 5 };
 
-static void layer_create(Translate *t, Layer *layer, const LayerOffsets *at, size_t l, bool decodes) {
-    CpuModel *m = &t->base;
-    const NormOrder order = t->config.order;
-    // Layers count through both stacks.
-    const size_t number = decodes ? t->config.encoder_layers + l : l;
-    const uint32_t first = (uint32_t)(SITE_LAYERS + number * SITES_PER_LAYER);
-    attention_block_create(&layer->attention, m, decodes ? &t->causal : &t->seeing_all, &at->attention, order,
-                           number, (uint32_t[]){first + SITE_ATTENTION, first + SITE_PROJECTION});
-    if (decodes)
-        cross_attention_block_create(&layer->cross, m, &t->seeing_all, &t->encoded, &at->cross, order, number,
-                                     (uint32_t[]){first + SITE_CROSS, first + SITE_CROSS_PROJECTION});
-    ffn_block_create(&layer->ffn, m, &at->ffn, RELU, order, number, first + SITE_FFN);
+static uint32_t decoder_site(const Config *c, size_t l, uint32_t site) {
+    return (uint32_t)(SITE_LAYERS + 3 * c->encoder_layers + DECODER_SITES * l) + site;
 }
 
-static void layers_create(Translate *t) {
+// Layers count through both stacks.
+static void decoder_layer_create(Translate *t, size_t l) {
+    CpuModel *m = &t->base;
     const Config *c = &t->config;
-    const Offsets *o = &t->offsets;
-    t->encoder = allocate(c->encoder_layers, sizeof(Layer), "layers");
-    t->decoder = allocate(c->decoder_layers, sizeof(Layer), "layers");
-    t->encoded.norm.at = o->encoder_norm;
-    for (size_t l = 0; l < c->encoder_layers; l++) layer_create(t, &t->encoder[l], &o->encoder[l], l, false);
-    for (size_t l = 0; l < c->decoder_layers; l++) layer_create(t, &t->decoder[l], &o->decoder[l], l, true);
-    head_create(&t->head, &t->base, &o->decoder_norm, o->token, o->bias, c->vocabulary);
-    t->head.bias_fixed = true;
-    classifier_smooth(t->head.classifier, c->smoothing);
+    const DecoderParameters *at = &t->offsets.decoder[l];
+    DecoderLayer *layer = &t->decoder[l];
+    const size_t number = c->encoder_layers + l;
+    attention_block_create(&layer->attention, m, &t->causal, &at->self.attention, c->order, number,
+                           (uint32_t[]){decoder_site(c, l, 0), decoder_site(c, l, 1)});
+    cross_attention_block_create(&layer->cross, m, &t->encoder.attention, &t->encoded, &at->cross, c->order,
+                                 number, (uint32_t[]){decoder_site(c, l, 2), decoder_site(c, l, 3)});
+    ffn_block_create(&layer->ffn, m, &at->self.ffn, RELU, c->order, number, decoder_site(c, l, 4));
 }
 
-// Without training, layers share their activations.
-static void layers_plan(Translate *t, Layer *layers, size_t count, bool decodes) {
+static void encoder_create(Translate *t, size_t batch, size_t length) {
     CpuModel *m = &t->base;
+    const Config *c = &t->config;
+    const Attention attention = {.channels = c->channels, .heads = c->heads};
+    stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order, RELU,
+                 SITE_LAYERS, batch, length);
+    t->encoded.norm.at = t->offsets.encoder_norm;
+    encoded_plan(&t->encoded, m);
+}
+
+// Layers share their activations where nothing is kept for a backward pass.
+static void decoder_create_layers(Translate *t) {
+    CpuModel *m = &t->base;
+    const Config *c = &t->config;
+    t->causal = t->encoder.attention;
+    t->causal.causal = true;
+    t->y = stream_create(m->arena, 3 * c->decoder_layers, m->rows, c->channels, m->training);
+    t->decoder = allocate(c->decoder_layers, sizeof(DecoderLayer), "layers");
+    for (size_t l = 0; l < c->decoder_layers; l++) decoder_layer_create(t, l);
     ArenaUnion shared = arena_union(m->arena);
-    for (size_t l = 0; l < count; l++) {
-        attention_block_plan(&layers[l].attention, m);
-        if (decodes) cross_attention_block_plan(&layers[l].cross, m);
-        ffn_block_plan(&layers[l].ffn, m);
+    for (size_t l = 0; l < c->decoder_layers; l++) {
+        attention_block_plan(&t->decoder[l].attention, m);
+        cross_attention_block_plan(&t->decoder[l].cross, m);
+        ffn_block_plan(&t->decoder[l].ffn, m);
         if (!m->training) arena_member(m->arena, &shared);
     }
     arena_close(m->arena, &shared);
 }
 
-static void memory_plan(Translate *t) {
-    CpuModel *m = &t->base;
+static void embeddings_create(Translate *t) {
     const Config *c = &t->config;
-    const size_t M = m->rows, C = c->channels;
-    arena_reals(m->arena, &t->source.sinusoids, c->positions, C, "positions");
-    arena_alias(m->arena, &t->target.sinusoids);
-    t->x = stream_create(m->arena, 2 * c->encoder_layers, M, C, m->training);
-    t->y = stream_create(m->arena, 3 * c->decoder_layers, M, C, m->training);
-    layers_plan(t, t->encoder, c->encoder_layers, false);
-    encoded_plan(&t->encoded, m);
-    layers_plan(t, t->decoder, c->decoder_layers, true);
-    head_plan(&t->head, m);
-    cpu_model_workspace(m, C, c->inner);
+    t->source = (Embedding){.token = t->offsets.token,
+                            .scale = sqrt((double)c->channels),
+                            .position = NO_PARAMETER,
+                            .channels = c->channels,
+                            .site = SITE_SOURCE,
+                            .padding = -1}; // the decoder begins with the padding token, which learns
+    t->target = t->source;
+    t->target.site = SITE_TARGET;
+    arena_reals(t->base.arena, &t->source.sinusoids, c->positions, c->channels, "positions");
+    arena_alias(t->base.arena, &t->target.sinusoids);
 }
 
 static void translate_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -247,21 +258,14 @@ static void *translate_create(const ModelSetup *setup) {
     ParameterTable table = {0};
     t->offsets = parameters_create(&table, c);
     cpu_model_create(m, setup, table, c->dropout);
-    t->source = (Embedding){.token = t->offsets.token,
-                            .scale = sqrt((double)c->channels),
-                            .position = NO_PARAMETER,
-                            .channels = c->channels,
-                            .site = SITE_SOURCE,
-                            .padding = c->padding};
-    t->target = t->source;
-    t->target.site = SITE_TARGET;
-    t->seeing_all = (Attention){.channels = c->channels, .heads = c->heads};
-    attention_plan(&t->seeing_all, m->arena, gemm_precision(m->gemm), (size_t)setup->batch,
-                   (size_t)setup->length, m->training);
-    t->causal = t->seeing_all;
-    t->causal.causal = true;
-    layers_create(t);
-    memory_plan(t);
+    embeddings_create(t);
+    encoder_create(t, (size_t)setup->batch, (size_t)setup->length);
+    decoder_create_layers(t);
+    head_create(&t->head, m, &t->offsets.decoder_norm, t->offsets.token, t->offsets.bias, c->vocabulary);
+    t->head.bias_fixed = true;
+    classifier_smooth(t->head.classifier, c->smoothing);
+    head_plan(&t->head, m);
+    cpu_model_workspace(m, c->channels, c->inner);
     cpu_model_allocate(m);
     sinusoidal_positions(t->source.sinusoids, c->positions, c->channels);
     return t;
@@ -269,24 +273,20 @@ static void *translate_create(const ModelSetup *setup) {
 
 static void translate_destroy(void *model) {
     Translate *t = model;
-    attention_free(&t->seeing_all);
+    stack_free(&t->encoder);
     cpu_model_destroy(&t->base);
     offsets_free(&t->offsets);
-    void *const arrays[] = {t->encoder, t->decoder, t->x, t->y, t};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
+    free(t->decoder);
+    free(t->y);
+    free(t);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward and backward
 
 static void encode(const Translate *t, const Pass *source) {
-    real **x = t->x;
-    embed_forward(source, &t->source, x[0]);
-    for (size_t l = 0; l < t->config.encoder_layers; l++, x += 2) {
-        attention_block_forward(source, &t->encoder[l].attention, x[1], x[0]);
-        ffn_block_forward(source, &t->encoder[l].ffn, x[2], x[1]);
-    }
-    encoded_forward(source, &t->encoded, x[0]);
+    embed_forward(source, &t->source, t->encoder.x[0]);
+    encoded_forward(source, &t->encoded, stack_forward(source, &t->encoder));
 }
 
 // The last y.
@@ -310,12 +310,8 @@ static void layers_backward(const Translate *t, const Pass *pass, const Pass *so
         attention_block_backward(pass, &t->decoder[l].attention, y[0]);
     }
     embed_backward(pass, &t->target);
-    encoded_backward(source, &t->encoded, t->x[2 * t->config.encoder_layers]);
-    for (size_t l = t->config.encoder_layers; l-- > 0;) {
-        real **x = t->x + 2 * l;
-        ffn_block_backward(source, &t->encoder[l].ffn, x[1]);
-        attention_block_backward(source, &t->encoder[l].attention, x[0]);
-    }
+    encoded_backward(source, &t->encoded, t->encoder.x[2 * t->encoder.count]);
+    stack_backward(source, &t->encoder);
     embed_backward(source, &t->source);
 }
 
@@ -357,6 +353,144 @@ static void translate_statistics(void *model, const Batch *batch, Statistics *st
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Decoding: `beams` streams for each sentence, a token at a time for all of them. Keys and values of the
+// encoder's result are made once a sentence, those of the streams' own tokens once a token.
+
+typedef struct {
+    Translate *model;
+    size_t sentences, beams, length; // B, streams a sentence, S
+    size_t position, positions;      // of the next token; most
+    uint8_t *mask;                   // (B, S)
+    real *encoded;                   // (layers, B, S, 2C)
+    real *keys, *values;             // (layers, streams, H, positions, D)
+    real *selected, *attended;       // the same, to select into; (streams, C)
+} Translator;
+
+static size_t translator_cache(const Translator *d) { // of a layer
+    return d->sentences * d->beams * d->positions * d->model->config.channels;
+}
+
+static void *translator_create(void *model, const Batch *batch, int beams, int64_t positions) {
+    Translate *t = model;
+    Translator *d = allocate(1, sizeof(*d), "decoder");
+    *d = (Translator){.model = t,
+                      .sentences = (size_t)batch->batch,
+                      .beams = (size_t)beams,
+                      .length = (size_t)batch->source.length,
+                      .positions = (size_t)positions};
+    const size_t layers = t->config.decoder_layers, C = t->config.channels;
+    const size_t rows = d->sentences * d->length, all = layers * translator_cache(d);
+    Batch of_source;
+    const Pass pass = pass_forward(&t->base, batch, false, NULL), source = pass_source(&pass, &of_source);
+    d->mask = allocate(rows, 1, "decoder");
+    memcpy(d->mask, batch->source.mask, rows);
+    d->encoded = allocate(layers * rows, 2 * C * sizeof(real), "decoder");
+    d->keys = allocate(all, sizeof(real), "decoder");
+    d->values = allocate(all, sizeof(real), "decoder");
+    d->selected = allocate(all, sizeof(real), "decoder");
+    d->attended = allocate(d->sentences * d->beams, C * sizeof(real), "decoder");
+    encode(t, &source);
+    for (size_t l = 0; l < layers; l++)
+        linear_forward(&source, &t->decoder[l].cross.key_value, d->encoded + l * rows * 2 * C,
+                       t->encoded.result);
+    return d;
+}
+
+static void translator_destroy(void *decoder) {
+    Translator *d = decoder;
+    void *const arrays[] = {d->mask, d->encoded, d->keys, d->values, d->selected, d->attended, d};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
+}
+
+static void decode_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
+    const Config *c = &d->model->config;
+    const AttentionBlock *b = &d->model->decoder[l].attention;
+    const size_t cache = l * translator_cache(d), C = c->channels;
+    sublayer_begin(pass, &b->common.sublayer, x);
+    linear_forward(pass, &b->qkv, b->projected, b->common.sublayer.input);
+#pragma omp parallel
+    {
+        softmax_attention_decode(d->attended, d->keys + cache, d->values + cache, b->projected,
+                                 pass_values(pass, b->qkv.at.bias), 0, d->position, d->positions, pass->rows,
+                                 C, c->heads);
+#pragma omp barrier
+#pragma omp for
+        for (size_t i = 0; i < pass->rows; i++)
+            gemm_input_store(b->common.attended, i, 0, d->attended + i * C, C);
+    }
+    linear_forward(pass, &b->common.projection, pass->work->output, b->common.attended);
+    sublayer_end(pass, &b->common.sublayer, x, x, pass->work->output);
+}
+
+// A sentence's streams are the queries of one sequence.
+static void decode_cross_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
+    const CrossAttentionBlock *b = &d->model->decoder[l].cross;
+    const size_t C = d->model->config.channels;
+    const AttentionInput in = attention_cross(
+        b->queries, pass_values(pass, b->query.at.bias), d->encoded + l * d->sentences * d->length * 2 * C,
+        pass_values(pass, b->key_value.at.bias), C, d->mask, d->sentences, d->beams, d->length);
+    sublayer_begin(pass, &b->common.sublayer, x);
+    linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
+    attention_sublayer_forward(pass, &b->common, &in, x, x);
+}
+
+static void translator_decode(void *decoder, const int32_t *tokens, real *logits) {
+    Translator *d = decoder;
+    Translate *t = d->model;
+    const Batch batch = {.batch = (int64_t)(d->sentences * d->beams), .length = 1, .inputs = tokens};
+    const Pass pass = pass_forward(&t->base, &batch, false, NULL);
+    Embedding embedding = t->target;
+    embedding.sinusoids += d->position * t->config.channels;
+    real *x = t->y[0];
+    embed_forward(&pass, &embedding, x);
+    for (size_t l = 0; l < t->config.decoder_layers; l++) {
+        decode_attention(&pass, d, l, x);
+        decode_cross_attention(&pass, d, l, x);
+        ffn_block_forward(&pass, &t->decoder[l].ffn, x, x);
+    }
+    if (logits) head_logits(&pass, &t->head, x, logits);
+    d->position++;
+}
+
+// keys or values (layers, streams, H, positions, D) become those of the streams `from` (count).
+static void select_cache(Translator *d, real **cache, const size_t *from, size_t count) {
+    const Config *c = &d->model->config;
+    const size_t D = c->channels / c->heads, unit = d->positions * D, streams = d->sentences * d->beams;
+#pragma omp parallel for schedule(static) collapse(2)
+    for (size_t l = 0; l < c->decoder_layers; l++)
+        for (size_t i = 0; i < count * c->heads; i++)
+            memcpy(d->selected + (l * count * c->heads + i) * unit,
+                   *cache + ((l * streams + from[i / c->heads]) * c->heads + i % c->heads) * unit,
+                   d->position * D * sizeof(real));
+    real *old = *cache;
+    *cache = d->selected;
+    d->selected = old;
+}
+
+// What was made of sentences that are left moves up.
+static void select_sentences(Translator *d, const size_t *from, size_t count) {
+    const size_t layers = d->model->config.decoder_layers, row = d->length * 2 * d->model->config.channels;
+    for (size_t i = 0; i < count; i++)
+        memmove(d->mask + i * d->length, d->mask + from[i * d->beams] / d->beams * d->length, d->length);
+    for (size_t l = 0; l < layers; l++)
+        for (size_t i = 0; i < count; i++)
+            memmove(d->encoded + (l * count + i) * row,
+                    d->encoded + (l * d->sentences + from[i * d->beams] / d->beams) * row,
+                    row * sizeof(real));
+    d->sentences = count;
+}
+
+static void translator_select(void *decoder, const size_t *from, size_t count) {
+    Translator *d = decoder;
+    bool same = count == d->sentences * d->beams;
+    for (size_t i = 0; same && i < count; i++) same = from[i] == i;
+    if (same) return;
+    select_cache(d, &d->keys, from, count);
+    select_cache(d, &d->values, from, count);
+    if (count < d->sentences * d->beams) select_sentences(d, from, count / d->beams);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // What the training loop calls
 
 static void translate_describe(const void *model, Metadata **rows, int *count) {
@@ -394,6 +528,10 @@ static const ModelType translate = {
     .statistics = translate_statistics,
     .train = translate_train,
     .unsmoothed = translate_unsmoothed,
+    .decode = translator_decode,
+    .decoder_destroy = translator_destroy,
+    .translator_create = translator_create,
+    .translator_select = translator_select,
 };
 
 #ifndef TESTING

@@ -1,0 +1,211 @@
+#include "beam.h"
+
+#include "error.h"
+#include "memory.h"
+#include "vector_math.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_BEAMS = 64, MAX_CANDIDATES = 2 * MAX_BEAMS };
+
+// A continuation: stream and token, and log p of all.
+typedef struct {
+    size_t stream;
+    int32_t token;
+    double log_p;
+} Candidate;
+
+typedef struct {
+    const BeamSettings *settings;
+    size_t vocabulary, candidates; // V; looked at in each step
+    size_t count;                  // sentences that are not done
+    size_t *sentences;             // (count) their numbers in the batch
+    size_t *live, *finished;       // (count) hypotheses
+    double *log_p;                 // (count, beams) of the live ones
+    int32_t *tokens, *next_tokens; // (count, beams, longest) so far
+    size_t length;                 // of these
+    size_t *from;                  // (count, beams) streams to go on with
+    real *logits;                  // (count, beams, V)
+    Candidate *best_of_stream;     // (count, beams, candidates)
+    Hypothesis *best;              // (B)
+} Search;
+
+// Puts a candidate in its place among the best so far, best first, equal ones in the order they came in;
+// returns how many there are.
+static size_t insert(Candidate *best, size_t count, size_t most, Candidate candidate) {
+    size_t rank = count;
+    while (rank > 0 && candidate.log_p > best[rank - 1].log_p) rank--;
+    if (rank == most) return count;
+    if (count < most) count++;
+    memmove(best + rank + 1, best + rank, (count - 1 - rank) * sizeof(*best));
+    best[rank] = candidate;
+    return count;
+}
+
+static double log_sum_exp(const real *logits, size_t count, real largest) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t v = 0; v < count; v++) sum += vector_exp(logits[v] - largest);
+    return (double)largest + log((double)sum);
+}
+
+// The best continuations of one stream; what is not a number is none.
+static void continue_stream(const Search *s, size_t stream, double log_p) {
+    const real *logits = s->logits + stream * s->vocabulary;
+    Candidate *best = s->best_of_stream + stream * s->candidates;
+    size_t count = 0;
+    for (size_t v = 0; v < s->vocabulary; v++) {
+        const double logit = (double)logits[v];
+        if (count == s->candidates && !(logit > best[count - 1].log_p)) continue;
+        if (!isnan(logit)) count = insert(best, count, s->candidates, (Candidate){stream, (int32_t)v, logit});
+    }
+    const double sum = count > 0 ? log_sum_exp(logits, s->vocabulary, (real)best[0].log_p) : 0;
+    for (size_t i = 0; i < count; i++) best[i].log_p += log_p - sum;
+    for (size_t i = count; i < s->candidates; i++) best[i] = (Candidate){stream, -1, -INFINITY};
+}
+
+// The best of all streams of sentence i.
+static size_t continue_sentence(const Search *s, size_t i, Candidate best[MAX_CANDIDATES]) {
+    const size_t first = i * (size_t)s->settings->beams;
+    size_t count = 0;
+    for (size_t stream = first; stream < first + s->live[i]; stream++) {
+        const Candidate *of_stream = s->best_of_stream + stream * s->candidates;
+        for (size_t k = 0; k < s->candidates && of_stream[k].token >= 0; k++)
+            count = insert(best, count, s->candidates, of_stream[k]);
+    }
+    return count;
+}
+
+static double score_of(const BeamSettings *settings, double log_p, int64_t length) {
+    return log_p / pow((double)length, settings->alpha);
+}
+
+// A hypothesis that is complete: `count` tokens behind each other, and one more where it is not negative.
+static void finish(Hypothesis *best, const int32_t *tokens, size_t count, int32_t last, double score) {
+    if (best->tokens && !(score > best->score)) return;
+    free(best->tokens);
+    *best = (Hypothesis){allocate(count + 1, sizeof(int32_t), "translation"), count + (last >= 0), score};
+    memcpy(best->tokens, tokens, count * sizeof(int32_t));
+    if (last >= 0) best->tokens[count] = last;
+}
+
+// Sorts the continuations of sentence i into finished and live ones; the latter, `beams` at most, go to place
+// `to`.
+static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates, size_t count) {
+    const BeamSettings *settings = s->settings;
+    const size_t beams = (size_t)settings->beams, longest = (size_t)settings->longest;
+    Hypothesis *best = &s->best[s->sentences[i]];
+    size_t live = 0, finished = s->finished[i];
+    for (size_t k = 0; k < count && live < beams; k++) {
+        const Candidate *c = &candidates[k];
+        const int32_t *before = s->tokens + c->stream * longest;
+        if (c->token == settings->end) {
+            if (k >= beams) continue;
+            finish(best, before, s->length, c->token, score_of(settings, c->log_p, (int64_t)s->length + 1));
+            finished++;
+            continue;
+        }
+        int32_t *after = s->next_tokens + (to * beams + live) * longest;
+        memcpy(after, before, s->length * sizeof(int32_t));
+        after[s->length] = c->token;
+        s->from[to * beams + live] = c->stream;
+        s->log_p[to * beams + live] = c->log_p;
+        live++;
+    }
+    for (size_t k = live; k < beams && live > 0; k++) { // streams that nobody looks at
+        s->from[to * beams + k] = s->from[to * beams];
+        s->next_tokens[(to * beams + k) * longest + s->length] = settings->end;
+    }
+    s->live[to] = live;
+    s->finished[to] = finished;
+    s->sentences[to] = s->sentences[i];
+}
+
+static bool is_done(const Search *s, size_t i) {
+    const BeamSettings *settings = s->settings;
+    const size_t beams = (size_t)settings->beams;
+    if (s->live[i] == 0) return true;
+    if (s->finished[i] < beams) return false;
+    return s->best[s->sentences[i]].score >= score_of(settings, s->log_p[i * beams], settings->longest);
+}
+
+// One token more for all sentences; those that are done are dropped.
+static void advance(Search *s) {
+    const size_t beams = (size_t)s->settings->beams;
+#pragma omp parallel for schedule(dynamic)
+    for (size_t stream = 0; stream < s->count * beams; stream++)
+        if (stream % beams < s->live[stream / beams]) continue_stream(s, stream, s->log_p[stream]);
+    size_t left = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        Candidate candidates[MAX_CANDIDATES];
+        const size_t count = continue_sentence(s, i, candidates);
+        sort_out(s, i, left, candidates, count);
+        left += !is_done(s, left);
+    }
+    s->count = left;
+    s->length++;
+    int32_t *tokens = s->tokens;
+    s->tokens = s->next_tokens;
+    s->next_tokens = tokens;
+}
+
+static Search search_create(const BeamSettings *settings, size_t sentences, Hypothesis *best) {
+    const size_t beams = (size_t)settings->beams, streams = sentences * beams,
+                 vocabulary = (size_t)settings->vocabulary, candidates = beams == 1 ? 1 : 2 * beams;
+    if (beams > MAX_BEAMS) fail("a search with %zu beams, there may be %d", beams, MAX_BEAMS);
+    Search s = {.settings = settings, .vocabulary = vocabulary, .candidates = candidates, .count = sentences};
+    const char *what = "search";
+    s.sentences = allocate(sentences, sizeof(size_t), what);
+    s.live = allocate(sentences, sizeof(size_t), what);
+    s.finished = allocate(sentences, sizeof(size_t), what);
+    s.log_p = allocate(streams, sizeof(double), what);
+    s.tokens = allocate(streams * (size_t)settings->longest, sizeof(int32_t), what);
+    s.next_tokens = allocate(streams * (size_t)settings->longest, sizeof(int32_t), what);
+    s.from = allocate(streams, sizeof(size_t), what);
+    s.logits = allocate(streams * vocabulary, sizeof(real), what);
+    s.best_of_stream = allocate(streams * candidates, sizeof(Candidate), what);
+    s.best = best;
+    for (size_t i = 0; i < sentences; i++) {
+        s.sentences[i] = i;
+        s.live[i] = 1;
+        best[i] = (Hypothesis){0};
+    }
+    return s;
+}
+
+static void search_free(Search *s) {
+    void *const arrays[] = {s->sentences,   s->live, s->finished, s->log_p,         s->tokens,
+                            s->next_tokens, s->from, s->logits,   s->best_of_stream};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
+}
+
+// After `longest` tokens.
+static void finish_live(Search *s) {
+    const size_t beams = (size_t)s->settings->beams, longest = (size_t)s->settings->longest;
+    for (size_t i = 0; i < s->count; i++)
+        for (size_t k = 0; s->finished[i] == 0 && k < s->live[i]; k++)
+            finish(&s->best[s->sentences[i]], s->tokens + (i * beams + k) * longest, s->length, -1,
+                   score_of(s->settings, s->log_p[i * beams + k], s->settings->longest));
+}
+
+void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
+                 Hypothesis *best) {
+    const size_t B = (size_t)batch->batch, beams = (size_t)settings->beams,
+                 longest = (size_t)settings->longest;
+    Search s = search_create(settings, B, best);
+    int32_t *read = allocate(B * beams, sizeof(int32_t), "search");
+    for (size_t i = 0; i < B * beams; i++) read[i] = settings->start;
+    void *decoder = type->translator_create(model, batch, settings->beams, settings->longest);
+    while (s.count > 0 && s.length < longest) {
+        type->decode(decoder, read, s.logits);
+        advance(&s);
+        type->translator_select(decoder, s.from, s.count * beams);
+        for (size_t i = 0; i < s.count * beams; i++) read[i] = s.tokens[i * longest + s.length - 1];
+    }
+    finish_live(&s);
+    type->decoder_destroy(decoder);
+    search_free(&s);
+    free(read);
+}

@@ -1,0 +1,32 @@
+// Beam search: the most probable translations that a model decodes, of many sentences side by side.
+//
+// In each step the 2 * beams best continuations of a sentence's live hypotheses by their log p are looked at,
+// best first. One that ends is finished, with score log p / length^alpha (its end counted), if it is among
+// the best `beams`; the best `beams` others live on. A sentence is done when `beams` or more are finished and
+// the best finished score is at least the best live log p / longest^alpha, or after `longest` tokens; only if
+// nothing is finished then, live ones count. With one beam the search is greedy: the most probable token,
+// until it is the end.
+#ifndef TASKS_BEAM_H
+#define TASKS_BEAM_H
+
+#include "model.h"
+
+typedef struct {
+    int beams;
+    double alpha;
+    int64_t vocabulary; // V
+    int32_t start, end; // token that the decoder reads first; that ends a translation
+    int64_t longest;    // tokens of a translation, the end counted
+} BeamSettings;
+
+typedef struct {
+    int32_t *tokens; // (count) with the end where there is one; fresh
+    size_t count;
+    double score;
+} Hypothesis;
+
+// best (batch->batch): the best of each sentence on the source side of the batch.
+void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
+                 Hypothesis *best);
+
+#endif

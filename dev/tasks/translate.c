@@ -1,0 +1,170 @@
+#include "beam.h"
+#include "bytes.h"
+#include "error.h"
+#include "memory.h"
+#include "stop.h"
+#include "train.h"
+#include "translation.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINES_AT_ONCE = 4096 }; // read before the first is translated, unless a terminal is asked
+
+typedef struct {
+    int32_t *tokens; // (count) with the end
+    size_t count;    // 0: an empty line
+    char *output;    // its translation
+} Sentence;
+
+typedef struct {
+    const Run *run;
+    BeamSettings settings;
+    int64_t longest;        // of a translation; 0: by its source
+    size_t positions, rows; // most tokens of a source, and of a batch with its padding
+    size_t most;            // sentences in a batch
+    int64_t cut;            // sources that were too long
+    int64_t done;           // lines
+    bool shows_progress;
+} Translator;
+
+// ---- text --------------------------------------------------------------------------------------------
+
+// A source without its line end; false: there is none.
+static bool read_sentence(Translator *t, Sentence *sentence) {
+    const Dataset *dataset = t->run->dataset;
+    char *line = NULL;
+    size_t room = 0;
+    errno = 0;
+    ssize_t size = getline(&line, &room, stdin);
+    if (size < 0 && ferror(stdin) && errno != EINTR) fail("standard input: cannot read: %s", strerror(errno));
+    if (size > 0 && line[size - 1] == '\n') size--;
+    *sentence = (Sentence){0};
+    if (size > 0) {
+        int32_t *encoded;
+        size_t count = tokenizer_encode(dataset->tokenizer, line, (size_t)size, 0, &encoded);
+        t->cut += count >= t->positions;
+        if (count >= t->positions) count = t->positions - 1;
+        sentence->tokens = allocate(count + 1, sizeof(int32_t), "a sentence");
+        memcpy(sentence->tokens, encoded, count * sizeof(int32_t));
+        sentence->tokens[count] = dataset->end;
+        sentence->count = count + 1;
+        free(encoded);
+    }
+    free(line);
+    return size >= 0;
+}
+
+// The text of a translation, in one line.
+static char *text_of(const Dataset *dataset, const Hypothesis *translation) {
+    size_t count = translation->count, size;
+    if (count > 0 && translation->tokens[count - 1] == dataset->end) count--;
+    char *text = tokenizer_decode(dataset->tokenizer, translation->tokens, count, &size);
+    for (size_t i = 0; i < size; i++)
+        if (text[i] == '\n' || text[i] == '\0') text[i] = ' ';
+    return text;
+}
+
+// ---- batches -----------------------------------------------------------------------------------------
+
+static int compare_lengths(const void *a, const void *b) {
+    const Sentence *const *x = a, *const *y = b;
+    if ((*x)->count != (*y)->count) return (*x)->count < (*y)->count ? -1 : 1;
+    return *x < *y ? -1 : *x > *y;
+}
+
+// Translates sentences (count) of which the last is the longest.
+static void translate_batch(Translator *t, Sentence **sentences, size_t count) {
+    const Dataset *dataset = t->run->dataset;
+    const size_t S = sentences[count - 1]->count;
+    int32_t *tokens = allocate(count * S, sizeof(int32_t), "batch");
+    uint8_t *mask = allocate(count * S, 1, "batch");
+    Hypothesis *best = allocate(count, sizeof(Hypothesis), "batch");
+    for (size_t i = 0; i < count * S; i++) {
+        const Sentence *sentence = sentences[i / S];
+        mask[i] = i % S < sentence->count;
+        tokens[i] = mask[i] ? sentence->tokens[i % S] : dataset->padding;
+    }
+    const Batch batch = {.batch = (int64_t)count, .source = {(int64_t)S, tokens, mask}};
+    t->settings.longest = t->longest > 0 ? t->longest : 2 * (int64_t)S + 20;
+    if (t->settings.longest > (int64_t)t->positions) t->settings.longest = (int64_t)t->positions;
+    beam_search(t->run->type, t->run->model, &t->settings, &batch, best);
+    for (size_t i = 0; i < count; i++) {
+        sentences[i]->output = text_of(dataset, &best[i]);
+        free(best[i].tokens);
+    }
+    free(best);
+    free(tokens);
+    free(mask);
+}
+
+static void show_progress(const Translator *t, size_t more) {
+    if (t->shows_progress) fprintf(stderr, "\r%lld lines", (long long)t->done + (long long)more);
+}
+
+// Translates all of them, those of like length together; empty ones stay.
+static void translate_sentences(Translator *t, Sentence *sentences, size_t count) {
+    Sentence **order = allocate(count, sizeof(*order), "sentences");
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++)
+        if (sentences[i].count > 0) order[left++] = &sentences[i];
+    qsort(order, left, sizeof(*order), compare_lengths);
+    for (size_t first = 0, n; first < left && !stop_requested(); first += n) {
+        for (n = 1; first + n < left && n < t->most && (n + 1) * order[first + n]->count <= t->rows; n++) {
+        }
+        translate_batch(t, order + first, n);
+        show_progress(t, first + n);
+    }
+    free(order);
+}
+
+// ---- the program -------------------------------------------------------------------------------------
+
+static Translator translator_create(const Run *run) {
+    const Options *o = run->options;
+    const TaskPlan *plan = run->type->task->plan(run->task);
+    const Dataset *dataset = run->dataset;
+    if (!dataset->tokenizer)
+        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize", dataset->name);
+    Translator t = {.run = run,
+                    .settings = {.beams = (int)options_integer(o, "beam"),
+                                 .alpha = options_number(o, "alpha"),
+                                 .vocabulary = run->setup.vocabulary,
+                                 .start = dataset->padding,
+                                 .end = dataset->end},
+                    .longest = options_integer(o, "longest"),
+                    .positions = (size_t)plan->length,
+                    .rows = (size_t)plan->rows,
+                    .most = (size_t)plan->batch,
+                    .shows_progress = isatty(STDERR_FILENO) && !isatty(STDIN_FILENO)};
+    const size_t streams = t.rows / (size_t)t.settings.beams;
+    if (streams == 0 || t.settings.beams > plan->length)
+        fail_usage("--beam %d: takes a larger --batch-tokens or --max-length", t.settings.beams);
+    if (t.most > streams) t.most = streams;
+    return t;
+}
+
+void translate_lines(Run *run) {
+    Translator t = translator_create(run);
+    const bool asked = isatty(STDIN_FILENO);
+    const size_t most = asked ? 1 : LINES_AT_ONCE;
+    Sentence *sentences = allocate(most, sizeof(*sentences), "sentences");
+    size_t count;
+    do {
+        for (count = 0; count < most && !stop_requested() && read_sentence(&t, &sentences[count]);) count++;
+        translate_sentences(&t, sentences, count);
+        for (size_t i = 0; i < count && !stop_requested(); i++)
+            puts(sentences[i].output ? sentences[i].output : "");
+        log_flush();
+        for (size_t i = 0; i < count; i++) {
+            free(sentences[i].tokens);
+            free(sentences[i].output);
+        }
+        t.done += (int64_t)count;
+    } while (count == most && !stop_requested());
+    if (t.shows_progress) fprintf(stderr, "\r\033[K");
+    if (t.cut > 0) warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
+    free(sentences);
+}

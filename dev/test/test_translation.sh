@@ -1,0 +1,71 @@
+#!/bin/sh
+# The translator as its user meets it: pairs of sentences to tokens, a run, translations. Needs TRANSLATE and TOKENIZE,
+# the programs. The last line is "N passed, N failed".
+# shellcheck source=dev/test/checks.sh
+. "$(dirname "$0")/checks.sh"
+translate=$(cd "$root" && realpath "${TRANSLATE:-./train_translate}")
+
+# Words one for one, in capitals: learnt in a moment.
+awk 'BEGIN {
+    srand(1)
+    split("one two three four five six seven eight", word, " ")
+    for (i = 0; i < 600; i++) {
+        line = ""
+        for (j = 1 + i % 7; j > 0; j--) line = line (line == "" ? "" : " ") word[1 + int(8 * rand())]
+        print line
+    }
+}' >source
+tr a-z A-Z <source >target
+"$tokenize" -o data --vocab-size 320 --source source --target target --val-source source --val-target target >out 2>&1
+ok "tokenize"
+train() { # DIR OPTIONS...
+    name=$1
+    shift
+    "$translate" -i data -o "$name" -L 1 -D 1 -C 32 -H 2 --ffn 64 --dropout 0.1 -b 512 -p fp32 -l 5e-3 -u 20 "$@" >out 2>&1 </dev/null
+}
+train run -x 160 -v 40 --keep 4
+ok "160 steps"
+
+# ---- resuming, in the middle of an epoch and of an update's batches
+train whole -x 30 -v 1000 -n 15 --accumulate 2 --keep 9
+train parts -x 15 -v 1000 -n 15 --accumulate 2 --keep 9 && train parts -x 30 -v 1000 -n 15 --accumulate 2 --keep 9 -y
+cmp whole/step_00000030.safetensors parts/step_00000030.safetensors &&
+    cmp whole/step_00000030.state.safetensors parts/step_00000030.state.safetensors
+ok "resumed: the same bytes"
+fails 1 "--batch-tokens 256" "$translate" -i data -o parts -y -x 40 -b 256
+
+# ---- translating
+text() { printf 'one two three\n\nfour\nsix six seven one two\nfive'; }
+for beams in 1 4; do
+    text | "$translate" -e run --translate --beam $beams >together.$beams 2>out
+    text | while IFS= read -r line || [ -n "$line" ]; do
+        printf '%s\n' "$line" | "$translate" -e run --translate --beam $beams
+    done >alone.$beams 2>>out
+    [ ! -s out ] && [ "$(wc -l <together.$beams)" -eq 5 ] && [ -z "$(sed -n 2p together.$beams)" ] &&
+        cmp together.$beams alone.$beams
+    ok "--beam $beams: lines keep their order, an empty one stays empty, and none depends on the others"
+done
+[ "$(sed -n 3p together.1)" = FOUR ]
+ok "it has learnt"
+printf '' | "$translate" -e run --translate >out 2>&1 && [ ! -s out ]
+ok "no line, no translation"
+printf 'one two three four five six seven\n' | "$translate" -e run --translate --max-length 3 --beam 2 >out 2>&1
+ok "a line that is too long"
+grep -q 'warning: 1 lines are longer than 3 tokens and were cut' out
+ok "is cut, and counted"
+printf 'one\n' | "$translate" -e run --translate --longest 1 --beam 3 >out 2>&1 && [ "$(wc -l <out)" -eq 1 ]
+ok "--longest"
+printf 'one \000 two \377\n' | "$translate" -e run --translate >out 2>&1 && [ "$(wc -l <out)" -eq 1 ]
+ok "bytes that are no text"
+yes one two | head -n 5000 | "$translate" -e run --translate >out 2>&1 && [ "$(sort -u out | wc -l)" -eq 1 ] &&
+    [ "$(wc -l <out)" -eq 5000 ]
+ok "more lines than are read at once"
+fails 2 "--translate: needs weights" "$translate" --translate
+fails 2 "--beam 9: takes a larger --batch-tokens or --max-length" "$translate" -e run --translate --beam 9 --max-length 8
+
+# ---- data that are no pairs
+"$tokenize" -o text source >out 2>&1
+fails 1 "text: has no pairs of sentences; make the data with ./tokenize --source" "$translate" -i text -x 1
+fails 1 "has no pairs of sentences" "$translate" -x 1
+
+finish
