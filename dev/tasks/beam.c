@@ -48,7 +48,7 @@ static double log_sum_exp(const real *logits, size_t count, real largest) {
     real sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (size_t v = 0; v < count; v++) sum += vector_exp(logits[v] - largest);
-    return (double)largest + log((double)sum);
+    return (double)largest + log(fmax((double)sum, 1)); // the largest alone makes it 1
 }
 
 // The best continuations of one stream; what is not a number is none.

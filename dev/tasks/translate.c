@@ -69,21 +69,26 @@ static char *text_of(const Dataset *dataset, const Hypothesis *translation) {
 
 // ---- batches -----------------------------------------------------------------------------------------
 
+// One of several sentences, and how long it is.
+typedef struct {
+    size_t number, count;
+} Place;
+
 static int compare_lengths(const void *a, const void *b) {
-    const Sentence *const *x = a, *const *y = b;
-    if ((*x)->count != (*y)->count) return (*x)->count < (*y)->count ? -1 : 1;
-    return *x < *y ? -1 : *x > *y;
+    const Place *x = a, *y = b;
+    if (x->count != y->count) return x->count < y->count ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// Translates sentences (count) of which the last is the longest.
-static void translate_batch(Translator *t, Sentence **sentences, size_t count) {
+// Translates those in some places (count), of which the last has the longest.
+static void translate_batch(Translator *t, Sentence *sentences, const Place *places, size_t count) {
     const Dataset *dataset = t->run->dataset;
-    const size_t S = sentences[count - 1]->count;
+    const size_t S = places[count - 1].count;
     int32_t *tokens = allocate(count * S, sizeof(int32_t), "batch");
     uint8_t *mask = allocate(count * S, 1, "batch");
     Hypothesis *best = allocate(count, sizeof(Hypothesis), "batch");
     for (size_t i = 0; i < count * S; i++) {
-        const Sentence *sentence = sentences[i / S];
+        const Sentence *sentence = &sentences[places[i / S].number];
         mask[i] = i % S < sentence->count;
         tokens[i] = mask[i] ? sentence->tokens[i % S] : dataset->padding;
     }
@@ -92,7 +97,7 @@ static void translate_batch(Translator *t, Sentence **sentences, size_t count) {
     if (t->settings.longest > (int64_t)t->positions) t->settings.longest = (int64_t)t->positions;
     beam_search(t->run->type, t->run->model, &t->settings, &batch, best);
     for (size_t i = 0; i < count; i++) {
-        sentences[i]->output = text_of(dataset, &best[i]);
+        sentences[places[i].number].output = text_of(dataset, &best[i]);
         free(best[i].tokens);
     }
     free(best);
@@ -106,15 +111,15 @@ static void show_progress(const Translator *t, size_t more) {
 
 // Translates all of them, those of like length together; empty ones stay.
 static void translate_sentences(Translator *t, Sentence *sentences, size_t count) {
-    Sentence **order = allocate(count, sizeof(*order), "sentences");
+    Place *order = allocate(count, sizeof(Place), "sentences");
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
-        if (sentences[i].count > 0) order[left++] = &sentences[i];
-    qsort(order, left, sizeof(*order), compare_lengths);
+        if (sentences[i].count > 0) order[left++] = (Place){i, sentences[i].count};
+    qsort(order, left, sizeof(Place), compare_lengths);
     for (size_t first = 0, n; first < left && !stop_requested(); first += n) {
-        for (n = 1; first + n < left && n < t->most && (n + 1) * order[first + n]->count <= t->rows; n++) {
+        for (n = 1; first + n < left && n < t->most && (n + 1) * order[first + n].count <= t->rows; n++) {
         }
-        translate_batch(t, order + first, n);
+        translate_batch(t, sentences, order + first, n);
         show_progress(t, first + n);
     }
     free(order);

@@ -48,6 +48,17 @@ static void test_wsd(void) {
     CHECK_CLOSE(schedule_rate(&s, 16000), 0.2, 1e-14);
 }
 
+// The paper's: for its base model and 4,000 steps of warmup, 7.0e-4 at the top.
+static void test_noam(void) {
+    const Schedule s = {
+        .kind = schedule_kind_from_name("noam"), .peak = 1, .warmup = 4000, .channels = 512, .steps = 10};
+    CHECK_CLOSE(schedule_rate(&s, 0), pow(512, -0.5) * pow(4000, -1.5), 1e-18);
+    CHECK_CLOSE(schedule_rate(&s, 3999), pow(512 * 4000.0, -0.5), 1e-15);
+    CHECK_CLOSE(schedule_rate(&s, 15999), pow(512 * 16000.0, -0.5), 1e-15); // whatever the length of the run
+    const Schedule none = {.kind = SCHEDULE_NOAM, .peak = 2, .channels = 4, .steps = 10};
+    CHECK_CLOSE(schedule_rate(&none, 3), 0.5, 1e-15);
+}
+
 static void test_constant(void) {
     const Schedule s = schedule_of("constant", 0, 100);
     CHECK(schedule_rate(&s, 0) == 2 && schedule_rate(&s, 50) == 2 && schedule_rate(&s, 100) == 2);
@@ -101,13 +112,14 @@ static void name_unknown(void *argument) {
 static void test_names(void) {
     CHECK(schedule_kind_from_name("linear") == SCHEDULE_LINEAR);
     CHECK(schedule_kind_from_name("wsd") == SCHEDULE_WSD);
-    CHECK_FAILS(name_unknown, "step", 1, "schedule step: expected linear, cosine, constant or wsd");
+    CHECK_FAILS(name_unknown, "step", 1, "schedule step: expected linear, cosine, constant, wsd or noam");
 }
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"warmup", test_warmup},     {"linear", test_linear}, {"cosine", test_cosine}, {"wsd", test_wsd},
-        {"constant", test_constant}, {"edges", test_edges},   {"names", test_names},   {"time", test_time},
+        {"warmup", test_warmup}, {"linear", test_linear}, {"cosine", test_cosine},
+        {"wsd", test_wsd},       {"noam", test_noam},     {"constant", test_constant},
+        {"edges", test_edges},   {"names", test_names},   {"time", test_time},
     };
     return test_main(argc, argv, "schedule", cases, sizeof cases / sizeof *cases);
 }
