@@ -32,8 +32,7 @@ saved() { # DIR: it holds a checkpoint
 start hangup
 kill -HUP $child
 wait $child
-[ $? -eq 129 ] && saved hangup && grep -q 'go on with: -o hangup -y' out
-saved hangup
+[ $? -eq 129 ] && grep -q 'go on with: .*/train_fastformer -o hangup -y' out && saved hangup
 ok "SIGHUP saves"
 (start ignored ignore && kill -HUP $child && sleep 0.2 && kill -TERM $child && wait $child)
 [ $? -eq 143 ]
@@ -42,7 +41,7 @@ ok "nohup: an ignored SIGHUP stays ignored"
 # ---- standard output and input
 # shellcheck disable=SC2086
 { "$trainer" $small -o pipe -x 1000000 -v 1000000 --log-every 1 2>err; echo $? >code; } | head -n 20 >out
-[ "$(cat code)" -eq 141 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'go on with: -o pipe -y' err && saved pipe
+[ "$(cat code)" -eq 141 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'go on with: .*/train_fastformer -o pipe -y' err && saved pipe
 ok "a pipe that is closed saves"
 # shellcheck disable=SC2086
 "$trainer" $small -o closed -x 30 -v 20 <&- >&- 2>&- &&
@@ -58,7 +57,7 @@ fails 1 "standard output: cannot write" sh -c "\"$trainer\" -e $best -i bytes --
 fails 1 "standard output: cannot write" sh -c "\"$trainer\" --help >/dev/full"
 fails 1 "standard output: cannot write" sh -c "\"$tokenize\" -o again --tokenizer byte text >/dev/full"
 { sleep 1; "$trainer" -e $best -i bytes --prompt int -g 30 2>err; echo $? >code; } | true
-[ "$(cat code)" -eq 141 ] && [ ! -s err ]
+[ "$(cat code)" -eq 141 ] && ! grep -qv '^\[' err # but for its remarks
 ok "--prompt to a closed pipe"
 
 # ---- the log
