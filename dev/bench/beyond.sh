@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Perplexity by position behind the last one: both models, each way that --beyond names, on WikiText-2 after a
 # short training. Prints a table.
-# usage: dev/bench/beyond.sh [--steps N] [--positions T] [-o DIR]     (data/wikitext2 has to be there, or DATA=DIR)
+# usage: dev/bench/beyond.sh [--steps N] [--positions T] [-o DIR]     DATA=DIR, default data/wikitext2
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 steps=3000 positions=128 output=runs/beyond
@@ -14,7 +14,8 @@ while [ $# -gt 0 ]; do
     esac
 done
 data=${DATA:-data/wikitext2}
-make -s train_fastformer train_gpt2 build/float-onednn/bench/beyond >&2
+make -s train_fastformer train_gpt2 bench >&2
+beyond=$(ls -t build/*/bench/beyond | head -n 1)
 train() { # MODEL NAME OPTIONS...
     ./train_"$1" -i "$data" -o "$output/$2" -y -L 3 -C 64 -H 2 -b 8 -t "$positions" -x "$steps" -l 2e-3 -u 100 \
         -k cosine -v "$steps" -m 100 --no-test "${@:3}" >&2
@@ -28,7 +29,7 @@ for model in fastformer fastformer-global gpt2; do
     gpt2) train gpt2 $model ;;
     esac
     for how in slide hold repeat; do
-        build/float-onednn/bench/beyond --type "${model%-global}" -e "$output/$model" -i "$data" --beyond $how |
+        $beyond --type "${model%-global}" -e "$output/$model" -i "$data" --beyond $how |
             sed "s/^| ${model%-global} /| $model /"
     done
 done
