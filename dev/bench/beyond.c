@@ -32,10 +32,10 @@ static void add_options(Options *options) {
 
 // -log p of a token.
 static double loss_of(const real *logits, int64_t vocabulary, int32_t token) {
-    double greatest = (double)logits[0], sum = 0;
+    double greatest = (double)logits[0], others = 0; // beside the token itself
     for (int64_t i = 1; i < vocabulary; i++) greatest = fmax(greatest, (double)logits[i]);
-    for (int64_t i = 0; i < vocabulary; i++) sum += exp((double)logits[i] - greatest);
-    return log(sum) + greatest - (double)logits[token];
+    for (int64_t i = 0; i < vocabulary; i++) others += i == token ? 0 : exp((double)logits[i] - greatest);
+    return log(others + exp((double)logits[token] - greatest)) + greatest - (double)logits[token];
 }
 
 static void measure_by_position(Run *run) {

@@ -349,9 +349,9 @@ void generate(Run *run) {
     if (typed) {
         converse(&w, wanted);
     } else {
-        const Text prompt = path         ? read_prompt_file(path)
-                            : from_input ? read_standard_input()
-                                         : unescaped(text);
+        const Text prompt = text && !from_input ? unescaped(text)
+                            : path              ? read_prompt_file(path)
+                                                : read_standard_input();
         read_prompt(&w, prompt);
         const double start = seconds();
         write_tokens(&w, wanted, count == 1 && !json);
