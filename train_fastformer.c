@@ -37,8 +37,8 @@ static const Option fastformer_options[] = {
      "scores lie within -S..S"},
     {0, "sink", OPTION_NUMBER, OPTION_MODEL, "X", "1e-5", 0, 1e6, NULL, "eps_denominator", "Model",
      "added to denominators: 0 softmax, 1 softmax1"},
-    {0, "pool", OPTION_CHOICE, OPTION_MODEL, "WHAT", "normalised", 0, 0, "normalised|raw", NULL, "Model",
-     "what is pooled"},
+    {0, "pool", OPTION_CHOICE, OPTION_MODEL, "WHAT", "normalised", 0, 0, "normalised|raw", NULL,
+     OPTION_GROUP_MORE, "what is pooled"},
     DROPOUT_OPTION,
 };
 

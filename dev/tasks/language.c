@@ -7,7 +7,7 @@
 
 static const Option rows[] = {
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Generation",
-     "only continue TEXT with -e's weights; -: standard input"},
+     "only continue TEXT with -e's weights; -: stdin"},
     {'s', "sample-every", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e15, NULL, NULL, "Generation",
      "steps between samples; 0: none"},
     {'g', "sample-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100", 1, 1e9, NULL, NULL, "Generation",

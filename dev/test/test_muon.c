@@ -119,7 +119,7 @@ static real *train(int threads, size_t *total) {
 #endif
     ParameterTable table = {0};
     for (int i = 0; i < 4; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof(name), "m%d", i);
         add_hidden(&table, name, i % 2 ? 40 : 150, i % 2 ? 130 : 40);
     }
