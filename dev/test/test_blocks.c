@@ -32,9 +32,10 @@ typedef struct {
 static Options *make_options(void) {
     static const Option rows[] = {
         {0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""},
-        {0, "precision", OPTION_TEXT, OPTION_TRAINING, "P", "fp32", 0, 0, NULL, NULL, "", ""}};
+        {0, "precision", OPTION_TEXT, OPTION_TRAINING, "P", "fp32", 0, 0, NULL, NULL, "", ""},
+        {0, "optimizer", OPTION_TEXT, OPTION_TRAINING, "O", "adamw", 0, 0, NULL, NULL, "", ""}};
     Options *options = options_create("test", "");
-    options_add(options, rows, 2);
+    options_add(options, rows, 3);
     return options;
 }
 
