@@ -43,7 +43,7 @@ PROGRAMS := $(TRAINERS) $(call names,dev/tools/*.c)
 TESTS := $(call names,dev/test/test_*.c)
 TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
 # Tests that check derivatives and exact algebra run in double as well.
-DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_muon
+DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global test_muon
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 BENCHES := $(call names,dev/bench/*.c)
 # Programs on the GPU, X.cu as Xcu. They link the CPU's models.

@@ -17,8 +17,12 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 ffn=40 " // for more than one tile of attention
 
-static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
-                                    "attention=cosine cosine-power=0", "attention=cosine cosine-power=0.5"};
+static const char *const kinds[] = {"attention=softmax",
+                                    "attention=softmax1",
+                                    "attention=cosine",
+                                    "attention=cosine cosine-power=0",
+                                    "attention=cosine cosine-power=0.5",
+                                    "attention=additive"};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 // A batch in which every `step`-th token has a target, as the task makes them.
@@ -150,7 +154,7 @@ static void create_with(void *options) {
 
 static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
-    CHECK_FAILS(create_with, "attention=additive", 1, "softmax|softmax1|cosine");
+    CHECK_FAILS(create_with, "attention=linear", 1, "softmax|softmax1|cosine|additive");
     CHECK_FAILS(create_with, "cosine-power=2", 1, "0|0.5|1|learned");
 }
 

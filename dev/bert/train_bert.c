@@ -1,5 +1,5 @@
 // BERT on the CPU (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019) with the
-// numbers of Hugging Face's BertForMaskedLM, and three kinds of attention. Parameters, forward, backward,
+// numbers of Hugging Face's BertForMaskedLM, and four kinds of attention. Parameters, forward, backward,
 // exchange with Hugging Face and options, top to bottom.
 //
 // B batch, T sequence length, M = B*T, C channels, H heads, F inner channels, V vocabulary, L layers:
@@ -10,7 +10,7 @@
 //   logits = LayerNorm(GELU(x W + b)) E^T + bias             E: the token embedding
 //
 // Only the K rows that predict something (15%, masked.h) are multiplied with W and E. attention: softmax,
-// BERT's own; softmax1; or cosine, whose cost is linear in T (softmax_attention.h, cosine_attention.h).
+// BERT's own; softmax1; cosine or additive, whose cost is linear in T (dev/cpu/attention.h).
 
 #include "blocks.h"
 #include "embedding.h"
@@ -35,7 +35,7 @@ static const Option bert_options[] = {
     SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
     {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "0", 0, 4 * MAX_CHANNELS, NULL, "intermediate_size",
      "Model", "channels inside the FFN; 0: 4 times as many"},
-    ATTENTION_OPTIONS,
+    ATTENTION_OPTIONS("softmax|softmax1|cosine|additive"),
     DROPOUT_OPTION,
 };
 
@@ -97,6 +97,9 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, s
     layer.attention.norm_const = c->attention.learned_power
                                      ? add_vector(table, NAME("attention.self.norm_const"), c->heads, 0.5)
                                      : NO_PARAMETER;
+    layer.attention.pooling = c->attention.additive
+                                  ? add_matrix(table, NAME("attention.self.pooling"), 2, C, DEVIATION)
+                                  : NO_PARAMETER;
     layer.attention.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
                                             NAME("attention.output.dense"));
     layer.attention.norm = add_bert_norm(table, NAME("attention.output.LayerNorm"), C);
@@ -158,6 +161,7 @@ static void parts_create(Bert *b, size_t batch, size_t length) {
     const Attention attention = {.channels = C,
                                  .heads = c->heads,
                                  .cosine = c->attention.cosine,
+                                 .additive = c->attention.additive,
                                  .power = c->attention.power,
                                  .sink = c->attention.sink};
     arena_reals(m->arena, &b->places, length, C, "activations");
@@ -476,8 +480,9 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
 static double bert_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Bert *)model)->config;
     const double C = (double)c->channels, L = (double)c->layers, F = (double)c->inner;
-    const double attention =
-        3 * attention_flops(c->attention.cosine, c->channels, c->heads, 1, (double)length);
+    const double attention = 3 * (c->attention.additive ? additive_global_flops(c->channels, 1)
+                                                        : attention_flops(c->attention.cosine, c->channels,
+                                                                          c->heads, 1, (double)length));
     const double prediction = MASKED_SHARE * C * (C + (double)c->vocabulary);
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }

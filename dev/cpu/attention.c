@@ -9,6 +9,8 @@ void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batc
                     bool training) {
     if (a->cosine)
         a->linear = cosine_attention_plan(arena, a->power, batch, length, length, a->channels, a->heads);
+    else if (a->additive)
+        a->pooling = additive_global_plan(arena, batch, length, a->channels, a->heads);
     else
         a->softmax = softmax_attention_plan(arena, precision, a->sink, batch, length, length, a->channels,
                                             a->heads, training);
@@ -17,27 +19,32 @@ void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batc
 void attention_free(Attention *a) {
     softmax_attention_free(a->softmax);
     cosine_attention_free(a->linear);
+    free(a->pooling);
 }
 
-void attention_forward(const Attention *a, GemmInput y, real *logsumexp, const real *exponent,
+void attention_forward(const Attention *a, GemmInput y, real *logsumexp, const real *learned,
                        const AttentionInput *in) {
     if (a->cosine)
-        cosine_attention_forward(a->linear, y, exponent, in);
+        cosine_attention_forward(a->linear, y, learned, in);
+    else if (a->additive)
+        additive_global_forward(a->pooling, y, learned, in);
     else
         softmax_attention_forward(a->softmax, y, logsumexp, in);
 }
 
-void attention_backward(const Attention *a, const AttentionGradients *gradients, real *dexponent,
-                        const real *dy, GemmInput y, const real *logsumexp, const real *exponent,
+void attention_backward(const Attention *a, const AttentionGradients *gradients, real *dlearned,
+                        const real *dy, GemmInput y, const real *logsumexp, const real *learned,
                         const AttentionInput *in) {
     if (a->cosine)
-        cosine_attention_backward(a->linear, gradients, dexponent, dy, exponent, in);
+        cosine_attention_backward(a->linear, gradients, dlearned, dy, learned, in);
+    else if (a->additive)
+        additive_global_backward(a->pooling, gradients, dlearned, dy, learned, in);
     else
         softmax_attention_backward(a->softmax, gradients, dy, y, logsumexp, in);
     // Without a sink the bias of the keys adds the same to all scores of a row, which changes no weight. Its
     // gradient is 0; what came out is rounding, of which AdamW would make full steps.
     real *bias = gradients->parts[KEY].bias;
-    if (!a->cosine && a->sink == 0 && bias) memset(bias, 0, a->channels * sizeof(real));
+    if (a->softmax && a->sink == 0 && bias) memset(bias, 0, a->channels * sizeof(real));
 }
 
 double attention_flops(bool cosine, size_t channels, size_t heads, double queries, double keys) {
@@ -85,8 +92,12 @@ static void measure_cosine(Measurement *m, const real *scores, const uint8_t *ma
     }
 }
 
-void attention_measure(const Attention *a, const real *exponent, const AttentionInput *in,
+void attention_measure(const Attention *a, const real *learned, const AttentionInput *in,
                        const uint8_t *tokens, Measurement *m) {
+    if (a->additive) {
+        additive_global_measure(a->pooling, learned, in, m);
+        return;
+    }
     const size_t D = a->channels / a->heads;
     const real scale = a->cosine ? 1 : 1 / (real)sqrt((double)D);
     real *q = allocate(in->queries * D, sizeof(real), "statistics"),
@@ -95,7 +106,7 @@ void attention_measure(const Attention *a, const real *exponent, const Attention
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
         const size_t b = unit / a->heads, h = unit % a->heads;
         const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
-        const double power = exponent ? 1 / (1 + exp(-(double)exponent[h])) : a->power;
+        const double power = learned ? 1 / (1 + exp(-(double)learned[h])) : a->power;
         load_head(a, in, QUERY, b, h, q);
         load_head(a, in, KEY, b, h, k);
         for (size_t i = 0; i < in->queries; i++) {

@@ -1,8 +1,9 @@
 // Multi-head attention of the kinds that --attention names, for blocks.h: softmax, softmax1
-// (softmax_attention.h) and cosine (cosine_attention.h).
+// (softmax_attention.h), cosine (cosine_attention.h) and additive (additive_global.h).
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
 
+#include "additive_global.h"
 #include "arena.h"
 #include "cosine_attention.h"
 #include "model.h"
@@ -10,13 +11,14 @@
 
 // The kind, and working memory that all layers of a model use one after the other.
 typedef struct {
-    size_t channels, heads; // C, H
-    bool causal;            // a token sees those up to itself, else all of its sequence
-    bool cosine;
+    size_t channels, heads;    // C, H
+    bool causal;               // a token sees those up to itself, else all of its sequence
+    bool cosine, additive;     // neither: softmax
     double power;              // cosine: of the number of keys seen, where none is learned
     double sink;               // of the softmax's denominator: 0 softmax, 1 softmax1
-    SoftmaxAttention *softmax; // one of the two
+    SoftmaxAttention *softmax; // one of the three
     CosineAttention *linear;
+    AdditiveGlobal *pooling;
 } Attention;
 
 // Plans the working memory, for batches up to (batch, length).
@@ -25,23 +27,23 @@ void attention_plan(Attention *attention, Arena *arena, Precision precision, siz
 void attention_free(Attention *attention); // but for the arena's
 
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,
-// Tq); cosine takes m (H), or NULL: the power is fixed.
-void attention_forward(const Attention *attention, GemmInput y, real *logsumexp, const real *exponent,
+// Tq). learned: cosine's m (H), or NULL: the power is fixed; additive attention's w (2, H, D).
+void attention_forward(const Attention *attention, GemmInput y, real *logsumexp, const real *learned,
                        const AttentionInput *in);
 
-// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and dexponent
-// (H). y and logsumexp as the forward pass left them.
-void attention_backward(const Attention *attention, const AttentionGradients *gradients, real *dexponent,
-                        const real *dy, GemmInput y, const real *logsumexp, const real *exponent,
+// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and dlearned.
+// y and logsumexp as the forward pass left them.
+void attention_backward(const Attention *attention, const AttentionGradients *gradients, real *dlearned,
+                        const real *dy, GemmInput y, const real *logsumexp, const real *learned,
                         const AttentionInput *in);
 
-// FLOP of the products of one layer's forward pass: with the keys and values that a query sees on average, or
-// with the state (D, D) of a head.
+// FLOP of the products of one layer's forward pass, but for additive attention's: with the keys and values
+// that a query sees on average, or with the state (D, D) of a head.
 double attention_flops(bool cosine, size_t channels, size_t heads, double queries, double keys);
 
 // Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq) 1, or
 // NULL.
-void attention_measure(const Attention *attention, const real *exponent, const AttentionInput *in,
+void attention_measure(const Attention *attention, const real *learned, const AttentionInput *in,
                        const uint8_t *tokens, Measurement *m);
 
 #endif

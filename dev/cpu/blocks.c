@@ -289,17 +289,19 @@ static void attention_dropout(const Pass *pass, const AttentionSublayer *a, Atte
 static double attention_sublayer_flops(const AttentionSublayer *a, const AttentionInput *in) {
     const Attention *attention = a->attention;
     const double keys = (double)in->keys;
+    if (attention->additive)
+        return additive_global_flops(attention->channels, (double)in->batch * (double)in->queries);
     return attention_flops(attention->cosine, attention->channels, attention->heads,
                            (double)in->batch * (double)in->queries, in->causal ? keys / 2 : keys);
 }
 
 void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a, const AttentionInput *in,
                                 real *out, const real *x) {
-    const real *exponent = pass_values(pass, a->norm_const);
-    attention_forward(a->attention, a->attended, a->logsumexp, exponent, in);
+    const real *learned = pass_values(pass, a->learned);
+    attention_forward(a->attention, a->attended, a->logsumexp, learned, in);
     pass_lap(pass, "attention", attention_sublayer_flops(a, in));
     if (pass->statistics)
-        attention_measure(a->attention, exponent, in, pass->batch->mask,
+        attention_measure(a->attention, learned, in, pass->batch->mask,
                           statistics_find(pass->statistics, a->sublayer.layer, a->weights));
     linear_forward(pass, &a->projection, pass->work->output, a->attended);
     sublayer_end(pass, &a->sublayer, out, x, pass->work->output);
@@ -311,8 +313,8 @@ static void attention_sublayer_backward(const Pass *pass, const AttentionSublaye
     const Workspace *w = pass->work;
     sublayer_end_backward(pass, &a->sublayer);
     linear_backward(pass, &a->projection, w->dattended, w->doutput, a->attended);
-    attention_backward(a->attention, gradients, pass_gradients(pass, a->norm_const), w->dattended,
-                       a->attended, a->logsumexp, pass_values(pass, a->norm_const), in);
+    attention_backward(a->attention, gradients, pass_gradients(pass, a->learned), w->dattended, a->attended,
+                       a->logsumexp, pass_values(pass, a->learned), in);
     pass_lap(pass, "attention", 2 * attention_sublayer_flops(a, in));
 }
 
@@ -322,7 +324,7 @@ void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention 
     static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
     b->qkv = linear_create(model, model->gemm, &at->qkv, "qkv");
     b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer, sites, names);
-    b->common.norm_const = at->norm_const;
+    b->common.learned = attention->additive ? at->pooling : at->norm_const;
 }
 
 void attention_block_plan(AttentionBlock *b, CpuModel *model) {
@@ -384,7 +386,7 @@ void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model, const
     b->query = linear_create(model, model->gemm, &at->query, "cross query");
     b->key_value = linear_create(model, model->gemm, &at->key_value, "cross key, value");
     b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer, sites, names);
-    b->common.norm_const = at->norm_const;
+    b->common.learned = at->norm_const;
 }
 
 void cross_attention_block_plan(CrossAttentionBlock *b, CpuModel *model) {

@@ -132,7 +132,7 @@ void sublayer_begin_backward(const Pass *pass, const Sublayer *sublayer, const L
 typedef struct {
     Sublayer sublayer;
     const Attention *attention; // its kind and working memory, which layers share
-    size_t norm_const;          // (H) cosine attention: m; else NO_PARAMETER
+    size_t learned;             // what attention.h calls so; or NO_PARAMETER
     const char *weights;        // what --stats calls them
     uint32_t site;              // of their dropout
     Linear projection;

@@ -29,7 +29,7 @@
 
 static const Option gpt2_options[] = {
     SIZE_OPTIONS("n_layer", "n_embd", "n_head"),
-    ATTENTION_OPTIONS,
+    ATTENTION_OPTIONS("softmax|softmax1|cosine"),
     DROPOUT_OPTION,
 };
 

@@ -37,6 +37,7 @@ typedef struct {
     NormParameters norm;
     LinearParameters qkv, projection; // C -> 3C, C -> C
     size_t norm_const;                // (H) cosine attention: m; else NO_PARAMETER
+    size_t pooling;                   // (2, C) additive attention: w_q, w_k; not read elsewhere
 } AttentionParameters;
 
 // The same where keys and values are made of another sequence.

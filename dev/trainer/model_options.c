@@ -17,6 +17,7 @@ AttentionKind attention_kind(const Options *o) {
     AttentionKind kind = {.name = options_text(o, "attention")};
     const char *power = options_text(o, "cosine-power");
     kind.cosine = strcmp(kind.name, "cosine") == 0;
+    kind.additive = strcmp(kind.name, "additive") == 0;
     kind.learned_power = kind.cosine && strcmp(power, "learned") == 0;
     if (kind.cosine && !kind.learned_power) kind.power = strtod(power, NULL);
     kind.sink = strcmp(kind.name, "softmax1") == 0 ? 1 : 0;

@@ -18,11 +18,9 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
             "heads"                                                                                          \
     }
 
-// --attention and --cosine-power; --dropout.
-#define ATTENTION_OPTIONS                                                                                    \
-    {0,    "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, "softmax|softmax1|cosine",     \
-     NULL, "Model",     "kind"},                                                                             \
-    {                                                                                                        \
+// --attention, one of these kinds, and --cosine-power; --dropout.
+#define ATTENTION_OPTIONS(kinds)                                                                             \
+    {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND", "softmax", 0, 0, kinds, NULL, "Model", "kind"}, {  \
         0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned", NULL,       \
             "Model", "cosine: divide by (keys seen)^P"                                                       \
     }
@@ -40,10 +38,11 @@ ModelSizes model_sizes(const Options *options);
 
 // What --attention and --cosine-power say.
 typedef struct {
-    const char *name;           // "softmax"
-    bool cosine, learned_power; // cosine: the power of n is sigmoid(norm_const)
-    double power;               // else
-    double sink;                // of the softmax's denominator
+    const char *name;      // "softmax"
+    bool cosine, additive; // neither: softmax
+    bool learned_power;    // cosine: the power of n is sigmoid(norm_const)
+    double power;          // else
+    double sink;           // of the softmax's denominator
 } AttentionKind;
 AttentionKind attention_kind(const Options *options);
 
