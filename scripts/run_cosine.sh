@@ -101,8 +101,8 @@ collect() {
 report() {
     echo '# Cosine attention in BERT: the power of its divisor'
     echo
-    echo "\`$options -x $steps\`. Best validation loss, mean over seeds; in brackets the largest"
-    echo '|attention output| of all evaluations and seeds; x: a run diverged, or ended a tenth above its best.'
+    echo "\`$options -x $steps\`. Best validation loss, mean over seeds; in brackets"
+    echo 'the largest |attention output| of all evaluations and seeds; x: a run diverged, or ended a tenth above its best.'
     echo
     awk -F, -v arms="$arms" -v rates="$rates" '
         NR > 1 {
