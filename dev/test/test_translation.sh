@@ -15,7 +15,7 @@ awk 'BEGIN {
         print line
     }
 }' >source
-tr a-z A-Z <source >target
+tr '[:lower:]' '[:upper:]' <source >target
 "$tokenize" -o data --vocab-size 320 --source source --target target --val-source source --val-target target >out 2>&1
 ok "tokenize"
 train() { # DIR OPTIONS...
@@ -60,6 +60,12 @@ ok "bytes that are no text"
 yes one two | head -n 5000 | "$translate" -e run --translate >out 2>&1 && [ "$(sort -u out | wc -l)" -eq 1 ] &&
     [ "$(wc -l <out)" -eq 5000 ]
 ok "more lines than are read at once"
+mkdir one && cp run/step_00000160.safetensors run/step_00000160.state.safetensors run/tokenizer.json one
+loss() { "$translate" -i data "$@" --eval val --json -p fp32 2>&1 | sed -n 's/.*"val_loss":\([0-9.e-]*\).*/\1/p'; }
+[ -n "$(loss -e one)" ] && [ "$(loss -e one)" = "$(loss -e run --average 1)" ] &&
+    [ "$(loss -e one)" != "$(loss -e run --average 3)" ]
+ok "--average: the mean of the last checkpoints"
+fails 1 "--average 9: run holds 4 checkpoints; train with a larger --keep" "$translate" -e run --average 9 --translate
 fails 2 "--translate: needs weights" "$translate" --translate
 fails 2 "--beam 9: takes a larger --batch-tokens or --max-length" "$translate" -e run --translate --beam 9 --max-length 8
 

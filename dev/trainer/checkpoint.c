@@ -514,6 +514,39 @@ void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64
                  format_string("%lld", (long long)positions));
 }
 
+// Adds `factor` times the weights of a step.
+static void add_checkpoint(const char *directory, int64_t step, double factor, const Run *run, real *sum) {
+    const ParameterTable *table = run->type->parameters(run->model);
+    char *name = weights_name(step), *path = path_in(directory, name);
+    Safetensors *file = safetensors_open(path);
+    check_description(file, run);
+    checkpoint_check_tensors(file, run->type, table);
+    real *values = allocate(table->total, sizeof(real), "checkpoint");
+    read_parameters(file, table, "", values);
+    for (size_t i = 0; i < table->total; i++) sum[i] += (real)factor * values[i];
+    free(values);
+    safetensors_close(file);
+    free(path);
+    free(name);
+}
+
+void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {
+    const char *slash = strrchr(file->file.path, '/');
+    char *directory =
+        slash ? format_string("%.*s", (int)(slash - file->file.path), file->file.path) : copy_string(".");
+    Listing listing = listing_create(directory);
+    if ((int64_t)listing.complete_count < count)
+        fail("--average %lld: %s holds %zu checkpoints; train with a larger --keep", (long long)count,
+             directory, listing.complete_count);
+    real *sum = allocate(run->type->parameters(run->model)->total, sizeof(real), "checkpoint");
+    for (int64_t i = 0; i < count; i++)
+        add_checkpoint(directory, listing.complete[i], 1 / (double)count, run, sum);
+    run->type->write(run->model, MODEL_VALUES, sum);
+    free(sum);
+    listing_free(&listing);
+    free(directory);
+}
+
 double checkpoint_best_loss(const char *directory, int64_t step) {
     char *path = checkpoint_best_path(directory);
     Safetensors *best = safetensors_try_open(path);

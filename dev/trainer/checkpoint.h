@@ -74,6 +74,10 @@ void checkpoint_check_tensors(const Safetensors *file, const ModelType *type, co
 // The same, and what else the metadata say of the model; then reads the weights, which must be finite.
 void checkpoint_load_weights(const Safetensors *file, const Run *run);
 
+// The mean of the newest `count` checkpoints in the directory of a file, instead of what it holds; ends the
+// program where there are not so many.
+void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run);
+
 // Moments and progress; the run's data must be those that the state was made with.
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress);
 

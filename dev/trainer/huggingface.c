@@ -67,8 +67,9 @@ static void read_config(Safetensors *file, const ModelType *type) {
     file->metadata_count = 0;
     metadata_add(&file->metadata, &file->metadata_count, "model", copy_string(type->name));
     type->exchange->read_config(config, path, &file->metadata, &file->metadata_count);
-    // Their classes put nothing before a text.
-    metadata_add(&file->metadata, &file->metadata_count, "end_token", copy_string("-1"));
+    // Their classes put nothing before a text, unless they say so.
+    if (!safetensors_metadata(file, "end_token"))
+        metadata_add(&file->metadata, &file->metadata_count, "end_token", copy_string("-1"));
     json_free(config);
     file_unmap(&map);
     free(path);

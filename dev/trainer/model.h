@@ -22,6 +22,7 @@ typedef struct {
     int64_t positions;      // rows of the position embedding, at least `length`
     int64_t vocabulary;     // V
     int32_t padding_token;  // its embedding takes no gradient from the lookup; -1: none
+    int32_t end_token;      // that ends a text or a sentence; -1: none
     bool training;          // false: no gradients, no optimiser
     bool float32;           // products in float32, whatever --precision says
     Profile *profile;       // train() books its laps here; NULL: nobody asked

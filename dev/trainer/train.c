@@ -24,6 +24,8 @@ static const Action *find_action(const Options *options, const TaskType *task) {
 static void check_start(const Options *options) {
     if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
         fail_usage("--minutes and --steps exclude each other: say how long to train in one way");
+    if (options_integer(options, "average") > 0 && !options_text(options, "init"))
+        fail_usage("--average: needs --init RUN, whose checkpoints are averaged");
     if (!options_flag(options, "resume")) return;
     if (!options_text(options, "output")) fail_usage("--resume: needs --output DIR, the run to go on with");
     if (options_text(options, "init"))
@@ -95,6 +97,7 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
                         .positions = plan ? plan->length : 0,
                         .vocabulary = dataset->vocabulary,
                         .padding_token = dataset->padding,
+                        .end_token = dataset->end,
                         .training = training};
     if (!weights) return setup;
     setup.positions = known_positions(weights);
@@ -190,7 +193,10 @@ int train_main(int argc, char **argv, const ModelType *type) {
     if (checkpoint.weights) check_size(checkpoint.weights, type, &run.setup);
     run.model = type->create(&run.setup);
     if (checkpoint.weights) {
-        checkpoint_load_weights(checkpoint.weights, &run);
+        if (options_integer(options, "average") > 0)
+            checkpoint_load_average(checkpoint.weights, options_integer(options, "average"), &run);
+        else
+            checkpoint_load_weights(checkpoint.weights, &run);
     } else {
         const ParameterTable *table = type->parameters(run.model);
         real *values = allocate(table->total, sizeof(real), "parameters");

@@ -16,6 +16,7 @@
 #include "blocks.h"
 #include "embedding.h"
 #include "error.h"
+#include "huggingface.h"
 #include "memory.h"
 #include "model_options.h"
 #include "train.h"
@@ -51,6 +52,7 @@ typedef struct {
     size_t vocabulary, positions;                                  // V, the longest sentence
     NormOrder order;
     double dropout, smoothing;
+    int32_t padding, end; // tokens; the decoder begins with the first
 } Config;
 
 static Config config_create(const ModelSetup *setup) {
@@ -66,6 +68,8 @@ static Config config_create(const ModelSetup *setup) {
         .order = strcmp(options_text(o, "norm"), "pre") == 0 ? PRE_NORM : POST_NORM,
         .dropout = options_number(o, "dropout"),
         .smoothing = options_number(o, "label-smoothing"),
+        .padding = setup->padding_token,
+        .end = setup->end_token,
     };
     if (c.channels % c.heads != 0)
         fail("--heads %zu: the %zu channels must divide into heads", c.heads, c.channels);
@@ -491,6 +495,88 @@ static void translator_select(void *decoder, const size_t *from, size_t count) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Exchange with Hugging Face's MarianMTModel, which is post-norm
+
+// What its config.json may choose and this program computes in one way.
+static const ConfigMember fixed_members[] = {
+    {"activation_function", {.kind = JSON_STRING, .string = (char[]){"relu"}}},
+    {"scale_embedding", {.kind = JSON_BOOL, .boolean = true}},
+    {"static_position_embeddings", {.kind = JSON_BOOL, .boolean = true}},
+    {"share_encoder_decoder_embeddings", {.kind = JSON_BOOL, .boolean = true}},
+    {"tie_word_embeddings", {.kind = JSON_BOOL, .boolean = true}},
+    {"is_encoder_decoder", {.kind = JSON_BOOL, .boolean = true}},
+    {"normalize_before", {.kind = JSON_BOOL, .boolean = false}},
+    {"normalize_embedding", {.kind = JSON_BOOL, .boolean = false}},
+    {"add_final_layer_norm", {.kind = JSON_BOOL, .boolean = false}},
+};
+enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
+
+static const ConfigSize config_sizes[] = {{"encoder_layers", "encoder_layers", MAX_LAYERS},
+                                          {"decoder_layers", "decoder_layers", MAX_LAYERS},
+                                          {"d_model", "d_model", MAX_CHANNELS},
+                                          {"encoder_attention_heads", "heads", MAX_HEADS},
+                                          {"encoder_ffn_dim", "ffn_dim", 4 * MAX_CHANNELS},
+                                          {"max_position_embeddings", "n_positions", 1 << 28},
+                                          {"vocab_size", "vocab_size", INT32_MAX}};
+enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+
+// What must be as in the encoder, or the same token.
+static void check_equal(const Json *config, const char *a, const char *b, const char *source) {
+    const long long x = json_integer(config, a, 0, INT32_MAX, source),
+                    y = json_integer(config, b, 0, INT32_MAX, source);
+    if (x != y) fail("%s: \"%s\" is %lld and \"%s\" %lld, expected the same", source, a, x, b, y);
+}
+
+static void translate_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
+    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
+    check_equal(config, "decoder_attention_heads", "encoder_attention_heads", source);
+    check_equal(config, "decoder_ffn_dim", "encoder_ffn_dim", source);
+    check_equal(config, "decoder_start_token_id", "pad_token_id", source);
+    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
+    metadata_add(rows, count, "norm", copy_string("post"));
+    metadata_add(
+        rows, count, "padding_token",
+        format_string("%lld", (long long)json_integer(config, "pad_token_id", 0, INT32_MAX, source)));
+    metadata_add(
+        rows, count, "end_token",
+        format_string("%lld", (long long)json_integer(config, "eos_token_id", 0, INT32_MAX, source)));
+}
+
+// The shared embedding may stand there under each of its names; sinusoids are computed.
+static char *translate_tensor_name(const char *theirs) {
+    static const char *const shared[] = {"model.encoder.embed_tokens.weight",
+                                         "model.decoder.embed_tokens.weight", "lm_head.weight"};
+    if (strstr(theirs, "embed_positions.")) return NULL;
+    for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
+        if (strcmp(theirs, shared[i]) == 0) return copy_string("model.shared.weight");
+    return copy_string(theirs);
+}
+
+static bool translate_write_config(const void *model, JsonWriter *w) {
+    const Config *c = &((const Translate *)model)->config;
+    if (c->order != POST_NORM || c->padding < 0 || c->end < 0) return false;
+    const size_t sizes[CONFIG_SIZES] = {c->encoder_layers, c->decoder_layers, c->channels,  c->heads,
+                                        c->inner,          c->positions,      c->vocabulary};
+    huggingface_write_sizes(w, "MarianMTModel", config_sizes, sizes, CONFIG_SIZES);
+    huggingface_write_number(w, (const char *const[]){"decoder_attention_heads"}, 1, (double)c->heads);
+    huggingface_write_number(w, (const char *const[]){"decoder_ffn_dim"}, 1, (double)c->inner);
+    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
+    huggingface_write_number(w, (const char *const[]){"dropout", "attention_dropout"}, 2, c->dropout);
+    huggingface_write_number(w, (const char *const[]){"pad_token_id", "decoder_start_token_id"}, 2,
+                             c->padding);
+    huggingface_write_number(w, (const char *const[]){"eos_token_id"}, 1, c->end);
+    huggingface_write_number(w, (const char *const[]){"bos_token_id", "forced_eos_token_id"}, 2, NAN);
+    return true;
+}
+
+static const Exchange translate_exchange = {
+    .model_type = "marian",
+    .read_config = translate_read_config,
+    .tensor_name = translate_tensor_name,
+    .write_config = translate_write_config,
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // What the training loop calls
 
 static void translate_describe(const void *model, Metadata **rows, int *count) {
@@ -532,6 +618,7 @@ static const ModelType translate = {
     .decoder_destroy = translator_destroy,
     .translator_create = translator_create,
     .translator_select = translator_select,
+    .exchange = &translate_exchange,
 };
 
 #ifndef TESTING
