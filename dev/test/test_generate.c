@@ -12,6 +12,11 @@ static GrowingText create(const char *stop) {
     return (GrowingText){.tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL), .stop = {stop, strlen(stop)}};
 }
 
+static void destroy(GrowingText *g) {
+    tokenizer_free((Tokenizer *)g->tokenizer);
+    growing_text_free(g);
+}
+
 static void add(GrowingText *g, const char *text) {
     for (; *text; text++) growing_text_add(g, &(int32_t){(unsigned char)*text}, 1);
 }
@@ -34,7 +39,7 @@ static void test_characters(void) {
     check_shown(&g, "n\u00e9\U0001f600\xff\x80z");
     growing_text_finish(&g);
     check_shown(&g, "n\u00e9\U0001f600\xff\x80z");
-    growing_text_free(&g);
+    destroy(&g);
 }
 
 static void test_stop(void) {
@@ -51,20 +56,20 @@ static void test_stop(void) {
     CHECK(g.stopped);
     growing_text_finish(&g);
     check_shown(&g, "a<end>bc<ex");
-    growing_text_free(&g);
+    destroy(&g);
 
     g = create("<end>");
     add(&g, "a<e");
     check_shown(&g, "a");
     growing_text_finish(&g);
     check_shown(&g, "a<e");
-    growing_text_free(&g);
+    destroy(&g);
 
     g = create("b");
     growing_text_add(&g, (const int32_t[]){'a', 'b', 'c'}, 3); // at once
     CHECK(g.stopped);
     check_shown(&g, "a");
-    growing_text_free(&g);
+    destroy(&g);
 }
 
 static void test_complete(void) {
