@@ -10,6 +10,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table
     m->arena = arena_create();
     m->training = setup->training;
     m->rows = setup->rows > 0 ? (size_t)setup->rows : (size_t)setup->batch * (size_t)setup->length;
+    m->by_tokens = setup->rows > 0;
     m->dropout = dropout;
     m->seed = (uint64_t)options_integer(setup->options, "seed");
     m->profile = setup->profile;
@@ -63,9 +64,13 @@ static void check_memory(const CpuModel *m) {
     for (size_t i = 0; i < count; i++)
         if (grows_with_parameters(items[i].what)) parameters += items[i].bytes;
     const bool large = parameters > needed / 2;
+    static const char *const by_sequences[2][2] = {{"--batch", "--seq-len"}, {"--channels", "--layers"}},
+                             *const by_tokens[2][2] = {{"--batch-tokens", "--max-length"},
+                                                       {"--channels", "--encoder-layers"}};
+    const char *const *lower = (m->by_tokens ? by_tokens : by_sequences)[large];
     char *need = format_bytes(needed), *have = format_bytes(available);
-    fail("%s: the model needs %s of memory, %s are available; lower it or %s",
-         large ? "--channels" : "--batch", need, have, large ? "--layers" : "--seq-len");
+    fail("%s: the model needs %s of memory, %s are available; lower it or %s", lower[0], need, have,
+         lower[1]);
 }
 
 void cpu_model_allocate(CpuModel *m) {

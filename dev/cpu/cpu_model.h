@@ -31,9 +31,10 @@ typedef struct {
     ParameterState state;
     Arena *arena;
     bool training;
-    size_t rows; // largest M, of either side; 0: no working memory, only decoding
-    Gemm *gemm;  // NULL where rows is 0
-    Muon *muon;  // updates hidden matrices; NULL: AdamW does
+    size_t rows;    // largest M, of either side; 0: no working memory, only decoding
+    bool by_tokens; // the task says the size of a batch in tokens
+    Gemm *gemm;     // NULL where rows is 0
+    Muon *muon;     // updates hidden matrices; NULL: AdamW does
     Workspace work;
     PackedWeight *weights; // (weight_count)
     size_t weight_count;

@@ -69,6 +69,10 @@ fails 1 "--average 9: run holds 4 checkpoints; train with a larger --keep" "$tra
 fails 2 "--translate: needs weights" "$translate" --translate
 fails 2 "--beam 9: takes a larger --batch-tokens or --max-length" "$translate" -e run --translate --beam 9 --max-length 8
 
+"$translate" -i data -x 1 -o huge -b 20000000 >out 2>&1
+[ $? -eq 1 ] && grep -q 'error: --batch-tokens: the model needs .*; lower it or --max-length' out
+ok "too large a batch is refused by the option that says it"
+
 # ---- data that are no pairs
 "$tokenize" -o text source >out 2>&1
 fails 1 "text: has no pairs of sentences; make the data with ./tokenize --source" "$translate" -i text -x 1
