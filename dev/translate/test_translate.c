@@ -183,6 +183,7 @@ static void test_decoding(void) {
         char *options = format_string(SMALL "%s", norms[k]);
         ModelTest t = model_test_create(&translate, options, B, T, V);
         Example e = example_create(&t, S, 5);
+        free((uint8_t *)e.batch.mask); // the decoder knows none
         e.batch.mask = NULL;
         real *expected = allocate((size_t)B * T * V, sizeof(real), "test"),
              *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
