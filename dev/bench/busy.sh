@@ -16,7 +16,7 @@ seconds=${SECONDS_EACH:-5}
 [ -x "$trainer" ] || fail "$trainer is missing: make train_fastformer"
 cores=$(nproc)
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY
-settings='as_it_is GOMP_SPINCOUNT=300000 GOMP_SPINCOUNT=30000 GOMP_SPINCOUNT=0'
+settings='as_it_is GOMP_SPINCOUNT=300000 GOMP_SPINCOUNT=10000 GOMP_SPINCOUNT=1000'
 
 hogs=
 rest() {

@@ -84,7 +84,7 @@ waits() {
 }
 
 # Threads that wait sleep soon, unless the user says how they should wait.
-if { [ "$(waits A=1)" = 1000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [ "$(waits GOMP_SPINCOUNT=77)" = 77 ]; } 2>err; then
+if { [ "$(waits A=1)" = 30000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [ "$(waits GOMP_SPINCOUNT=77)" = 77 ]; } 2>err; then
     passed=$((passed + 1))
 else
     failed=$((failed + 1))
