@@ -13,7 +13,8 @@ void threads_wait_briefly(char **argv) {
         if (getenv(policies[i])) return;
     const char *preloaded = getenv("LD_PRELOAD");
     if (preloaded && strstr(preloaded, "vgpreload")) return; // valgrind would not follow
-    // libgomp counts looks, libomp milliseconds. dev/bench/busy.sh: with fewer looks an idle machine is slower.
+    // libgomp counts looks, libomp milliseconds. With fewer looks an idle machine is slower
+    // (dev/bench/busy.sh).
     if (setenv("GOMP_SPINCOUNT", "30000", 1) != 0 || setenv("KMP_BLOCKTIME", "0", 1) != 0) return;
     execve((const char *)getauxval(AT_EXECFN), argv, environ);
 #else
