@@ -31,11 +31,16 @@ show_number='
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-# require PROGRAM...: builds those that are not there.
-require() {
+# build PROGRAM...: those that are not there.
+build() {
     for program in "$@"; do
         [ -x "./$program" ] || make "$program" || fail "$program cannot be built"
     done
+}
+
+# require PROGRAM...: these, and gnuplot.
+require() {
+    build "$@"
     command -v gnuplot >/dev/null || fail 'gnuplot is missing; on Debian: apt install gnuplot-nox'
 }
 

@@ -45,9 +45,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-for program in train_translate tokenize; do
-    [ -x "./$program" ] || make "$program" || fail "$program cannot be built"
-done
+build train_translate tokenize
 command -v sacrebleu >/dev/null || fail 'sacrebleu is missing: pip install sacrebleu'
 text=${MULTI30K_DIR:-../shared/data/multi30k}
 [ -d "$text" ] || text=data/download/multi30k

@@ -3,6 +3,7 @@
 #include "memory.h"
 #include "report.h"
 #include "train.h"
+#include "written_options.h"
 
 extern const ModelType fastformer;
 
@@ -13,11 +14,6 @@ void fuzz_one(const uint8_t *data, size_t size) {
     Options *options = trainer_options_create(&fastformer);
     report_write(fuzz_directory(), NULL, 0);
     options_read_config(options, path);
-    JsonWriter json = {0};
-    json_begin(&json, '{');
-    options_to_json(options, &json);
-    json_end(&json, '}');
-    json_free(json_parse(json.text, json.length, "options"));
-    json_writer_free(&json);
+    check_written_options(options);
     options_free(options);
 }
