@@ -470,9 +470,7 @@ static char *windows_text(const Config *c) {
     char *text = copy_string("[");
     for (size_t l = 0; l < c->layers; l++) {
         const size_t window = c->windows[l] ? c->windows[l] : c->positions;
-        char *longer = format_string("%s%zu%s", text, window, l + 1 < c->layers ? ", " : "]");
-        free(text);
-        text = longer;
+        append_format(&text, "%zu%s", window, l + 1 < c->layers ? ", " : "]");
     }
     return text;
 }
@@ -485,13 +483,11 @@ static void fastformer_extend(Safetensors *file, int64_t positions) {
     for (const char *p = sizes ? sizes : ""; *(p += strspn(p, "[], "));) {
         const size_t length = strcspn(p, "[], "), window = parse_window(p, length, old, sizes);
         const char *comma = *windows ? ", " : "";
-        char *longer = window ? format_string("%s%s%zu", windows, comma, window)
-                              : format_string("%s%sglobal", windows, comma);
-        char *longer_sizes = format_string("%s%s%zu", new_sizes, comma, window ? window : (size_t)positions);
-        free(windows);
-        free(new_sizes);
-        windows = longer;
-        new_sizes = longer_sizes;
+        append_format(&new_sizes, "%s%zu", comma, window ? window : (size_t)positions);
+        if (window)
+            append_format(&windows, "%s%zu", comma, window);
+        else
+            append_format(&windows, "%sglobal", comma);
         p += length;
     }
     if (sizes) {

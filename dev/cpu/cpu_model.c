@@ -90,10 +90,8 @@ char *cpu_model_memory(const void *model) {
     char *text = format_bytes(arena_bytes(m->arena));
     for (size_t i = 0; i < count; i++) {
         char *bytes = format_bytes(items[i].bytes);
-        char *longer = format_string("%s%s %s %s", text, i == 0 ? ":" : ",", items[i].what, bytes);
+        append_format(&text, "%s %s %s", i == 0 ? ":" : ",", items[i].what, bytes);
         free(bytes);
-        free(text);
-        text = longer;
     }
     return text;
 }

@@ -26,13 +26,10 @@ static char *windows_text(const Json *list, const char *source) {
         if (window->kind != JSON_NUMBER || !(window->number >= 1 && window->number <= 1 << 28) ||
             window->number != floor(window->number))
             fail("%s: \"window_sizes\" holds something other than whole numbers from 1", source);
-        char *longer = format_string("%s%s%.0f", text, i ? ", " : "", window->number);
-        free(text);
-        text = longer;
+        append_format(&text, "%s%.0f", i ? ", " : "", window->number);
     }
-    char *whole = format_string("%s]", text);
-    free(text);
-    return whole;
+    append_format(&text, "]");
+    return text;
 }
 
 static void read_config(const Json *config, const char *source, Metadata **rows, int *count) {

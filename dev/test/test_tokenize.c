@@ -12,11 +12,7 @@ int tokenize_main(int argc, char **argv);
 // A text of 1000 lines, 10 bytes and 3 words each (the line end among them).
 static void make_text(const char *name) {
     char *text = copy_string("");
-    for (int i = 0; i < 1000; i++) {
-        char *longer = format_string("%sa%04d \u00e9x\n", text, i);
-        free(text);
-        text = longer;
-    }
+    for (int i = 0; i < 1000; i++) append_format(&text, "a%04d \u00e9x\n", i);
     test_file(name, text, strlen(text));
     free(text);
 }

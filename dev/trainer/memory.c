@@ -132,14 +132,31 @@ char *copy_string(const char *text) {
     return memcpy(allocate(size, 1, "a string"), text, size);
 }
 
+static char *format_arguments(const char *format, va_list arguments) {
+    char *text = NULL;
+    if (vasprintf(&text, format, arguments) < 0) fail("no memory for a string");
+    return text;
+}
+
 char *format_string(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    char *text = NULL;
-    const int length = vasprintf(&text, format, arguments);
+    char *text = format_arguments(format, arguments);
     va_end(arguments);
-    if (length < 0) fail("no memory for a string");
     return text;
+}
+
+void append_format(char **text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *end = format_arguments(format, arguments);
+    va_end(arguments);
+    const size_t before = strlen(*text), added = strlen(end) + 1;
+    char *longer = realloc(*text, before + added);
+    if (!longer) fail("no memory for a string");
+    memcpy(longer + before, end, added);
+    *text = longer;
+    free(end);
 }
 
 char *format_bytes(size_t bytes) {

@@ -31,4 +31,7 @@ char *copy_string(const char *text);
 // printf into a fresh string, freed with free().
 char *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+// printf behind the end of a string of these functions, which may move.
+void append_format(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 #endif

@@ -489,9 +489,7 @@ static void print_names(const Options *options) {
     for (int i = 0; i < options->count - BUILT_IN; i++) {
         const Option *row = row_in_help(options, i);
         if (!is_more(row)) continue;
-        char *longer = format_string("%s%s --%s", names, any ? "," : "", row->name);
-        free(names);
-        names = longer;
+        append_format(&names, "%s --%s", any ? "," : "", row->name);
         any = true;
     }
     if (any) print_wrapped(names, 0, 0);
@@ -550,14 +548,9 @@ char *options_quoted(const char *word) {
     static const char plain[] = DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_./,:=+-";
     if (*word && !word[strspn(word, plain)]) return copy_string(word);
     char *text = copy_string("'");
-    for (const char *c = word; *c; c++) {
-        char *longer = *c == '\'' ? format_string("%s'\\''", text) : format_string("%s%c", text, *c);
-        free(text);
-        text = longer;
-    }
-    char *whole = format_string("%s'", text);
-    free(text);
-    return whole;
+    for (const char *c = word; *c; c++) append_format(&text, *c == '\'' ? "'\\'%c" : "%c", *c);
+    append_format(&text, "'");
+    return text;
 }
 
 static bool in_list(const char *const *list, const char *name) {
@@ -571,10 +564,8 @@ char *options_given_text(const Options *options, OptionScope scope, const char *
         const Entry *entry = &options->entries[i];
         if (!entry->given || entry->row->scope != scope || in_list(except, entry->row->name)) continue;
         char *value = entry->row->kind == OPTION_FLAG ? copy_string("") : options_quoted(entry->text);
-        char *longer = format_string("%s --%s%s%s", text, entry->row->name, *value ? " " : "", value);
+        append_format(&text, " --%s%s%s", entry->row->name, *value ? " " : "", value);
         free(value);
-        free(text);
-        text = longer;
     }
     return text;
 }

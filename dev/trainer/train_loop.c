@@ -267,10 +267,8 @@ static char *command_text(const Run *run) {
     char *command = options_quoted(run->program);
     for (OptionScope scope = OPTION_RUN; scope <= OPTION_MODEL; scope++) {
         char *options = options_given_text(run->options, scope, none);
-        char *longer = format_string("%s%s", command, options);
+        append_format(&command, "%s", options);
         free(options);
-        free(command);
-        command = longer;
     }
     return command;
 }
