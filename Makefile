@@ -180,9 +180,11 @@ FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
 $(eval $(call programs,$(FLOAT),FLOAT))
 $(eval $(call programs,$(DOUBLE),DOUBLE))
 
-# Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory.
-WRAPPED := malloc calloc realloc reallocarray aligned_alloc free vasprintf mmap munmap exit
-$(FLOAT)/fuzz/%: $(FLOAT)/dev/fuzz/fuzz_%.o $(FLOAT)/dev/fuzz/harness.o $(FLOAT)/lib.a $(FLOAT)/linked
+# Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory and files.
+WRAPPED := malloc calloc realloc reallocarray aligned_alloc free vasprintf mmap munmap exit \
+           open close pipe2 stat lstat fstat pread write scandir fsync unlink rename
+FUZZ_HARNESS := harness memory_files
+$(FLOAT)/fuzz/%: $(FLOAT)/dev/fuzz/fuzz_%.o $(FUZZ_HARNESS:%=$(FLOAT)/dev/fuzz/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
 	$(call link,$(CC) $(C_FLAGS) $(if $(USE_FUZZER),-fsanitize=fuzzer) $(WRAPPED:%=-Wl$(,)--wrap=%),$(LIBS_FLOAT))
 $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%): $(if $(USE_FUZZER),,$(FLOAT)/dev/fuzz/replay.o)
 ifneq ($(USE_FUZZER),) # clang takes minutes for this one with sanitizers, and it reads no input

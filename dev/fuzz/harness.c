@@ -1,6 +1,6 @@
 #include "harness.h"
 #include "error.h"
-#include <fcntl.h>
+#include "memory_files.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { SLOTS_AT_FIRST = 1024 }; // a power of two
 
@@ -18,7 +17,6 @@ static struct {
     jmp_buf back;
     void **slots; // what was allocated inside: a hash table, NULL where free
     size_t slot_count, used;
-    char directory[64];
 } harness;
 
 // ---- error.h ---------------------------------------------------------------------------------------
@@ -164,15 +162,10 @@ void __wrap_free(void *memory) {
 
 // A map is memory of exactly the file's size, so that AddressSanitizer sees what reads behind its end.
 void *__wrap_mmap(void *where, size_t size, int access, int flags, int file, off_t at) {
-    if (!harness.inside || file < 0) return __real_mmap(where, size, access, flags, file, at);
-    char *memory = __wrap_malloc(size);
-    if (!memory) return MAP_FAILED;
-    for (size_t done = 0; done < size;) {
-        const ssize_t got = pread(file, memory + done, size - done, at + (off_t)done);
-        if (got <= 0) return MAP_FAILED;
-        done += (size_t)got;
-    }
-    return memory;
+    const unsigned char *data = memory_files_data(file);
+    if (!harness.inside || !data) return __real_mmap(where, size, access, flags, file, at);
+    void *memory = __wrap_malloc(size);
+    return memory ? memcpy(memory, data + at, size) : MAP_FAILED;
 }
 
 int __wrap_munmap(void *memory, size_t size) {
@@ -188,35 +181,20 @@ void __wrap_exit(int code) {
 
 // ---- inputs ----------------------------------------------------------------------------------------
 
-static void remove_directory(void) {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", harness.directory);
-    if (system(command) != 0) perror(harness.directory); // NOLINT(cert-env33-c): the name is our own
-}
-
 const char *fuzz_directory(void) {
-    return harness.directory;
+    return MEMORY_DIRECTORY;
 }
 
 const char *fuzz_file(const char *name, const void *data, size_t size) {
     static char path[128];
-    snprintf(path, sizeof(path), "%s/%s", harness.directory, name);
-    const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file < 0 || write(file, data, size) != (ssize_t)size || close(file) != 0) {
-        perror(path);
-        abort();
-    }
+    snprintf(path, sizeof(path), "%s/%s", MEMORY_DIRECTORY, name);
+    memory_files_put(name, data, size);
     return path;
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
     setenv("OMP_WAIT_POLICY", "passive", 1); // a trainer that is asked for nothing starts itself anew
-    // In memory, where there is a file system for it.
-    snprintf(harness.directory, sizeof(harness.directory), "%s/fuzz.XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    if (!mkdtemp(harness.directory)) abort();
-    atexit(remove_directory);
     harness.slot_count = SLOTS_AT_FIRST;
     harness.slots = __real_calloc(harness.slot_count, sizeof(*harness.slots));
     fuzz_start();
@@ -224,7 +202,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const int first = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    memory_files_watch();
     harness.accepted = false;
     harness.inside = true;
     if (setjmp(harness.back) == 0) {
@@ -238,7 +216,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         harness.slots[i] = NULL;
         harness.used--;
     }
-    close_range((unsigned)first, ~0U, 0);
+    memory_files_clean();
     return 0;
 }
 

@@ -14,10 +14,10 @@ void fuzz_one(const uint8_t *data, size_t size);
 // Of the target: what it does once before the first input.
 void fuzz_start(void);
 
-// This process's own directory, removed when the program ends.
+// A directory in memory (memory_files.h), the same for all inputs.
 const char *fuzz_directory(void);
 
-// Writes NAME in it and returns the path, which stays valid until the same name is written again.
+// Puts NAME there and returns the path, which stays valid until the same name is written again.
 const char *fuzz_file(const char *name, const void *data, size_t size);
 
 // What libFuzzer calls. replay.c asks whether the last input was accepted: it came to the end without fail().

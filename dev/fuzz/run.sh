@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fuzzes every target of dev/fuzz with libFuzzer, AddressSanitizer and UBSan for SECONDS each (default 5; needs clang and
-# its runtime libraries: Debian's libclang-rt-dev). What it learns stays in build/fuzz/learned; an input that crashes or
-# hangs a target is left in build/fuzz. The last line is "N passed, N failed", a target being one.
+# its runtime libraries: Debian's libclang-rt-dev). What it learns stays in build/fuzz/learned, and how often each target
+# was executed in all calls so far in build/fuzz/executed; an input that crashes or hangs a target is left in build/fuzz.
+# The last line is "N passed, N failed", a target being one.
 # usage: dev/fuzz/run.sh [SECONDS [TARGET...]]
 cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-5}
@@ -18,7 +19,7 @@ programs=$(for target in "$@"; do echo "$build/float-fuzz-serial/fuzz/$target"; 
 make -s CC="${CLANG:-clang}" FUZZ=1 OPENMP=0 ONEDNN=0 CPLUSPLUS=0 BUILD=$build $programs || exit 1
 for target in "$@"; do
     learned=$build/learned/$target
-    mkdir -p "$learned"
+    mkdir -p "$learned" $build/executed
     start=$(date +%s)
     if $build/float-fuzz-serial/fuzz/"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 \
         -malloc_limit_mb=512 -close_fd_mask=1 -print_final_stats=1 -artifact_prefix="$build/$target-" \
@@ -30,7 +31,10 @@ for target in "$@"; do
         verdict=FAIL
     fi
     executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$target.log" | tail -n 1)
-    printf '%-4s  %-14s %12s executions  %5d s\n' $verdict "$target" "${executions:-?}" $(($(date +%s) - start))
+    before=$(cat "$build/executed/$target" 2>/dev/null)
+    echo $((${before:-0} + ${executions:-0})) >"$build/executed/$target"
+    printf '%-4s  %-14s %12s executions  %5d s  %12s in all calls\n' $verdict "$target" "${executions:-?}" \
+        $(($(date +%s) - start)) "$(cat "$build/executed/$target")"
     [ $verdict = ok ] || grep -aE 'ERROR|SUMMARY|runtime error|Test unit written|#[0-9]+ .* in ' "$build/$target.log" |
         head -n 30
 done
