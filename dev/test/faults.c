@@ -4,7 +4,7 @@
 //
 //   FAULT_AT=N      the N-th call counted, from 1 on; 0: none
 //   FAULT_CALLS     which calls are counted: "files" (those that read or write), "changes" (only those that
-//                   change what is on the disk), "memory"
+//                   change what is on the disk), "memory", or the name of one function ("readdir")
 //   FAULT_MODE      fail         the call returns its error: a full disk, no memory, no right to
 //                   half         write() takes half of what it was given; only write() is counted
 //                   interrupt    write(), read(), poll(), waitpid() return EINTR once; only these are counted
@@ -40,7 +40,8 @@ typedef enum { FAIL, HALF, INTERRUPT, KILL_BEFORE, KILL_HALF, KILL_AFTER } Mode;
 // The functions below have no argument that could carry it.
 static struct {
     bool active;
-    unsigned kinds; // of Kind
+    unsigned kinds;   // of Kind
+    const char *only; // the one function that is counted; NULL: all of `kinds`
     Mode mode;
     long at;
     const char *report;
@@ -61,10 +62,15 @@ static int find_program(struct dl_phdr_info *info, size_t size, void *unused) {
     return 1; // the program is the first of the list
 }
 
+// -1: none of them.
 static int index_of(const char *text, const char *const *names, int count) {
     for (int i = 0; text && i < count; i++)
         if (strcmp(text, names[i]) == 0) return i;
-    fprintf(stderr, "faults.so: cannot understand \"%s\"\n", text ? text : "");
+    return -1;
+}
+
+static _Noreturn void not_understood(const char *text) {
+    fprintf(stderr, "faults.so: cannot understand \"%s\"\n", text);
     _exit(99);
 }
 
@@ -76,8 +82,13 @@ __attribute__((constructor)) static void start(void) {
     const char *at = getenv("FAULT_AT");
     if (!at) return;
     settings.at = strtol(at, NULL, 10);
-    settings.kinds = kind_bits[index_of(getenv("FAULT_CALLS"), kinds, 3)];
-    settings.mode = (Mode)index_of(getenv("FAULT_MODE"), modes, 6);
+    const char *counted = getenv("FAULT_CALLS"), *mode = getenv("FAULT_MODE");
+    const int kind = index_of(counted, kinds, 3), wanted = index_of(mode, modes, 6);
+    if (!counted) not_understood("FAULT_CALLS");
+    if (wanted < 0) not_understood(mode ? mode : "FAULT_MODE");
+    settings.kinds = kind >= 0 ? kind_bits[kind] : READS | CHANGES | MEMORY;
+    settings.only = kind >= 0 ? NULL : counted;
+    settings.mode = (Mode)wanted;
     settings.report = getenv("FAULT_REPORT");
     dl_iterate_phdr(find_program, NULL);
     unsetenv("LD_PRELOAD"); // not for child processes
@@ -112,7 +123,8 @@ static bool fits_mode(const char *name) {
 static bool is_the_one(Kind kind, const char *name, const void *caller) {
     const uintptr_t from = (uintptr_t)caller;
     if (!settings.active || !(settings.kinds & kind) || from < settings.program ||
-        from >= settings.program_end || !fits_mode(name) || ++calls != settings.at)
+        from >= settings.program_end || !fits_mode(name) ||
+        (settings.only && strcmp(settings.only, name) != 0) || ++calls != settings.at)
         return false;
     report("fired %s at +0x%lx\n", name, (long)(from - settings.program));
     if (settings.mode == KILL_BEFORE) kill(getpid(), SIGKILL);

@@ -37,4 +37,7 @@ for command in $commands eval_val prompt; do
     each "$command" files half 5
     each "$command" files interrupt 5
 done
+# A directory that cannot be read must not look like an empty one.
+each train readdir fail 10
+each resume readdir fail 10
 finish
