@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #define STAGING "unfinished.tmp"   // in the output directory
@@ -217,7 +216,7 @@ static bool is_ours(const char *name) {
 static void lock_output(const char *directory) {
     const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) fail("%s: cannot open: %s", directory, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return;
+    if (file_lock(fd)) return;
     if (errno == EWOULDBLOCK)
         fail("%s: another tokenize writes there; wait until it ends or take another --output", directory);
     warn("%s: cannot be locked (%s): see that no other tokenize writes there", directory, strerror(errno));

@@ -4,9 +4,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,6 +49,17 @@ bool file_exists(const char *path) {
     struct stat status;
     if (stat(path, &status) == 0) return true;
     if (errno != ENOENT && errno != ENOTDIR) fail("%s: cannot be looked up: %s", path, strerror(errno));
+    return false;
+}
+
+bool file_lock(int fd) {
+    enum { TRIES = 20, MILLISECONDS = 50 };
+    for (int i = 0; i < TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+        if (errno != EWOULDBLOCK) return false;
+        if (i < TRIES - 1) poll(NULL, 0, MILLISECONDS);
+    }
+    errno = EWOULDBLOCK;
     return false;
 }
 

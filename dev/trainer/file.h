@@ -19,6 +19,11 @@ void file_unmap(FileMap *file);
 // Whether there is a file; ends the program if that cannot be known (no permission, a broken disk).
 bool file_exists(const char *path);
 
+// Locks an open file or directory until the program ends. False, with errno: EWOULDBLOCK, somebody else still
+// has it after a second, which a child of a killed program may take to end with it; anything else, it cannot
+// be locked.
+bool file_lock(int fd);
+
 // Makes DIR and its parents; ends the program if one of them cannot be made or is no directory.
 void directory_create(const char *path);
 

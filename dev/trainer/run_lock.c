@@ -1,13 +1,13 @@
 #include "run_lock.h"
 
 #include "error.h"
+#include "file.h"
 #include "memory.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 static _Noreturn void refuse(const char *directory, int fd) {
@@ -30,7 +30,7 @@ int run_lock(const char *directory) {
     char *path = format_string("%s/lock", directory);
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd < 0) fail("%s: cannot write: %s", path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (file_lock(fd))
         write_holder(fd);
     else if (errno == EWOULDBLOCK)
         refuse(directory, fd);
