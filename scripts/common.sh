@@ -122,6 +122,48 @@ finished() {
     grep -qsF -e "$last_line" "$1/log.jsonl"
 }
 
+# excused RUN: whether a run that ended with an error is a result; it says of which kind. A script sets it anew.
+excused() {
+    return 1
+}
+
+# train_all PLAN: trains every run of the plan that is not finished, and counts those that fail in `failures`. A line of the
+# plan is: the seconds that the run still takes, its directory below $out, its command.
+failures=0
+train_all() {
+    left=$(awk '{ seconds += $1 } END { print seconds + 0 }' "$1")
+    total=$(awk 'END { print NR }' "$1")
+    spent=0   # seconds, and
+    planned=0 # what they were to be: what is left takes longer by as much
+    echo "$total runs, of which $(awk '$1 == 0' "$1" | awk 'END { print NR }') are finished; about $(duration "$left") to go"
+    number=0
+    while read -r seconds name command <&3; do
+        number=$((number + 1))
+        # shellcheck disable=SC2154 # the script's own directory
+        run=$out/$name
+        if finished "$run"; then continue; fi
+        printf '%3d/%d  %-32s  ' "$number" "$total" "$name"
+        begin=$(clock)
+        # shellcheck disable=SC2086
+        if train "$run" $command; then
+            loss=$(log_number test_loss "$run")
+            if [ -n "$loss" ]; then
+                printf 'test perplexity %.2f' "$(awk "BEGIN { print exp($loss) }")"
+            else
+                printf 'validation loss %.4f' "$(log_number val_loss "$run")"
+            fi
+        elif ! excused "$run"; then
+            failures=$((failures + 1))
+            printf 'failed: %s' "$(tail -n 1 "$run/output.txt")"
+        fi
+        took=$(awk "BEGIN { print $(clock) - $begin }")
+        spent=$(awk "BEGIN { print $spent + $took }")
+        planned=$(awk "BEGIN { print $planned + $seconds }")
+        printf ' in %s, about %s to go\n' "$(duration "$took")" \
+            "$(duration "$(awk "BEGIN { print $planned > 0 ? ($left - $planned) * $spent / $planned : 0 }")")"
+    done 3<"$1"
+}
+
 # ---- time
 
 # In seconds and hundredths, from when the machine started.
@@ -174,6 +216,31 @@ time_left() {
     awk -v steps="$2" -v evaluations="$3" -v passed="${passed:-0}" '
         { print (1 - passed / steps) * (steps * $1 + evaluations * $2) + $3 }' "$1"
 }
+
+# ---- tables
+
+# Awk functions, behind show_number, for means and standard deviations: add(name, x), "" being unknown; mean(name),
+# spread(name); both(name): "mean ± deviation".
+# shellcheck disable=SC2034
+awk_statistics='
+    function add(name, x) {
+        if (x == "") return
+        # From values less the first one, so that nothing cancels.
+        if (!count[name]++) first[name] = x
+        sum[name] += x - first[name]
+        squares[name] += (x - first[name]) ^ 2
+    }
+    function mean(name) { return count[name] ? first[name] + sum[name] / count[name] : "" }
+    function spread(name,    n, rest) {
+        n = count[name]
+        if (n < 2) return ""
+        rest = squares[name] - sum[name] * sum[name] / n
+        return sqrt((rest > 0 ? rest : 0) / (n - 1))
+    }
+    function both(name,    m, s) {
+        m = mean(name); s = spread(name)
+        return show(m) (s == "" ? "" : sprintf(" ± %.*f", decimals(m), s))
+    }'
 
 # ---- plots
 

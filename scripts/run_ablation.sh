@@ -88,48 +88,20 @@ prepare() {
     esac
 }
 
-# plan: a line for each run: data set, arm, seed, seconds that it still takes.
+# plan: a line for each run (train_all).
 plan() {
     for data in $datasets; do
         settings "$data"
         for seed in $seeds; do
             for arm in $arms; do
+                run=$data/$arm-seed-$seed
                 # shellcheck disable=SC2046,SC2086
                 probe "$(cost_of "$data" "$arm")" $(command_of "$arm") $options
-                seconds=$(time_left "$(cost_of "$data" "$arm")" "$steps" "$evaluations" "$out/$data/$arm-seed-$seed")
-                echo "$data $arm $seed $seconds"
+                seconds=$(time_left "$(cost_of "$data" "$arm")" "$steps" "$evaluations" "$out/$run")
+                echo "$seconds $run $(command_of "$arm") $options -x $steps -S $seed"
             done
         done
     done
-}
-
-# train_all PLAN: every run of it that is not finished.
-train_all() {
-    left=$(awk '{ seconds += $4 } END { print seconds + 0 }' "$1")
-    total=$(awk 'END { print NR }' "$1")
-    spent=0   # seconds, and
-    planned=0 # what they were to be: what is left takes longer by as much
-    echo "$total runs, of which $(awk '$4 == 0' "$1" | awk 'END { print NR }') are finished; about $(duration "$left") to go"
-    number=0
-    while read -r data arm seed seconds <&3; do
-        number=$((number + 1))
-        run=$out/$data/$arm-seed-$seed
-        if finished "$run"; then continue; fi
-        settings "$data"
-        printf '%3d/%d  %-16s %-21s seed %s  ' "$number" "$total" "$data" "$arm" "$seed"
-        begin=$(clock)
-        # shellcheck disable=SC2046,SC2086
-        if train "$run" $(command_of "$arm") $options -x "$steps" -S "$seed"; then
-            took=$(awk "BEGIN { print $(clock) - $begin }")
-            spent=$(awk "BEGIN { print $spent + $took }")
-            planned=$(awk "BEGIN { print $planned + $seconds }")
-            printf 'test perplexity %.2f in %s, about %s to go\n' "$(log_number test_ppl "$run")" "$(duration "$took")" \
-                "$(duration "$(awk "BEGIN { print ($left - $planned) * $spent / $planned }")")"
-        else
-            failures=$((failures + 1))
-            printf 'failed: %s\n' "$(tail -n 1 "$run/output.txt")"
-        fi
-    done 3<"$1"
 }
 
 # ---- collecting
@@ -190,21 +162,7 @@ collect() {
 # summarise: results.csv from runs.csv: mean and standard deviation over the seeds of each column, and of the differences from
 # the baseline of the same family and seed.
 summarise() {
-    awk -F, -v columns="$measures" '
-        function deviation(sum, squares, n) {
-            # From values less the first one, so that nothing cancels.
-            if (n < 2) return ""
-            return sqrt((squares - sum * sum / n > 0 ? squares - sum * sum / n : 0) / (n - 1))
-        }
-        # Adds to what is known of a quantity, "" being unknown.
-        function add(name, x) {
-            if (x == "") return
-            if (!count[name]++) first[name] = x
-            sum[name] += x - first[name]
-            squares[name] += (x - first[name]) ^ 2
-        }
-        function mean(name) { return count[name] ? first[name] + sum[name] / count[name] : "" }
-        function spread(name) { return deviation(sum[name], squares[name], count[name]) }
+    awk -F, -v columns="$measures" "$show_number$awk_statistics"'
         function baseline(arm) { return arm ~ /^gpt2/ ? "gpt2-softmax" : "fastformer-sink-1e-5" }
         BEGIN {
             n = split(columns, names, ",")
@@ -435,7 +393,6 @@ quick) out=${out:-runs/ablation-quick} ;;
 esac
 seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
 measures='val_loss,val_ppl,test_loss,test_ppl,weight_kurtosis,activation_kurtosis,largest_activation,sink_share,tokens_per_s'
-failures=0
 
 prepare
 echo 'measuring what a run costs'

@@ -45,53 +45,46 @@ prepare() {
     echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
 }
 
-# plan: a line for each run: arm, rate, seed, seconds that it still takes. A run that diverged is not made again.
+# What diverged is a result, and not made again.
+finished() {
+    [ -f "$1/diverged" ] || grep -qsF -e "$last_line" "$1/log.jsonl"
+}
+
+excused() {
+    grep -q 'not finite' "$1/output.txt" || return 1
+    printf 'diverged'
+    : >"$1/diverged"
+}
+
+# plan: a line for each run (train_all).
 plan() {
     for seed in $seeds; do
         for rate in $rates; do
             for arm in $arms; do
-                run=$out/$arm-$rate-seed-$seed
+                run=$arm-$rate-seed-$seed
                 # shellcheck disable=SC2046,SC2086
                 probe "$out/${arm%%-*}.cost" $(command_of "$arm") $options
-                seconds=$(time_left "$out/${arm%%-*}.cost" "$steps" "$evaluations" "$run")
-                [ ! -f "$run/diverged" ] || seconds=0
-                echo "$arm $rate $seed $seconds"
+                seconds=$(time_left "$out/${arm%%-*}.cost" "$steps" "$evaluations" "$out/$run")
+                echo "$seconds $run $(command_of "$arm") $options -x $steps -S $seed -l $rate"
             done
         done
     done
 }
 
-train_all() {
-    echo "$(awk 'END { print NR }' "$1") runs; about $(duration "$(awk '{ s += $4 } END { print s }' "$1")") to go"
-    while read -r arm rate seed seconds <&3; do
-        run=$out/$arm-$rate-seed-$seed
-        if [ -f "$run/diverged" ] || finished "$run"; then continue; fi
-        printf '%-15s lr %-5s seed %s  ' "$arm" "$rate" "$seed"
-        # shellcheck disable=SC2046,SC2086
-        if train "$run" $(command_of "$arm") $options -x "$steps" -S "$seed" -l "$rate"; then
-            echo "loss $(log_number val_loss "$run")"
-        elif grep -q 'not finite' "$run/output.txt"; then
-            echo 'diverged'
-            : >"$run/diverged"
-        else
-            fail "$(tail -n 1 "$run/output.txt")"
-        fi
-    done 3<"$1"
-}
-
 collect() {
     echo 'arm,rate,seed,val_loss,last_val_loss,largest_attention_output,diverged' >"$tmp/runs.csv"
     echo 'arm,rate,seed,step,largest_attention_output' >"$tmp/attention.csv"
-    while read -r arm rate seed seconds; do
-        run=$out/$arm-$rate-seed-$seed
+    while read -r _ name _; do
+        run=$out/$name
+        key=$(echo "$name" | sed -E 's/^(.*)-([0-9]+e-[0-9]+)-seed-([0-9]+)$/\1,\2,\3/')
         diverged=0
         [ ! -f "$run/diverged" ] || diverged=1
-        awk -v key="$arm,$rate,$seed" -v diverged="$diverged" "$json_number"'
+        awk -v key="$key" -v diverged="$diverged" "$json_number"'
             number("val_loss") != "" { last = number("val_loss"); if (best == "" || last < best) best = last }
             number("val_attention_max_abs") > largest { largest = number("val_attention_max_abs") }
             END { print key "," best "," last "," largest "," (diverged || last > 1.1 * best ? 1 : 0) }' \
             "$run/log.jsonl" >>"$tmp/runs.csv"
-        awk -v key="$arm,$rate,$seed" "$json_number"'
+        awk -v key="$key" "$json_number"'
             number("val_attention_max_abs") != "" { print key "," number("step") "," number("val_attention_max_abs") }' \
             "$run/log.jsonl" >>"$tmp/attention.csv"
     done <"$1"
@@ -101,13 +94,13 @@ collect() {
 report() {
     echo '# Cosine attention in BERT: the power of its divisor'
     echo
-    echo "\`$options -x $steps\`. Best validation loss, mean over seeds; in brackets"
+    echo "\`$options -x $steps\`. Best validation loss, mean ± standard deviation over seeds; in brackets"
     echo 'the largest |attention output| of all evaluations and seeds; x: a run diverged, or ended a tenth above its best.'
     echo
-    awk -F, -v arms="$arms" -v rates="$rates" '
+    awk -F, -v arms="$arms" -v rates="$rates" "$show_number$awk_statistics"'
         NR > 1 {
             i = $1 SUBSEP $2
-            if ($4 != "") { n[i]++; sum[i] += $4 }
+            add(i, $4)
             if ($6 > largest[i]) largest[i] = $6
             bad[i] += $7
         }
@@ -120,7 +113,7 @@ report() {
                 line = "| " arm[k] " |"
                 for (j = 1; j <= r; j++) {
                     i = arm[k] SUBSEP rate[j]
-                    line = line (n[i] ? sprintf(" %.3f", sum[i] / n[i]) : " -") \
+                    line = line " " (count[i] ? both(i) : "-") \
                         (largest[i] ? sprintf(" (%.3g)", largest[i]) : "") (bad[i] ? " x" : "") " |"
                 }
                 print line
@@ -211,6 +204,7 @@ prepare
 echo 'measuring what a run costs'
 plan >"$tmp/plan"
 train_all "$tmp/plan"
+[ "$failures" -eq 0 ] || fail "$failures runs failed; the same command tries them again"
 collect "$tmp/plan"
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"

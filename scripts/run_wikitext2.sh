@@ -2,10 +2,11 @@
 # Three language models on WikiText-2 with the same budget: the Fastformer with every layer global, with windows that grow
 # from layer to layer, and GPT-2.
 #
-#   scripts/run_wikitext2.sh [--quick | --epochs N] [--output DIR]
+#   scripts/run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [-- OPTION...]
 #
 # writes results.md and validation_perplexity.png, .svg into DIR. It says first how long it will take. After an
-# interruption the same command goes on.
+# interruption the same command goes on. OPTIONs are the trainers', for another comparison than the published one
+# (-t 8192, -l 1e-3).
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
@@ -15,10 +16,12 @@ arms='fastformer-global fastformer-windowed gpt2-softmax'
 
 usage() {
     cat >&2 <<'END'
-usage: run_wikitext2.sh [--quick | --epochs N] [--output DIR]
-  --quick       one epoch, about ten minutes
+usage: run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [-- OPTION...]
+  --quick       one epoch, one seed, about ten minutes
   --epochs N    passes over the data (25)
+  --seeds N     runs of each model (3; --quick 1)
   --output DIR  results and runs (runs/wikitext2, runs/wikitext2-quick)
+  OPTION        of the trainers, e.g. -t 8192 -l 1e-3
 END
     exit 2
 }
@@ -32,58 +35,88 @@ command_of() {
     esac
 }
 
-# table: a line for each arm.
-table() {
-    echo '| model | parameters | val ppl | test ppl | test ppl per word | test bits per byte | tokens/s | time |'
-    echo '|---|---|---|---|---|---|---|---|'
-    for arm in $arms; do
-        run=$out/$arm
-        finished "$run" || continue
-        val=$(awk "$json_number"'
-            number("val_ppl") != "" && (best == "" || number("val_ppl") < best) { best = number("val_ppl") }
-            END { print best }' "$run/log.jsonl")
-        parameters=$(log_text model "$run" | sed 's/.*, \([0-9]*\) .*/\1/')
-        awk -v arm="$arm" -v parameters="$parameters" -v val="$val" -v test="$(log_number test_ppl "$run")" \
-            -v word="$(log_number test_word_ppl "$run")" -v bits="$(log_number test_bpb "$run")" \
-            -v speed="$(median_speed "$run")" -v time="$(duration "$(log_number seconds "$run")")" "$show_number"'
-            BEGIN {
-                print "| " arm " | " parameters " | " show(val) " | " show(test) " | " show(word) " | " show(bits) " | " \
-                    show(speed) " | " time " |"
-            }'
+# runs_of ARM: those that are finished.
+runs_of() {
+    for seed in $seeds; do
+        run=$out/$1-seed-$seed
+        if finished "$run"; then echo "$run"; fi
     done
 }
 
-report() {
+# measures: a line for each run: arm, parameters, validation perplexity, and of the test perplexity, that of a word, bits a
+# byte; tokens a second, seconds.
+measures() {
     for arm in $arms; do
-        sample=$out/$arm
-        if finished "$sample"; then break; fi
+        runs_of "$arm" | while read -r run; do
+            val=$(awk "$json_number"'
+                number("val_ppl") != "" && (best == "" || number("val_ppl") < best) { best = number("val_ppl") }
+                END { print best }' "$run/log.jsonl")
+            parameters=$(log_text model "$run" | sed 's/.*, \([0-9]*\) .*/\1/')
+            echo "$arm $parameters $val $(log_number test_ppl "$run") $(log_number test_word_ppl "$run")" \
+                "$(log_number test_bpb "$run") $(median_speed "$run") $(log_number seconds "$run")"
+        done
     done
+}
+
+# table: a line for each arm; mean and standard deviation over the seeds.
+table() {
+    echo '| model | parameters | seeds | val ppl | test ppl | test ppl per word | test bits per byte | tokens/s | minutes |'
+    echo '|---|---|---|---|---|---|---|---|---|'
+    measures | awk "$show_number$awk_statistics"'
+        !($1 in parameters) { order[++arms] = $1 }
+        {
+            parameters[$1] = $2
+            for (i = 3; i <= 8; i++) add($1 SUBSEP i, i == 8 ? $i / 60 : $i)
+        }
+        END {
+            for (a = 1; a <= arms; a++) {
+                arm = order[a]
+                line = "| " arm " | " parameters[arm] " | " count[arm SUBSEP 3] " |"
+                for (i = 3; i <= 8; i++) line = line " " both(arm SUBSEP i) " |"
+                print line
+            }
+        }'
+}
+
+report() {
+    for arm in $arms; do sample=$(runs_of "$arm" | sed -n '1p;q'); [ -z "$sample" ] || break; done
     echo '# WikiText-2'
     echo
     table
     echo
     echo "\`$options -x $steps\`; $(log_text processor "$sample"), $(log_text products "$sample" | sed 's/, peak.*//')."
     echo "Perplexities are per token unless it says otherwise: validation (the best) over $(log_number val_tokens "$sample") of" \
-        "$(tokens_of wikitext2 val) tokens, test over $(log_number test_tokens "$sample"). Time includes evaluations."
+        "$(tokens_of wikitext2 val) tokens, test over $(log_number test_tokens "$sample"). Time includes evaluations." \
+        'Where there is more than one seed: mean ± standard deviation.'
     echo
     echo '![validation perplexity](validation_perplexity.png)'
 }
 
-# validation_of RUN: epoch, seconds and perplexity of its evaluations.
+# validation_of ARM: epoch, seconds and perplexity of its evaluations: geometric means over the seeds that are finished.
 validation_of() {
-    awk "$json_number"'
+    runs_of "$1" | while read -r run; do cat "$run/log.jsonl"; done | awk "$json_number"'
         number("epoch") != "" { epoch = number("epoch") }
-        number("val_ppl") != "" { print epoch, number("seconds"), number("val_ppl") }' "$1/log.jsonl"
+        number("val_loss") != "" {
+            step = number("step")
+            if (!n[step]++) order[++steps] = step
+            at[step] = epoch; seconds[step] += number("seconds"); loss[step] += number("val_loss")
+        }
+        END {
+            for (i = 1; i <= steps; i++) {
+                step = order[i]
+                print at[step], seconds[step] / n[step], exp(loss[step] / n[step])
+            }
+        }'
 }
 
 plot() {
     count=0
     set --
     for arm in $arms; do
-        finished "$out/$arm" || continue
+        [ -n "$(runs_of "$arm")" ] || continue
         count=$((count + 1))
         set -- "$@" "$arm"
-        validation_of "$out/$arm" >"$tmp/$count"
+        validation_of "$arm" >"$tmp/$count"
     done
     cat "$tmp"/[1-9] | awk '
         $2 > longest { longest = $2 }
@@ -121,10 +154,24 @@ END
     plot_draw "$out" validation_perplexity
 }
 
+# plan: a line for each run (train_all).
+plan() {
+    for seed in $seeds; do
+        for arm in $arms; do
+            run=$arm-seed-$seed
+            # shellcheck disable=SC2046,SC2086
+            probe "$out/$arm.cost" $(command_of "$arm") $options
+            seconds=$(time_left "$out/$arm.cost" "$steps" "$evaluations" "$out/$run")
+            echo "$seconds $run $(command_of "$arm") $options -x $steps -S $seed"
+        done
+    done
+}
+
 # ---- main
 
 mode=full
 epochs=
+seed_count=
 out=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -132,16 +179,21 @@ while [ $# -gt 0 ]; do
         mode=quick
         shift
         ;;
-    --epochs | --output)
+    --epochs | --seeds | --output)
         [ $# -gt 1 ] || usage
         case $1-$2 in
-        --epochs-*[!0-9]* | --epochs- | --epochs-0*) usage ;;
+        --epochs-*[!0-9]* | --epochs- | --epochs-0* | --seeds-*[!0-9]* | --seeds- | --seeds-0*) usage ;;
         --epochs-*) epochs=$2 ;;
+        --seeds-*) seed_count=$2 ;;
         --output-) usage ;;
         --output-/*) out=$2 ;;
         --output-*) out=$start/$2 ;;
         esac
         shift 2
+        ;;
+    --)
+        shift
+        break
         ;;
     *) usage ;;
     esac
@@ -157,47 +209,29 @@ options='-i data/wikitext2 -L 6 -C 128 -H 4 -t 2048 -b 2 --dropout 0.1 -l 5e-4 -
 case $mode in
 full)
     out=${out:-runs/wikitext2}
+    seed_count=${seed_count:-3}
     evaluations=${epochs:-25}
     every=$((tokens / 4096))
     ;;
 quick)
     out=${out:-runs/wikitext2-quick}
+    seed_count=${seed_count:-1}
     evaluations=5
     every=$((tokens / 4096 / evaluations))
     options="$options -m 10"
     ;;
 esac
 steps=$((every * evaluations))
-options="$options -v $every"
+options="$options -v $every${*:+ $*}"
+seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
 
 mkdir -p "$out"
 echo "$options -x $steps, data $(cksum <data/wikitext2/meta.json)" | keep_settings "$out/settings"
-echo 'measuring what a run costs'
-for arm in $arms; do
-    # shellcheck disable=SC2046,SC2086
-    probe "$out/$arm.cost" $(command_of "$arm") $options
-    time_left "$out/$arm.cost" "$steps" "$evaluations" "$out/$arm"
-done >"$tmp/left"
-echo "$steps updates of each model; about $(duration "$(awk '{ s += $1 } END { print s }' "$tmp/left")") to go"
-
-failures=0
-for arm in $arms; do
-    if finished "$out/$arm"; then continue; fi
-    printf '%-20s ' "$arm"
-    # shellcheck disable=SC2046,SC2086
-    if train "$out/$arm" $(command_of "$arm") $options -x "$steps"; then
-        printf 'test perplexity %.2f in %s\n' "$(log_number test_ppl "$out/$arm")" \
-            "$(duration "$(log_number seconds "$out/$arm")")"
-    else
-        failures=$((failures + 1))
-        printf 'failed: %s\n' "$(tail -n 1 "$out/$arm/output.txt")"
-    fi
-done
-[ "$failures" -lt 3 ] || fail 'no run to report'
+echo "measuring what a run costs ($steps updates)"
+plan >"$tmp/plan"
+train_all "$tmp/plan"
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 plot
 echo "$out/results.md"
-echo
-cat "$out/results.md"
 [ "$failures" -eq 0 ] || fail "$failures runs failed and are not in the table"
