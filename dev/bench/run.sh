@@ -6,8 +6,7 @@
 # Parts: products steps layers decoding fastformer gpt2 lengths large; default: all, without large in the quick mode. Each
 # writes DIR/parts/PART*.json (default DIR: dev/bench/results); what is there is not measured again, so a call that was
 # interrupted goes on where it stopped. --again measures the parts anew. Then DIR/report.md, DIR/results.json and the plots
-# are made from all parts that are there. --quick takes about 12 minutes on two cores, the first time longer, as PyTorch
-# compiles. PYTHON must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such
+# are made from all parts that are there. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such
 # as 'flock FILE', surrounds each measurement where several people share the machine.
 set -eu
 start=$PWD
