@@ -12,7 +12,7 @@
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
 #   make clean
 #
-# What is optional is detected; say ONEDNN=0 or OPENMP=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that is
+# What is optional is detected; say ONEDNN=0, OPENMP=0 or MPI=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that is
 # not where the compiler looks, CUDA=DIR for CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
 # AddressSanitizer and UBSan, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
 # LDFLAGS and LDLIBS are the user's, ARCH is -march's, BUILD the directory for objects; -j is all cores where it is not
@@ -32,7 +32,7 @@ LIBRARY := cpu trainer tasks text# what every program is linked with
 MODELS := fastformer gpt2 bert translate#train_NAME and test_NAME, .c and .cu (the Fastformer's are at the top)
 VERSION := 0.2.0
 
-INCLUDES := -I. $(foreach room,$(LIBRARY) $(MODELS) test,-Idev/$(room))
+INCLUDES := -I. $(foreach room,ranks $(LIBRARY) $(MODELS) test,-Idev/$(room))
 # Where the source of a program lies: train_gpt2 in dev/gpt2/train_gpt2.c, train_gpt2cu in dev/gpt2/train_gpt2.cu.
 vpath %.c dev/tools $(MODELS:%=dev/%)
 vpath %.cu dev/cuda $(MODELS:%=dev/%)
@@ -70,6 +70,13 @@ OPENMP_PROBE := '$(H)include <omp.h>' 'int main(void) { return !omp_get_max_thre
 CPLUSPLUS_PROBE := '$(H)include <tuple>' 'int main() { return 0; }'
 ONEDNN ?= $(call compiles,$(CC) $(ONEDNN_FLAGS) -x c,$(ONEDNN_PROBE),$(ONEDNN_LIBS))
 OPENMP ?= $(call compiles,$(CC) -fopenmp -x c,$(OPENMP_PROBE))
+# What mpicc adds to a compiler's command line: Open MPI's or MPICH's.
+MPICC ?= mpicc#   another implementation's
+mpicc_says = $(shell $(MPICC) $(1) 2>/dev/null || $(MPICC) $(2) 2>/dev/null | cut -d' ' -f2-)
+MPI_FLAGS := $(filter -I%,$(call mpicc_says,--showme:compile,-compile_info)) -pthread
+MPI_LIBS := $(filter -L% -l% -Wl%,$(call mpicc_says,--showme:link,-link_info)) -pthread
+MPI_PROBE := '$(H)include <mpi.h>' 'int main(void) { return MPI_Finalize(); }'
+MPI ?= $(call compiles,$(CC) $(MPI_FLAGS) -x c,$(MPI_PROBE),$(MPI_LIBS))
 # A C++ compiler runs the CUDA sources on the CPU, for tests.
 CPLUSPLUS ?= $(call compiles,$(CXX) -std=c++17 -x c++,$(CPLUSPLUS_PROBE))
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc))
@@ -78,6 +85,7 @@ CUDA ?= $(NVCC:%/bin/nvcc=%)
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
 USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
+USE_MPI := $(filter 1,$(MPI))
 USE_SANITIZERS := $(filter 1,$(SANITIZE) $(FUZZ))
 USE_FUZZER := $(filter 1,$(FUZZ))#   dev/fuzz/run.sh says so
 USE_WERROR := $(filter 1,$(WERROR))
@@ -117,8 +125,10 @@ COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) -O3 --threads 0 -Xcompiler -Wall$(
                $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
 COMPILE_EMULATED = $(CXX) -x c++ $(CUDA_FLAGS) -DCUDA_ON_CPU -g1 -O1 $(WARNINGS) -Wno-unknown-pragmas $(PARALLEL) \
                    $(SANITIZERS)
-LIBS_DOUBLE = $(LDFLAGS) $(LDLIBS) -lm
-LIBS_FLOAT = $(LDFLAGS) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
+# Only the trainers ask for MPI.
+LINK_MPI = $(if $(USE_MPI),-Wl$(,)--as-needed $(MPI_LIBS) -Wl$(,)--no-as-needed)
+LIBS_DOUBLE = $(LDFLAGS) $(LINK_MPI) $(LDLIBS) -lm
+LIBS_FLOAT = $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
 LIBS_EMULATED = $(LIBS_FLOAT)
 LIBS_NVCC = $(LIBS_FLOAT) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt
 
@@ -152,7 +162,7 @@ endef
 
 MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
-LIBRARY_SOURCES := $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
+LIBRARY_SOURCES := dev/ranks/single.c $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT or DOUBLE
 $(call objects,$(1),c,$(2))
@@ -168,6 +178,9 @@ $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 $(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
 $(TRAINER_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(1)/dev/test/%.o)
+# In the place of the library's dev/ranks/single.c.
+$(if $(USE_MPI),$(TRAINERS:%=$(1)/bin/%): $(1)/dev/ranks/mpi.o)
+$(1)/dev/ranks/mpi.o: ONLY_HERE = $$(MPI_FLAGS)
 # What one source alone is told: the file to embed, and where the double build of a test finds the float one.
 $(filter %/corpus.o,$(LIBRARY_SOURCES:%.c=$(1)/%.o)): ONLY_HERE = -DCORPUS_FILE='"$(BUILD)/corpus.txt"'
 $(filter %/corpus.o,$(LIBRARY_SOURCES:%.c=$(1)/%.o)): $(BUILD)/corpus.txt
@@ -202,7 +215,7 @@ $(1)/bin/%cu: $(1)/%.o $(FLOAT)/lib.a $(1)/linked
 	$$(call link,$$(CXX) $$(PARALLEL) $$(SANITIZERS),$$(LIBS_$(2)))
 $(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
 # Beside a model on the GPU stands the CPU's, without its main.
-$(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o
+$(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)
 $(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(FLOAT)/host/train_%.o
 endef
 $(eval $(call objects,$(FLOAT)/host,c,HOST))
@@ -216,7 +229,7 @@ $(BUILD)/corpus.txt: changed
 
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in\
-	float32 GEMM (install libdnnl-dev for bf16)), $(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
+	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process), $(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
 	compiler: tests of the CUDA sources are skipped)"
 
 # Programs are copied here from the build that was asked for last, so they are looked at every time. A trainer's test is
@@ -237,9 +250,9 @@ $(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
 TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
                  $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) $(TRAINER_TESTS:%=$(FLOAT)/bin/%) \
                  $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
-test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(TEST_PROGRAMS) | detected
+test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(DOUBLE)/bin/%)) $(TEST_PROGRAMS) | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert \
-	TRANSLATE=$(FLOAT)/bin/train_translate TOKENIZE=$(FLOAT)/bin/tokenize \
+	TRANSLATE=$(FLOAT)/bin/train_translate DOUBLE=$(DOUBLE)/bin TOKENIZE=$(FLOAT)/bin/tokenize \
 	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
@@ -253,9 +266,9 @@ data/wikitext2 data/tinyshakespeare data/multi30k: data/%: tokenize
 
 bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
-C_FILES := $(filter %.c,$(CORPUS))
+C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c),$(filter %.c,$(CORPUS)))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES)
+LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES) $(MPI_FLAGS)
 lint:
 	clang-format --dry-run -Werror $(SOURCES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \

@@ -359,6 +359,7 @@ static void layers_backward(const Fastformer *f, const Pass *pass) {
     for (size_t l = f->config.layers; l-- > 0;) {
         ffn_block_backward(pass, &f->layers[l].ffn, f->x[2 * l + 1]);
         attention_layer_backward(f, pass, &f->layers[l].attention, f->x[2 * l]);
+        pass_final(pass, f->offsets.layers[l].norm.gain);
     }
     embed_backward(pass, &f->embedding);
 }

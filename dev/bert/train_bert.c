@@ -242,7 +242,7 @@ static void embed_back(const Bert *b, const Pass *pass) {
     memset(dsum, 0, pass->rows * C * sizeof(real));
     norm_backward(pass, &b->norm, dsum, pass->work->dx, b->sum);
     memset(b->dplaces, 0, T * C * sizeof(real));
-    embedding_backward(pass_gradients(pass, b->offsets.token), 1, b->dplaces, dsum, pass->batch, NULL,
+    embedding_backward(pass_lookups(pass, b->offsets.token), 1, b->dplaces, dsum, pass->batch, NULL,
                        b->config.padding, C);
     real *dposition = pass_gradients(pass, b->offsets.position),
          *dtype = pass_gradients(pass, b->offsets.type);

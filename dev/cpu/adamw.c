@@ -6,19 +6,22 @@
 #include <string.h>
 #include <tgmath.h>
 
-enum { PIECE = 16384 }; // elements that a thread takes at a time
+enum { PIECE = RANKS_PIECE }; // elements that a thread takes at a time
 
-void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training) {
-    *state = (ParameterState){.table = table};
+void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training,
+                            Reduction *reduction) {
+    const size_t own = reduction_own(reduction, table.total);
+    *state = (ParameterState){.table = table, .reduction = reduction};
     arena_reals(arena, &state->values, table.total, 1, "parameters");
     if (!training) return;
     arena_reals(arena, &state->gradients, table.total, 1, "gradients");
-    arena_reals(arena, &state->first_moment, table.total, 1, "moments");
-    arena_reals(arena, &state->second_moment, table.total, 1, "moments");
+    arena_reals(arena, &state->first_moment, own, 1, "moments");
+    arena_reals(arena, &state->second_moment, own, 1, "moments");
 }
 
 void parameter_state_free(ParameterState *state) {
     parameter_table_free(&state->table);
+    reduction_free(state->reduction);
     *state = (ParameterState){0};
 }
 
@@ -31,12 +34,33 @@ static real *state_array(const ParameterState *state, ModelArray which) {
     return arrays[which];
 }
 
+static bool is_moment(ModelArray which) {
+    return which == MODEL_FIRST_MOMENT || which == MODEL_SECOND_MOMENT;
+}
+
 void parameter_state_read(const ParameterState *state, ModelArray which, real *out) {
-    memcpy(out, state_array(state, which), state->table.total * sizeof(real));
+    const real *array = state_array(state, which);
+    const size_t total = state->table.total;
+    if (!is_moment(which)) {
+        memcpy(out, array, total * sizeof(real));
+        return;
+    }
+    ReductionPart part;
+    for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++)
+        memcpy(out + part.begin, array + part.at, (part.end - part.begin) * sizeof(real));
+    reduction_gather(state->reduction, out);
 }
 
 void parameter_state_write(ParameterState *state, ModelArray which, const real *in) {
-    memcpy(state_array(state, which), in, state->table.total * sizeof(real));
+    real *array = state_array(state, which);
+    const size_t total = state->table.total;
+    if (!is_moment(which)) {
+        memcpy(array, in, total * sizeof(real));
+        return;
+    }
+    ReductionPart part;
+    for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++)
+        memcpy(array + part.at, in + part.begin, (part.end - part.begin) * sizeof(real));
 }
 
 static double sum_of_squares(const real *x, size_t count) {
@@ -49,11 +73,14 @@ static double sum_of_squares(const real *x, size_t count) {
 double gradient_norm(const ParameterState *state) {
     const size_t total = state->table.total, pieces = (total + PIECE - 1) / PIECE;
     double *sums = allocate(pieces, sizeof(double), "partial sums");
+    ReductionPart part;
+    for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++) {
 #pragma omp parallel for schedule(static)
-    for (size_t piece = 0; piece < pieces; piece++) {
-        const size_t first = piece * PIECE;
-        sums[piece] = sum_of_squares(state->gradients + first, total - first < PIECE ? total - first : PIECE);
+        for (size_t first = part.begin; first < part.end; first += PIECE)
+            sums[first / PIECE] =
+                sum_of_squares(state->gradients + first, total - first < PIECE ? total - first : PIECE);
     }
+    reduction_sum(state->reduction, sums, pieces);
     double sum = 0;
     for (size_t piece = 0; piece < pieces; piece++) sum += sums[piece];
     free(sums);
@@ -81,6 +108,25 @@ static void update_piece(real *restrict x, real *restrict g, real *restrict m, r
     }
 }
 
+// The parameters of a part, or the elements of a parameter in it, by all threads.
+static void update_part(ParameterState *state, const ReductionPart *part, const Coefficients *base,
+                        double decay) {
+    for (int i = 0; i < state->table.count; i++) {
+        const Parameter *p = &state->table.items[i];
+        const size_t begin = p->offset > part->begin ? p->offset : part->begin,
+                     end = p->offset + p->size < part->end ? p->offset + p->size : part->end;
+        if (begin >= end || (state->muon && p->hidden)) continue;
+        Coefficients k = *base;
+        if (p->decay) k.decay = (real)decay;
+#pragma omp for schedule(static) nowait
+        for (size_t at = begin; at < end; at += PIECE) {
+            const size_t moment = part->at + (at - part->begin);
+            update_piece(state->values + at, state->gradients + at, state->first_moment + moment,
+                         state->second_moment + moment, &k, end - at < PIECE ? end - at : PIECE);
+        }
+    }
+}
+
 void adamw_update(ParameterState *state, const UpdateSettings *s) {
     const double correction1 = 1 - pow(s->beta1, (double)s->step),
                  correction2 = 1 - pow(s->beta2, (double)s->step);
@@ -94,19 +140,16 @@ void adamw_update(ParameterState *state, const UpdateSettings *s) {
         .root = (real)(1 / sqrt(correction2)),
         .epsilon = (real)s->epsilon,
     };
+    const double decay = s->learning_rate * s->weight_decay;
 #pragma omp parallel
-    for (int i = 0; i < state->table.count; i++) {
-        const Parameter *p = &state->table.items[i];
-        if (state->muon && p->hidden) continue;
-        Coefficients k = base;
-        if (p->decay) k.decay = (real)(s->learning_rate * s->weight_decay);
-#pragma omp for schedule(static) nowait
-        for (size_t first = 0; first < p->size; first += PIECE) {
-            const size_t at = p->offset + first;
-            update_piece(state->values + at, state->gradients + at, state->first_moment + at,
-                         state->second_moment + at, &k, p->size - first < PIECE ? p->size - first : PIECE);
-        }
+    {
+        ReductionPart part;
+        for (size_t i = 0; reduction_part(state->reduction, state->table.total, i, &part); i++)
+            update_part(state, &part, &base, decay);
     }
+    if (reduction_own(state->reduction, state->table.total) < state->table.total)
+        gradients_clear(state); // of others' parts
+    reduction_gather(state->reduction, state->values);
 }
 
 void gradients_clear(ParameterState *state) {

@@ -9,12 +9,17 @@
 
 typedef struct {
     ParameterTable table;
-    bool muon;                                               // hidden matrices are left to Muon (muon.h)
-    real *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
+    bool muon;                // hidden matrices are left to Muon (muon.h)
+    Reduction *reduction;     // sums gradients over ranks; NULL: there is one
+    real *values, *gradients; // (total); gradients NULL without training
+    real *first_moment,
+        *second_moment; // (those of this rank's parts, ranks.h: all, or --zero's); NULL likewise
 } ParameterState;
 
-// Plans the arrays of a finished table, which parameter_state_free() frees; they belong to the arena.
-void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training);
+// Plans the arrays of a finished table, which parameter_state_free() frees, as it does the reduction (NULL:
+// none); they belong to the arena. With a reduction all ranks read moments at the same time.
+void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training,
+                            Reduction *reduction);
 void parameter_state_free(ParameterState *state);
 void parameter_state_read(const ParameterState *state, ModelArray which, real *out);
 void parameter_state_write(ParameterState *state, ModelArray which, const real *in);
@@ -22,8 +27,9 @@ void parameter_state_write(ParameterState *state, ModelArray which, const real *
 // Euclidean norm of all gradients, accumulated in double; the same bits for any number of threads.
 double gradient_norm(const ParameterState *state);
 
-// One update of every parameter that is not left to Muon, in one pass over memory, then their gradients = 0:
-// g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
+// One update of every parameter that is not left to Muon, in one pass over memory, then gradients = 0, each
+// by the rank whose part it is; then all ranks have all of them: g *= gradient_scale; m = b1 m + (1-b1) g; v
+// = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
 void adamw_update(ParameterState *state, const UpdateSettings *settings);
 
 void gradients_clear(ParameterState *state);

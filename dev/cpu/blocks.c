@@ -37,7 +37,8 @@ Pass pass_source(const Pass *pass, Batch *source) {
                       .inputs = batch->source.tokens,
                       .mask = batch->source.mask,
                       .step = batch->step,
-                      .first_row = batch->first_row};
+                      .first_row = batch->first_row,
+                      .last = batch->last};
     Pass of_source = *pass;
     of_source.batch = source;
     of_source.rows = (size_t)(source->batch * source->length);
@@ -57,6 +58,18 @@ const real *pass_values(const Pass *pass, size_t offset) {
 
 real *pass_gradients(const Pass *pass, size_t offset) {
     return offset == NO_PARAMETER ? NULL : pass->model->state.gradients + offset;
+}
+
+void pass_final(const Pass *pass, size_t offset) {
+    const ParameterState *state = &pass->model->state;
+    if (pass->batch->last) reduction_final(state->reduction, state->gradients, offset);
+}
+
+real *pass_lookups(const Pass *pass, size_t token) {
+    const Lookups *l = &pass->model->lookups;
+    if (!l->gradients || !pass->batch->last) return pass_gradients(pass, token);
+    for (size_t i = 0; i < pass->rows; i++) l->touched[pass->batch->inputs[i]] = 1;
+    return l->gradients;
 }
 
 void pass_lap(const Pass *pass, const char *kind, double flops) {
@@ -91,7 +104,7 @@ void embed_forward(const Pass *pass, const Embedding *e, real *x) {
 
 void embed_backward(const Pass *pass, const Embedding *e) {
     Dropout dropout;
-    embedding_backward(pass_gradients(pass, e->token), (real)e->scale, pass_gradients(pass, e->position),
+    embedding_backward(pass_lookups(pass, e->token), (real)e->scale, pass_gradients(pass, e->position),
                        pass->work->dx, pass->batch, pass_dropout(pass, e->site, &dropout), e->padding,
                        e->channels);
     pass_lap(pass, "embedding", 0);
@@ -491,6 +504,7 @@ void stack_create(Stack *s, CpuModel *model, const Attention *kind, const Transf
         const uint32_t sites[] = {site, site + 1};
         attention_block_create(&layer->attention, model, &s->attention, &at[l].attention, order, l, sites);
         ffn_block_create(&layer->ffn, model, &at[l].ffn, activation, order, l, site + 2);
+        layer->first = transformer_first(&at[l]);
     }
     ArenaUnion shared = arena_union(model->arena);
     for (size_t l = 0; l < count; l++) {
@@ -520,6 +534,7 @@ void stack_backward(const Pass *pass, const Stack *s) {
     for (size_t l = s->count; l-- > 0;) {
         ffn_block_backward(pass, &s->layers[l].ffn, s->x[2 * l + 1]);
         attention_block_backward(pass, &s->layers[l].attention, s->x[2 * l]);
+        pass_final(pass, s->layers[l].first);
     }
 }
 
@@ -559,6 +574,8 @@ double head_train(const Pass *forward, const Pass *backward, const Head *h, cons
                          h->bias_fixed ? NULL : pass_gradients(forward, h->bias));
     profile_lap(forward->profile, "classifier", PROFILE_STEP,
                 6.0 * (double)forward->rows * (double)h->vocabulary * (double)h->norm.at.channels);
+    if (backward->batch->last)
+        reduction_early(forward->model->state.reduction, forward->model->state.gradients);
     memset(w->dx, 0, forward->rows * h->norm.at.channels * sizeof(real));
     norm_backward(backward, &h->norm, w->dx, w->dnorm, x);
     return loss;

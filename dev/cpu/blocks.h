@@ -44,6 +44,13 @@ const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory);
 const real *pass_values(const Pass *pass, size_t offset);
 real *pass_gradients(const Pass *pass, size_t offset);
 
+// In a backward pass: gradients from this parameter on will not change any more. Where the batch is the
+// update's last one, other ranks may have them.
+void pass_final(const Pass *pass, size_t offset);
+
+// Where the lookup of the pass's tokens adds its gradients to the token embedding.
+real *pass_lookups(const Pass *pass, size_t token);
+
 // Hooks for --profile and --stats behind a layer: a lap of that kind of work, and what x (M, C) holds.
 void pass_lap(const Pass *pass, const char *kind, double flops);
 void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x, size_t channels);
@@ -212,6 +219,7 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *block, const real *x);
 typedef struct {
     AttentionBlock attention;
     FfnBlock ffn;
+    size_t first; // of its parameters
 } TransformerLayer;
 
 typedef struct {

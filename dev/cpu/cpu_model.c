@@ -6,6 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+// NULL: there is nobody to sum gradients with.
+static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table, bool muon) {
+    const Options *o = setup->options;
+    if (ranks_size(setup->ranks) == 1) return NULL;
+    const ReductionPlan plan = {.count = table->total,
+                                .early = table->items[0].size,
+                                .bf16 = strcmp(options_text(o, "reduce"), "bf16") == 0,
+                                .parts = options_integer(o, "zero") > 0};
+    if (plan.parts && muon) fail_usage("--zero: shares out AdamW's moments; --optimizer muon has others");
+    return reduction_create(setup->ranks, &plan);
+}
+
+static void plan_lookups(Lookups *l, Arena *arena, const Parameter *embedding) {
+    l->rows = (size_t)embedding->shape[0];
+    l->columns = (size_t)embedding->shape[1];
+    arena_reals(arena, &l->gradients, l->rows, l->columns, "gradients");
+    arena_array(arena, &l->touched, l->rows, 1, "gradients");
+}
+
 void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table, double dropout) {
     m->arena = arena_create();
     m->training = setup->training;
@@ -16,9 +35,13 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table
     m->profile = setup->profile;
     m->say_memory = setup->say_memory;
     m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
-    parameter_state_create(&m->state, m->arena, table, m->training);
+    m->ranks = setup->ranks;
+    const bool muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
+    parameter_state_create(&m->state, m->arena, table, m->training,
+                           m->training ? create_reduction(setup, &table, muon) : NULL);
+    m->state.muon = muon;
+    if (m->state.reduction) plan_lookups(&m->lookups, m->arena, &table.items[0]);
     if (m->rows) m->gemm = gemm_create(cpu_precision(setup));
-    m->state.muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
     if (m->state.muon) m->muon = muon_create(m->gemm, m->arena, &m->state.table);
 }
 
@@ -57,7 +80,8 @@ static bool grows_with_parameters(const char *what) {
 
 // Ends the program where the plan is larger than what there is, before the kernel would.
 static void check_memory(const CpuModel *m) {
-    const size_t needed = arena_bytes(m->arena), available = memory_available();
+    const size_t needed = arena_bytes(m->arena),
+                 available = memory_available() / (size_t)ranks_on_machine(m->ranks);
     if (needed <= available) return;
     size_t count, parameters = 0;
     const ArenaItem *items = arena_items(m->arena, &count);
@@ -143,6 +167,36 @@ void cpu_model_write(void *model, ModelArray which, const real *in) {
     CpuModel *m = model;
     parameter_state_write(&m->state, which, in);
     m->packed = false;
+}
+
+// Adds what lookups gave on all ranks: of the rows that anybody looked up, side by side.
+static void reduce_lookups(CpuModel *m) {
+    const Lookups *l = &m->lookups;
+    const size_t C = l->columns;
+    size_t count = 0;
+    ranks_union(m->ranks, l->touched, l->rows);
+    for (size_t row = 0; row < l->rows; row++) count += l->touched[row];
+    real *rows = allocate(count * C, sizeof(real), "gradients");
+    count = 0;
+    for (size_t row = 0; row < l->rows; row++)
+        if (l->touched[row]) memcpy(rows + C * count++, l->gradients + C * row, C * sizeof(real));
+    reduction_add(m->state.reduction, rows, count * C);
+    count = 0;
+    for (size_t row = 0; row < l->rows; row++) {
+        if (!l->touched[row]) continue;
+        real *gradient = m->state.gradients + C * row;
+        for (size_t c = 0; c < C; c++) gradient[c] += rows[C * count + c];
+        memset(l->gradients + C * row, 0, C * sizeof(real));
+        l->touched[row] = 0;
+        count++;
+    }
+    free(rows);
+}
+
+void cpu_model_reduce(void *model) {
+    CpuModel *m = model;
+    reduction_end(m->state.reduction, m->state.gradients);
+    if (m->lookups.gradients) reduce_lookups(m);
 }
 
 double cpu_model_gradient_norm(const void *model) {

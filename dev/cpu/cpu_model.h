@@ -27,8 +27,17 @@ typedef struct {
     size_t offset; // of its values among the parameters
 } PackedWeight;
 
+// Gradients of the token embedding (V, C) by the lookup of tokens, in an update's last batch. They are known
+// last; the classifier's, to the same matrix, are known first, and on their way to other ranks by then.
+typedef struct {
+    size_t rows, columns;
+    real *gradients;        // (V, C) 0 but in a backward pass; NULL: there are no other ranks
+    unsigned char *touched; // (V) whether a row is not 0
+} Lookups;
+
 typedef struct {
     ParameterState state;
+    Lookups lookups;
     Arena *arena;
     bool training;
     size_t rows;    // largest M, of either side; 0: no working memory, only decoding
@@ -44,13 +53,15 @@ typedef struct {
     double dropout;
     uint64_t seed;
     Profile *profile;
+    Ranks *ranks;                           // NULL: this process alone
     void (*say_memory)(const char *memory); // NULL: nobody asks
     Precision decoding;                     // of the weights that decoding reads
 } CpuModel;
 
-// Plans the parameters of a finished table (which it takes over). The model plans the rest of its memory,
-// with cpu_model_workspace() as a part of it, and ends with cpu_model_allocate(), which says how much it is
-// (ModelSetup.say_memory) and takes it, or ends the program with the option to lower where it cannot fit.
+// Plans the parameters of a finished table (which it takes over), whose first one is the token embedding (V,
+// C), the classifier's weight, too. The model plans the rest of its memory, with cpu_model_workspace() as a
+// part of it, and ends with cpu_model_allocate(), which says how much it is (ModelSetup.say_memory) and takes
+// it, or ends the program with the option to lower where it cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup, ParameterTable table, double dropout);
 void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
 void cpu_model_allocate(CpuModel *model);
@@ -69,6 +80,7 @@ char *cpu_model_memory(const void *model);
 const ParameterTable *cpu_model_parameters(const void *model);
 void cpu_model_read(const void *model, ModelArray which, real *out);
 void cpu_model_write(void *model, ModelArray which, const real *in);
+void cpu_model_reduce(void *model);
 double cpu_model_gradient_norm(const void *model);
 void cpu_model_update(void *model, const UpdateSettings *settings);
 void cpu_model_clear_gradients(void *model);
@@ -77,6 +89,6 @@ void cpu_model_clear_gradients(void *model);
 #define CPU_MODEL_ENTRIES                                                                                    \
     .device = cpu_model_device, .memory = cpu_model_memory, .parameters = cpu_model_parameters,              \
     .read = cpu_model_read, .write = cpu_model_write, .gradient_norm = cpu_model_gradient_norm,              \
-    .update = cpu_model_update, .clear_gradients = cpu_model_clear_gradients
+    .update = cpu_model_update, .clear_gradients = cpu_model_clear_gradients, .reduce = cpu_model_reduce
 
 #endif

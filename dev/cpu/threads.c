@@ -22,6 +22,14 @@ void threads_wait_briefly(char **argv) {
 #endif
 }
 
+void threads_use(int count) {
+#ifdef _OPENMP
+    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(count);
+#else
+    (void)count;
+#endif
+}
+
 void threads_settle(void) {
 #ifdef _OPENMP
     omp_set_dynamic(0);

@@ -13,6 +13,9 @@
 // where that is not possible. For the first line of main, while nothing is open.
 void threads_wait_briefly(char **argv);
 
+// Parallel regions get so many threads, unless the user says how many (OMP_NUM_THREADS).
+void threads_use(int count);
+
 // Makes the next parallel regions get exactly thread_limit() threads: OpenMP may deliver fewer than it
 // promises (OMP_THREAD_LIMIT, OMP_DYNAMIC, OMP_MAX_ACTIVE_LEVELS, a region inside another), and oneDNN then
 // leaves out the rows of the threads that did not come. The number is counted in a real region; holds for the

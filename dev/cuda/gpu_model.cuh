@@ -70,6 +70,8 @@ struct GpuModel {
     double norm;               // of the gradients as they are, negative: not known
     GpuGraph graphs[GPU_GRAPHS];
     int graph_count;
+    Reduction *reduction;  // sums gradients over ranks; NULL: there is one
+    float *host_gradients; // (total) on their way there and back
 };
 
 // ---- options ---------------------------------------------------------------------------------------------
@@ -171,6 +173,15 @@ static inline void gpu_device_create(GpuModel *g) {
     if (g->training) g->peak_flops = blas_measure_peak(&g->blas, g->precision == GPU_BF16);
 }
 
+static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
+    ReductionPlan plan = {};
+    plan.count = g->host_type->parameters(g->host)->total;
+    plan.bf16 = strcmp(options_text(setup->options, "reduce"), "bf16") == 0;
+    if (options_integer(setup->options, "zero") > 0) fail_usage("--zero: is not there on a GPU");
+    g->reduction = reduction_create(setup->ranks, &plan);
+    g->host_gradients = (float *)allocate(plan.count, sizeof(float), "gradients");
+}
+
 // First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
 static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, const ModelSetup *setup) {
     if (setup->training && strcmp(options_text(setup->options, "optimizer"), "adamw") != 0)
@@ -197,6 +208,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
     if (g->length > 0 && g->batch > g->row_limit / g->length)
         fail("--batch %zu, --seq-len %zu: more than %zu tokens", g->batch, g->length, g->row_limit);
     gpu_device_create(g);
+    if (g->training && ranks_size(setup->ranks) > 1) gpu_reduction_create(g, setup);
 }
 
 // What gpu_model_create() and gpu_memory_create() made.
@@ -210,6 +222,8 @@ static inline void gpu_model_destroy(GpuModel *g) {
     blas_destroy(&g->blas);
     device_destroy(&g->device);
     g->host_type->destroy(g->host);
+    reduction_free(g->reduction);
+    free(g->host_gradients);
 }
 
 // ---- where the time goes ---------------------------------------------------------------------------------
@@ -388,6 +402,15 @@ static inline void gpu_write(void *model, ModelArray which, const float *in) {
     if (which == MODEL_GRADIENTS) g->norm = -1;
 }
 
+// By way of the host.
+static inline void gpu_reduce(void *model) {
+    GpuModel *g = (GpuModel *)model;
+    if (!g->reduction) return;
+    gpu_read(g, MODEL_GRADIENTS, g->host_gradients);
+    reduction_end(g->reduction, g->host_gradients);
+    gpu_write(g, MODEL_GRADIENTS, g->host_gradients);
+}
+
 static inline double gpu_gradient_norm(const void *model) {
     const GpuModel *g = (const GpuModel *)model;
     if (g->norm >= 0 || g->norm != g->norm) return g->norm;
@@ -456,6 +479,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.write = gpu_write;
     type.forward = gpu_forward;
     type.statistics = gpu_statistics;
+    type.reduce = gpu_reduce;
     type.gradient_norm = gpu_gradient_norm;
     type.update = gpu_update;
     type.clear_gradients = gpu_clear_gradients;

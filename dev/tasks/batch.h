@@ -2,6 +2,7 @@
 #ifndef TASKS_BATCH_H
 #define TASKS_BATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 // What the encoder of a model with two sides reads.
@@ -19,6 +20,10 @@ typedef struct {
     SourceSide source;
     uint64_t step;     // of the update, and
     int64_t first_row; // place of row 0 among the update's rows: with the seed they determine dropout
+    bool last;         // of the update on this process: behind it gradients are final
 } Batch;
+
+// Only rows first .. first+count-1 are left.
+void batch_cut(Batch *batch, int64_t first, int64_t count);
 
 #endif

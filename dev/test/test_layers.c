@@ -413,7 +413,7 @@ static ParameterState small_state(bool training, Arena **arena) {
     parameter_add(&table, "last", 1, (int64_t[]){1}, true, 0, 1);
     ParameterState state;
     *arena = arena_create();
-    parameter_state_create(&state, *arena, table, training);
+    parameter_state_create(&state, *arena, table, training, NULL);
     arena_allocate(*arena);
     parameter_initialise(&state.table, 11, state.values);
     return state;

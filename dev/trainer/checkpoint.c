@@ -246,15 +246,9 @@ static uint64_t hash_array(uint64_t hash, const real *values, size_t count) {
     return hash;
 }
 
-void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep) {
-    const size_t total = run->type->parameters(run->model)->total;
-    real *values = read_array(run, MODEL_VALUES), *first = read_array(run, MODEL_FIRST_MOMENT),
-         *second = read_array(run, MODEL_SECOND_MOMENT);
-    refuse_non_finite(run, values, progress->step);
-    uint64_t hash = hash_array((uint64_t)progress->step, values, total);
-    hash = hash_array(hash_array(hash, first, total), second, total);
-    char *id = format_string("%016llx", (unsigned long long)hash);
-
+// Writes the pair of a step, and removes old ones.
+static void write_pair(const Run *run, const char *directory, const Progress *progress, int64_t keep,
+                       const real *values, const real *first, const real *second, const char *id) {
     char *name = weights_name(progress->step), *other = state_name(progress->step);
     char *weights = path_in(directory, name), *state = path_in(directory, other);
     write_state(run, state, first, second, progress, id);
@@ -264,8 +258,22 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
     Listing listing = listing_create(directory);
     remove_pairs(directory, &listing, keep);
     listing_free(&listing);
-    char *strings[] = {id, name, other, weights, state, best};
+    char *strings[] = {name, other, weights, state, best};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++) free(strings[i]);
+}
+
+void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep) {
+    const size_t total = run->type->parameters(run->model)->total;
+    real *values = read_array(run, MODEL_VALUES), *first = read_array(run, MODEL_FIRST_MOMENT),
+         *second = read_array(run, MODEL_SECOND_MOMENT);
+    refuse_non_finite(run, values, progress->step);
+    uint64_t hash = hash_array((uint64_t)progress->step, values, total);
+    hash = hash_array(hash_array(hash, first, total), second, total);
+    char *id = format_string("%016llx", (unsigned long long)hash);
+    ranks_compare(run->ranks, id,
+                  "the parameters are no longer those of rank 0, this processor computes otherwise");
+    if (ranks_rank(run->ranks) == 0) write_pair(run, directory, progress, keep, values, first, second, id);
+    free(id);
     free(values);
     free(first);
     free(second);
@@ -572,11 +580,15 @@ void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *pr
     if (safetensors_metadata(file, "seconds")) progress->seconds = checkpoint_number(file, "seconds");
     if (progress->seconds < 0)
         fail("%s: metadata seconds is %g, expected at least 0", file->file.path, progress->seconds);
+    ranks_broadcast(run->ranks, progress, sizeof(*progress));
     const ParameterTable *table = run->type->parameters(run->model);
     real *values = allocate(table->total, sizeof(real), "checkpoint");
+    const size_t size = table->total * sizeof(real);
     read_parameters(file, table, "first_moment.", values);
+    ranks_broadcast(run->ranks, values, size);
     run->type->write(run->model, MODEL_FIRST_MOMENT, values);
     read_parameters(file, table, "second_moment.", values);
+    ranks_broadcast(run->ranks, values, size);
     run->type->write(run->model, MODEL_SECOND_MOMENT, values);
     free(values);
 }

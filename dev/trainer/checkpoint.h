@@ -30,7 +30,7 @@ typedef struct {
 } Progress;
 
 // Writes the pair of a step into DIR, then removes all but the last `keep` pairs. Weights that are not finite
-// end the program before anything is written.
+// end the program before anything is written. All ranks call it, rank 0 writes.
 void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep);
 
 // Writes DIR/best.safetensors, likewise.
@@ -78,7 +78,7 @@ void checkpoint_load_weights(const Safetensors *file, const Run *run);
 // program where there are not so many.
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run);
 
-// Moments and progress; the run's data must be those that the state was made with.
+// Moments and progress, rank 0's for all; the run's data must be those that the state was made with.
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress);
 
 // A finite number of the metadata; ends the program if it is missing or not one.

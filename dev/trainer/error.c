@@ -1,4 +1,6 @@
 #include "error.h"
+
+#include "ranks.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -6,31 +8,32 @@
 // Names and texts out of hostile files end up in messages: control characters in them must neither break the
 // line nor reach the terminal.
 static void print_line(const char *kind, const char *format, va_list arguments) {
-    char text[4096];
+    char text[4096], place[256];
     vsnprintf(text, sizeof(text), format, arguments);
+    ranks_place(place, sizeof(place));
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     fflush(stdout);                                       // what was said before stands before
     if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may stand there
-    fprintf(stderr, "%s: %s\n", kind, text);
+    fprintf(stderr, "%s: %s%s\n", kind, place, text);
 }
 
-// _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked child must
-// not run its parent's handlers.
 void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
+    ranks_let_others_speak();
     print_line("error", format, arguments);
     va_end(arguments);
-    _exit(1);
+    ranks_abort(1);
 }
 
 void fail_usage(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
+    ranks_let_others_speak();
     print_line("error", format, arguments);
     va_end(arguments);
-    _exit(2);
+    ranks_abort(2);
 }
 
 void warn(const char *format, ...) {

@@ -11,18 +11,23 @@ static double now(void) {
 
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
     const double start = now();
-    double loss = 0;
-    int64_t tokens = 0, correct = 0;
+    enum { LOSS, TOKENS, CORRECT, STOPPED, SUMS };
+    double sums[SUMS] = {0};
     Batch batch;
-    for (int64_t i = 0; batches == 0 || i < batches; i++) {
+    for (int64_t i = ranks_rank(run->ranks); batches == 0 || i < batches; i += ranks_size(run->ranks)) {
         if (!run->type->task->evaluation_batch(run->task, split, i, &batch)) break;
-        loss += run->type->forward(run->model, &batch);
-        if (run->type->correct) correct += run->type->correct(run->model);
-        for (int64_t j = 0; j < batch.batch * batch.length; j++) tokens += batch.targets[j] >= 0;
-        if (stop_requested()) return false;
+        sums[LOSS] += run->type->forward(run->model, &batch);
+        if (run->type->correct) sums[CORRECT] += (double)run->type->correct(run->model);
+        for (int64_t j = 0; j < batch.batch * batch.length; j++) sums[TOKENS] += batch.targets[j] >= 0;
+        sums[STOPPED] = stop_requested() != 0;
+        if (stop_requested()) break;
     }
-    *result = (Evaluation){
-        .loss = loss / (double)tokens, .tokens = tokens, .correct = correct, .seconds = now() - start};
+    ranks_sum(run->ranks, sums, SUMS);
+    if (sums[STOPPED] > 0) return false;
+    *result = (Evaluation){.loss = sums[LOSS] / sums[TOKENS],
+                           .tokens = (int64_t)sums[TOKENS],
+                           .correct = (int64_t)sums[CORRECT],
+                           .seconds = now() - start};
     run->type->task->report(run->task, split, result);
     return true;
 }

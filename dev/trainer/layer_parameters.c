@@ -70,3 +70,8 @@ LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, con
 NormParameters no_norm(size_t channels) {
     return (NormParameters){.channels = channels, .gain = NO_PARAMETER, .bias = NO_PARAMETER};
 }
+
+size_t transformer_first(const TransformerParameters *layer) {
+    const size_t norm = layer->attention.norm.gain, product = layer->attention.qkv.weight;
+    return norm < product ? norm : product; // NO_PARAMETER is the largest number
+}

@@ -59,6 +59,9 @@ typedef struct {
     FfnParameters ffn;
 } TransformerParameters;
 
+// The offset of a layer's first parameter: its normalisation, or the product for queries, keys and values.
+size_t transformer_first(const TransformerParameters *layer);
+
 // A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
 size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns, double deviation);
 

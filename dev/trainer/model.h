@@ -7,6 +7,7 @@
 #include "options.h"
 #include "parameter.h"
 #include "profile.h"
+#include "ranks.h"
 #include "real.h"
 #include "statistics.h"
 #include "task.h"
@@ -26,6 +27,7 @@ typedef struct {
     bool training;          // false: no gradients, no optimiser
     bool float32;           // products in float32, whatever --precision says
     Profile *profile;       // train() books its laps here; NULL: nobody asked
+    Ranks *ranks;           // who trains it together; NULL: this process alone
     // Told by create(), in words, what memory it is about to take; NULL: nobody asked.
     void (*say_memory)(const char *memory);
 } ModelSetup;
@@ -98,7 +100,9 @@ typedef struct {
     void (*logits)(void *model, const Batch *batch, real *logits);
     // A forward pass that measures what statistics.h lists; NULL: the model cannot.
     void (*statistics)(void *model, const Batch *batch, Statistics *s);
-    double (*gradient_norm)(const void *model);
+    // Sums the gradients over all ranks, those of each behind its last train() (Batch.last).
+    void (*reduce)(void *model);
+    double (*gradient_norm)(const void *model);                  // of the sums
     void (*update)(void *model, const UpdateSettings *settings); // clears the gradients
     void (*clear_gradients)(void *model);
 

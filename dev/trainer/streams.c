@@ -15,6 +15,12 @@ void streams_open(void) {
             fail("/dev/null: cannot open: %s", strerror(errno));
 }
 
+void streams_silence(void) {
+    const int null = open("/dev/null", O_WRONLY);
+    if (null < 0 || dup2(null, STDOUT_FILENO) < 0) fail("/dev/null: cannot open: %s", strerror(errno));
+    close(null);
+}
+
 int streams_error(void) {
     errno = 0;
     const bool good = fflush(stdout) == 0 && !ferror(stdout);

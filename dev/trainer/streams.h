@@ -6,6 +6,9 @@
 // of the program takes its number and is written what was meant for a terminal.
 void streams_open(void);
 
+// From here on nothing that is printed to standard output is seen.
+void streams_silence(void);
+
 // Writes out what was printed; 0, or the errno with which standard output refused some of it.
 int streams_error(void);
 

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "run_data.h"
 #include "run_lock.h"
+#include "share.h"
 #include "stop.h"
 #include "streams.h"
 #include "threads.h"
@@ -36,6 +37,14 @@ static void check_start(const Options *options) {
 static int lock_output(const Options *options) {
     directory_create(options_text(options, "output"));
     return run_lock(options_text(options, "output"));
+}
+
+// Joins the other processes, of which rank 0 has the terminal.
+static Ranks *join_ranks(void) {
+    Ranks *ranks = ranks_open();
+    if (ranks_rank(ranks) > 0) streams_silence();
+    if (ranks_cores(ranks) > 0) threads_use(ranks_cores(ranks));
+    return ranks;
 }
 
 // What to begin with: the run in --output, the weights of --init, or nothing.
@@ -142,6 +151,7 @@ static void evaluate_only(Run *run) {
     if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
     Evaluation result;
     if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return;
+    if (ranks_rank(run->ranks) > 0) return;
     Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, false);
     log_evaluation(log, -1, name, &result, false);
     measure(run, log, -1);
@@ -155,24 +165,34 @@ static void say_memory(const char *memory) {
     free(line);
 }
 
-// 128 + the signal that asked to stop, as a shell has it of a program that one ended.
-static int exit_code(void) {
-    return stop_requested() ? 128 + stop_requested() : 0;
+// 128 + the signal that asked this process or another one to stop, as a shell has it of a program that one
+// ended.
+static int exit_code(Ranks *ranks) {
+    const int signal = ranks_vote(ranks, stop_requested());
+    return signal ? 128 + signal : 0;
 }
 
 int train_main(int argc, char **argv, const ModelType *type) {
     const TaskType *task_type = type->task;
     threads_wait_briefly(argv);
     streams_open();
+    Ranks *ranks = join_ranks();
+    const bool leads = ranks_rank(ranks) == 0;
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
     if (options_text(options, "config")) options_read_config(options, options_text(options, "config"));
+    ranks_set_timeout(ranks, options_number(options, "timeout"));
+    share_start(ranks, options);
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
     check_start(options);
     stop_install();
-    int lock = trains && options_text(options, "output") ? lock_output(options) : -1;
-    Checkpoint checkpoint = find_checkpoint(options, trains);
+    if (action && ranks_size(ranks) > 1)
+        fail_usage("--%s: is the work of one process; call the program without mpirun", action->option);
+    int lock = leads && trains && options_text(options, "output") ? lock_output(options) : -1;
+    Checkpoint checkpoint = {0};
+    if (leads) checkpoint = find_checkpoint(options, trains);
+    checkpoint = share_checkpoint(ranks, &checkpoint);
     if (!trains && !checkpoint.weights)
         fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
     if (checkpoint.weights) huggingface_import(checkpoint.weights, type);
@@ -182,12 +202,15 @@ int train_main(int argc, char **argv, const ModelType *type) {
     Run run = {.type = type,
                .program = argv[0],
                .options = options,
+               .ranks = ranks,
                .dataset = run_data_open(options, checkpoint.weights, action != NULL),
                .state = checkpoint.state};
+    share_check_data(ranks, run.dataset);
     const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights), trains};
     if (!action || action->batches) run.task = task_type->create(&task_setup);
     run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
+    run.setup.ranks = ranks;
     if (trains) run.setup.say_memory = say_memory;
     if (!action) measure_check(&run);
     if (checkpoint.weights) check_size(checkpoint.weights, type, &run.setup);
@@ -204,17 +227,20 @@ int train_main(int argc, char **argv, const ModelType *type) {
         type->write(run.model, MODEL_VALUES, values);
         free(values);
     }
+    share_values(&run);
     int code = 0;
     if (action) {
         action->run(&run);
-        code = exit_code();
+        code = exit_code(ranks);
     } else if (evaluates) {
         evaluate_only(&run);
-        code = exit_code();
+        code = exit_code(ranks);
     } else {
-        if (lock < 0) lock = choose_output(options, type->name);
-        huggingface_check_output(type, run.model, options_text(options, "output"));
-        run_data_save_tokenizer(run.dataset, options_text(options, "output"));
+        if (leads) {
+            if (lock < 0) lock = choose_output(options, type->name);
+            huggingface_check_output(type, run.model, options_text(options, "output"));
+            run_data_save_tokenizer(run.dataset, options_text(options, "output"));
+        }
         code = train_loop(&run);
     }
     type->destroy(run.model);
@@ -225,5 +251,6 @@ int train_main(int argc, char **argv, const ModelType *type) {
     safetensors_close(checkpoint.weights);
     safetensors_close(checkpoint.state);
     if (lock >= 0) close(lock);
-    return code;
+    ranks_close(ranks);
+    return leads ? code : 0; // one is enough for a launcher to say what happened
 }

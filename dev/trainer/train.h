@@ -6,6 +6,7 @@
 #include "log.h"
 #include "model.h"
 #include "options.h"
+#include "ranks.h"
 #include "safetensors.h"
 #include "task.h"
 
@@ -28,6 +29,7 @@ struct Run {
     void *model;
     void *task; // NULL: nothing runs on batches
     Options *options;
+    Ranks *ranks; // who trains it together; NULL: this process alone
     Dataset *dataset;
     ModelSetup setup;
     Safetensors *state; // to go on from; NULL: a new run
@@ -37,8 +39,8 @@ struct Run {
 // signal that stopped it.
 int train_loop(Run *run);
 
-// Mean loss over a split, every target counted, and the task's metrics; at most `batches` batches (0: all).
-// Returns false, and no result, if a signal asked to stop meanwhile.
+// Mean loss over a split, every target counted, and the task's metrics; at most `batches` batches (0: all),
+// shared out among ranks. Returns false, and no result, if a signal asked one of them to stop meanwhile.
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result);
 
 // Measures activations (statistics.h) on --stats batches of the validation split, to the log and as a table;

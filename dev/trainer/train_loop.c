@@ -3,6 +3,7 @@
 #include "memory.h"
 #include "report.h"
 #include "schedule.h"
+#include "share.h"
 #include "stop.h"
 #include "train.h"
 #include <math.h>
@@ -27,6 +28,8 @@ typedef struct {
     Progress progress;
     int bad_updates; // in a row
     double best_loss;
+    int64_t first_step; // of this process
+    int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
 } Loop;
 
 static double seconds(void) {
@@ -41,6 +44,16 @@ static int64_t integer(const Loop *loop, const char *name) {
 
 static double number(const Loop *loop, const char *name) {
     return options_number(loop->run->options, name);
+}
+
+// Whether this process writes files and the terminal: of several, rank 0.
+static bool leads(const Loop *loop) {
+    return ranks_rank(loop->run->ranks) == 0;
+}
+
+// All ranks learn of a signal that one of them got.
+static void agree_on_stop(Loop *loop) {
+    loop->stop = ranks_vote(loop->run->ranks, stop_requested());
 }
 
 // ---- planning
@@ -85,21 +98,44 @@ static void set_expected_steps(Loop *loop) {
 
 // ---- one update
 
-// Forward and backward over all micro-batches of the update; the mean loss a target, which labels are not
-// smoothed for.
+// Micro-batch i of an update, or this rank's rows of it; false: none is. Micro-batches are dealt out one to
+// each rank; of those that are left when there are not enough for another round, each rank takes some rows.
+static bool share_batch(const Run *run, const Update *update, int64_t i, Batch *batch) {
+    const int64_t size = ranks_size(run->ranks), rank = ranks_rank(run->ranks);
+    const bool whole = i < update->batches - update->batches % size;
+    if (whole && i % size != rank) return false;
+    run->type->task->train_batch(run->task, update, i, batch);
+    if (whole) return true;
+    const int64_t part = (rank + i) % size, first = batch->batch * part / size;
+    batch_cut(batch, first, batch->batch * (part + 1) / size - first);
+    return batch->batch > 0;
+}
+
+// Whether share_batch() has nothing more behind micro-batch i.
+static bool is_last_share(const Run *run, const Update *update, int64_t i) {
+    const int64_t size = ranks_size(run->ranks);
+    return i + (update->batches % size > 0 ? 1 : size) >= update->batches;
+}
+
+// Forward and backward over all micro-batches of the update, and the sum of the gradients over all ranks; the
+// mean loss a target, which labels are not smoothed for.
 static double accumulate(Loop *loop, const Update *update) {
     const Run *run = loop->run;
     const double scale = 1.0 / (double)update->targets;
     double loss = 0;
     for (int64_t i = 0; i < update->batches; i++) {
         Batch batch;
-        run->type->task->train_batch(run->task, update, i, &batch);
+        if (!share_batch(run, update, i, &batch)) continue;
         batch.step = (uint64_t)loop->progress.step;
+        batch.last = is_last_share(run, update, i);
         profile_lap(run->setup.profile, "loader", PROFILE_STEP, 0);
         const double smoothed = run->type->train(run->model, &batch, scale);
         loss += run->type->unsmoothed ? run->type->unsmoothed(run->model) : smoothed;
         profile_lap(run->setup.profile, "other", PROFILE_STEP, 0);
     }
+    run->type->reduce(run->model);
+    ranks_sum(run->ranks, &loss, 1);
+    profile_lap(run->setup.profile, "other ranks", PROFILE_STEP, 0);
     return loss * scale;
 }
 
@@ -124,7 +160,7 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     log_line(loop->log, "step %lld skipped: loss %g, gradient norm %g", (long long)loop->progress.step + 1,
              loss, norm);
     if (loop->bad_updates < MAX_BAD_UPDATES) return;
-    const char *last = checkpoint_latest_path(loop->directory);
+    const char *last = leads(loop) ? checkpoint_latest_path(loop->directory) : NULL;
     if (!last)
         fail("%d updates in a row were not finite and no checkpoint was saved; lower --lr", MAX_BAD_UPDATES);
     fail("%d updates in a row were not finite; the last good checkpoint is %s; lower --lr and start from it "
@@ -169,8 +205,10 @@ static void train_step(Loop *loop) {
     loop->progress.sequences += update.sequences;
     const double now = seconds();
     loop->progress.seconds = now - loop->begin;
+    ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
     report_step(loop, update.tokens, loss, norm, rate, now - start);
+    agree_on_stop(loop);
     profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
 
@@ -181,14 +219,12 @@ static void validate(Loop *loop) {
     Evaluation result;
     if (run->dataset->splits[SPLIT_VAL].tokens == 0) return;
     if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return;
-    if (!measure_attention(run, &result)) return;
+    if (leads(loop) && !measure_attention(run, &result)) return;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     const bool best = result.loss < loop->best_loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
-    if (best) {
-        loop->best_loss = result.loss;
-        checkpoint_save_best(run, loop->directory, loop->progress.step, result.loss);
-    }
+    if (best) loop->best_loss = result.loss;
+    if (best && leads(loop)) checkpoint_save_best(run, loop->directory, loop->progress.step, result.loss);
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
 }
 
@@ -200,28 +236,32 @@ static void after_step(Loop *loop, const Progress *before) {
     const bool evaluates =
         last || (val_every > 0 ? passed(before->step, now->step, val_every)
                                : passed(before->sequences, now->sequences, loop->plan->sequences));
-    if (evaluates && !stop_requested()) validate(loop);
+    if (evaluates && !loop->stop) validate(loop);
     const TaskType *task = loop->run->type->task;
-    if (task->sample && passed(before->step, now->step, integer(loop, "sample-every"))) {
+    if (leads(loop) && task->sample && passed(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
         task->sample(loop->run, now->step);
         profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
     }
+    agree_on_stop(loop);
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    if (saves || last || impatient(loop) || stop_requested())
+    if (saves || last || impatient(loop) || loop->stop)
         checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
 // Takes the best weights, or keeps the last ones where there was no validation.
 static void load_best(const Loop *loop) {
-    char *path = checkpoint_best_path(loop->directory);
-    if (isfinite(loop->best_loss) && file_exists(path)) {
-        Safetensors *file = safetensors_open(path);
-        checkpoint_load_weights(file, loop->run);
-        safetensors_close(file);
+    if (leads(loop)) {
+        char *path = checkpoint_best_path(loop->directory);
+        if (isfinite(loop->best_loss) && file_exists(path)) {
+            Safetensors *file = safetensors_open(path);
+            checkpoint_load_weights(file, loop->run);
+            safetensors_close(file);
+        }
+        free(path);
     }
-    free(path);
+    share_values(loop->run);
 }
 
 static void test(Loop *loop) {
@@ -239,10 +279,11 @@ static void test(Loop *loop) {
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     const int64_t step = loop->progress.step;
-    checkpoint_tidy(loop->directory, integer(loop, "keep"));
-    loop->log = log_open(loop->directory, step, ended(loop) || impatient(loop));
-    if (!log_best_loss(loop->log, &loop->best_loss) && step > 0)
+    if (leads(loop)) checkpoint_tidy(loop->directory, integer(loop, "keep"));
+    loop->log = log_open(leads(loop) ? loop->directory : NULL, step, ended(loop) || impatient(loop));
+    if (leads(loop) && !log_best_loss(loop->log, &loop->best_loss) && step > 0)
         loop->best_loss = checkpoint_best_loss(loop->directory, step);
+    ranks_broadcast(loop->run->ranks, &loop->best_loss, sizeof(double));
 }
 
 static Loop loop_create(Run *run) {
@@ -291,6 +332,7 @@ static void introduce(Loop *loop) {
     DeviceInfo device;
     run->type->device(run->model, &device);
     loop->peak_flops = device.peak_flops;
+    ranks_sum(run->ranks, &loop->peak_flops, 1);
     loop->flops_per_token = run->type->flops_per_token(run->model, run->setup.length);
     const size_t parameters = run->type->parameters(run->model)->parameters;
     const Split *splits = run->dataset->splits;
@@ -310,11 +352,19 @@ static void introduce(Loop *loop) {
                                   : format_string("%lld steps of %s", (long long)loop->steps, update));
     free(update);
     metadata_add(&rows, &count, "processor",
-                 format_string("%s, %d threads", device.processor, device.threads));
+                 format_string("%s, %d threads%s", device.processor, device.threads,
+                               ranks_size(run->ranks) > 1 ? " a process" : ""));
+    char *processes = ranks_describe(run->ranks);
+    if (processes)
+        metadata_add(&rows, &count, "processes",
+                     format_string("%s; gradients travel in %s%s", processes,
+                                   options_text(run->options, "reduce"),
+                                   options_integer(run->options, "zero") ? ", moments shared out" : ""));
+    free(processes);
     metadata_add(&rows, &count, "products",
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
-                               device.peak_flops * 1e-9));
-    metadata_add(&rows, &count, "output", copy_string(loop->directory));
+                               loop->peak_flops * 1e-9));
+    if (leads(loop)) metadata_add(&rows, &count, "output", copy_string(loop->directory));
     log_table(run->type->name, rows, count);
     metadata_add(&rows, &count, "command", command_text(run));
     // It was said before it was taken.
@@ -350,6 +400,28 @@ static void say_place(const Loop *loop) {
                  (long long)loop->steps);
 }
 
+// What the ranks told each other, of which the terminal says what a step took.
+static void say_reduction(const Loop *loop) {
+    const RanksReport report = ranks_report(loop->run->ranks);
+    const double steps = (double)(loop->progress.step - loop->first_step);
+    if (report.seconds <= 0 || steps <= 0) return;
+    const double hidden = fmax(0, 1 - report.waited_seconds / report.seconds);
+    log_line(
+        loop->log,
+        "other processes: %.3f MB sent a step, %.1f ms on the way, %.0f%% of it behind the backward pass",
+        report.bytes / steps * 1e-6, 1e3 * report.seconds / steps, 100 * hidden);
+    JsonWriter *w = log_begin(loop->log);
+    json_key(w, "event");
+    json_write_string(w, "processes");
+    json_key(w, "bytes_a_step");
+    json_write_number(w, round(report.bytes / steps));
+    json_key(w, "reduction_ms");
+    json_write_number(w, round(1e6 * report.seconds / steps) / 1e3);
+    json_key(w, "hidden");
+    json_write_number(w, round(1e3 * hidden) / 1e3);
+    log_end(loop->log);
+}
+
 // And the command that goes on: the data and all that belongs to the run stand in its checkpoint.
 static void say_stopped(const Loop *loop, int signal) {
     static const char *const known[] = {"input", "output", "resume", "init", "config", NULL};
@@ -378,25 +450,28 @@ int train_loop(Run *run) {
 
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
     loop.begin = seconds() - loop.progress.seconds;
+    loop.first_step = loop.progress.step;
     set_expected_steps(&loop);
+    agree_on_stop(&loop);
     bool trained = false;
-    while (!ended(&loop) && !impatient(&loop) && !stop_requested()) {
+    while (!ended(&loop) && !impatient(&loop) && !loop.stop) {
         const Progress before = loop.progress;
         train_step(&loop);
         after_step(&loop, &before);
         trained = true;
     }
-    if (trained && impatient(&loop) && !stop_requested()) say_place(&loop);
-    const int signal = stop_requested();
+    if (trained && impatient(&loop) && !loop.stop) say_place(&loop);
+    const int signal = loop.stop;
     if (signal == 0) {
         load_best(&loop);
         test(&loop);
-        measure(run, loop.log, loop.progress.step);
+        if (leads(&loop)) measure(run, loop.log, loop.progress.step);
         profile_lap(run->setup.profile, "test", PROFILE_BETWEEN, 0);
     }
+    say_reduction(&loop);
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
-    if (signal) say_stopped(&loop, signal);
+    if (signal && leads(&loop)) say_stopped(&loop, signal);
     log_close(loop.log);
-    if (!signal) write_report(&loop);
+    if (!signal && leads(&loop)) write_report(&loop);
     return signal ? 128 + signal : 0;
 }

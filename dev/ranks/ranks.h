@@ -1,0 +1,119 @@
+// The processes that train one model together ("ranks"): how many there are, and what they tell each other.
+// The trainer, tasks and models know this header alone. Behind it stands one of
+//
+//   single.c   a program that is always alone
+//   mpi.c      MPI, any implementation: joins the others where mpirun or srun started several processes
+//
+// Whatever comes back from here is the same bits on every rank: sums are taken in the order of ranks, and how
+// messages travel does not matter. All ranks call the same functions in the same order. Who waits for another
+// rank longer than the time limit ends the program, on all machines, with a line that says for whom.
+//
+// NULL stands for a process that is alone: then sums and broadcasts leave everything as it is.
+#ifndef RANKS_RANKS_H
+#define RANKS_RANKS_H
+
+#include "real.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct Ranks Ranks;
+
+// Joins the other processes that a launcher started; NULL: there is none. Gives each process of a machine its
+// own cores, unless the launcher did. Before the first thread.
+Ranks *ranks_open(void);
+
+// Waits for all others, and leaves them.
+void ranks_close(Ranks *ranks);
+
+int ranks_rank(const Ranks *ranks); // 0 .. size - 1; rank 0 writes files and the terminal
+int ranks_size(const Ranks *ranks);
+int ranks_on_machine(const Ranks *ranks); // processes on this machine
+int ranks_cores(const Ranks *ranks);      // that this process has for itself; 0: all that there are
+char *ranks_describe(const Ranks *ranks); // "4 processes on 2 machines, each bound to 8 cores", fresh
+
+// Seconds that a rank waits for another one, 600 at first.
+void ranks_set_timeout(Ranks *ranks, double seconds);
+
+// ---- a few numbers --------------------------------------------------------------------------------------
+
+// Everybody gets rank 0's.
+void ranks_broadcast(Ranks *ranks, void *data, size_t bytes);
+
+// Everybody gets the sums of values (count).
+void ranks_sum(Ranks *ranks, double *values, size_t count);
+
+// Everybody gets the largest vote: "does anyone want to stop?"
+int ranks_vote(Ranks *ranks, int vote);
+
+// Everybody gets a set that holds what anybody's holds: set (count), 0 or 1.
+void ranks_union(Ranks *ranks, unsigned char *set, size_t count);
+
+// Ends the program where this rank's text, lines of "what: value", is not rank 0's; `what` heads the error.
+void ranks_compare(Ranks *ranks, const char *text, const char *what);
+
+// ---- gradients -------------------------------------------------------------------------------------------
+
+// A flat array that is summed over all ranks in chunks, as soon as elements are final: first those that a
+// model says are final early, then from its end to its beginning. Of each chunk every rank has a part, which
+// it sums.
+typedef struct Reduction Reduction;
+
+typedef struct {
+    size_t count; // elements of the array
+    size_t early; // at its beginning, final before all others
+    bool bf16;    // they travel as bf16; sums are taken as they are
+    bool parts;   // a rank needs the sums of its parts alone
+} ReductionPlan;
+
+// NULL for a process that is alone.
+Reduction *reduction_create(Ranks *ranks, const ReductionPlan *plan);
+void reduction_free(Reduction *reduction);
+
+// The early elements of `values` are final, or those from `from` on: their sums may be taken, by another
+// thread where MPI allows it, while the caller works on.
+void reduction_early(Reduction *reduction, real *values);
+void reduction_final(Reduction *reduction, real *values, size_t from);
+
+// All are; waits until the array holds the sums.
+void reduction_end(Reduction *reduction, real *values);
+
+// Sums another array over all ranks.
+void reduction_add(Reduction *reduction, real *values, size_t count);
+
+// This rank's parts: elements begin .. end-1 of an array of `count`; `at` elements of other parts of this
+// rank lie before. i = 0, 1, ...; false: there is no more. `begin` is a multiple of RANKS_PIECE. Where
+// everybody has all sums, the whole array is one part.
+enum { RANKS_PIECE = 16384 };
+typedef struct {
+    size_t begin, end, at;
+} ReductionPart;
+bool reduction_part(const Reduction *reduction, size_t count, size_t i, ReductionPart *part);
+size_t reduction_own(const Reduction *reduction, size_t count); // elements in all of them
+
+// Everybody gets the sums of numbers (count) that each rank has of its parts; nothing where parts are whole.
+void reduction_sum(Reduction *reduction, double *values, size_t count);
+
+// Everybody gets the elements of such an array that are in others' parts.
+void reduction_gather(Reduction *reduction, real *values);
+
+// What reductions took so far.
+typedef struct {
+    double bytes;          // of gradients and parameters that this rank sent
+    double seconds;        // that chunks were on their way
+    double waited_seconds; // of these, that nothing else was done
+} RanksReport;
+RanksReport ranks_report(const Ranks *ranks);
+
+// ---- for error.c
+// ---------------------------------------------------------------------------------------------
+
+// "rank 1 of 4 on HOST: ", or nothing for a process that is alone; text (size).
+void ranks_place(char *text, size_t size);
+
+// Lets ranks before this one say what they have to: what ends all of them is said once.
+void ranks_let_others_speak(void);
+
+// Ends all processes, this one with that status, at once.
+_Noreturn void ranks_abort(int status);
+
+#endif

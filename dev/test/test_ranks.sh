@@ -1,0 +1,180 @@
+#!/bin/sh
+# Several processes train one model (dev/ranks): what n of them compute is what one computes, and what happens when one
+# of them is not as it should be. Real processes by mpirun, more than there are cores. Needs TRAINER and TOKENIZE, the
+# programs, and DOUBLE, where the trainers of the double build are: there nothing is lost in rounding. The last line is "N passed, N failed".
+double=$(realpath "${DOUBLE:?}")
+# shellcheck source=dev/test/checks.sh
+. "$(dirname "$0")/checks.sh"
+
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 \
+    PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none \
+    OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+if ! command -v mpirun >/dev/null; then
+    echo "skipped: mpirun is not installed, nothing runs as several processes"
+    finish
+    exit
+fi
+if ! ldd "$trainer" | grep -q libmpi; then
+    echo "skipped: built without MPI, nothing runs as several processes"
+    finish
+    exit
+fi
+
+cat "$root"/dev/trainer/*.c >text
+"$tokenize" -o bytes --tokenizer byte --shard-tokens 40000 text >out 2>&1
+ok "tokenize"
+
+# run N PROGRAM DIR OPTIONS...: a run of N processes (1: without mpirun)
+run() {
+    n=$1
+    shift
+    if [ "$n" -eq 1 ]; then "$@"; else timeout 120 mpirun -n "$n" "$@"; fi >out 2>err </dev/null
+}
+# same_losses DIR DIR: of steps, validation and test, and norms of gradients
+# losses DIR
+losses() { grep -o '"\(loss\|grad_norm\|val_loss\|test_loss\)":[0-9.e+-]*' "$1/log.jsonl"; }
+same_losses() {
+    losses "$1" >losses_a
+    losses "$2" >losses_b
+    paste -d: losses_a losses_b | awk -F: '{ d = $2 - $4; if (d < 0) d = -d
+        if ($1 != $3 || !(d <= 1e-9 * $2)) { print "line " NR ": " $0; bad = 1; exit 1 } } END { exit bad || NR < 3 }' >out 2>&1
+}
+
+small="-i bytes -L 2 -C 32 -H 2 -b 2 -t 32 -p fp32 -v 10 -m 5"
+
+# ---- what n processes compute, one computes; with an uneven share, too: 4 micro-batches for 3 processes
+train() { # N DIR OPTIONS...
+    n=$1 name=$2
+    shift 2
+    # shellcheck disable=SC2086
+    run "$n" "$double/train_fastformer" $small -o "$name" "$@"
+}
+train 1 n1 -d 256 -x 50
+ok "one process"
+for n in 2 3 4; do
+    train $n n$n -d 256 -x 50 && same_losses n1 n$n
+    ok "$n processes compute what one does"
+done
+grep -q '"processes":"4 on 1 machine' n4/log.jsonl && grep -q '"event":"processes","bytes_a_step":[1-9]' n4/log.jsonl
+ok "the log says how many there are, and what they send"
+train 3 again -d 256 -x 50 && cmp n3/step_00000050.safetensors again/step_00000050.safetensors >out 2>&1
+ok "the same bits from run to run"
+train 1 rows1 -x 10 && train 3 rows3 -x 10 && same_losses rows1 rows3
+ok "a micro-batch of two sequences for three processes"
+
+"$tokenize" -o masked --tokenizer bpe --vocab-size 300 --reserve mask,padding text >out 2>&1
+ok "tokenize for BERT"
+yes "a line of words
+another one that is longer" | head -n 400 | awk '{ print $0, NR % 7, NR % 11 }' >source
+awk '{ print $2, $1, $4 }' source >target
+"$tokenize" -o pairs --source source --target target --vocab-size 300 >out 2>&1
+ok "tokenize pairs"
+family() { # PROGRAM OPTIONS...
+    name=$(basename "$1")
+    run 1 "$@" -p fp32 -x 8 -v 4 -o "$name-1" && run 3 "$@" -p fp32 -x 8 -v 4 -o "$name-3" && same_losses "$name-1" "$name-3"
+    ok "$name: three processes compute what one does"
+}
+family "$double/train_gpt2" -i bytes -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
+family "$double/train_bert" -i masked -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
+family "$double/train_translate" -i pairs --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 --batch-tokens 128 --max-length 32 --accumulate 4 -m 3
+
+# ---- evaluation, and runs that go on with another number of processes
+one="$double/train_fastformer"
+"$one" -i bytes -e n1/best.safetensors --eval val --json >one 2>err && run 3 "$one" -i bytes -e n1/best.safetensors --eval val --json &&
+    [ "$(grep -o '"val_loss":[0-9.]\{8\}' one)" = "$(grep -o '"val_loss":[0-9.]\{8\}' out)" ] && [ "$(wc -l <out)" -eq 1 ]
+ok "an evaluation is shared out, and said once"
+train 1 stayed -d 256 -x 20 -k constant --no-test && train 1 stayed -y -x 40 &&
+    train 2 moved -d 256 -x 20 -k constant --no-test && train 3 moved -y -x 40 && same_losses stayed moved
+ok "a run of two goes on with three"
+
+# ---- how gradients travel, and moments shared out
+train 3 zero -d 256 -x 50 --zero 1 && cmp n3/step_00000050.safetensors zero/step_00000050.safetensors >out 2>&1 &&
+    cmp n3/best.safetensors zero/best.safetensors >out 2>&1
+ok "--zero 1 has the same numbers"
+train 2 half -d 256 -x 20 --zero 1 -k constant --no-test && train 1 half -y -x 40 && same_losses stayed half
+ok "a run with --zero goes on without"
+moments() { # DIR: that a process has
+    sed -n 's/.*"memory":"[^"]*moments \([0-9.]*\) \([KM]iB\).*/\1 \2/p' "$1/log.jsonl"
+}
+train 4 zero4 -d 256 -x 1 --zero 1 && [ "$(moments n4)" != "$(moments zero4)" ]
+ok "--zero 1 takes less memory for moments: $(moments n4), $(moments zero4)"
+val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl" | tail -n 1; }
+train 3 bf16 -d 256 -x 20 --reduce bf16 && train 3 bf16b -d 256 -x 20 --reduce bf16 && train 3 exact -d 256 -x 20 &&
+    cmp bf16/step_00000020.safetensors bf16b/step_00000020.safetensors >out 2>&1 &&
+    echo "$(val_loss bf16) $(val_loss exact)" | awk '{ d = $1 - $2; exit !(d != 0 && d < 0.003 && d > -0.003) }'
+ok "--reduce bf16"
+
+# ---- trouble: one line that names rank and host, no hang, the last checkpoint good
+host=$(uname -n)
+# trouble TEXT COMMAND...: a run of several processes that fails, of whose own lines only one says why
+trouble() {
+    text=$1
+    shift
+    timeout 60 mpirun "$@" >out 2>err </dev/null
+    got=$?
+    [ $got -ne 0 ] && [ $got -ne 124 ] && [ "$(grep -c '^error: ' err)" -eq 1 ] && grep '^error: ' err | grep -qF -e "$text"
+    status=$?
+    [ $status -eq 0 ] || { echo "exit code $got, expected '$text'; stderr:" >out && cat err >>out; }
+    [ $status -eq 0 ]
+    ok "$text"
+}
+a="$trainer $small -d 256 -x 5 -o trouble"
+# shellcheck disable=SC2086
+{
+    trouble "error: rank 1 of 2 on $host: all processes must have the same options: here --lr 0.001" -n 1 $a : -n 1 $a --lr 1e-3
+    cp "$trainer" other && echo >>other
+    trouble "error: rank 2 of 3 on $host: all processes must be the same program" -n 2 $a : -n 1 ./other ${a#* }
+    trouble "error: rank 0 of 2 on $host: unknown option" -n 2 $a --no-such
+    trouble "is the work of one process" -n 2 "$trainer" -e n1/best.safetensors --prompt int
+}
+mkdir -p here there && cp -r bytes here && cp -r bytes there && rm there/bytes/train_000001.bin
+trouble "error: rank 1 of 2 on $host: bytes/meta.json: \"train\" has" -n 1 --wdir here $a : -n 1 --wdir there $a
+rm there/bytes/meta.json
+trouble "error: rank 1 of 2 on $host: bytes: here " -n 1 --wdir here $a : -n 1 --wdir there $a
+rm there/bytes/train_*.bin
+trouble "error: rank 1 of 2 on $host: " -n 1 --wdir here $a : -n 1 --wdir there $a
+
+# endless DIR OPTIONS...: two processes train without end in the background, $launcher; they have done five steps
+endless() {
+    name=$1
+    shift
+    # shellcheck disable=SC2086
+    timeout 60 mpirun -n 2 "$double/train_fastformer" $small -o "$name" -x 1000000 -v 1000000 "$@" >out 2>err </dev/null &
+    launcher=$!
+    while kill -0 $launcher && ! grep -qs '"step":5,' "$name/log.jsonl"; do sleep 0.05; done
+}
+# of_rank N DIR: the process
+of_rank() {
+    for process in $(pgrep -f -- "-o $2 -x"); do
+        tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$process" && return
+    done
+}
+good() { # DIR: its checkpoint is the one of an undisturbed run
+    step=$(ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.state.*/\1/p')
+    [ -n "$step" ] && train 2 "$1-good" -v 1000000 -n 1000000 -x "$step" -k constant &&
+        cmp "$1/step_$(printf %08d "$step").safetensors" "$1-good/step_$(printf %08d "$step").safetensors" >out 2>&1
+}
+endless stop -k constant
+kill -TERM "$(of_rank 1 stop)"
+wait $launcher
+[ $? -eq 143 ] && grep -q 'go on with: .* -o stop -y' out && good stop
+ok "SIGTERM to one process: all finish the step, and rank 0 saves"
+endless killed -k constant -n 3
+kill -KILL "$(of_rank 1 killed)"
+wait $launcher
+[ $? -ne 124 ] && good killed
+ok "SIGKILL of one process: the run ends, and the last checkpoint is good"
+endless disk -k constant -n 3
+prlimit --pid "$(of_rank 0 disk)" --fsize=1000
+wait $launcher
+[ $? -eq 1 ] && grep -q "error: rank 0 of 2 on $host: disk/.*: cannot write: File too large" err && good disk
+ok "a full disk on rank 0: all end, and the last checkpoint is good"
+endless frozen --timeout 5
+frozen=$(of_rank 1 frozen)
+kill -STOP "$frozen"
+wait $launcher
+[ $? -eq 1 ] && grep -q "error: rank 0 of 2 on $host: .*: waited 5 s (--timeout) for rank 1 on $host" err &&
+    for second in 1 2 3 4 5; do ! kill -0 "$frozen" 2>/dev/null || sleep 1; done && ! kill -0 "$frozen" 2>/dev/null
+ok "a process that does not answer: the run ends after --timeout"
+finish
