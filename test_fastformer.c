@@ -157,7 +157,7 @@ static void test_extreme_scores(void) {
     ModelTest t =
         model_test_create(&fastformer, "layers=2 channels=16 heads=2 rescale=40 sink=0", 1, 4096, 20);
     Batch batch = model_test_batch(&t, 0, 1);
-    CHECK(isfinite(fastformer_train(t.model, &batch, 1e-3)));
+    CHECK(isfinite(transformer_train(t.model, &batch, 1e-3)));
     CHECK(isfinite(cpu_model_gradient_norm(t.model)));
     model_test_batch_free(&batch);
     model_test_free(&t);
@@ -216,9 +216,9 @@ static void test_window_reach(void) {
     ModelTest t = model_test_create(&fastformer, "layers=1 channels=16 heads=2 windows=4", 1, 32, 20);
     Batch batch = model_test_batch(&t, 0, 2);
     real *before = allocate(32 * 20, sizeof(real), "test"), *after = allocate(32 * 20, sizeof(real), "test");
-    fastformer_logits(t.model, &batch, before);
+    transformer_logits(t.model, &batch, before);
     ((int32_t *)batch.inputs)[5] = (batch.inputs[5] + 1) % 20;
-    fastformer_logits(t.model, &batch, after);
+    transformer_logits(t.model, &batch, after);
     for (size_t i = 0; i < 32; i++) {
         const bool same = model_test_same(before + i * 20, after + i * 20, 20);
         CHECK(same == (i < 5 || i > 5 + 2 * 3));
@@ -242,7 +242,7 @@ static void test_statistics(void) {
     ModelTest t = model_test_create(&fastformer, SMALL "windows=1,5,global sink=1 rescale=3", 2, 50, 29);
     Batch batch = model_test_batch(&t, 0.3, 9);
     Statistics s = {0}, evaluating = {0}, uniform = {0};
-    fastformer_statistics(t.model, &batch, &s);
+    transformer_statistics(t.model, &batch, &s);
     CHECK(s.count == 3 * 6 + 1);
     for (size_t l = 0; l < 3; l++) {
         const size_t window = ((const Fastformer *)t.model)->config.windows[l];
@@ -255,8 +255,8 @@ static void test_statistics(void) {
     const Offsets *o = &((const Fastformer *)t.model)->offsets;
     for (size_t i = 0; i < 100 * 24; i++) {
         const size_t row = i / 24, c = i % 24;
-        const real x = t.values[o->token + (size_t)batch.inputs[row] * 24 + c] +
-                       t.values[o->position + row % 50 * 24 + c];
+        const real x = t.values[o->outer.token + (size_t)batch.inputs[row] * 24 + c] +
+                       t.values[o->outer.position + row % 50 * 24 + c];
         if (batch.mask[row]) moments_add_real(&embedded, &x, 1);
     }
     CHECK_CLOSE(moments_kurtosis(&s.items[0]->values), moments_kurtosis(&embedded), 1e-9);
@@ -266,7 +266,7 @@ static void test_statistics(void) {
     t.setup.training = false;
     void *model = fastformer_create(&t.setup);
     cpu_model_write(model, MODEL_VALUES, t.values);
-    fastformer_statistics(model, &batch, &evaluating);
+    transformer_statistics(model, &batch, &evaluating);
     for (size_t i = 0; i < s.count; i++) CHECK(s.items[i]->values.m4 == evaluating.items[i]->values.m4);
     fastformer_destroy(model);
 
@@ -275,7 +275,7 @@ static void test_statistics(void) {
     batch.length = 2;
     const uint8_t *mask = batch.mask;
     batch.mask = NULL;
-    fastformer_statistics(t.model, &batch, &uniform);
+    transformer_statistics(t.model, &batch, &uniform);
     CHECK_CLOSE(measurement_sink_share(statistics_find(&uniform, 0, "key_weights")), 1.0 / 2, 1e-12);
     const Measurement *m = statistics_find(&uniform, 2, "query_weights"); // 1/2; 1/3 1/3
     CHECK_CLOSE(measurement_sink_share(m), (1.0 / 2 + 1.0 / 3) / 2, 1e-12);

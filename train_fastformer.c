@@ -12,7 +12,6 @@
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
 #include "additive_attention.h"
-#include "blocks.h"
 #include "checkpoint.h"
 #include "decoder.h"
 #include "error.h"
@@ -21,6 +20,7 @@
 #include "memory.h"
 #include "model_options.h"
 #include "train.h"
+#include "transformer.h"
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,22 +83,16 @@ static size_t *parse_windows(const char *list, size_t layers, size_t positions) 
 static Config config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
     Config c = {
-        .layers = (size_t)options_integer(o, "layers"),
-        .channels = (size_t)options_integer(o, "channels"),
-        .heads = (size_t)options_integer(o, "heads"),
-        .vocabulary = (size_t)setup->vocabulary,
-        .positions = (size_t)setup->positions,
+        .size = model_sizes(setup),
         .rescale = (real)options_number(o, "rescale"),
         .sink = (real)options_number(o, "sink"),
         .pool_raw = strcmp(options_text(o, "pool"), "raw") == 0,
-        .dropout = options_number(o, "dropout"),
-        .seed = (uint64_t)options_integer(o, "seed"),
         .padding = setup->padding_token,
     };
-    c.head_size = c.channels / c.heads;
-    if (c.channels % c.heads != 0 || c.head_size < 2)
-        fail("--heads %zu: the %zu channels must divide into heads of at least 2", c.heads, c.channels);
-    c.windows = parse_windows(options_text(o, "windows"), c.layers, c.positions);
+    if (c.size.head_size < 2)
+        fail("--heads %zu: the %zu channels must divide into heads of at least 2", c.size.heads,
+             c.size.channels);
+    c.windows = parse_windows(options_text(o, "windows"), c.size.layers, c.size.positions);
     return c;
 }
 
@@ -106,30 +100,30 @@ static Config config_create(const ModelSetup *setup) {
 // Parameters, under the names of the published PyTorch class
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.layers = allocate(c->layers, sizeof(LayerOffsets), "layers")};
-    const size_t C = c->channels;
+    const size_t L = c->size.layers, C = c->size.channels, H = c->size.heads, D = c->size.head_size;
+    Offsets o = {.layers = allocate(L, sizeof(LayerOffsets), "layers")};
     const double deviation = 0.02;
     const LinearShape qkv = {3 * C, C, WEIGHT_OUT_IN, false, deviation};
     const LinearShape up = {4 * C, C, WEIGHT_OUT_IN, false, deviation};
     const LinearShape down = {C, 4 * C, WEIGHT_OUT_IN, false, deviation};
-    o.token = add_matrix(table, "word_embedding.weight", c->vocabulary, C, deviation);
-    o.position = add_matrix(table, "fastformer_model.position_embeddings.weight", c->positions, C, deviation);
-    for (size_t l = 0; l < c->layers; l++) {
+    o.outer.token = add_matrix(table, "word_embedding.weight", c->size.vocabulary, C, deviation);
+    o.outer.position =
+        add_matrix(table, "fastformer_model.position_embeddings.weight", c->size.positions, C, deviation);
+    for (size_t l = 0; l < L; l++) {
         LayerOffsets *layer = &o.layers[l];
         char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "fastformer_model.decoders.%zu." suffix, l), name)
         layer->norm = add_norm(table, C, "%s", NAME("attention.attn_norm"));
         layer->qkv = add_linear(table, qkv, "%s", NAME("attention.projections"));
-        layer->query_attn =
-            add_matrix(table, NAME("attention.query_attn"), c->heads, c->head_size, deviation);
-        layer->key_attn = add_matrix(table, NAME("attention.key_attn"), c->heads, c->head_size, deviation);
+        layer->query_attn = add_matrix(table, NAME("attention.query_attn"), H, D, deviation);
+        layer->key_attn = add_matrix(table, NAME("attention.key_attn"), H, D, deviation);
         layer->ffn.norm = add_norm(table, C, "%s", NAME("boom_norm"));
         layer->ffn.up = add_linear(table, up, "%s", NAME("boom"));
         layer->ffn.down = add_linear(table, down, "%s", NAME("unboom"));
 #undef NAME
     }
-    o.final_norm = add_norm(table, C, "last_norm");
-    o.output_bias = add_vector(table, "proj_logits.bias", c->vocabulary, 0);
+    o.outer.norm = add_norm(table, C, "last_norm");
+    o.outer.bias = add_vector(table, "proj_logits.bias", c->size.vocabulary, 0);
     return o;
 }
 
@@ -156,27 +150,26 @@ typedef struct {
 } Layer;
 
 typedef struct {
-    CpuModel base;
+    Transformer base;
     Config config;
     Offsets offsets;
     Gemm *exact; // float32
     AdditiveAttention attention;
     real *attn_normal, *attn_deviation; // (L, 2, H, D) w_q', w_k', and (L, 2, H)
-    Embedding embedding;
-    Layer *layers;        // (L)
-    GemmInput norm_exact; // (M, C) what the QKV product of a layer reads
-    GemmInput norm_again; // (M, C) and its backward pass
-    Head head;
+    Layer *layers;                      // (L)
+    GemmInput norm_exact;               // (M, C) what the QKV product of a layer reads
+    GemmInput norm_again;               // (M, C) and its backward pass
     real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
 } Fastformer;
 
 static void attention_layer_create(Fastformer *f, size_t l) {
+    CpuModel *m = &f->base.model;
     const LayerOffsets *o = &f->offsets.layers[l];
     f->layers[l].attention = (AttentionLayer){.layer = l,
                                               .window = f->config.windows[l],
                                               .norm.at = o->norm,
-                                              .exact = linear_create(&f->base, f->exact, &o->qkv, "qkv"),
-                                              .qkv = linear_create(&f->base, f->base.gemm, &o->qkv, "qkv"),
+                                              .exact = linear_create(m, f->exact, &o->qkv, "qkv"),
+                                              .qkv = linear_create(m, m->gemm, &o->qkv, "qkv"),
                                               .query_attn = o->query_attn,
                                               .key_attn = o->key_attn};
 }
@@ -214,7 +207,7 @@ static void attention_layer_forward(const Fastformer *f, const Pass *pass, const
     pass_lap(pass, "attention", 0);
     if (pass->statistics)
         additive_attention_measure(&f->attention, &in, pass->batch, pass->statistics, a->layer);
-    pass_measure(pass, a->layer, "residual_middle", out, f->config.channels);
+    pass_measure(pass, a->layer, "residual_middle", out, f->config.size.channels);
 }
 
 static void attention_layer_backward(const Fastformer *f, const Pass *pass, const AttentionLayer *a,
@@ -232,42 +225,85 @@ static void attention_layer_backward(const Fastformer *f, const Pass *pass, cons
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Forward and backward
+
+static const real *fastformer_forward(const void *model, const Pass *pass) {
+    const Fastformer *f = model;
+    real **x = f->x;
+    embed_forward(pass, &f->base.embedding, x[0]);
+    for (size_t l = 0; l < f->config.size.layers; l++, x += 2) {
+        attention_layer_forward(f, pass, &f->layers[l].attention, x[1], x[0]);
+        ffn_block_forward(pass, &f->layers[l].ffn, x[2], x[1]);
+    }
+    return x[0];
+}
+
+static void fastformer_backward(const void *model, const Pass *pass) {
+    const Fastformer *f = model;
+    for (size_t l = f->config.size.layers; l-- > 0;) {
+        ffn_block_backward(pass, &f->layers[l].ffn, f->x[2 * l + 1]);
+        attention_layer_backward(f, pass, &f->layers[l].attention, f->x[2 * l]);
+        pass_final(pass, f->offsets.layers[l].norm.gain);
+    }
+    embed_backward(pass, &f->base.embedding);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // The model
 
 static size_t largest_window(const Config *c) {
     size_t largest = 0;
-    for (size_t l = 0; l < c->layers; l++) largest = c->windows[l] > largest ? c->windows[l] : largest;
+    for (size_t l = 0; l < c->size.layers; l++) largest = c->windows[l] > largest ? c->windows[l] : largest;
     return largest;
 }
 
-static void layers_create(Fastformer *f) {
-    const Offsets *o = &f->offsets;
-    f->exact = gemm_create(PRECISION_FLOAT32);
-    f->layers = allocate(f->config.layers, sizeof(Layer), "layers");
-    for (size_t l = 0; l < f->config.layers; l++) {
-        attention_layer_create(f, l);
-        ffn_block_create(&f->layers[l].ffn, &f->base, &o->layers[l].ffn, GELU_ERF, PRE_NORM, l,
-                         dropout_site(l, SITE_FFN));
-    }
-    head_create(&f->head, &f->base, &o->final_norm, o->token, o->output_bias, f->config.vocabulary);
+static void attention_plan_shared(Fastformer *f, size_t batch) {
+    const Config *c = &f->config;
+    Arena *arena = f->base.model.arena;
+    f->attention = (AdditiveAttention){.channels = c->size.channels,
+                                       .heads = c->size.heads,
+                                       .largest_window = largest_window(c),
+                                       .rescale = c->rescale,
+                                       .sink = c->sink,
+                                       .raw = c->pool_raw};
+    additive_attention_plan(&f->attention, arena, batch, f->base.model.training);
+    arena_reals(arena, &f->attn_normal, 2 * c->size.layers, c->size.channels, "attention");
+    arena_reals(arena, &f->attn_deviation, 2 * c->size.layers, c->size.heads, "attention");
 }
 
 // Without training, layers share their activations.
-static void memory_plan(Fastformer *f) {
-    CpuModel *m = &f->base;
-    const Config *c = &f->config;
-    f->x = stream_create(m->arena, 2 * c->layers, m->rows, c->channels, m->training);
+static void layers_create(Fastformer *f) {
+    CpuModel *m = &f->base.model;
+    const size_t L = f->config.size.layers, C = f->config.size.channels;
+    f->exact = gemm_create(PRECISION_FLOAT32);
+    f->x = stream_create(m->arena, 2 * L, m->rows, C, m->training);
+    f->layers = allocate(L, sizeof(Layer), "layers");
+    for (size_t l = 0; l < L; l++) {
+        attention_layer_create(f, l);
+        ffn_block_create(&f->layers[l].ffn, m, &f->offsets.layers[l].ffn, GELU_ERF, PRE_NORM, l,
+                         dropout_site(l, SITE_FFN));
+    }
     ArenaUnion shared = arena_union(m->arena);
-    for (size_t l = 0; l < c->layers; l++) {
-        attention_layer_plan(&f->layers[l].attention, m, c->channels, c->heads);
+    for (size_t l = 0; l < L; l++) {
+        attention_layer_plan(&f->layers[l].attention, m, C, f->config.size.heads);
         ffn_block_plan(&f->layers[l].ffn, m);
         if (!m->training) arena_member(m->arena, &shared);
     }
     arena_close(m->arena, &shared);
-    head_plan(&f->head, m);
-    cpu_model_workspace(m, c->channels, 4 * c->channels);
-    gemm_input_plan(&f->norm_exact, f->exact, m->arena, m->rows, c->channels, "activations");
-    if (m->training) gemm_input_plan(&f->norm_again, m->gemm, m->arena, m->rows, c->channels, "activations");
+    gemm_input_plan(&f->norm_exact, f->exact, m->arena, m->rows, C, "activations");
+    if (m->training) gemm_input_plan(&f->norm_again, m->gemm, m->arena, m->rows, C, "activations");
+}
+
+// w_q' and w_k' of every layer.
+static void normalise_weights(const void *model) {
+    const Fastformer *f = model;
+    const size_t C = f->config.size.channels, D = f->config.size.head_size, H = f->config.size.heads;
+    const real *values = f->base.model.state.values;
+    for (size_t l = 0; l < f->config.size.layers; l++) {
+        real *normal = f->attn_normal + 2 * l * C, *deviation = f->attn_deviation + 2 * l * H;
+        additive_normalise(normal, deviation, values + f->offsets.layers[l].query_attn, H, D);
+        additive_normalise(normal + C, deviation + H, values + f->offsets.layers[l].key_attn, H, D);
+    }
 }
 
 static void fastformer_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -277,37 +313,25 @@ static void fastformer_add_parameters(const ModelSetup *setup, ParameterTable *t
 }
 
 static void *fastformer_create(const ModelSetup *setup) {
+    static const TransformerLayers layers = {fastformer_forward, fastformer_backward};
     Fastformer *f = allocate(1, sizeof(Fastformer), "model");
-    f->config = config_create(setup);
+    CpuModel *m = &f->base.model;
     const Config *c = &f->config;
-    ParameterTable table = {0};
-    f->offsets = parameters_create(&table, c);
-    cpu_model_create(&f->base, setup, table, c->dropout);
-    Arena *arena = f->base.arena;
-    f->attention = (AdditiveAttention){.channels = c->channels,
-                                       .heads = c->heads,
-                                       .largest_window = largest_window(c),
-                                       .rescale = c->rescale,
-                                       .sink = c->sink,
-                                       .raw = c->pool_raw};
-    additive_attention_plan(&f->attention, arena, (size_t)setup->batch, f->base.training);
-    arena_reals(arena, &f->attn_normal, 2 * c->layers, c->channels, "attention");
-    arena_reals(arena, &f->attn_deviation, 2 * c->layers, c->heads, "attention");
-    f->embedding = (Embedding){.token = f->offsets.token,
-                               .scale = 1,
-                               .position = f->offsets.position,
-                               .channels = c->channels,
-                               .site = dropout_site(0, SITE_EMBEDDING),
-                               .padding = c->padding};
-    if (f->base.rows > 0) {
+    f->base.layers = &layers;
+    f->config = config_create(setup);
+    f->offsets = parameters_create(&m->state.table, c);
+    cpu_model_create(m, setup);
+    m->derive = normalise_weights;
+    attention_plan_shared(f, (size_t)setup->batch);
+    if (m->rows > 0) {
         layers_create(f);
-        memory_plan(f);
+        transformer_plan(&f->base, &f->offsets.outer, &c->size, 4 * c->size.channels, c->padding);
     }
-    cpu_model_allocate(&f->base);
+    cpu_model_allocate(m);
     additive_attention_start(&f->attention);
-    for (size_t l = 0; f->base.rows > 0 && l < c->layers; l++) {
-        f->layers[l].attention.weights = f->attn_normal + 2 * l * c->channels;
-        f->layers[l].attention.deviations = f->attn_deviation + 2 * l * c->heads;
+    for (size_t l = 0; m->rows > 0 && l < c->size.layers; l++) {
+        f->layers[l].attention.weights = f->attn_normal + 2 * l * c->size.channels;
+        f->layers[l].attention.deviations = f->attn_deviation + 2 * l * c->size.heads;
     }
     return f;
 }
@@ -315,7 +339,7 @@ static void *fastformer_create(const ModelSetup *setup) {
 static void fastformer_destroy(void *model) {
     Fastformer *f = model;
     additive_attention_free(&f->attention);
-    cpu_model_destroy(&f->base);
+    cpu_model_destroy(&f->base.model);
     gemm_free(f->exact);
     free(f->layers);
     free(f->x);
@@ -324,143 +348,50 @@ static void fastformer_destroy(void *model) {
     free(f);
 }
 
-// w_q' and w_k' of every layer, once after each change.
-static void normalise_weights(const Fastformer *f) {
-    const size_t C = f->config.channels, D = f->config.head_size, H = f->config.heads;
-    const real *values = f->base.state.values;
-    if (f->base.packed) return;
-    for (size_t l = 0; l < f->config.layers; l++) {
-        real *normal = f->attn_normal + 2 * l * C, *deviation = f->attn_deviation + 2 * l * H;
-        additive_normalise(normal, deviation, values + f->offsets.layers[l].query_attn, H, D);
-        additive_normalise(normal + C, deviation + H, values + f->offsets.layers[l].key_attn, H, D);
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Forward and backward
-
-static Pass fastformer_pass(Fastformer *f, const Batch *batch, bool train, Statistics *statistics) {
-    normalise_weights(f);
-    return pass_forward(&f->base, batch, train, statistics);
-}
-
-// The residual stream behind the last layer.
-static const real *layers_forward(const Fastformer *f, const Pass *pass) {
-    real **x = f->x;
-    embed_forward(pass, &f->embedding, x[0]);
-    for (size_t l = 0; l < f->config.layers; l++, x += 2) {
-        attention_layer_forward(f, pass, &f->layers[l].attention, x[1], x[0]);
-        ffn_block_forward(pass, &f->layers[l].ffn, x[2], x[1]);
-    }
-    return x[0];
-}
-
-static void layers_backward(const Fastformer *f, const Pass *pass) {
-    for (size_t l = f->config.layers; l-- > 0;) {
-        ffn_block_backward(pass, &f->layers[l].ffn, f->x[2 * l + 1]);
-        attention_layer_backward(f, pass, &f->layers[l].attention, f->x[2 * l]);
-        pass_final(pass, f->offsets.layers[l].norm.gain);
-    }
-    embed_backward(pass, &f->embedding);
-}
-
-static double fastformer_forward(void *model, const Batch *batch) {
-    Fastformer *f = model;
-    const Pass pass = fastformer_pass(f, batch, false, NULL);
-    return head_forward(&pass, &f->head, layers_forward(f, &pass));
-}
-
-static double fastformer_train(void *model, const Batch *batch, double scale) {
-    Fastformer *f = model;
-    const Pass forward = fastformer_pass(f, batch, true, NULL), backward = pass_backward(&forward);
-    const double loss = head_train(&forward, &backward, &f->head, layers_forward(f, &forward), scale);
-    layers_backward(f, &backward);
-    return loss;
-}
-
-static void fastformer_logits(void *model, const Batch *batch, real *logits) {
-    Fastformer *f = model;
-    const Pass pass = fastformer_pass(f, batch, false, NULL);
-    head_logits(&pass, &f->head, layers_forward(f, &pass), logits);
-}
-
-static void fastformer_statistics(void *model, const Batch *batch, Statistics *statistics) {
-    Fastformer *f = model;
-    const Pass pass = fastformer_pass(f, batch, false, statistics);
-    layers_forward(f, &pass);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Recurrent decoding: a layer remembers what its windows hold, so a token costs the same at any position
 
 typedef struct {
-    DecoderLinear qkv;
-    AdditiveState *state;
-    DecoderFfn ffn;
-} DecoderLayer;
-
-typedef struct {
     Decoder base;
     const Fastformer *model;
-    DecoderLayer *layers; // (L)
+    AdditiveState **states; // (L)
 } FastformerDecoder;
 
+static DecoderParameters fastformer_decoder_layer(const void *model, size_t l) {
+    const LayerOffsets *at = &((const Fastformer *)model)->offsets.layers[l];
+    return (DecoderParameters){.norm = &at->norm, .qkv = &at->qkv, .ffn = &at->ffn};
+}
+
+static void fastformer_attend(const Decoder *decoder, size_t l) {
+    const FastformerDecoder *d = (const FastformerDecoder *)decoder;
+    additive_attention_decode(d->states[l], &d->model->attention, decoder->x, decoder->projected);
+}
+
 static void *fastformer_decoder_create(void *model, int streams) {
-    const Fastformer *f = model;
+    Fastformer *f = model;
     const Config *c = &f->config;
-    const size_t C = c->channels;
     FastformerDecoder *d = allocate(1, sizeof(FastformerDecoder), "decoder");
-    normalise_weights(f);
-    decoder_create(&d->base, &f->base, streams, c->positions, C, 4 * C, c->vocabulary, f->offsets.token,
-                   c->layers * 11 * C * C);
+    const DecoderShape is = {.size = c->size,
+                             .outer = f->offsets.outer,
+                             .activation = GELU_ERF,
+                             .exact_qkv = true, // as in training
+                             .layer = fastformer_decoder_layer,
+                             .attend = fastformer_attend};
+    decoder_create(&d->base, &f->base.model, &is, streams);
     d->model = f;
-    d->layers = allocate(c->layers, sizeof(DecoderLayer), "decoder");
-    for (size_t l = 0; l < c->layers; l++) {
-        const LayerOffsets *o = &f->offsets.layers[l];
-        // Queries, keys and values are float32 in training, too.
-        d->layers[l] =
-            (DecoderLayer){.qkv = decoder_linear_create(&d->base, PRECISION_FLOAT32, &o->qkv),
-                           .state = additive_state_create(&f->attention, f->attn_normal + 2 * l * C,
-                                                          c->windows[l], d->base.streams),
-                           .ffn = decoder_ffn_create(&d->base, &o->ffn, GELU_ERF)};
-    }
+    d->states = allocate(c->size.layers, sizeof(AdditiveState *), "decoder");
+    for (size_t l = 0; l < c->size.layers; l++)
+        d->states[l] = additive_state_create(&f->attention, f->attn_normal + 2 * l * c->size.channels,
+                                             c->windows[l], (size_t)streams);
     return d;
 }
 
 static void fastformer_decoder_destroy(void *decoder) {
     FastformerDecoder *d = decoder;
-    for (size_t l = 0; l < d->model->config.layers; l++) {
-        decoder_linear_free(&d->layers[l].qkv);
-        additive_state_free(d->layers[l].state);
-        decoder_ffn_free(&d->layers[l].ffn);
-    }
-    free(d->layers);
+    for (size_t l = 0; l < d->model->config.size.layers; l++) additive_state_free(d->states[l]);
+    free(d->states);
     decoder_free(&d->base);
     free(d);
-}
-
-// x through layer l, by all threads.
-static void decode_layer(FastformerDecoder *d, size_t l) {
-    Decoder *b = &d->base;
-    const DecoderLayer *layer = &d->layers[l];
-    const real *norm = decoder_norm(b, &d->model->offsets.layers[l].norm);
-    decoder_linear(b, b->projected, norm, &layer->qkv, false);
-    decoder_wait(b);
-    additive_attention_decode(layer->state, &d->model->attention, b->x, b->projected);
-    decoder_wait(b);
-    decoder_ffn(b, &layer->ffn);
-}
-
-static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits) {
-    FastformerDecoder *d = decoder;
-    const Fastformer *f = d->model;
-    decoder_embed(&d->base, tokens, f->offsets.token, f->offsets.position);
-#pragma omp parallel num_threads(d->base.threads)
-    {
-        for (size_t l = 0; l < f->config.layers; l++) decode_layer(d, l);
-        decoder_logits(&d->base, logits, &f->offsets.final_norm, f->offsets.output_bias);
-    }
-    decoder_advance(&d->base);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -469,9 +400,9 @@ static void fastformer_decode(void *decoder, const int32_t *tokens, real *logits
 // The windows as the published checkpoints write them: "[4, 8, 2048]".
 static char *windows_text(const Config *c) {
     char *text = copy_string("[");
-    for (size_t l = 0; l < c->layers; l++) {
-        const size_t window = c->windows[l] ? c->windows[l] : c->positions;
-        append_format(&text, "%zu%s", window, l + 1 < c->layers ? ", " : "]");
+    for (size_t l = 0; l < c->size.layers; l++) {
+        const size_t window = c->windows[l] ? c->windows[l] : c->size.positions;
+        append_format(&text, "%zu%s", window, l + 1 < c->size.layers ? ", " : "]");
     }
     return text;
 }
@@ -510,8 +441,8 @@ static void fastformer_describe(const void *model, Metadata **rows, int *count) 
 static double fastformer_flops_per_token(const void *model, int64_t length) {
     (void)length; // attention is linear: nothing grows with the context
     const Config *c = &((const Fastformer *)model)->config;
-    const double C = (double)c->channels;
-    return 6 * ((double)c->layers * 11 * C * C + (double)c->vocabulary * C);
+    const double C = (double)c->size.channels, L = (double)c->size.layers, V = (double)c->size.vocabulary;
+    return 6 * (L * 11 * C * C + V * C);
 }
 
 const Config *fastformer_config(const void *model) {
@@ -528,27 +459,20 @@ const ModelType fastformer = {
     .task = &task_language,
     .options = fastformer_options,
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
+    .lower = {"--channels", "--layers"},
     .position_embedding = "fastformer_model.position_embeddings.weight",
     .extend = fastformer_extend,
     .add_parameters = fastformer_add_parameters,
     .create = fastformer_create,
     .destroy = fastformer_destroy,
-    CPU_MODEL_ENTRIES,
+    TRANSFORMER_ENTRIES,
     .describe = fastformer_describe,
     .flops_per_token = fastformer_flops_per_token,
-    .forward = fastformer_forward,
-    .logits = fastformer_logits,
-    .statistics = fastformer_statistics,
-    .train = fastformer_train,
     .decoder_create = fastformer_decoder_create,
-    .decode = fastformer_decode,
+    .decode = decoder_decode,
     .decoder_place = decoder_place,
     .decoder_destroy = fastformer_decoder_destroy,
     .exchange = &fastformer_exchange,
 };
 
-#ifndef TESTING
-int main(int argc, char **argv) {
-    return train_main(argc, argv, &fastformer);
-}
-#endif
+TRAINER_MAIN(fastformer)

@@ -31,13 +31,14 @@ struct Fastformer {
 static AdditiveAttention layer_attention(const Fastformer *f, size_t l) {
     const Config *c = f->config;
     const GpuModel *g = &f->base.base;
-    return {c->channels, c->heads, c->windows[l], c->rescale, c->sink, c->pool_raw, g->batch, g->length};
+    return {c->size.channels, c->size.heads, c->windows[l], c->rescale,
+            c->sink,          c->pool_raw,   g->batch,      g->length};
 }
 
 static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     Fastformer *f = (Fastformer *)t;
     Pooled *p = &f->pooled[l];
-    const size_t M = gpu_rows(&t->base), C = f->config->channels, H = f->config->heads;
+    const size_t M = gpu_rows(&t->base), C = f->config->size.channels, H = f->config->size.heads;
     if (!own) {
         *p = f->pooled[0];
         return;
@@ -95,9 +96,8 @@ static void *fastformer_create(const ModelSetup *setup) {
     Fastformer *f = transformer_allocate<Fastformer>(&fastformer, setup);
     const Config *c = f->config = fastformer_config(f->base.base.host);
     const Offsets *o = f->offsets = fastformer_offsets(f->base.base.host);
-    f->pooled = (Pooled *)allocate(c->layers, sizeof(Pooled), "layers");
+    f->pooled = (Pooled *)allocate(c->size.layers, sizeof(Pooled), "layers");
     TransformerShape is = transformer_shape(c, o, dropout_site(0, SITE_EMBEDDING));
-    is.output_bias = o->output_bias;
     is.padding = c->padding;
     is.activation = GELU_ERF;
     is.exact_qkv = true;
@@ -119,8 +119,4 @@ static ModelType fastformer_on_gpu() {
     return transformer_type(&fastformer, "train_fastformercu", fastformer_create, fastformer_destroy);
 }
 
-#ifndef TESTING
-int main(int argc, char **argv) {
-    return transformer_main(argc, argv, fastformer_on_gpu());
-}
-#endif
+TRANSFORMER_MAIN(fastformer_on_gpu())

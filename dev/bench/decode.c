@@ -27,9 +27,9 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
     // Everything but the embeddings of positions, of which one row is read. Queries, keys and values are
     // never in bf16.
-    const bool bf16 = f->base.decoding == PRECISION_BFLOAT16;
-    const size_t exact = 3 * c->layers * c->channels * c->channels,
-                 other = f->base.state.table.total - c->positions * c->channels - exact;
+    const bool bf16 = f->base.model.decoding == PRECISION_BFLOAT16;
+    const size_t exact = 3 * c->size.layers * c->size.channels * c->size.channels,
+                 other = f->base.model.state.table.total - c->size.positions * c->size.channels - exact;
     const double bytes = (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
     const double same_size = bench_read_bandwidth((size_t)bytes),
                  memory = bench_read_bandwidth((size_t)1 << 29);
@@ -39,9 +39,9 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     json_begin(&w, '{');
     bench_text(&w, "windows", windows);
     bench_text(&w, "precision", bf16 ? "bf16" : "fp32");
-    bench_integer(&w, "layers", c->layers);
-    bench_integer(&w, "channels", c->channels);
-    bench_integer(&w, "vocabulary", c->vocabulary);
+    bench_integer(&w, "layers", c->size.layers);
+    bench_integer(&w, "channels", c->size.channels);
+    bench_integer(&w, "vocabulary", c->size.vocabulary);
     bench_integer(&w, "threads", (size_t)thread_limit());
     bench_integer(&w, "streams", streams);
     bench_integer(&w, "position", at);
@@ -66,19 +66,20 @@ int main(int argc, char **argv) {
     const size_t at = (size_t)options_integer(options, "at"),
                  tokens = (size_t)options_integer(options, "tokens"),
                  streams = (size_t)options_integer(options, "streams");
-    const ModelSetup setup = {.options = options,
+    const ModelSetup setup = {.type = &fastformer,
+                              .options = options,
                               .positions = (int64_t)(at + tokens),
                               .vocabulary = options_integer(options, "vocabulary"),
                               .padding_token = -1};
     Fastformer *f = fastformer.create(&setup);
-    parameter_initialise(&f->base.state.table, 1, f->base.state.values);
+    parameter_initialise(&f->base.model.state.table, 1, f->base.model.state.values);
     int32_t *inputs = allocate(streams, sizeof(*inputs), "tokens");
-    real *logits = allocate(streams, f->config.vocabulary * sizeof(*logits), "logits");
+    real *logits = allocate(streams, f->config.size.vocabulary * sizeof(*logits), "logits");
     double *seconds = allocate(tokens, sizeof(*seconds), "times");
     void *decoder = fastformer.decoder_create(f, (int)streams);
     for (size_t i = 0; i < at + tokens; i++) {
         for (size_t s = 0; s < streams; s++)
-            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->config.vocabulary); // some token
+            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->config.size.vocabulary); // some token
         const double start = bench_seconds();
         fastformer.decode(decoder, inputs, i + WARM_UP < at ? NULL : logits);
         if (i >= at) seconds[i - at] = bench_seconds() - start;

@@ -36,11 +36,11 @@ typedef struct {
 // The layers, as the models call them
 
 static void embedding_f(Bench *b) {
-    embed_forward(&b->pass, &b->f->embedding, b->f->x[0]);
+    embed_forward(&b->pass, &b->f->base.embedding, b->f->x[0]);
 }
 
 static void embedding_b(Bench *b) {
-    embed_backward(&b->pass, &b->f->embedding);
+    embed_backward(&b->pass, &b->f->base.embedding);
 }
 
 static void norm_f(Bench *b) {
@@ -126,25 +126,25 @@ static void down_b(Bench *b) {
 
 static void residual_f(Bench *b) {
     residual_forward(b->f->x[2], b->f->x[1], b->pass.work->output, NULL, &b->dropout, 0, b->M,
-                     b->f->config.channels);
+                     b->f->config.size.channels);
 }
 
 static void residual_b(Bench *b) {
     residual_backward(b->pass.work->doutput, NULL, b->pass.work->dx, &b->dropout, 0, b->M,
-                      b->f->config.channels);
+                      b->f->config.size.channels);
 }
 
 static void classifier_f(Bench *b) {
-    classifier_forward(b->f->head.classifier, b->f->head.normal,
-                       b->f->base.state.values + b->f->offsets.output_bias, b->batch.targets, b->M);
+    classifier_forward(b->f->base.head.classifier, b->f->base.head.normal,
+                       b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets, b->M);
 }
 
 static void classifier_fb(Bench *b) {
-    real *gradients = b->f->base.state.gradients;
-    classifier_train(b->f->head.classifier, b->f->head.normal,
-                     b->f->base.state.values + b->f->offsets.output_bias, b->batch.targets, b->M,
-                     1.0 / (double)b->M, b->pass.work->dnorm, gradients + b->f->offsets.token,
-                     gradients + b->f->offsets.output_bias);
+    real *gradients = b->f->base.model.state.gradients;
+    classifier_train(b->f->base.head.classifier, b->f->base.head.normal,
+                     b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets, b->M,
+                     1.0 / (double)b->M, b->pass.work->dnorm, gradients + b->f->offsets.outer.token,
+                     gradients + b->f->offsets.outer.bias);
 }
 
 static void softmax_f(Bench *b) {
@@ -179,8 +179,8 @@ static void cosine_f(Bench *b) {
 }
 
 static void cosine_b(Bench *b) {
-    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.state.gradients, b->pass.work->dnorm,
-                              b->exponent, &b->self);
+    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.model.state.gradients,
+                              b->pass.work->dnorm, b->exponent, &b->self);
 }
 
 static void cosine_both_f(Bench *b) {
@@ -188,17 +188,17 @@ static void cosine_both_f(Bench *b) {
 }
 
 static void cosine_both_b(Bench *b) {
-    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.state.gradients, b->pass.work->dnorm,
-                              b->exponent, &b->both);
+    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.model.state.gradients,
+                              b->pass.work->dnorm, b->exponent, &b->both);
 }
 
 static void pack(Bench *b) {
-    b->f->base.packed = false;
-    fastformer_pass(b->f, &b->batch, true, NULL);
+    b->f->base.model.packed = false;
+    cpu_model_pack(&b->f->base.model);
 }
 
 static void norm_of_gradients(Bench *b) {
-    gradient_norm(&b->f->base.state);
+    gradient_norm(&b->f->base.model.state);
 }
 
 static void update(Bench *b) {
@@ -209,7 +209,7 @@ static void update(Bench *b) {
                                      .weight_decay = 0.01,
                                      .gradient_scale = 1,
                                      .step = 2};
-    adamw_update(&b->f->base.state, &settings);
+    adamw_update(&b->f->base.model.state, &settings);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
     bench_text(&w, "layer", c->layer);
     bench_text(&w, "direction", c->direction);
     bench_text(&w, "precision",
-               !c->exact && gemm_precision(b->f->base.gemm) == PRECISION_BFLOAT16 ? "bf16" : "fp32");
+               !c->exact && gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? "bf16" : "fp32");
     bench_integer(&w, "threads", (size_t)thread_limit());
     bench_number(&w, "ms", 1e3 * median);
     bench_number(&w, "lowest_ms", 1e3 * seconds[0]);
@@ -260,11 +260,12 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
 
 static void measure_all(Bench *b) {
     const Config *c = &b->f->config;
-    const double r = sizeof(real), g = gemm_precision(b->f->base.gemm) == PRECISION_BFLOAT16 ? 2 : r;
-    const double MC = (double)(b->M * c->channels), CC = (double)(c->channels * c->channels);
-    const double VC = (double)(c->vocabulary * c->channels), N = (double)b->f->base.state.table.total;
-    const double product = 2 * MC * (double)c->channels, classes = 2 * MC * (double)c->vocabulary;
-    const double softmax = 2 * MC * (double)b->batch.length, cosine = 4 * MC * (double)c->head_size;
+    const double r = sizeof(real), g = gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? 2 : r;
+    const double MC = (double)(b->M * c->size.channels), CC = (double)(c->size.channels * c->size.channels);
+    const double VC = (double)(c->size.vocabulary * c->size.channels),
+                 N = (double)b->f->base.model.state.table.total;
+    const double product = 2 * MC * (double)c->size.channels, classes = 2 * MC * (double)c->size.vocabulary;
+    const double softmax = 2 * MC * (double)b->batch.length, cosine = 4 * MC * (double)c->size.head_size;
     const double layers = 2 * 11 * CC; // weights
     const Case cases[] = {
         {"embedding", "forward", embedding_f, 0, 3 * MC * r, false},
@@ -301,7 +302,7 @@ static void measure_all(Bench *b) {
         {"adamw", "update", update, 0, 8 * N * r, false},
         {"pack weights", "update", pack, 0, (layers + VC) * (r + g), false},
     };
-    const Peaks peaks = {gemm_measure_peak(b->f->base.gemm), gemm_measure_peak(b->f->exact)};
+    const Peaks peaks = {gemm_measure_peak(b->f->base.model.gemm), gemm_measure_peak(b->f->exact)};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) measure_case(b, &cases[i], &peaks);
 }
 
@@ -319,7 +320,7 @@ static Batch random_batch(const ModelSetup *setup) {
 
 // Cross-attention takes the same array for queries and for keys and values, of which there are half as many.
 static void inputs_create(Bench *b, size_t B, size_t T) {
-    const size_t C = b->f->config.channels;
+    const size_t C = b->f->config.size.channels;
     const real *qkv = b->f->layers[0].attention.projected;
     b->self = attention_self(qkv, NULL, C, true, NULL, B, T);
     b->self.dropout = &b->dropout;
@@ -338,7 +339,8 @@ int main(int argc, char **argv) {
     options_parse(options, argc, argv, NULL, NULL);
     options_set(options, "layers", "2", argv[0]);
     options_set(options, "windows", "4,global", argv[0]);
-    const ModelSetup setup = {.options = options,
+    const ModelSetup setup = {.type = &fastformer,
+                              .options = options,
                               .batch = options_integer(options, "batch"),
                               .length = options_integer(options, "seq-len"),
                               .positions = options_integer(options, "seq-len"),
@@ -346,20 +348,21 @@ int main(int argc, char **argv) {
                               .padding_token = -1,
                               .training = true};
     Fastformer *f = fastformer.create(&setup);
-    parameter_initialise(&f->base.state.table, 1, f->base.state.values);
-    const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->config.channels,
-                 H = f->config.heads;
+    parameter_initialise(&f->base.model.state.table, 1, f->base.model.state.values);
+    const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->config.size.channels,
+                 H = f->config.size.heads;
     Bench b = {.f = f,
                .batch = random_batch(&setup),
                .M = B * T,
-               .dropout = dropout_create(f->config.dropout, 1, 1, 1),
-               .softmax = softmax_attention_create(gemm_precision(f->base.gemm), 0, B, T, T, C, H, true),
+               .dropout = dropout_create(f->base.model.dropout, 1, 1, 1),
+               .softmax =
+                   softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H, true),
                .cosine = cosine_attention_create(0, B, T, T, C, H),
-               .attended = gemm_input_create(f->base.gemm, B * T, C, "attention"),
+               .attended = gemm_input_create(f->base.model.gemm, B * T, C, "attention"),
                .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
                .exponent = allocate(H, sizeof(real), "attention")};
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
-    b.pass = fastformer_pass(f, &b.batch, true, NULL);
+    b.pass = pass_forward(&f->base.model, &b.batch, true, NULL);
     inputs_create(&b, B, T);
     measure_all(&b);
 

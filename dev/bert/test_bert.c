@@ -23,95 +23,42 @@ static const char *const kinds[] = {"attention=softmax",
                                     "attention=cosine cosine-power=0",
                                     "attention=cosine cosine-power=0.5",
                                     "attention=additive"};
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
-
-// A batch in which every `step`-th token has a target, as the task makes them.
-static Batch sparse_batch(const ModelTest *t, double padding, uint32_t number, size_t step) {
-    Batch batch = model_test_batch(t, padding, number);
-    int32_t *targets = (int32_t *)batch.targets;
-    for (size_t i = 0; i < (size_t)(batch.batch * batch.length); i++)
-        if (i % step != 0) targets[i] = -1;
-    return batch;
-}
-
-static void check_gradients(const char *options, int64_t length, double padding) {
-    if (!IS_DOUBLE) return; // central differences need double
-#ifdef _OPENMP
-    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
-#endif
-    for (size_t i = 0; i < KINDS; i++) {
-        char *all = format_string("%s %s", options, kinds[i]);
-        ModelTest t = model_test_create(&bert, all, 2, length, 29);
-        Batch batch = sparse_batch(&t, padding, 1, 3);
-        model_check_gradients(&t, &batch);
-        model_test_batch_free(&batch);
-        model_test_free(&t);
-        free(all);
-    }
-}
+static const ModelKinds all = {&bert, kinds, sizeof(kinds) / sizeof(kinds[0]), 3};
 
 static void test_gradients(void) {
-    check_gradients(SMALL, 1, 0);
-    check_gradients(SMALL, 21, 0);
-    check_gradients(LONG, 139, 0);
-    check_gradients("layers=1 channels=10 heads=10", 33, 0);
+    model_check_kind_gradients(&all, SMALL, 1, 0);
+    model_check_kind_gradients(&all, SMALL, 21, 0);
+    model_check_kind_gradients(&all, LONG, 139, 0);
+    model_check_kind_gradients(&all, "layers=1 channels=10 heads=10", 33, 0);
 }
 
 static void test_gradients_padding(void) {
-    check_gradients(SMALL, 21, 0.3);
-    check_gradients(LONG, 139, 0.9); // whole tiles of padding
+    model_check_kind_gradients(&all, SMALL, 21, 0.3);
+    model_check_kind_gradients(&all, LONG, 139, 0.9); // whole tiles of padding
 }
 
 static void test_gradients_dropout(void) {
-    check_gradients(SMALL "dropout=0.3", 40, 0);
-    check_gradients(LONG "dropout=0.1", 139, 0.2);
+    model_check_kind_gradients(&all, SMALL "dropout=0.3", 40, 0);
+    model_check_kind_gradients(&all, LONG "dropout=0.1", 139, 0.2);
 }
 
-// What stands in a padded position shows nowhere else.
 static void test_padding(void) {
-    enum { T = 140, V = 29 };
-    for (size_t k = 0; k < KINDS; k++) {
-        char *options = format_string(SMALL "%s", kinds[k]);
-        ModelTest t = model_test_create(&bert, options, 1, T, V);
-        Batch batch = model_test_batch(&t, 0.5, 2);
-        real *before = allocate((size_t)T * V, sizeof(real), "test"),
-             *after = allocate((size_t)T * V, sizeof(real), "test");
-        bert_logits(t.model, &batch, before);
-        for (int i = 0; i < T; i++)
-            if (!batch.mask[i]) ((int32_t *)batch.inputs)[i] = (batch.inputs[i] + 1) % V;
-        bert_logits(t.model, &batch, after);
-        for (int i = 0; i < T; i++)
-            CHECK(model_test_same(before + i * V, after + i * V, V) == (batch.mask[i] != 0));
-        free(before);
-        free(after);
-        model_test_batch_free(&batch);
-        model_test_free(&t);
-        free(options);
-    }
+    model_check_kind_padding(&all, SMALL);
 }
 
 static void test_threads(void) {
-    for (size_t i = 0; i < KINDS; i++) {
-        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
-        model_check_threads(&bert, options);
-        free(options);
-    }
-    model_check_threads(&bert, SMALL "optimizer=muon");
+    model_check_kind_threads(&all, SMALL);
 }
 
 static void test_accumulation(void) {
-    for (size_t i = 0; i < KINDS; i++) {
-        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
-        model_check_accumulation(&bert, options);
-        free(options);
-    }
+    model_check_kind_accumulation(&all, SMALL);
 }
 
 // Loss and accuracy by the logits of all tokens.
 static void test_targets(void) {
     enum { T = 100, V = 29 };
     ModelTest t = model_test_create(&bert, SMALL, 2, T, V);
-    Batch batch = sparse_batch(&t, 0, 3, 2);
+    Batch batch = model_kinds_batch(&all, &t, 0, 3);
     real *logits = allocate((size_t)2 * T * V, sizeof(real), "test");
     bert_logits(t.model, &batch, logits);
     double loss = 0;
@@ -148,8 +95,7 @@ static void test_reference(void) {
 }
 
 static void create_with(void *options) {
-    ModelTest t = model_test_create(&bert, options, 1, 16, 20);
-    model_test_free(&t);
+    model_test_options(&bert, options);
 }
 
 static void test_bad_options(void) {
@@ -178,14 +124,9 @@ static void test_tensor_names(void) {
     }
 }
 
-// The program on the embedded corpus, which has no mask token.
+// On the embedded corpus, which has no mask token.
 static void run_program(void *arguments) {
-    char *argv[32] = {"train_bert"}, *rest = NULL;
-    int argc = 1;
-    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-        argv[argc++] = word;
-    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
-    exit(train_main(argc, argv, &bert));
+    model_test_program(&bert, arguments);
 }
 
 static void test_no_mask_token(void) {

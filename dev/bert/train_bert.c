@@ -40,26 +40,19 @@ static const Option bert_options[] = {
 };
 
 typedef struct {
-    size_t layers, channels, heads, inner; // L, C, H, F
-    size_t vocabulary, positions;          // V, rows of the position embedding
+    ModelSizes size;
+    size_t inner; // F
     AttentionKind attention;
-    double dropout;
     int32_t padding; // token whose lookup takes no gradient; -1: none
 } Config;
 
 static Config config_create(const ModelSetup *setup) {
-    const Options *o = setup->options;
-    const ModelSizes sizes = model_sizes(o);
-    const size_t inner = (size_t)options_integer(o, "ffn");
+    const ModelSizes size = model_sizes(setup);
+    const size_t inner = (size_t)options_integer(setup->options, "ffn");
     return (Config){
-        .layers = sizes.layers,
-        .channels = sizes.channels,
-        .heads = sizes.heads,
-        .inner = inner > 0 ? inner : 4 * sizes.channels,
-        .vocabulary = (size_t)setup->vocabulary,
-        .positions = (size_t)setup->positions,
-        .attention = attention_kind(o),
-        .dropout = options_number(o, "dropout"),
+        .size = size,
+        .inner = inner > 0 ? inner : 4 * size.channels,
+        .attention = attention_kind(setup->options),
         .padding = setup->padding_token,
     };
 }
@@ -86,7 +79,7 @@ static NormParameters add_bert_norm(ParameterTable *table, const char *name, siz
 }
 
 static TransformerParameters add_layer(ParameterTable *table, const Config *c, size_t l) {
-    const size_t C = c->channels, F = c->inner;
+    const size_t C = c->size.channels, F = c->inner;
     TransformerParameters layer;
     char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
@@ -94,9 +87,9 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, s
     static const char *const parts[] = {"query", "key", "value"};
     layer.attention.qkv = add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
                                             NAME("attention.self"), parts, 3);
-    layer.attention.norm_const = c->attention.learned_power
-                                     ? add_vector(table, NAME("attention.self.norm_const"), c->heads, 0.5)
-                                     : NO_PARAMETER;
+    layer.attention.norm_const =
+        c->attention.learned_power ? add_vector(table, NAME("attention.self.norm_const"), c->size.heads, 0.5)
+                                   : NO_PARAMETER;
     layer.attention.pooling = c->attention.additive
                                   ? add_matrix(table, NAME("attention.self.pooling"), 2, C, DEVIATION)
                                   : NO_PARAMETER;
@@ -113,17 +106,18 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, s
 }
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.layers = allocate(c->layers, sizeof(TransformerParameters), "layers")};
-    const size_t C = c->channels;
-    o.token = add_matrix(table, "bert.embeddings.word_embeddings.weight", c->vocabulary, C, DEVIATION);
-    o.position = add_matrix(table, "bert.embeddings.position_embeddings.weight", c->positions, C, DEVIATION);
+    const size_t L = c->size.layers, C = c->size.channels, V = c->size.vocabulary;
+    Offsets o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
+    o.token = add_matrix(table, "bert.embeddings.word_embeddings.weight", V, C, DEVIATION);
+    o.position =
+        add_matrix(table, "bert.embeddings.position_embeddings.weight", c->size.positions, C, DEVIATION);
     o.type = add_matrix(table, "bert.embeddings.token_type_embeddings.weight", TYPES, C, DEVIATION);
     o.norm = add_bert_norm(table, "bert.embeddings.LayerNorm", C);
-    for (size_t l = 0; l < c->layers; l++) o.layers[l] = add_layer(table, c, l);
+    for (size_t l = 0; l < L; l++) o.layers[l] = add_layer(table, c, l);
     o.transform = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION},
                              "cls.predictions.transform.dense");
     o.transform_norm = add_bert_norm(table, "cls.predictions.transform.LayerNorm", C);
-    o.bias = add_vector(table, "cls.predictions.bias", c->vocabulary, 0);
+    o.bias = add_vector(table, "cls.predictions.bias", V, 0);
     return o;
 }
 
@@ -157,18 +151,13 @@ static void parts_create(Bert *b, size_t batch, size_t length) {
     CpuModel *m = &b->base;
     const Config *c = &b->config;
     const Offsets *o = &b->offsets;
-    const size_t M = m->rows, C = c->channels;
-    const Attention attention = {.channels = C,
-                                 .heads = c->heads,
-                                 .cosine = c->attention.cosine,
-                                 .additive = c->attention.additive,
-                                 .power = c->attention.power,
-                                 .sink = c->attention.sink};
+    const size_t M = m->rows, C = c->size.channels, V = c->size.vocabulary;
+    const Attention attention = attention_of_kind(&c->attention, &c->size, false);
     arena_reals(m->arena, &b->places, length, C, "activations");
     arena_reals(m->arena, &b->sum, M, C, "activations");
     b->norm.at = o->norm;
     norm_plan(&b->norm, m->arena, M);
-    stack_create(&b->stack, m, &attention, o->layers, c->layers, POST_NORM, GELU_ERF, SITE_LAYERS, batch,
+    stack_create(&b->stack, m, &attention, o->layers, c->size.layers, POST_NORM, GELU_ERF, SITE_LAYERS, batch,
                  length);
     b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
     arena_array(m->arena, &b->rows, M, sizeof(*b->rows), "activations");
@@ -176,9 +165,8 @@ static void parts_create(Bert *b, size_t batch, size_t length) {
     gemm_input_plan(&b->chosen, m->gemm, m->arena, M, C, "activations");
     arena_reals(m->arena, &b->hidden, M, C, "activations");
     arena_reals(m->arena, &b->activated, M, C, "activations");
-    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, c->vocabulary);
-    head_plan(&b->head, m);
-    arena_reals(m->arena, &b->logits, LOGIT_ROWS, c->vocabulary, "activations");
+    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, V);
+    arena_reals(m->arena, &b->logits, LOGIT_ROWS, V, "activations");
     if (m->training) arena_reals(m->arena, &b->dplaces, length, C, "gradients");
     cpu_model_workspace(m, C, c->inner);
 }
@@ -191,10 +179,8 @@ static void bert_add_parameters(const ModelSetup *setup, ParameterTable *table) 
 static void *bert_create(const ModelSetup *setup) {
     Bert *b = allocate(1, sizeof(Bert), "model");
     b->config = config_create(setup);
-    const Config *c = &b->config;
-    ParameterTable table = {0};
-    b->offsets = parameters_create(&table, c);
-    cpu_model_create(&b->base, setup, table, c->dropout);
+    b->offsets = parameters_create(&b->base.state.table, &b->config);
+    cpu_model_create(&b->base, setup);
     if (b->base.rows > 0) parts_create(b, (size_t)setup->batch, (size_t)setup->length);
     cpu_model_allocate(&b->base);
     return b;
@@ -222,7 +208,7 @@ static void embedding_dropout(const Pass *pass, real *x, size_t channels) {
 }
 
 static void embed(const Bert *b, const Pass *pass) {
-    const size_t C = b->config.channels, T = (size_t)pass->batch->length;
+    const size_t C = b->config.size.channels, T = (size_t)pass->batch->length;
     const real *position = pass_values(pass, b->offsets.position), *type = pass_values(pass, b->offsets.type);
     for (size_t t = 0; t < T; t++)
         for (size_t c = 0; c < C; c++) b->places[t * C + c] = position[t * C + c] + type[c];
@@ -236,7 +222,7 @@ static void embed(const Bert *b, const Pass *pass) {
 
 // From work->dx.
 static void embed_back(const Bert *b, const Pass *pass) {
-    const size_t C = b->config.channels, T = (size_t)pass->batch->length;
+    const size_t C = b->config.size.channels, T = (size_t)pass->batch->length;
     real *dsum = pass->work->dnorm;
     embedding_dropout(pass, pass->work->dx, C);
     memset(dsum, 0, pass->rows * C * sizeof(real));
@@ -276,8 +262,8 @@ static Pass pass_of_targets(const Bert *b, const Pass *pass, bool all, Batch *ba
 }
 
 static void predict(const Bert *b, const Pass *chosen) {
-    const size_t C = b->config.channels;
-    const real *x = b->stack.x[2 * b->config.layers];
+    const size_t C = b->config.size.channels;
+    const real *x = b->stack.x[2 * b->stack.count];
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < chosen->rows; i++) gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
     linear_forward(chosen, &b->transform, b->hidden, b->chosen);
@@ -288,7 +274,7 @@ static void predict(const Bert *b, const Pass *chosen) {
 
 // work->dx (M, C), to the last x, from work->dx (K, C), to what is normalised.
 static void predict_backward(const Bert *b, const Pass *pass, const Pass *chosen) {
-    const size_t C = b->config.channels;
+    const size_t C = b->config.size.channels;
     const Workspace *w = pass->work;
     activation_backward(w->doutput, pass_gradients(chosen, b->transform.at.bias), w->dx, b->hidden,
                         pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
@@ -303,7 +289,7 @@ static void predict_backward(const Bert *b, const Pass *pass, const Pass *chosen
 
 // Rows whose target has the largest logit, of those that the head has normalised.
 static int64_t count_correct(const Bert *b, const Pass *chosen) {
-    const size_t V = b->config.vocabulary;
+    const size_t V = b->config.size.vocabulary;
     int64_t correct = 0;
     for (size_t first = 0; first < chosen->rows; first += LOGIT_ROWS) {
         const size_t left = chosen->rows - first, count = left < LOGIT_ROWS ? left : LOGIT_ROWS;
@@ -443,17 +429,18 @@ static char *bert_tensor_name(const char *theirs) {
 
 // The other kinds of attention have no class there.
 static bool bert_write_config(const void *model, JsonWriter *w) {
-    const Config *c = &((const Bert *)model)->config;
-    if (strcmp(c->attention.name, "softmax") != 0) return false;
-    const size_t sizes[CONFIG_SIZES] = {c->layers, c->channels,  c->heads,
-                                        c->inner,  c->positions, c->vocabulary};
+    const Bert *b = model;
+    const ModelSizes *size = &b->config.size;
+    if (strcmp(b->config.attention.name, "softmax") != 0) return false;
+    const size_t sizes[CONFIG_SIZES] = {size->layers,    size->channels,  size->heads,
+                                        b->config.inner, size->positions, size->vocabulary};
     huggingface_write_sizes(w, "BertForMaskedLM", config_sizes, sizes, CONFIG_SIZES);
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
-    huggingface_write_number(w, rates, 2, c->dropout);
+    huggingface_write_number(w, rates, 2, b->base.dropout);
     json_key(w, "pad_token_id"); // otherwise their class takes token 0
-    if (c->padding >= 0)
-        json_write_integer(w, c->padding);
+    if (b->config.padding >= 0)
+        json_write_integer(w, b->config.padding);
     else
         json_write_number(w, NAN); // null
     return true;
@@ -479,11 +466,12 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
 // attention, and over the prediction's for the tokens that are predicted.
 static double bert_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Bert *)model)->config;
-    const double C = (double)c->channels, L = (double)c->layers, F = (double)c->inner;
-    const double attention = 3 * (c->attention.additive ? additive_global_flops(c->channels, 1)
-                                                        : attention_flops(c->attention.cosine, c->channels,
-                                                                          c->heads, 1, (double)length));
-    const double prediction = MASKED_SHARE * C * (C + (double)c->vocabulary);
+    const ModelSizes *size = &c->size;
+    const double C = (double)size->channels, L = (double)size->layers, F = (double)c->inner;
+    const double attention = 3 * (c->attention.additive ? additive_global_flops(size->channels, 1)
+                                                        : attention_flops(c->attention.cosine, size->channels,
+                                                                          size->heads, 1, (double)length));
+    const double prediction = MASKED_SHARE * C * (C + (double)size->vocabulary);
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }
 
@@ -493,6 +481,7 @@ static const ModelType bert = {
     .task = &task_masked,
     .options = bert_options,
     .option_count = sizeof(bert_options) / sizeof(bert_options[0]),
+    .lower = {"--channels", "--layers"},
     .position_embedding = "bert.embeddings.position_embeddings.weight",
     .add_parameters = bert_add_parameters,
     .create = bert_create,
@@ -508,8 +497,4 @@ static const ModelType bert = {
     .exchange = &bert_exchange,
 };
 
-#ifndef TESTING
-int main(int argc, char **argv) {
-    return train_main(argc, argv, &bert);
-}
-#endif
+TRAINER_MAIN(bert)

@@ -8,13 +8,11 @@
 
 enum { PIECE = RANKS_PIECE }; // elements that a thread takes at a time
 
-void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training,
-                            Reduction *reduction) {
-    const size_t own = reduction_own(reduction, table.total);
-    *state = (ParameterState){.table = table, .reduction = reduction};
-    arena_reals(arena, &state->values, table.total, 1, "parameters");
+void parameter_state_plan(ParameterState *state, Arena *arena, bool training) {
+    const size_t total = state->table.total, own = reduction_own(state->reduction, total);
+    arena_reals(arena, &state->values, total, 1, "parameters");
     if (!training) return;
-    arena_reals(arena, &state->gradients, table.total, 1, "gradients");
+    arena_reals(arena, &state->gradients, total, 1, "gradients");
     arena_reals(arena, &state->first_moment, own, 1, "moments");
     arena_reals(arena, &state->second_moment, own, 1, "moments");
 }
@@ -36,6 +34,10 @@ static real *state_array(const ParameterState *state, ModelArray which) {
 
 static bool is_moment(ModelArray which) {
     return which == MODEL_FIRST_MOMENT || which == MODEL_SECOND_MOMENT;
+}
+
+const real *parameter_state_view(const ParameterState *state, ModelArray which) {
+    return is_moment(which) && state->reduction ? NULL : state_array(state, which);
 }
 
 void parameter_state_read(const ParameterState *state, ModelArray which, real *out) {

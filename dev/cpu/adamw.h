@@ -16,11 +16,12 @@ typedef struct {
         *second_moment; // (those of this rank's parts, ranks.h: all, or --zero's); NULL likewise
 } ParameterState;
 
-// Plans the arrays of a finished table, which parameter_state_free() frees, as it does the reduction (NULL:
-// none); they belong to the arena. With a reduction all ranks read moments at the same time.
-void parameter_state_create(ParameterState *state, Arena *arena, ParameterTable table, bool training,
-                            Reduction *reduction);
+// Plans the arrays of the finished table in `state`, which parameter_state_free() frees, as it does the
+// reduction (NULL: none); they belong to the arena. With a reduction all ranks read moments at the same time,
+// and nobody has all of them to view.
+void parameter_state_plan(ParameterState *state, Arena *arena, bool training);
 void parameter_state_free(ParameterState *state);
+const real *parameter_state_view(const ParameterState *state, ModelArray which);
 void parameter_state_read(const ParameterState *state, ModelArray which, real *out);
 void parameter_state_write(ParameterState *state, ModelArray which, const real *in);
 

@@ -5,6 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, bool causal) {
+    return (Attention){.channels = size->channels,
+                       .heads = size->heads,
+                       .causal = causal,
+                       .cosine = kind->cosine,
+                       .additive = kind->additive,
+                       .power = kind->power,
+                       .sink = kind->sink};
+}
+
 void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length,
                     bool training) {
     if (a->cosine)

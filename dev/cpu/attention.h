@@ -6,7 +6,7 @@
 #include "additive_global.h"
 #include "arena.h"
 #include "cosine_attention.h"
-#include "model.h"
+#include "model_options.h"
 #include "softmax_attention.h"
 
 // The kind, and working memory that all layers of a model use one after the other.
@@ -20,6 +20,9 @@ typedef struct {
     CosineAttention *linear;
     AdditiveGlobal *pooling;
 } Attention;
+
+// What --attention says, of a model with these sizes; its working memory is not planned yet.
+Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, bool causal);
 
 // Plans the working memory, for batches up to (batch, length).
 void attention_plan(Attention *attention, Arena *arena, Precision precision, size_t batch, size_t length,

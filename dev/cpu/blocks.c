@@ -547,9 +547,6 @@ void head_create(Head *h, CpuModel *model, const NormParameters *norm, size_t we
         classifier_plan(model->gemm, model->arena, vocabulary, norm->channels, model->rows, model->training);
     model->classifier = h->classifier;
     model->classifier_weight = weight;
-}
-
-void head_plan(Head *h, CpuModel *model) {
     norm_plan(&h->norm, model->arena, model->rows);
     gemm_input_plan(&h->normal, model->gemm, model->arena, model->rows, h->norm.at.channels, "activations");
 }

@@ -249,9 +249,9 @@ typedef struct {
     Classifier *classifier;
 } Head;
 
+// Creates and plans it.
 void head_create(Head *head, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,
                  size_t vocabulary);
-void head_plan(Head *head, CpuModel *model);
 
 // Sum over counted targets of -log p, from the last x; the logits (M, V).
 double head_forward(const Pass *pass, const Head *head, const real *x);

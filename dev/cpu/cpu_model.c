@@ -25,22 +25,21 @@ static void plan_lookups(Lookups *l, Arena *arena, const Parameter *embedding) {
     arena_array(arena, &l->touched, l->rows, 1, "gradients");
 }
 
-void cpu_model_create(CpuModel *m, const ModelSetup *setup, ParameterTable table, double dropout) {
+void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
+    m->type = setup->type;
     m->arena = arena_create();
     m->training = setup->training;
     m->rows = setup->rows > 0 ? (size_t)setup->rows : (size_t)setup->batch * (size_t)setup->length;
-    m->by_tokens = setup->rows > 0;
-    m->dropout = dropout;
+    m->dropout = options_number(setup->options, "dropout");
     m->seed = (uint64_t)options_integer(setup->options, "seed");
     m->profile = setup->profile;
     m->say_memory = setup->say_memory;
     m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
     m->ranks = setup->ranks;
-    const bool muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
-    parameter_state_create(&m->state, m->arena, table, m->training,
-                           m->training ? create_reduction(setup, &table, muon) : NULL);
-    m->state.muon = muon;
-    if (m->state.reduction) plan_lookups(&m->lookups, m->arena, &table.items[0]);
+    m->state.muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
+    if (m->training) m->state.reduction = create_reduction(setup, &m->state.table, m->state.muon);
+    parameter_state_plan(&m->state, m->arena, m->training);
+    if (m->state.reduction) plan_lookups(&m->lookups, m->arena, &m->state.table.items[0]);
     if (m->rows) m->gemm = gemm_create(cpu_precision(setup));
     if (m->state.muon) m->muon = muon_create(m->gemm, m->arena, &m->state.table);
 }
@@ -87,11 +86,7 @@ static void check_memory(const CpuModel *m) {
     const ArenaItem *items = arena_items(m->arena, &count);
     for (size_t i = 0; i < count; i++)
         if (grows_with_parameters(items[i].what)) parameters += items[i].bytes;
-    const bool large = parameters > needed / 2;
-    static const char *const by_sequences[2][2] = {{"--batch", "--seq-len"}, {"--channels", "--layers"}},
-                             *const by_tokens[2][2] = {{"--batch-tokens", "--max-length"},
-                                                       {"--channels", "--encoder-layers"}};
-    const char *const *lower = (m->by_tokens ? by_tokens : by_sequences)[large];
+    const char *const *lower = parameters > needed / 2 ? m->type->lower : m->type->task->lower;
     char *need = format_bytes(needed), *have = format_bytes(available);
     fail("%s: the model needs %s of memory, %s are available; lower it or %s", lower[0], need, have,
          lower[1]);
@@ -138,6 +133,7 @@ void cpu_model_pack(CpuModel *m) {
     for (size_t i = 0; i < m->weight_count; i++)
         gemm_weight_pack(m->weights[i].weight, values + m->weights[i].offset);
     if (m->classifier) classifier_pack(m->classifier, values + m->classifier_weight);
+    if (m->derive) m->derive(m);
     m->packed = true;
 }
 
@@ -157,6 +153,10 @@ void cpu_model_device(const void *model, DeviceInfo *info) {
 
 const ParameterTable *cpu_model_parameters(const void *model) {
     return &((const CpuModel *)model)->state.table;
+}
+
+const real *cpu_model_view(const void *model, ModelArray which) {
+    return parameter_state_view(&((const CpuModel *)model)->state, which);
 }
 
 void cpu_model_read(const void *model, ModelArray which, real *out) {

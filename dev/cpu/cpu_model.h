@@ -38,18 +38,19 @@ typedef struct {
 typedef struct {
     ParameterState state;
     Lookups lookups;
+    const ModelType *type; // whose options a refusal for memory names
     Arena *arena;
     bool training;
-    size_t rows;    // largest M, of either side; 0: no working memory, only decoding
-    bool by_tokens; // the task says the size of a batch in tokens
-    Gemm *gemm;     // NULL where rows is 0
-    Muon *muon;     // updates hidden matrices; NULL: AdamW does
+    size_t rows; // largest M, of either side; 0: no working memory, only decoding
+    Gemm *gemm;  // NULL where rows is 0
+    Muon *muon;  // updates hidden matrices; NULL: AdamW does
     Workspace work;
     PackedWeight *weights; // (weight_count)
     size_t weight_count;
     Classifier *classifier; // NULL: none yet
     size_t classifier_weight;
-    bool packed; // the packed weights are those of `state`
+    bool packed;                       // the packed weights are those of `state`
+    void (*derive)(const void *model); // what else a model makes of its parameters; NULL: nothing
     double dropout;
     uint64_t seed;
     Profile *profile;
@@ -58,11 +59,11 @@ typedef struct {
     Precision decoding;                     // of the weights that decoding reads
 } CpuModel;
 
-// Plans the parameters of a finished table (which it takes over), whose first one is the token embedding (V,
-// C), the classifier's weight, too. The model plans the rest of its memory, with cpu_model_workspace() as a
-// part of it, and ends with cpu_model_allocate(), which says how much it is (ModelSetup.say_memory) and takes
-// it, or ends the program with the option to lower where it cannot fit.
-void cpu_model_create(CpuModel *model, const ModelSetup *setup, ParameterTable table, double dropout);
+// Plans the parameters of model->state.table, which is complete and whose first one is the token embedding
+// (V, C), the classifier's weight, too. The model plans the rest of its memory, with cpu_model_workspace() as
+// a part of it, and ends with cpu_model_allocate(), which says how much it is (ModelSetup.say_memory) and
+// takes it, or ends the program with the option to lower where it cannot fit.
+void cpu_model_create(CpuModel *model, const ModelSetup *setup);
 void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
 void cpu_model_allocate(CpuModel *model);
 void cpu_model_destroy(CpuModel *model);
@@ -71,13 +72,14 @@ void cpu_model_destroy(CpuModel *model);
 GemmWeight *cpu_model_weight(CpuModel *model, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
                              size_t offset);
 
-// Weights as products read them, once after each change.
+// Weights as products read them, and what else is made of parameters; once after each change.
 void cpu_model_pack(CpuModel *model);
 
 // Entries of ModelType (model.h).
 void cpu_model_device(const void *model, DeviceInfo *info);
 char *cpu_model_memory(const void *model);
 const ParameterTable *cpu_model_parameters(const void *model);
+const real *cpu_model_view(const void *model, ModelArray which);
 void cpu_model_read(const void *model, ModelArray which, real *out);
 void cpu_model_write(void *model, ModelArray which, const real *in);
 void cpu_model_reduce(void *model);
@@ -88,7 +90,8 @@ void cpu_model_clear_gradients(void *model);
 // All of them, in a model's table.
 #define CPU_MODEL_ENTRIES                                                                                    \
     .device = cpu_model_device, .memory = cpu_model_memory, .parameters = cpu_model_parameters,              \
-    .read = cpu_model_read, .write = cpu_model_write, .gradient_norm = cpu_model_gradient_norm,              \
-    .update = cpu_model_update, .clear_gradients = cpu_model_clear_gradients, .reduce = cpu_model_reduce
+    .view = cpu_model_view, .read = cpu_model_read, .write = cpu_model_write,                                \
+    .gradient_norm = cpu_model_gradient_norm, .update = cpu_model_update,                                    \
+    .clear_gradients = cpu_model_clear_gradients, .reduce = cpu_model_reduce
 
 #endif

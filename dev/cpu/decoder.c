@@ -7,121 +7,152 @@
 #include <stdlib.h>
 #include <string.h>
 
+// ---- what is packed ----------------------------------------------------------------------------------
+
 static real *buffer(size_t rows, size_t columns) {
     return allocate(rows, columns * sizeof(real), "decoder");
-}
-
-void decoder_create(Decoder *d, const CpuModel *model, int streams, size_t positions, size_t channels,
-                    size_t inner, size_t vocabulary, size_t token, size_t weights) {
-    const size_t S = (size_t)streams, C = channels;
-    const int threads = decode_threads(weights + vocabulary * C);
-    *d = (Decoder){.model = model,
-                   .streams = S,
-                   .channels = C,
-                   .positions = positions,
-                   .threads = threads,
-                   .x = buffer(S, C),
-                   .added = buffer(S, C),
-                   .attended = buffer(S, C),
-                   .projected = buffer(S, 3 * C),
-                   .hidden = buffer(S, inner),
-                   .norm = buffer((size_t)threads * S, C),
-                   .classifier = decode_weight_create(model->decoding, model->state.values + token,
-                                                      vocabulary, C, WEIGHT_OUT_IN)};
-}
-
-void decoder_free(Decoder *d) {
-    real *const buffers[] = {d->x, d->added, d->attended, d->projected, d->hidden, d->norm};
-    for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++) free(buffers[i]);
-    decode_weight_free(&d->classifier);
-}
-
-DecoderLinear decoder_linear_create(const Decoder *d, Precision precision, const LinearParameters *at) {
-    return (DecoderLinear){decode_weight_create(precision, d->model->state.values + at->weight,
-                                                at->shape.outputs, at->shape.inputs, at->shape.layout),
-                           at->bias};
-}
-
-void decoder_linear_free(DecoderLinear *linear) {
-    decode_weight_free(&linear->weight);
-}
-
-DecoderFfn decoder_ffn_create(const Decoder *d, const FfnParameters *at, ActivationKind activation) {
-    return (DecoderFfn){.norm = at->norm,
-                        .activation = activation,
-                        .up = decoder_linear_create(d, d->model->decoding, &at->up),
-                        .down = decoder_linear_create(d, d->model->decoding, &at->down)};
-}
-
-void decoder_ffn_free(DecoderFfn *ffn) {
-    decoder_linear_free(&ffn->up);
-    decoder_linear_free(&ffn->down);
-}
-
-void decoder_place(void *decoder, int64_t position) {
-    ((Decoder *)decoder)->position = (size_t)position;
-}
-
-void decoder_embed(Decoder *d, const int32_t *tokens, size_t token, size_t position) {
-    const size_t C = d->channels;
-    const real *values = d->model->state.values, *place = values + position + d->position * C;
-    if (d->position == d->positions)
-        fail("decoding: the model has %zu positions, no token can follow", d->positions);
-    for (size_t s = 0; s < d->streams; s++) {
-        const real *row = values + token + (size_t)tokens[s] * C;
-        for (size_t i = 0; i < C; i++) d->x[s * C + i] = row[i] + place[i];
-    }
 }
 
 static const real *values_at(const Decoder *d, size_t offset) {
     return offset == NO_PARAMETER ? NULL : d->model->state.values + offset;
 }
 
-const real *decoder_norm(const Decoder *d, const NormParameters *at) {
-    const size_t S = d->streams, C = d->channels;
+static DecoderLinear linear_create(const Decoder *d, Precision precision, const LinearParameters *at) {
+    return (DecoderLinear){decode_weight_create(precision, values_at(d, at->weight), at->shape.outputs,
+                                                at->shape.inputs, at->shape.layout),
+                           at->bias};
+}
+
+static DecoderLayer layer_create(const Decoder *d, const DecoderParameters *at) {
+    const Precision precision = d->model->decoding;
+    DecoderLayer layer = {
+        .norm = *at->norm,
+        .ffn_norm = at->ffn->norm,
+        .qkv = linear_create(d, d->is.exact_qkv ? PRECISION_FLOAT32 : precision, at->qkv),
+        .up = linear_create(d, precision, &at->ffn->up),
+        .down = linear_create(d, precision, &at->ffn->down),
+        .projects = at->projection,
+    };
+    if (layer.projects) layer.projection = linear_create(d, precision, at->projection);
+    return layer;
+}
+
+static size_t layer_weights(const DecoderLayer *layer) {
+    const DecoderLinear *const linears[] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
+    size_t weights = 0;
+    for (size_t i = 0; i < sizeof(linears) / sizeof(*linears); i++)
+        weights += linears[i]->weight.n * linears[i]->weight.k;
+    return weights;
+}
+
+void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int streams) {
+    const size_t S = (size_t)streams, C = is->size.channels, V = is->size.vocabulary;
+    size_t weights = V * C;
+    *d = (Decoder){.model = model, .is = *is, .streams = S};
+    d->layers = allocate(is->size.layers, sizeof(DecoderLayer), "decoder");
+    for (size_t l = 0; l < is->size.layers; l++) {
+        const DecoderParameters at = is->layer(model, l);
+        d->layers[l] = layer_create(d, &at);
+        weights += layer_weights(&d->layers[l]);
+    }
+    d->classifier = decode_weight_create(model->decoding, values_at(d, is->outer.token), V, C, WEIGHT_OUT_IN);
+    d->threads = decode_threads(weights);
+    d->x = buffer(S, C);
+    d->added = buffer(S, C);
+    d->attended = buffer(S, C);
+    d->projected = buffer(S, 3 * C);
+    d->hidden = buffer(S, d->layers[0].up.weight.n);
+    d->norm = buffer((size_t)d->threads * S, C);
+    if (model->derive) model->derive(model);
+}
+
+void decoder_free(Decoder *d) {
+    for (size_t l = 0; l < d->is.size.layers; l++) {
+        DecoderLayer *layer = &d->layers[l];
+        DecoderLinear *const linears[] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
+        for (size_t i = 0; i < sizeof(linears) / sizeof(*linears); i++)
+            decode_weight_free(&linears[i]->weight);
+    }
+    real *const buffers[] = {d->x, d->added, d->attended, d->projected, d->hidden, d->norm};
+    for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++) free(buffers[i]);
+    decode_weight_free(&d->classifier);
+    free(d->layers);
+}
+
+// ---- a token -----------------------------------------------------------------------------------------
+//
+// All threads of one parallel region call these functions, each for its share of the columns; a barrier
+// stands between what writes all of an array and what reads it.
+
+// Before the parallel region: x = token embedding + position, tokens (S).
+static void embed(Decoder *d, const int32_t *tokens) {
+    const size_t C = d->is.size.channels;
+    const real *place = values_at(d, d->is.outer.position) + d->position * C;
+    if (d->position == d->is.size.positions)
+        fail("decoding: the model has %zu positions, no token can follow", d->is.size.positions);
+    for (size_t s = 0; s < d->streams; s++) {
+        const real *row = values_at(d, d->is.outer.token) + (size_t)tokens[s] * C;
+        for (size_t i = 0; i < C; i++) d->x[s * C + i] = row[i] + place[i];
+    }
+}
+
+// LayerNorm of x (S, C), all of it for the calling thread.
+static const real *normalise(const Decoder *d, const NormParameters *at) {
+    const size_t S = d->streams, C = d->is.size.channels;
     real *norm = d->norm + (size_t)thread_index() * S * C;
     for (size_t s = 0; s < S; s++)
         layernorm_row(norm + s * C, d->x + s * C, values_at(d, at->gain), values_at(d, at->bias), C);
     return norm;
 }
 
-void decoder_linear(const Decoder *d, real *y, const real *input, const DecoderLinear *linear,
-                    bool add_bias) {
-    decode_product(y, input, &linear->weight, add_bias ? values_at(d, linear->bias) : NULL, d->streams);
-}
-
-void decoder_residual(Decoder *d, const real *input, const DecoderLinear *linear) {
-    const size_t C = d->channels;
+// x += input W^T + bias.
+static void add_product(Decoder *d, const real *input, const DecoderLinear *linear) {
+    const size_t C = d->is.size.channels;
     const DecodeShare share = decode_share(C);
-    decoder_linear(d, d->added, input, linear, true);
+    decode_product(d->added, input, &linear->weight, values_at(d, linear->bias), d->streams);
     for (size_t s = 0; s < d->streams; s++)
         for (size_t i = share.begin; i < share.begin + share.count; i++)
             d->x[s * C + i] += d->added[s * C + i];
-    decoder_wait(d);
+    barrier_wait(&d->barrier);
 }
 
-void decoder_ffn(Decoder *d, const DecoderFfn *ffn) {
-    const size_t F = ffn->up.weight.n;
+static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
+    const size_t F = layer->up.weight.n;
     const DecodeShare share = decode_share(F);
-    decoder_linear(d, d->hidden, decoder_norm(d, &ffn->norm), &ffn->up, true);
+    decode_product(d->hidden, normalise(d, &layer->ffn_norm), &layer->up.weight, values_at(d, layer->up.bias),
+                   d->streams);
     for (size_t s = 0; s < d->streams; s++)
-        activation_row(d->hidden + s * F + share.begin, ffn->activation, share.count);
-    decoder_wait(d);
-    decoder_residual(d, d->hidden, &ffn->down);
+        activation_row(d->hidden + s * F + share.begin, d->is.activation, share.count);
+    barrier_wait(&d->barrier);
+    add_product(d, d->hidden, &layer->down);
 }
 
-void decoder_logits(const Decoder *d, real *logits, const NormParameters *norm, size_t bias) {
-    if (!logits) return;
-    decode_product(logits, decoder_norm(d, norm), &d->classifier, values_at(d, bias), d->streams);
+static void decode_layer(Decoder *d, size_t l) {
+    const DecoderLayer *layer = &d->layers[l];
+    decode_product(d->projected, normalise(d, &layer->norm), &layer->qkv.weight, NULL, d->streams);
+    barrier_wait(&d->barrier);
+    d->is.attend(d, l);
+    barrier_wait(&d->barrier);
+    if (layer->projects) add_product(d, d->attended, &layer->projection);
+    decode_ffn(d, layer);
 }
 
-void decoder_advance(Decoder *d) {
+void decoder_decode(void *decoder, const int32_t *tokens, real *logits) {
+    Decoder *d = decoder;
+    embed(d, tokens);
+#pragma omp parallel num_threads(d->threads)
+    {
+        for (size_t l = 0; l < d->is.size.layers; l++) decode_layer(d, l);
+        if (logits)
+            decode_product(logits, normalise(d, &d->is.outer.norm), &d->classifier,
+                           values_at(d, d->is.outer.bias), d->streams);
+    }
     d->position++;
     d->count++;
 }
 
-void decoder_wait(Decoder *d) {
-    barrier_wait(&d->barrier);
+void decoder_place(void *decoder, int64_t position) {
+    ((Decoder *)decoder)->position = (size_t)position;
 }
 
 // ---- keys and values ---------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
-// Decoding as blocks.h is training: what models share when a token goes through their layers. All threads of
-// one parallel region (decode.h) call these functions, each for its share of the columns; decoder_wait()
-// stands between what writes all of an array and what reads it.
+// Decoding as blocks.h is training: what models share when a token goes through their layers, all of it but
+// how they attend. A layer is
 //
-// S texts side by side ("streams"), C channels, F channels inside the feed-forward network.
+//   x += attend(LayerNorm(x) W_qkv) W_proj + b
+//   x += activation(LayerNorm(x) W_up + b) W_down + b
+//
+// A model's decoder holds a Decoder as its first member. S texts side by side ("streams"), C channels, F
+// channels inside the feed-forward network, L layers.
 #ifndef CPU_DECODER_H
 #define CPU_DECODER_H
 
@@ -11,19 +14,28 @@
 #include "cpu_model.h"
 #include "decode.h"
 #include "layer_parameters.h"
+#include "model_options.h"
 
+typedef struct Decoder Decoder;
+
+// Where the parameters of a layer lie. projection NULL: what attends adds to x itself.
 typedef struct {
-    const CpuModel *model;
-    size_t streams, channels;   // S, C
-    size_t position, positions; // of the next token; how many there are
-    size_t count;               // tokens read
-    int threads;                // of the parallel region
-    real *x, *added, *attended; // (S, C) the residual stream; what is added to it; what attention gave
-    real *projected, *hidden;   // (S, 3C), (S, F)
-    real *norm;                 // (threads, S, C) each thread makes all of it: less than waiting for another
-    DecodeWeight classifier;    // (V, C)
-    Barrier barrier;            // between the threads
-} Decoder;
+    const NormParameters *norm;
+    const LinearParameters *qkv, *projection;
+    const FfnParameters *ffn;
+} DecoderParameters;
+
+// What is decoded, constant once it is created.
+typedef struct {
+    ModelSizes size;
+    OuterParameters outer;
+    ActivationKind activation;
+    bool exact_qkv; // queries, keys and values in float32, whatever the precision of decoding
+    DecoderParameters (*layer)(const void *model, size_t l);
+    // Attention of layer l, by all threads, each for a share: from decoder->projected, queries, keys and
+    // values without their bias, to decoder->attended, or where there is no projection to decoder->x.
+    void (*attend)(const Decoder *decoder, size_t l);
+} DecoderShape;
 
 // A linear layer, packed for decoding.
 typedef struct {
@@ -32,49 +44,33 @@ typedef struct {
 } DecoderLinear;
 
 typedef struct {
-    NormParameters norm;
-    ActivationKind activation;
-    DecoderLinear up, down;
-} DecoderFfn;
+    NormParameters norm, ffn_norm;
+    DecoderLinear qkv, projection, up, down;
+    bool projects;
+} DecoderLayer;
 
-// For a model whose tied embedding (V, C) is the parameter at `token`, and whose layers have `weights`
-// weights.
-void decoder_create(Decoder *decoder, const CpuModel *model, int streams, size_t positions, size_t channels,
-                    size_t inner, size_t vocabulary, size_t token, size_t weights);
+struct Decoder {
+    CpuModel *model;
+    DecoderShape is;
+    DecoderLayer *layers;       // (L)
+    size_t streams;             // S
+    size_t position;            // of the next token
+    size_t count;               // tokens read
+    int threads;                // of the parallel region
+    real *x, *added, *attended; // (S, C) the residual stream; what is added to it; what attention gave
+    real *projected, *hidden;   // (S, 3C), (S, F)
+    real *norm;                 // (threads, S, C) each thread makes all of it: less than waiting for another
+    DecodeWeight classifier;    // (V, C)
+    Barrier barrier;            // between the threads
+};
+
+void decoder_create(Decoder *decoder, CpuModel *model, const DecoderShape *is, int streams);
 void decoder_free(Decoder *decoder);
 
-DecoderLinear decoder_linear_create(const Decoder *decoder, Precision precision, const LinearParameters *at);
-void decoder_linear_free(DecoderLinear *linear);
-DecoderFfn decoder_ffn_create(const Decoder *decoder, const FfnParameters *at, ActivationKind activation);
-void decoder_ffn_free(DecoderFfn *ffn);
-
-// Entry of ModelType (model.h), for decoders that begin with this one.
+// Entries of ModelType (model.h), for decoders that begin with this one. A token behind the last position
+// ends the program.
+void decoder_decode(void *decoder, const int32_t *tokens, real *logits);
 void decoder_place(void *decoder, int64_t position);
-
-// Before the parallel region: x = token embedding + position, tokens (S). Ends the program behind the last
-// position.
-void decoder_embed(Decoder *decoder, const int32_t *tokens, size_t token, size_t position);
-
-// LayerNorm of x (S, C), all of it for the calling thread.
-const real *decoder_norm(const Decoder *decoder, const NormParameters *at);
-
-// y (S, N) = input (S, K) W^T, with the bias or without.
-void decoder_linear(const Decoder *decoder, real *y, const real *input, const DecoderLinear *linear,
-                    bool add_bias);
-
-// x += input W^T + bias; waits.
-void decoder_residual(Decoder *decoder, const real *input, const DecoderLinear *linear);
-
-// x through a pre-norm feed-forward network; waits.
-void decoder_ffn(Decoder *decoder, const DecoderFfn *ffn);
-
-// logits (S, V) from x through the final normalisation; NULL: nobody asks.
-void decoder_logits(const Decoder *decoder, real *logits, const NormParameters *norm, size_t bias);
-
-// After the parallel region: a token of each text was read.
-void decoder_advance(Decoder *decoder);
-
-void decoder_wait(Decoder *decoder);
 
 // Keys and values of all positions so far, of `units` heads (layers, streams, heads): (units, room, D) each.
 // Room grows with the text: a short one needs no memory for all that the model could take.

@@ -475,6 +475,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.memory = NULL; // what the host takes is not what the GPU takes
     type.flops_per_token = gpu_flops_per_token;
     type.parameters = gpu_parameters;
+    type.view = NULL;
     type.read = gpu_read;
     type.write = gpu_write;
     type.forward = gpu_forward;

@@ -32,9 +32,7 @@ struct TransformerLayer {
 // What a model is, constant once it is created.
 struct TransformerShape {
     size_t layers, channels, vocabulary;
-    size_t token, position; // offsets of (V, C), (positions, C)
-    size_t output_bias;     // (V) or NO_PARAMETER
-    NormParameters final_norm;
+    OuterParameters outer;
     int32_t padding; // the token whose row takes no gradient; -1: none
     uint32_t embedding_site;
     ActivationKind activation;
@@ -115,8 +113,8 @@ static inline DeviceWeight output_weight(const Transformer *t) {
     at.shape.outputs = t->is.vocabulary;
     at.shape.inputs = t->is.channels;
     at.shape.layout = WEIGHT_OUT_IN;
-    at.weight = t->is.token;
-    at.bias = t->is.output_bias;
+    at.weight = t->is.outer.token;
+    at.bias = t->is.outer.bias;
     return device_weight(t, &at);
 }
 
@@ -232,7 +230,7 @@ static inline void layer_end(Transformer *t, GpuWork work, const DeviceBatch *ba
         residual_norm_forward(t, work, batch, site, &t->plan[l + 1].norm, next->x_in, t->norm_qkv,
                               next->mean1, next->rstd1, a->x_middle);
     else
-        residual_norm_forward(t, work, batch, site, &t->is.final_norm, t->x_out, t->final_norm, t->final_mean,
+        residual_norm_forward(t, work, batch, site, &t->is.outer.norm, t->x_out, t->final_norm, t->final_mean,
                               t->final_rstd, a->x_middle);
 }
 
@@ -241,11 +239,11 @@ static inline void layers_forward(Transformer *t, GpuWork work, const DeviceBatc
     GpuModel *g = &t->base;
     const TransformerActivations *first = &t->layers[0];
     const NormParameters *norm = &t->plan[0].norm;
-    embedding_layernorm_forward(&g->device, first->x_in, t->norm_qkv, first->mean1, first->rstd1,
-                                transformer_values(t, t->is.token), transformer_values(t, t->is.position),
-                                batch->inputs, transformer_values(t, norm->gain),
-                                transformer_values(t, norm->bias), gpu_dropout(g, work, t->is.embedding_site),
-                                batch->batch, batch->length, t->is.channels);
+    embedding_layernorm_forward(
+        &g->device, first->x_in, t->norm_qkv, first->mean1, first->rstd1,
+        transformer_values(t, t->is.outer.token), transformer_values(t, t->is.outer.position), batch->inputs,
+        transformer_values(t, norm->gain), transformer_values(t, norm->bias),
+        gpu_dropout(g, work, t->is.embedding_site), batch->batch, batch->length, t->is.channels);
     gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
     for (size_t l = 0; l < t->is.layers; l++) {
         layer_forward(t, work, batch, l);
@@ -349,14 +347,14 @@ static inline void attention_backward(Transformer *t, const DeviceBatch *batch, 
 static inline void layers_backward(Transformer *t, const DeviceBatch *batch) {
     GpuModel *g = &t->base;
     const size_t L = t->is.layers;
-    norm_backward(t, batch, &t->is.final_norm, t->x_out, t->final_mean, t->final_rstd, true,
+    norm_backward(t, batch, &t->is.outer.norm, t->x_out, t->final_mean, t->final_rstd, true,
                   norm_tail(t, batch, false, true, t->plan[L - 1].ffn_site));
     for (size_t l = L; l-- > 0;) {
         if (g->recompute && l + 1 < L) layer_again(t, batch, l);
         ffn_backward(t, batch, l);
         attention_backward(t, batch, l);
     }
-    position_backward(&g->device, transformer_gradients(t, t->is.position), t->dx,
+    position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx,
                       gpu_dropout(g, GPU_TRAIN, t->is.embedding_site), batch->batch, batch->length,
                       t->is.channels);
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
@@ -367,7 +365,7 @@ static inline void layers_backward(Transformer *t, const DeviceBatch *batch) {
 static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     Transformer *t = (Transformer *)g;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
-    const bool bias = t->is.output_bias != NO_PARAMETER;
+    const bool bias = t->is.outer.bias != NO_PARAMETER;
     layers_forward(t, work, batch);
     if (work == GPU_FORWARD) {
         classifier_forward(&g->device, &g->blas, &t->classifier, t->final_norm, output_weight(t),
@@ -376,8 +374,8 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
     }
     classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, t->final_norm, output_weight(t),
                      batch->targets, M, gpu_step(g), float_matrix(t->dnorm, C),
-                     transformer_gradients(t, t->is.token),
-                     bias ? transformer_gradients(t, t->is.output_bias) : NULL, g->results);
+                     transformer_gradients(t, t->is.outer.token),
+                     bias ? transformer_gradients(t, t->is.outer.bias) : NULL, g->results);
     gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)M * (double)t->is.vocabulary * (double)C);
     layers_backward(t, batch);
 }
@@ -386,13 +384,10 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
 template <typename Config, typename Offsets>
 static inline TransformerShape transformer_shape(const Config *c, const Offsets *o, uint32_t embedding_site) {
     TransformerShape is = {};
-    is.layers = c->layers;
-    is.channels = c->channels;
-    is.vocabulary = c->vocabulary;
-    is.token = o->token;
-    is.position = o->position;
-    is.output_bias = NO_PARAMETER;
-    is.final_norm = o->final_norm;
+    is.layers = c->size.layers;
+    is.channels = c->size.channels;
+    is.vocabulary = c->size.vocabulary;
+    is.outer = o->outer;
     is.padding = -1;
     is.embedding_site = embedding_site;
     return is;
@@ -432,7 +427,7 @@ static inline double transformer_train(void *model, const Batch *batch, double s
     GpuModel *g = &t->base;
     const DeviceBatch staged = gpu_stage(g, batch, scale);
     gpu_launch(g, GPU_TRAIN, &staged);
-    token_backward(&g->device, &t->order, transformer_gradients(t, t->is.token), t->dx, batch->inputs,
+    token_backward(&g->device, &t->order, transformer_gradients(t, t->is.outer.token), t->dx, batch->inputs,
                    t->is.padding, staged.batch * staged.length, t->is.channels);
     return gpu_finish_training(g);
 }
@@ -462,5 +457,15 @@ static inline int transformer_main(int argc, char **argv, ModelType type) {
     gpu_model_type_free(&type);
     return code;
 }
+
+// The main() of a model's program; a test includes its source and has one of its own.
+#ifdef TESTING
+#define TRANSFORMER_MAIN(type)
+#else
+#define TRANSFORMER_MAIN(type)                                                                               \
+    int main(int argc, char **argv) {                                                                        \
+        return transformer_main(argc, argv, type);                                                           \
+    }
+#endif
 
 #endif

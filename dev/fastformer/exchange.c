@@ -1,5 +1,6 @@
 // The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's directory
 // holds beside its weights, and config.json.
+#include "cpu_model.h"
 #include "embed.h"
 #include "error.h"
 #include "fastformer.h"
@@ -73,6 +74,7 @@ static double decimal(real value) {
 
 static bool write_config(const void *model, JsonWriter *w) {
     const Config *c = fastformer_config(model);
+    const double dropout = ((const CpuModel *)model)->dropout;
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, "FastformerForCausalLM");
@@ -85,9 +87,9 @@ static bool write_config(const void *model, JsonWriter *w) {
     const struct {
         const char *key;
         int64_t value;
-    } integers[] = {{"n_layer", (int64_t)c->layers},        {"hidden_size", (int64_t)c->channels},
-                    {"n_heads", (int64_t)c->heads},         {"n_positions", (int64_t)c->positions},
-                    {"vocab_size", (int64_t)c->vocabulary}, {"padding_token", c->padding}};
+    } integers[] = {{"n_layer", (int64_t)c->size.layers},        {"hidden_size", (int64_t)c->size.channels},
+                    {"n_heads", (int64_t)c->size.heads},         {"n_positions", (int64_t)c->size.positions},
+                    {"vocab_size", (int64_t)c->size.vocabulary}, {"padding_token", c->padding}};
     for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
         json_key(w, integers[i].key);
         json_write_integer(w, integers[i].value);
@@ -96,7 +98,7 @@ static bool write_config(const void *model, JsonWriter *w) {
         const char *key;
         double value;
     } numbers[] = {
-        {"rescale", decimal(c->rescale)}, {"eps_denominator", decimal(c->sink)}, {"dropout", c->dropout}};
+        {"rescale", decimal(c->rescale)}, {"eps_denominator", decimal(c->sink)}, {"dropout", dropout}};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         json_key(w, numbers[i].key);
         json_write_number(w, numbers[i].value);
@@ -104,8 +106,8 @@ static bool write_config(const void *model, JsonWriter *w) {
     write_text(w, "pool", c->pool_raw ? "raw" : "normalised");
     json_key(w, "window_sizes");
     json_begin(w, '[');
-    for (size_t l = 0; l < c->layers; l++)
-        json_write_integer(w, (int64_t)(c->windows[l] ? c->windows[l] : c->positions));
+    for (size_t l = 0; l < c->size.layers; l++)
+        json_write_integer(w, (int64_t)(c->windows[l] ? c->windows[l] : c->size.positions));
     json_end(w, ']');
     return true;
 }

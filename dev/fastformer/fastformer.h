@@ -6,20 +6,18 @@
 
 #include "layer_parameters.h"
 #include "model.h"
+#include "model_options.h"
 #include "real.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct {
-    size_t layers, channels, heads, head_size; // L, C, H, D
-    size_t vocabulary, positions;              // V, rows of the position embedding
-    size_t *windows;                           // (L) k; 0: global
-    real rescale, sink;                        // s, c
-    bool pool_raw;                             // pool x instead of the normalised x'
-    double dropout;
-    uint64_t seed;
-    int32_t padding;
+    ModelSizes size;
+    size_t *windows;    // (L) k; 0: global
+    real rescale, sink; // s, c
+    bool pool_raw;      // pool x instead of the normalised x'
+    int32_t padding;    // the token whose row takes no gradient; -1: none
 } Config;
 
 // Of the parameters in the flat arrays.
@@ -31,10 +29,8 @@ typedef struct {
 } LayerOffsets;
 
 typedef struct {
-    size_t token, position; // (V, C), (positions, C)
-    LayerOffsets *layers;   // (L)
-    NormParameters final_norm;
-    size_t output_bias; // (V)
+    OuterParameters outer;
+    LayerOffsets *layers; // (L)
 } Offsets;
 
 // Places where dropout happens.

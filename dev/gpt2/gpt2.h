@@ -13,18 +13,14 @@
 #include <stdint.h>
 
 typedef struct {
-    size_t layers, channels, heads, head_size; // L, C, H, D
-    size_t vocabulary, positions;              // V, rows of the position embedding
+    ModelSizes size;
     AttentionKind attention;
-    double dropout;
-    uint64_t seed;
 } Config;
 
 // Of the parameters in the flat arrays. Hugging Face's Conv1D stores weights as (in, out).
 typedef struct {
-    size_t token, position;        // (V, C), (positions, C)
+    OuterParameters outer;
     TransformerParameters *layers; // (L)
-    NormParameters final_norm;
 } Offsets;
 
 // Places where dropout happens.

@@ -24,41 +24,26 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
                                     "attention=cosine cosine-power=0.5"};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+static const ModelKinds all = {&gpt2, kinds, KINDS, 1};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The model
 
-static void check_gradients(const char *options, int64_t length, double padding) {
-    if (!IS_DOUBLE) return; // central differences need double
-#ifdef _OPENMP
-    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
-#endif
-    for (size_t i = 0; i < KINDS; i++) {
-        char *all = format_string("%s %s", options, kinds[i]);
-        ModelTest t = model_test_create(&gpt2, all, 2, length, 29);
-        Batch batch = model_test_batch(&t, padding, 1);
-        model_check_gradients(&t, &batch);
-        model_test_batch_free(&batch);
-        model_test_free(&t);
-        free(all);
-    }
-}
-
 static void test_gradients(void) {
-    check_gradients(SMALL, 1, 0);
-    check_gradients(SMALL, 21, 0);
-    check_gradients(LONG, 139, 0);
-    check_gradients("layers=1 channels=10 heads=10", 33, 0);
+    model_check_kind_gradients(&all, SMALL, 1, 0);
+    model_check_kind_gradients(&all, SMALL, 21, 0);
+    model_check_kind_gradients(&all, LONG, 139, 0);
+    model_check_kind_gradients(&all, "layers=1 channels=10 heads=10", 33, 0);
 }
 
 static void test_gradients_padding(void) {
-    check_gradients(SMALL, 21, 0.3);
-    check_gradients(LONG, 139, 0.9); // whole tiles of padding, rows that see nothing
+    model_check_kind_gradients(&all, SMALL, 21, 0.3);
+    model_check_kind_gradients(&all, LONG, 139, 0.9); // whole tiles of padding, rows that see nothing
 }
 
 static void test_gradients_dropout(void) {
-    check_gradients(SMALL "dropout=0.3", 40, 0);
-    check_gradients(LONG "dropout=0.1", 139, 0.2);
+    model_check_kind_gradients(&all, SMALL "dropout=0.3", 40, 0);
+    model_check_kind_gradients(&all, LONG "dropout=0.1", 139, 0.2);
 }
 
 static void check_decoding(const char *size, const char *kind, int64_t length) {
@@ -92,54 +77,16 @@ static void test_decoding_ends(void) {
     CHECK_FAILS(decode_too_far, SMALL "attention=cosine", 1, "the model has 3 positions");
 }
 
-// What stands in a padded position shows nowhere else, and rows that see only padding are finite.
-static void check_padding(const char *kind) {
-    enum { T = 140, V = 29 };
-    char *options = format_string(SMALL "%s", kind);
-    ModelTest t = model_test_create(&gpt2, options, 1, T, V);
-    Batch batch = model_test_batch(&t, 0.5, 2);
-    uint8_t *mask = (uint8_t *)batch.mask;
-    memset(mask, 0, 10);
-    real *before = allocate((size_t)T * V, sizeof(real), "test"),
-         *after = allocate((size_t)T * V, sizeof(real), "test");
-    gpt2_logits(t.model, &batch, before);
-    for (int i = 0; i < T; i++)
-        if (!mask[i]) ((int32_t *)batch.inputs)[i] = (batch.inputs[i] + 1) % V;
-    gpt2_logits(t.model, &batch, after);
-    for (int i = 0; i < T; i++) {
-        bool same = true;
-        for (int at = i * V; at < (i + 1) * V; at++) {
-            same &= before[at] == after[at];
-            CHECK(isfinite(before[at]));
-        }
-        CHECK(same == (mask[i] != 0));
-    }
-    free(before);
-    free(after);
-    model_test_batch_free(&batch);
-    model_test_free(&t);
-    free(options);
-}
-
 static void test_padding(void) {
-    for (size_t i = 0; i < KINDS; i++) check_padding(kinds[i]);
+    model_check_kind_padding(&all, SMALL);
 }
 
 static void test_threads(void) {
-    for (size_t i = 0; i < KINDS; i++) {
-        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
-        model_check_threads(&gpt2, options);
-        free(options);
-    }
-    model_check_threads(&gpt2, SMALL "optimizer=muon");
+    model_check_kind_threads(&all, SMALL);
 }
 
 static void test_accumulation(void) {
-    for (size_t i = 0; i < KINDS; i++) {
-        char *options = format_string(SMALL "dropout=0.2 %s", kinds[i]);
-        model_check_accumulation(&gpt2, options);
-        free(options);
-    }
+    model_check_kind_accumulation(&all, SMALL);
 }
 
 // As GPT-2's authors describe it, and at the default configuration as large as the Fastformer it is compared
@@ -159,8 +106,7 @@ static void test_parameters(void) {
 }
 
 static void create_with(void *options) {
-    ModelTest t = model_test_create(&gpt2, options, 1, 16, 20);
-    model_test_free(&t);
+    model_test_options(&gpt2, options);
 }
 
 static void test_bad_options(void) {
@@ -331,14 +277,8 @@ static void write_data(void) {
     test_file("meta.json", meta, strlen(meta));
 }
 
-// The program in the case's directory, with arguments in one text.
 static void run_program(void *arguments) {
-    char *argv[32] = {"train_gpt2"}, *rest = NULL;
-    int argc = 1;
-    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-        argv[argc++] = word;
-    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
-    exit(train_main(argc, argv, &gpt2));
+    model_test_program(&gpt2, arguments);
 }
 
 static void check_runs(const char *arguments) {
@@ -437,19 +377,19 @@ static void check_link(const char *directory, const char *expected) {
     free(path);
 }
 
-static void check_config(const char *directory, const Config *c) {
+static void check_config(const char *directory, const Gpt2 *g) {
     char *path = format_string("%s/config.json", directory);
     FileMap map = file_map(path);
     Json *config = json_parse((const char *)map.data, map.size, path);
     CHECK_TEXT(json_string(config, "model_type", path), "gpt2");
     CHECK_TEXT(json_find(config, "architectures")->items[0].string, "GPT2LMHeadModel");
     CHECK(json_find(config, "eos_token_id")->kind == JSON_NULL);
-    CHECK_CLOSE(json_find(config, "attn_pdrop")->number, c->dropout, 0);
+    CHECK_CLOSE(json_find(config, "attn_pdrop")->number, g->base.model.dropout, 0);
     Metadata *rows = NULL;
     int count = 0;
     gpt2_read_config(config, path, &rows, &count); // refuses what it would not read again
     CHECK_TEXT(rows[0].key, "n_layer");
-    CHECK(atoi(rows[0].value) == (int)c->layers);
+    CHECK(atoi(rows[0].value) == (int)g->config.size.layers);
     metadata_free(rows, count);
     json_free(config);
     file_unmap(&map);
@@ -458,7 +398,7 @@ static void check_config(const char *directory, const Config *c) {
 
 // Places but for the weights, which each kind has its own way.
 static void measure_model(ModelTest *t, const Batch *batch, Statistics *s) {
-    gpt2_statistics(t->model, batch, s);
+    transformer_statistics(t->model, batch, s);
     CHECK(s->count == 2 * 5 + 1);
     for (size_t l = 0; l < 2; l++) model_check_residual_statistics(s, batch, l, 12);
 }
@@ -533,7 +473,7 @@ static void check_export(const char *options, bool expected) {
     checkpoint_save(&run, directory, &(Progress){.step = 6}, 1);
     check_link(directory, expected ? "best.safetensors" : "");
     huggingface_check_output(&gpt2, t.model, directory); // a run may go on there
-    if (expected) check_config(directory, &((const Gpt2 *)t.model)->config);
+    if (expected) check_config(directory, t.model);
     char *config = format_string("%s/config.json", directory);
     CHECK(file_exists(config) == expected);
     free(config);

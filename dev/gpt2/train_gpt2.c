@@ -11,7 +11,6 @@
 // attention: softmax, GPT-2's own; softmax1, whose denominator has one more term of 1; or cosine, whose cost
 // is linear in T (softmax_attention.h, cosine_attention.h).
 
-#include "blocks.h"
 #include "decoder.h"
 #include "error.h"
 #include "gpt2.h"
@@ -19,6 +18,7 @@
 #include "language.h"
 #include "memory.h"
 #include "train.h"
+#include "transformer.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,36 +34,24 @@ static const Option gpt2_options[] = {
 };
 
 static Config config_create(const ModelSetup *setup) {
-    const Options *o = setup->options;
-    const ModelSizes sizes = model_sizes(o);
-    return (Config){
-        .layers = sizes.layers,
-        .channels = sizes.channels,
-        .heads = sizes.heads,
-        .head_size = sizes.channels / sizes.heads,
-        .vocabulary = (size_t)setup->vocabulary,
-        .positions = (size_t)setup->positions,
-        .attention = attention_kind(o),
-        .dropout = options_number(o, "dropout"),
-        .seed = (uint64_t)options_integer(o, "seed"),
-    };
+    return (Config){.size = model_sizes(setup), .attention = attention_kind(setup->options)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class. Its Conv1D stores weights as (in, out).
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.layers = allocate(c->layers, sizeof(TransformerParameters), "layers")};
-    const size_t C = c->channels;
+    const size_t L = c->size.layers, C = c->size.channels;
+    Offsets o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
     // 2L sublayers are added to the residual stream: this keeps its variance that of one.
-    const double plain = 0.02, residual = 0.02 / sqrt(2 * (double)c->layers);
+    const double plain = 0.02, residual = 0.02 / sqrt(2 * (double)L);
     const LinearShape qkv = {3 * C, C, WEIGHT_IN_OUT, true, plain};
     const LinearShape projection = {C, C, WEIGHT_IN_OUT, true, residual};
     const LinearShape up = {4 * C, C, WEIGHT_IN_OUT, true, plain};
     const LinearShape down = {C, 4 * C, WEIGHT_IN_OUT, true, residual};
-    o.token = add_matrix(table, "transformer.wte.weight", c->vocabulary, C, plain);
-    o.position = add_matrix(table, "transformer.wpe.weight", c->positions, C, plain);
-    for (size_t l = 0; l < c->layers; l++) {
+    o.outer.token = add_matrix(table, "transformer.wte.weight", c->size.vocabulary, C, plain);
+    o.outer.position = add_matrix(table, "transformer.wpe.weight", c->size.positions, C, plain);
+    for (size_t l = 0; l < L; l++) {
         AttentionParameters *attention = &o.layers[l].attention;
         FfnParameters *ffn = &o.layers[l].ffn;
         attention->norm = add_norm(table, C, "transformer.h.%zu.ln_1", l);
@@ -72,14 +60,15 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
         if (c->attention.learned_power) {
             char name[PARAMETER_NAME];
             snprintf(name, sizeof(name), "transformer.h.%zu.attn.norm_const", l);
-            attention->norm_const = add_vector(table, name, c->heads, 0.5);
+            attention->norm_const = add_vector(table, name, c->size.heads, 0.5);
         }
         attention->projection = add_linear(table, projection, "transformer.h.%zu.attn.c_proj", l);
         ffn->norm = add_norm(table, C, "transformer.h.%zu.ln_2", l);
         ffn->up = add_linear(table, up, "transformer.h.%zu.mlp.c_fc", l);
         ffn->down = add_linear(table, down, "transformer.h.%zu.mlp.c_proj", l);
     }
-    o.final_norm = add_norm(table, C, "transformer.ln_f");
+    o.outer.norm = add_norm(table, C, "transformer.ln_f");
+    o.outer.bias = NO_PARAMETER;
     return o;
 }
 
@@ -87,29 +76,31 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
 // The model
 
 typedef struct {
-    CpuModel base;
+    Transformer base;
     Config config;
     Offsets offsets;
-    Embedding embedding;
     Stack stack;
-    Head head;
 } Gpt2;
 
-static void stack_and_head_create(Gpt2 *g, size_t batch, size_t length) {
-    CpuModel *m = &g->base;
-    const Config *c = &g->config;
-    const Offsets *o = &g->offsets;
-    const Attention attention = {.channels = c->channels,
-                                 .heads = c->heads,
-                                 .causal = true,
-                                 .cosine = c->attention.cosine,
-                                 .power = c->attention.power,
-                                 .sink = c->attention.sink};
-    stack_create(&g->stack, m, &attention, o->layers, c->layers, PRE_NORM, GELU_TANH,
+static const real *gpt2_forward(const void *model, const Pass *pass) {
+    const Gpt2 *g = model;
+    embed_forward(pass, &g->base.embedding, g->stack.x[0]);
+    return stack_forward(pass, &g->stack);
+}
+
+static void gpt2_backward(const void *model, const Pass *pass) {
+    const Gpt2 *g = model;
+    stack_backward(pass, &g->stack);
+    embed_backward(pass, &g->base.embedding);
+}
+
+static void parts_create(Gpt2 *g, size_t batch, size_t length) {
+    const ModelSizes *size = &g->config.size;
+    const Attention attention = attention_of_kind(&g->config.attention, size, true);
+    stack_create(&g->stack, &g->base.model, &attention, g->offsets.layers, size->layers, PRE_NORM, GELU_TANH,
                  dropout_site(0, SITE_ATTENTION), batch, length);
-    head_create(&g->head, m, &o->final_norm, o->token, NO_PARAMETER, c->vocabulary);
-    head_plan(&g->head, m);
-    cpu_model_workspace(m, c->channels, 4 * c->channels);
+    // GPT-2 has no padding token: every lookup takes a gradient.
+    transformer_plan(&g->base, &g->offsets.outer, size, 4 * size->channels, -1);
 }
 
 static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -118,163 +109,90 @@ static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) 
 }
 
 static void *gpt2_create(const ModelSetup *setup) {
+    static const TransformerLayers layers = {gpt2_forward, gpt2_backward};
     Gpt2 *g = allocate(1, sizeof(Gpt2), "model");
+    CpuModel *m = &g->base.model;
+    g->base.layers = &layers;
     g->config = config_create(setup);
-    const Config *c = &g->config;
-    ParameterTable table = {0};
-    g->offsets = parameters_create(&table, c);
-    cpu_model_create(&g->base, setup, table, c->dropout);
-    // GPT-2 has no padding token: every lookup takes a gradient.
-    g->embedding = (Embedding){.token = g->offsets.token,
-                               .scale = 1,
-                               .position = g->offsets.position,
-                               .channels = c->channels,
-                               .site = dropout_site(0, SITE_EMBEDDING),
-                               .padding = -1};
-    if (g->base.rows > 0) stack_and_head_create(g, (size_t)setup->batch, (size_t)setup->length);
-    cpu_model_allocate(&g->base);
+    g->offsets = parameters_create(&m->state.table, &g->config);
+    cpu_model_create(m, setup);
+    if (m->rows > 0) parts_create(g, (size_t)setup->batch, (size_t)setup->length);
+    cpu_model_allocate(m);
     return g;
 }
 
 static void gpt2_destroy(void *model) {
     Gpt2 *g = model;
     stack_free(&g->stack);
-    cpu_model_destroy(&g->base);
+    cpu_model_destroy(&g->base.model);
     free(g->offsets.layers);
     free(g);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Forward and backward
-
-static const real *layers_forward(const Gpt2 *g, const Pass *pass) {
-    embed_forward(pass, &g->embedding, g->stack.x[0]);
-    return stack_forward(pass, &g->stack);
-}
-
-static double gpt2_forward(void *model, const Batch *batch) {
-    Gpt2 *g = model;
-    const Pass pass = pass_forward(&g->base, batch, false, NULL);
-    return head_forward(&pass, &g->head, layers_forward(g, &pass));
-}
-
-static double gpt2_train(void *model, const Batch *batch, double scale) {
-    Gpt2 *g = model;
-    const Pass forward = pass_forward(&g->base, batch, true, NULL), backward = pass_backward(&forward);
-    const double loss = head_train(&forward, &backward, &g->head, layers_forward(g, &forward), scale);
-    stack_backward(&backward, &g->stack);
-    embed_backward(&backward, &g->embedding);
-    return loss;
-}
-
-static void gpt2_logits(void *model, const Batch *batch, real *logits) {
-    Gpt2 *g = model;
-    const Pass pass = pass_forward(&g->base, batch, false, NULL);
-    head_logits(&pass, &g->head, layers_forward(g, &pass), logits);
-}
-
-static void gpt2_statistics(void *model, const Batch *batch, Statistics *statistics) {
-    Gpt2 *g = model;
-    const Pass pass = pass_forward(&g->base, batch, false, statistics);
-    layers_forward(g, &pass);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Decoding: the softmax kinds keep the keys and values of every position, cosine a state of fixed size
 
 typedef struct {
-    DecoderLinear qkv, projection;
-    DecoderFfn ffn;
-} DecoderLayer;
-
-typedef struct {
     Decoder base;
     const Gpt2 *model;
-    DecoderLayer *layers; // (L)
-    KeyValueCache cache;  // softmax kinds: of (L, S, H) heads
-    real *state;          // cosine: (L, S, H, D, D)
+    KeyValueCache cache; // softmax kinds: of (L, S, H) heads
+    real *state;         // cosine: (L, S, H, D, D)
 } Gpt2Decoder;
 
-static void *gpt2_decoder_create(void *model, int streams) {
-    const Gpt2 *g = model;
-    const Config *c = &g->config;
-    const size_t C = c->channels, units = c->layers * (size_t)streams * c->heads;
-    Gpt2Decoder *d = allocate(1, sizeof(Gpt2Decoder), "decoder");
-    decoder_create(&d->base, &g->base, streams, c->positions, C, 4 * C, c->vocabulary, g->offsets.token,
-                   c->layers * 12 * C * C);
-    d->model = g;
-    d->layers = allocate(c->layers, sizeof(DecoderLayer), "decoder");
-    for (size_t l = 0; l < c->layers; l++) {
-        const TransformerParameters *o = &g->offsets.layers[l];
-        const Precision precision = g->base.decoding;
-        d->layers[l] =
-            (DecoderLayer){.qkv = decoder_linear_create(&d->base, precision, &o->attention.qkv),
-                           .projection = decoder_linear_create(&d->base, precision, &o->attention.projection),
-                           .ffn = decoder_ffn_create(&d->base, &o->ffn, GELU_TANH)};
-    }
-    d->cache = (KeyValueCache){.units = units, .head_size = c->head_size};
-    if (c->attention.cosine)
-        d->state = allocate(units, c->head_size * c->head_size * sizeof(real), "decoder");
-    return d;
+static DecoderParameters gpt2_decoder_layer(const void *model, size_t l) {
+    const TransformerParameters *at = &((const Gpt2 *)model)->offsets.layers[l];
+    return (DecoderParameters){&at->attention.norm, &at->attention.qkv, &at->attention.projection, &at->ffn};
 }
 
-static void gpt2_decoder_destroy(void *decoder) {
-    Gpt2Decoder *d = decoder;
-    for (size_t l = 0; l < d->model->config.layers; l++) {
-        decoder_linear_free(&d->layers[l].qkv);
-        decoder_linear_free(&d->layers[l].projection);
-        decoder_ffn_free(&d->layers[l].ffn);
-    }
-    free(d->layers);
-    key_value_cache_free(&d->cache);
-    free(d->state);
-    decoder_free(&d->base);
-    free(d);
-}
-
-// base.attended from base.projected for one token of each stream in layer l, streams and heads divided among
-// the threads.
-static void decode_attention(const Gpt2Decoder *d, size_t l) {
-    const Config *c = &d->model->config;
-    const Decoder *b = &d->base;
+// Streams and heads are divided among the threads.
+static void gpt2_attend(const Decoder *decoder, size_t l) {
+    const Gpt2Decoder *d = (const Gpt2Decoder *)decoder;
+    const AttentionKind *kind = &d->model->config.attention;
     const AttentionParameters *at = &d->model->offsets.layers[l].attention;
-    const real *values = d->model->base.state.values;
-    const real *exponent = c->attention.learned_power ? values + at->norm_const : NULL;
-    const size_t S = b->streams, C = c->channels, D = c->head_size, H = c->heads;
-    if (c->attention.cosine) {
-        cosine_attention_decode(b->attended, d->state + l * S * H * D * D, b->projected,
-                                values + at->qkv.bias, exponent, c->attention.power, b->count, S, C, H);
+    const real *values = d->model->base.model.state.values, *bias = values + at->qkv.bias;
+    const real *exponent = kind->learned_power ? values + at->norm_const : NULL;
+    const size_t S = decoder->streams, H = decoder->is.size.heads, D = decoder->is.size.head_size, C = H * D;
+    if (kind->cosine) {
+        cosine_attention_decode(decoder->attended, d->state + l * S * H * D * D, decoder->projected, bias,
+                                exponent, kind->power, decoder->count, S, C, H);
     } else {
         const size_t cache = l * S * H * d->cache.room * D;
-        softmax_attention_decode(b->attended, d->cache.keys + cache, d->cache.values + cache, b->projected,
-                                 values + at->qkv.bias, c->attention.sink, b->count, d->cache.room, S, C, H);
+        softmax_attention_decode(decoder->attended, d->cache.keys + cache, d->cache.values + cache,
+                                 decoder->projected, bias, kind->sink, decoder->count, d->cache.room, S, C,
+                                 H);
     }
 }
 
-// x through layer l, by all threads.
-static void decode_layer(Gpt2Decoder *d, size_t l) {
-    Decoder *b = &d->base;
-    const DecoderLayer *layer = &d->layers[l];
-    const real *norm = decoder_norm(b, &d->model->offsets.layers[l].attention.norm);
-    decoder_linear(b, b->projected, norm, &layer->qkv, false);
-    decoder_wait(b);
-    decode_attention(d, l);
-    decoder_wait(b);
-    decoder_residual(b, b->attended, &layer->projection);
-    decoder_ffn(b, &layer->ffn);
+static void *gpt2_decoder_create(void *model, int streams) {
+    Gpt2 *g = model;
+    const Config *c = &g->config;
+    const size_t D = c->size.head_size, units = c->size.layers * (size_t)streams * c->size.heads;
+    Gpt2Decoder *d = allocate(1, sizeof(Gpt2Decoder), "decoder");
+    const DecoderShape is = {.size = c->size,
+                             .outer = g->offsets.outer,
+                             .activation = GELU_TANH,
+                             .layer = gpt2_decoder_layer,
+                             .attend = gpt2_attend};
+    decoder_create(&d->base, &g->base.model, &is, streams);
+    d->model = g;
+    d->cache = (KeyValueCache){.units = units, .head_size = D};
+    if (c->attention.cosine) d->state = allocate(units, D * D * sizeof(real), "decoder");
+    return d;
 }
 
 static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
     Gpt2Decoder *d = decoder;
-    const Gpt2 *g = d->model;
-    decoder_embed(&d->base, tokens, g->offsets.token, g->offsets.position);
-    if (!g->config.attention.cosine) key_value_cache_grow(&d->cache, d->base.count, g->config.positions);
-#pragma omp parallel num_threads(d->base.threads)
-    {
-        for (size_t l = 0; l < g->config.layers; l++) decode_layer(d, l);
-        decoder_logits(&d->base, logits, &g->offsets.final_norm, NO_PARAMETER);
-    }
-    decoder_advance(&d->base);
+    const Config *c = &d->model->config;
+    if (!c->attention.cosine) key_value_cache_grow(&d->cache, d->base.count, c->size.positions);
+    decoder_decode(d, tokens, logits);
+}
+
+static void gpt2_decoder_destroy(void *decoder) {
+    Gpt2Decoder *d = decoder;
+    key_value_cache_free(&d->cache);
+    free(d->state);
+    decoder_free(&d->base);
+    free(d);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -318,13 +236,15 @@ static char *gpt2_tensor_name(const char *theirs) {
 
 // The other kinds of attention have no class there.
 static bool gpt2_write_config(const void *model, JsonWriter *w) {
-    const Config *c = &((const Gpt2 *)model)->config;
-    if (strcmp(c->attention.name, "softmax") != 0) return false;
-    const size_t sizes[CONFIG_SIZES] = {c->layers, c->channels, c->heads, c->positions, c->vocabulary};
+    const Gpt2 *g = model;
+    const ModelSizes *size = &g->config.size;
+    if (strcmp(g->config.attention.name, "softmax") != 0) return false;
+    const size_t sizes[CONFIG_SIZES] = {size->layers, size->channels, size->heads, size->positions,
+                                        size->vocabulary};
     huggingface_write_sizes(w, "GPT2LMHeadModel", config_sizes, sizes, CONFIG_SIZES);
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"embd_pdrop", "attn_pdrop", "resid_pdrop"};
-    huggingface_write_number(w, rates, 3, c->dropout);
+    huggingface_write_number(w, rates, 3, g->base.model.dropout);
     static const char *const tokens[] = {"bos_token_id", "eos_token_id"};
     huggingface_write_number(w, tokens, 2, NAN); // otherwise their class takes token 50256 for both
     return true;
@@ -347,7 +267,7 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
 }
 
 double gpt2_attention_flops(const Config *c, size_t batch, size_t length) {
-    return attention_flops(c->attention.cosine, c->channels, c->heads, (double)(batch * length),
+    return attention_flops(c->attention.cosine, c->size.channels, c->size.heads, (double)(batch * length),
                            (double)length / 2);
 }
 
@@ -355,9 +275,9 @@ double gpt2_attention_flops(const Config *c, size_t batch, size_t length) {
 // attention.
 static double gpt2_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Gpt2 *)model)->config;
-    const double C = (double)c->channels, L = (double)c->layers;
+    const double C = (double)c->size.channels, L = (double)c->size.layers, V = (double)c->size.vocabulary;
     const double attention = 3 * gpt2_attention_flops(c, 1, (size_t)length) / (double)length;
-    return 6 * (L * 12 * C * C + (double)c->vocabulary * C) + L * attention;
+    return 6 * (L * 12 * C * C + V * C) + L * attention;
 }
 
 const Config *gpt2_config(const void *model) {
@@ -374,17 +294,14 @@ const ModelType gpt2 = {
     .task = &task_language,
     .options = gpt2_options,
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
+    .lower = {"--channels", "--layers"},
     .position_embedding = "transformer.wpe.weight",
     .add_parameters = gpt2_add_parameters,
     .create = gpt2_create,
     .destroy = gpt2_destroy,
-    CPU_MODEL_ENTRIES,
+    TRANSFORMER_ENTRIES,
     .describe = gpt2_describe,
     .flops_per_token = gpt2_flops_per_token,
-    .forward = gpt2_forward,
-    .logits = gpt2_logits,
-    .statistics = gpt2_statistics,
-    .train = gpt2_train,
     .decoder_create = gpt2_decoder_create,
     .decode = gpt2_decode,
     .decoder_place = decoder_place,
@@ -392,8 +309,4 @@ const ModelType gpt2 = {
     .exchange = &gpt2_exchange,
 };
 
-#ifndef TESTING
-int main(int argc, char **argv) {
-    return train_main(argc, argv, &gpt2);
-}
-#endif
+TRAINER_MAIN(gpt2)

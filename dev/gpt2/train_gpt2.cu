@@ -36,22 +36,23 @@ static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
         return;
     }
     m->attended[l].y =
-        arena_matrix(arena, M, m->config->channels, t->base.precision == GPU_BF16, "activations");
+        arena_matrix(arena, M, m->config->size.channels, t->base.precision == GPU_BF16, "activations");
     if (!m->config->attention.cosine)
-        m->attended[l].logsumexp = arena_array<float>(arena, M * m->config->heads, "activations");
+        m->attended[l].logsumexp = arena_array<float>(arena, M * m->config->size.heads, "activations");
 }
 
 static void carve_backward(Transformer *t, Arena *arena) {
     Gpt2 *m = (Gpt2 *)t;
-    m->dattended = arena_matrix(arena, gpu_rows(&t->base), m->config->channels, t->base.precision == GPU_BF16,
-                                "gradients of activations");
+    m->dattended = arena_matrix(arena, gpu_rows(&t->base), m->config->size.channels,
+                                t->base.precision == GPU_BF16, "gradients of activations");
 }
 
 static size_t attention_workspace(const Transformer *t, size_t) {
     const GpuModel *g = &t->base;
     const Config *c = ((const Gpt2 *)t)->config;
-    return c->attention.cosine ? cosine_attention_workspace(g->batch, g->length, c->channels, c->heads)
-                               : softmax_attention_workspace(g->batch, g->length, c->heads);
+    return c->attention.cosine
+               ? cosine_attention_workspace(g->batch, g->length, c->size.channels, c->size.heads)
+               : softmax_attention_workspace(g->batch, g->length, c->size.heads);
 }
 
 // (H) cosine: what the power of n is learned as, or NULL.
@@ -71,14 +72,14 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
     const DropoutSite weights = gpu_dropout(g, work, dropout_site(l, SITE_ATTENTION));
     if (c->attention.cosine)
         cosine_attention_forward(&g->device, attended->y, a->qkv, norm_const(m, l), (float)c->attention.power,
-                                 batch->mask, t->attention, batch->batch, batch->length, c->heads);
+                                 batch->mask, t->attention, batch->batch, batch->length, c->size.heads);
     else
         softmax_attention_forward(&g->device, attended->y, attended->logsumexp, a->qkv, batch->mask, &weights,
-                                  c->attention.sink, batch->batch, batch->length, c->heads);
+                                  c->attention.sink, batch->batch, batch->length, c->size.heads);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, gpt2_attention_flops(c, batch->batch, batch->length));
-    gemm_forward(&g->blas, float_matrix(t->sublayer_out, c->channels), attended->y,
+    gemm_forward(&g->blas, float_matrix(t->sublayer_out, c->size.channels), attended->y,
                  device_weight(t, &o->projection), batch->batch * batch->length);
-    gpu_lap(g, work, "projection", PROFILE_FORWARD, gpu_square_flops(batch, c->channels));
+    gpu_lap(g, work, "projection", PROFILE_FORWARD, gpu_square_flops(batch, c->size.channels));
     residual_norm_forward(t, work, batch, dropout_site(l, SITE_PROJECTION), &t->plan[l].ffn.norm, a->x_middle,
                           t->norm, a->mean2, a->rstd2, a->x_in);
 }
@@ -93,7 +94,7 @@ static GemmInput qkv_part(GemmInput dqkv, size_t part, size_t channels) {
 static void qkv_bias_backward(Gpt2 *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base;
     GpuModel *g = &t->base;
-    const size_t M = batch->batch * batch->length, C = m->config->channels;
+    const size_t M = batch->batch * batch->length, C = m->config->size.channels;
     float *dbias = transformer_gradients(t, m->offsets->layers[l].attention.qkv.bias);
     if (m->config->attention.cosine || m->config->attention.sink > 0) {
         column_sums(&g->device, &g->sums, dbias, t->dqkv, M, 3 * C);
@@ -119,15 +120,15 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
     gemm_backward_input(&g->blas, m->dattended, t->dsublayer_out, projection, M);
     gemm_backward_weight(&g->blas, transformer_gradients(t, o->projection.weight), t->dsublayer_out,
                          attended->y, projection, M);
-    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * gpu_square_flops(batch, c->channels));
+    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * gpu_square_flops(batch, c->size.channels));
     if (c->attention.cosine)
         cosine_attention_backward(&g->device, t->dqkv, transformer_gradients(t, o->norm_const), m->dattended,
                                   a->qkv, norm_const(m, l), (float)c->attention.power, batch->mask,
-                                  t->attention, batch->batch, batch->length, c->heads);
+                                  t->attention, batch->batch, batch->length, c->size.heads);
     else
         softmax_attention_backward(&g->device, t->dqkv, m->dattended, attended->y, attended->logsumexp,
                                    a->qkv, batch->mask, &weights, t->attention, batch->batch, batch->length,
-                                   c->heads);
+                                   c->size.heads);
     qkv_bias_backward(m, batch, l);
     gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD,
             2 * gpt2_attention_flops(c, batch->batch, batch->length));
@@ -139,7 +140,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     Gpt2 *m = transformer_allocate<Gpt2>(&gpt2, setup);
     const Config *c = m->config = gpt2_config(m->base.base.host);
     const Offsets *o = m->offsets = gpt2_offsets(m->base.base.host);
-    m->attended = (Attended *)allocate(c->layers, sizeof(Attended), "layers");
+    m->attended = (Attended *)allocate(c->size.layers, sizeof(Attended), "layers");
     TransformerShape is = transformer_shape(c, o, dropout_site(0, SITE_EMBEDDING));
     is.activation = GELU_TANH;
     is.layer_sums = 5; // the biases of q and of v (or of all three), and behind attention and in the FFN
@@ -167,8 +168,4 @@ static ModelType gpt2_on_gpu() {
     return transformer_type(&gpt2, "train_gpt2cu", gpt2_create, gpt2_destroy);
 }
 
-#ifndef TESTING
-int main(int argc, char **argv) {
-    return transformer_main(argc, argv, gpt2_on_gpu());
-}
-#endif
+TRANSFORMER_MAIN(gpt2_on_gpu())

@@ -60,6 +60,7 @@ const TaskType task_language = {
     .name = "language",
     .summary = "trains a language model on tokenized text, and evaluates or samples it",
     .add_options = add_options,
+    .lower = {"--batch", "--seq-len"},
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = sequences_create,

@@ -137,6 +137,7 @@ const TaskType task_masked = {
     .summary =
         "trains a model that predicts masked tokens of a text from all others, and evaluates or asks it",
     .add_options = add_options,
+    .lower = {"--batch", "--seq-len"},
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = masked_create,

@@ -49,6 +49,7 @@ typedef struct {
     const char *name;                      // "language"
     const char *summary;                   // what a trainer of this task does, for --help
     void (*add_options)(Options *options); // the rows of the task
+    const char *lower[2];                  // those that make a batch smaller: "--batch", "--seq-len"
     const Action *actions;
     int action_count;
 

@@ -372,6 +372,7 @@ const TaskType task_translation = {
     .name = "translation",
     .summary = "trains a model that translates sentences, and evaluates it or translates with it",
     .add_options = add_options,
+    .lower = {"--batch-tokens", "--max-length"},
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = translation_create,

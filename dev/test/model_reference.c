@@ -95,7 +95,8 @@ static Reference reference_open(const ModelType *type, const Safetensors *file, 
     options_set(r.options, "precision", strcmp(precision, "bf16") == 0 ? "bf16" : "fp32", "test");
     const Tensor *ids = safetensors_find(file, "input_ids");
     if (!ids || ids->rank != 2) fail("%s: tensor input_ids is missing or not (B, T)", file->file.path);
-    r.setup = (ModelSetup){.options = r.options,
+    r.setup = (ModelSetup){.type = type,
+                           .options = r.options,
                            .batch = ids->shape[0],
                            .length = ids->shape[1],
                            .positions = ids->shape[1],

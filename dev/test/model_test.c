@@ -30,7 +30,8 @@ ModelTest model_test_create(const ModelType *type, const char *options, int64_t 
     ModelTest t = {.type = type, .options = trainer_options_create(type)};
     set_options(t.options, "dropout=0 precision=fp32");
     set_options(t.options, options);
-    t.setup = (ModelSetup){.options = t.options,
+    t.setup = (ModelSetup){.type = type,
+                           .options = t.options,
                            .batch = batch,
                            .length = length,
                            .positions = length,
@@ -240,7 +241,97 @@ void model_check_accumulation(const ModelType *type, const char *options) {
     model_test_free(&small);
 }
 
+// ---- kinds of attention
+
+Batch model_kinds_batch(const ModelKinds *kinds, const ModelTest *t, double padding, uint32_t number) {
+    Batch batch = model_test_batch(t, padding, number);
+    int32_t *targets = (int32_t *)batch.targets;
+    for (size_t i = 0; i < (size_t)(batch.batch * batch.length); i++)
+        if (i % kinds->every != 0) targets[i] = -1;
+    return batch;
+}
+
+void model_check_kind_gradients(const ModelKinds *kinds, const char *options, int64_t length,
+                                double padding) {
+    if (sizeof(real) != sizeof(double)) return; // central differences need double
+#ifdef _OPENMP
+    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
+#endif
+    for (size_t i = 0; i < kinds->count; i++) {
+        char *all = format_string("%s %s", options, kinds->kinds[i]);
+        ModelTest t = model_test_create(kinds->type, all, 2, length, 29);
+        Batch batch = model_kinds_batch(kinds, &t, padding, 1);
+        model_check_gradients(&t, &batch);
+        model_test_batch_free(&batch);
+        model_test_free(&t);
+        free(all);
+    }
+}
+
+static void check_padding(const ModelType *type, const char *options) {
+    enum { T = 140, V = 29 };
+    ModelTest t = model_test_create(type, options, 1, T, V);
+    Batch batch = model_test_batch(&t, 0.5, 2);
+    uint8_t *mask = (uint8_t *)batch.mask;
+    memset(mask, 0, 10);
+    real *before = all_logits(&t, &batch);
+    for (int i = 0; i < T; i++)
+        if (!mask[i]) ((int32_t *)batch.inputs)[i] = (batch.inputs[i] + 1) % V;
+    real *after = all_logits(&t, &batch);
+    for (int i = 0; i < T; i++) {
+        CHECK(model_test_same(before + i * V, after + i * V, V) == (mask[i] != 0));
+        for (int v = 0; v < V; v++) CHECK(isfinite(before[i * V + v]));
+    }
+    free(before);
+    free(after);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+}
+
+// check(type, "OPTIONS KIND") for each kind.
+static void check_kinds(const ModelKinds *kinds, const char *options,
+                        void (*check)(const ModelType *type, const char *options)) {
+    for (size_t i = 0; i < kinds->count; i++) {
+        char *all = format_string("%s %s", options, kinds->kinds[i]);
+        check(kinds->type, all);
+        free(all);
+    }
+}
+
+void model_check_kind_padding(const ModelKinds *kinds, const char *options) {
+    check_kinds(kinds, options, check_padding);
+}
+
+void model_check_kind_threads(const ModelKinds *kinds, const char *options) {
+    char *drops = format_string("%s dropout=0.2", options),
+         *muon = format_string("%s optimizer=muon", options);
+    check_kinds(kinds, drops, model_check_threads);
+    model_check_threads(kinds->type, muon);
+    free(drops);
+    free(muon);
+}
+
+void model_check_kind_accumulation(const ModelKinds *kinds, const char *options) {
+    char *drops = format_string("%s dropout=0.2", options);
+    check_kinds(kinds, drops, model_check_accumulation);
+    free(drops);
+}
+
 // ---- the program
+
+void model_test_options(const ModelType *type, const char *options) {
+    ModelTest t = model_test_create(type, options, 1, 16, 20);
+    model_test_free(&t);
+}
+
+void model_test_program(const ModelType *type, const char *arguments) {
+    char *argv[32] = {(char *)type->program}, *rest = NULL;
+    int argc = 1;
+    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
+    exit(train_main(argc, argv, type));
+}
 
 static const char *const own_precision = sizeof(real) == sizeof(double) ? "double" : "float";
 

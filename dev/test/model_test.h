@@ -51,6 +51,31 @@ void model_check_residual_statistics(Statistics *s, const Batch *batch, size_t l
 // share.
 void model_check_weight_statistics(const Measurement *m, const Batch *batch, size_t heads, size_t window);
 
+// A model with several kinds of attention, "attention=softmax" and so on, and what must hold of each beside
+// the options given.
+typedef struct {
+    const ModelType *type;
+    const char *const *kinds;
+    size_t count;
+    size_t every; // every so-manieth token has a target
+} ModelKinds;
+// Gradients for a batch of 2 sequences, as model_check_gradients().
+void model_check_kind_gradients(const ModelKinds *kinds, const char *options, int64_t length, double padding);
+// What stands in a padded position shows nowhere else, and rows that see only padding are finite.
+void model_check_kind_padding(const ModelKinds *kinds, const char *options);
+// Threads and accumulation, with dropout.
+void model_check_kind_threads(const ModelKinds *kinds, const char *options);
+void model_check_kind_accumulation(const ModelKinds *kinds, const char *options);
+
+// A batch with those targets.
+Batch model_kinds_batch(const ModelKinds *kinds, const ModelTest *test, double padding, uint32_t number);
+
+// Creates the model with these options, and frees it.
+void model_test_options(const ModelType *type, const char *options);
+
+// Runs the program in the case's directory with these arguments, quietly, and exits.
+void model_test_program(const ModelType *type, const char *arguments);
+
 // The program of a model's reference vectors and tests:
 //   PROGRAM [NAME]                               the test cases whose names contain NAME
 //   PROGRAM -r FILE... [-p double|float|bf16]    reference vectors, a line each

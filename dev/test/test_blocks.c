@@ -15,7 +15,8 @@ enum { B = 3, T = 5, S = 7, C = 8, H = 2, F = 12, V = 11, PADDING = 0 };
 typedef struct {
     NormOrder order;
     bool cosine;
-    double sink, dropout, smoothing;
+    double sink, smoothing;
+    const char *dropout; // NULL: 0
 } Kind;
 
 typedef struct {
@@ -33,9 +34,10 @@ static Options *make_options(void) {
     static const Option rows[] = {
         {0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""},
         {0, "precision", OPTION_TEXT, OPTION_TRAINING, "P", "fp32", 0, 0, NULL, NULL, "", ""},
-        {0, "optimizer", OPTION_TEXT, OPTION_TRAINING, "O", "adamw", 0, 0, NULL, NULL, "", ""}};
+        {0, "optimizer", OPTION_TEXT, OPTION_TRAINING, "O", "adamw", 0, 0, NULL, NULL, "", ""},
+        {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0", 0, 1, NULL, NULL, "", ""}};
     Options *options = options_create("test", "");
-    options_add(options, rows, 3);
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     return options;
 }
 
@@ -76,10 +78,8 @@ static void embeddings_create(Pair *p, size_t token) {
 static Pair *pair_create(const Kind *kind, const Options *options) {
     Pair *p = allocate(1, sizeof(Pair), "model");
     CpuModel *m = &p->base;
-    ParameterTable table = {0};
-    const Offsets o = add_parameters(&table, kind);
-    cpu_model_create(m, &(ModelSetup){.options = options, .batch = B, .length = S, .training = true}, table,
-                     kind->dropout);
+    const Offsets o = add_parameters(&m->state.table, kind);
+    cpu_model_create(m, &(ModelSetup){.options = options, .batch = B, .length = S, .training = true});
     embeddings_create(p, o.token);
     p->attention =
         (Attention){.channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
@@ -94,7 +94,6 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     ffn_block_create(&p->ffn, m, &o.ffn, RELU, kind->order, 0, 4);
     ffn_block_plan(&p->ffn, m);
     head_create(&p->head, m, &o.final_norm, o.token, NO_PARAMETER, V);
-    head_plan(&p->head, m);
     classifier_smooth(p->head.classifier, kind->smoothing);
     cpu_model_workspace(m, C, F);
     cpu_model_allocate(m);
@@ -226,6 +225,7 @@ static void check_gradients(Pair *p, const Batch *batch) {
 // The token of padding learns here as any other does: central differences know no exception.
 static void check_pair(const Kind *kind) {
     Options *options = make_options();
+    if (kind->dropout) options_set(options, "dropout", kind->dropout, "test");
     Example e;
     example_create(&e);
     Pair *p = pair_create(kind, options);
@@ -239,7 +239,7 @@ static void test_cross_attention(void) {
         check_pair(&(Kind){.order = (NormOrder)order});
         check_pair(&(Kind){.order = (NormOrder)order, .sink = 1});
         check_pair(&(Kind){.order = (NormOrder)order, .cosine = true});
-        check_pair(&(Kind){.order = (NormOrder)order, .dropout = 0.3, .smoothing = 0.2});
+        check_pair(&(Kind){.order = (NormOrder)order, .dropout = "0.3", .smoothing = 0.2});
     }
 }
 

@@ -31,10 +31,14 @@ static void sources_free(TensorSource *sources, int count) {
     free(sources);
 }
 
-static real *read_array(const Run *run, ModelArray which) {
-    real *values = allocate(run->type->parameters(run->model)->total, sizeof(real), "checkpoint");
-    run->type->read(run->model, which, values);
-    return values;
+// (total) in this memory: the model's own, or a copy, *copy, that is to be freed.
+static const real *view_array(const Run *run, ModelArray which, real **copy) {
+    const real *view = run->type->view ? run->type->view(run->model, which) : NULL;
+    *copy = NULL;
+    if (view) return view;
+    *copy = allocate(run->type->parameters(run->model)->total, sizeof(real), "checkpoint");
+    run->type->read(run->model, which, *copy);
+    return *copy;
 }
 
 // id: of the pair that the file is half of; NULL: of none. val_loss: NULL where it is unknown.
@@ -264,8 +268,10 @@ static void write_pair(const Run *run, const char *directory, const Progress *pr
 
 void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep) {
     const size_t total = run->type->parameters(run->model)->total;
-    real *values = read_array(run, MODEL_VALUES), *first = read_array(run, MODEL_FIRST_MOMENT),
-         *second = read_array(run, MODEL_SECOND_MOMENT);
+    real *copies[3];
+    const real *values = view_array(run, MODEL_VALUES, &copies[0]),
+               *first = view_array(run, MODEL_FIRST_MOMENT, &copies[1]),
+               *second = view_array(run, MODEL_SECOND_MOMENT, &copies[2]);
     refuse_non_finite(run, values, progress->step);
     uint64_t hash = hash_array((uint64_t)progress->step, values, total);
     hash = hash_array(hash_array(hash, first, total), second, total);
@@ -274,18 +280,17 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
                   "the parameters are no longer those of rank 0, this processor computes otherwise");
     if (ranks_rank(run->ranks) == 0) write_pair(run, directory, progress, keep, values, first, second, id);
     free(id);
-    free(values);
-    free(first);
-    free(second);
+    for (size_t i = 0; i < sizeof(copies) / sizeof(*copies); i++) free(copies[i]);
 }
 
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss) {
     char *path = checkpoint_best_path(directory);
-    real *values = read_array(run, MODEL_VALUES);
+    real *copy;
+    const real *values = view_array(run, MODEL_VALUES, &copy);
     refuse_non_finite(run, values, step);
     write_weights(run, path, values, step, NULL, &val_loss);
     huggingface_export(run->type, run->model, directory, BEST_NAME);
-    free(values);
+    free(copy);
     free(path);
 }
 

@@ -62,6 +62,13 @@ typedef struct {
 // The offset of a layer's first parameter: its normalisation, or the product for queries, keys and values.
 size_t transformer_first(const TransformerParameters *layer);
 
+// What lies outside of the layers of a language model whose classifier is its embedding of tokens.
+typedef struct {
+    size_t token, position; // (V, C), (positions, C)
+    NormParameters norm;    // behind the last layer
+    size_t bias;            // (V) of the logits, or NO_PARAMETER
+} OuterParameters;
+
 // A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
 size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns, double deviation);
 

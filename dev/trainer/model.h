@@ -15,8 +15,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+typedef struct ModelType ModelType;
+
 // What create() needs to know beside the options.
 typedef struct {
+    const ModelType *type;
     const Options *options; // the model's own rows among them
     int64_t batch, length;  // largest B and T of a batch to come; 0: only decoding
     int64_t rows;           // most positions of a batch, where that is less than B T; else 0
@@ -62,12 +65,13 @@ typedef struct {
     bool (*write_config)(const void *model, JsonWriter *w);
 } Exchange;
 
-typedef struct {
+struct ModelType {
     const char *name;      // "fastformer"
     const char *program;   // "train_fastformer"
     const TaskType *task;  // what it learns (task.h)
     const Option *options; // rows the model adds
     int option_count;
+    const char *lower[2]; // those that make it smaller: "--channels", "--layers"
 
     const char *position_embedding; // name of the parameter (positions, C) that is looked up; NULL: none
     // Whose metadata say more of positions than n_positions: rewrites them where these become more; NULL.
@@ -87,6 +91,9 @@ typedef struct {
     const ParameterTable *(*parameters)(const void *model);
     void (*read)(const void *model, ModelArray which, real *out); // (total) copies out
     void (*write)(void *model, ModelArray which, const real *in); // (total) copies in
+    // (total) where the model keeps them, in whole cache lines; NULL, or the entry is: not all of them are in
+    // this memory, so they are read().
+    const real *(*view)(const void *model, ModelArray which);
 
     // Sum over counted targets of -log p. forward() drops nothing out; train() does, and adds `scale` times
     // the gradient of that sum to the gradients.
@@ -124,6 +131,6 @@ typedef struct {
     void (*translator_select)(void *decoder, const size_t *from, size_t count);
 
     const Exchange *exchange; // NULL: transformers has no such class
-} ModelType;
+};
 
 #endif

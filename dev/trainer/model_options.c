@@ -4,10 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-ModelSizes model_sizes(const Options *o) {
-    const ModelSizes s = {.layers = (size_t)options_integer(o, "layers"),
-                          .channels = (size_t)options_integer(o, "channels"),
-                          .heads = (size_t)options_integer(o, "heads")};
+ModelSizes model_sizes(const ModelSetup *setup) {
+    const Options *o = setup->options;
+    ModelSizes s = {.layers = (size_t)options_integer(o, "layers"),
+                    .channels = (size_t)options_integer(o, "channels"),
+                    .heads = (size_t)options_integer(o, "heads"),
+                    .vocabulary = (size_t)setup->vocabulary,
+                    .positions = (size_t)setup->positions};
+    s.head_size = s.channels / s.heads;
     if (s.channels % s.heads != 0)
         fail("--heads %zu: the %zu channels must divide into heads", s.heads, s.channels);
     return s;

@@ -2,7 +2,7 @@
 #ifndef TRAINER_MODEL_OPTIONS_H
 #define TRAINER_MODEL_OPTIONS_H
 
-#include "options.h"
+#include "model.h"
 #include <stddef.h>
 
 enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
@@ -30,11 +30,13 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
             "dropout probability"                                                                            \
     }
 
-// Channels C in H heads; ends the program where they do not divide.
+// What these and the data say of a model's size; ends the program where the channels do not divide into
+// heads.
 typedef struct {
-    size_t layers, channels, heads; // L, C, H
+    size_t layers, channels, heads, head_size; // L, C, H, D
+    size_t vocabulary, positions;              // V, rows of the position embedding
 } ModelSizes;
-ModelSizes model_sizes(const Options *options);
+ModelSizes model_sizes(const ModelSetup *setup);
 
 // What --attention and --cosine-power say.
 typedef struct {

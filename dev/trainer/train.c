@@ -99,7 +99,8 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
 static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safetensors *weights,
                               bool training) {
     const Dataset *dataset = run->dataset;
-    ModelSetup setup = {.options = run->options,
+    ModelSetup setup = {.type = run->type,
+                        .options = run->options,
                         .batch = plan ? plan->batch : 0,
                         .length = plan ? plan->length : 0,
                         .rows = plan ? plan->rows : 0,

@@ -13,6 +13,16 @@
 // What main() of a trainer calls; returns its exit code.
 int train_main(int argc, char **argv, const ModelType *type);
 
+// The main() of a model's program; a test includes its source and has one of its own.
+#ifdef TESTING
+#define TRAINER_MAIN(type)
+#else
+#define TRAINER_MAIN(type)                                                                                   \
+    int main(int argc, char **argv) {                                                                        \
+        return train_main(argc, argv, &(type));                                                              \
+    }
+#endif
+
 // The options of every trainer followed by those of its task and of the model itself, each at its default.
 Options *trainer_options_create(const ModelType *type);
 

@@ -91,7 +91,7 @@ static void test_no_targets(void) {
     ModelTest t = model_test_create(&translate, SMALL "label-smoothing=0", 2, 6, 31);
     Example e = example_create(&t, 6, 2);
     for (int i = 0; i < 12; i++) ((int32_t *)e.batch.targets)[i] = -1;
-    CHECK(translate_train(t.model, &e.batch, 1) == 0 && translate_forward(t.model, &e.batch) == 0);
+    CHECK(transformer_train(t.model, &e.batch, 1) == 0 && transformer_forward(t.model, &e.batch) == 0);
     CHECK(cpu_model_gradient_norm(t.model) == 0);
     example_free(&e);
     model_test_free(&t);
@@ -107,17 +107,17 @@ static void test_padding(void) {
         Example e = example_create(&t, S, 3);
         real *before = allocate((size_t)B * T * V, sizeof(real), "test"),
              *after = allocate((size_t)B * T * V, sizeof(real), "test");
-        translate_logits(t.model, &e.batch, before);
+        transformer_logits(t.model, &e.batch, before);
         for (int i = 0; i < B * S; i++)
             if (!e.source_mask[i]) e.source[i] = (e.source[i] + 1) % V;
         for (int i = 0; i < B * T; i++)
             if (!e.batch.mask[i]) ((int32_t *)e.batch.inputs)[i] = (e.batch.inputs[i] + 1) % V;
-        translate_logits(t.model, &e.batch, after);
+        transformer_logits(t.model, &e.batch, after);
         for (int i = 0; i < B * T; i++)
             CHECK(model_test_same(before + i * V, after + i * V, V) == (e.batch.mask[i] != 0));
         // And what no padding is does show.
         e.source[0] = (e.source[0] + 1) % V;
-        translate_logits(t.model, &e.batch, after);
+        transformer_logits(t.model, &e.batch, after);
         CHECK(!model_test_same(before, after, V));
         free(before);
         free(after);
@@ -144,7 +144,7 @@ static double norm_of_update(const Batch *batch, int64_t rows, int threads, cons
         part.mask += row * batch->length;
         part.source.tokens += row * batch->source.length;
         part.source.mask += row * batch->source.length;
-        translate_train(t.model, &part, 0.1);
+        transformer_train(t.model, &part, 0.1);
     }
     const double norm = cpu_model_gradient_norm(t.model);
     model_test_free(&t);
@@ -187,7 +187,7 @@ static void test_decoding(void) {
         e.batch.mask = NULL;
         real *expected = allocate((size_t)B * T * V, sizeof(real), "test"),
              *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
-        translate_logits(t.model, &e.batch, expected);
+        transformer_logits(t.model, &e.batch, expected);
         Translator *d = translator_create(t.model, &e.batch, BEAMS, T);
         // In the second stream of each sentence something else stands, until the first takes its place.
         size_t sentences[B] = {0, 1, 2}, count = B;

@@ -13,13 +13,13 @@
 // around each sublayer f   post-norm: x = LayerNorm(x + dropout(f(x)))
 //                          pre-norm:  x = x + dropout(f(LayerNorm(x))), and a LayerNorm behind each stack
 
-#include "blocks.h"
 #include "embedding.h"
 #include "error.h"
 #include "huggingface.h"
 #include "memory.h"
 #include "model_options.h"
 #include "train.h"
+#include "transformer.h"
 #include "translation.h"
 #include <math.h>
 #include <stdio.h>
@@ -172,17 +172,53 @@ typedef struct {
 } DecoderLayer;
 
 typedef struct {
-    CpuModel base;
+    Transformer base;
     Config config;
     Offsets offsets;
-    Embedding source, target; // of one table
+    Embedding source; // of the same table as the base's, which is the decoder's
     Stack encoder;
     Encoded encoded;
     Attention causal;      // of the decoder, in the encoder's working memory
     DecoderLayer *decoder; // (layers)
     real **y;              // (3 layers + 1) of (M, C): the decoder's residual stream
-    Head head;
 } Translate;
+
+static void encode(const Translate *t, const Pass *source) {
+    embed_forward(source, &t->source, t->encoder.x[0]);
+    encoded_forward(source, &t->encoded, stack_forward(source, &t->encoder));
+}
+
+// The last y.
+static const real *translate_forward(const void *model, const Pass *pass) {
+    const Translate *t = model;
+    Batch of_source;
+    const Pass source = pass_source(pass, &of_source);
+    real **y = t->y;
+    encode(t, &source);
+    embed_forward(pass, &t->base.embedding, y[0]);
+    for (size_t l = 0; l < t->config.decoder_layers; l++, y += 3) {
+        attention_block_forward(pass, &t->decoder[l].attention, y[1], y[0]);
+        cross_attention_block_forward(pass, &source, &t->decoder[l].cross, y[2], y[1]);
+        ffn_block_forward(pass, &t->decoder[l].ffn, y[3], y[2]);
+    }
+    return y[0];
+}
+
+static void translate_backward(const void *model, const Pass *pass) {
+    const Translate *t = model;
+    Batch of_source;
+    const Pass source = pass_source(pass, &of_source);
+    for (size_t l = t->config.decoder_layers; l-- > 0;) {
+        real **y = t->y + 3 * l;
+        ffn_block_backward(pass, &t->decoder[l].ffn, y[2]);
+        cross_attention_block_backward(pass, &source, &t->decoder[l].cross, y[1]);
+        attention_block_backward(pass, &t->decoder[l].attention, y[0]);
+    }
+    embed_backward(pass, &t->base.embedding);
+    encoded_backward(&source, &t->encoded, t->encoder.x[2 * t->encoder.count]);
+    stack_backward(&source, &t->encoder);
+    embed_backward(&source, &t->source);
+}
 
 // Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the decoder.
 enum { SITE_SOURCE, SITE_TARGET, SITE_LAYERS, DECODER_SITES = 5 };
@@ -193,7 +229,7 @@ static uint32_t decoder_site(const Config *c, size_t l, uint32_t site) {
 
 // Layers count through both stacks.
 static void decoder_layer_create(Translate *t, size_t l) {
-    CpuModel *m = &t->base;
+    CpuModel *m = &t->base.model;
     const Config *c = &t->config;
     const DecoderParameters *at = &t->offsets.decoder[l];
     DecoderLayer *layer = &t->decoder[l];
@@ -206,7 +242,7 @@ static void decoder_layer_create(Translate *t, size_t l) {
 }
 
 static void encoder_create(Translate *t, size_t batch, size_t length) {
-    CpuModel *m = &t->base;
+    CpuModel *m = &t->base.model;
     const Config *c = &t->config;
     const Attention attention = {.channels = c->channels, .heads = c->heads};
     stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order, RELU,
@@ -217,7 +253,7 @@ static void encoder_create(Translate *t, size_t batch, size_t length) {
 
 // Layers share their activations where nothing is kept for a backward pass.
 static void decoder_create_layers(Translate *t) {
-    CpuModel *m = &t->base;
+    CpuModel *m = &t->base.model;
     const Config *c = &t->config;
     t->causal = t->encoder.attention;
     t->causal.causal = true;
@@ -242,10 +278,10 @@ static void embeddings_create(Translate *t) {
                             .channels = c->channels,
                             .site = SITE_SOURCE,
                             .padding = -1}; // the decoder begins with the padding token, which learns
-    t->target = t->source;
-    t->target.site = SITE_TARGET;
-    arena_reals(t->base.arena, &t->source.sinusoids, c->positions, c->channels, "positions");
-    arena_alias(t->base.arena, &t->target.sinusoids);
+    t->base.embedding = t->source;
+    t->base.embedding.site = SITE_TARGET;
+    arena_reals(t->base.model.arena, &t->source.sinusoids, c->positions, c->channels, "positions");
+    arena_alias(t->base.model.arena, &t->base.embedding.sinusoids);
 }
 
 static void translate_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -255,20 +291,21 @@ static void translate_add_parameters(const ModelSetup *setup, ParameterTable *ta
 }
 
 static void *translate_create(const ModelSetup *setup) {
+    static const TransformerLayers layers = {translate_forward, translate_backward};
     Translate *t = allocate(1, sizeof(Translate), "model");
-    CpuModel *m = &t->base;
+    CpuModel *m = &t->base.model;
+    Head *head = &t->base.head;
+    t->base.layers = &layers;
     t->config = config_create(setup);
     const Config *c = &t->config;
-    ParameterTable table = {0};
-    t->offsets = parameters_create(&table, c);
-    cpu_model_create(m, setup, table, c->dropout);
+    t->offsets = parameters_create(&m->state.table, c);
+    cpu_model_create(m, setup);
     embeddings_create(t);
     encoder_create(t, (size_t)setup->batch, (size_t)setup->length);
     decoder_create_layers(t);
-    head_create(&t->head, m, &t->offsets.decoder_norm, t->offsets.token, t->offsets.bias, c->vocabulary);
-    t->head.bias_fixed = true;
-    classifier_smooth(t->head.classifier, c->smoothing);
-    head_plan(&t->head, m);
+    head_create(head, m, &t->offsets.decoder_norm, t->offsets.token, t->offsets.bias, c->vocabulary);
+    head->bias_fixed = true;
+    classifier_smooth(head->classifier, c->smoothing);
     cpu_model_workspace(m, c->channels, c->inner);
     cpu_model_allocate(m);
     sinusoidal_positions(t->source.sinusoids, c->positions, c->channels);
@@ -278,82 +315,15 @@ static void *translate_create(const ModelSetup *setup) {
 static void translate_destroy(void *model) {
     Translate *t = model;
     stack_free(&t->encoder);
-    cpu_model_destroy(&t->base);
+    cpu_model_destroy(&t->base.model);
     offsets_free(&t->offsets);
     free(t->decoder);
     free(t->y);
     free(t);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Forward and backward
-
-static void encode(const Translate *t, const Pass *source) {
-    embed_forward(source, &t->source, t->encoder.x[0]);
-    encoded_forward(source, &t->encoded, stack_forward(source, &t->encoder));
-}
-
-// The last y.
-static const real *layers_forward(const Translate *t, const Pass *pass, const Pass *source) {
-    real **y = t->y;
-    encode(t, source);
-    embed_forward(pass, &t->target, y[0]);
-    for (size_t l = 0; l < t->config.decoder_layers; l++, y += 3) {
-        attention_block_forward(pass, &t->decoder[l].attention, y[1], y[0]);
-        cross_attention_block_forward(pass, source, &t->decoder[l].cross, y[2], y[1]);
-        ffn_block_forward(pass, &t->decoder[l].ffn, y[3], y[2]);
-    }
-    return y[0];
-}
-
-static void layers_backward(const Translate *t, const Pass *pass, const Pass *source) {
-    for (size_t l = t->config.decoder_layers; l-- > 0;) {
-        real **y = t->y + 3 * l;
-        ffn_block_backward(pass, &t->decoder[l].ffn, y[2]);
-        cross_attention_block_backward(pass, source, &t->decoder[l].cross, y[1]);
-        attention_block_backward(pass, &t->decoder[l].attention, y[0]);
-    }
-    embed_backward(pass, &t->target);
-    encoded_backward(source, &t->encoded, t->encoder.x[2 * t->encoder.count]);
-    stack_backward(source, &t->encoder);
-    embed_backward(source, &t->source);
-}
-
-static double translate_forward(void *model, const Batch *batch) {
-    Translate *t = model;
-    Batch of_source;
-    const Pass pass = pass_forward(&t->base, batch, false, NULL), source = pass_source(&pass, &of_source);
-    return head_forward(&pass, &t->head, layers_forward(t, &pass, &source));
-}
-
-static double translate_train(void *model, const Batch *batch, double scale) {
-    Translate *t = model;
-    Batch of_source;
-    const Pass forward = pass_forward(&t->base, batch, true, NULL), backward = pass_backward(&forward);
-    const Pass source = pass_source(&forward, &of_source), source_backward = pass_backward(&source);
-    const double loss =
-        head_train(&forward, &backward, &t->head, layers_forward(t, &forward, &source), scale);
-    layers_backward(t, &backward, &source_backward);
-    return loss;
-}
-
 static double translate_unsmoothed(const void *model) {
-    return classifier_unsmoothed(((const Translate *)model)->head.classifier);
-}
-
-static void translate_logits(void *model, const Batch *batch, real *logits) {
-    Translate *t = model;
-    Batch of_source;
-    const Pass pass = pass_forward(&t->base, batch, false, NULL), source = pass_source(&pass, &of_source);
-    head_logits(&pass, &t->head, layers_forward(t, &pass, &source), logits);
-}
-
-static void translate_statistics(void *model, const Batch *batch, Statistics *statistics) {
-    Translate *t = model;
-    Batch of_source;
-    const Pass pass = pass_forward(&t->base, batch, false, statistics),
-               source = pass_source(&pass, &of_source);
-    layers_forward(t, &pass, &source);
+    return classifier_unsmoothed(((const Translate *)model)->base.head.classifier);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -385,7 +355,8 @@ static void *translator_create(void *model, const Batch *batch, int beams, int64
     const size_t layers = t->config.decoder_layers, C = t->config.channels;
     const size_t rows = d->sentences * d->length, all = layers * translator_cache(d);
     Batch of_source;
-    const Pass pass = pass_forward(&t->base, batch, false, NULL), source = pass_source(&pass, &of_source);
+    const Pass pass = pass_forward(&t->base.model, batch, false, NULL),
+               source = pass_source(&pass, &of_source);
     d->mask = allocate(rows, 1, "decoder");
     memcpy(d->mask, batch->source.mask, rows);
     d->encoded = allocate(layers * rows, 2 * C * sizeof(real), "decoder");
@@ -442,8 +413,8 @@ static void translator_decode(void *decoder, const int32_t *tokens, real *logits
     Translator *d = decoder;
     Translate *t = d->model;
     const Batch batch = {.batch = (int64_t)(d->sentences * d->beams), .length = 1, .inputs = tokens};
-    const Pass pass = pass_forward(&t->base, &batch, false, NULL);
-    Embedding embedding = t->target;
+    const Pass pass = pass_forward(&t->base.model, &batch, false, NULL);
+    Embedding embedding = t->base.embedding;
     embedding.sinusoids += d->position * t->config.channels;
     real *x = t->y[0];
     embed_forward(&pass, &embedding, x);
@@ -452,7 +423,7 @@ static void translator_decode(void *decoder, const int32_t *tokens, real *logits
         decode_cross_attention(&pass, d, l, x);
         ffn_block_forward(&pass, &t->decoder[l].ffn, x, x);
     }
-    if (logits) head_logits(&pass, &t->head, x, logits);
+    if (logits) head_logits(&pass, &t->base.head, x, logits);
     d->position++;
 }
 
@@ -603,16 +574,13 @@ static const ModelType translate = {
     .task = &task_translation,
     .options = translate_options,
     .option_count = sizeof(translate_options) / sizeof(translate_options[0]),
+    .lower = {"--channels", "--encoder-layers"},
     .add_parameters = translate_add_parameters,
     .create = translate_create,
     .destroy = translate_destroy,
-    CPU_MODEL_ENTRIES,
+    TRANSFORMER_ENTRIES,
     .describe = translate_describe,
     .flops_per_token = translate_flops_per_token,
-    .forward = translate_forward,
-    .logits = translate_logits,
-    .statistics = translate_statistics,
-    .train = translate_train,
     .unsmoothed = translate_unsmoothed,
     .decode = translator_decode,
     .decoder_destroy = translator_destroy,
@@ -621,8 +589,4 @@ static const ModelType translate = {
     .exchange = &translate_exchange,
 };
 
-#ifndef TESTING
-int main(int argc, char **argv) {
-    return train_main(argc, argv, &translate);
-}
-#endif
+TRAINER_MAIN(translate)

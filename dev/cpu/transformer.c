@@ -1,0 +1,39 @@
+#include "transformer.h"
+
+void transformer_plan(Transformer *t, const OuterParameters *at, const ModelSizes *size, size_t inner,
+                      int32_t padding) {
+    t->embedding = (Embedding){.token = at->token,
+                               .scale = 1,
+                               .position = at->position,
+                               .channels = size->channels,
+                               .site = 0,
+                               .padding = padding};
+    head_create(&t->head, &t->model, &at->norm, at->token, at->bias, size->vocabulary);
+    cpu_model_workspace(&t->model, size->channels, inner);
+}
+
+double transformer_forward(void *model, const Batch *batch) {
+    Transformer *t = model;
+    const Pass pass = pass_forward(&t->model, batch, false, NULL);
+    return head_forward(&pass, &t->head, t->layers->forward(t, &pass));
+}
+
+double transformer_train(void *model, const Batch *batch, double scale) {
+    Transformer *t = model;
+    const Pass forward = pass_forward(&t->model, batch, true, NULL), backward = pass_backward(&forward);
+    const double loss = head_train(&forward, &backward, &t->head, t->layers->forward(t, &forward), scale);
+    t->layers->backward(t, &backward);
+    return loss;
+}
+
+void transformer_logits(void *model, const Batch *batch, real *logits) {
+    Transformer *t = model;
+    const Pass pass = pass_forward(&t->model, batch, false, NULL);
+    head_logits(&pass, &t->head, t->layers->forward(t, &pass), logits);
+}
+
+void transformer_statistics(void *model, const Batch *batch, Statistics *statistics) {
+    Transformer *t = model;
+    const Pass pass = pass_forward(&t->model, batch, false, statistics);
+    t->layers->forward(t, &pass);
+}
