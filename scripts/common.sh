@@ -160,7 +160,7 @@ train_all() {
         spent=$(awk "BEGIN { print $spent + $took }")
         planned=$(awk "BEGIN { print $planned + $seconds }")
         printf ' in %s, about %s to go\n' "$(duration "$took")" \
-            "$(duration "$(awk "BEGIN { print $planned > 0 ? ($left - $planned) * $spent / $planned : 0 }")")"
+            "$(duration "$(awk "BEGIN { print ($planned > 0 ? ($left - $planned) * $spent / $planned : 0) }")")"
     done 3<"$1"
 }
 
