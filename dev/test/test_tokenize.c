@@ -222,6 +222,36 @@ static void test_spm(void) {
                     "spm_train failed (exit code 255): Vocabulary size is");
 }
 
+// A line that is cut between words has the tokens that spm_encode gives to the whole of it.
+static void test_spm_long_line(void) {
+    enum { SIZE = 400000 };
+    if (!have_spm()) return;
+    char *text = allocate(SIZE, 1, "a text");
+    for (int64_t i = 0; i < SIZE; i++)
+        text[i] = i * i % 7 == 4 || i % 29 < 2 ? ' ' : i % 1001 == 5 ? '-' : (char)('a' + i * i / 5 % 26);
+    test_file("text", text, SIZE);
+    check_runs("-o %s/out --tokenizer spm --vocab-size 300 --train %s/text");
+    Dataset *dataset = open_output("out");
+    const Split *split = &dataset->splits[SPLIT_TRAIN];
+    int32_t *tokens = allocate((size_t)split->tokens, sizeof(int32_t), "tokens");
+    split_copy(split, 0, split->tokens, tokens);
+    char *model = format_string("--model=%s/out/tokenizer.model", test_directory());
+    ProcessResult result = process_run((const char *const[]){"spm_encode", model, "--output_format=id", NULL},
+                                       (Text){text, SIZE});
+    CHECK(result.start_error == 0 && result.exit_code == 0);
+    bytes_append(&result.output, "", 1);
+    char *at = result.output.data;
+    int64_t equal = 0;
+    while (equal < split->tokens && strtol(at, &at, 10) == tokens[equal]) equal++;
+    CHECK(equal == split->tokens - 1 && tokens[equal] == dataset->end); // the whole line, and its end
+    CHECK(strcmp(at, "\n") == 0);
+    process_result_free(&result);
+    free(model);
+    free(tokens);
+    dataset_close(dataset);
+    free(text);
+}
+
 // What the tokens of a split stand for, fresh.
 static char *decode_split(const Dataset *dataset, SplitName name, size_t *size) {
     const Split *split = &dataset->splits[name];
@@ -377,6 +407,7 @@ int main(int argc, char **argv) {
         {"usage", test_usage},
         {"large text", test_large},
         {"spm", test_spm},
+        {"spm, a long line", test_spm_long_line},
         {"bpe", test_bpe},
         {"pairs", test_pairs},
         {"what is lost", test_lost},

@@ -294,7 +294,59 @@ static int32_t read_token(const Sentencepiece *model, Text output, size_t *at) {
     return (int32_t)token;
 }
 
+// Whether no piece reaches from one word into the next, so that words are encoded alike alone and in a line:
+// a space stands nowhere but at a piece's beginning, and a line's first word gets one as well.
+static bool words_stand_alone(const Sentencepiece *model) {
+    const size_t space = strlen(SPACE);
+    if (!model->dummy_prefix) return false;
+    for (int32_t i = 0; i < model->count; i++) {
+        if (model->pieces[i].kind == PIECE_CONTROL) continue;
+        Text text = model->pieces[i].text;
+        while (text.size >= space && memcmp(text.data, SPACE, space) == 0)
+            text = (Text){text.data + space, text.size - space};
+        if (memmem(text.data, text.size, SPACE, space) || memchr(text.data, ' ', text.size)) return false;
+    }
+    return true;
+}
+
+static bool is_plain(char c) { // part of a word that no normalisation joins with what is before or behind it
+    return c > ' ' && c < 127;
+}
+
+// A text whose long lines are cut between words, as spm_encode's time and memory for one line of many
+// megabytes have no bound: there a newline stands for the space. `lines`: the numbers of the lines that end
+// so, `count` of them.
+typedef struct {
+    Bytes text;
+    size_t *lines, count;
+} CutText;
+
+static CutText cut_long_lines(Text text) {
+    enum { LONGEST_LINE = 1 << 16 };
+    CutText cut = {.lines = allocate(text.size / LONGEST_LINE + 1, sizeof(size_t), "cut lines")};
+    bytes_append(&cut.text, text.data, text.size);
+    char *const data = cut.text.data;
+    size_t line = 0, start = 0;
+    for (size_t i = 0; i < text.size; i++) {
+        const bool cuts = i - start >= LONGEST_LINE && i + 1 < text.size && data[i] == ' ' &&
+                          is_plain(data[i - 1]) && is_plain(data[i + 1]);
+        if (cuts) {
+            data[i] = '\n';
+            cut.lines[cut.count++] = line;
+        }
+        if (data[i] != '\n') continue;
+        line++;
+        start = i + 1;
+    }
+    return cut;
+}
+
 size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end, int32_t **tokens) {
+    CutText cut = {0};
+    if (words_stand_alone(model)) {
+        cut = cut_long_lines(text);
+        text = (Text){cut.text.data, cut.text.size};
+    }
     char *model_flag = format_string("--model=%s", model->file.path);
     const char *const arguments[] = {"spm_encode", model_flag, "--output_format=id", "--minloglevel=1", NULL};
     Bytes output = run(arguments, text);
@@ -307,14 +359,23 @@ size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end
     if (count_byte(ids, '\n') != lines)
         fail("spm_encode wrote %zu lines of tokens for %zu lines of text", count_byte(ids, '\n'), lines);
     int32_t *out = allocate(count_byte(ids, ' ') + 2 * lines, sizeof(int32_t), "tokens");
-    size_t count = 0;
+    size_t count = 0, line = 0, passed = 0; // passed: of the cuts
     for (size_t i = 0; i < ids.size;) {
-        const bool end = ids.data[i] == '\n';
-        if (end) i++;
-        out[count++] = end ? model->end : read_token(model, ids, &i);
+        if (ids.data[i] != '\n') {
+            out[count++] = read_token(model, ids, &i);
+            continue;
+        }
+        if (passed < cut.count && cut.lines[passed] == line)
+            passed++;
+        else
+            out[count++] = model->end;
+        line++;
+        i++;
     }
     if (unended && !last_end) count--;
     bytes_free(&output);
+    bytes_free(&cut.text);
+    free(cut.lines);
     *tokens = out;
     return count;
 }
