@@ -1,7 +1,8 @@
 #!/bin/sh
 # How long a training step takes while other programs want the cores: idle, with one and with two busy processes a core;
-# for the trainer as it is and for other ways in which OpenMP's threads may wait. Writes OUTPUT (results/busy.md beside
-# this script): medians in milliseconds, and their ratios. About 3 minutes; leave the machine alone meanwhile.
+# for the trainer as it is and for other ways in which OpenMP's threads may wait; the library is gcc's, or LLVM's where the
+# trainer was built with clang. Writes OUTPUT (results/busy.md beside this script): medians in milliseconds, and their
+# ratios. About 3 minutes; leave the machine alone meanwhile.
 #
 #   dev/bench/busy.sh [OUTPUT]      TRAINER (./train_fastformer), OPTIONS (those of make run), ROUNDS (3), SECONDS_EACH (5)
 set -eu
@@ -16,7 +17,14 @@ seconds=${SECONDS_EACH:-5}
 [ -x "$trainer" ] || fail "$trainer is missing: make train_fastformer"
 cores=$(nproc)
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY
-settings='as_it_is GOMP_SPINCOUNT=300000 GOMP_SPINCOUNT=10000 GOMP_SPINCOUNT=1000'
+# Behind as_it_is the library's own default.
+if ldd "$trainer" | grep -q libomp; then
+    default=KMP_BLOCKTIME=200
+    settings="as_it_is $default KMP_BLOCKTIME=1 KMP_BLOCKTIME=0"
+else
+    default=GOMP_SPINCOUNT=300000
+    settings="as_it_is $default GOMP_SPINCOUNT=10000 GOMP_SPINCOUNT=1000"
+fi
 
 hogs=
 rest() {
@@ -83,12 +91,12 @@ first=$(head -n 1 "$tmp/run/log.jsonl" | sed -n 's/.*"products":"\([^"]*\)".*/\1
     echo "Medians of the steps of $rounds rounds, in milliseconds; in brackets, how many times as long as that setting's idle step."
     echo "With N busy processes a core a fair share is N + 1 times."
     echo
-    echo "| threads wait | idle | one busy process a core | two | idle, against GOMP_SPINCOUNT=300000 |"
+    echo "| threads wait | idle | one busy process a core | two | idle, against $default |"
     echo "|---|---|---|---|---|"
-    base=$(median "$tmp/GOMP_SPINCOUNT=300000.0")
+    base=$(median "$tmp/$default.0")
     for setting in $settings; do
         if [ "$setting" = as_it_is ]; then name='as the trainer has it'; else name="\`$setting\`"; fi
-        [ "$setting" = GOMP_SPINCOUNT=300000 ] && name="$name, libgomp's default"
+        [ "$setting" = $default ] && name="$name, the library's default"
         echo "$name $(median "$tmp/$setting.0") $(median "$tmp/$setting.1") $(median "$tmp/$setting.2") $base" |
             awk "$show_number"' { idle = $(NF - 3); one = $(NF - 2); two = $(NF - 1); base = $NF
                 NF -= 4; printf "| %s | %s | %s (%.1f) | %s (%.1f) | %+.1f%% |\n", $0, show(idle), show(one), one / idle,
