@@ -114,6 +114,6 @@ void ranks_place(char *text, size_t size);
 void ranks_let_others_speak(void);
 
 // Ends all processes, this one with that status, at once.
-_Noreturn void ranks_abort(int status);
+void ranks_abort(int status) __attribute__((noreturn));
 
 #endif
