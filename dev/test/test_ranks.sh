@@ -1,8 +1,10 @@
 #!/bin/sh
 # Several processes train one model (dev/ranks): what n of them compute is what one computes, and what happens when one
 # of them is not as it should be. Real processes by mpirun, more than there are cores. Needs TRAINER and TOKENIZE, the
-# programs, and DOUBLE, where the trainers of the double build are: there nothing is lost in rounding. The last line is "N passed, N failed".
+# programs, and DOUBLE, where the trainers of the double build are: there nothing is lost in rounding. ON_EMULATOR is a
+# trainer for a GPU, or nothing. The last line is "N passed, N failed".
 double=$(realpath "${DOUBLE:?}")
+emulated=${ON_EMULATOR:+$(realpath "$ON_EMULATOR")}
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 
@@ -31,14 +33,14 @@ run() {
     shift
     if [ "$n" -eq 1 ]; then "$@"; else timeout 120 mpirun -n "$n" "$@"; fi >out 2>err </dev/null
 }
-# same_losses DIR DIR: of steps, validation and test, and norms of gradients
+# same_losses DIR DIR [LIMIT]: of steps, validation and test, and norms of gradients
 # losses DIR
 losses() { grep -o '"\(loss\|grad_norm\|val_loss\|test_loss\)":[0-9.e+-]*' "$1/log.jsonl"; }
 same_losses() {
     losses "$1" >losses_a
     losses "$2" >losses_b
-    paste -d: losses_a losses_b | awk -F: '{ d = $2 - $4; if (d < 0) d = -d
-        if ($1 != $3 || !(d <= 1e-9 * $2)) { print "line " NR ": " $0; bad = 1; exit 1 } } END { exit bad || NR < 3 }' >out 2>&1
+    paste -d: losses_a losses_b | awk -F: -v limit="${3-1e-9}" '{ d = $2 - $4; if (d < 0) d = -d
+        if ($1 != $3 || !(d <= limit * $2)) { print "line " NR ": " $0; bad = 1; exit 1 } } END { exit bad || NR < 3 }' >out 2>&1
 }
 
 small="-i bytes -L 2 -C 32 -H 2 -b 2 -t 32 -p fp32 -v 10 -m 5"
@@ -78,6 +80,17 @@ family() { # PROGRAM OPTIONS...
 family "$double/train_gpt2" -i bytes -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
 family "$double/train_bert" -i masked -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
 family "$double/train_translate" -i pairs --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 --batch-tokens 128 --max-length 32 --accumulate 4 -m 3
+
+
+# The CUDA program, in float32, where the order of a sum shows.
+if [ -n "$emulated" ]; then
+    gpu="-i bytes -L 1 -C 32 -H 2 -b 1 -t 32 -d 64 -p fp32 -x 3 -m 1 --no-test"
+    # shellcheck disable=SC2086
+    run 1 "$emulated" $gpu -o gpu1 && run 2 "$emulated" $gpu -o gpu2 && same_losses gpu1 gpu2 1e-6
+    ok "two processes of the CUDA program compute what one does"
+else
+    echo "skipped: no C++ compiler, the CUDA program does not run as several processes"
+fi
 
 # ---- evaluation, and runs that go on with another number of processes
 one="$double/train_fastformer"
@@ -175,6 +188,6 @@ frozen=$(of_rank 1 frozen)
 kill -STOP "$frozen"
 wait $launcher
 [ $? -eq 1 ] && grep -q "error: rank 0 of 2 on $host: .*: waited 5 s (--timeout) for rank 1 on $host" err &&
-    for second in 1 2 3 4 5; do ! kill -0 "$frozen" 2>/dev/null || sleep 1; done && ! kill -0 "$frozen" 2>/dev/null
+    for _ in 1 2 3 4 5; do ! kill -0 "$frozen" 2>/dev/null || sleep 1; done && ! kill -0 "$frozen" 2>/dev/null
 ok "a process that does not answer: the run ends after --timeout"
 finish
