@@ -15,15 +15,15 @@ Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, b
                        .sink = kind->sink};
 }
 
-void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length,
+void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length, size_t rows,
                     bool training) {
     if (a->cosine)
         a->linear = cosine_attention_plan(arena, a->power, batch, length, length, a->channels, a->heads);
     else if (a->additive)
         a->pooling = additive_global_plan(arena, batch, length, a->channels, a->heads);
     else
-        a->softmax = softmax_attention_plan(arena, precision, a->sink, batch, length, length, a->channels,
-                                            a->heads, training);
+        a->softmax = softmax_attention_plan(arena, precision, a->sink, batch, length, length, rows,
+                                            a->channels, a->heads, training);
 }
 
 void attention_free(Attention *a) {

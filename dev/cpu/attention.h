@@ -24,9 +24,9 @@ typedef struct {
 // What --attention says, of a model with these sizes; its working memory is not planned yet.
 Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, bool causal);
 
-// Plans the working memory, for batches up to (batch, length).
+// Plans the working memory, for batches up to (batch, length) with at most `rows` tokens of a side.
 void attention_plan(Attention *attention, Arena *arena, Precision precision, size_t batch, size_t length,
-                    bool training);
+                    size_t rows, bool training);
 void attention_free(Attention *attention); // but for the arena's
 
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,

@@ -497,7 +497,8 @@ void stack_create(Stack *s, CpuModel *model, const Attention *kind, const Transf
     s->attention = *kind;
     s->count = count;
     s->layers = allocate(count, sizeof(TransformerLayer), "layers");
-    attention_plan(&s->attention, model->arena, gemm_precision(model->gemm), batch, length, model->training);
+    attention_plan(&s->attention, model->arena, gemm_precision(model->gemm), batch, length, model->rows,
+                   model->training);
     s->x = stream_create(model->arena, 2 * count, model->rows, kind->channels, model->training);
     for (size_t l = 0; l < count; l++, site += 3) {
         TransformerLayer *layer = &s->layers[l];

@@ -6,15 +6,22 @@
 
 #include "tile.h"
 
-// The vector of x (n) from element i on.
+// The vector of x (n) from element i on. Whole ones have a branch of their own, as compilers copy a number of
+// bytes that they do not know byte by byte.
 TILE_INLINE TileVector row_get(const real *x, size_t i, size_t n) {
     TileVector v = {0};
-    memcpy(&v, x + i, n - i < TILE_LANES ? (n - i) * sizeof(real) : sizeof(v));
+    if (n - i >= TILE_LANES)
+        memcpy(&v, x + i, sizeof(v));
+    else
+        memcpy(&v, x + i, (n - i) * sizeof(real));
     return v;
 }
 
 TILE_INLINE void row_put(real *x, size_t i, size_t n, TileVector v) {
-    memcpy(x + i, &v, n - i < TILE_LANES ? (n - i) * sizeof(real) : sizeof(v));
+    if (n - i >= TILE_LANES)
+        memcpy(x + i, &v, sizeof(v));
+    else
+        memcpy(x + i, &v, (n - i) * sizeof(real));
 }
 
 // sum of x (n)

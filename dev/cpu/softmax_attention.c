@@ -4,6 +4,7 @@
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
+#include "short_attention.h"
 #include "tile.h"
 #include "vector_math.h"
 #include <math.h>
@@ -18,7 +19,6 @@ enum {
     AHEAD = 8,     // rows to prefetch
     MARGIN = 32    // log2 of how far a weight may pass 1
 };
-static const double LN2 = 0.693147180559945309;
 
 // Each big array is (B, H, T', ...) with T' = Tq or Tk rounded up to whole tiles and D' = D rounded up to
 // what products take, the rows of a tile that are used and D' filled with zeros. A left operand is (B, H, T',
@@ -29,6 +29,7 @@ struct SoftmaxAttention {
     size_t heads, channels, size;          // H, C, D
     size_t columns, words;                 // D', W
     size_t batch, most_queries, most_keys; // B, Tq and Tk that there is memory for
+    size_t long_batch;                     // B of sequences that are not short
     bool pairs;                            // operands are bf16
     real *queries, *keys_transposed;       // left, transposed
     real *values;                          // right (forward)
@@ -39,6 +40,7 @@ struct SoftmaxAttention {
     real *dqueries, *dkeys, *dvalues;      // (B, H, parts, Tq', D'), (B, H, Tk', D')
     real *hidden;                          // (B, Tk') -Inf for padding, else 0
     real *logsumexp, *product;             // (B, H, Tq'); product: dy_i . y_i
+    ShortAttention *brief;                 // works on sequences that are short
     Arena *own;                            // holds them; NULL: another does
 };
 
@@ -69,8 +71,8 @@ static size_t sets_of(size_t heads, size_t key_rows) {
 }
 
 SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, double sink, size_t batch,
-                                         size_t queries, size_t keys, size_t channels, size_t heads,
-                                         bool training) {
+                                         size_t queries, size_t keys, size_t rows, size_t channels,
+                                         size_t heads, bool training) {
     const char *what = "attention";
     SoftmaxAttention *a = allocate(1, sizeof(*a), what);
     a->sink = sink;
@@ -83,8 +85,11 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     a->batch = batch;
     a->most_queries = queries;
     a->most_keys = keys;
+    a->long_batch = smaller(batch, rows / (SHORT_ATTENTION + 1));
+    a->brief = short_attention_plan(arena, sink, queries, keys, channels, heads, training);
+    if (queries <= SHORT_ATTENTION && keys <= SHORT_ATTENTION) return a;
     const size_t query_rows = tile_round_up(queries, KEYS), key_rows = tile_round_up(keys, KEYS);
-    const size_t units = tile_count(batch, heads);
+    const size_t units = tile_count(a->long_batch, heads);
     const size_t all_queries = tile_count(units, query_rows), all_keys = tile_count(units, key_rows);
     const size_t whole = tile_count(a->columns, sizeof(real)), operand = tile_count(a->words, sizeof(real));
     arena_array(arena, &a->queries, all_queries, operand, what);
@@ -92,7 +97,7 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     arena_array(arena, &a->keys_transposed, all_keys, operand, what);
     arena_array(arena, &a->values, all_keys, operand, what);
     arena_array(arena, &a->output, all_queries, whole, what);
-    arena_reals(arena, &a->hidden, batch, key_rows, what);
+    arena_reals(arena, &a->hidden, a->long_batch, key_rows, what);
     if (!training) return a;
     arena_array(arena, &a->values_transposed, all_keys, operand, what);
     arena_array(arena, &a->keys, all_keys, operand, what);
@@ -115,7 +120,8 @@ SoftmaxAttention *softmax_attention_create(Precision precision, double sink, siz
                                            size_t keys, size_t channels, size_t heads, bool training) {
     Arena *arena = arena_create();
     SoftmaxAttention *a =
-        softmax_attention_plan(arena, precision, sink, batch, queries, keys, channels, heads, training);
+        softmax_attention_plan(arena, precision, sink, batch, queries, keys,
+                               tile_count(batch, queries > keys ? queries : keys), channels, heads, training);
     arena_allocate(arena);
     a->own = arena;
     return a;
@@ -123,12 +129,13 @@ SoftmaxAttention *softmax_attention_create(Precision precision, double sink, siz
 
 void softmax_attention_free(SoftmaxAttention *a) {
     if (!a) return;
+    short_attention_free(a->brief);
     arena_free(a->own);
     free(a);
 }
 
 static Pass begin(SoftmaxAttention *a, const AttentionInput *in) {
-    attention_check(in, a->batch, a->most_queries, a->most_keys);
+    attention_check(in, a->long_batch, a->most_queries, a->most_keys);
     const size_t key_rows = tile_round_up(in->keys, KEYS);
     for (size_t b = 0; b < in->batch; b++) {
         for (size_t j = 0; j < key_rows; j++)
@@ -418,6 +425,11 @@ static void pack_forward(const Pass *pass, size_t unit, size_t t0) {
 }
 
 void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp, const AttentionInput *in) {
+    attention_check(in, a->batch, a->most_queries, a->most_keys);
+    if (attention_is_short(in)) {
+        short_attention_forward(a->brief, y, logsumexp, in);
+        return;
+    }
     const Pass pass = begin(a, in);
     const size_t units = in->batch * a->heads, tiles = (in->queries + QUERIES - 1) / QUERIES;
     const size_t rows = pass.query_rows > pass.key_rows ? pass.query_rows : pass.key_rows;
@@ -615,6 +627,11 @@ static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart 
 
 void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *gradients, const real *dy,
                                 GemmInput y, const real *logsumexp, const AttentionInput *in) {
+    attention_check(in, a->batch, a->most_queries, a->most_keys);
+    if (attention_is_short(in)) {
+        short_attention_backward(a->brief, gradients, dy, y, logsumexp, in);
+        return;
+    }
     const Pass pass = begin(a, in);
     const size_t units = in->batch * a->heads;
     const size_t rows = pass.query_rows > pass.key_rows ? pass.query_rows : pass.key_rows;

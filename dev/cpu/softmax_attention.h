@@ -26,11 +26,11 @@ typedef struct SoftmaxAttention SoftmaxAttention;
 SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
                                            size_t keys, size_t channels, size_t heads, bool training);
 
-// The same as a part of an arena's plan.
+// The same as a part of an arena's plan, for batches with at most `rows` queries, and as many keys.
 struct Arena;
 SoftmaxAttention *softmax_attention_plan(struct Arena *arena, Precision precision, double sink, size_t batch,
-                                         size_t queries, size_t keys, size_t channels, size_t heads,
-                                         bool training);
+                                         size_t queries, size_t keys, size_t rows, size_t channels,
+                                         size_t heads, bool training);
 void softmax_attention_free(SoftmaxAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. logsumexp (B, H, Tq): the logarithm of each row's

@@ -180,6 +180,43 @@ TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
 #endif
 }
 
+// Rows v[0], v[1], ... of a square become its columns.
+TILE_INLINE void tile_transpose(TileVector v[TILE_LANES]) {
+#if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
+    enum { EVEN = 0x88, ODD = 0xDD };
+    __m512 twos[16], fours[16]; // quarter k of fours[4 q + c]: rows 4 q to 4 q + 3 of column 4 k + c
+    TILE_UNROLL
+    for (size_t i = 0; i < 16; i += 2) {
+        twos[i] = _mm512_unpacklo_ps((__m512)v[i], (__m512)v[i + 1]);
+        twos[i + 1] = _mm512_unpackhi_ps((__m512)v[i], (__m512)v[i + 1]);
+    }
+    TILE_UNROLL
+    for (size_t i = 0; i < 16; i += 4) {
+        TILE_UNROLL
+        for (size_t half = 0; half < 2; half++) {
+            const __m512d a = (__m512d)twos[i + half], b = (__m512d)twos[i + 2 + half];
+            fours[i + 2 * half] = (__m512)_mm512_unpacklo_pd(a, b);
+            fours[i + 2 * half + 1] = (__m512)_mm512_unpackhi_pd(a, b);
+        }
+    }
+    TILE_UNROLL
+    for (size_t c = 0; c < 4; c++) {
+        const __m512 a = fours[c], b = fours[4 + c], e = fours[8 + c], f = fours[12 + c];
+        const __m512 even[2] = {_mm512_shuffle_f32x4(a, b, EVEN), _mm512_shuffle_f32x4(e, f, EVEN)};
+        const __m512 odd[2] = {_mm512_shuffle_f32x4(a, b, ODD), _mm512_shuffle_f32x4(e, f, ODD)};
+        v[c] = (TileVector)_mm512_shuffle_f32x4(even[0], even[1], EVEN);
+        v[4 + c] = (TileVector)_mm512_shuffle_f32x4(odd[0], odd[1], EVEN);
+        v[8 + c] = (TileVector)_mm512_shuffle_f32x4(even[0], even[1], ODD);
+        v[12 + c] = (TileVector)_mm512_shuffle_f32x4(odd[0], odd[1], ODD);
+    }
+#else
+    TileVector columns[TILE_LANES];
+    for (size_t i = 0; i < TILE_LANES; i++)
+        for (size_t l = 0; l < TILE_LANES; l++) columns[l][i] = v[i][l];
+    memcpy(v, columns, sizeof(columns));
+#endif
+}
+
 // 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 where `rough`, which suits what is
 // rounded to bf16. Below -126 it is at most 2^-126, and 0 at -Inf. NaN stays NaN.
 TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-static const double LOG2_E = 1.44269504088896341;
+static const double LOG2_E = 1.44269504088896341, LN2 = 0.693147180559945309;
 
 // A function that is 1 - tail from 0 on and tail below, as where it is small its digits must not be lost.
 TILE_INLINE TileVector tile_mirror(TileVector tail, TileVector x) {

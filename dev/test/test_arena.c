@@ -123,8 +123,9 @@ static void test_working_memory(void) {
     const size_t packed = (size_t)2 * V * C, exponentials = (size_t)ROWS * V;
     CHECK(arena_bytes(arena) >= (packed + exponentials) * sizeof(real));
     const size_t before = arena_bytes(arena);
-    SoftmaxAttention *softmax = softmax_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 32, 32, C, 2, true);
-    CHECK(arena_bytes(arena) >= before + (size_t)12 * 2 * 32 * C * sizeof(real)); // 12 arrays (B, T, C)
+    SoftmaxAttention *softmax =
+        softmax_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 96, 96, 192, C, 2, true);
+    CHECK(arena_bytes(arena) >= before + (size_t)12 * 2 * 96 * C * sizeof(real)); // 12 arrays (B, T, C)
     const size_t with_softmax = arena_bytes(arena);
     CosineAttention *cosine = cosine_attention_plan(arena, 0, 2, 32, 32, C, 2);
     CHECK(arena_bytes(arena) > with_softmax);

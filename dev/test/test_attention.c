@@ -497,6 +497,24 @@ static void test_softmax_shapes(void) {
     check_other_shapes(is);
 }
 
+// As sentences are.
+static void test_softmax_sentences(void) {
+    Setting is = PLAIN;
+    is.batch = 70; // more than there are blocks of sums
+    is.rate = 0.3;
+    is.holes = is.bias = true;
+    for (is.length = 3; is.length < 40; is.length += 14) {
+        is.shape = BOTH_WAYS;
+        is.keys = 0;
+        check(is);
+        is.shape = CAUSAL;
+        check(is);
+        is.shape = CROSS;
+        is.keys = 35 - is.length;
+        check(is);
+    }
+}
+
 static void test_cosine_shapes(void) {
     Setting is = cosine_setting();
     check_other_shapes(is);
@@ -992,6 +1010,12 @@ static void test_lanes(void) {
             CHECK(kept[l] == (l == 1 || l == 3 ? 0 : v[l]));
         }
     }
+    TileVector square[TILE_LANES];
+    for (size_t i = 0; i < TILE_LANES; i++)
+        for (size_t l = 0; l < TILE_LANES; l++) square[i][l] = (real)(100 * i + l);
+    tile_transpose(square);
+    for (size_t i = 0; i < TILE_LANES; i++)
+        for (size_t l = 0; l < TILE_LANES; l++) CHECK(square[i][l] == (real)(100 * l + i));
 }
 
 int main(int argc, char **argv) {
@@ -1001,6 +1025,7 @@ int main(int argc, char **argv) {
         {"softmax with dropout", test_softmax_dropout},
         {"softmax in bf16", test_softmax_bf16},
         {"softmax of other shapes", test_softmax_shapes},
+        {"softmax of sentences", test_softmax_sentences},
         {"cosine", test_cosine},
         {"cosine of other shapes", test_cosine_shapes},
         {"powers of cosine", test_cosine_powers},

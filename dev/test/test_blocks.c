@@ -83,7 +83,7 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     embeddings_create(p, o.token);
     p->attention =
         (Attention){.channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
-    attention_plan(&p->attention, m->arena, PRECISION_FLOAT32, B, S, true);
+    attention_plan(&p->attention, m->arena, PRECISION_FLOAT32, B, S, B * S, true);
     p->encoded.norm.at = o.encoder_norm;
     encoded_plan(&p->encoded, m);
     arena_reals(m->arena, &p->read, m->rows, C, "activations");
