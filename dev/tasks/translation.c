@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     const Split *split;
-    Pair *pairs; // (count) from the shortest to the longest, of the longer side
+    Pair *pairs; // (count) by length, from the shortest to the longest target
     size_t count, left_out;
     Group *groups; // (group_count)
     size_t group_count;
@@ -75,14 +75,18 @@ typedef struct {
 
 // ---- pairs -------------------------------------------------------------------------------------------
 
-static uint32_t length_of(const Pair *pair) {
-    return pair->source > pair->target ? pair->source : pair->target;
+static int compare_numbers(int64_t a, int64_t b) {
+    return a < b ? -1 : a > b;
 }
 
+// Targets first, as the most work is done for them. Sources rise among targets of one length and fall among
+// those of the next: neighbours are of like length on both sides.
 static int compare_lengths(const void *a, const void *b) {
     const Pair *x = a, *y = b;
-    if (length_of(x) != length_of(y)) return length_of(x) < length_of(y) ? -1 : 1;
-    return x->start < y->start ? -1 : x->start > y->start;
+    if (x->target != y->target) return compare_numbers(x->target, y->target);
+    if (x->source != y->source)
+        return x->target % 2 ? compare_numbers(x->source, y->source) : compare_numbers(y->source, x->source);
+    return compare_numbers(x->start, y->start);
 }
 
 static void add_pair(PairList *list, int64_t max_length, int64_t start, int64_t middle, int64_t end) {
@@ -130,8 +134,13 @@ static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_lengt
 static void make_groups(PairList *list, int64_t batch_tokens) {
     const size_t most = batch_tokens < SHORTEST ? 1 : (size_t)batch_tokens / SHORTEST;
     for (size_t first = 0, count; first < list->count; first += count) {
-        for (count = 1; first + count < list->count && count < most; count++)
-            if ((int64_t)((count + 1) * length_of(&list->pairs[first + count])) > batch_tokens) break;
+        uint32_t longest = 0;
+        for (count = 0; first + count < list->count && count < most; count++) {
+            const Pair *pair = &list->pairs[first + count];
+            const uint32_t length = pair->source > pair->target ? pair->source : pair->target;
+            if (length > longest) longest = length;
+            if ((int64_t)(count + 1) * longest > batch_tokens) break;
+        }
         list->groups = grow_list(list->groups, list->group_count, sizeof(Group), "the list of batches");
         list->groups[list->group_count++] = (Group){first, count};
     }
@@ -166,10 +175,13 @@ static void shuffle(Random *random, uint32_t *items, size_t count) {
     }
 }
 
-// The end of the pairs that are as long as the one at `first`.
+// The end of the pairs that are as long on both sides as the one at `first`.
 static size_t end_of_length(const PairList *list, size_t first) {
+    const Pair *pairs = list->pairs;
     size_t end = first + 1;
-    while (end < list->count && length_of(&list->pairs[end]) == length_of(&list->pairs[first])) end++;
+    while (end < list->count && pairs[end].target == pairs[first].target &&
+           pairs[end].source == pairs[first].source)
+        end++;
     return end;
 }
 
