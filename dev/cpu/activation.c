@@ -22,6 +22,7 @@ TILE_INLINE TileVector logistic(TileVector x) {
 TILE_INLINE TileVector activate(TileVector x, ActivationKind kind) {
     TileVector density;
     if (kind == RELU) return tile_max(x, (TileVector){0});
+    if (kind == SILU) return x * logistic(x);
     if (kind == GELU_ERF) return x * tile_normal(x, &density);
     return x * logistic(SLOPE * x * (1 + CUBE * (x * x)));
 }
@@ -29,6 +30,10 @@ TILE_INLINE TileVector activate(TileVector x, ActivationKind kind) {
 TILE_INLINE TileVector slope_at(TileVector x, ActivationKind kind) {
     const TileVector limit = (TileVector)((TileBits)((TileVector){0} + 1) & (x > 0)); // 1 or 0
     if (kind == RELU) return limit;
+    if (kind == SILU) {
+        const TileVector s = logistic(x);
+        return s + x * s * (1 - s);
+    }
     if (kind == GELU_ERF) {
         TileVector density;
         const TileVector normal = tile_normal(x, &density);
@@ -58,26 +63,57 @@ TILE_INLINE void vector_backward(real *dx, const real *dy, const real *x, const 
 }
 
 // All n elements. That a vector is whole is said in a constant.
-TILE_INLINE void piece_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t n) {
+TILE_INLINE void all_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t n) {
     size_t i = 0;
     for (; i + TILE_LANES <= n; i += TILE_LANES) vector_forward(y, x, bias, kind, i, i + TILE_LANES);
     if (i < n) vector_forward(y, x, bias, kind, i, n);
 }
 
-TILE_INLINE void piece_backward(real *dx, const real *dy, const real *x, const real *bias,
-                                ActivationKind kind, size_t n) {
+TILE_INLINE void all_backward(real *dx, const real *dy, const real *x, const real *bias, ActivationKind kind,
+                              size_t n) {
     size_t i = 0;
     for (; i + TILE_LANES <= n; i += TILE_LANES) vector_backward(dx, dy, x, bias, kind, i, i + TILE_LANES);
     if (i < n) vector_backward(dx, dy, x, bias, kind, i, n);
 }
 
+// The same with the kind as a constant.
+static void piece_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t n) {
+    switch (kind) {
+    case GELU_ERF:
+        all_forward(y, x, bias, GELU_ERF, n);
+        break;
+    case GELU_TANH:
+        all_forward(y, x, bias, GELU_TANH, n);
+        break;
+    case RELU:
+        all_forward(y, x, bias, RELU, n);
+        break;
+    case SILU:
+        all_forward(y, x, bias, SILU, n);
+        break;
+    }
+}
+
+static void piece_backward(real *dx, const real *dy, const real *x, const real *bias, ActivationKind kind,
+                           size_t n) {
+    switch (kind) {
+    case GELU_ERF:
+        all_backward(dx, dy, x, bias, GELU_ERF, n);
+        break;
+    case GELU_TANH:
+        all_backward(dx, dy, x, bias, GELU_TANH, n);
+        break;
+    case RELU:
+        all_backward(dx, dy, x, bias, RELU, n);
+        break;
+    case SILU:
+        all_backward(dx, dy, x, bias, SILU, n);
+        break;
+    }
+}
+
 void activation_row(real *x, ActivationKind kind, size_t n) {
-    if (kind == RELU)
-        piece_forward(x, x, NULL, RELU, n);
-    else if (kind == GELU_ERF)
-        piece_forward(x, x, NULL, GELU_ERF, n);
-    else
-        piece_forward(x, x, NULL, GELU_TANH, n);
+    piece_forward(x, x, NULL, kind, n);
 }
 
 void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
@@ -87,12 +123,7 @@ void activation_forward(GemmInput y, const real *restrict x, const real *restric
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE;
             real piece[PIECE];
-            if (kind == RELU)
-                piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, RELU, count);
-            else if (kind == GELU_ERF)
-                piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, GELU_ERF, count);
-            else
-                piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, GELU_TANH, count);
+            piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, kind, count);
             gemm_input_store(y, row, i, piece, count);
         }
     }
@@ -106,12 +137,7 @@ static void rows_backward(GemmInput dx, real *restrict dbias, const real *restri
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
             real piece[PIECE];
-            if (kind == RELU)
-                piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, RELU, count);
-            else if (kind == GELU_ERF)
-                piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, GELU_ERF, count);
-            else
-                piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, GELU_TANH, count);
+            piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, kind, count);
             gemm_input_store(dx, row, i, piece, count);
             if (bias)
                 for (size_t j = 0; j < count; j++) dbias[i + j] += piece[j];

@@ -1,5 +1,6 @@
 // The activation between the products of a feed-forward network: GELU (Hendrycks and Gimpel 2016), exact, x
-// Phi(x) with erf, or GPT-2's tanh approximation; and ReLU, max(x, 0), whose slope at 0 is 0.
+// Phi(x) with erf, or GPT-2's tanh approximation; ReLU, max(x, 0), whose slope at 0 is 0; and SiLU, x
+// logistic(x) (Hendrycks and Gimpel 2016, too; "swish").
 #ifndef CPU_ACTIVATION_H
 #define CPU_ACTIVATION_H
 
@@ -7,7 +8,7 @@
 #include "real.h"
 #include <stddef.h>
 
-typedef enum { GELU_ERF, GELU_TANH, RELU } ActivationKind;
+typedef enum { GELU_ERF, GELU_TANH, RELU, SILU } ActivationKind;
 
 // y (M, N) = f(x + bias), f the kind's function; bias (N) or NULL.
 void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,

@@ -46,10 +46,14 @@ Pass pass_source(const Pass *pass, Batch *source) {
     return of_source;
 }
 
-const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory) {
-    if (!pass->train || !(pass->model->dropout > 0)) return NULL;
-    *memory = dropout_create(pass->model->dropout, pass->model->seed, pass->batch->step, site);
+static const Dropout *dropout_of(const Pass *pass, double rate, uint32_t site, Dropout *memory) {
+    if (!pass->train || !(rate > 0)) return NULL;
+    *memory = dropout_create(rate, pass->model->seed, pass->batch->step, site);
     return memory;
+}
+
+const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory) {
+    return dropout_of(pass, pass->model->dropout, site, memory);
 }
 
 const real *pass_values(const Pass *pass, size_t offset) {
@@ -295,7 +299,7 @@ static void attention_sublayer_plan(AttentionSublayer *a, CpuModel *model) {
 // Dropout of weights, and the number of the first row, by which it counts.
 static void attention_dropout(const Pass *pass, const AttentionSublayer *a, AttentionInput *in,
                               Dropout *dropout) {
-    in->dropout = pass_dropout(pass, a->site, dropout);
+    in->dropout = dropout_of(pass, pass->model->attention_dropout, a->site, dropout);
     in->first_row = (uint64_t)pass->batch->first_row;
 }
 

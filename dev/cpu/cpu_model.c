@@ -30,7 +30,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->arena = arena_create();
     m->training = setup->training;
     m->rows = setup->rows > 0 ? (size_t)setup->rows : (size_t)setup->batch * (size_t)setup->length;
-    m->dropout = options_number(setup->options, "dropout");
+    m->dropout = m->attention_dropout = options_number(setup->options, "dropout");
     m->seed = (uint64_t)options_integer(setup->options, "seed");
     m->profile = setup->profile;
     m->say_memory = setup->say_memory;

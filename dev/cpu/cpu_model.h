@@ -51,7 +51,7 @@ typedef struct {
     size_t classifier_weight;
     bool packed;                       // the packed weights are those of `state`
     void (*derive)(const void *model); // what else a model makes of its parameters; NULL: nothing
-    double dropout;
+    double dropout, attention_dropout; // the latter of attention's weights
     uint64_t seed;
     Profile *profile;
     Ranks *ranks;                           // NULL: this process alone

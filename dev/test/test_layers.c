@@ -215,6 +215,7 @@ static double activation_loss(const void *context) {
         const double x = g->x[i] + (g->bias ? g->bias[i % g->n] : 0);
         const double inner = sqrt(2 / 3.14159265358979324) * (x + 0.044715 * pow(x, 3));
         g->y[i] = g->kind == RELU       ? fmax(x, 0)
+                  : g->kind == SILU     ? x / (1 + exp(-x))
                   : g->kind == GELU_ERF ? 0.5 * x * (1 + erf(x / sqrt(2)))
                                         : 0.5 * x * (1 + tanh(inner));
         loss += g->weights[i] * g->y[i];
@@ -255,7 +256,7 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
 static void test_activation(void) {
     const size_t sizes[][2] = {{1, 1}, {3, 17}, {65, 2}, {1, 512}, {1, 513}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int kind = GELU_ERF; kind <= RELU; kind++)
+        for (int kind = GELU_ERF; kind <= SILU; kind++)
             for (int biased = 0; biased < 2; biased++)
                 check_activation(sizes[i][0], sizes[i][1], (ActivationKind)kind, biased);
 }
@@ -270,15 +271,18 @@ static void test_relu_at_zero(void) {
 }
 
 static void test_activation_extremes(void) {
-    static const double inputs[] = {0, 1e30, -1e30, 1e15, -1e15, 33, -33, 12, -12, 1e-30};
-    enum { COUNT = sizeof(inputs) / sizeof(*inputs) };
-    for (int kind = GELU_ERF; kind <= GELU_TANH; kind++) {
-        real x[COUNT], ones[COUNT], y[COUNT];
-        for (int i = 0; i < COUNT; i++) x[i] = y[i] = (real)inputs[i], ones[i] = 1;
-        GemmInput dx = plain_input(1, COUNT);
-        activation_row(y, (ActivationKind)kind, COUNT);
-        activation_backward(dx, NULL, ones, x, NULL, (ActivationKind)kind, 1, COUNT);
-        for (int i = 0; i < COUNT; i++) {
+    static const double inputs[] = {0, 1e30, -1e30, 1e15, -1e15, 33, -33, 1e-30, 12, -12};
+    enum { ALL = sizeof(inputs) / sizeof(*inputs) };
+    static const ActivationKind kinds[] = {GELU_ERF, GELU_TANH, SILU};
+    for (int k = 0; k < 3; k++) {
+        const ActivationKind kind = kinds[k];
+        const int count = kind == SILU ? ALL - 2 : ALL; // 12 is not so far out for an exponential
+        real x[ALL], ones[ALL], y[ALL];
+        for (int i = 0; i < count; i++) x[i] = y[i] = (real)inputs[i], ones[i] = 1;
+        GemmInput dx = plain_input(1, ALL);
+        activation_row(y, kind, (size_t)count);
+        activation_backward(dx, NULL, ones, x, NULL, kind, 1, (size_t)count);
+        for (int i = 0; i < count; i++) {
             const double far = fabs(inputs[i]) > 10, limit = inputs[i] > 0 ? 1 : 0;
             CHECK_CLOSE(y[i], far > 0 ? limit * (double)x[i] : 0.5 * (double)x[i], 1e-8);
             CHECK_CLOSE(((real *)dx.data)[i], far > 0 ? limit : 0.5, 1e-8);

@@ -53,7 +53,7 @@ static void write_weights(const Run *run, const char *path, const real *values, 
     metadata_add(&rows, &count, "n_positions", format_string("%lld", (long long)run->setup.positions));
     run_data_describe(run->dataset, &rows, &count);
     options_to_metadata(run->options, OPTION_MODEL, &rows, &count);
-    run->type->describe(run->model, &rows, &count);
+    if (run->type->describe) run->type->describe(run->model, &rows, &count);
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)step));
     if (id) metadata_add(&rows, &count, ID_KEY, copy_string(id));
     if (val_loss) metadata_add(&rows, &count, "val_loss", format_string("%.17g", *val_loss));
@@ -473,7 +473,7 @@ static bool same_values(const char *a, const char *b) {
 static void check_description(const Safetensors *file, const Run *run) {
     Metadata *rows = NULL;
     int count = 0;
-    run->type->describe(run->model, &rows, &count);
+    if (run->type->describe) run->type->describe(run->model, &rows, &count);
     for (int i = 0; i < count; i++) {
         const char *stored = safetensors_metadata(file, rows[i].key);
         if (stored && !options_read_metadata(run->options, rows[i].key, file) &&

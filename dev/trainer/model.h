@@ -83,7 +83,8 @@ struct ModelType {
     void *(*create)(const ModelSetup *setup);
     void (*destroy)(void *model);
     void (*device)(const void *model, DeviceInfo *info);
-    // Rows beside the options that say what was built (resolved windows): shown at the start, and metadata.
+    // Rows beside the options that say what was built (resolved windows): shown at the start, and metadata;
+    // NULL: nothing.
     void (*describe)(const void *model, Metadata **rows, int *count);
     char *(*memory)(const void *model); // what it takes, in words (fresh); NULL: it does not say
     double (*flops_per_token)(const void *model, int64_t length); // forward and backward, matrix products

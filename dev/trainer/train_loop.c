@@ -340,7 +340,7 @@ static void introduce(Loop *loop) {
     Metadata *rows = NULL;
     int count = 0;
     metadata_add(&rows, &count, "model", format_string("%s, %zu parameters", run->type->name, parameters));
-    run->type->describe(run->model, &rows, &count);
+    if (run->type->describe) run->type->describe(run->model, &rows, &count);
     metadata_add(&rows, &count, "data",
                  format_string("%s: %lld train, %lld val, %lld test tokens, vocabulary %d",
                                run->dataset->name, (long long)splits[SPLIT_TRAIN].tokens,

@@ -93,7 +93,7 @@ def compare(name, a, b):
            f"loss differs by {error:.1e}, {same} of {len(b[1])} translations are the same")
 
 
-def from_there(directory, data, pairs):
+def from_there(directory, data, pairs, activation):
     config = MarianConfig(
         vocab_size=VOCABULARY,
         d_model=32,
@@ -104,7 +104,7 @@ def from_there(directory, data, pairs):
         encoder_ffn_dim=48,
         decoder_ffn_dim=48,
         max_position_embeddings=LENGTH,
-        activation_function="relu",
+        activation_function=activation,
         scale_embedding=True,
         init_std=0.2,
         pad_token_id=PADDING,
@@ -119,9 +119,9 @@ def from_there(directory, data, pairs):
         if "embed_positions" not in name:  # which are sinusoids
             parameter.data += 0.1 * torch.randn_like(parameter)
     model.final_logits_bias += 0.3 * torch.randn_like(model.final_logits_bias)
-    path = f"{directory}/theirs"
+    path = f"{directory}/theirs-{activation}"
     model.save_pretrained(path)
-    compare("from there", ours(f"{path}/model.safetensors", data, pairs), theirs(model, pairs))
+    compare(f"from there, {activation}", ours(f"{path}/model.safetensors", data, pairs), theirs(model, pairs))
 
 
 def to_there(directory, data, pairs):
@@ -135,6 +135,7 @@ def to_there(directory, data, pairs):
 with tempfile.TemporaryDirectory() as temporary:
     sentences = make_pairs(30)
     write_data(f"{temporary}/data", sentences)
-    from_there(temporary, f"{temporary}/data", sentences)
+    for name in "relu", "swish", "gelu":
+        from_there(temporary, f"{temporary}/data", sentences, name)
     to_there(temporary, f"{temporary}/data", sentences)
 sys.exit(0 if all(results) else 1)

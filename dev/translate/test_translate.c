@@ -84,7 +84,7 @@ static void test_gradients_smoothing(void) {
 }
 
 static void test_gradients_dropout(void) {
-    check_gradients(SMALL "label-smoothing=0.1 dropout=0.2", 11, 12);
+    check_gradients(SMALL "label-smoothing=0.1 dropout=0.2 attention-dropout=0.3", 11, 12);
 }
 
 static void test_no_targets(void) {

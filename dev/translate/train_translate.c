@@ -41,8 +41,12 @@ static const Option translate_options[] = {
      "channels inside the FFN"},
     {0, "norm", OPTION_CHOICE, OPTION_MODEL, "WHERE", "post", 0, 0, "post|pre", "norm", "Model",
      "normalisation"},
+    {0, "activation", OPTION_CHOICE, OPTION_MODEL, "KIND", "relu", 0, 0, "relu|gelu|swish", "activation",
+     "Model", "of the FFN"},
     {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.3", 0, 0.99, NULL, NULL, "Model",
      "dropout probability"},
+    {0, "attention-dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0", 0, 0.99, NULL, NULL, "Model",
+     "of attention's weights"},
     {0, "label-smoothing", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
      "share of the target spread over all tokens"},
 };
@@ -51,9 +55,19 @@ typedef struct {
     size_t encoder_layers, decoder_layers, channels, heads, inner; // C, H, F
     size_t vocabulary, positions;                                  // V, the longest sentence
     NormOrder order;
-    double dropout, smoothing;
+    ActivationKind activation;
+    double dropout, attention_dropout, smoothing;
     int32_t padding, end; // tokens; the decoder begins with the first
 } Config;
+
+// Under the names of Hugging Face's configuration.
+static ActivationKind activation_kind(const char *name) {
+    return strcmp(name, "relu") == 0 ? RELU : strcmp(name, "gelu") == 0 ? GELU_ERF : SILU;
+}
+
+static const char *activation_name(ActivationKind kind) {
+    return kind == RELU ? "relu" : kind == GELU_ERF ? "gelu" : "swish";
+}
 
 static Config config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
@@ -66,7 +80,9 @@ static Config config_create(const ModelSetup *setup) {
         .vocabulary = (size_t)setup->vocabulary,
         .positions = (size_t)setup->positions,
         .order = strcmp(options_text(o, "norm"), "pre") == 0 ? PRE_NORM : POST_NORM,
+        .activation = activation_kind(options_text(o, "activation")),
         .dropout = options_number(o, "dropout"),
+        .attention_dropout = options_number(o, "attention-dropout"),
         .smoothing = options_number(o, "label-smoothing"),
         .padding = setup->padding_token,
         .end = setup->end_token,
@@ -238,14 +254,14 @@ static void decoder_layer_create(Translate *t, size_t l) {
                            (uint32_t[]){decoder_site(c, l, 0), decoder_site(c, l, 1)});
     cross_attention_block_create(&layer->cross, m, &t->encoder.attention, &t->encoded, &at->cross, c->order,
                                  number, (uint32_t[]){decoder_site(c, l, 2), decoder_site(c, l, 3)});
-    ffn_block_create(&layer->ffn, m, &at->self.ffn, RELU, c->order, number, decoder_site(c, l, 4));
+    ffn_block_create(&layer->ffn, m, &at->self.ffn, c->activation, c->order, number, decoder_site(c, l, 4));
 }
 
 static void encoder_create(Translate *t, size_t batch, size_t length) {
     CpuModel *m = &t->base.model;
     const Config *c = &t->config;
     const Attention attention = {.channels = c->channels, .heads = c->heads};
-    stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order, RELU,
+    stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order, c->activation,
                  SITE_LAYERS, batch, length);
     t->encoded.norm.at = t->offsets.encoder_norm;
     encoded_plan(&t->encoded, m);
@@ -300,6 +316,7 @@ static void *translate_create(const ModelSetup *setup) {
     const Config *c = &t->config;
     t->offsets = parameters_create(&m->state.table, c);
     cpu_model_create(m, setup);
+    m->attention_dropout = c->attention_dropout;
     embeddings_create(t);
     encoder_create(t, (size_t)setup->batch, (size_t)setup->length);
     decoder_create_layers(t);
@@ -470,7 +487,6 @@ static void translator_select(void *decoder, const size_t *from, size_t count) {
 
 // What its config.json may choose and this program computes in one way.
 static const ConfigMember fixed_members[] = {
-    {"activation_function", {.kind = JSON_STRING, .string = (char[]){"relu"}}},
     {"scale_embedding", {.kind = JSON_BOOL, .boolean = true}},
     {"static_position_embeddings", {.kind = JSON_BOOL, .boolean = true}},
     {"share_encoder_decoder_embeddings", {.kind = JSON_BOOL, .boolean = true}},
@@ -498,6 +514,15 @@ static void check_equal(const Json *config, const char *a, const char *b, const 
     if (x != y) fail("%s: \"%s\" is %lld and \"%s\" %lld, expected the same", source, a, x, b, y);
 }
 
+// Both names of SiLU are in use.
+static const char *read_activation(const Json *config, const char *source) {
+    const char *name = json_string(config, "activation_function", source);
+    if (strcmp(name, "silu") == 0) name = "swish";
+    if (strcmp(name, activation_name(activation_kind(name))) != 0)
+        fail("%s: \"activation_function\" is \"%s\", expected relu, gelu or swish", source, name);
+    return name;
+}
+
 static void translate_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
     check_equal(config, "decoder_attention_heads", "encoder_attention_heads", source);
@@ -505,6 +530,7 @@ static void translate_read_config(const Json *config, const char *source, Metada
     check_equal(config, "decoder_start_token_id", "pad_token_id", source);
     huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
     metadata_add(rows, count, "norm", copy_string("post"));
+    metadata_add(rows, count, "activation", copy_string(read_activation(config, source)));
     metadata_add(
         rows, count, "padding_token",
         format_string("%lld", (long long)json_integer(config, "pad_token_id", 0, INT32_MAX, source)));
@@ -532,7 +558,10 @@ static bool translate_write_config(const void *model, JsonWriter *w) {
     huggingface_write_number(w, (const char *const[]){"decoder_attention_heads"}, 1, (double)c->heads);
     huggingface_write_number(w, (const char *const[]){"decoder_ffn_dim"}, 1, (double)c->inner);
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
-    huggingface_write_number(w, (const char *const[]){"dropout", "attention_dropout"}, 2, c->dropout);
+    json_key(w, "activation_function");
+    json_write_string(w, activation_name(c->activation));
+    huggingface_write_number(w, (const char *const[]){"dropout"}, 1, c->dropout);
+    huggingface_write_number(w, (const char *const[]){"attention_dropout"}, 1, c->attention_dropout);
     huggingface_write_number(w, (const char *const[]){"pad_token_id", "decoder_start_token_id"}, 2,
                              c->padding);
     huggingface_write_number(w, (const char *const[]){"eos_token_id"}, 1, c->end);
@@ -549,11 +578,6 @@ static const Exchange translate_exchange = {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What the training loop calls
-
-static void translate_describe(const void *model, Metadata **rows, int *count) {
-    (void)model;
-    metadata_add(rows, count, "activation", copy_string("relu"));
-}
 
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
 // attention, of a token of either side: of two, one is read and one written.
@@ -579,7 +603,6 @@ static const ModelType translate = {
     .create = translate_create,
     .destroy = translate_destroy,
     TRANSFORMER_ENTRIES,
-    .describe = translate_describe,
     .flops_per_token = translate_flops_per_token,
     .unsmoothed = translate_unsmoothed,
     .decode = translator_decode,
