@@ -27,7 +27,11 @@ from step import DROPOUT, PRECISIONS, fail
 # Ours: with all threads, with one, and without any library.
 TRAINER_VARIANTS = {"c": PRECISIONS, "c-one-thread": PRECISIONS, "c-built-in": ("fp32",)}
 PYTORCH_MODES = ("eager-fp32", "compile-fp32", "compile-bf16")
-PYTORCH_VARIANTS = {"fastformer": ("published", "ours"), "gpt2": ("huggingface", "flash", "ours")}
+PYTORCH_VARIANTS = {
+    "fastformer": ("published", "ours"),
+    "gpt2": ("huggingface", "flash", "ours"),
+    "translate": ("huggingface", "torch"),
+}
 WARMUP_STEPS = 3  # a step compiles, another settles the allocator
 LOCKED_SECONDS = 45  # then others have their turn
 
@@ -125,6 +129,7 @@ def create_trainer(name, config, data, settings):
     model, whose, _ = name.split("/")
     directory = settings.built_in if whose == "c-built-in" else settings.build
     threads = 1 if whose == "c-one-thread" else settings.threads
+    data = os.path.join(data, "pairs") if model == "translate" else data
     return Trainer(name, os.path.join(directory, f"train_{model}"), config, data, threads)
 
 
@@ -204,6 +209,8 @@ def create_stepper(name, sizes, threads):
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model, variant, mode = name.split("/")
+    if model == "translate":
+        return create_translation_stepper(variant, mode, sizes)
     config = pytorch_models.Config(
         vocabulary=sizes["V"],
         length=sizes["T"],
@@ -234,6 +241,31 @@ def create_stepper(name, sizes, threads):
     return step
 
 
+def create_translation_stepper(variant, mode, sizes):
+    import pytorch_models
+    import pytorch_translate
+    import torch
+
+    module = pytorch_translate.create_model(variant, sizes["V"], sizes["T"], sizes["C"], sizes["H"], sizes["L"], DROPOUT)
+    compiled, bf16 = mode.startswith("compile"), mode.endswith("bf16")
+    loss = pytorch_translate.loss_function(module)
+    loss = torch.compile(loss, dynamic=False) if compiled else loss
+    optimizer = pytorch_models.create_optimizer(module)
+    parameters = list(module.parameters())
+
+    def cast_loss(*batch):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            return loss(*batch)
+
+    def step():
+        source, target = torch.randint(2, sizes["V"], (2, sizes["B"], sizes["T"]))
+        start = time.perf_counter()
+        pytorch_models.training_step(cast_loss, parameters, optimizer, source, target)
+        return 1e3 * (time.perf_counter() - start)
+
+    return step
+
+
 def worker(request):
     answers = os.fdopen(os.dup(1), "w")  # ours alone: what libraries print goes to stderr
     os.dup2(2, 1)
@@ -241,7 +273,7 @@ def worker(request):
 
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     step = create_stepper(request["name"], request["config"], request["threads"])
-    if request["name"].startswith("gpt2"):
+    if request["name"].startswith(("gpt2", "translate/huggingface")):
         import transformers
 
         versions["transformers"] = transformers.__version__
@@ -301,7 +333,7 @@ def results(contenders, medians, config):
                 "ms": median,
                 "ms_lowest": min(times),
                 "ms_highest": max(times),
-                "tokens_per_s": config["B"] * config["T"] / median * 1e3,
+                "tokens_per_s": (2 if model == "translate" else 1) * config["B"] * config["T"] / median * 1e3,
                 "peak_bytes": contender.peak,
                 "times_c": ratio(medians, name, f"{model}/c/{mode[-4:]}"),
                 "ms_of_rounds": times,
@@ -366,7 +398,8 @@ def is_there(name, settings):
         directory = settings.built_in if whose == "c-built-in" else settings.build
         missing = not (directory and os.path.exists(os.path.join(directory, f"train_{model}"))) and "the trainer"
     else:
-        modules = ("torch", "transformers") if model == "gpt2" else ("torch",)
+        with_transformers = model == "gpt2" or whose == "huggingface"
+        modules = ("torch", "transformers") if with_transformers else ("torch",)
         missing = not all(has_module(settings.python, module) for module in modules) and " or ".join(modules)
     if missing:
         print(f"{name}: {missing} is not there, so it is left out", file=sys.stderr)
@@ -428,6 +461,8 @@ def compete(names, config, settings):
     """The contenders in one configuration, and the milliseconds of their rounds."""
     with tempfile.TemporaryDirectory(prefix="peers-") as data:
         bench.write_dataset(data, config)
+        os.mkdir(os.path.join(data, "pairs"))
+        bench.write_pairs(os.path.join(data, "pairs"), config)
         contenders = [
             create_trainer(name, config, data, settings) if is_trainer(name) else PyTorch(name, config, settings)
             for name in names

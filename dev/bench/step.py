@@ -48,31 +48,47 @@ def parse_config(text):
     return config
 
 
-def write_shard(path, vocabulary, count):
-    """A shard of random tokens in llm.c's format."""
+def write_shard(path, vocabulary, tokens):
+    """A shard in llm.c's format."""
     wide = vocabulary > 1 << 16
-    header = array.array("I", [20240520, 7 if wide else 1, count] + [0] * 253)
-    tokens = array.array("I" if wide else "H", random.Random(1).choices(range(1, vocabulary), k=count))
     with open(path, "wb") as file:
-        header.tofile(file)
-        tokens.tofile(file)
+        array.array("I", [20240520, 7 if wide else 1, len(tokens)] + [0] * 253).tofile(file)
+        array.array("I" if wide else "H", tokens).tofile(file)
+
+
+def random_tokens(vocabulary, count, lowest=1):
+    return random.Random(1).choices(range(lowest, vocabulary), k=count)
 
 
 def write_dataset(directory, config, validation=0):
     """Random tokens, to validate on as many batches as said, and what tells the loader the vocabulary."""
     batch = config["B"] * config["T"]
-    write_shard(os.path.join(directory, "train_000000.bin"), config["V"], 8 * batch + 1)
+    vocabulary = config["V"]
+    write_shard(os.path.join(directory, "train_000000.bin"), vocabulary, random_tokens(vocabulary, 8 * batch + 1))
     if validation:
-        write_shard(os.path.join(directory, "val_000000.bin"), config["V"], validation * batch + 1)
+        tokens = random_tokens(vocabulary, validation * batch + 1)
+        write_shard(os.path.join(directory, "val_000000.bin"), vocabulary, tokens)
     with open(os.path.join(directory, "meta.json"), "w") as file:
         json.dump({"tokenizer": "none", "vocab_size": config["V"], "pad": 0, "end": -1}, file)
 
 
+def write_pairs(directory, config):
+    """Pairs of sentences that all have T tokens with their end, which is token 1."""
+    T, vocabulary = config["T"], config["V"]
+    tokens = random_tokens(vocabulary, 8 * 2 * config["B"] * T, lowest=2)
+    tokens[T - 1 :: T] = [1] * (len(tokens) // T)
+    write_shard(os.path.join(directory, "train_000000.bin"), vocabulary, tokens)
+    with open(os.path.join(directory, "meta.json"), "w") as file:
+        json.dump({"tokenizer": "none", "vocab_size": vocabulary, "pad": 0, "end": 1, "paired": True}, file)
+
+
 def trainer_command(program, data, output, precision, config, steps):
     """Nothing but steps until the end; each has its line on standard output."""
-    sizes = {"-b": "B", "-t": "T", "-C": "C", "-H": "H", "-L": "L"}
+    sizes = {"-b": config["B"], "-t": config["T"], "-C": config["C"], "-H": config["H"], "-L": config["L"]}
+    if os.path.basename(program) == "train_translate":  # as many layers that read as that write
+        sizes |= {"-b": config["B"] * config["T"], "-D": config["L"], "--ffn": 2 * config["C"]}
     command = [program, "-i", data, "-o", output, "-p", precision]
-    command += [word for option, key in sizes.items() for word in (option, str(config[key]))]
+    command += [word for option, size in sizes.items() for word in (option, str(size))]
     command += ["-x", str(steps), "--dropout", str(DROPOUT), "--clip", "1", "--log-every", "1"]
     return command + ["-v", str(1 << 40), "-n", str(1 << 40)]
 
