@@ -30,6 +30,7 @@ PYTORCH_MODES = ("eager-fp32", "compile-fp32", "compile-bf16")
 PYTORCH_VARIANTS = {
     "fastformer": ("published", "ours"),
     "gpt2": ("huggingface", "flash", "ours"),
+    "bert": ("huggingface",),
     "translate": ("huggingface", "torch"),
 }
 WARMUP_STEPS = 3  # a step compiles, another settles the allocator
@@ -211,6 +212,8 @@ def create_stepper(name, sizes, threads):
     model, variant, mode = name.split("/")
     if model == "translate":
         return create_translation_stepper(variant, mode, sizes)
+    if model == "bert":
+        return create_bert_stepper(mode, sizes)
     config = pytorch_models.Config(
         vocabulary=sizes["V"],
         length=sizes["T"],
@@ -242,25 +245,43 @@ def create_stepper(name, sizes, threads):
 
 
 def create_translation_stepper(variant, mode, sizes):
-    import pytorch_models
     import pytorch_translate
     import torch
 
     module = pytorch_translate.create_model(variant, sizes["V"], sizes["T"], sizes["C"], sizes["H"], sizes["L"], DROPOUT)
-    compiled, bf16 = mode.startswith("compile"), mode.endswith("bf16")
-    loss = pytorch_translate.loss_function(module)
-    loss = torch.compile(loss, dynamic=False) if compiled else loss
+
+    def random_batch():
+        return torch.randint(2, sizes["V"], (2, sizes["B"], sizes["T"]))
+
+    return create_batch_stepper(module, pytorch_translate.loss_function(module), mode, random_batch)
+
+
+def create_bert_stepper(mode, sizes):
+    import pytorch_bert
+
+    module = pytorch_bert.create_model(sizes, DROPOUT)
+    return create_batch_stepper(
+        module, pytorch_bert.loss_function(module), mode, functools.partial(pytorch_bert.random_batch, sizes)
+    )
+
+
+def create_batch_stepper(module, loss, mode, random_batch):
+    """Of a loss of what random_batch() gives, two tensors of tokens."""
+    import pytorch_models
+    import torch
+
+    loss = torch.compile(loss, dynamic=False) if mode.startswith("compile") else loss
     optimizer = pytorch_models.create_optimizer(module)
     parameters = list(module.parameters())
 
     def cast_loss(*batch):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode.endswith("bf16")):
             return loss(*batch)
 
     def step():
-        source, target = torch.randint(2, sizes["V"], (2, sizes["B"], sizes["T"]))
+        inputs, labels = random_batch()
         start = time.perf_counter()
-        pytorch_models.training_step(cast_loss, parameters, optimizer, source, target)
+        pytorch_models.training_step(cast_loss, parameters, optimizer, inputs, labels)
         return 1e3 * (time.perf_counter() - start)
 
     return step
@@ -273,7 +294,7 @@ def worker(request):
 
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     step = create_stepper(request["name"], request["config"], request["threads"])
-    if request["name"].startswith(("gpt2", "translate/huggingface")):
+    if request["name"].startswith(("gpt2", "bert", "translate/huggingface")):
         import transformers
 
         versions["transformers"] = transformers.__version__

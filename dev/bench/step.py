@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a training step of one of our trainers costs in one configuration: a JSON object.
 
-    python3 dev/bench/step.py [--model fastformer|gpt2] [--precision bf16|fp32] [--config T=8192,B=1,...] [--steps N] ...
+    python3 dev/bench/step.py [--model fastformer|gpt2|bert] [--precision bf16|fp32] [--config T=8192,B=1,...] [--steps N] ...
 
 README.md says what the members mean. What peers.py shares with it is here, too.
 """
@@ -24,7 +24,7 @@ import time
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 DEFAULTS = {"B": 2, "T": 2048, "C": 128, "H": 4, "L": 6, "V": 32000}
 DROPOUT = 0.1
-MODELS = ("fastformer", "gpt2")
+MODELS = ("fastformer", "gpt2", "bert")
 PRECISIONS = ("fp32", "bf16")
 
 
@@ -69,7 +69,7 @@ def write_dataset(directory, config, validation=0):
         tokens = random_tokens(vocabulary, validation * batch + 1)
         write_shard(os.path.join(directory, "val_000000.bin"), vocabulary, tokens)
     with open(os.path.join(directory, "meta.json"), "w") as file:
-        json.dump({"tokenizer": "none", "vocab_size": config["V"], "pad": 0, "end": -1}, file)
+        json.dump({"tokenizer": "none", "vocab_size": config["V"], "pad": 0, "mask": 1, "end": -1}, file)
 
 
 def write_pairs(directory, config):

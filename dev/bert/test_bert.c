@@ -86,7 +86,7 @@ static void test_targets(void) {
 }
 
 static void test_reference(void) {
-    static const char *const files[] = {"softmax", "softmax1", "cosine", "padded"};
+    static const char *const files[] = {"softmax", "softmax1", "cosine", "padded", "additive"};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         char *path = format_string("dev/reference/bert_%s.safetensors", files[i]);
         CHECK(model_reference(&bert, path, IS_DOUBLE ? "double" : "float", 0));
