@@ -415,9 +415,9 @@ static ParameterState small_state(bool training, Arena **arena) {
     parameter_add(&table, "matrix", 2, (int64_t[]){211, 97}, true, 0, 1); // more than one piece
     parameter_add(&table, "gain", 1, (int64_t[]){7}, false, 1, 0.5);
     parameter_add(&table, "last", 1, (int64_t[]){1}, true, 0, 1);
-    ParameterState state;
+    ParameterState state = {.table = table};
     *arena = arena_create();
-    parameter_state_create(&state, *arena, table, training, NULL);
+    parameter_state_plan(&state, *arena, training);
     arena_allocate(*arena);
     parameter_initialise(&state.table, 11, state.values);
     return state;

@@ -22,7 +22,8 @@ typedef struct {
 
 static Setup setup_create(ParameterTable table, Precision precision) {
     Setup s = {.arena = arena_create(), .gemm = gemm_create(precision)};
-    parameter_state_create(&s.state, s.arena, table, true, NULL);
+    s.state.table = table;
+    parameter_state_plan(&s.state, s.arena, true);
     s.state.muon = true;
     s.muon = muon_create(s.gemm, s.arena, &s.state.table);
     arena_allocate(s.arena);
