@@ -726,9 +726,10 @@ static void check_state(const Device *d, const ParameterState *gpu, const cpu::P
 }
 
 static void check_adamw(const Device *d, bool rounded) {
-    cpu::ParameterState host;
+    cpu::ParameterState host = {};
     cpu::Arena *host_arena = cpu::arena_create();
-    cpu::parameter_state_create(&host, host_arena, test_table(), true);
+    host.table = test_table();
+    cpu::parameter_state_plan(&host, host_arena, true);
     cpu::arena_allocate(host_arena);
     ParameterState gpu;
     Arena counting = {}, arena;
