@@ -16,7 +16,7 @@ usage() {
 usage: run_translation.sh [--quick | --one] [--updates N] [--output DIR]
   --quick       one seed instead of three
   --one         only the published configuration, one seed
-  --updates N   of each run (4500)
+  --updates N   of each run (9000)
   --output DIR  results and runs (runs/translation)
 END
     exit 2
@@ -24,7 +24,7 @@ END
 
 seeds='42 43 44'
 arms='post-warmup post pre-warmup pre'
-updates=4500
+updates=9000
 out=runs/translation
 while [ $# -gt 0 ]; do
     case $1 in
@@ -53,13 +53,13 @@ text=${MULTI30K_DIR:-../shared/data/multi30k}
 
 # Wu et al. 2021: 4 + 4 layers, 128 channels, FFN 256, 4 heads, dropout 0.3, smoothing 0.1.
 evaluations=30
-options="-i data/multi30k -L 4 -D 4 -C 128 --ffn 256 -H 4 --dropout 0.3 --label-smoothing 0.1 -b 4096 --beta2 0.98
-    --weight-decay 0 -l 5e-3 -k cosine -v $(((updates + evaluations - 1) / evaluations)) --keep 5"
+options="-i data/multi30k -L 4 -D 4 -C 128 --ffn 256 -H 4 --dropout 0.3 --label-smoothing 0.1 -b 2048 --beta2 0.98
+    --weight-decay 0 --optimizer muon -l 5e-3 -k cosine -v $(((updates + evaluations - 1) / evaluations)) --keep 5"
 
 # options_of ARM
 options_of() {
     case $1 in
-    *-warmup) echo "--norm ${1%-warmup} -u $((updates / 10))" ;;
+    *-warmup) echo "--norm ${1%-warmup} -u $((updates / 20))" ;;
     *) echo "--norm $1" ;;
     esac
 }
