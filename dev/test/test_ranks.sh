@@ -163,8 +163,8 @@ of_rank() {
         tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$process" && return
     done
 }
-good() { # DIR: its checkpoint is the one of an undisturbed run
-    step=$(ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.state.*/\1/p')
+good() { # DIR: its newest checkpoint is the one of an undisturbed run; the one before may not be removed yet
+    step=$(ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.state.*/\1/p' | tail -n 1)
     [ -n "$step" ] && train 2 "$1-good" -v 1000000 -n 1000000 -x "$step" -k constant &&
         cmp "$1/step_$(printf %08d "$step").safetensors" "$1-good/step_$(printf %08d "$step").safetensors" >out 2>&1
 }
@@ -181,7 +181,9 @@ ok "SIGKILL of one process: the run ends, and the last checkpoint is good"
 endless disk -k constant -n 3
 prlimit --pid "$(of_rank 0 disk)" --fsize=1000
 wait $launcher
-[ $? -eq 1 ] && grep -q "error: rank 0 of 2 on $host: disk/.*: cannot write: File too large" err && good disk
+status=$?
+[ $status -eq 1 ] && grep -q "error: rank 0 of 2 on $host: disk/.*: cannot write: File too large" err && good disk ||
+    { echo "exit code $status; stderr:" >out && cat err >>out && ls disk >>out; false; }
 ok "a full disk on rank 0: all end, and the last checkpoint is good"
 endless frozen --timeout 5
 frozen=$(of_rank 1 frozen)
