@@ -270,7 +270,7 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
 C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c),$(filter %.c,$(CORPUS)))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES) $(MPI_FLAGS)
+LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES) $(filter -I%,$(MPI_FLAGS))
 lint:
 	clang-format --dry-run -Werror $(SOURCES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \
