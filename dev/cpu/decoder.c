@@ -37,11 +37,12 @@ static DecoderLayer layer_create(const Decoder *d, const DecoderParameters *at) 
     return layer;
 }
 
+enum { LINEARS = 4 }; // of a layer
+
 static size_t layer_weights(const DecoderLayer *layer) {
-    const DecoderLinear *const linears[] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
+    const DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
     size_t weights = 0;
-    for (size_t i = 0; i < sizeof(linears) / sizeof(*linears); i++)
-        weights += linears[i]->weight.n * linears[i]->weight.k;
+    for (size_t i = 0; i < LINEARS; i++) weights += linears[i]->weight.n * linears[i]->weight.k;
     return weights;
 }
 
@@ -69,9 +70,8 @@ void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int str
 void decoder_free(Decoder *d) {
     for (size_t l = 0; l < d->is.size.layers; l++) {
         DecoderLayer *layer = &d->layers[l];
-        DecoderLinear *const linears[] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
-        for (size_t i = 0; i < sizeof(linears) / sizeof(*linears); i++)
-            decode_weight_free(&linears[i]->weight);
+        DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
+        for (size_t i = 0; i < LINEARS; i++) decode_weight_free(&linears[i]->weight);
     }
     real *const buffers[] = {d->x, d->added, d->attended, d->projected, d->hidden, d->norm};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++) free(buffers[i]);
