@@ -245,7 +245,7 @@ int __wrap_scandir(const char *path, struct dirent ***entries, int (*filter)(con
     const char *name = name_of(path);
     if (!name || *name) return __real_scandir(path, entries, filter, compare);
     int count = 0;
-    *entries = must(malloc(MOST_FILES * sizeof(**entries)));
+    *entries = must(malloc(MOST_FILES * sizeof(void *)));
     for (int i = 0; i < MOST_FILES; i++) {
         struct dirent entry = {.d_type = DT_REG};
         memcpy(entry.d_name, memory.files[i].name, LONGEST_NAME);
@@ -253,8 +253,7 @@ int __wrap_scandir(const char *path, struct dirent ***entries, int (*filter)(con
         (*entries)[count] = must(malloc(sizeof(entry)));
         *(*entries)[count++] = entry;
     }
-    if (compare)
-        qsort(*entries, (size_t)count, sizeof(**entries), (int (*)(const void *, const void *))compare);
+    if (compare) qsort(*entries, (size_t)count, sizeof(void *), (int (*)(const void *, const void *))compare);
     return count;
 }
 
