@@ -40,4 +40,6 @@ done
 # A directory that cannot be read must not look like an empty one.
 each train readdir fail 10
 each resume readdir fail 10
+# A checkpoint of which a half cannot be removed stays whole, or goes with the next run.
+each train unlink fail 40
 finish

@@ -166,21 +166,23 @@ static void listing_free(Listing *listing) {
     free(listing->complete);
 }
 
-// Takes over `name`, a fresh string.
-static void remove_file(const char *directory, char *name) {
+// Takes over `name`, a fresh string. False, and a warning: it is still there.
+static bool remove_file(const char *directory, char *name) {
     char *path = path_in(directory, name);
-    if (unlink(path) != 0 && errno != ENOENT) warn("%s: cannot be removed: %s", path, strerror(errno));
+    const bool gone = unlink(path) == 0 || errno == ENOENT;
+    if (!gone) warn("%s: cannot be removed: %s", path, strerror(errno));
     free(path);
     free(name);
+    return gone;
 }
 
 // Removes the complete pairs but the newest `keep`.
 static void remove_pairs(const char *directory, const Listing *listing, int64_t keep) {
     for (size_t i = (size_t)keep; i < listing->complete_count; i++) {
         // The weights first: what is left after an interruption is a state alone, which nothing takes for a
-        // checkpoint.
-        remove_file(directory, weights_name(listing->complete[i]));
-        remove_file(directory, state_name(listing->complete[i]));
+        // checkpoint. Weights that cannot be removed keep their state: the next run removes both.
+        if (remove_file(directory, weights_name(listing->complete[i])))
+            remove_file(directory, state_name(listing->complete[i]));
     }
 }
 
