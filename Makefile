@@ -255,7 +255,7 @@ ON_EMULATOR := $(if $(USE_CPLUSPLUS),$(if $(USE_MPI),$(FLOAT)/emulated/bin/train
 test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(DOUBLE)/bin/%)) $(ON_EMULATOR) $(TEST_PROGRAMS) | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert \
 	TRANSLATE=$(FLOAT)/bin/train_translate DOUBLE=$(DOUBLE)/bin ON_EMULATOR=$(ON_EMULATOR) TOKENIZE=$(FLOAT)/bin/tokenize \
-	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
+	QUICK=$(filter 1,$(SANITIZE)) JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
