@@ -166,8 +166,7 @@ void attention_block_plan(AttentionBlock *block, CpuModel *model);
 void attention_block_forward(const Pass *pass, const AttentionBlock *block, real *out, const real *x);
 void attention_block_backward(const Pass *pass, const AttentionBlock *block, const real *x);
 
-// ---- cross-attention: queries of one stack, keys and values of what another, the encoder, gave
-// -------------
+// ---- cross-attention: queries of one stack, keys and values of what another, the encoder, gave ----
 //
 // Its pass is pass_source(); N rows. `x` is what its last layer wrote.
 

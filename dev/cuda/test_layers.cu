@@ -436,8 +436,7 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
-// ---- the embedding
-// -----------------------------------------------------------------------------------------
+// ---- the embedding ----
 
 static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary,
                             double rate) {

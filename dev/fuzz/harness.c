@@ -56,8 +56,7 @@ void warn(const char *text, ...) {
     va_end(arguments);
 }
 
-// ---- memory that an input left behind. The linker puts these in the place of the C library's (--wrap).
-// ----------
+// ---- memory that an input left behind. The linker puts these in the place of the C library's (--wrap). ----
 
 static size_t slot_of(const void *memory) {
     return (size_t)(((uintptr_t)memory >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (harness.slot_count - 1);

@@ -249,8 +249,7 @@ RanksReport ranks_report(const Ranks *r) {
     return r ? r->report : (RanksReport){0};
 }
 
-// ---- a few numbers
-// ------------------------------------------------------------------------------------------
+// ---- a few numbers ----
 
 // Down a tree: rank r has it from r without its lowest bit.
 static void spread(Messages *m, char *data, size_t bytes) {
@@ -273,22 +272,26 @@ void ranks_broadcast(Ranks *r, void *data, size_t bytes) {
     messages_free(&m);
 }
 
-// Rank 0 gathers (size, count) of everybody's, which it gives back fresh; others NULL.
-static double *gather_numbers(Ranks *r, const double *values, size_t count) {
-    const size_t bytes = count * sizeof(double);
-    Messages m = messages_create(r, "numbers of a step");
-    double *all = NULL;
+// Rank 0 gathers everybody's data, (size, bytes), which it gives back fresh; others NULL. `what` is said of
+// who waits.
+static void *gather_all(Ranks *r, const void *data, size_t bytes, const char *what) {
+    Messages m = messages_create(r, what);
+    char *all = NULL;
     if (r->rank == 0) {
-        all = allocate((size_t)r->size * count, sizeof(double), "numbers");
-        memcpy(all, values, bytes);
+        all = allocate((size_t)r->size, bytes, what);
+        memcpy(all, data, bytes);
         for (int peer = 1; peer < r->size; peer++)
-            receive_from(&m, peer, TAG_NUMBERS, all + (size_t)peer * count, bytes);
+            receive_from(&m, peer, TAG_NUMBERS, all + (size_t)peer * bytes, bytes);
     } else {
-        send_to(&m, 0, TAG_NUMBERS, values, bytes);
+        send_to(&m, 0, TAG_NUMBERS, data, bytes);
     }
     wait_for(&m);
     messages_free(&m);
     return all;
+}
+
+static double *gather_numbers(Ranks *r, const double *values, size_t count) {
+    return gather_all(r, values, count * sizeof(double), "numbers of a step");
 }
 
 void ranks_sum(Ranks *r, double *values, size_t count) {
@@ -313,17 +316,7 @@ int ranks_vote(Ranks *r, int vote) {
 
 void ranks_union(Ranks *r, unsigned char *set, size_t count) {
     if (!r) return;
-    Messages m = messages_create(r, "sets of a step");
-    unsigned char *all = NULL;
-    if (r->rank == 0) {
-        all = allocate((size_t)r->size, count, "sets");
-        for (int peer = 1; peer < r->size; peer++)
-            receive_from(&m, peer, TAG_NUMBERS, all + (size_t)peer * count, count);
-    } else {
-        send_to(&m, 0, TAG_NUMBERS, set, count);
-    }
-    wait_for(&m);
-    messages_free(&m);
+    unsigned char *all = gather_all(r, set, count, "sets of a step");
     for (size_t peer = 1; all && peer < (size_t)r->size; peer++)
         for (size_t i = 0; i < count; i++) set[i] |= all[peer * count + i];
     free(all);
@@ -348,8 +341,7 @@ void ranks_compare(Ranks *r, const char *text, const char *what) {
     ranks_vote(r, 0); // nobody goes on before all have compared
 }
 
-// ---- gradients
-// ----------------------------------------------------------------------------------------------
+// ---- gradients ----
 
 // A chunk on its way. Elements that travel are `real`, or uint16_t where they are bf16.
 typedef struct {
@@ -501,8 +493,7 @@ static void finish(Reduction *d, Slot *slot, real *values) {
     if (!d->parts) gather(d, slot, values, d->bf16);
 }
 
-// ---- the thread that reduces while the backward pass goes on
-// -----------------------------------------------
+// ---- the thread that reduces while the backward pass goes on ----
 
 // The lock is held.
 static bool known_final(const Reduction *d, size_t chunk) {
@@ -688,8 +679,7 @@ void reduction_gather(Reduction *d, real *values) {
     }
 }
 
-// ---- for error.c
-// --------------------------------------------------------------------------------------------
+// ---- for error.c ----
 
 static bool is_running(void) {
     int begun = 0, ended = 0;

@@ -104,8 +104,7 @@ typedef struct {
 } RanksReport;
 RanksReport ranks_report(const Ranks *ranks);
 
-// ---- for error.c
-// ---------------------------------------------------------------------------------------------
+// ---- for error.c ----
 
 // "rank 1 of 4 on HOST: ", or nothing for a process that is alone; text (size).
 void ranks_place(char *text, size_t size);

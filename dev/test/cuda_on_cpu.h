@@ -350,8 +350,7 @@ static inline void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t 
     }
 }
 
-// ---- the device and errors
-// ----------------------------------------------------------------------------------
+// ---- the device and errors ----
 
 typedef enum {
     cudaSuccess = 0,

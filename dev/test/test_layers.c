@@ -75,8 +75,7 @@ static void check_gradient(const char *what, Loss loss, const void *context, dou
     free(expected);
 }
 
-// ---- elementary functions
-// ----------------------------------------------------------------------------------
+// ---- elementary functions ----
 
 static void test_exp(void) {
     for (int i = -8730; i < 8800; i++) {
@@ -114,8 +113,7 @@ static void test_normal(void) {
     CHECK(isnan(normal_of((real)NAN, &density)));
 }
 
-// ---- layer norm
-// --------------------------------------------------------------------------------------------
+// ---- layer norm ----
 
 typedef struct {
     size_t m, channels;
@@ -199,8 +197,7 @@ static void test_layernorm_gradients(void) {
         check_layernorm(sizes[i][0], sizes[i][1], 0.5, true);
 }
 
-// ---- activation
-// --------------------------------------------------------------------------------------------------
+// ---- activation ----
 
 typedef struct {
     size_t m, n;
@@ -291,8 +288,7 @@ static void test_activation_extremes(void) {
     }
 }
 
-// ---- embedding
-// ---------------------------------------------------------------------------------------------
+// ---- embedding ----
 
 static const real SCALE = (real)2.5; // of tokens
 
@@ -407,8 +403,7 @@ static void test_embedding_batches(void) {
     free(token), free(position);
 }
 
-// ---- AdamW
-// -------------------------------------------------------------------------------------------------
+// ---- AdamW ----
 
 static ParameterState small_state(bool training, Arena **arena) {
     ParameterTable table = {0};
@@ -511,8 +506,7 @@ static void test_state_arrays(void) {
     arena_free(frozen_arena);
 }
 
-// ---- threads
-// -----------------------------------------------------------------------------------------------
+// ---- threads ----
 
 enum { ROWS = 130, WIDTH = 33, TABLE = 7 };
 

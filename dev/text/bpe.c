@@ -198,18 +198,12 @@ typedef struct {
     size_t place;         // which go here in the result
 } Segment;
 
-static uint64_t hash(Text word) { // FNV-1a
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < word.size; i++) h = (h ^ (unsigned char)word.data[i]) * 0x100000001b3u;
-    return h ^ h >> 32;
-}
-
 // Appends a word's tokens to those of the thread.
 static void encode_word(Encoder *e, Text word) {
     const size_t start = e->tokens.size / sizeof(int32_t);
     // Reserved first: it moves the tokens.
     int32_t *out = (int32_t *)(void *)bytes_reserve(&e->tokens, word.size * sizeof(int32_t));
-    CachedWord *cached = word.size <= LONGEST_CACHED ? &e->cache[hash(word) % CACHED_WORDS] : NULL;
+    CachedWord *cached = word.size <= LONGEST_CACHED ? &e->cache[text_hash(word) % CACHED_WORDS] : NULL;
     size_t count;
     if (cached && cached->word.size == word.size && memcmp(cached->word.data, word.data, word.size) == 0) {
         count = cached->count;

@@ -2,6 +2,7 @@
 #ifndef TEXT_TEXT_H
 #define TEXT_TEXT_H
 
+#include "hash.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,6 +10,12 @@ typedef struct {
     const char *data;
     size_t size;
 } Text;
+
+// For tables whose places are the lowest bits.
+static inline uint64_t text_hash(Text text) {
+    const uint64_t hash = hash_bytes(HASH_START, text.data, text.size);
+    return hash ^ hash >> 32;
+}
 
 typedef enum { TEXT_END, TEXT_WORD, TEXT_LINE_END } TextItem;
 

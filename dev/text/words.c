@@ -21,16 +21,10 @@ enum { FIRST_CAPACITY = 1024 };
 
 // ---- the hash table --------------------------------------------------------------------------------
 
-static uint64_t hash(Text word) { // FNV-1a
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < word.size; i++) h = (h ^ (unsigned char)word.data[i]) * 0x100000001b3u;
-    return h ^ h >> 32;
-}
-
 // Where the word is, or where it would be put.
 static int32_t *find_slot(const Words *words, Text word) {
     const size_t mask = 2 * (size_t)words->capacity - 1;
-    for (size_t i = hash(word) & mask;; i = (i + 1) & mask) {
+    for (size_t i = text_hash(word) & mask;; i = (i + 1) & mask) {
         const int32_t number = words->slots[i] - 1;
         if (number < 0) return &words->slots[i];
         const Text text = words->items[number].text;

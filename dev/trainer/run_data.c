@@ -3,6 +3,7 @@
 #include "checkpoint.h"
 #include "error.h"
 #include "file.h"
+#include "hash.h"
 #include "memory.h"
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,11 @@
 // A name for the vocabulary, by the texts of its tokens; NULL: there is no tokenizer.
 static char *tokenizer_id(const Dataset *dataset) {
     if (!dataset->tokenizer) return NULL;
-    uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
+    uint64_t hash = HASH_START;
     for (int32_t token = 0; token < dataset->vocabulary; token++) {
         size_t size;
         char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);
-        for (size_t i = 0; i <= size; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
+        hash = hash_bytes(hash, text, size + 1); // with the NUL behind it
         free(text);
     }
     return format_string("%016llx", (unsigned long long)hash);

@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "file.h"
+#include "hash.h"
 #include "json.h"
 #include "memory.h"
 #include <stdlib.h>
@@ -9,11 +10,10 @@
 
 #define PROGRAM "/proc/self/exe"
 
-// FNV-1a of this program's file, as text.
+// A hash of this program's file, as text.
 static char *program_id(void) {
     FileMap program = file_map(PROGRAM);
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < program.size; i++) hash = (hash ^ program.data[i]) * 0x100000001b3u;
+    const uint64_t hash = hash_bytes(HASH_START, program.data, program.size);
     file_unmap(&program);
     return format_string("%016llx", (unsigned long long)hash);
 }
