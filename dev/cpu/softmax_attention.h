@@ -43,6 +43,11 @@ void softmax_attention_forward(SoftmaxAttention *attention, GemmInput y, real *l
 void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGradients *gradients,
                                 const real *dy, GemmInput y, const real *logsumexp, const AttentionInput *in);
 
+// The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be looked at. Not causal,
+// nothing dropped.
+void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
+                               size_t heads);
+
 // One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. Its keys and
 // values are appended to the caches (S, H, positions, D), which hold those of the positions before. In a
 // parallel region streams and heads are divided among the threads, which must then wait for each other.

@@ -2,6 +2,7 @@
 #include "bytes.h"
 #include "error.h"
 #include "memory.h"
+#include "show_attention.h"
 #include "stop.h"
 #include "train.h"
 #include "translation.h"
@@ -28,6 +29,8 @@ typedef struct {
     int64_t cut;            // sources that were too long
     int64_t done;           // lines
     bool shows_progress;
+    const char *picture; // of the attention of sentence `shown`; NULL: none, or it is drawn
+    size_t shown;
 } Translator;
 
 // ---- text --------------------------------------------------------------------------------------------
@@ -97,7 +100,12 @@ static void translate_batch(Translator *t, Sentence *sentences, const Place *pla
     if (t->settings.longest > (int64_t)t->positions) t->settings.longest = (int64_t)t->positions;
     beam_search(t->run->type, t->run->model, &t->settings, &batch, best);
     for (size_t i = 0; i < count; i++) {
-        sentences[places[i].number].output = text_of(dataset, &best[i]);
+        Sentence *sentence = &sentences[places[i].number];
+        sentence->output = text_of(dataset, &best[i]);
+        if (t->picture && places[i].number == t->shown) {
+            show_attention(t->run, t->picture, sentence->tokens, sentence->count, &best[i]);
+            t->picture = NULL;
+        }
         free(best[i].tokens);
     }
     free(best);
@@ -115,6 +123,7 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
         if (sentences[i].count > 0) order[left++] = (Place){i, sentences[i].count};
+    if (left > 0) t->shown = order[0].number;
     qsort(order, left, sizeof(Place), compare_lengths);
     for (size_t first = 0, n; first < left && !stop_requested(); first += n) {
         for (n = 1; first + n < left && n < t->most && (n + 1) * order[first + n].count <= t->rows; n++) {
@@ -143,6 +152,7 @@ static Translator translator_create(const Run *run) {
                     .positions = (size_t)plan->length,
                     .rows = (size_t)plan->rows,
                     .most = (size_t)plan->batch,
+                    .picture = options_text(o, "show-attention"),
                     .shows_progress = isatty(STDERR_FILENO) && !isatty(STDIN_FILENO)};
     const size_t streams = t.rows / (size_t)t.settings.beams;
     if (streams == 0 || t.settings.beams > plan->length)

@@ -28,6 +28,8 @@ static const Option rows[] = {
      "log p is divided by (tokens)^A"},
     {0, "longest", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1 << 20, NULL, NULL, "Translation",
      "tokens of a translation; 0: twice the source's + 20"},
+    {0, "show-attention", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Translation",
+     "draw what the first line's translation looks at"},
 };
 
 static void add_options(Options *options) {

@@ -689,6 +689,42 @@ static void test_only_padding(void) {
     }
 }
 
+// Weights that are looked at: of one head, y is the mean of the values with them; of several, rows sum to 1.
+static void test_weights(void) {
+    for (size_t heads = 1; heads <= 3; heads += 2) {
+        const Setting is = {.shape = CROSS,
+                            .batch = 1,
+                            .length = 5,
+                            .keys = 7,
+                            .heads = heads,
+                            .size = 8,
+                            .spread = 1,
+                            .holes = true,
+                            .bias = true};
+        Problem p = problem_create(is);
+        Result r = run(&p, false);
+        const AttentionInput in = input_of(&p, FIRST_ROW);
+        double *weights = zeros(is.length * is.keys);
+        softmax_attention_weights(weights, &in, p.channels, heads);
+        for (size_t i = 0; i < is.length; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < is.keys; j++) {
+                sum += weights[i * is.keys + j];
+                CHECK((weights[i * is.keys + j] == 0) == (p.mask[j] == 0));
+            }
+            CHECK(fabs(sum - 1) < 1e-12);
+            for (size_t d = 0; heads == 1 && d < is.size; d++) {
+                double y = 0;
+                for (size_t j = 0; j < is.keys; j++) y += weights[i * is.keys + j] * element(&p, j, 2, 0, d);
+                CHECK(fabs(y - (double)r.y[i * p.channels + d]) < 1e-5);
+            }
+        }
+        free(weights);
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
 // A sequence of nothing but padding beside one with tokens: its queries get 0 and send nothing anywhere.
 static void test_only_padding_both_ways(void) {
     for (int kind = 0; kind < 6; kind++) {
@@ -1034,6 +1070,7 @@ int main(int argc, char **argv) {
         {"scores of 1e4", test_large_scores},
         {"rows that see only padding", test_only_padding},
         {"sequences of only padding", test_only_padding_both_ways},
+        {"weights to be looked at", test_weights},
         {"NaN stays NaN", test_nan},
         {"cosine of a zero vector", test_cosine_zero_vector},
         {"decoding equals the parallel form", test_decode},

@@ -60,6 +60,14 @@ ok "bytes that are no text"
 yes one two | head -n 5000 | "$translate" -e run --translate >out 2>&1 && [ "$(sort -u out | wc -l)" -eq 1 ] &&
     [ "$(wc -l <out)" -eq 5000 ]
 ok "more lines than are read at once"
+seen() { text | env "$1" "$translate" -e run --translate --show-attention "$2"; }
+if command -v gnuplot >/dev/null; then
+    text | "$translate" -e run --translate --beam 4 --show-attention seen.svg >out 2>&1 && cmp -s out together.4 &&
+        grep -q 'ONE' seen.svg && grep -q 'three' seen.svg && grep -q '(end)' seen.svg && grep -q 'layer 1' seen.svg
+    ok "--show-attention: a picture of the first line's, the same translations"
+fi
+fails 1 "gnuplot takes no path with a quote" seen "PATH=$PATH" "it's.png"
+fails 1 "gnuplot is missing" seen PATH=/nowhere seen.png
 mkdir one && cp run/step_00000160.safetensors run/step_00000160.state.safetensors run/tokenizer.json one
 loss() { "$translate" -i data "$@" --eval val --json -p fp32 2>&1 | sed -n 's/.*"val_loss":\([0-9.e-]*\).*/\1/p'; }
 [ -n "$(loss -e one)" ] && [ "$(loss -e one)" = "$(loss -e run --average 1)" ] &&

@@ -5,12 +5,11 @@
 #include "json.h"
 #include "log.h"
 #include "memory.h"
-#include "process.h"
-#include <errno.h>
+#include "picture.h"
+#include "text.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct {
     double step, loss;
@@ -97,21 +96,6 @@ static int ascending(const void *a, const void *b) {
 
 // ---- the picture
 
-typedef struct {
-    FILE *file;
-    char *text;
-    size_t size;
-} Page;
-
-static void page_open(Page *page) {
-    page->file = open_memstream(&page->text, &page->size);
-    if (!page->file) fail("no memory for a report");
-}
-
-static void page_close(Page *page) {
-    if (fclose(page->file) != 0) fail("no memory for a report");
-}
-
 // Means of as many steps as make a point for every two columns of the picture.
 static void write_losses(FILE *f, const Summary *s) {
     enum { POINTS = 500 };
@@ -124,14 +108,13 @@ static void write_losses(FILE *f, const Summary *s) {
     }
 }
 
-static void write_plot(FILE *f, const Summary *s, const char *path) {
+static void write_plot(FILE *f, const Summary *s) {
     // The beginning falls so steeply that nothing else would be seen.
     const Point early = s->steps[s->step_count / 50];
     fprintf(f,
-            "set terminal pngcairo noenhanced size 800,480 font 'sans,12'\nset output '%s'\n"
             "set xlabel 'step'\nset ylabel 'loss (nats a token)'\nset yrange [*:%g]\n"
-            "set border 3\nset tics nomirror\nset grid lt 1 lc rgb 0xdddddd\n$train << END\n",
-            path, 1.02 * early.loss);
+            "set grid lt 1 lc rgb 0xdddddd\n$train << END\n",
+            1.02 * early.loss);
     write_losses(f, s);
     fprintf(f, "END\n");
     if (s->evaluation_count) fprintf(f, "$val << END\n");
@@ -144,25 +127,16 @@ static void write_plot(FILE *f, const Summary *s, const char *path) {
     fprintf(f, "\n");
 }
 
-// Whether there is a picture. A temporary file takes part, so that none is ever half drawn; gnuplot reads the
-// quote in a path as it is doubled.
+// Whether there is a picture.
 static bool draw_curve(const char *directory, const Summary *s) {
-    if (s->step_count < REPORT_CURVE_STEPS || strchr(directory, '\'')) return false;
-    char *path = format_string("%s/curve.png", directory), *temporary = format_string("%s.tmp", path);
-    Page page;
-    page_open(&page);
-    write_plot(page.file, s, temporary);
-    page_close(&page);
-    ProcessResult result =
-        process_run((const char *const[]){"gnuplot", "-", NULL}, (Text){page.text, page.size});
-    const bool drawn = result.start_error == 0 && result.exit_code == 0 && rename(temporary, path) == 0;
-    if (!drawn && result.start_error != ENOENT) warn("%s: gnuplot could not draw it", path);
-    if (!drawn) unlink(temporary);
-    process_result_free(&result);
-    free(page.text);
-    free(temporary);
+    if (s->step_count < REPORT_CURVE_STEPS) return false;
+    char *path = format_string("%s/curve.png", directory);
+    Picture picture;
+    const bool begun = picture_begin(&picture, path, 800, 480);
     free(path);
-    return drawn;
+    if (!begun) return false;
+    write_plot(picture.commands.file, s);
+    return picture_finish(&picture) == PICTURE_DRAWN;
 }
 
 // ---- the text

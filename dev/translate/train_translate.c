@@ -355,6 +355,7 @@ typedef struct {
     real *encoded;                   // (layers, B, S, 2C)
     real *keys, *values;             // (layers, streams, H, positions, D)
     real *selected, *attended;       // the same, to select into; (streams, C)
+    double *weights;                 // (layers, positions, S) of one stream; NULL: nobody watches
 } Translator;
 
 static size_t translator_cache(const Translator *d) { // of a layer
@@ -423,6 +424,9 @@ static void decode_cross_attention(const Pass *pass, const Translator *d, size_t
         pass_values(pass, b->key_value.at.bias), C, d->mask, d->sentences, d->beams, d->length);
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
+    if (d->weights)
+        softmax_attention_weights(d->weights + (l * d->positions + d->position) * d->length, &in, C,
+                                  d->model->config.heads);
     attention_sublayer_forward(pass, &b->common, &in, x, x);
 }
 
@@ -480,6 +484,12 @@ static void translator_select(void *decoder, const size_t *from, size_t count) {
     select_cache(d, &d->keys, from, count);
     select_cache(d, &d->values, from, count);
     if (count < d->sentences * d->beams) select_sentences(d, from, count / d->beams);
+}
+
+static size_t translator_watch(void *decoder, double *weights) {
+    Translator *d = decoder;
+    d->weights = weights;
+    return d->model->config.decoder_layers;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -609,6 +619,7 @@ static const ModelType translate = {
     .decoder_destroy = translator_destroy,
     .translator_create = translator_create,
     .translator_select = translator_select,
+    .translator_watch = translator_watch,
     .exchange = &translate_exchange,
 };
 

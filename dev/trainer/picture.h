@@ -1,0 +1,22 @@
+// A picture that gnuplot draws.
+#ifndef TRAINER_PICTURE_H
+#define TRAINER_PICTURE_H
+
+#include "page.h"
+#include <stdbool.h>
+
+typedef struct {
+    Page commands;          // gnuplot's
+    char *path, *temporary; // of the picture; where it is drawn, so that none is ever half there
+} Picture;
+
+typedef enum { PICTURE_DRAWN, PICTURE_NO_GNUPLOT, PICTURE_FAILED } PictureResult;
+
+// Begins a picture of so many points: SVG where the path ends so, else PNG. More commands are written to
+// commands.file. false: gnuplot cannot be told this path, which has a quote in it.
+bool picture_begin(Picture *picture, const char *path, int width, int height);
+
+// Draws it. What failed is warned of, but not that gnuplot is missing.
+PictureResult picture_finish(Picture *picture);
+
+#endif
