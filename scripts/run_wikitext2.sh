@@ -17,7 +17,7 @@ arms='fastformer-global fastformer-windowed gpt2-softmax'
 usage() {
     cat >&2 <<'END'
 usage: run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [-- OPTION...]
-  --quick       one epoch, one seed, about ten minutes
+  --quick       one epoch, one seed, about a quarter of an hour
   --epochs N    passes over the data (25)
   --seeds N     runs of each model (3; --quick 1)
   --output DIR  results and runs (runs/wikitext2, runs/wikitext2-quick)
@@ -134,7 +134,7 @@ plot() {
 set multiplot layout 1,2 margins 0.08,0.77,0.15,0.95 spacing 0.06
 set logscale y
 set yrange [$low:$top]
-set ytics ($(awk 'BEGIN { for (x = 1; x < 1e5; x *= 10) printf "%d,%g,%d,%d,%d,%d,", x, 1.5 * x, 2 * x, 3 * x, 5 * x, 7 * x }')100000)
+set ytics ($(awk 'BEGIN { for (x = 1; x < 1e5; x *= 10) printf "%d,%g,%d,%g,%d,%d,%d,%d,%d,", x, 1.5 * x, 2 * x, 2.5 * x, 3 * x, 4 * x, 5 * x, 6 * x, 8 * x }')100000)
 set xrange [0:*]
 set autoscale xfixmax
 set ylabel 'validation perplexity, a token'
