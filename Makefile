@@ -12,8 +12,8 @@
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
 #   make clean
 #
-# What is optional is detected; say ONEDNN=0, OPENMP=0 or MPI=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that is
-# not where the compiler looks, CUDA=DIR for CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
+# What is optional is detected; say ONEDNN=0, OPENMP=0 or MPI=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that
+# is not where the compiler looks, CUDA=DIR for CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
 # AddressSanitizer and UBSan, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
 # LDFLAGS and LDLIBS are the user's, ARCH is -march's, BUILD the directory for objects; -j is all cores where it is not
 # said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
@@ -43,7 +43,8 @@ PROGRAMS := $(TRAINERS) $(call names,dev/tools/*.c)
 TESTS := $(call names,dev/test/test_*.c)
 TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
 # Tests that check derivatives and exact algebra run in double as well.
-DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global test_muon
+DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global \
+                test_muon
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 BENCHES := $(call names,dev/bench/*.c)
 # Programs on the GPU, X.cu as Xcu. They link the CPU's models.
@@ -193,7 +194,8 @@ FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
 $(eval $(call programs,$(FLOAT),FLOAT))
 $(eval $(call programs,$(DOUBLE),DOUBLE))
 
-# Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory and files.
+# Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory and
+# files.
 WRAPPED := malloc calloc realloc reallocarray aligned_alloc free vasprintf mmap munmap exit \
            open close pipe2 stat lstat fstat pread write scandir fsync unlink rename
 FUZZ_HARNESS := harness memory_files
@@ -229,7 +231,8 @@ $(BUILD)/corpus.txt: changed
 
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in\
-	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process), $(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
+	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process),\
+	$(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
 	compiler: tests of the CUDA sources are skipped)"
 
 # Programs are copied here from the build that was asked for last, so they are looked at every time. A trainer's test is
@@ -245,17 +248,19 @@ $(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
 	$(if $(CUDA),$(copy),@echo "$@ needs CUDA: install the CUDA toolkit 12.8 or newer with cuBLAS (nvcc was not found; \
 	say CUDA=DIR where it is)" >&2; exit 1)
 
-# The longest first. Under sanitizers whole models run in float alone: in double they would take minutes, and their layers run
-# in both.
+# The longest first. Under sanitizers whole models run in float alone: in double they would take minutes, and their
+# layers run in both.
 TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
                  $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) $(TRAINER_TESTS:%=$(FLOAT)/bin/%) \
                  $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 # A trainer for a GPU, emulated, for test_ranks.sh.
 ON_EMULATOR := $(if $(USE_CPLUSPLUS),$(if $(USE_MPI),$(FLOAT)/emulated/bin/train_gpt2cu))
-test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(DOUBLE)/bin/%)) $(ON_EMULATOR) $(TEST_PROGRAMS) | detected
+test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(DOUBLE)/bin/%)) $(ON_EMULATOR) $(TEST_PROGRAMS) \
+      | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert \
-	TRANSLATE=$(FLOAT)/bin/train_translate DOUBLE=$(DOUBLE)/bin ON_EMULATOR=$(ON_EMULATOR) TOKENIZE=$(FLOAT)/bin/tokenize \
-	QUICK=$(filter 1,$(SANITIZE)) JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
+	TRANSLATE=$(FLOAT)/bin/train_translate DOUBLE=$(DOUBLE)/bin ON_EMULATOR=$(ON_EMULATOR) \
+	TOKENIZE=$(FLOAT)/bin/tokenize QUICK=$(filter 1,$(SANITIZE)) \
+	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
