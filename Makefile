@@ -231,7 +231,7 @@ $(BUILD)/corpus.txt: changed
 
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in\
-	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process),\
+	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process), \
 	$(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
 	compiler: tests of the CUDA sources are skipped)"
 
