@@ -12,8 +12,9 @@
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
 #   make clean
 #
-# What is optional is detected; say ONEDNN=0, OPENMP=0 or MPI=0 to build without it, ONEDNN_ROOT=DIR for a oneDNN that
-# is not where the compiler looks, CUDA=DIR for CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
+# What is optional is detected; say ONEDNN=0, OPENMP=0, MPI=0 or NCCL=0 to build without it, ONEDNN_ROOT=DIR for a
+# oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDA=DIR for
+# CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
 # AddressSanitizer and UBSan, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
 # LDFLAGS and LDLIBS are the user's, ARCH is -march's, BUILD the directory for objects; -j is all cores where it is not
 # said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
@@ -82,11 +83,18 @@ MPI ?= $(call compiles,$(CC) $(MPI_FLAGS) -x c,$(MPI_PROBE),$(MPI_LIBS))
 CPLUSPLUS ?= $(call compiles,$(CXX) -std=c++17 -x c++,$(CPLUSPLUS_PROBE))
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc))
 CUDA ?= $(NVCC:%/bin/nvcc=%)
+# NCCL for GPUs; in the emulator MPI plays it.
+NCCL_ROOT ?= $(CUDA)
+NCCL_FLAGS := -I$(NCCL_ROOT)/include
+NCCL_LIBS := -L$(NCCL_ROOT)/lib -Wl$(,)-rpath$(,)$(NCCL_ROOT)/lib -lnccl
+NCCL_PROBE := '$(H)include <nccl.h>' 'int main() { return ncclGroupStart(); }'
+NCCL ?= $(if $(CUDA),$(call compiles,$(CXX) -I$(CUDA)/include $(NCCL_FLAGS) -x c++,$(NCCL_PROBE),$(NCCL_LIBS)))
 
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
 USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
 USE_MPI := $(filter 1,$(MPI))
+USE_NCCL := $(filter 1,$(NCCL))
 USE_SANITIZERS := $(filter 1,$(SANITIZE) $(FUZZ))
 USE_FUZZER := $(filter 1,$(FUZZ))#   dev/fuzz/run.sh says so
 USE_WERROR := $(filter 1,$(WERROR))
@@ -110,6 +118,9 @@ DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
 C_FLAGS = -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(C_WARNINGS) \
           $(or $(PARALLEL),-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 CUDA_FLAGS := -std=c++17 -D_GNU_SOURCE -Drestrict=__restrict__ $(INCLUDES) -Idev/cuda
+# The source that sums gradients over ranks on a GPU (dev/ranks/device_ranks.cuh).
+REDUCTION_NVCC := $(if $(USE_NCCL),nccl,by_host)
+REDUCTION_EMULATED := $(if $(and $(USE_MPI),$(filter-out 0,$(or $(NCCL),1))),nccl,by_host)
 # Code for each architecture, and PTX of the last one for later GPUs.
 gencode = -gencode arch=compute_$(1)$(,)code=$(2)_$(1)
 GENCODE := $(foreach arch,$(CUDA_ARCHS),$(call gencode,$(arch),sm)) $(call gencode,$(lastword $(CUDA_ARCHS)),compute)
@@ -131,7 +142,7 @@ LINK_MPI = $(if $(USE_MPI),-Wl$(,)--as-needed $(MPI_LIBS) -Wl$(,)--no-as-needed)
 LIBS_DOUBLE = $(LDFLAGS) $(LINK_MPI) $(LDLIBS) -lm
 LIBS_FLOAT = $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
 LIBS_EMULATED = $(LIBS_FLOAT)
-LIBS_NVCC = $(LIBS_FLOAT) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt
+LIBS_NVCC = $(LIBS_FLOAT) $(if $(USE_NCCL),$(NCCL_LIBS)) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
 .PHONY: all run test bench lint format install uninstall clean detected changed
@@ -163,7 +174,7 @@ endef
 
 MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
-LIBRARY_SOURCES := dev/ranks/single.c $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
+LIBRARY_SOURCES := $(addprefix dev/ranks/,ranks.c rendezvous.c single.c without_nccl.c) $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT or DOUBLE
 $(call objects,$(1),c,$(2))
@@ -179,7 +190,7 @@ $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 $(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
 $(TRAINER_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(1)/dev/test/%.o)
-# In the place of the library's dev/ranks/single.c.
+# In the place of the library's dev/ranks/single.c (and on a GPU nccl.cu in that of without_nccl.c).
 $(if $(USE_MPI),$(TRAINERS:%=$(1)/bin/%): $(1)/dev/ranks/mpi.o)
 $(1)/dev/ranks/mpi.o: ONLY_HERE = $$(MPI_FLAGS)
 # What one source alone is told: the file to embed, and where the double build of a test finds the float one.
@@ -216,6 +227,8 @@ $(call remember,$(1)/linked,LIBS_$(2))
 $(1)/bin/%cu: $(1)/%.o $(FLOAT)/lib.a $(1)/linked
 	$$(call link,$$(CXX) $$(PARALLEL) $$(SANITIZERS),$$(LIBS_$(2)))
 $(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
+$(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/ranks/$(REDUCTION_$(2)).o
+$(1)/dev/ranks/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
 # Beside a model on the GPU stands the CPU's, without its main.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)
 $(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(FLOAT)/host/train_%.o
@@ -232,7 +245,7 @@ $(BUILD)/corpus.txt: changed
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in\
 	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process), \
-	$(if $(CUDA),CUDA in $(CUDA),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
+	$(if $(CUDA),CUDA in $(CUDA)$(if $(USE_NCCL), with NCCL),no CUDA)$(if $(USE_CPLUSPLUS),,$(,) no C++\
 	compiler: tests of the CUDA sources are skipped)"
 
 # Programs are copied here from the build that was asked for last, so they are looked at every time. A trainer's test is

@@ -73,13 +73,15 @@ static inline bool device_available(char *why, size_t size) {
     return false;
 }
 
-// Ends the program, saying why, where there is no GPU that this build can use.
+// The current GPU. Ends the program, saying why, where there is none that this build can use.
 static inline Device device_create() {
     char why[512];
     if (!device_available(why, sizeof(why))) fail("%s", why);
     Device d = {};
     cudaDeviceProp p;
-    CUDA_CHECK(cudaGetDeviceProperties(&p, 0));
+    int current = 0;
+    CUDA_CHECK(cudaGetDevice(&current));
+    CUDA_CHECK(cudaGetDeviceProperties(&p, current));
     d.sms = p.multiProcessorCount;
     d.capability = 10 * p.major + p.minor;
     d.l2 = (size_t)p.l2CacheSize;

@@ -8,6 +8,7 @@
 #define CUDA_GPU_MODEL_CUH
 
 #include "adamw.cuh"
+#include "device_ranks.cuh"
 #include "dropout.cuh"
 #include "gemm.cuh"
 extern "C" {
@@ -22,6 +23,7 @@ struct DeviceBatch {
     size_t batch, length;            // B, T
     const int32_t *inputs, *targets; // (B, T)
     const uint8_t *mask;             // (B, T) or NULL
+    bool last;                       // of an update: gradients are summed over ranks as they become final
 };
 
 // What a graph computes.
@@ -30,7 +32,7 @@ enum GpuWork { GPU_FORWARD, GPU_TRAIN };
 struct GpuGraph {
     GpuWork work;
     size_t batch, length;
-    bool masked;
+    bool masked, last;
     cudaGraphExec_t graph; // NULL: not captured yet
 };
 
@@ -70,8 +72,9 @@ struct GpuModel {
     double norm;               // of the gradients as they are, negative: not known
     GpuGraph graphs[GPU_GRAPHS];
     int graph_count;
-    Reduction *reduction;  // sums gradients over ranks; NULL: there is one
-    float *host_gradients; // (total) on their way there and back
+    DeviceReduction *reduction; // sums gradients over ranks; NULL: there is one
+    size_t given_from;          // those from here on are given to it by the last pass of an update
+    bool given;                 // they were
 };
 
 // ---- options ---------------------------------------------------------------------------------------------
@@ -167,7 +170,8 @@ static inline void gpu_memory_create(GpuModel *g) {
 
 // ---- create and destroy ----------------------------------------------------------------------------------
 
-static inline void gpu_device_create(GpuModel *g) {
+static inline void gpu_device_create(GpuModel *g, Ranks *ranks) {
+    device_choose(ranks);
     g->device = device_create();
     blas_create(&g->blas, &g->device, g->precision == GPU_TF32);
     if (g->training) g->peak_flops = blas_measure_peak(&g->blas, g->precision == GPU_BF16);
@@ -178,8 +182,8 @@ static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
     plan.count = g->host_type->parameters(g->host)->total;
     plan.bf16 = strcmp(options_text(setup->options, "reduce"), "bf16") == 0;
     if (options_integer(setup->options, "zero") > 0) fail_usage("--zero: is not there on a GPU");
-    g->reduction = reduction_create(setup->ranks, &plan);
-    g->host_gradients = (float *)allocate(plan.count, sizeof(float), "gradients");
+    g->reduction = device_reduction_create(setup->ranks, &plan);
+    g->given_from = plan.count;
 }
 
 // First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
@@ -207,14 +211,15 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
     g->row_limit = (size_t)INT32_MAX / (size_t)options_integer(setup->options, "heads");
     if (g->length > 0 && g->batch > g->row_limit / g->length)
         fail("--batch %zu, --seq-len %zu: more than %zu tokens", g->batch, g->length, g->row_limit);
-    gpu_device_create(g);
-    if (g->training && ranks_size(setup->ranks) > 1) gpu_reduction_create(g, setup);
+    gpu_device_create(g, setup->ranks);
+    if (g->training) gpu_reduction_create(g, setup);
 }
 
 // What gpu_model_create() and gpu_memory_create() made.
 static inline void gpu_model_destroy(GpuModel *g) {
     device_synchronize(&g->device);
     for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
+    device_reduction_free(g->reduction);
     partial_sums_free(&g->sums);
     arena_free(&g->arena);
     CUDA_CHECK(cudaFreeHost(g->on_host));
@@ -222,8 +227,6 @@ static inline void gpu_model_destroy(GpuModel *g) {
     blas_destroy(&g->blas);
     device_destroy(&g->device);
     g->host_type->destroy(g->host);
-    reduction_free(g->reduction);
-    free(g->host_gradients);
 }
 
 // ---- where the time goes ---------------------------------------------------------------------------------
@@ -286,10 +289,21 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     else
         memset(targets, 0xff, rows * sizeof(int32_t)); // -1: not counted
     if (batch->mask) memcpy(mask, batch->mask, rows);
-    return {(size_t)batch->batch, (size_t)batch->length,
+    return {(size_t)batch->batch,
+            (size_t)batch->length,
             (const int32_t *)(g->on_device + (inputs - g->on_host)),
             (const int32_t *)(g->on_device + (targets - g->on_host)),
-            batch->mask ? (const uint8_t *)(g->on_device + (mask - g->on_host)) : NULL};
+            batch->mask ? (const uint8_t *)(g->on_device + (mask - g->on_host)) : NULL,
+            g->reduction && batch->last};
+}
+
+// Gradients from `from` on are final, those from `end` on were before: others may take their sums. A model
+// that says so in its backward pass sets given_from to the least `from`.
+static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, size_t from, size_t end) {
+    if (!batch->last) return;
+    partial_sums_finish(&g->device, &g->sums);
+    partial_sums_start(&g->sums);
+    device_reduction_final(g->reduction, g->state.gradients, from, end, g->device.stream);
 }
 
 // Copies a staged batch and works on it, on the stream.
@@ -300,6 +314,7 @@ static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch
     g->run(g, work, batch);
     partial_sums_finish(&g->device, &g->sums);
     gpu_lap(g, work, "row sums", PROFILE_BACKWARD, 0);
+    if (batch->last) device_reduction_join(g->reduction, g->device.stream);
 }
 
 static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
@@ -317,6 +332,7 @@ static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const Devic
 // their plans, kernels are loaded, and a batch that never comes again costs no graph. The second time it is
 // captured. With --profile, which waits for every kind of work, training is never captured.
 static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
+    g->given = g->given || batch->last;
     if (g->profile && work == GPU_TRAIN) {
         gpu_issue(g, work, batch);
         return;
@@ -325,14 +341,14 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
     for (int i = 0; i < g->graph_count; i++) {
         GpuGraph *known = &g->graphs[i];
         if (known->work != work || known->batch != batch->batch || known->length != batch->length ||
-            known->masked != masked)
+            known->masked != masked || known->last != batch->last)
             continue;
         if (!known->graph) known->graph = gpu_capture(g, work, batch);
         CUDA_CHECK(cudaGraphLaunch(known->graph, g->device.stream));
         return;
     }
     if (g->graph_count == GPU_GRAPHS) gpu_graph_free(&g->graphs[--g->graph_count]);
-    g->graphs[g->graph_count++] = {work, batch->batch, batch->length, masked, NULL};
+    g->graphs[g->graph_count++] = {work, batch->batch, batch->length, masked, batch->last, NULL};
     gpu_issue(g, work, batch);
 }
 
@@ -340,6 +356,7 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
 static inline void gpu_wait(GpuModel *g) {
     CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, 2 * sizeof(double), cudaMemcpyDeviceToHost,
                                g->device.stream));
+    if (g->reduction) device_reduction_wait(g->reduction, g->device.stream);
     device_synchronize(&g->device);
 }
 
@@ -352,12 +369,12 @@ static inline double gpu_forward(void *model, const Batch *batch) {
 }
 
 // Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask for, on
-// the same wait as the loss.
+// the same wait as the loss; that of sums over ranks is another one.
 static inline double gpu_finish_training(GpuModel *g) {
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
-    gradient_norm(&g->device, &g->state, &g->results[1]);
+    if (!g->reduction) gradient_norm(&g->device, &g->state, &g->results[1]);
     gpu_wait(g);
-    g->norm = g->host_results[1];
+    g->norm = g->reduction ? -1 : g->host_results[1];
     return g->host_results[0];
 }
 
@@ -402,13 +419,14 @@ static inline void gpu_write(void *model, ModelArray which, const float *in) {
     if (which == MODEL_GRADIENTS) g->norm = -1;
 }
 
-// By way of the host.
 static inline void gpu_reduce(void *model) {
     GpuModel *g = (GpuModel *)model;
     if (!g->reduction) return;
-    gpu_read(g, MODEL_GRADIENTS, g->host_gradients);
-    reduction_end(g->reduction, g->host_gradients);
-    gpu_write(g, MODEL_GRADIENTS, g->host_gradients);
+    device_reduction_end(g->reduction, g->state.gradients, g->given ? g->given_from : g->state.total,
+                         g->device.stream);
+    device_reduction_wait(g->reduction, g->device.stream);
+    g->given = false;
+    g->norm = -1;
 }
 
 static inline double gpu_gradient_norm(const void *model) {

@@ -353,6 +353,8 @@ static inline void layers_backward(Transformer *t, const DeviceBatch *batch) {
         if (g->recompute && l + 1 < L) layer_again(t, batch, l);
         ffn_backward(t, batch, l);
         attention_backward(t, batch, l);
+        gpu_gradients_final(g, batch, t->plan[l].norm.gain,
+                            l + 1 < L ? t->plan[l + 1].norm.gain : g->state.total);
     }
     position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx,
                       gpu_dropout(g, GPU_TRAIN, t->is.embedding_site), batch->batch, batch->length,
@@ -412,6 +414,7 @@ static inline void transformer_create(Transformer *t, TransformerShape is, const
     t->layers = (TransformerActivations *)allocate(is.layers, sizeof(TransformerActivations), "layers");
     t->base.run = transformer_run;
     t->base.carve = transformer_carve;
+    t->base.given_from = t->plan[0].norm.gain;
     gpu_memory_create(&t->base);
 }
 

@@ -4,22 +4,16 @@
 // A chunk of gradients is summed in two halves: each rank gets, from all others, what they have of its part
 // of the chunk and adds it up; then it sends the sums to all others. A rank sends and receives 2 (n-1)/n
 // times the array for any n, as a ring does, in 2 messages to each other rank instead of 2 (n-1) in a row.
-#include "ranks.h"
-
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
+#include "transport.h"
 #include <mpi.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
-    HOST = 64,
     TAG_NUMBERS = 1, // and gradients on their way to the rank that sums them, and back
     TAG_SCATTER,
     TAG_GATHER,
@@ -27,30 +21,17 @@ enum {
     CHUNK = 16,        // pieces of a chunk, where there are not more ranks
     BLOCK = 1024,      // elements that are summed at a time
     MESSAGE = 1 << 30, // bytes at most
-    LOOKS = 300,       // at messages, before sleeping in between
-    NAP = 20 * 1000,   // nanoseconds
-    SPEAK = 2          // seconds that rank 0 has to say what ends everybody
+    LOOKS = 300        // at messages, before sleeping in between
 };
 
-struct Ranks {
-    int rank, size;
-    int on_machine, machines, cores;
-    bool bound;          // to these cores
-    char (*hosts)[HOST]; // (size)
-    double timeout;
-    bool threads; // one thread at a time may call MPI, whichever
+// What a Ranks keeps as its engine.
+typedef struct {
     MPI_Comm world;
-    RanksReport report;
-};
+    bool threads; // one thread at a time may call MPI, whichever
+} Engine;
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(long nanoseconds) {
-    nanosleep(&(struct timespec){.tv_nsec = nanoseconds}, NULL);
+static const Engine *engine(const Ranks *r) {
+    return r->engine;
 }
 
 static void check(int code, const char *what) {
@@ -89,7 +70,7 @@ static void messages_free(Messages *m) {
 static void send_to(Messages *m, int peer, int tag, const void *data, size_t bytes) {
     if (bytes == 0) return;
     m->peers[m->count] = peer;
-    check(MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, m->ranks->world, &m->requests[m->count++]),
+    check(MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, engine(m->ranks)->world, &m->requests[m->count++]),
           m->what);
     if (tag != TAG_NUMBERS) m->ranks->report.bytes += (double)bytes;
 }
@@ -97,7 +78,7 @@ static void send_to(Messages *m, int peer, int tag, const void *data, size_t byt
 static void receive_from(Messages *m, int peer, int tag, void *data, size_t bytes) {
     if (bytes == 0) return;
     m->peers[m->count] = peer;
-    check(MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, m->ranks->world, &m->requests[m->count++]),
+    check(MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, engine(m->ranks)->world, &m->requests[m->count++]),
           m->what);
 }
 
@@ -114,7 +95,8 @@ static _Noreturn void give_up(const Messages *m) {
             if (done) continue;
             last = peer;
             if (missing++ < 8)
-                append_format(&names, "%srank %d on %s", missing > 1 ? ", " : "", peer, r->hosts[peer]);
+                append_format(&names, "%srank %d%s%s", missing > 1 ? ", " : "", peer, r->hosts ? " on " : "",
+                              r->hosts ? r->hosts[peer] : "");
         }
     }
     fail("%s: waited %g s (--timeout) for %s%s", m->what, r->timeout, names, missing > 8 ? ", ..." : "");
@@ -122,131 +104,16 @@ static _Noreturn void give_up(const Messages *m) {
 
 // Waits until all have arrived.
 static void wait_for(Messages *m) {
-    const double deadline = seconds() + m->ranks->timeout;
+    const double deadline = ranks_seconds() + m->ranks->timeout;
     for (int64_t looks = 0;; looks++) {
         int done;
         check(MPI_Testall(m->count, m->requests, &done, MPI_STATUSES_IGNORE), m->what);
         if (done) break;
         if (looks < LOOKS) continue;
-        nap(NAP);
-        if (seconds() > deadline) give_up(m);
+        ranks_nap();
+        if (ranks_seconds() > deadline) give_up(m);
     }
     m->count = 0;
-}
-
-// ---- joining and leaving ----------------------------------------------------------------------------------
-
-// MPI starts servers of its own, so it is left alone where nobody wants several processes.
-static bool was_launched(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
-                                        "MV2_COMM_WORLD_SIZE"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (getenv(names[i])) return true;
-    return false;
-}
-
-static void leave(void) {
-    int begun = 0, ended = 0;
-    MPI_Initialized(&begun);
-    MPI_Finalized(&ended);
-    if (begun && !ended) MPI_Finalize();
-}
-
-static void learn_hosts(Ranks *r) {
-    char host[HOST] = "";
-    gethostname(host, sizeof(host) - 1);
-    r->hosts = allocate((size_t)r->size, HOST, "names of machines");
-    check(MPI_Allgather(host, HOST, MPI_CHAR, r->hosts, HOST, MPI_CHAR, r->world), "start");
-}
-
-// Where all processes of this machine may use the same cores, each takes its share of them.
-static void share_cores(Ranks *r) {
-    MPI_Comm machine;
-    int place;
-    cpu_set_t mine, first, taken;
-    CPU_ZERO(&mine);
-    CPU_ZERO(&taken);
-    check(MPI_Comm_split_type(r->world, MPI_COMM_TYPE_SHARED, r->rank, MPI_INFO_NULL, &machine), "start");
-    MPI_Comm_rank(machine, &place);
-    MPI_Comm_size(machine, &r->on_machine);
-    int leads = place == 0, same;
-    check(MPI_Allreduce(&leads, &r->machines, 1, MPI_INT, MPI_SUM, r->world), "start");
-    sched_getaffinity(0, sizeof(mine), &mine);
-    first = mine;
-    check(MPI_Bcast(&first, sizeof(first), MPI_BYTE, 0, machine), "start");
-    same = CPU_EQUAL(&mine, &first);
-    check(MPI_Allreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_LAND, machine), "start");
-    MPI_Comm_free(&machine);
-    const int cores = CPU_COUNT(&mine);
-    r->cores = cores;
-    r->bound = !same;
-    if (!same || r->on_machine == 1) return;
-    r->cores = cores < r->on_machine ? 1 : 0;
-    if (r->cores == 1) return; // they take turns
-    for (int core = 0, number = 0; core < CPU_SETSIZE; core++) {
-        if (!CPU_ISSET(core, &mine)) continue;
-        if (number++ * r->on_machine / cores == place) CPU_SET(core, &taken);
-    }
-    r->cores = CPU_COUNT(&taken);
-    r->bound = sched_setaffinity(0, sizeof(taken), &taken) == 0;
-}
-
-Ranks *ranks_open(void) {
-    int provided, size;
-    if (!was_launched()) return NULL;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
-        fail("MPI cannot start");
-    atexit(leave); // --help
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size == 1) return NULL;
-    Ranks *r = allocate(1, sizeof(*r), "ranks");
-    *r = (Ranks){.size = size, .timeout = 600, .threads = provided >= MPI_THREAD_SERIALIZED};
-    MPI_Comm_rank(MPI_COMM_WORLD, &r->rank);
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "start");
-    MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
-    learn_hosts(r);
-    share_cores(r);
-    return r;
-}
-
-void ranks_close(Ranks *r) {
-    if (!r) return;
-    ranks_vote(r, 0);
-    MPI_Comm_free(&r->world);
-    leave();
-    free(r->hosts);
-    free(r);
-}
-
-int ranks_rank(const Ranks *r) {
-    return r ? r->rank : 0;
-}
-
-int ranks_size(const Ranks *r) {
-    return r ? r->size : 1;
-}
-
-int ranks_on_machine(const Ranks *r) {
-    return r ? r->on_machine : 1;
-}
-
-int ranks_cores(const Ranks *r) {
-    return r ? r->cores : 0;
-}
-
-char *ranks_describe(const Ranks *r) {
-    if (!r) return NULL;
-    return format_string("%d on %d machine%s, %s %d core%s", r->size, r->machines, r->machines > 1 ? "s" : "",
-                         r->bound ? "each bound to" : "not bound, each for", r->cores,
-                         r->cores > 1 ? "s" : "");
-}
-
-void ranks_set_timeout(Ranks *r, double limit) {
-    if (r) r->timeout = limit;
-}
-
-RanksReport ranks_report(const Ranks *r) {
-    return r ? r->report : (RanksReport){0};
 }
 
 // ---- a few numbers ----
@@ -264,81 +131,79 @@ static void spread(Messages *m, char *data, size_t bytes) {
     wait_for(m);
 }
 
-void ranks_broadcast(Ranks *r, void *data, size_t bytes) {
-    if (!r) return;
+static void broadcast(Ranks *r, void *data, size_t bytes) {
     Messages m = messages_create(r, "broadcast");
     for (size_t at = 0; at < bytes; at += MESSAGE)
         spread(&m, (char *)data + at, bytes - at < MESSAGE ? bytes - at : MESSAGE);
     messages_free(&m);
 }
 
-// Rank 0 gathers everybody's data, (size, bytes), which it gives back fresh; others NULL. `what` is said of
-// who waits.
-static void *gather_all(Ranks *r, const void *data, size_t bytes, const char *what) {
+static void gather_numbers(Ranks *r, const void *data, size_t bytes, void *all, const char *what) {
     Messages m = messages_create(r, what);
-    char *all = NULL;
     if (r->rank == 0) {
-        all = allocate((size_t)r->size, bytes, what);
         memcpy(all, data, bytes);
         for (int peer = 1; peer < r->size; peer++)
-            receive_from(&m, peer, TAG_NUMBERS, all + (size_t)peer * bytes, bytes);
+            receive_from(&m, peer, TAG_NUMBERS, (char *)all + (size_t)peer * bytes, bytes);
     } else {
         send_to(&m, 0, TAG_NUMBERS, data, bytes);
     }
     wait_for(&m);
     messages_free(&m);
-    return all;
 }
 
-static double *gather_numbers(Ranks *r, const double *values, size_t count) {
-    return gather_all(r, values, count * sizeof(double), "numbers of a step");
+// ---- joining and leaving ----------------------------------------------------------------------------------
+
+// MPI starts servers of its own, so it is left alone where nobody wants several processes.
+static bool was_launched(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
+                                        "MV2_COMM_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (getenv(names[i])) return true;
+    return false;
 }
 
-void ranks_sum(Ranks *r, double *values, size_t count) {
-    if (!r) return;
-    double *all = gather_numbers(r, values, count);
-    for (size_t peer = 1; all && peer < (size_t)r->size; peer++)
-        for (size_t i = 0; i < count; i++) values[i] += all[peer * count + i];
-    free(all);
-    ranks_broadcast(r, values, count * sizeof(double));
+static void finalize(void) {
+    int begun = 0, ended = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    if (begun && !ended) MPI_Finalize();
 }
 
-int ranks_vote(Ranks *r, int vote) {
-    if (!r) return vote;
-    double largest = vote;
-    double *all = gather_numbers(r, &largest, 1);
-    for (int peer = 1; all && peer < r->size; peer++)
-        if (all[peer] > largest) largest = all[peer];
-    free(all);
-    ranks_broadcast(r, &largest, sizeof(largest));
-    return (int)largest;
+static void leave(Ranks *r) {
+    Engine *e = r->engine;
+    MPI_Comm_free(&e->world);
+    finalize();
+    free(e);
 }
 
-void ranks_union(Ranks *r, unsigned char *set, size_t count) {
-    if (!r) return;
-    unsigned char *all = gather_all(r, set, count, "sets of a step");
-    for (size_t peer = 1; all && peer < (size_t)r->size; peer++)
-        for (size_t i = 0; i < count; i++) set[i] |= all[peer * count + i];
-    free(all);
-    ranks_broadcast(r, set, count);
+static void abort_all(const Ranks *r, int status) {
+    (void)r;
+    MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-void ranks_compare(Ranks *r, const char *text, const char *what) {
-    if (!r) return;
-    size_t size = strlen(text) + 1;
-    ranks_broadcast(r, &size, sizeof(size));
-    char *first = allocate(size, 1, "options");
-    if (r->rank == 0) memcpy(first, text, size);
-    ranks_broadcast(r, first, size);
-    if (strcmp(first, text) != 0) {
-        size_t begin = 0; // of the line that differs
-        for (size_t i = 0; first[i] && first[i] == text[i]; i++)
-            if (text[i] == '\n') begin = i + 1;
-        fail("%s: here %.*s, rank 0 on %s has %.*s", what, (int)strcspn(text + begin, "\n"), text + begin,
-             r->hosts[0], (int)strcspn(first + begin, "\n"), first + begin);
+Ranks *ranks_open(const char *file, double timeout) {
+    static const Transport mpi = {broadcast, gather_numbers, leave, abort_all};
+    int provided, rank, size;
+    if (file) return ranks_open_file(file, timeout);
+    if (!was_launched()) return NULL;
+    // A process that is killed while others start may leave these without an end.
+    Watchdog *watchdog = watchdog_start(timeout, "start of MPI");
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+        fail("MPI cannot start");
+    atexit(finalize); // --help
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    Ranks *r = NULL;
+    if (size > 1) {
+        Engine *e = allocate(1, sizeof(*e), "ranks");
+        check(MPI_Comm_dup(MPI_COMM_WORLD, &e->world), "start");
+        MPI_Comm_set_errhandler(e->world, MPI_ERRORS_RETURN);
+        e->threads = provided >= MPI_THREAD_SERIALIZED;
+        r = allocate(1, sizeof(*r), "ranks");
+        *r = (Ranks){.by = &mpi, .engine = e, .rank = rank, .size = size, .device = -1, .timeout = timeout};
     }
-    free(first);
-    ranks_vote(r, 0); // nobody goes on before all have compared
+    watchdog_stop(watchdog);
+    return r ? ranks_join(r) : NULL;
 }
 
 // ---- gradients ----
@@ -518,23 +383,23 @@ static void reduce(Reduction *d) {
     Slot *pending = NULL;
     for (size_t i = 0; i < d->chunks; i++) {
         const size_t chunk = i < d->early ? i : d->chunks - 1 - (i - d->early);
-        double start = seconds();
+        double start = ranks_seconds();
         if (pending && !is_final(d, chunk)) {
             finish(d, pending, d->values);
             pending = NULL;
         }
-        d->ranks->report.seconds += seconds() - start;
+        d->ranks->report.seconds += ranks_seconds() - start;
         wait_until_final(d, chunk);
-        start = seconds();
+        start = ranks_seconds();
         Slot *slot = &d->slots[i % 2];
         scatter(d, slot, d->values, chunk);
         if (pending) finish(d, pending, d->values);
         pending = slot;
-        d->ranks->report.seconds += seconds() - start;
+        d->ranks->report.seconds += ranks_seconds() - start;
     }
-    const double start = seconds();
+    const double start = ranks_seconds();
     if (pending) finish(d, pending, d->values);
-    d->ranks->report.seconds += seconds() - start;
+    d->ranks->report.seconds += ranks_seconds() - start;
 }
 
 static void *work(void *reduction) {
@@ -573,14 +438,14 @@ Reduction *reduction_create(Ranks *r, const ReductionPlan *plan) {
                              .in = allocate(n * part, element_size(d), "reduction")};
         if (d->bf16) d->slots[i].out = allocate(chunk, sizeof(uint16_t), "reduction");
     }
-    if (r->threads && pthread_create(&d->thread, NULL, work, d) != 0)
+    if (engine(r)->threads && pthread_create(&d->thread, NULL, work, d) != 0)
         fail("cannot start a thread to sum gradients with");
     return d;
 }
 
 void reduction_free(Reduction *d) {
     if (!d) return;
-    if (d->ranks->threads) {
+    if (engine(d->ranks)->threads) {
         pthread_mutex_lock(&d->lock);
         d->leaving = true;
         pthread_cond_broadcast(&d->changed);
@@ -606,7 +471,7 @@ void reduction_early(Reduction *d, real *values) {
 
 void reduction_add(Reduction *d, real *values, size_t count) {
     if (!d) return;
-    const double start = seconds();
+    const double start = ranks_seconds();
     Reduction other = *d; // with the same slots
     other.count = count;
     other.chunks = count_chunks(d->ranks, count);
@@ -615,7 +480,7 @@ void reduction_add(Reduction *d, real *values, size_t count) {
     other.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     other.values = values;
     reduce(&other);
-    d->ranks->report.waited_seconds += seconds() - start;
+    d->ranks->report.waited_seconds += ranks_seconds() - start;
 }
 
 void reduction_final(Reduction *d, real *values, size_t from) {
@@ -630,9 +495,9 @@ void reduction_final(Reduction *d, real *values, size_t from) {
 
 void reduction_end(Reduction *d, real *values) {
     if (!d) return;
-    const double start = seconds();
+    const double start = ranks_seconds();
     reduction_final(d, values, 0);
-    if (!d->ranks->threads) {
+    if (!engine(d->ranks)->threads) {
         reduce(d);
         d->done = true;
     }
@@ -641,7 +506,7 @@ void reduction_end(Reduction *d, real *values) {
     d->begun = d->done = d->early_final = false;
     d->from = d->count;
     pthread_mutex_unlock(&d->lock);
-    d->ranks->report.waited_seconds += seconds() - start;
+    d->ranks->report.waited_seconds += ranks_seconds() - start;
 }
 
 size_t reduction_own(const Reduction *d, size_t count) {
@@ -677,46 +542,4 @@ void reduction_gather(Reduction *d, real *values) {
         d->slots[0].chunk = chunk;
         gather(d, &d->slots[0], values, false);
     }
-}
-
-// ---- for error.c ----
-
-static bool is_running(void) {
-    int begun = 0, ended = 0;
-    MPI_Initialized(&begun);
-    MPI_Finalized(&ended);
-    return begun && !ended;
-}
-
-static int place_in_world(int *size) {
-    int rank = 0;
-    *size = 1;
-    if (!is_running()) return 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, size);
-    return rank;
-}
-
-void ranks_place(char *text, size_t size) {
-    char host[HOST] = "";
-    int ranks;
-    const int rank = place_in_world(&ranks);
-    gethostname(host, sizeof(host) - 1);
-    snprintf(text, size, "rank %d of %d on %s: ", rank, ranks, host);
-    if (ranks == 1) *text = '\0';
-}
-
-void ranks_let_others_speak(void) {
-    int ranks;
-    if (place_in_world(&ranks) == 0) return;
-    const double end = seconds() + SPEAK; // a launcher that ends everybody begins with a signal
-    while (seconds() < end) nap(NAP);
-}
-
-// _exit, as other threads may be at work whose data exit handlers would tear down.
-void ranks_abort(int status) {
-    int ranks;
-    place_in_world(&ranks);
-    if (ranks > 1) MPI_Abort(MPI_COMM_WORLD, status);
-    _exit(status);
 }

@@ -3,6 +3,7 @@
 //
 //   single.c   a program that is always alone
 //   mpi.c      MPI, any implementation: joins the others where mpirun or srun started several processes
+//   nccl.cu    NCCL, for programs on GPUs: joins those who name the same file; with MPI, sums gradients
 //
 // Whatever comes back from here is the same bits on every rank: sums are taken in the order of ranks, and how
 // messages travel does not matter. All ranks call the same functions in the same order. Who waits for another
@@ -19,19 +20,22 @@
 typedef struct Ranks Ranks;
 
 // Joins the other processes that a launcher started; NULL: there is none. Gives each process of a machine its
-// own cores, unless the launcher did. Before the first thread.
-Ranks *ranks_open(void);
+// own cores, unless the launcher did. Before the first thread. `file` (or NULL): where processes meet that do
+// without MPI. `timeout`: seconds that they wait for each other.
+Ranks *ranks_open(const char *file, double timeout);
 
 // Waits for all others, and leaves them.
 void ranks_close(Ranks *ranks);
 
 int ranks_rank(const Ranks *ranks); // 0 .. size - 1; rank 0 writes files and the terminal
 int ranks_size(const Ranks *ranks);
-int ranks_on_machine(const Ranks *ranks); // processes on this machine
+int ranks_on_machine(const Ranks *ranks);       // processes on this machine
+int ranks_place_on_machine(const Ranks *ranks); // 0 .. that - 1
+int ranks_device(const Ranks *ranks);     // the GPU that this process chose when it joined; -1: none yet
 int ranks_cores(const Ranks *ranks);      // that this process has for itself; 0: all that there are
 char *ranks_describe(const Ranks *ranks); // "4 processes on 2 machines, each bound to 8 cores", fresh
 
-// Seconds that a rank waits for another one, 600 at first.
+// Seconds that a rank waits for another one.
 void ranks_set_timeout(Ranks *ranks, double seconds);
 
 // ---- a few numbers --------------------------------------------------------------------------------------
@@ -50,6 +54,9 @@ void ranks_union(Ranks *ranks, unsigned char *set, size_t count);
 
 // Ends the program where this rank's text, lines of "what: value", is not rank 0's; `what` heads the error.
 void ranks_compare(Ranks *ranks, const char *text, const char *what);
+
+// Ends the program where two ranks of a machine have the same `id` of a thing, `what`, that each needs alone.
+void ranks_refuse_same(Ranks *ranks, const char *id, const char *what);
 
 // ---- gradients -------------------------------------------------------------------------------------------
 

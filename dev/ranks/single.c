@@ -1,12 +1,11 @@
 // One process, always.
-#include "ranks.h"
-
 #include "error.h"
+#include "transport.h"
 #include <stdlib.h>
-#include <unistd.h>
 
 // Several programs that do not know of each other would overwrite each other's files.
-Ranks *ranks_open(void) {
+Ranks *ranks_open(const char *file, double timeout) {
+    if (file) return ranks_open_file(file, timeout);
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const char *size = getenv(sizes[i]);
@@ -16,74 +15,6 @@ Ranks *ranks_open(void) {
                  size);
     }
     return NULL;
-}
-
-void ranks_close(Ranks *ranks) {
-    (void)ranks;
-}
-
-int ranks_rank(const Ranks *ranks) {
-    (void)ranks;
-    return 0;
-}
-
-int ranks_size(const Ranks *ranks) {
-    (void)ranks;
-    return 1;
-}
-
-int ranks_on_machine(const Ranks *ranks) {
-    (void)ranks;
-    return 1;
-}
-
-int ranks_cores(const Ranks *ranks) {
-    (void)ranks;
-    return 0;
-}
-
-char *ranks_describe(const Ranks *ranks) {
-    (void)ranks;
-    return NULL;
-}
-
-void ranks_set_timeout(Ranks *ranks, double seconds) {
-    (void)ranks;
-    (void)seconds;
-}
-
-void ranks_broadcast(Ranks *ranks, void *data, size_t bytes) {
-    (void)ranks;
-    (void)data;
-    (void)bytes;
-}
-
-void ranks_sum(Ranks *ranks, double *values, size_t count) {
-    (void)ranks;
-    (void)values;
-    (void)count;
-}
-
-int ranks_vote(Ranks *ranks, int vote) {
-    (void)ranks;
-    return vote;
-}
-
-void ranks_union(Ranks *ranks, unsigned char *set, size_t count) {
-    (void)ranks;
-    (void)set;
-    (void)count;
-}
-
-void ranks_compare(Ranks *ranks, const char *text, const char *what) {
-    (void)ranks;
-    (void)text;
-    (void)what;
-}
-
-RanksReport ranks_report(const Ranks *ranks) {
-    (void)ranks;
-    return (RanksReport){0};
 }
 
 Reduction *reduction_create(Ranks *ranks, const ReductionPlan *plan) {
@@ -138,16 +69,4 @@ void reduction_sum(Reduction *reduction, double *values, size_t count) {
 void reduction_gather(Reduction *reduction, real *values) {
     (void)reduction;
     (void)values;
-}
-
-void ranks_place(char *text, size_t size) {
-    if (size > 0) *text = '\0';
-}
-
-void ranks_let_others_speak(void) {}
-
-// _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked child must
-// not run its parent's handlers.
-void ranks_abort(int status) {
-    _exit(status);
 }

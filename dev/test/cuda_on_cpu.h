@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <unistd.h>
 #include <utility>
 
 #define __global__
@@ -360,36 +361,55 @@ typedef enum {
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDeviceFunction = 98,
     cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureUnjoined = 904,
 } cudaError_t;
 
 static inline const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaSuccess                         ? "no error"
            : e == cudaErrorMemoryAllocation         ? "out of memory"
            : e == cudaErrorStreamCaptureUnsupported ? "not permitted when a stream is capturing"
+           : e == cudaErrorStreamCaptureUnjoined    ? "a stream that joined the capture has not come back"
                                                     : "invalid argument";
 }
 
 static constexpr size_t CUDA_MEMORY = (size_t)8 << 30;
 
+struct cudaUUID_t {
+    char bytes[16];
+};
 struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount, l2CacheSize;
     size_t totalGlobalMem, sharedMemPerBlockOptin;
+    cudaUUID_t uuid;
 };
 struct cudaFuncAttributes {
     int numRegs;
 };
+// Each process has a GPU of its own, unless CUDA_VISIBLE_DEVICES names those that all share.
 static inline cudaError_t cudaGetDeviceCount(int *count) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     *count = 1;
+    for (; visible && *visible; visible++) *count += *visible == ',';
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGetDevice(int *device) {
+    *device = 0; // all are alike
+    return cudaSuccess;
+}
+static inline cudaError_t cudaSetDevice(int) {
     return cudaSuccess;
 }
 static inline cudaError_t cudaDriverGetVersion(int *version) {
     *version = 13000;
     return cudaSuccess;
 }
-static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
-    *p = {"CUDA on the CPU", 8, 0, 4, 4 << 20, CUDA_MEMORY, FIBER_SHARED};
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+    *p = {"CUDA on the CPU", 8, 0, 4, 4 << 20, CUDA_MEMORY, FIBER_SHARED, {}};
+    const int number = getenv("CUDA_VISIBLE_DEVICES") ? device : (int)getpid();
+    memcpy(p->uuid.bytes, &number, sizeof(number));
     return cudaSuccess;
 }
 static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *) {
@@ -409,22 +429,30 @@ struct CudaNode {
     void *arguments;
     CudaNode *next;
 };
+struct CudaStream;
 struct CudaGraph {
     CudaNode *first, **last;
+    CudaStream *origin,
+        *joined; // while it is captured: the stream it began with, and another one; NULL: none
 };
 typedef CudaGraph *cudaGraph_t;
 typedef CudaGraph *cudaGraphExec_t;
 struct CudaStream {
     CudaGraph *capture; // NULL: operations run at once
+    bool away;          // something was captured on it that the stream it joined does not wait for
 };
 typedef CudaStream *cudaStream_t;
+struct CudaEvent {
+    CudaStream *recorded; // while this one is captured
+};
+typedef CudaEvent *cudaEvent_t;
 
 typedef enum {
     cudaStreamCaptureModeGlobal,
     cudaStreamCaptureModeThreadLocal,
     cudaStreamCaptureModeRelaxed
 } cudaStreamCaptureMode;
-enum { cudaStreamNonBlocking = 1 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
 // Runs a function object, or keeps it for the graph.
 template <typename F> static void cuda_submit(cudaStream_t stream, const F &f) {
@@ -436,11 +464,19 @@ template <typename F> static void cuda_submit(cudaStream_t stream, const F &f) {
         new CudaNode{[](void *a) { (*(const F *)a)(); }, [](void *a) { delete (F *)a; }, new F(f), NULL};
     *stream->capture->last = node;
     stream->capture->last = &node->next;
+    stream->away = stream->capture->origin != stream;
 }
 
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
-    *stream = new CudaStream{NULL};
+    *stream = new CudaStream{NULL, false};
     return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = *greatest = 0;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
 }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     delete stream;
@@ -449,14 +485,20 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return stream && stream->capture ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
+static inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    return cudaStreamSynchronize(stream);
+}
 static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-    stream->capture = new CudaGraph{NULL, NULL};
+    stream->capture = new CudaGraph{NULL, NULL, stream, NULL};
     stream->capture->last = &stream->capture->first;
     return cudaSuccess;
 }
 static inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    CudaStream *joined = stream->capture->joined;
     *graph = stream->capture;
     stream->capture = NULL;
+    if (joined && joined->away) return cudaErrorStreamCaptureUnjoined;
+    if (joined) joined->capture = NULL;
     return cudaSuccess;
 }
 // The graph itself serves as the executable one, so that only the latter is destroyed.
@@ -479,6 +521,34 @@ static inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 }
 static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
     for (const CudaNode *node = graph->first; node; node = node->next) node->run(node->arguments);
+    return cudaSuccess;
+}
+
+// ---- events ----------------------------------------------------------------------------------------------
+
+static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+    *event = new CudaEvent{NULL};
+    return cudaSuccess;
+}
+static inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    event->recorded = stream->capture ? stream : NULL;
+    return cudaSuccess;
+}
+// A stream that waits for what is captured is captured, too, until the first one waits for it in turn.
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    if (!event->recorded || event->recorded == stream) return cudaSuccess;
+    CudaGraph *graph = event->recorded->capture;
+    if (graph->origin == stream) {
+        event->recorded->away = false;
+        return cudaSuccess;
+    }
+    stream->capture = graph;
+    stream->away = true;
+    graph->joined = stream;
     return cudaSuccess;
 }
 

@@ -86,12 +86,29 @@ family "$double/train_bert" -i masked -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
 family "$double/train_translate" -i pairs --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 --batch-tokens 128 --max-length 32 --accumulate 4 -m 3
 
 
-# The CUDA program, in float32, where the order of a sum shows.
+# The CUDA program, in float32, where the order of a sum shows. MPI plays NCCL (dev/test/nccl_on_cpu.h); three micro-batches,
+# so that one process has none in the last round. by_file: processes that meet at a file, and not through MPI.
+by_file() { # N PROGRAM DIR OPTIONS...
+    n=$1
+    shift
+    # shellcheck disable=SC2016
+    run "$n" sh -c 'RANK=${OMPI_COMM_WORLD_RANK-0} WORLD_SIZE=$0 exec "$@" --ranks-file meet' "$n" "$@"
+}
 if [ -n "$emulated" ]; then
-    gpu="-i bytes -L 1 -C 32 -H 2 -b 1 -t 32 -d 64 -p fp32 -x 3 -m 1 --no-test"
+    gpu="-i bytes -L 1 -C 32 -H 2 -b 1 -t 32 -d 96 -p fp32 -x 3 -m 1 --no-test"
+    last_gpu=step_00000003.safetensors
     # shellcheck disable=SC2086
-    run 1 "$emulated" $gpu -o gpu1 && run 2 "$emulated" $gpu -o gpu2 && same_losses gpu1 gpu2 1e-6
-    ok "two processes of the CUDA program compute what one does"
+    {
+        run 1 "$emulated" $gpu -o gpu1 && run 2 "$emulated" $gpu -o gpu2 && same_losses gpu1 gpu2 1e-6
+        ok "two processes of the CUDA program compute what one does"
+        by_file 1 "$emulated" $gpu -o gpu1f && cmp gpu1/$last_gpu gpu1f/$last_gpu >out 2>&1
+        ok "one process with NCCL computes what it does without, bit for bit"
+        echo "left by an earlier run" >meet && by_file 2 "$emulated" $gpu -o gpu2f --reduce fp32 &&
+            cmp gpu2/$last_gpu gpu2f/$last_gpu >out 2>&1 && [ ! -e meet ] && [ ! -e meet.1 ]
+        ok "two processes that meet at a file compute what those of MPI do"
+        run 2 "$emulated" $gpu -o gpu2b --reduce bf16 && ! cmp -s gpu2/$last_gpu gpu2b/$last_gpu && same_losses gpu1 gpu2b 1e-2
+        ok "--reduce bf16 of the CUDA program"
+    }
 else
     echo "skipped: no C++ compiler, the CUDA program does not run as several processes"
 fi
@@ -145,6 +162,11 @@ a="$trainer $small -d 256 -x 5 -o trouble"
     trouble "error: rank 0 of 2 on $host: unknown option" -n 2 $a --no-such
     trouble "is the work of one process" -n 2 "$trainer" -e n1/best.safetensors --prompt int
 }
+if [ -n "$emulated" ]; then
+    # shellcheck disable=SC2086
+    CUDA_VISIBLE_DEVICES=0 trouble "error: rank 0 of 2 on $host: ranks 0 and 1 on $host have the same GPU" -n 2 "$emulated" $gpu -o trouble
+fi
+fails 1 "--ranks-file meet: is for programs on GPUs" "$trainer" --ranks-file meet
 mkdir -p here there && cp -r bytes here && cp -r bytes there && rm there/bytes/train_000001.bin
 trouble "error: rank 1 of 2 on $host: bytes/meta.json: \"train\" has" -n 1 --wdir here $a : -n 1 --wdir there $a
 rm there/bytes/meta.json

@@ -298,6 +298,16 @@ static _Noreturn void refuse_key(const Options *options, const char *path, const
          *nearest.name ? "\"?" : "");
 }
 
+const char *options_peek(const char *name, int argc, char **argv) {
+    const size_t length = strlen(name);
+    for (int i = argc - 1; i > 0; i--) {
+        if (strncmp(argv[i], "--", 2) != 0 || strncmp(argv[i] + 2, name, length) != 0) continue;
+        if (argv[i][2 + length] == '=') return argv[i] + 2 + length + 1;
+        if (argv[i][2 + length] == '\0' && i + 1 < argc) return argv[i + 1];
+    }
+    return NULL;
+}
+
 static _Noreturn void refuse_letter(const Options *options, const char *argument, char letter) {
     const char other_case = (char)(islower((unsigned char)letter) ? toupper((unsigned char)letter)
                                                                   : tolower((unsigned char)letter));
@@ -701,7 +711,7 @@ static Json *config_of_log(const FileMap *file) {
 }
 
 void options_read_config(Options *options, const char *path) {
-    static const char *const passed_over[] = {"output", "resume", "config"};
+    static const char *const passed_over[] = {"output", "resume", "config", "ranks-file"};
     FileMap file = file_map(path);
     Json *whole = config_of_log(&file);
     if (!whole) whole = json_parse((const char *)file.data, file.size, path);

@@ -55,8 +55,12 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 // not set; or an object that has it as its member "options"; or a log of such objects, a line each, of which
 // the last is taken. They count as given. What was given on the command line stays, and where that says how
 // long to train nothing of the file about it is taken. What names a run and not how it was made is passed
-// over: "output", "resume", "config". Ends the program (exit 1) where a name, kind or value cannot be.
+// over: "output", "resume", "config", "ranks-file". Ends the program (exit 1) where a name, kind or value
+// cannot be.
 void options_read_config(Options *options, const char *path);
+
+// The last value that the command line gives to --NAME, before it is checked and parsed; NULL: none.
+const char *options_peek(const char *name, int argc, char **argv);
 
 // Prints the table with defaults, at most 79 columns wide; all: with the group OPTION_GROUP_MORE.
 void options_help(const Options *options, bool all);

@@ -39,9 +39,12 @@ static int lock_output(const Options *options) {
     return run_lock(options_text(options, "output"));
 }
 
-// Joins the other processes, of which rank 0 has the terminal.
-static Ranks *join_ranks(void) {
-    Ranks *ranks = ranks_open();
+// Joins the other processes, of which rank 0 has the terminal. It has to say what is wrong with the options,
+// so this comes before they are read.
+static Ranks *join_ranks(int argc, char **argv) {
+    const char *limit = options_peek("timeout", argc, argv);
+    const double timeout = limit ? strtod(limit, NULL) : 0;
+    Ranks *ranks = ranks_open(options_peek("ranks-file", argc, argv), timeout > 0 ? timeout : 600);
     if (ranks_rank(ranks) > 0) streams_silence();
     if (ranks_cores(ranks) > 0) threads_use(ranks_cores(ranks));
     return ranks;
@@ -177,7 +180,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
     const TaskType *task_type = type->task;
     threads_wait_briefly(argv);
     streams_open();
-    Ranks *ranks = join_ranks();
+    Ranks *ranks = join_ranks(argc, argv);
     const bool leads = ranks_rank(ranks) == 0;
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);

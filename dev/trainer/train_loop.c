@@ -404,21 +404,25 @@ static void say_place(const Loop *loop) {
 static void say_reduction(const Loop *loop) {
     const RanksReport report = ranks_report(loop->run->ranks);
     const double steps = (double)(loop->progress.step - loop->first_step);
-    if (report.seconds <= 0 || steps <= 0) return;
-    const double hidden = fmax(0, 1 - report.waited_seconds / report.seconds);
-    log_line(
-        loop->log,
-        "other processes: %.3f MB sent a step, %.1f ms on the way, %.0f%% of it behind the backward pass",
-        report.bytes / steps * 1e-6, 1e3 * report.seconds / steps, 100 * hidden);
+    const bool timed = report.seconds > 0; // NCCL's streams are not
+    if (report.bytes <= 0 || steps <= 0) return;
+    const double hidden = timed ? fmax(0, 1 - report.waited_seconds / report.seconds) : 0;
+    char *time = timed ? format_string(", %.1f ms on the way, %.0f%% of it behind the backward pass",
+                                       1e3 * report.seconds / steps, 100 * hidden)
+                       : copy_string("");
+    log_line(loop->log, "other processes: %.3f MB sent a step%s", report.bytes / steps * 1e-6, time);
+    free(time);
     JsonWriter *w = log_begin(loop->log);
     json_key(w, "event");
     json_write_string(w, "processes");
     json_key(w, "bytes_a_step");
     json_write_number(w, round(report.bytes / steps));
-    json_key(w, "reduction_ms");
-    json_write_number(w, round(1e6 * report.seconds / steps) / 1e3);
-    json_key(w, "hidden");
-    json_write_number(w, round(1e3 * hidden) / 1e3);
+    if (timed) {
+        json_key(w, "reduction_ms");
+        json_write_number(w, round(1e6 * report.seconds / steps) / 1e3);
+        json_key(w, "hidden");
+        json_write_number(w, round(1e3 * hidden) / 1e3);
+    }
     log_end(loop->log);
 }
 

@@ -72,6 +72,8 @@ static const Option rows[] = {
      "how gradients travel between processes"},
     {0, "zero", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1, NULL, NULL, MORE,
      "1: processes share out AdamW's moments"},
+    {0, "ranks-file", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, MORE,
+     "where processes on GPUs meet without MPI"},
     {0, "timeout", OPTION_NUMBER, OPTION_RUN, "S", "600", 0.1, 1e9, NULL, NULL, MORE,
      "seconds a process waits for the others"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
