@@ -40,7 +40,10 @@ static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniq
     *comm = new NcclComm{MPI_COMM_NULL, rank, size};
     if (size == 1) return ncclSuccess;
     MPI_Initialized(&begun);
-    if (!begun) MPI_Init(NULL, NULL);
+    if (!begun) {
+        MPI_Init(NULL, NULL);
+        atexit([] { MPI_Finalize(); });
+    }
     MPI_Comm_dup(MPI_COMM_WORLD, &(*comm)->world);
     MPI_Comm_size((*comm)->world, &there);
     MPI_Comm_rank((*comm)->world, &place);
