@@ -206,8 +206,14 @@ Dataset *dataset_open(const char *directory) {
     free(meta);
     for (int s = 0; s < SPLIT_COUNT; s++)
         for (int i = 0; i < dataset->splits[s].shard_count; i++)
-            shard_check(&dataset->splits[s].shards[i], dataset->vocabulary);
+            dataset->splits[s].shards[i].vocabulary = dataset->vocabulary;
     return dataset;
+}
+
+void dataset_check(const Dataset *dataset, int part, int parts) {
+    for (int s = 0, number = 0; s < SPLIT_COUNT; s++)
+        for (int i = 0; i < dataset->splits[s].shard_count; i++, number++)
+            if (number % parts == part) shard_check(&dataset->splits[s].shards[i]);
 }
 
 void dataset_close(Dataset *dataset) {

@@ -39,10 +39,14 @@ typedef struct {
     bool paired;          // a split is source, end, target, end of one pair of sentences after the other
 } Dataset;
 
-// Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks headers, sizes,
-// meta.json and every token against the vocabulary. A missing val or test split is empty; a missing train
-// split ends the program.
+// Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks headers, sizes
+// and meta.json. Tokens are checked against the vocabulary where they are read. A missing val or test split
+// is empty; a missing train split ends the program.
 Dataset *dataset_open(const char *directory);
+
+// Checks all tokens now, so that no run ends hours later at one of them: those of every shard whose number,
+// counted over all splits, is `part` modulo `parts`.
+void dataset_check(const Dataset *dataset, int part, int parts);
 void dataset_close(Dataset *dataset);
 
 // Without splits: what the tokens of a tokenizer mean, which it takes over (NULL: none).

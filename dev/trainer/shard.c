@@ -130,9 +130,8 @@ void shard_copy(const Shard *shard, int64_t start, int64_t count, int32_t *restr
     check_tokens(shard, start, count, out);
 }
 
-void shard_check(Shard *shard, int32_t vocabulary) {
+void shard_check(const Shard *shard) {
     int32_t *tokens = allocate(CHECK_TOKENS, sizeof(*tokens), "tokens");
-    shard->vocabulary = vocabulary;
     for (int64_t start = 0; start < shard->count; start += CHECK_TOKENS) {
         const int64_t left = shard->count - start, part = left < CHECK_TOKENS ? left : CHECK_TOKENS;
         shard_copy(shard, start, part, tokens);

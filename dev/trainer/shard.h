@@ -18,7 +18,7 @@ typedef struct {
     int width;          // bytes a token in the file: 2 or 4
     int64_t count;
     int32_t magic;
-    int32_t vocabulary; // of shard_check(); until then every token is allowed
+    int32_t vocabulary; // whose tokens alone are allowed; INT32_MAX at first
 } Shard;
 
 // Checks a file's header and size. The file is read where tokens are asked for, so that no file descriptor
@@ -29,8 +29,8 @@ Shard shard_open(const char *path);
 Shard shard_in_memory(int32_t *tokens, int64_t count);
 void shard_close(Shard *shard);
 
-// Ends the program at the first token that the vocabulary does not have, now and whenever tokens are read.
-void shard_check(Shard *shard, int32_t vocabulary);
+// Reads all tokens, and ends the program at the first one that the vocabulary does not have.
+void shard_check(const Shard *shard);
 
 // Copies tokens start .. start+count-1 to out (count). Ends the program if the file is not the one that was
 // opened, or has changed since.

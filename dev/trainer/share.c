@@ -10,6 +10,8 @@
 
 #define PROGRAM "/proc/self/exe"
 
+enum { SAMPLE = 1024 }; // tokens at a place of a shard
+
 // A hash of this program's file, as text.
 static char *program_id(void) {
     FileMap program = file_map(PROGRAM);
@@ -53,14 +55,40 @@ void share_start(Ranks *ranks, const Options *options) {
     free(program);
 }
 
-void share_check_data(Ranks *ranks, const Dataset *dataset) {
-    if (ranks_size(ranks) == 1) return;
+// A hash of the tokens at beginning, middle and end of a shard.
+static uint64_t sample_shard(const Shard *shard) {
+    int32_t tokens[SAMPLE];
+    const int64_t count = shard->count < SAMPLE ? shard->count : SAMPLE;
+    uint64_t hash = HASH_START;
+    for (int place = 0; place < 3; place++) {
+        shard_copy(shard, (shard->count - count) * place / 2, count, tokens);
+        hash = hash_bytes(hash, tokens, (size_t)count * sizeof(*tokens));
+    }
+    return hash;
+}
+
+static char *describe_data(const Dataset *dataset) {
     char *text = format_string("a vocabulary of %d\n", dataset->vocabulary);
-    for (int i = 0; i < SPLIT_COUNT; i++)
-        append_format(&text, "%lld tokens of %s in %d shards\n", (long long)dataset->splits[i].tokens,
-                      split_name(i), dataset->splits[i].shard_count);
-    ranks_compare(ranks, text, dataset->name);
-    free(text);
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        const Split *split = &dataset->splits[s];
+        append_format(&text, "%lld tokens of %s in %d shards\n", (long long)split->tokens, split->name,
+                      split->shard_count);
+        for (int i = 0; i < split->shard_count; i++)
+            append_format(&text, "shard %d of %s with %lld tokens, id %016llx\n", i, split->name,
+                          (long long)split->shards[i].count,
+                          (unsigned long long)sample_shard(&split->shards[i]));
+    }
+    return text;
+}
+
+void share_check_data(Ranks *ranks, const Dataset *dataset) {
+    if (ranks_size(ranks) > 1) {
+        char *text = describe_data(dataset);
+        ranks_compare(ranks, text, dataset->name);
+        free(text);
+    }
+    dataset_check(dataset, ranks_rank(ranks), ranks_size(ranks));
+    ranks_vote(ranks, 0); // nobody goes on before all have looked
 }
 
 // Rank 0's text, fresh; NULL: it has none.
