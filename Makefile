@@ -14,10 +14,10 @@
 #
 # What is optional is detected; say ONEDNN=0, OPENMP=0, MPI=0 or NCCL=0 to build without it, ONEDNN_ROOT=DIR for a
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDA=DIR for
-# CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for
-# AddressSanitizer and UBSan, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
-# LDFLAGS and LDLIBS are the user's, ARCH is -march's, BUILD the directory for objects; -j is all cores where it is not
-# said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
+# CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, WERROR=1 to make
+# warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is -march's,
+# BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is built again.
+# make -f DIR/Makefile builds here what is there.
 
 SOURCE := $(dir $(lastword $(MAKEFILE_LIST)))
 BUILD ?= build
@@ -142,7 +142,8 @@ LINK_MPI = $(if $(USE_MPI),-Wl$(,)--as-needed $(MPI_LIBS) -Wl$(,)--no-as-needed)
 LIBS_DOUBLE = $(LDFLAGS) $(LINK_MPI) $(LDLIBS) -lm
 LIBS_FLOAT = $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
 LIBS_EMULATED = $(LIBS_FLOAT)
-LIBS_NVCC = $(LIBS_FLOAT) $(if $(USE_NCCL),$(NCCL_LIBS)) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt
+LIBS_NVCC = $(LIBS_FLOAT) $(if $(USE_NCCL),$(NCCL_LIBS)) -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt \
+            -lcudart_static -lpthread -ldl -lrt
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
 .PHONY: all run test bench lint format install uninstall clean detected changed
@@ -174,7 +175,8 @@ endef
 
 MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
-LIBRARY_SOURCES := $(addprefix dev/ranks/,ranks.c rendezvous.c single.c without_nccl.c) $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
+LIBRARY_SOURCES := $(addprefix dev/ranks/,ranks.c rendezvous.c single.c without_nccl.c) \
+                   $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT or DOUBLE
 $(call objects,$(1),c,$(2))
@@ -217,6 +219,9 @@ ifneq ($(USE_FUZZER),) # clang takes minutes for this one with sanitizers, and i
 $(FLOAT)/dev/cpu/additive_attention.o: ONLY_HERE = -fno-sanitize=all
 endif
 $(FLOAT)/fuzz/checkpoint $(FLOAT)/fuzz/config $(FLOAT)/fuzz/options: $(FLOAT)/host/train_fastformer.o
+
+# A bench of several processes.
+$(if $(USE_MPI),$(FLOAT)/bench/reduction: $(FLOAT)/dev/ranks/mpi.o)
 
 # A bench of more models than one.
 $(FLOAT)/bench/beyond: $(FLOAT)/host/train_fastformer.o $(FLOAT)/host/dev/gpt2/train_gpt2.o
