@@ -185,7 +185,7 @@ $(call remember,$(1)/library,LIBRARY_SOURCES)
 $(1)/lib.a: $(LIBRARY_SOURCES:%.c=$(1)/%.o) $(1)/library
 	@rm -f $$@
 	$$(Q)$$(AR) rcs $$@ $$(filter %.o,$$^)
-$(1)/bin/%: $(1)/%.o $(1)/lib.a $(1)/linked
+$(1)/bin/%: $(1)/%.o $(1)/dev/cpu/processor.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
 $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))

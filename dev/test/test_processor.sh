@@ -1,0 +1,31 @@
+#!/bin/sh
+# A program built for this machine's processor, on a lesser one: one line, no illegal instruction. Needs TRAINER and
+# TOKENIZE, the programs, and Debian's package qemu-user. The last line is "N passed, N failed".
+case $(uname -m):${QUICK:+sanitized} in
+x86_64:) ;;
+x86_64:*) echo "skipped: sanitizers do not run under qemu" && echo "0 passed, 0 failed" && exit ;;
+*) echo "skipped: only on x86-64" && echo "0 passed, 0 failed" && exit ;;
+esac
+if ! command -v qemu-x86_64 >/dev/null; then
+    echo "skipped: qemu-x86_64 was not found"
+    echo "0 passed, 0 failed"
+    exit
+fi
+passed=0
+failed=0
+for program in "${TRAINER:?}" "${TOKENIZE:?}"; do
+    for processor in Nehalem max; do
+        # Of what the program needs the message names one thing; a program that any processor runs just runs.
+        said=$(qemu-x86_64 -cpu "$processor" "$program" --help 2>&1)
+        code=$?
+        if [ $code -eq 0 ] || { [ $code -eq 1 ] && [ "$(printf '%s\n' "$said" | grep -v '^qemu-' | wc -l)" -eq 1 ] &&
+            printf '%s\n' "$said" | grep -q 'error: this program was built for a processor with .*, which this one lacks'; }; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+            echo "FAIL $program on $processor: exit status $code"
+            printf '%s\n' "$said" | head -n 5
+        fi
+    done
+done
+echo "$passed passed, $failed failed"
