@@ -45,7 +45,9 @@ TESTS := $(call names,dev/test/test_*.c)
 TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global \
-                test_muon
+                test_muon test_tile
+# Tests of what multiplies by AMX, which dev/test/amx_in_c.h stands in for.
+AMX_TESTS := test_tile test_classifier test_attention
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 BENCHES := $(call names,dev/bench/*.c)
 # Programs on the GPU, X.cu as Xcu. They link the CPU's models.
@@ -70,6 +72,7 @@ ONEDNN_LIBS := $(if $(ONEDNN_ROOT),-L$(ONEDNN_ROOT)/lib -Wl$(,)-rpath$(,)$(ONEDN
 ONEDNN_PROBE := '$(H)include <dnnl.h>' 'int main(void) { return !dnnl_version(); }'
 OPENMP_PROBE := '$(H)include <omp.h>' 'int main(void) { return !omp_get_max_threads(); }'
 CPLUSPLUS_PROBE := '$(H)include <tuple>' 'int main() { return 0; }'
+BF16_PROBE := '$(H)ifndef __AVX512BF16__' '$(H)error' '$(H)endif' 'int main(void) { return 0; }'
 ONEDNN ?= $(call compiles,$(CC) $(ONEDNN_FLAGS) -x c,$(ONEDNN_PROBE),$(ONEDNN_LIBS))
 OPENMP ?= $(call compiles,$(CC) -fopenmp -x c,$(OPENMP_PROBE))
 # What mpicc adds to a compiler's command line: Open MPI's or MPICH's.
@@ -90,6 +93,7 @@ NCCL_LIBS := -L$(NCCL_ROOT)/lib -Wl$(,)-rpath$(,)$(NCCL_ROOT)/lib -lnccl
 NCCL_PROBE := '$(H)include <nccl.h>' 'int main() { return ncclGroupStart(); }'
 NCCL ?= $(if $(CUDA),$(call compiles,$(CXX) -I$(CUDA)/include $(NCCL_FLAGS) -x c++,$(NCCL_PROBE),$(NCCL_LIBS)))
 
+USE_AMX := $(call compiles,$(CC) -march=$(ARCH) $(CFLAGS) -x c,$(BF16_PROBE))
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
 USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
@@ -133,6 +137,7 @@ DOUBLE := $(BUILD)/double$(SUFFIX)
 COMPILE_DOUBLE = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) -DREAL_IS_DOUBLE
 COMPILE_FLOAT = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
 COMPILE_HOST = $(COMPILE_FLOAT) -DTESTING
+COMPILE_AMX = $(COMPILE_FLOAT) -DAMX_IN_C
 COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) -O3 --threads 0 -Xcompiler -Wall$(,)-Wextra \
                $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
 COMPILE_EMULATED = $(CXX) -x c++ $(CUDA_FLAGS) -DCUDA_ON_CPU -g1 -O1 $(WARNINGS) -Wno-unknown-pragmas $(PARALLEL) \
@@ -207,6 +212,12 @@ FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
 $(eval $(call programs,$(FLOAT),FLOAT))
 $(eval $(call programs,$(DOUBLE),DOUBLE))
 
+# In the place of the library's amx.o: its instructions in C.
+$(eval $(call objects,$(FLOAT)/amx,c,AMX))
+$(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o $(FLOAT)/amx/dev/cpu/amx.o $(FLOAT)/lib.a \
+                     $(FLOAT)/linked
+	$(call link,$(CC) $(C_FLAGS),$(LIBS_FLOAT))
+
 # Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory and
 # files.
 WRAPPED := malloc calloc realloc reallocarray aligned_alloc free vasprintf mmap munmap exit \
@@ -270,7 +281,8 @@ $(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
 # layers run in both.
 TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
                  $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) $(TRAINER_TESTS:%=$(FLOAT)/bin/%) \
-                 $(TESTS:%=$(FLOAT)/test/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
+                 $(TESTS:%=$(FLOAT)/test/%) $(if $(USE_AMX),$(AMX_TESTS:%=$(FLOAT)/amx/test/%)) \
+                 $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 # A trainer for a GPU, emulated, for test_ranks.sh.
 ON_EMULATOR := $(if $(USE_CPLUSPLUS),$(if $(USE_MPI),$(FLOAT)/emulated/bin/train_gpt2cu))
 test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(DOUBLE)/bin/%)) $(ON_EMULATOR) $(TEST_PROGRAMS) \

@@ -20,6 +20,7 @@
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
+#include "rows.h"
 #include "threads.h"
 #include "tile.h"
 #include "vector_math.h"
@@ -31,13 +32,14 @@
 enum {
     SLICE = 384,           // tokens: a block's logits, and a slice's part of dE, stay in the L2 cache
     BLOCK = 512,           // rows
-    ROW_STEP = 16,         // blocks and chunks are multiples of this
+    ROW_STEP = 32,         // blocks and chunks are multiples of this
     CHUNK_BYTES = 1 << 26, // of e_ij
     // The product for dE takes DEPTH words of TOKENS tokens at a time with COLUMNS of h, which stay in L1.
     DEPTH = 32,
     TOKENS = 8,
     COLUMNS = 128,
-    PAIRS_STEP = 16 // rows of pairs are padded to multiples of this
+    AMX_DEPTH = 128,       // that of AMX, for which loading and storing sums takes longer than adding to them
+    PAIRS_STEP = AMX_BLOCK // rows of pairs are padded to multiples of this
 };
 
 // Where e_ij passes e^32, or a sum over a slice that, the row's shift rises.
@@ -69,6 +71,7 @@ struct Classifier {
     Arena *own;      // holds all arrays; NULL: another does
     // For training only:
     bool pairs;
+    Multiplier by;         // of the product for dE
     real *e;               // slice after slice of (words of chunk, row of words)
     real *scaled_h;        // (words of chunk, padded C) scale h_i / Z_i
     real *factor;          // (chunk) scale / Z_i
@@ -157,7 +160,8 @@ Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t 
     c->vocabulary = vocabulary;
     c->channels = channels;
     c->slices = (vocabulary + SLICE - 1) / SLICE;
-    c->pairs = TILE_PAIRS && gemm_precision(gemm) == PRECISION_BFLOAT16;
+    c->by = tile_multiplier(gemm_precision(gemm) == PRECISION_BFLOAT16);
+    c->pairs = c->by != MULTIPLY_REALS;
     c->chunk = chunk_rows(c->pairs, vocabulary, rows);
     c->gemm = gemm;
     c->packed = allocate(c->slices, sizeof(GemmWeight *), "the classifier's weight");
@@ -374,7 +378,7 @@ static void two_rows_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_
 // ---- passes over a chunk ---------------------------------------------------------------------------
 
 // Z_i of a row whose target counts.
-static double row_sum(const Classifier *c, size_t i) {
+static double sum_of_row(const Classifier *c, size_t i) {
     return c->others[i] + exp((double)c->target_logit[i] - (double)c->shift[i]);
 }
 
@@ -383,7 +387,7 @@ static void finish_row(Classifier *c, const Chunk *chunk, size_t i, real *restri
     const size_t channels = c->channels;
     real *restrict dh = chunk->dh + i * channels;
     const int32_t target = chunk->targets[i];
-    const double share = target < 0 ? 0 : chunk->scale / row_sum(c, i);
+    const double share = target < 0 ? 0 : chunk->scale / sum_of_row(c, i);
     const double smoothing = target < 0 ? 0 : chunk->scale * c->smoothing;
     const real factor = (real)share, gradient = (real)(smoothing - share * c->others[i]);
     const real *restrict weight = c->weight + (target < 0 ? 0 : (size_t)target) * channels;
@@ -483,7 +487,71 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
             if (k + 2 * DEPTH <= words) tile_prefetch(e + DEPTH * width + j * DEPTH, TOKENS * DEPTH);
             real *sum = sums + j * COLUMNS;
             tile_product(sum, COLUMNS, sum, COLUMNS, (TileView){e + j, 1, width}, h, stride, TOKENS, columns,
-                         depth, c->pairs);
+                         depth, c->by);
+        }
+    }
+}
+
+// For AMX, e is the right operand and h / Z, turned, the left one: their words are filled up with zeros.
+static void fill_words(Classifier *c, size_t slice, size_t rows) {
+    const size_t words = words_of_rows(c, rows), more = round_up(words, AMX_WORDS) - words;
+    const size_t width = row_of_words(c, slice);
+    memset(words_of_e(c, slice, 0) + words * width, 0, more * width * sizeof(real));
+}
+
+static void turn_h(Classifier *c, size_t rows) {
+    const size_t words = words_of_rows(c, rows), more = round_up(words, AMX_WORDS) - words;
+    const size_t columns = padded_channels(c);
+    memset(c->scaled_h + words * columns, 0, more * columns * sizeof(real));
+#pragma omp parallel for schedule(static)
+    for (size_t k = 0; k < words; k += AMX_WORDS)
+        tile_turn(c->scaled_h + k * columns, columns, AMX_WORDS, columns);
+}
+
+// sums (COLUMNS, SLICE), the transpose of slice_product()'s.
+static void slice_product_amx(const Classifier *c, real *sums, real *column_sums, size_t slice, size_t rows,
+                              size_t column, size_t columns) {
+    const size_t width = row_of_words(c, slice), words = words_of_rows(c, rows), stride = padded_channels(c);
+    memset(sums, 0, (size_t)SLICE * COLUMNS * sizeof(real));
+    tile_begin(MULTIPLY_AMX);
+    for (size_t k = 0; k < words; k += AMX_DEPTH) {
+        const size_t depth = smaller(words - k, AMX_DEPTH);
+        const real *e = words_of_e(c, slice, 0) + k * width, *h = c->scaled_h + k * stride + column;
+        if (column_sums) add_column_sums(c, column_sums, e, 2 * k, depth, width);
+        for (size_t j = 0; j < width; j += AMX_BLOCK) {
+            for (size_t i = 0; i < columns; i += AMX_BLOCK) {
+                if (k + 2 * AMX_DEPTH <= words) { // a share of the next words
+                    const size_t share = AMX_BLOCK * AMX_DEPTH * AMX_BLOCK / columns;
+                    tile_prefetch(e + AMX_DEPTH * (width + j) + i / AMX_BLOCK * share, share);
+                }
+                real *sum = sums + i * SLICE + j;
+                tile_product(sum, SLICE, sum, SLICE, (TileView){h + i, 1, stride}, e + j, width, AMX_BLOCK,
+                             AMX_BLOCK, round_up(depth, AMX_WORDS), MULTIPLY_AMX);
+            }
+        }
+    }
+    tile_end(MULTIPLY_AMX);
+}
+
+// `count` columns of `width` rows of dweight, `channels` apart, += sums (SLICE, COLUMNS).
+static void add_sums(real *restrict dweight, size_t channels, const real *restrict sums, size_t width,
+                     size_t count) {
+    for (size_t j = 0; j < width; j++)
+        for (size_t i = 0; i < count; i++) dweight[j * channels + i] += sums[j * COLUMNS + i];
+}
+
+// The same of sums (COLUMNS, SLICE).
+static void add_sums_transposed(real *dweight, size_t channels, const real *sums, size_t width,
+                                size_t count) {
+    for (size_t j = 0; j < width; j += TILE_LANES) {
+        for (size_t i = 0; i < count; i += TILE_LANES) {
+            TileVector square[TILE_LANES];
+            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(sums + (i + r) * SLICE + j);
+            tile_transpose(square);
+            for (size_t r = 0; r < TILE_LANES && j + r < width; r++) {
+                real *out = dweight + (j + r) * channels;
+                row_put(out, i, count, row_get(out, i, count) + square[r]);
+            }
         }
     }
 }
@@ -492,15 +560,19 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
 static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
                        real *restrict dweight, real *restrict dbias) {
     const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
+    const bool amx = c->by == MULTIPLY_AMX;
     real column_sums[SLICE] = {0};
+    if (amx) fill_words(c, slice, chunk->rows);
     for (size_t k = 0; k < channels; k += COLUMNS) {
         const size_t count = smaller(channels - k, COLUMNS);
-        slice_product(c, worker->sums, dbias && k == 0 ? column_sums : NULL, slice, chunk->rows, k,
-                      smaller(padded_channels(c) - k, COLUMNS));
-        for (size_t j = 0; j < width; j++) {
-            real *restrict out = dweight + (first + j) * channels + k;
-            const real *restrict sum = worker->sums + j * COLUMNS;
-            for (size_t i = 0; i < count; i++) out[i] += sum[i];
+        const size_t columns = smaller(padded_channels(c) - k, COLUMNS);
+        real *out = dweight + first * channels + k, *for_bias = dbias && k == 0 ? column_sums : NULL;
+        if (amx) {
+            slice_product_amx(c, worker->sums, for_bias, slice, chunk->rows, k, columns);
+            add_sums_transposed(out, channels, worker->sums, width, count);
+        } else {
+            slice_product(c, worker->sums, for_bias, slice, chunk->rows, k, columns);
+            add_sums(out, channels, worker->sums, width, count);
         }
     }
     for (size_t j = 0; dbias && j < width; j++) dbias[first + j] += column_sums[j];
@@ -581,6 +653,7 @@ static void smooth_slice(const Classifier *c, size_t slice, real *restrict dweig
 }
 
 static void slices_of_chunk(Classifier *c, const Chunk *chunk, real *dweight, real *dbias) {
+    if (c->by == MULTIPLY_AMX) turn_h(c, chunk->rows);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
     for (size_t s = 0; s < c->slices; s++) {
         slice_pass(c, chunk, s, &c->workers[thread_index()], dweight, dbias);
@@ -603,7 +676,7 @@ static double rows_of_chunk(Classifier *c, const Chunk *chunk) {
     double loss = 0;
     for (size_t i = 0; i < chunk->rows; i++)
         if (chunk->targets[i] >= 0)
-            loss += log(row_sum(c, i)) + (double)c->shift[i] - (double)c->target_logit[i];
+            loss += log(sum_of_row(c, i)) + (double)c->shift[i] - (double)c->target_logit[i];
     return loss;
 }
 

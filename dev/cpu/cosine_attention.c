@@ -225,7 +225,7 @@ static void lower_product(real *restrict out, const real *left, const real *righ
     }
     memset(out, 0, CHUNK * CHUNK * sizeof(real));
     tile_product(out, CHUNK, out, CHUNK, (TileView){left, columns, 1}, transposed, CHUNK, CHUNK, CHUNK,
-                 columns, false);
+                 columns, MULTIPLY_REALS);
     for (size_t i = 0; i < CHUNK; i++) {
         for (size_t j = i + 1; j < CHUNK; j++) out[i * CHUNK + j] = 0;
     }
@@ -236,15 +236,16 @@ static void two_products(const Scratch *s, const TileView *inner, const real *ro
                          const real *state, size_t columns) {
     memset(s->out, 0, CHUNK * columns * sizeof(real));
     if (inner)
-        tile_product(s->out, columns, s->out, columns, *inner, rows, columns, CHUNK, columns, CHUNK, false);
+        tile_product(s->out, columns, s->out, columns, *inner, rows, columns, CHUNK, columns, CHUNK,
+                     MULTIPLY_REALS);
     tile_product(s->out, columns, s->out, columns, (TileView){outer, columns, 1}, state, columns, CHUNK,
-                 columns, columns, false);
+                 columns, columns, MULTIPLY_REALS);
 }
 
 // state (D', D') += left^T right, of rows of a chunk.
 static void state_add(real *state, const real *left, const real *right, size_t columns) {
     tile_product(state, columns, state, columns, (TileView){left, 1, columns}, right, columns, columns,
-                 columns, CHUNK, false);
+                 columns, CHUNK, MULTIPLY_REALS);
 }
 
 // Causal: the state is the sum of the chunks before, and the chunk itself a masked product. Otherwise it is

@@ -2,6 +2,7 @@
 
 #include "error.h"
 #include "threads.h"
+#include "tile.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -44,10 +45,10 @@ static void processor_name(char *name, size_t size) {
 
 void cpu_device(Gemm *gemm, DeviceInfo *info) {
     processor_name(info->processor, sizeof(info->processor));
-    snprintf(info->library, sizeof(info->library), "%s", gemm_library(gemm));
-    info->precision = gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bf16"
-                      : sizeof(real) == 8                        ? "fp64"
-                                                                 : "fp32";
+    const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
+    snprintf(info->library, sizeof(info->library), "%s, tiles by %s", gemm_library(gemm),
+             tile_multiplier_name(tile_multiplier(bf16)));
+    info->precision = bf16 ? "bf16" : sizeof(real) == 8 ? "fp64" : "fp32";
     info->threads = thread_limit();
     info->peak_flops = gemm_measure_peak(gemm);
 }

@@ -12,7 +12,7 @@ Precision cpu_precision(const ModelSetup *setup);
 // What decoding reads weights in. Any processor reads bf16 twice as fast, so "bf16" is as good everywhere.
 Precision cpu_decode_precision(const char *name);
 
-// Processor, threads, GEMM library and its measured peak.
+// Processor, threads, GEMM library and its measured peak, what multiplies in tile.h.
 void cpu_device(Gemm *gemm, DeviceInfo *info);
 
 #endif

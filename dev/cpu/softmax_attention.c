@@ -24,6 +24,8 @@ enum {
 // what products take, the rows of a tile that are used and D' filled with zeros. A left operand is (B, H, T',
 // W), a right one (B, H, T' W / D', D'), W = D' words or D' / 2 words of two bf16 numbers; transposed, (B, H,
 // T' / KEYS, W, KEYS).
+// By AMX, queries_right and doutput_right are turned (tile.h), and gradients of keys and values are summed as
+// (B, H, T' / KEYS, D', KEYS) and turned at last.
 struct SoftmaxAttention {
     double sink;
     size_t heads, channels, size;          // H, C, D
@@ -31,6 +33,7 @@ struct SoftmaxAttention {
     size_t batch, most_queries, most_keys; // B, Tq and Tk that there is memory for
     size_t long_batch;                     // B of sequences that are not short
     bool pairs;                            // operands are bf16
+    Multiplier by;                         // of products
     real *queries, *keys_transposed;       // left, transposed
     real *values;                          // right (forward)
     real *values_transposed, *keys;        // transposed, right (backward)
@@ -79,7 +82,8 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     a->heads = heads;
     a->channels = channels;
     a->size = channels / heads;
-    a->pairs = TILE_PAIRS && precision == PRECISION_BFLOAT16;
+    a->by = tile_multiplier(precision == PRECISION_BFLOAT16);
+    a->pairs = a->by != MULTIPLY_REALS;
     a->columns = tile_round_up(a->size, TILE_COLUMNS);
     a->words = a->pairs ? a->columns / 2 : a->columns;
     a->batch = batch;
@@ -243,17 +247,43 @@ static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Sourc
 typedef struct {
     const real *queries; // left (TILE_ROWS, W)
     const real *keys;    // transposed (W, KEYS)
-    const real *hidden;  // (KEYS)
-    size_t words;        // W
-    int seen;            // keys that the first query sees, the next one more; at least KEYS: all see all
+    const real *start;   // (KEYS) -Inf for padding, else 0, for all rows; or (TILE_ROWS, KEYS) scores
+    size_t start_row;
+    size_t words; // W; 0: `start` has the scores
+    int seen;     // keys that the first query sees, the next one more; at least KEYS: all see all
 } Strip;
 
-static inline Strip strip_create(const Pass *pass, size_t unit, size_t i, size_t j0) {
+static const real *hidden_keys(const Pass *pass, size_t unit, size_t j0) {
+    return pass->attention->hidden + unit / pass->attention->heads * pass->key_rows + j0;
+}
+
+// The strip from row r on of the tile of queries i0 to i0 + QUERIES, and its scores (QUERIES, KEYS), if they
+// have been computed.
+static inline Strip strip_create(const Pass *pass, size_t unit, size_t i0, size_t r, size_t j0,
+                                 const real *scores) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t query = unit * pass->query_rows + i, key = unit * pass->key_rows + j0;
-    return (Strip){a->queries + query * a->words, a->keys_transposed + key * a->words,
-                   a->hidden + unit / a->heads * pass->key_rows + j0, a->words,
-                   pass->in->causal ? (int)(i - j0) + 1 : KEYS};
+    const size_t query = unit * pass->query_rows + i0 + r, key = unit * pass->key_rows + j0;
+    Strip strip = {a->queries + query * a->words,
+                   a->keys_transposed + key * a->words,
+                   hidden_keys(pass, unit, j0),
+                   0,
+                   a->words,
+                   pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
+    if (scores) {
+        strip.start = scores + r * KEYS;
+        strip.start_row = KEYS;
+        strip.words = 0;
+    }
+    return strip;
+}
+
+// scores (QUERIES, KEYS) of a tile, by AMX: n of its keys.
+static void tile_scores(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n, real *scores) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
+    tile_product(scores, KEYS, hidden_keys(pass, unit, j0), 0,
+                 (TileView){a->queries + query * a->words, a->words, 1}, a->keys_transposed + key * a->words,
+                 KEYS, QUERIES, n, a->words, MULTIPLY_AMX);
 }
 
 // Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
@@ -261,7 +291,8 @@ TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pai
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++) s[i][v] = tile_load(strip->hidden + j + v * TILE_LANES);
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            s[i][v] = tile_load(strip->start + i * strip->start_row + j + v * TILE_LANES);
     }
     tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
                      pairs);
@@ -363,21 +394,37 @@ TILE_INLINE bool strip_weights(const Strip *strip, size_t n, const Kept *kept, c
     return true;
 }
 
-TILE_INLINE void forward_strip(const Pass *pass, size_t unit, size_t i, size_t j0, size_t n, const Kept *kept,
-                               real *top, TileVector *sum, real *output, bool pairs) {
-    const SoftmaxAttention *a = pass->attention;
-    const size_t columns = a->columns;
-    const Strip strip = strip_create(pass, unit, i, j0);
-    _Alignas(64) real weights[TILE_ROWS * KEYS];
+TILE_INLINE void forward_strip(const Strip *strip, size_t n, bool first, const Kept *kept, real *top,
+                               TileVector *sum, real *output, size_t columns, real *weights, bool pairs) {
     // The first scores are a good guess of the largest.
-    if (j0 == 0) strip_raise(&strip, TILE_COLUMNS, top, sum, output, columns, pairs);
-    if (!strip_weights(&strip, n, kept, top, sum, weights, pairs)) {
-        strip_raise(&strip, n, top, sum, output, columns, pairs);
-        strip_weights(&strip, n, kept, top, sum, weights, pairs);
+    if (first) strip_raise(strip, TILE_COLUMNS, top, sum, output, columns, pairs);
+    if (!strip_weights(strip, n, kept, top, sum, weights, pairs)) {
+        strip_raise(strip, n, top, sum, output, columns, pairs);
+        strip_weights(strip, n, kept, top, sum, weights, pairs);
     }
-    tile_product(output, columns, output, columns, (TileView){weights, KEYS, 1},
-                 a->values + (unit * pass->key_rows + j0) * a->words, columns, TILE_ROWS, columns,
-                 pairs ? n / 2 : n, pairs);
+}
+
+// output (QUERIES, D') += weights of n keys times their values: strip by strip, or by AMX all at once.
+TILE_INLINE void forward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n,
+                                const Kept *kept, Rows *rows, real *output, bool pairs) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t columns = a->columns, words = pairs ? n / 2 : n;
+    const real *values = a->values + (unit * pass->key_rows + j0) * a->words;
+    const bool amx = pairs && a->by == MULTIPLY_AMX;
+    _Alignas(64) real scores[QUERIES * KEYS], weights[QUERIES * KEYS];
+    if (amx) tile_scores(pass, unit, i0, j0, n, scores);
+    for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
+        const Strip strip = strip_create(pass, unit, i0, r, j0, amx ? scores : NULL);
+        real *strip_output = output + r * columns, *of_strip = weights + (amx ? r * KEYS : 0);
+        forward_strip(&strip, n, j0 == 0, kept + r, rows->top + r, rows->sum + r, strip_output, columns,
+                      of_strip, pairs);
+        if (!amx)
+            tile_product(strip_output, columns, strip_output, columns, (TileView){weights, KEYS, 1}, values,
+                         columns, TILE_ROWS, columns, words, pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
+    }
+    if (amx)
+        tile_product(output, columns, output, columns, (TileView){weights, KEYS, 1}, values, columns, QUERIES,
+                     columns, words, MULTIPLY_AMX);
 }
 
 static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, real *logsumexp) {
@@ -387,19 +434,17 @@ static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, 
     real *output = a->output + (unit * pass->query_rows + i0) * columns;
     memset(output, 0, QUERIES * columns * sizeof(real));
     Rows rows = rows_create(a->sink);
+    tile_begin(a->by);
     for (size_t j0 = 0; j0 < end; j0 += KEYS) {
         const size_t n = smaller(KEYS, end - j0);
         Kept kept[QUERIES];
         tile_kept(pass, unit, i0, j0, kept);
-        for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
-            if (a->pairs)
-                forward_strip(pass, unit, i0 + r, j0, n, kept + r, rows.top + r, rows.sum + r,
-                              output + r * columns, true);
-            else
-                forward_strip(pass, unit, i0 + r, j0, n, kept + r, rows.top + r, rows.sum + r,
-                              output + r * columns, false);
-        }
+        if (a->pairs)
+            forward_strips(pass, unit, i0, j0, n, kept, &rows, output, true);
+        else
+            forward_strips(pass, unit, i0, j0, n, kept, &rows, output, false);
     }
+    tile_end(a->by);
     const real kept = in->dropout ? in->dropout->scale : 1;
     for (size_t r = 0; r < QUERIES && i0 + r < in->queries; r++) {
         const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : kept / sum;
@@ -457,12 +502,27 @@ typedef struct {
     real left[QUERIES * KEYS / 2];                         // dscores as a left operand, where that is another
 } Gradients;
 
+// The gradients to weights of TILE_ROWS queries and TILE_COLUMNS keys: `computed` (TILE_ROWS, KEYS), if it is
+// given.
+TILE_INLINE void weight_gradients(TileSums dw, const SoftmaxAttention *a, const real *computed, size_t row,
+                                  size_t key, size_t j, bool pairs) {
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            dw[i][v] = computed ? tile_load(computed + i * KEYS + j + v * TILE_LANES) : (TileVector){0};
+    }
+    if (!computed)
+        tile_add_product(dw, (TileView){a->doutput + row * a->words, a->words, 1},
+                         a->values_transposed + key * a->words + j, KEYS, a->words, pairs);
+}
+
 // The rows from r on of those, for keys j to j + TILE_COLUMNS.
-TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept *kept, size_t row,
-                                size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
+TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const real *dweights, const Kept *kept,
+                                size_t row, size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t words = a->words, step = pairs ? 2 : 1;
-    TileSums w, dw = {0};
+    const size_t step = pairs ? 2 : 1;
+    TileSums w, dw;
     _Alignas(64) real buffer[TILE_ROWS * TILE_COLUMNS];
     strip_scores(w, strip, j, pairs);
     TILE_UNROLL
@@ -472,8 +532,7 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept
             tile_store(buffer + i * TILE_COLUMNS + v * TILE_LANES,
                        tile_exp2(w[i][v] - a->logsumexp[row + i], pairs));
     }
-    tile_add_product(dw, (TileView){a->doutput + row * words, words, 1},
-                     a->values_transposed + key * words + j, KEYS, words, pairs);
+    weight_gradients(dw, a, dweights, row, key, j, pairs);
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL
@@ -496,14 +555,32 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept
 
 TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n, Gradients *g,
                                  bool pairs) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
+    const bool amx = pairs && a->by == MULTIPLY_AMX;
+    _Alignas(64) real scores[QUERIES * KEYS], dweights[QUERIES * KEYS]; // by AMX
     Kept kept[QUERIES];
     tile_kept(pass, unit, i0, j0, kept);
-    for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
-        const Strip strip = strip_create(pass, unit, i0 + r, j0);
-        for (size_t j = 0; j < n; j += TILE_COLUMNS)
-            backward_block(pass, &strip, kept + r, unit * pass->query_rows + i0 + r,
-                           unit * pass->key_rows + j0, r, j, g, pairs);
+    if (amx) {
+        const real zeros[KEYS] = {0};
+        tile_scores(pass, unit, i0, j0, n, scores);
+        tile_product(dweights, KEYS, zeros, 0, (TileView){a->doutput + query * a->words, a->words, 1},
+                     a->values_transposed + key * a->words, KEYS, QUERIES, n, a->words, MULTIPLY_AMX);
     }
+    for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
+        const Strip strip = strip_create(pass, unit, i0, r, j0, amx ? scores : NULL);
+        for (size_t j = 0; j < n; j += TILE_COLUMNS)
+            backward_block(pass, &strip, amx ? dweights + r * KEYS : NULL, kept + r, query + r, key, r, j, g,
+                           pairs);
+    }
+}
+
+// By AMX, d (D', KEYS) += rows^T gradient, of QUERIES rows of a turned operand and a gradient (QUERIES / 2,
+// KEYS).
+static void add_transposed(const SoftmaxAttention *a, real *d, const real *rows, const real *gradient,
+                           size_t n) {
+    tile_product(d, KEYS, d, KEYS, (TileView){rows, 1, a->columns}, gradient, KEYS, a->columns, n,
+                 QUERIES / 2, MULTIPLY_AMX);
 }
 
 static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
@@ -519,13 +596,18 @@ static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0,
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
     if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
-    tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
-                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->pairs);
-    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS}, a->queries_right + i * words,
-                 columns, n, columns, QUERIES / step, a->pairs);
+    if (a->by == MULTIPLY_AMX) {
+        add_transposed(a, dvalues, a->doutput_right + i * words, g.weights, n);
+        add_transposed(a, dkeys, a->queries_right + i * words, g.dscores, n);
+    } else {
+        tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
+                     a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->by);
+        tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS},
+                     a->queries_right + i * words, columns, n, columns, QUERIES / step, a->by);
+    }
     tile_product(dqueries, columns, dqueries, columns,
                  (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words, columns,
-                 QUERIES, columns, n / step, a->pairs);
+                 QUERIES, columns, n / step, a->by);
 }
 
 // Every parts-th tile of keys, with all queries that see it.
@@ -533,12 +615,19 @@ static void backward_part(const Pass *pass, size_t unit, size_t part) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t head = pass->key_rows * a->columns, tile = KEYS * a->columns;
+    tile_begin(a->by);
     for (size_t j0 = part * KEYS; j0 < pass->key_rows; j0 += pass->parts * KEYS) {
-        memset(a->dkeys + unit * head + j0 * a->columns, 0, tile * sizeof(real));
-        memset(a->dvalues + unit * head + j0 * a->columns, 0, tile * sizeof(real));
+        real *dkeys = a->dkeys + unit * head + j0 * a->columns;
+        real *dvalues = a->dvalues + unit * head + j0 * a->columns;
+        memset(dkeys, 0, tile * sizeof(real));
+        memset(dvalues, 0, tile * sizeof(real));
         for (size_t i0 = in->causal ? j0 : 0; i0 < in->queries; i0 += QUERIES)
             backward_tile(pass, unit, part, i0, j0);
+        if (a->by != MULTIPLY_AMX) continue;
+        tile_turn(dkeys, KEYS, a->columns, KEYS);
+        tile_turn(dvalues, KEYS, a->columns, KEYS);
     }
+    tile_end(a->by);
 }
 
 // dy . y of one head in row `row`.
@@ -571,6 +660,10 @@ static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y,
     if (a->pairs) pack_right(a, a->queries_right + at, queries);
     pack_left(a, a->doutput + at, doutput);
     if (a->pairs) pack_right(a, a->doutput_right + at, doutput);
+    if (a->by == MULTIPLY_AMX) {
+        tile_turn(a->queries_right + at, a->columns, source_end(&queries) / 2, a->columns);
+        tile_turn(a->doutput_right + at, a->columns, source_end(&doutput) / 2, a->columns);
+    }
     for (size_t r = 0; r < KEYS; r++) {
         const real *at_r = dy + (dy_row + r) * a->channels + column;
         a->product[row + r] = r < rows ? product_with(y, dy_row + r, column, at_r, a->size) : 0;
@@ -585,6 +678,13 @@ static void pack_keys_backward(const Pass *pass, size_t unit, size_t t0) {
     pack_right(a, a->keys + at, keys);
     pack_transposed(a, a->keys_transposed + at, keys);
     pack_transposed(a, a->values_transposed + at, source_of(pass, VALUE, unit, t0));
+}
+
+// Where the TILE_LANES numbers from column d on of row t of a head's sums of gradients lie.
+static size_t place_of(const SoftmaxAttention *a, AttentionPart which, size_t t, size_t d) {
+    if (a->by != MULTIPLY_AMX || which == QUERY) return t * a->columns + d;
+    const size_t key = t % KEYS, lane = key % TILE_LANES;
+    return (t - key) * a->columns + (d + lane) * KEYS + key - lane; // in a turned (D', KEYS)
 }
 
 // One head's gradients of queries, keys or values, rows in order, and their sum.
@@ -603,15 +703,16 @@ static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart 
         TileVector total[TILE_VECTORS] = {0};
         const size_t count = smaller(TILE_COLUMNS, size - d);
         for (size_t b = 0; b < in->batch; b++) {
-            const real *head = from + (b * a->heads + h) * parts * stride + d;
+            const real *head = from + (b * a->heads + h) * parts * stride;
             for (size_t t = 0; t < length; t++) {
                 // The parts whose first key the query sees.
                 const size_t seen = in->causal ? smaller(parts, t / KEYS + 1) : parts;
                 TileVector sum[TILE_VECTORS] = {0};
                 for (size_t part = 0; part < seen; part++) {
-                    const real *at = head + part * stride + t * a->columns;
-                    tile_prefetch(at + AHEAD * a->columns, TILE_COLUMNS);
-                    for (size_t v = 0; v < TILE_VECTORS; v++) sum[v] += tile_load(at + v * TILE_LANES);
+                    const real *sums = head + part * stride;
+                    tile_prefetch(sums + place_of(a, which, t + AHEAD, d), TILE_COLUMNS);
+                    for (size_t v = 0; v < TILE_VECTORS; v++)
+                        sum[v] += tile_load(sums + place_of(a, which, t, d + v * TILE_LANES));
                 }
                 for (size_t v = 0; v < TILE_VECTORS; v++) {
                     total[v] += sum[v] * scale;

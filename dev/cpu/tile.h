@@ -4,6 +4,7 @@
 #ifndef CPU_TILE_H
 #define CPU_TILE_H
 
+#include "amx.h"
 #include "error.h"
 #include "real.h"
 #include <math.h>
@@ -303,7 +304,57 @@ static inline void tile_right(real *words, size_t stride, const real *even, cons
         tile_store_right(words + j, stride, tile_load(even + j), tile_load(odd + j), pairs);
 }
 
+// Squares of TILE_LANES rows and columns of x (rows, columns), rows `stride` apart, are transposed in place.
+static inline void tile_turn(real *x, size_t stride, size_t rows, size_t columns) {
+    for (size_t i = 0; i < rows; i += TILE_LANES) {
+        for (size_t j = 0; j < columns; j += TILE_LANES) {
+            TileVector square[TILE_LANES];
+            TILE_UNROLL
+            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(x + (i + r) * stride + j);
+            tile_transpose(square);
+            TILE_UNROLL
+            for (size_t r = 0; r < TILE_LANES; r++) tile_store(x + (i + r) * stride + j, square[r]);
+        }
+    }
+}
+
 // ---- products ----------------------------------------------------------------------------------------
+
+// What multiplies, chosen when the program runs: vectors of numbers, vectors of pairs, or AMX's registers
+// (amx.h) that of pairs, too. A left operand that AMX reads along columns has been turned.
+typedef enum { MULTIPLY_REALS, MULTIPLY_PAIRS, MULTIPLY_AMX } Multiplier;
+
+static inline Multiplier tile_multiplier(bool bf16) {
+#if TILE_PAIRS
+    if (bf16) return amx_available() ? MULTIPLY_AMX : MULTIPLY_PAIRS;
+#endif
+    (void)bf16;
+    return MULTIPLY_REALS;
+}
+
+static inline const char *tile_multiplier_name(Multiplier by) {
+    if (by != MULTIPLY_REALS) return by == MULTIPLY_AMX ? "AMX" : "AVX512-BF16";
+#ifdef __aarch64__
+    return "NEON";
+#else
+    return TILE_BYTES == 64 ? "AVX-512" : TILE_BYTES == 32 ? "AVX" : "SSE";
+#endif
+}
+
+// A thread's products stand between these two.
+static inline void tile_begin(Multiplier by) {
+#if TILE_PAIRS
+    if (by == MULTIPLY_AMX) amx_begin();
+#endif
+    (void)by;
+}
+
+static inline void tile_end(Multiplier by) {
+#if TILE_PAIRS
+    if (by == MULTIPLY_AMX) amx_end();
+#endif
+    (void)by;
+}
 
 // Element (i, j) of a left operand is data[i * row + j * column].
 typedef struct {
@@ -361,13 +412,20 @@ TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t sta
 }
 
 // c (m, n) = start + a (m, k) b (k, n), k in words. m is a multiple of TILE_ROWS, n of TILE_COLUMNS; rows of
-// b, c and start (start_row 0: the same for all rows) are aligned to TILE_BYTES.
+// b, c and start (start_row 0: the same for all rows) are aligned to TILE_BYTES. By AMX, m and n are
+// multiples of AMX_BLOCK, k of AMX_WORDS.
 static inline void tile_product(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
-                                const real *b, size_t b_row, size_t m, size_t n, size_t k, bool pairs) {
+                                const real *b, size_t b_row, size_t m, size_t n, size_t k, Multiplier by) {
+#if TILE_PAIRS
+    if (by == MULTIPLY_AMX) {
+        amx_product(c, c_row, start, start_row, a.data, a.row, a.column, b, b_row, m, n, k);
+        return;
+    }
+#endif
     for (size_t j = 0; j < n; j += TILE_COLUMNS) {
         for (size_t i = 0; i < m; i += TILE_ROWS) {
             const TileView rows = {a.data + i * a.row, a.row, a.column};
-            if (pairs)
+            if (by == MULTIPLY_PAIRS)
                 tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows, b + j, b_row,
                            k, true);
             else

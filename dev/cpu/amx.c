@@ -1,0 +1,86 @@
+// The instructions are written out: compilers' own names for them do not say that memory is read and written,
+// and would have to be told that the processor has them, which is known when the program runs.
+#include "tile.h"
+
+#if TILE_PAIRS
+
+#ifdef AMX_IN_C
+#include "amx_in_c.h" // for tests
+#else
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define AMX_CONFIGURE(configuration) __asm__ volatile("ldtilecfg %0" ::"m"(*(configuration)) : "memory")
+#define AMX_RELEASE() __asm__ volatile("tilerelease" ::: "memory")
+#define AMX_BYTES(row) ((row) * sizeof(float))
+// 16 rows of 64 bytes, `row` floats apart.
+#define AMX_LOAD(tile, from, row)                                                                            \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(AMX_BYTES(row)) : "memory")
+#define AMX_STORE(tile, to, row)                                                                             \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(AMX_BYTES(row)) : "memory")
+// sum += a b
+#define AMX_MULTIPLY_ADD(sum, a, b)                                                                          \
+    __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
+
+bool amx_available(void) {
+    const unsigned need = 1u << 22 | 1u << 24; // AMX-BF16, AMX-TILE
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & need) != need) return false;
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+#endif
+
+// What each of the eight tiles has, and LDTILECFG reads.
+typedef struct {
+    uint8_t palette, first_row, zeros[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} Configuration;
+
+void amx_begin(void) {
+    static const Configuration largest = {.palette = 1,
+                                          .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                          .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    AMX_CONFIGURE(&largest);
+}
+
+void amx_end(void) {
+    AMX_RELEASE();
+}
+
+void amx_product(float *c, size_t c_row, const float *start, size_t start_row, const float *a, size_t a_row,
+                 size_t a_column, const float *b, size_t b_row, size_t m, size_t n, size_t k) {
+    enum { TILE = AMX_BLOCK / 2 };
+    const size_t a_stride = a_row > a_column ? a_row : a_column; // from one row of a tile to the next
+    for (size_t j = 0; j < n; j += AMX_BLOCK) {
+        for (size_t i = 0; i < m; i += AMX_BLOCK) {
+            const float *const from = start + i * start_row + j;
+            AMX_LOAD(0, from, start_row);
+            AMX_LOAD(1, from + TILE, start_row);
+            AMX_LOAD(2, from + TILE * start_row, start_row);
+            AMX_LOAD(3, from + TILE * start_row + TILE, start_row);
+            for (size_t s = 0; s < k; s += AMX_WORDS) {
+                const float *const rows = a + i * a_row + s * a_column, *const columns = b + s * b_row + j;
+                AMX_LOAD(4, rows, a_stride);
+                AMX_LOAD(5, rows + TILE * a_row, a_stride);
+                AMX_LOAD(6, columns, b_row);
+                AMX_LOAD(7, columns + TILE, b_row);
+                AMX_MULTIPLY_ADD(0, 4, 6);
+                AMX_MULTIPLY_ADD(1, 4, 7);
+                AMX_MULTIPLY_ADD(2, 5, 6);
+                AMX_MULTIPLY_ADD(3, 5, 7);
+            }
+            float *const to = c + i * c_row + j;
+            AMX_STORE(0, to, c_row);
+            AMX_STORE(1, to + TILE, c_row);
+            AMX_STORE(2, to + TILE * c_row, c_row);
+            AMX_STORE(3, to + TILE * c_row + TILE, c_row);
+        }
+    }
+}
+
+#endif
