@@ -21,6 +21,7 @@ done
 tests='test/test_layers
 test/test_gemm
 test/test_classifier
+test/test_tile
 test/test_decode
 test/test_dropout
 test/test_random
