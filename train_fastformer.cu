@@ -49,7 +49,7 @@ static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     p->r_key = arena_array<float>(arena, M * H, "activations");
 }
 
-static void carve_backward(Transformer *, Arena *) {}
+static void carve(Transformer *, Arena *) {}
 
 static size_t attention_workspace(const Transformer *t, size_t l) {
     const AdditiveAttention attention = layer_attention((const Fastformer *)t, l);
@@ -91,19 +91,20 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
 }
 
 static void *fastformer_create(const ModelSetup *setup) {
-    static const TransformerAttention attention = {attend, attend_backward, carve_layer, carve_backward,
-                                                   attention_workspace};
     Fastformer *f = transformer_allocate<Fastformer>(&fastformer, setup);
     const Config *c = f->config = fastformer_config(f->base.base.host);
     const Offsets *o = f->offsets = fastformer_offsets(f->base.base.host);
     f->pooled = (Pooled *)allocate(c->size.layers, sizeof(Pooled), "layers");
-    TransformerShape is = transformer_shape(c, o, dropout_site(0, SITE_EMBEDDING));
+    TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
     is.padding = c->padding;
     is.activation = GELU_ERF;
     is.exact_qkv = true;
-    transformer_create(&f->base, is, &attention, [&](size_t l) {
+    const TransformerParts parts = {attend, attend_backward, carve_layer, carve, attention_workspace, NULL,
+                                    NULL};
+    transformer_create(&f->base, is, parts, [&](size_t l) {
         const LayerOffsets *layer = &o->layers[l];
-        return TransformerLayer{layer->norm, layer->qkv, layer->ffn, dropout_site(l, SITE_FFN), false, 0};
+        return TransformerLayer{layer->norm.gain,          layer->norm, layer->qkv, layer->ffn,
+                                dropout_site(l, SITE_FFN), false,       0};
     });
     return f;
 }

@@ -12,6 +12,7 @@
 // Only the K rows that predict something (15%, masked.h) are multiplied with W and E. attention: softmax,
 // BERT's own; softmax1; cosine or additive, whose cost is linear in T (dev/cpu/attention.h).
 
+#include "bert.h"
 #include "blocks.h"
 #include "embedding.h"
 #include "error.h"
@@ -39,13 +40,6 @@ static const Option bert_options[] = {
     DROPOUT_OPTION,
 };
 
-typedef struct {
-    ModelSizes size;
-    size_t inner; // F
-    AttentionKind attention;
-    int32_t padding; // token whose lookup takes no gradient; -1: none
-} Config;
-
 static Config config_create(const ModelSetup *setup) {
     const ModelSizes size = model_sizes(setup);
     const size_t inner = (size_t)options_integer(setup->options, "ffn");
@@ -59,18 +53,6 @@ static Config config_create(const ModelSetup *setup) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class
-
-typedef struct {
-    size_t token, position, type;  // (V, C), (positions, C), (TYPES, C)
-    NormParameters norm;           // of their sum
-    TransformerParameters *layers; // (L)
-    LinearParameters transform;    // C -> C, of the prediction
-    NormParameters transform_norm;
-    size_t bias; // (V) of the logits
-} Offsets;
-
-// Where dropout happens: three places a layer.
-enum { SITE_EMBEDDING, SITE_LAYERS };
 
 static NormParameters add_bert_norm(ParameterTable *table, const char *name, size_t channels) {
     NormParameters norm = add_norm(table, channels, "%s", name);
@@ -475,7 +457,15 @@ static double bert_flops_per_token(const void *model, int64_t length) {
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }
 
-static const ModelType bert = {
+const Config *bert_config(const void *model) {
+    return &((const Bert *)model)->config;
+}
+
+const Offsets *bert_offsets(const void *model) {
+    return &((const Bert *)model)->offsets;
+}
+
+const ModelType bert = {
     .name = "bert",
     .program = "train_bert",
     .task = &task_masked,

@@ -57,10 +57,6 @@ void attention_backward(const Attention *a, const AttentionGradients *gradients,
     if (a->softmax && a->sink == 0 && bias) memset(bias, 0, a->channels * sizeof(real));
 }
 
-double attention_flops(bool cosine, size_t channels, size_t heads, double queries, double keys) {
-    return 4 * queries * (double)channels * (cosine ? (double)channels / (double)heads : keys);
-}
-
 // ---- what --stats measures ------------------------------------------------------------------------------
 
 // Queries or keys of one head, bias added: rows (Tq or Tk, D). Cosine attention takes them at length 1.

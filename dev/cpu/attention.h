@@ -40,10 +40,6 @@ void attention_backward(const Attention *attention, const AttentionGradients *gr
                         const real *dy, GemmInput y, const real *logsumexp, const real *learned,
                         const AttentionInput *in);
 
-// FLOP of the products of one layer's forward pass, but for additive attention's: with the keys and values
-// that a query sees on average, or with the state (D, D) of a head.
-double attention_flops(bool cosine, size_t channels, size_t heads, double queries, double keys);
-
 // Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq) 1, or
 // NULL.
 void attention_measure(const Attention *attention, const real *learned, const AttentionInput *in,

@@ -107,6 +107,13 @@ static inline AttentionGradients attention_cross_gradients(GemmInput dq, real *d
     return gradients;
 }
 
+// FLOP of the products of one layer's forward pass, but for additive attention's: with the keys and values
+// that a query sees on average, or with the state (D, D) of a head.
+static inline double attention_flops(bool cosine, size_t channels, size_t heads, double queries,
+                                     double keys) {
+    return 4 * queries * (double)channels * (cosine ? (double)channels / (double)heads : keys);
+}
+
 // A caller whose batch is larger than the memory for (batch, queries, keys), or whose causal queries are not
 // as many as its keys, has a bug, which ends the program.
 static inline void attention_check(const AttentionInput *in, size_t batch, size_t queries, size_t keys) {

@@ -35,11 +35,17 @@ struct RowGradient {
     float largest, factor, target;
 };
 
+// What a pass gives, on the device: the sum over targets of -log p; and, without gradients, how many targets
+// were the most probable token.
+struct ClassifierResult {
+    double loss, correct;
+};
+
 struct Classifier {
     size_t vocabulary, channels, stride; // V, C, logits from one row to the next
     size_t bytes;                        // of a chunk
     void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
-    float *losses;                       // (M)
+    float *losses, *correct;             // (M), the latter 1 where the target is the most probable token
     RowGradient *gradients;              // (M)
     float *bias_sums;                    // (BIAS_PARTS, V)
 };
@@ -67,6 +73,7 @@ static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d
     c->bytes = classifier_bytes(c, d, rows);
     c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
     c->losses = arena_array<float>(arena, rows, "a chunk of logits");
+    c->correct = arena_array<float>(arena, rows, "a chunk of logits");
     c->gradients = arena_array<RowGradient>(arena, rows, "a chunk of logits");
     c->bias_sums = arena_array<float>(arena, BIAS_PARTS * vocabulary, "a chunk of logits");
 }
@@ -148,13 +155,15 @@ static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_
     store_numbers<LOGITS>(row + at, x);
 }
 
-// A row a block: losses (rows), 0 where there is no target; and with `step` what gradients, times its scale,
-// are made of: `gradients` (rows), or where that is NULL the gradients themselves, in the place of the logits
-// (rows, stride). targets (rows), -1: none.
+// A row a block: losses (rows), 0 where there is no target; without `step` whether the target is the most
+// probable token, correct (rows); and with it what gradients, times its scale, are made of: `gradients`
+// (rows), or where that is NULL the gradients themselves, in the place of the logits (rows, stride). targets
+// (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
-    cross_entropy_kernel(T *logits, float *losses, RowGradient *gradients, const int32_t *targets,
-                         const StepParameters *step, uint32_t vocabulary, size_t stride) {
+    cross_entropy_kernel(T *logits, float *losses, float *correct, RowGradient *gradients,
+                         const int32_t *targets, const StepParameters *step, uint32_t vocabulary,
+                         size_t stride) {
     T *row = logits + blockIdx.x * stride;
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
     const bool counts = target < vocabulary;
@@ -172,6 +181,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     if (threadIdx.x == 0) {
         const float loss = target_logit == largest ? log1pf(rest) : logf(sum) + (largest - target_logit);
         losses[blockIdx.x] = counts ? loss : 0;
+        if (!step) correct[blockIdx.x] = counts && target_logit >= others.largest;
     }
     if (!step) return;
     const float factor = counts ? step->scale / sum : 0;
@@ -187,14 +197,18 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     }
 }
 
-// *loss = the sum of losses (m) in double, in a fixed order.
+// The sums of losses and of correct (m; NULL: none) in double, in a fixed order.
 static __global__ void __launch_bounds__(SUM_THREADS)
-    loss_kernel(double *loss, const float *losses, size_t m) {
+    loss_kernel(ClassifierResult *result, const float *losses, const float *correct, size_t m) {
     __shared__ double warps[WARP];
-    double sum = 0;
-    for (size_t i = threadIdx.x; i < m; i += SUM_THREADS) sum += (double)losses[i];
-    sum = block_sum(sum, warps);
-    if (threadIdx.x == 0) *loss = sum;
+    double loss = 0, count = 0;
+    for (size_t i = threadIdx.x; i < m; i += SUM_THREADS) {
+        loss += (double)losses[i];
+        if (correct) count += (double)correct[i];
+    }
+    loss = block_sum(loss, warps);
+    count = block_sum(count, warps);
+    if (threadIdx.x == 0) *result = {loss, count};
 }
 
 // Block (x, part): eight columns a lane of its share of the rows. Gradients in the place of logits (rows,
@@ -229,20 +243,21 @@ static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
 
 // ---- the interface ---------------------------------------------------------------------------------------
 
-// *loss (on the device) = the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
-// h (M, C), weight E (V, C) with its bias, targets (M), -1 = not counted.
+// result (on the device): the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target]. h (M, C),
+// weight E (V, C) with its bias, targets (M), -1 = not counted.
 static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
-                                      DeviceWeight weight, const int32_t *targets, size_t m, double *loss) {
+                                      DeviceWeight weight, const int32_t *targets, size_t m,
+                                      ClassifierResult *result) {
     const size_t chunk = classifier_chunk(c, sizeof(float), m);
     const GemmInput logits = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c), 0,
-               (float *)c->logits, c->losses + i, (RowGradient *)NULL, targets + i,
+               (float *)c->logits, c->losses + i, c->correct + i, (RowGradient *)NULL, targets + i,
                (const StepParameters *)NULL, (uint32_t)c->vocabulary, c->stride);
     }
-    launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
+    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, c->losses, c->correct, m);
 }
 
 // The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or NULL) when
@@ -250,7 +265,7 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
 static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums, const Classifier *c,
                                     GemmInput h, DeviceWeight weight, const int32_t *targets, size_t m,
                                     const StepParameters *step, GemmInput dh, float *dweight, float *dbias,
-                                    double *loss) {
+                                    ClassifierResult *result) {
     const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
     const GemmInput logits = {c->logits, c->stride, h.bf16};
     const dim3 bias_grid(blocks_of(c->vocabulary, LOGITS * WARP), BIAS_PARTS);
@@ -259,8 +274,8 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         WITH_TYPE(logits, T, {
             launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), 0, (T *)c->logits,
-                   c->losses + i, dbias ? c->gradients : NULL, targets + i, step, (uint32_t)c->vocabulary,
-                   c->stride);
+                   c->losses + i, (float *)NULL, dbias ? c->gradients : NULL, targets + i, step,
+                   (uint32_t)c->vocabulary, c->stride);
             if (dbias)
                 launch(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
                        (T *)c->logits, (const RowGradient *)c->gradients, targets + i, (uint32_t)rows,
@@ -270,7 +285,7 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
     if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
-    launch(d, loss_kernel, 1, SUM_THREADS, 0, loss, c->losses, m);
+    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, c->losses, (const float *)NULL, m);
 }
 
 // logits (M, V) on the host, all of them: tests and small models.

@@ -1,4 +1,4 @@
-// Causal multi-head cosine attention ("Cottention", Mongaras et al. 2024) in its linear form; what it
+// Multi-head cosine attention ("Cottention", Mongaras et al. 2024) in its linear form; what it
 // computes: dev/cpu/cosine_attention.h. With q' = q/|q|, k' = k/|k| (0 where hidden) and g = dy /
 // n^sigmoid(m):
 //
@@ -9,12 +9,11 @@
 // Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D) that sums up the chunks
 // on one side: sum of k' v^T before, sum of q' g^T behind. Three kernels, each parallel over chunks but for
 // the second, which goes over the chunks for each element of the states: the chunks' own states, their sums,
-// and out.
+// and out. Where attention is not causal there is one state, of all chunks, and out = A times it.
 #ifndef CUDA_COSINE_ATTENTION_CUH
 #define CUDA_COSINE_ATTENTION_CUH
 
-#include "device.cuh"
-#include "gemm.cuh"
+#include "attention_input.cuh"
 #include "tile.cuh"
 
 namespace cosine {
@@ -41,15 +40,16 @@ template <typename T> struct Pass {
     int64_t length;
     int heads, size, chunks; // H, D
     size_t channels;         // C
-    bool backward;
-    const T *qkv, *dy;     // (B, T, 3C), (B, T, C)
-    T *y, *dqkv;           // (B, T, C), (B, T, 3C)
-    const float *exponent; // (H) m; NULL: the power is fixed
-    float power;           // then
-    const uint8_t *mask;   // (B, T) or NULL
-    float *logarithms;     // (B, T) log n, where there is a mask
-    float *states;         // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T
-    float *dpower;         // (H, B * chunks) gradients to sigmoid(m)
+    bool causal, backward;
+    const T *rows[3], *dy; // queries, keys, values (B, T): the first of the C numbers of a token; (B, T, C)
+    T *y, *gradients[3];   // (B, T, C); as `rows`
+    size_t strides[3], gradient_strides[3]; // from one token to the next
+    const float *exponent;                  // (H) m; NULL: the power is fixed
+    float power;                            // then
+    const uint8_t *mask;                    // (B, T) or NULL
+    float *logarithms;                      // (B, T) log n, where there is a mask
+    float *states; // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T; the sum of all is chunk 0's
+    float *dpower; // (H, B * chunks) gradients to sigmoid(m)
 };
 
 // The head and chunk of a block of threads.
@@ -64,23 +64,31 @@ template <typename T> static __device__ __forceinline__ Place place_of_block(con
     return {unit / (size_t)p.heads, unit % (size_t)p.heads, unit, (int)chunk, (int64_t)chunk * rows};
 }
 
-template <typename T>
-static __device__ __forceinline__ size_t qkv_place(const Pass<T> &p, const Place &at, int64_t row,
-                                                   size_t which) {
-    return (at.b * (size_t)p.length + (size_t)row) * 3 * p.channels + which * p.channels +
-           at.h * (size_t)p.size;
+// One of three that is known at run time, without an array that would lie in local memory.
+template <typename X> static __device__ __forceinline__ X part_of(const X parts[3], int which) {
+    return which == QUERY ? parts[QUERY] : which == KEY ? parts[KEY] : parts[VALUE];
 }
 
 template <typename T>
-static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Place &at, int64_t row) {
-    return (at.b * (size_t)p.length + (size_t)row) * p.channels + at.h * (size_t)p.size;
+static __device__ __forceinline__ size_t row_place(const Pass<T> &p, const Place &at, int64_t row,
+                                                   size_t stride) {
+    return (at.b * (size_t)p.length + (size_t)row) * stride + at.h * (size_t)p.size;
 }
 
+// A row of queries, keys or values.
 template <typename T>
-static __device__ __forceinline__ float *state_of(const Pass<T> &p, const Place &at, size_t which) {
+static __device__ __forceinline__ const T *part_row(const Pass<T> &p, const Place &at, int64_t row,
+                                                    int which) {
+    return part_of(p.rows, which) + row_place(p, at, row, part_of(p.strides, which));
+}
+
+// Of a chunk, or of all.
+template <typename T>
+static __device__ __forceinline__ float *state_of(const Pass<T> &p, const Place &at, int chunk,
+                                                  size_t which) {
     const size_t units = gridDim.x / (unsigned)p.chunks;
-    return p.states + ((which * units + at.unit) * (size_t)p.chunks + (size_t)at.chunk) * (size_t)p.size *
-                          (size_t)p.size;
+    return p.states +
+           ((which * units + at.unit) * (size_t)p.chunks + (size_t)chunk) * (size_t)p.size * (size_t)p.size;
 }
 
 static __device__ __forceinline__ float sigmoid(float x) {
@@ -90,7 +98,8 @@ static __device__ __forceinline__ float sigmoid(float x) {
 // log n of a row: how many keys it sees.
 template <typename T>
 static __device__ __forceinline__ float log_seen(const Pass<T> &p, const Place &at, int64_t row) {
-    return p.mask ? p.logarithms[at.b * (size_t)p.length + (size_t)row] : logf((float)(row + 1));
+    if (p.mask) return p.logarithms[at.b * (size_t)p.length + (size_t)row];
+    return logf((float)(p.causal ? row + 1 : p.length));
 }
 
 template <typename T>
@@ -119,8 +128,9 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p
     for (int r = (int)threadIdx.x / WARP; r < Shape::ROWS; r += warps) {
         const int64_t row = at.row + r;
         const bool present = row < p.length;
-        const T *from = operand == GRADIENT ? p.dy + y_place(p, at, present ? row : 0)
-                                            : p.qkv + qkv_place(p, at, present ? row : 0, (size_t)operand);
+        const int64_t safe = present ? row : 0;
+        const T *from =
+            operand == GRADIENT ? p.dy + row_place(p, at, safe, p.channels) : part_row(p, at, safe, operand);
         float2 x[PAIRS];
         float square = 0, scale = 1;
 #pragma unroll
@@ -146,7 +156,7 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p
 // logarithms (B, T) from the mask; a block of threads a sequence. A row that sees nothing has 0 above the
 // line.
 static __global__ void __launch_bounds__(1024)
-    count_kernel(float *logarithms, const uint8_t *mask, int64_t length) {
+    count_kernel(float *logarithms, const uint8_t *mask, int64_t length, bool causal) {
     int *sums = shared_memory<int>(); // (threads)
     const int threads = (int)blockDim.x, thread = (int)threadIdx.x;
     const int64_t each = (length + threads - 1) / threads, first = min(length, thread * each),
@@ -158,9 +168,9 @@ static __global__ void __launch_bounds__(1024)
     sums[thread] = seen;
     __syncthreads();
     seen = 0;
-    for (int i = 0; i < thread; i++) seen += sums[i];
+    for (int i = 0; i < (causal ? thread : threads); i++) seen += sums[i];
     for (int64_t t = first; t < last; t++) {
-        seen += mask[t] != 0;
+        seen += causal && mask[t] != 0;
         logarithms[t] = logf((float)max(seen, 1));
     }
 }
@@ -177,7 +187,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_ker
     load_operand<Tile>(left, p, at, blockIdx.y ? QUERY : KEY);
     load_operand<Tile>(right, p, at, blockIdx.y ? GRADIENT : VALUE);
     __syncthreads();
-    float *state = state_of(p, at, blockIdx.y);
+    float *state = state_of(p, at, at.chunk, blockIdx.y);
     const int lane = (int)lane_index();
     for (int m = (int)threadIdx.x / WARP * 16; m < SIZE; m += 16 * S::WARPS) {
         for (int column = 0; column < SIZE; column += S::COLUMNS) {
@@ -203,10 +213,11 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_ker
     }
 }
 
-// Each chunk's state becomes the sum of those before it, or, of states 1, behind it. A thread goes over the
-// chunks for one element, a batch of loads at a time.
+// Each chunk's state becomes the sum of those before it, or, of states 1, behind it; where attention is not
+// causal chunk 0's becomes the sum of all. A thread goes over the chunks for one element, a batch of loads at
+// a time.
 static __global__ void __launch_bounds__(256)
-    scan_kernel(float *states, size_t elements, int chunks, size_t units) {
+    scan_kernel(float *states, size_t elements, int chunks, size_t units, bool causal) {
     constexpr int BATCH = 16;
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= elements * units) return;
@@ -223,10 +234,11 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {
             const int chunk = suffix ? chunks - 1 - c - j : c + j;
-            if (c + j < chunks) first[(size_t)chunk * elements] = sum;
+            if (causal && c + j < chunks) first[(size_t)chunk * elements] = sum;
             sum += x[j];
         }
     }
+    if (!causal) *first = sum;
 }
 
 // ---- outputs ------------------------------------------------------------------------------------------
@@ -299,13 +311,15 @@ static __device__ __forceinline__ float store_output(const Pass<T> &p, const Pla
         const bool present = i < p.length;
         const int64_t safe = present ? i : 0;
         float scale = 1;
-        T *to = output == OUT_Y ? p.y + y_place(p, at, safe)
-                                : p.dqkv + qkv_place(p, at, safe, (size_t)output - OUT_DQUERY);
+        const int part = (int)output - OUT_DQUERY;
+        T *to = output == OUT_Y
+                    ? p.y + row_place(p, at, safe, p.channels)
+                    : part_of(p.gradients, part) + row_place(p, at, safe, part_of(p.gradient_strides, part));
         if (output == OUT_Y) scale = expf(-power_of(p, at) * log_seen(p, at, safe));
         if (output == OUT_DQUERY || output == OUT_DKEY) {
             const bool visible = output == OUT_DQUERY || !hidden(p, at, safe);
-            const float along = differentiate_normalise<T, SIZE>(
-                p, out, half, p.qkv + qkv_place(p, at, safe, (size_t)output - OUT_DQUERY), present, visible);
+            const float along =
+                differentiate_normalise<T, SIZE>(p, out, half, part_row(p, at, safe, part), present, visible);
             if (output == OUT_DQUERY && present && lane_index() % 4 == 0)
                 dpower -= along * log_seen(p, at, safe);
         }
@@ -318,7 +332,34 @@ static __device__ __forceinline__ float store_output(const Pass<T> &p, const Pla
     return dpower;
 }
 
-// One output of a chunk: masked(A B^T) C + A state.
+// out += masked(A B^T) C; `before`: a row of A with the rows of B and C up to it, else from it on. `other` is
+// memory for B, then C, and free behind the next barrier.
+template <typename T, int SIZE>
+static __device__ __forceinline__ void product_chunk(Sums<1, SIZE> &out, const Pass<T> &p, const Place &at,
+                                                     const bf16 *a, int warp_row, bf16 *other, Operand right,
+                                                     Operand third, bool before) {
+    using S = Shapes<T, SIZE>;
+    using Tile = typename S::Tile;
+    const int lane = (int)lane_index();
+    load_operand<Tile>(other, p, at, right);
+    __syncthreads();
+    Sums<1, S::CHUNK> w;
+    sums_clear(w);
+    product_rows<Tile, Tile>(w, a, warp_row, other);
+#pragma unroll
+    for (int n = 0; n < S::CHUNK / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int i = warp_row + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
+            if (before ? j > i : j < i) w.at[0][n][e] = 0;
+        }
+    __syncthreads();
+    load_operand<Tile>(other, p, at, third);
+    __syncthreads();
+    product_sums<Tile>(out, w, other, 0);
+}
+
+// One output of a chunk: masked(A B^T) C + A state, or A state of all.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_kernel(const Pass<T> p) {
     using S = Shapes<T, SIZE>;
@@ -343,27 +384,12 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_ke
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
 
     load_operand<Tile>(a, p, at, left);
-    load_operand<Tile>(other, p, at, right);
-    __syncthreads();
-    Sums<1, S::CHUNK> w;
-    sums_clear(w);
-    product_rows<Tile, Tile>(w, a, warp_row, other);
-#pragma unroll
-    for (int n = 0; n < S::CHUNK / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int i = warp_row + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
-            if (before ? j > i : j < i) w.at[0][n][e] = 0;
-        }
-    __syncthreads();
-    load_operand<Tile>(other, p, at, third);
-    __syncthreads();
     Sums<1, SIZE> out;
     sums_clear(out);
-    product_sums<Tile>(out, w, other, 0);
-    if (before ? at.chunk > 0 : at.chunk < p.chunks - 1)
-        product_state<S, SIZE>(out, a, warp_row, other, state_of(p, at, before ? 0 : 1), p.size,
-                               output == OUT_DQUERY || output == OUT_DKEY);
+    if (p.causal) product_chunk<T, SIZE>(out, p, at, a, warp_row, other, right, third, before);
+    if (!p.causal || (before ? at.chunk > 0 : at.chunk < p.chunks - 1))
+        product_state<S, SIZE>(out, a, warp_row, other, state_of(p, at, p.causal ? at.chunk : 0, !before),
+                               p.size, output == OUT_DQUERY || output == OUT_DKEY);
     const float dpower = warp_sum(store_output<T, SIZE>(p, at, output, out, at.row + warp_row + lane / 4));
     if (output != OUT_DQUERY) return;
     float *sums = (float *)a;
@@ -408,11 +434,11 @@ static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, floa
     const size_t shared = 2 * S::Tile::BYTES;
     if (p.mask)
         launch(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms, p.mask,
-               p.length);
-    if (p.chunks > 1) {
+               p.length, p.causal);
+    if (p.chunks > 1 || !p.causal) {
         launch(d, state_kernel<T, SIZE>, dim3(blocks, sides), WARP * S::WARPS, shared, p);
         launch(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0, p.states, elements,
-               p.chunks, units);
+               p.chunks, units, p.causal);
     }
     launch(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
     if (p.backward && p.exponent)
@@ -421,22 +447,22 @@ static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, floa
 }
 
 template <typename T>
-static Pass<T> pass_create(size_t channels, GemmInput qkv, const float *exponent, float power,
-                           const uint8_t *mask, size_t length, size_t heads) {
-    const size_t size = channels / heads;
-    if (size == 0 || size > 256 || qkv.columns != 3 * channels || length > INT32_MAX)
-        fail("cosine attention: %zu x %zu channels of rows of %zu: expected heads of 1..256 channels and "
-             "rows of 3 x as many",
-             heads, size, qkv.columns);
+static Pass<T> pass_create(GemmInput y, const float *exponent, double power, const DeviceAttentionInput *in) {
+    attention_check(in, y);
+    if (in->queries != in->keys) fail("cosine attention: a sequence to itself is all that it takes on a GPU");
     Pass<T> p = {};
-    p.length = (int64_t)length;
-    p.heads = (int)heads;
-    p.size = (int)size;
-    p.channels = channels;
-    p.qkv = (const T *)qkv.data;
+    p.length = (int64_t)in->keys;
+    p.heads = (int)in->heads;
+    p.size = (int)(in->channels / in->heads);
+    p.channels = in->channels;
+    p.causal = in->causal;
+    for (size_t part = QUERY; part <= VALUE; part++) {
+        p.rows[part] = (const T *)in->rows[part].data;
+        p.strides[part] = in->rows[part].columns;
+    }
     p.exponent = exponent;
-    p.power = power;
-    p.mask = mask;
+    p.power = (float)power;
+    p.mask = in->mask;
     return p;
 }
 
@@ -450,22 +476,25 @@ static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t
 }
 
 template <typename T>
-static void forward(const Device *device, GemmInput y, GemmInput qkv, const float *exponent, float power,
-                    const uint8_t *mask, float *workspace, size_t batch, size_t length, size_t heads) {
-    Pass<T> p = pass_create<T>(y.columns, qkv, exponent, power, mask, length, heads);
+static void forward(const Device *device, GemmInput y, const float *exponent, double power,
+                    const DeviceAttentionInput *in, float *workspace) {
+    Pass<T> p = pass_create<T>(y, exponent, power, in);
     p.y = (T *)y.data;
-    run_size(device, p, workspace, batch, NULL);
+    run_size(device, p, workspace, in->batch, NULL);
 }
 
 template <typename T>
-static void backward(const Device *device, GemmInput dqkv, float *dexponent, GemmInput dy, GemmInput qkv,
-                     const float *exponent, float power, const uint8_t *mask, float *workspace, size_t batch,
-                     size_t length, size_t heads) {
-    Pass<T> p = pass_create<T>(dy.columns, qkv, exponent, power, mask, length, heads);
+static void backward(const Device *device, const DeviceAttentionGradients *gradients, float *dexponent,
+                     GemmInput dy, const float *exponent, double power, const DeviceAttentionInput *in,
+                     float *workspace) {
+    Pass<T> p = pass_create<T>(dy, exponent, power, in);
     p.backward = true;
     p.dy = (const T *)dy.data;
-    p.dqkv = (T *)dqkv.data;
-    run_size(device, p, workspace, batch, dexponent);
+    for (size_t part = QUERY; part <= VALUE; part++) {
+        p.gradients[part] = (T *)gradients->parts[part].data;
+        p.gradient_strides[part] = gradients->parts[part].columns;
+    }
+    run_size(device, p, workspace, in->batch, dexponent);
 }
 
 } // namespace cosine
@@ -474,29 +503,28 @@ static void backward(const Device *device, GemmInput dqkv, float *dexponent, Gem
 
 // Floats of working memory of both passes, for batches up to (batch, length).
 static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels, size_t heads) {
-    cosine::Pass<float> p =
-        cosine::pass_create<float>(channels, {NULL, 3 * channels, false}, NULL, 0, NULL, length, heads);
+    cosine::Pass<float> p = {};
+    p.length = (int64_t)length;
+    p.heads = (int)heads;
+    p.size = (int)(channels / heads);
     const size_t chunk = p.size > 128 ? cosine::Shapes<float, 256>::CHUNK : cosine::Shapes<float, 128>::CHUNK;
     return cosine::pass_workspace(&p, NULL, batch, (length + chunk - 1) / chunk);
 }
 
-// y (B, T, C) from qkv (B, T, 3C), which holds its bias: both bf16, or both float32 and computed as such.
-// exponent (H): m, or NULL: the power is `power`. mask (B, T) 1: token, 0: padding, or NULL.
-static inline void cosine_attention_forward(const Device *device, GemmInput y, GemmInput qkv,
-                                            const float *exponent, float power, const uint8_t *mask,
-                                            float *workspace, size_t batch, size_t length, size_t heads) {
-    (qkv.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, qkv, exponent, power, mask,
-                                                                workspace, batch, length, heads);
+// y (B, T, C), of the type of queries, keys and values: all bf16, or all float32 and computed as such.
+// exponent (H): m, or NULL: the power is `power`. Weights are not dropped.
+static inline void cosine_attention_forward(const Device *device, GemmInput y, const float *exponent,
+                                            double power, const DeviceAttentionInput *in, float *workspace) {
+    (y.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, exponent, power, in, workspace);
 }
 
-// dqkv (B, T, 3C) is set, dexponent (H) += where there is an exponent. dy (B, T, C). All of the type of qkv.
-static inline void cosine_attention_backward(const Device *device, GemmInput dqkv, float *dexponent,
-                                             GemmInput dy, GemmInput qkv, const float *exponent, float power,
-                                             const uint8_t *mask, float *workspace, size_t batch,
-                                             size_t length, size_t heads) {
-    (qkv.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, dqkv, dexponent, dy, qkv, exponent,
-                                                                  power, mask, workspace, batch, length,
-                                                                  heads);
+// The gradients to queries, keys and values are set, dexponent (H) += where there is an exponent. dy (B, T,
+// C). All of one type.
+static inline void cosine_attention_backward(const Device *device, const DeviceAttentionGradients *gradients,
+                                             float *dexponent, GemmInput dy, const float *exponent,
+                                             double power, const DeviceAttentionInput *in, float *workspace) {
+    (dy.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, gradients, dexponent, dy, exponent,
+                                                                 power, in, workspace);
 }
 
 #endif

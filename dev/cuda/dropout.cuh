@@ -86,6 +86,24 @@ static __device__ __forceinline__ uint32_t dropout_warp(const DropoutSite &s, ui
     return (mine & 15) | (mine >> 16 & 15) << 4;
 }
 
+// Elements of a batch's matrix (M, C) times their factors; `elements`: T C of a row of the batch.
+template <typename T>
+static __global__ void __launch_bounds__(256)
+    dropout_kernel(T *x, DropoutSite site, uint64_t elements, size_t count) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) x[i] = (T)((float)x[i] * dropout_factor(site, site.step->first_row * elements + i));
+}
+
+// x (B, T, C) goes through a dropout, in place, for itself: elsewhere it is part of another kernel.
+static inline void dropout_apply(const Device *d, GemmInput x, DropoutSite site, size_t batch,
+                                 size_t length) {
+    const size_t row = length * x.columns, count = batch * row;
+    if (!drops_out(site)) return;
+    WITH_TYPE(x, T,
+              launch(d, dropout_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, site,
+                     (uint64_t)row, count));
+}
+
 // v (VEC) times the factors of elements first .. first+VEC-1.
 template <int VEC>
 static __device__ __forceinline__ void drop_out(float v[VEC], const DropoutSite &s, uint64_t first) {

@@ -1,4 +1,4 @@
-// Token embedding plus learned positions, with the LayerNorm of the first layer.
+// Token embedding plus learned positions and a type, with the LayerNorm behind it.
 //
 // Backward: many rows of a batch may hold the same token, and float sums must keep their order. The host
 // sorts the rows by token while the GPU is busy; warps sum pieces of at most 32 rows, and what belongs to the
@@ -8,15 +8,11 @@
 
 #include "layernorm.cuh"
 
-// x (B, T, C) = dropout(token[input] + position[t]), norm = LayerNorm(x), mean, rstd (B, T). token (V, C),
-// position (positions, C), inputs (B, T), all on the device.
-static inline void embedding_layernorm_forward(const Device *d, float *x, GemmInput norm, float *mean,
-                                               float *rstd, const float *token, const float *position,
-                                               const int32_t *inputs, const float *gain, const float *bias,
-                                               DropoutSite site, size_t batch, size_t length,
-                                               size_t channels) {
-    const EmbeddingRows rows = {token, position, inputs, (unsigned)length};
-    layernorm_forward_from(d, norm, mean, rstd, x, rows, site, gain, bias, batch * length, length, channels);
+// x (B, T, C) = dropout(token[input] + position[t] + type), and its LayerNorm.
+static inline void embedding_layernorm_forward(const Device *d, float *x, LayerNormOutput to,
+                                               EmbeddingRows rows, LayerNormWeights w, DropoutSite site,
+                                               size_t batch, size_t channels) {
+    layernorm_forward_from(d, x, to, rows, site, w, batch * rows.length, rows.length, channels);
 }
 
 // ---- positions -------------------------------------------------------------------------------------------

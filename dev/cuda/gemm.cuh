@@ -116,11 +116,21 @@ static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, 
     gelu_forward(blas->device, y, before, before, GELU_TANH, m, w.n);
 }
 
-// dx (M, K) = dy (M, N) w
-static inline void gemm_backward_input(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m) {
+// dx (M, K) = dy (M, N) w, or += it.
+static inline void gemm_backward_input_of(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m,
+                                          bool add) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, NULL};
-    if (!blas_run(blas, backward_product(dx, dy, w, m, BLAS_PLAIN), o))
-        fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
+    BlasProduct p = backward_product(dx, dy, w, m, BLAS_PLAIN);
+    p.add = add;
+    if (!blas_run(blas, p, o)) fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
+}
+
+static inline void gemm_backward_input(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m) {
+    gemm_backward_input_of(blas, dx, dy, w, m, false);
+}
+
+static inline void gemm_backward_input_add(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m) {
+    gemm_backward_input_of(blas, dx, dy, w, m, true);
 }
 
 // dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), before (M, K) as gemm_forward_gelu() left it, of dx's type.

@@ -8,9 +8,9 @@
 #define CUDA_GPU_MODEL_CUH
 
 #include "adamw.cuh"
+#include "classifier.cuh"
 #include "device_ranks.cuh"
 #include "dropout.cuh"
-#include "gemm.cuh"
 extern "C" {
 #include "model.h"
 #include "options.h"
@@ -18,12 +18,16 @@ extern "C" {
 
 enum GpuPrecision { GPU_FP32, GPU_TF32, GPU_BF16 };
 
-// A batch on the device.
+// A batch on the device. Where its arrays lie depends on its shape alone.
 struct DeviceBatch {
-    size_t batch, length;            // B, T
-    const int32_t *inputs, *targets; // (B, T)
-    const uint8_t *mask;             // (B, T) or NULL
-    bool last;                       // of an update: gradients are summed over ranks as they become final
+    size_t batch, length;   // B, T
+    const int32_t *inputs;  // (B, T)
+    const uint8_t *mask;    // (B, T) or NULL
+    size_t chosen;          // how many rows are predicted
+    const int32_t *rows;    // (chosen) which, -1: none; NULL: all B T
+    const int32_t *targets; // (chosen) -1: not counted
+    size_t bytes;           // that are copied
+    bool last;              // of an update: gradients are summed over ranks as they become final
 };
 
 // What a graph computes.
@@ -31,9 +35,14 @@ enum GpuWork { GPU_FORWARD, GPU_TRAIN };
 
 struct GpuGraph {
     GpuWork work;
-    size_t batch, length;
-    bool masked, last;
+    DeviceBatch batch;
     cudaGraphExec_t graph; // NULL: not captured yet
+};
+
+// What the host waits for.
+struct GpuResults {
+    ClassifierResult classifier;
+    double norm; // of the gradients
 };
 
 static inline void gpu_graph_free(GpuGraph *graph) {
@@ -50,6 +59,7 @@ struct GpuModel {
     size_t batch, length; // largest B and T
     int64_t vocabulary;   // V
     size_t row_limit;     // B*T that kernels can count, in every head
+    bool chooses;         // only rows that have a target are predicted
     bool training, recompute;
     GpuPrecision precision;
     uint64_t seed;
@@ -66,9 +76,9 @@ struct GpuModel {
     size_t available, fits; // bytes that were free, and the largest batch for which they would do
     ParameterState state;
     PartialSums sums;
-    char *on_host, *on_device; // a batch as it is copied: StepParameters, inputs, targets, mask
-    double *results;           // loss, norm of the gradients; on the device
-    double *host_results;      // (2) pinned
+    char *on_host, *on_device; // a batch as it is copied: StepParameters, then its arrays
+    GpuResults *results;       // on the device
+    GpuResults *host_results;  // pinned
     double norm;               // of the gradients as they are, negative: not known
     GpuGraph graphs[GPU_GRAPHS];
     int graph_count;
@@ -103,14 +113,15 @@ static inline size_t gpu_rows(const GpuModel *g) {
     return g->batch * g->length;
 }
 
+// Inputs, rows, targets and mask, each of whole numbers.
 static inline size_t gpu_batch_bytes(size_t rows) {
-    return sizeof(StepParameters) + rows * (2 * sizeof(int32_t) + 1);
+    return sizeof(StepParameters) + rows * 3 * sizeof(int32_t) + rows + sizeof(int32_t);
 }
 
 static inline void gpu_carve(GpuModel *g, Arena *a) {
     parameter_state_carve(&g->state, a, g->host_type->parameters(g->host), g->training,
                           g->precision == GPU_BF16);
-    g->results = arena_array<double>(a, 2, "batches");
+    g->results = arena_array<GpuResults>(a, 1, "batches");
     g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
     if (gpu_rows(g) == 0) return;
     blas_workspace(&g->blas, a);
@@ -164,7 +175,7 @@ static inline void gpu_memory_create(GpuModel *g) {
     arena_allocate(&g->arena, advice);
     gpu_carve(g, &g->arena);
     CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
-    CUDA_CHECK(cudaMallocHost((void **)&g->host_results, 2 * sizeof(double)));
+    CUDA_CHECK(cudaMallocHost((void **)&g->host_results, sizeof(GpuResults)));
     parameter_state_start(&g->device, &g->state, g->host_type->parameters(g->host));
 }
 
@@ -268,6 +279,34 @@ static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t
              (long long)vocabulary);
 }
 
+// An array of the batch behind those that are staged already, to be filled; *place: where it will be.
+template <typename T>
+static inline T *gpu_stage_array(GpuModel *g, DeviceBatch *to, size_t count, const T **place) {
+    T *const array = (T *)(g->on_host + to->bytes);
+    *place = (const T *)(g->on_device + to->bytes);
+    to->bytes += (count * sizeof(T) + sizeof(int32_t) - 1) / sizeof(int32_t) * sizeof(int32_t);
+    return array;
+}
+
+// Rows that have a target, and these. As many of each are staged as a sixteenth of the batch's rows, or a
+// multiple of that, holds: batches of one shape shall mostly have the same graph.
+static inline void gpu_stage_chosen(GpuModel *g, DeviceBatch *to, const int32_t *targets, size_t rows) {
+    const size_t step = (rows + 15) / 16;
+    size_t count = 0, filled = 0;
+    for (size_t i = 0; i < rows; i++) count += targets[i] >= 0;
+    to->chosen = count <= step ? step : (count + step - 1) / step * step;
+    if (to->chosen > rows) to->chosen = rows;
+    int32_t *const chosen = gpu_stage_array(g, to, to->chosen, &to->rows), *const wanted = gpu_stage_array(
+                                                                               g, to, to->chosen,
+                                                                               &to->targets);
+    for (size_t i = 0; i < rows; i++) {
+        if (targets[i] < 0) continue;
+        chosen[filled] = (int32_t)i;
+        wanted[filled++] = targets[i];
+    }
+    for (; filled < to->chosen; filled++) chosen[filled] = wanted[filled] = -1;
+}
+
 // The batch as the device will find it. Its last copy has to be done.
 static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scale) {
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;
@@ -280,21 +319,21 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     step->dropout_key[1] = dropout.key[1];
     step->first_row = (uint64_t)batch->first_row;
     step->scale = (float)scale;
-    char *const inputs = g->on_host + sizeof(StepParameters),
-                *const targets = inputs + rows * sizeof(int32_t),
-                *const mask = targets + rows * sizeof(int32_t);
-    memcpy(inputs, batch->inputs, rows * sizeof(int32_t));
-    if (batch->targets)
-        memcpy(targets, batch->targets, rows * sizeof(int32_t));
+    DeviceBatch to = {};
+    to.batch = (size_t)batch->batch;
+    to.length = (size_t)batch->length;
+    to.chosen = rows;
+    to.bytes = sizeof(StepParameters);
+    to.last = g->reduction && batch->last;
+    memcpy(gpu_stage_array(g, &to, rows, &to.inputs), batch->inputs, rows * sizeof(int32_t));
+    if (!batch->targets) // -1: not counted
+        memset(gpu_stage_array(g, &to, rows, &to.targets), 0xff, rows * sizeof(int32_t));
+    else if (g->chooses)
+        gpu_stage_chosen(g, &to, batch->targets, rows);
     else
-        memset(targets, 0xff, rows * sizeof(int32_t)); // -1: not counted
-    if (batch->mask) memcpy(mask, batch->mask, rows);
-    return {(size_t)batch->batch,
-            (size_t)batch->length,
-            (const int32_t *)(g->on_device + (inputs - g->on_host)),
-            (const int32_t *)(g->on_device + (targets - g->on_host)),
-            batch->mask ? (const uint8_t *)(g->on_device + (mask - g->on_host)) : NULL,
-            g->reduction && batch->last};
+        memcpy(gpu_stage_array(g, &to, rows, &to.targets), batch->targets, rows * sizeof(int32_t));
+    if (batch->mask) memcpy(gpu_stage_array(g, &to, rows, &to.mask), batch->mask, rows);
+    return to;
 }
 
 // Gradients from `from` on are final, those from `end` on were before: others may take their sums. A model
@@ -308,8 +347,8 @@ static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, si
 
 // Copies a staged batch and works on it, on the stream.
 static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
-    CUDA_CHECK(cudaMemcpyAsync(g->on_device, g->on_host, gpu_batch_bytes(batch->batch * batch->length),
-                               cudaMemcpyHostToDevice, g->device.stream));
+    CUDA_CHECK(
+        cudaMemcpyAsync(g->on_device, g->on_host, batch->bytes, cudaMemcpyHostToDevice, g->device.stream));
     partial_sums_start(&g->sums);
     g->run(g, work, batch);
     partial_sums_finish(&g->device, &g->sums);
@@ -328,6 +367,12 @@ static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const Devic
     return executable;
 }
 
+// Whether a graph of one batch does for the other.
+static inline bool gpu_same_shape(const DeviceBatch &a, const DeviceBatch &b) {
+    return a.batch == b.batch && a.length == b.length && a.mask == b.mask && a.chosen == b.chosen &&
+           a.rows == b.rows && a.last == b.last;
+}
+
 // Starts the work on a batch. A shape that comes for the first time is worked on as it is: libraries make
 // their plans, kernels are loaded, and a batch that never comes again costs no graph. The second time it is
 // captured. With --profile, which waits for every kind of work, training is never captured.
@@ -337,24 +382,21 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
         gpu_issue(g, work, batch);
         return;
     }
-    const bool masked = batch->mask != NULL;
     for (int i = 0; i < g->graph_count; i++) {
         GpuGraph *known = &g->graphs[i];
-        if (known->work != work || known->batch != batch->batch || known->length != batch->length ||
-            known->masked != masked || known->last != batch->last)
-            continue;
+        if (known->work != work || !gpu_same_shape(known->batch, *batch)) continue;
         if (!known->graph) known->graph = gpu_capture(g, work, batch);
         CUDA_CHECK(cudaGraphLaunch(known->graph, g->device.stream));
         return;
     }
     if (g->graph_count == GPU_GRAPHS) gpu_graph_free(&g->graphs[--g->graph_count]);
-    g->graphs[g->graph_count++] = {work, batch->batch, batch->length, masked, batch->last, NULL};
+    g->graphs[g->graph_count++] = {work, *batch, NULL};
     gpu_issue(g, work, batch);
 }
 
-// Waits for all that was started; results (2) = loss and norm of the gradients as they are on the device.
+// Waits for all that was started, and for its results.
 static inline void gpu_wait(GpuModel *g) {
-    CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, 2 * sizeof(double), cudaMemcpyDeviceToHost,
+    CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, sizeof(GpuResults), cudaMemcpyDeviceToHost,
                                g->device.stream));
     if (g->reduction) device_reduction_wait(g->reduction, g->device.stream);
     device_synchronize(&g->device);
@@ -365,17 +407,22 @@ static inline double gpu_forward(void *model, const Batch *batch) {
     const DeviceBatch staged = gpu_stage(g, batch, 0);
     gpu_launch(g, GPU_FORWARD, &staged);
     gpu_wait(g);
-    return g->host_results[0];
+    return g->host_results->classifier.loss;
+}
+
+static inline int64_t gpu_correct(const void *model) {
+    const GpuModel *g = (const GpuModel *)model;
+    return llround(g->host_results->classifier.correct);
 }
 
 // Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask for, on
 // the same wait as the loss; that of sums over ranks is another one.
 static inline double gpu_finish_training(GpuModel *g) {
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
-    if (!g->reduction) gradient_norm(&g->device, &g->state, &g->results[1]);
+    if (!g->reduction) gradient_norm(&g->device, &g->state, &g->results->norm);
     gpu_wait(g);
-    g->norm = g->reduction ? -1 : g->host_results[1];
-    return g->host_results[0];
+    g->norm = g->reduction ? -1 : g->host_results->norm;
+    return g->host_results->classifier.loss;
 }
 
 // ---- entries of ModelType --------------------------------------------------------------------------------
@@ -433,9 +480,9 @@ static inline double gpu_gradient_norm(const void *model) {
     const GpuModel *g = (const GpuModel *)model;
     if (g->norm >= 0 || g->norm != g->norm) return g->norm;
     double norm = 0;
-    gradient_norm(&g->device, &g->state, &g->results[1]);
+    gradient_norm(&g->device, &g->state, &g->results->norm);
     CUDA_CHECK(
-        cudaMemcpyAsync(&norm, &g->results[1], sizeof(norm), cudaMemcpyDeviceToHost, g->device.stream));
+        cudaMemcpyAsync(&norm, &g->results->norm, sizeof(norm), cudaMemcpyDeviceToHost, g->device.stream));
     device_synchronize(&g->device);
     return norm;
 }
@@ -497,12 +544,13 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.read = gpu_read;
     type.write = gpu_write;
     type.forward = gpu_forward;
+    type.correct = host->correct ? gpu_correct : NULL;
     type.statistics = gpu_statistics;
     type.reduce = gpu_reduce;
     type.gradient_norm = gpu_gradient_norm;
     type.update = gpu_update;
     type.clear_gradients = gpu_clear_gradients;
-    type.decoder_create = gpu_decoder_create;
+    type.decoder_create = host->decoder_create ? gpu_decoder_create : NULL;
     if (host->exchange) {
         Exchange *exchange = (Exchange *)allocate(1, sizeof(Exchange), "exchange");
         *exchange = *host->exchange;

@@ -14,7 +14,13 @@ extern "C" {
 
 struct GpuPair {
     const ModelType *gpu, *cpu;
+    size_t every; // every so-manieth token has a target
 };
+
+static inline Batch gpu_test_batch(GpuPair pair, const ModelTest *t, double padding, uint32_t number) {
+    const ModelKinds kinds = {pair.gpu, NULL, 0, pair.every};
+    return model_kinds_batch(&kinds, t, padding, number);
+}
 
 // A model in that precision; `options` as in model_test.h.
 static inline ModelTest gpu_test_create(const ModelType *type, const char *options, const char *precision,
@@ -71,7 +77,7 @@ static inline void gpu_check_step(GpuPair pair, const char *options, const char 
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, length, 61),
               cpu = gpu_test_create(pair.cpu, options, "fp32", 2, length, 61);
     for (uint32_t number = 0; number < 2; number++) {
-        Batch batch = model_test_batch(&gpu, padding, number);
+        Batch batch = gpu_test_batch(pair, &gpu, padding, number);
         batch.step = 9 + number;
         batch.first_row = 3;
         const double loss = cpu.type->train(cpu.model, &batch, 0.1),
@@ -97,7 +103,7 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     for (int64_t round = 0; round < 2; round++) {
         for (int64_t rows = 1; rows <= 3; rows++) {
             for (int64_t length = 1; length <= 40; length += 13) {
-                Batch batch = model_test_batch(&gpu, rows == 2 ? 0.3 : 0, (uint32_t)length);
+                Batch batch = gpu_test_batch(pair, &gpu, rows == 2 ? 0.3 : 0, (uint32_t)length);
                 batch.batch = rows;
                 batch.length = length;
                 const double expected = cpu.type->forward(cpu.model, &batch);
@@ -236,7 +242,8 @@ static inline void gpu_write_dataset() {
         const uint16_t token = (uint16_t)random_below(&r, VOCABULARY);
         memcpy(file + sizeof(header) + i * sizeof(token), &token, sizeof(token));
     }
-    const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": -1}";
+    const char meta[] =
+        "{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": -1, \"mask\": 60}";
     test_file("train_000000.bin", file, sizeof(file));
     test_file("meta.json", meta, strlen(meta));
 }

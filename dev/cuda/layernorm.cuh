@@ -1,4 +1,4 @@
-// Layer normalisation over channels (Ba et al. 2016), y = gain * (x - mean) * rstd + bias, eps 1e-5, fused
+// Layer normalisation over channels (Ba et al. 2016), y = gain * (x - mean) * rstd + bias, fused
 // with what stands before and behind it: the forward kernel computes x itself (a residual sum with dropout,
 // an embedding) and rounds y to what the next product reads; the backward kernel also gives y again, so that
 // it need not be kept, and the gradient of the sublayer below through its dropout. So the residual stream is
@@ -11,7 +11,6 @@
 #include "dropout.cuh"
 #include "partial_sums.cuh"
 
-static constexpr float LAYERNORM_EPSILON = 1e-5f;
 static constexpr int LAYERNORM_WARPS = 8; // a block
 
 // How a kernel goes through a row: VEC channels a lane and access, ITEMS of them in registers (0: any number,
@@ -132,9 +131,10 @@ struct ResidualRows {
     }
 };
 
-// x = dropout(token[input] + position[t])
+// x = dropout(token[input] + position[t] + type)
 struct EmbeddingRows {
     const float *token, *position; // (V, C), (positions, C)
+    const float *type;             // (C) that all tokens have; NULL: none
     const int32_t *inputs;         // (M)
     unsigned length;               // T
     template <int VEC>
@@ -144,15 +144,32 @@ struct EmbeddingRows {
         load_row<VEC>(place, position + row % length * channels + c);
 #pragma unroll
         for (int i = 0; i < VEC; i++) v[i] += place[i];
+        if (!type) return;
+        load_row<VEC>(place, type + c);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) v[i] += place[i];
     }
     template <int VEC> __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
 };
 
-// y (M, C), mean, rstd (M) from rows = source, dropped out, plus what the source adds; out (M, C) or NULL.
+struct LayerNormWeights {
+    const float *gain, *bias; // (C)
+    double epsilon;
+};
+
+// What the forward pass leaves.
+struct LayerNormOutput {
+    GemmInput norm;     // (M, C) what the next product reads
+    float *stream;      // (M, C) the same in float32, where it is the residual stream (post-norm); else NULL
+    float *mean, *rstd; // (M) for the backward pass
+};
+
+// y, stream (M, C), mean, rstd (M) from rows = source, dropped out, plus what the source adds; out (M, C) or
+// NULL. `stream` may be what the source adds.
 template <typename T, typename Source, int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
-    layernorm_forward_kernel(T *y, float *mean_out, float *rstd_out, float *out, Source source,
-                             DropoutSite site, const float *gain, const float *bias, size_t m,
+    layernorm_forward_kernel(T *y, float *stream, float *mean_out, float *rstd_out, float *out, Source source,
+                             DropoutSite site, const float *gain, const float *bias, float epsilon, size_t m,
                              unsigned length, unsigned channels) {
     const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP;
     if (row >= m) return;
@@ -176,7 +193,7 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 #pragma unroll
         for (int v = 0; v < VEC; v++) squares += (x[i][v] - mean) * (x[i][v] - mean);
     });
-    const float rstd = rsqrtf(warp_sum(squares) / (float)channels + LAYERNORM_EPSILON);
+    const float rstd = rsqrtf(warp_sum(squares) / (float)channels + epsilon);
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         float result[VEC], g[VEC], b[VEC];
         if (ITEMS == 0) fetch(i, c);
@@ -185,6 +202,7 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 #pragma unroll
         for (int v = 0; v < VEC; v++) result[v] = g[v] * ((x[i][v] - mean) * rstd) + b[v];
         store_row<VEC>(y + row * channels + c, result);
+        if (stream) store_row<VEC>(stream + row * channels + c, result);
     });
     if (lane_index() == 0) {
         mean_out[row] = mean;
@@ -193,21 +211,21 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 }
 
 template <typename Source>
-static inline void layernorm_forward_from(const Device *d, GemmInput y, float *mean, float *rstd, float *out,
-                                          Source source, DropoutSite site, const float *gain,
-                                          const float *bias, size_t m, size_t length, size_t channels) {
-    WITH_TYPE(y, T,
+static inline void layernorm_forward_from(const Device *d, float *out, LayerNormOutput to, Source source,
+                                          DropoutSite site, LayerNormWeights w, size_t m, size_t length,
+                                          size_t channels) {
+    WITH_TYPE(to.norm, T,
               WITH_ROW_SHAPE(channels, VEC, ITEMS,
                              launch(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>,
                                     dim3(blocks_of(m, LAYERNORM_WARPS)), dim3(LAYERNORM_WARPS * WARP), 0,
-                                    (T *)y.data, mean, rstd, out, source, site, gain, bias, m,
-                                    (unsigned)length, (unsigned)channels)));
+                                    (T *)to.norm.data, to.stream, to.mean, to.rstd, out, source, site, w.gain,
+                                    w.bias, (float)w.epsilon, m, (unsigned)length, (unsigned)channels)));
 }
 
-// y (M, C): what the next product reads; mean, rstd (M) are kept for the backward pass. x (M, C).
-static inline void layernorm_forward(const Device *d, GemmInput y, float *mean, float *rstd, const float *x,
-                                     const float *gain, const float *bias, size_t m, size_t channels) {
-    layernorm_forward_from(d, y, mean, rstd, NULL, PlainRows{x}, dropout_none(), gain, bias, m, 1, channels);
+// LayerNorm of x (M, C).
+static inline void layernorm_forward(const Device *d, LayerNormOutput to, const float *x, LayerNormWeights w,
+                                     size_t m, size_t channels) {
+    layernorm_forward_from(d, NULL, to, PlainRows{x}, dropout_none(), w, m, 1, channels);
 }
 
 // ---- backward --------------------------------------------------------------------------------------------
@@ -355,8 +373,8 @@ static inline void layernorm_backward_launch(const Device *d, const LayerNormBac
     launch(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
 }
 
-// dx (M, C) += the gradient to x, or = it where `first`; dgain, dbias (C) += with partial_sums_finish().
-// dy, x (M, C).
+// dx (M, C) += the gradient to x, or = it where `first`, and then dx may be dy; dgain, dbias (C) += with
+// partial_sums_finish(). dy, x (M, C).
 static inline void layernorm_backward(const Device *d, PartialSums *sums, float *dx, float *dgain,
                                       float *dbias, const float *dy, const float *x, const float *gain,
                                       const float *bias, const float *mean, const float *rstd, bool first,

@@ -4,14 +4,12 @@
 
 #include "layernorm.cuh"
 
-// out (M, C) = x + dropout(y), norm (M, C) = LayerNorm(out), mean, rstd (M). x, y (M, C); out may be x. The
-// backward pass is layernorm_backward() with a tail: the gradient to x is that to out.
-static inline void residual_layernorm_forward(const Device *d, float *out, GemmInput norm, float *mean,
-                                              float *rstd, const float *x, const float *y, const float *gain,
-                                              const float *bias, DropoutSite site, size_t length, size_t m,
-                                              size_t channels) {
-    layernorm_forward_from(d, norm, mean, rstd, out, ResidualRows{x, y}, site, gain, bias, m, length,
-                           channels);
+// out (M, C) = x + dropout(y), and its LayerNorm. x, y (M, C); out may be x. The backward pass is
+// layernorm_backward() with a tail: the gradient to x is that to out.
+static inline void residual_layernorm_forward(const Device *d, float *out, LayerNormOutput to, const float *x,
+                                              const float *y, LayerNormWeights w, DropoutSite site,
+                                              size_t length, size_t m, size_t channels) {
+    layernorm_forward_from(d, out, to, ResidualRows{x, y}, site, w, m, length, channels);
 }
 
 #endif

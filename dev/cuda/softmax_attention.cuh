@@ -1,17 +1,16 @@
-// Causal multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018; Dao
+// Multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018; Dao
 // et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), so that T x T weights are never held. What
 // it computes, with which sink and dropout: dev/cpu/softmax_attention.h.
 //
-// A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys. The backward
+// A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys: all of its
+// sequence, or, where attention is causal, those up to its last query. The backward
 // pass computes the weights again from the logarithm of their sum, once with queries in the rows, for their
 // gradient, and once with keys in the rows, for the gradients of keys and values: two more products than with
 // atomic additions, and the same bits from run to run.
 #ifndef CUDA_SOFTMAX_ATTENTION_CUH
 #define CUDA_SOFTMAX_ATTENTION_CUH
 
-#include "device.cuh"
-#include "dropout.cuh"
-#include "gemm.cuh"
+#include "attention_input.cuh"
 #include "tile.cuh"
 
 namespace softmax {
@@ -34,19 +33,23 @@ static constexpr int KEPT_BLOCK = 128; // keys whose dropout is decided together
 
 // What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward pass.
 template <typename T> struct Pass {
-    int length, padded;      // T, T rounded up to whole blocks of dropout
+    int queries, keys;       // Tq, Tk
+    int padded;              // Tk rounded up to whole blocks of dropout
     int heads, size;         // H, D
     size_t channels;         // C
+    bool causal;             // a query sees the keys up to its own, else all
     float scale, log2_scale; // 1 / sqrt(D), the same times log2(e)
     float sink;
-    const T *qkv;        // (B, T, 3C)
-    T *y;                // (B, T, C)
-    float *logsumexp;    // (B, H, T) or NULL
-    const uint8_t *mask; // (B, T) or NULL
+    const T *rows[3];    // queries (B, Tq), keys, values (B, Tk): the first of the C numbers of a token
+    size_t strides[3];   // from one token to the next
+    T *y;                // (B, Tq, C)
+    float *logsumexp;    // (B, H, Tq) or NULL
+    const uint8_t *mask; // (B, Tk) or NULL
     DropoutSite dropout;
-    const T *dy;    // (B, T, C)
-    T *dqkv;        // (B, T, 3C)
-    float *product; // (B, H, T) dy_i . y_i
+    const T *dy;                // (B, Tq, C)
+    T *gradients[3];            // as `rows`
+    size_t gradient_strides[3]; // as `strides`
+    float *product;             // (B, H, Tq) dy_i . y_i
 };
 
 // The head of a block of threads.
@@ -58,30 +61,34 @@ template <typename T> static __device__ __forceinline__ Head head_of_block(const
     return {blockIdx.x / (unsigned)p.heads, blockIdx.x % (unsigned)p.heads, blockIdx.x};
 }
 
-// Query (which 0), key (1) or value (2) of a row, in qkv or its gradient.
+// Of queries, or of keys and values.
+template <typename T> static __device__ __forceinline__ int length_of(const Pass<T> &p, AttentionPart part) {
+    return part == QUERY ? p.queries : p.keys;
+}
+
+// Of a row of a part, or of its gradient.
 template <typename T>
-static __device__ __forceinline__ size_t qkv_place(const Pass<T> &p, const Head &head, int row,
-                                                   size_t which) {
-    return (head.b * (size_t)p.length + (size_t)row) * 3 * p.channels + which * p.channels +
-           head.h * (size_t)p.size;
+static __device__ __forceinline__ size_t part_place(const Pass<T> &p, const Head &head, int row,
+                                                    AttentionPart part, size_t stride) {
+    return (head.b * (size_t)length_of(p, part) + (size_t)row) * stride + head.h * (size_t)p.size;
 }
 
 // Of y and its gradient.
 template <typename T>
 static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Head &head, int row) {
-    return (head.b * (size_t)p.length + (size_t)row) * p.channels + head.h * (size_t)p.size;
+    return part_place(p, head, row, QUERY, p.channels);
 }
 
 template <typename Shape, typename T>
-static __device__ __forceinline__ void load_qkv(bf16 *tile, const Pass<T> &p, const Head &head, int row,
-                                                size_t which) {
-    tile_load<Shape>(tile, p.qkv + qkv_place(p, head, row, which), 3 * p.channels,
-                     min(p.length - row, Shape::ROWS), p.size);
+static __device__ __forceinline__ void load_part(bf16 *tile, const Pass<T> &p, const Head &head, int row,
+                                                 AttentionPart part) {
+    tile_load<Shape>(tile, p.rows[part] + part_place(p, head, row, part, p.strides[part]), p.strides[part],
+                     min(length_of(p, part) - row, Shape::ROWS), p.size);
 }
 
 template <typename Shape, typename T>
 static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, const Head &head, int row) {
-    tile_load<Shape>(tile, p.dy + y_place(p, head, row), p.channels, min(p.length - row, Shape::ROWS),
+    tile_load<Shape>(tile, p.dy + y_place(p, head, row), p.channels, min(p.queries - row, Shape::ROWS),
                      p.size);
 }
 
@@ -95,7 +102,7 @@ static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p
     const uint64_t unit = (p.dropout.step->first_row + head.b) * (uint64_t)p.heads + head.h;
     const uint64_t blocks = (uint64_t)(p.padded / KEPT_BLOCK); // of a row
     const uint64_t first =
-        (unit * (uint64_t)p.length + (uint64_t)row) * blocks + (uint64_t)(key / KEPT_BLOCK);
+        (unit * (uint64_t)p.queries + (uint64_t)row) * blocks + (uint64_t)(key / KEPT_BLOCK);
     for (int i = thread; i < rows * 16; i += threads)
         kept[i] = dropout_byte(p.dropout, (first + (uint64_t)(i / 16) * blocks) * 16 + (uint64_t)(i % 16));
 }
@@ -145,7 +152,18 @@ template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sin
 // Whether there is a key that queries may see.
 template <typename T>
 static __device__ __forceinline__ bool counts(const Pass<T> &p, const Head &head, int key) {
-    return key < p.length && (!p.mask || p.mask[head.b * (size_t)p.length + (size_t)key]);
+    return key < p.keys && (!p.mask || p.mask[head.b * (size_t)p.keys + (size_t)key]);
+}
+
+// The first query that sees a key; beyond all of them where none does.
+template <typename T>
+static __device__ __forceinline__ int first_query(const Pass<T> &p, const Head &head, int key) {
+    return !counts(p, head, key) ? INT32_MAX : p.causal ? key : 0;
+}
+
+// Where the keys that queries before `end` see end.
+template <typename T> static __device__ __forceinline__ int last_key(const Pass<T> &p, int end) {
+    return p.causal ? min(p.keys, end) : p.keys;
 }
 
 // Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
@@ -156,7 +174,7 @@ static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &h
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int j = key + 8 * n + e, least = counts(p, head, j) ? j : INT32_MAX; // row that sees it
+            const int least = first_query(p, head, key + 8 * n + e);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 if (row + 16 * m < least) s.at[m][n][e] = -INFINITY;
@@ -203,14 +221,14 @@ static __device__ __forceinline__ void finish(const Pass<T> &p, const Head &head
         for (int half = 0; half < 2; half++) {
             const int i = row + 16 * m + 8 * half;
             const float sum = quad_sum(rows.sum[m][half]), scale = sum == 0 ? 0 : p.dropout.scale / sum;
-            if (i >= p.length) continue;
+            if (i >= p.queries) continue;
 #pragma unroll
             for (int n = 0; n < SIZE / 8; n++)
                 store_pair(p.y + y_place(p, head, i), 8 * n + (int)lane_index() % 4 * 2, p.size,
                            y.at[m][n][2 * half] * scale, y.at[m][n][2 * half + 1] * scale);
             // +Inf where nothing is seen: exp(s - Inf) is 0.
             if (p.logsumexp && lane_index() % 4 == 0)
-                p.logsumexp[head.unit * (size_t)p.length + (size_t)i] =
+                p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] =
                     sum == 0 ? INFINITY : rows.top[m][half] * 0.69314718f + logf(sum);
         }
 }
@@ -230,9 +248,10 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
     const Head head = head_of_block(p);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16 * M;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // those that see the most go first
-    const int row = first + warp_row + lane / 4, end = min(p.length, first + ROWS);
-    load_qkv<Queries>(queries, p, head, first, 0);
-    load_qkv<Keys>(keys, p, head, 0, 1);
+    const int row = first + warp_row + lane / 4, end = last_key(p, first + ROWS);
+    const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
+    load_part<Queries>(queries, p, head, first, QUERY);
+    load_part<Keys>(keys, p, head, 0, KEY);
     cp_async_commit();
     Rows<M> rows = rows_create<M>(p.sink);
     Sums<M, SIZE> y;
@@ -240,17 +259,16 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
     for (int key = 0; key < end; key += N) {
         cp_async_wait<0>();
         __syncthreads();
-        load_qkv<Keys>(values, p, head, key, 2);
+        load_part<Keys>(values, p, head, key, VALUE);
         cp_async_commit();
         Sums<M, N> s;
         sums_clear(s);
         product_rows<Queries, Keys>(s, queries, warp_row, keys);
         cp_async_wait<0>();
         __syncthreads();
-        if (key + N < end) load_qkv<Keys>(keys, p, head, key + N, 1);
+        if (key + N < end) load_part<Keys>(keys, p, head, key + N, KEY);
         cp_async_commit();
-        if (p.mask || key + N > first + warp_row + 1) // else nothing is hidden from the warp
-            hide_keys(p, head, s, row, key + lane % 4 * 2);
+        if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
         exponentiate(p, s, rows, y);
         if (drops_out(p.dropout)) {
             if (key % KEPT_BLOCK == 0)
@@ -306,7 +324,7 @@ static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head
                                                     int row, int query) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int j = row + 8 * half, least = counts(p, head, j) ? j : INT32_MAX; // query that sees it
+        const int least = first_query(p, head, row + 8 * half);
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -319,15 +337,16 @@ static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head
 template <typename T, int N>
 static __device__ __forceinline__ void store_gradient(const Pass<T> &p, const Head &head,
                                                       const Sums<1, N> &sums, float scale, int row,
-                                                      size_t which, int column) {
+                                                      AttentionPart part, int column) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = row + 8 * half;
-        if (i >= p.length) continue;
+        if (i >= length_of(p, part)) continue;
+        T *to = p.gradients[part] + part_place(p, head, i, part, p.gradient_strides[part]);
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
-            store_pair(p.dqkv + qkv_place(p, head, i, which), column + 8 * n + (int)lane_index() % 4 * 2,
-                       p.size, sums.at[0][n][2 * half] * scale, sums.at[0][n][2 * half + 1] * scale);
+            store_pair(to, column + 8 * n + (int)lane_index() % 4 * 2, p.size,
+                       sums.at[0][n][2 * half] * scale, sums.at[0][n][2 * half + 1] * scale);
     }
 }
 
@@ -336,15 +355,15 @@ template <typename T>
 static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p, const Head &head, int row) {
     for (int r = 0; r < 16; r++) {
         float sum = 0;
-        if (row + r < p.length) {
+        if (row + r < p.queries) {
             const size_t at = y_place(p, head, row + r);
             for (int d = (int)lane_index(); d < p.size; d += WARP)
                 sum += (float)p.dy[at + (size_t)d] * (float)p.y[at + (size_t)d];
         }
         sum = warp_sum(sum);
         if (lane_index() == 0) out[r] = sum;
-        if (lane_index() == 0 && row + r < p.length)
-            p.product[head.unit * (size_t)p.length + (size_t)(row + r)] = sum;
+        if (lane_index() == 0 && row + r < p.queries)
+            p.product[head.unit * (size_t)p.queries + (size_t)(row + r)] = sum;
     }
 }
 
@@ -388,11 +407,12 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     const Head head = head_of_block(p);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * S::ROWS;
-    const int row = first + warp_row + lane / 4, end = min(p.length, first + S::ROWS);
-    load_qkv<typename Tiles::Rows>(t.first_row, p, head, first, 0);
+    const int row = first + warp_row + lane / 4, end = last_key(p, first + S::ROWS);
+    const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
+    load_part<typename Tiles::Rows>(t.first_row, p, head, first, QUERY);
     load_dy<typename Tiles::Rows>(t.second_row, p, head, first);
-    load_qkv<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, 0, 1);
-    load_qkv<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, 0, 2);
+    load_part<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, 0, KEY);
+    load_part<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, 0, VALUE);
     cp_async_commit();
     row_products(t.product + warp_row, p, head, first + warp_row);
     __syncwarp();
@@ -400,7 +420,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     for (int half = 0; half < 2; half++) {
         const int i = row + 8 * half;
         log2_sum[half] =
-            i < p.length ? p.logsumexp[head.unit * (size_t)p.length + (size_t)i] * 1.44269504f : INFINITY;
+            i < p.queries ? p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] * 1.44269504f : INFINITY;
         product[half] = t.product[warp_row + lane / 4 + 8 * half];
     }
     Sums<1, SIZE> dq;
@@ -409,8 +429,8 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     for (int key = 0; key < end; key += N) {
         const int next = S::STAGES - 1 - stage;
         if (S::STAGES == 2 && key + N < end) {
-            load_qkv<typename Tiles::Columns>(column_tile(t, next, 0), p, head, key + N, 1);
-            load_qkv<typename Tiles::Columns>(column_tile(t, next, 1), p, head, key + N, 2);
+            load_part<typename Tiles::Columns>(column_tile(t, next, 0), p, head, key + N, KEY);
+            load_part<typename Tiles::Columns>(column_tile(t, next, 1), p, head, key + N, VALUE);
         }
         cp_async_commit();
         cp_async_wait<1>();
@@ -422,7 +442,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
                                                                     column_tile(t, stage, 0));
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
-        if (p.mask || key + N > first + warp_row + 1) hide_keys(p, head, s, row, key + lane % 4 * 2);
+        if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
         const auto query = [&](int, int e) { return QueryRow{log2_sum[e / 2], product[e / 2]}; };
         if (drops_out(p.dropout)) {
             if (key % KEPT_BLOCK == 0)
@@ -437,12 +457,12 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
         product_sums<typename Tiles::Columns>(dq, dw, column_tile(t, stage, 0), 0);
         __syncthreads();
         if (S::STAGES == 1 && key + N < end) {
-            load_qkv<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, key + N, 1);
-            load_qkv<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, key + N, 2);
+            load_part<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, key + N, KEY);
+            load_part<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, key + N, VALUE);
         }
         stage = next;
     }
-    store_gradient(p, head, dq, p.scale, row, 0, 0);
+    store_gradient(p, head, dq, p.scale, row, QUERY, 0);
 }
 
 // Queries from `row` on, their gradients, and what belongs to each row of them.
@@ -450,11 +470,11 @@ template <typename S, int SIZE, typename T>
 static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE> &t, int stage,
                                                     const Pass<T> &p, const Head &head, int row) {
     using Columns = typename BackwardTiles<S, SIZE>::Columns;
-    load_qkv<Columns>(column_tile(t, stage, 0), p, head, row, 0);
+    load_part<Columns>(column_tile(t, stage, 0), p, head, row, QUERY);
     load_dy<Columns>(column_tile(t, stage, 1), p, head, row);
     for (int i = (int)threadIdx.x; i < S::BACKWARD_N; i += (int)blockDim.x) {
-        const size_t at = head.unit * (size_t)p.length + (size_t)(row + i);
-        const bool present = row + i < p.length;
+        const size_t at = head.unit * (size_t)p.queries + (size_t)(row + i);
+        const bool present = row + i < p.queries;
         t.logsumexp[stage * S::BACKWARD_N + i] = present ? p.logsumexp[at] * 1.44269504f : INFINITY;
         t.product[stage * S::BACKWARD_N + i] = present ? p.product[at] : 0;
     }
@@ -471,17 +491,18 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               column = (int)blockIdx.z * S::COLUMNS;
     const int first = (int)blockIdx.y * S::ROWS, row = first + warp_row + lane / 4;
-    load_qkv<typename Tiles::Rows>(t.first_row, p, head, first, 1);
-    load_qkv<typename Tiles::Rows>(t.second_row, p, head, first, 2);
-    load_queries(t, 0, p, head, first);
+    const int first_seeing = p.causal ? first : 0; // query
+    load_part<typename Tiles::Rows>(t.first_row, p, head, first, KEY);
+    load_part<typename Tiles::Rows>(t.second_row, p, head, first, VALUE);
+    load_queries(t, 0, p, head, first_seeing);
     cp_async_commit();
     Sums<1, S::COLUMNS> dk, dv;
     sums_clear(dk);
     sums_clear(dv);
     int stage = 0;
-    for (int query = first; query < p.length; query += N) {
+    for (int query = first_seeing; query < p.queries; query += N) {
         const int next = S::STAGES - 1 - stage;
-        if (S::STAGES == 2 && query + N < p.length) load_queries(t, next, p, head, query + N);
+        if (S::STAGES == 2 && query + N < p.queries) load_queries(t, next, p, head, query + N);
         cp_async_commit();
         cp_async_wait<1>();
         const bool drops = drops_out(p.dropout);
@@ -495,7 +516,8 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
         const int place = lane % 4 * 2; // of element [0][0][0] among the queries
-        if (p.mask || query < first + warp_row + 15) hide_queries(p, head, s, row, query + place);
+        if (p.mask || (p.causal && query < first + warp_row + 15))
+            hide_queries(p, head, s, row, query + place);
         const auto of_query = [&](int n, int e) {
             const int i = stage * N + 8 * n + place + e % 2;
             return QueryRow{t.logsumexp[i], t.product[i]};
@@ -512,37 +534,39 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
         product_sums<typename Tiles::Columns>(dv, s, column_tile(t, stage, 1), column);
         product_sums<typename Tiles::Columns>(dk, dw, column_tile(t, stage, 0), column);
         __syncthreads();
-        if (S::STAGES == 1 && query + N < p.length) load_queries(t, 0, p, head, query + N);
+        if (S::STAGES == 1 && query + N < p.queries) load_queries(t, 0, p, head, query + N);
         stage = next;
     }
-    store_gradient(p, head, dk, p.scale, row, 1, column);
-    store_gradient(p, head, dv, 1, row, 2, column);
+    store_gradient(p, head, dk, p.scale, row, KEY, column);
+    store_gradient(p, head, dv, 1, row, VALUE, column);
 }
 
 // ---- launches -----------------------------------------------------------------------------------------
 
 template <typename T>
-static Pass<T> pass_create(GemmInput y, const float *logsumexp, GemmInput qkv, const uint8_t *mask,
-                           const DropoutSite *dropout, size_t length, size_t heads) {
-    const size_t size = y.columns / heads;
-    if (size == 0 || size > 256 || qkv.columns != 3 * y.columns || qkv.bf16 != y.bf16 ||
-        length > INT32_MAX / 2)
-        fail("softmax attention: %zu x %zu channels of rows of %zu: expected heads of 1..256 channels and "
-             "rows of 3 x as many",
-             heads, size, qkv.columns);
+static Pass<T> pass_create(GemmInput y, const float *logsumexp, const DeviceAttentionInput *in) {
+    const size_t size = in->channels / in->heads;
+    attention_check(in, y);
+    if (in->queries > INT32_MAX / 2 || in->keys > INT32_MAX / 2)
+        fail("softmax attention: %zu queries of %zu keys are too many", in->queries, in->keys);
     Pass<T> p = {};
-    p.length = (int)length;
-    p.padded = (p.length + KEPT_BLOCK - 1) / KEPT_BLOCK * KEPT_BLOCK;
-    p.heads = (int)heads;
+    p.queries = (int)in->queries;
+    p.keys = (int)in->keys;
+    p.padded = (p.keys + KEPT_BLOCK - 1) / KEPT_BLOCK * KEPT_BLOCK;
+    p.heads = (int)in->heads;
     p.size = (int)size;
-    p.channels = y.columns;
+    p.channels = in->channels;
+    p.causal = in->causal;
     p.scale = (float)(1 / sqrt((double)size));
     p.log2_scale = (float)(1.4426950408889634 / sqrt((double)size));
-    p.qkv = (const T *)qkv.data;
+    for (size_t part = QUERY; part <= VALUE; part++) {
+        p.rows[part] = (const T *)in->rows[part].data;
+        p.strides[part] = in->rows[part].columns;
+    }
     p.y = (T *)y.data;
     p.logsumexp = (float *)logsumexp; // written in the forward pass only
-    p.mask = mask;
-    p.dropout = dropout ? *dropout : dropout_none();
+    p.mask = in->mask;
+    p.dropout = in->dropout;
     return p;
 }
 
@@ -552,7 +576,7 @@ static void forward_tiles(const Device *d, const Pass<T> &p, size_t batch) {
     constexpr int ROWS = S::ROWS * M;
     const size_t shared = TileShape<ROWS, SIZE, S::PARTS>::BYTES +
                           2 * TileShape<S::FORWARD_N, SIZE, S::PARTS>::BYTES + (size_t)ROWS * 16;
-    const dim3 grid((unsigned)(batch * (size_t)p.heads), blocks_of((size_t)p.length, ROWS));
+    const dim3 grid((unsigned)(batch * (size_t)p.heads), blocks_of((size_t)p.queries, ROWS));
     launch(d, forward_kernel<T, SIZE, M>, grid, WARP * S::WARPS, shared, p);
 }
 
@@ -561,7 +585,7 @@ static void forward_tiles(const Device *d, const Pass<T> &p, size_t batch) {
 template <typename T, int SIZE> static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
     if constexpr (Shapes<T, SIZE>::PARTS == 1 && SIZE <= 64) {
         const size_t blocks =
-            batch * (size_t)p.heads * blocks_of((size_t)p.length, 2 * Shapes<T, SIZE>::ROWS);
+            batch * (size_t)p.heads * blocks_of((size_t)p.queries, 2 * Shapes<T, SIZE>::ROWS);
         if (blocks >= 2 * (size_t)d->sms) {
             forward_tiles<T, SIZE, 2>(d, p, batch);
             return;
@@ -573,10 +597,12 @@ template <typename T, int SIZE> static void run_forward(const Device *d, const P
 template <typename T, int SIZE> static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
     using S = Shapes<T, SIZE>;
     const size_t shared = BackwardTiles<S, SIZE>::BYTES;
-    const unsigned tiles = blocks_of((size_t)p.length, S::ROWS), units = (unsigned)(batch * (size_t)p.heads);
-    launch(d, backward_queries<T, SIZE>, dim3(units, tiles), WARP * S::WARPS, shared, p);
-    launch(d, backward_keys_values<T, SIZE>, dim3(units, tiles, SIZE / S::COLUMNS), WARP * S::WARPS, shared,
-           p);
+    const unsigned units = (unsigned)(batch * (size_t)p.heads),
+                   query_tiles = blocks_of((size_t)p.queries, S::ROWS),
+                   key_tiles = blocks_of((size_t)p.keys, S::ROWS);
+    launch(d, backward_queries<T, SIZE>, dim3(units, query_tiles), WARP * S::WARPS, shared, p);
+    launch(d, backward_keys_values<T, SIZE>, dim3(units, key_tiles, SIZE / S::COLUMNS), WARP * S::WARPS,
+           shared, p);
 }
 
 // Runs f<T, SIZE>(device, pass, batch) with the smallest SIZE that holds a head.
@@ -595,51 +621,49 @@ template <typename T, int SIZE> static void run_backward(const Device *d, const 
     } while (0)
 
 template <typename T>
-static void forward(const Device *device, GemmInput y, float *logsumexp, GemmInput qkv, const uint8_t *mask,
-                    const DropoutSite *dropout, double sink, size_t batch, size_t length, size_t heads) {
-    Pass<T> p = pass_create<T>(y, logsumexp, qkv, mask, dropout, length, heads);
+static void forward(const Device *device, GemmInput y, float *logsumexp, const DeviceAttentionInput *in,
+                    double sink) {
+    Pass<T> p = pass_create<T>(y, logsumexp, in);
     p.sink = (float)sink;
-    WITH_SOFTMAX_SIZE(T, run_forward, device, p, batch);
+    WITH_SOFTMAX_SIZE(T, run_forward, device, p, in->batch);
 }
 
 template <typename T>
-static void backward(const Device *device, GemmInput dqkv, GemmInput dy, GemmInput y, const float *logsumexp,
-                     GemmInput qkv, const uint8_t *mask, const DropoutSite *dropout, float *workspace,
-                     size_t batch, size_t length, size_t heads) {
-    Pass<T> p = pass_create<T>(y, logsumexp, qkv, mask, dropout, length, heads);
-    p.dqkv = (T *)dqkv.data;
+static void backward(const Device *device, const DeviceAttentionGradients *gradients, GemmInput dy,
+                     GemmInput y, const float *logsumexp, const DeviceAttentionInput *in, float *workspace) {
+    Pass<T> p = pass_create<T>(y, logsumexp, in);
+    for (size_t part = QUERY; part <= VALUE; part++) {
+        p.gradients[part] = (T *)gradients->parts[part].data;
+        p.gradient_strides[part] = gradients->parts[part].columns;
+    }
     p.dy = (const T *)dy.data;
     p.product = workspace;
-    WITH_SOFTMAX_SIZE(T, run_backward, device, p, batch);
+    WITH_SOFTMAX_SIZE(T, run_backward, device, p, in->batch);
 }
 
 } // namespace softmax
 
 // ---- what a model calls -------------------------------------------------------------------------------
 
-// y (B, T, C) from qkv (B, T, 3C), which holds its bias: both bf16, or both float32 and computed as such.
-// logsumexp (B, H, T): for the backward pass, or NULL. mask (B, T) 1: token, 0: padding, or NULL. dropout
-// NULL: none.
+// y (B, Tq, C), of the type of queries, keys and values: all bf16, or all float32 and computed as such.
+// logsumexp (B, H, Tq): for the backward pass, or NULL.
 static inline void softmax_attention_forward(const Device *device, GemmInput y, float *logsumexp,
-                                             GemmInput qkv, const uint8_t *mask, const DropoutSite *dropout,
-                                             double sink, size_t batch, size_t length, size_t heads) {
-    (qkv.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, qkv, mask, dropout,
-                                                                  sink, batch, length, heads);
+                                             const DeviceAttentionInput *in, double sink) {
+    (y.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, in, sink);
 }
 
-// Floats of working memory of the backward pass.
-static inline size_t softmax_attention_workspace(size_t batch, size_t length, size_t heads) {
-    return batch * length * heads;
+// Floats of working memory of the backward pass, for so many queries.
+static inline size_t softmax_attention_workspace(size_t batch, size_t queries, size_t heads) {
+    return batch * queries * heads;
 }
 
-// dqkv (B, T, 3C) is set; dy (B, T, C); y and logsumexp as the forward pass left them. All of the type of
-// qkv.
-static inline void softmax_attention_backward(const Device *device, GemmInput dqkv, GemmInput dy, GemmInput y,
-                                              const float *logsumexp, GemmInput qkv, const uint8_t *mask,
-                                              const DropoutSite *dropout, float *workspace, size_t batch,
-                                              size_t length, size_t heads) {
-    (qkv.bf16 ? softmax::backward<bf16> : softmax::backward<float>)(device, dqkv, dy, y, logsumexp, qkv, mask,
-                                                                    dropout, workspace, batch, length, heads);
+// The gradients to queries, keys and values are set; dy (B, Tq, C); y and logsumexp as the forward pass left
+// them. All of one type.
+static inline void softmax_attention_backward(const Device *device, const DeviceAttentionGradients *gradients,
+                                              GemmInput dy, GemmInput y, const float *logsumexp,
+                                              const DeviceAttentionInput *in, float *workspace) {
+    (y.bf16 ? softmax::backward<bf16> : softmax::backward<float>)(device, gradients, dy, y, logsumexp, in,
+                                                                  workspace);
 }
 
 #endif

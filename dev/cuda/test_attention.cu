@@ -369,21 +369,24 @@ static void test_additive_smaller(void) {
 // ---- softmax and cosine attention ---------------------------------------------------------------------
 
 typedef struct {
-    size_t batch, length, heads, size; // B, T, H, D
+    size_t batch, length, heads, size; // B, Tk, H, D
     double sink, rate;
     bool cosine, holes, in_bf16;
     bool fixed;         // cosine: the power is POWER
     uint64_t first_row; // of the update's rows
+    bool everywhere;    // queries see the keys behind them, too
+    size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
 } Setting;
 
-static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false, FIRST_ROW};
+static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false, FIRST_ROW, false, 0};
 static constexpr float POWER = 0.75f;
 
 // Arrays of the sizes that the functions have.
 typedef struct {
     Setting is;
-    size_t channels, rows; // C, B T
-    float *qkv, *dy, *exponent;
+    size_t channels, queries, rows, numbers; // C, Tq, B Tq, and how many queries, keys and values are made of
+    float *qkv;                              // (B, T, 3C); cross-attention: (B, Tq, C) and (B, Tk, 2C)
+    float *dy, *exponent;
     uint8_t *mask;
     Dropout dropout;
 } Problem;
@@ -401,15 +404,18 @@ static float *inputs(Random *random, size_t count, bool in_bf16) {
 
 static Problem problem_create(Setting is) {
     Random random = random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
+    const size_t C = is.heads * is.size, queries = is.queries ? is.queries : is.length;
     Problem p = {is,
-                 is.heads * is.size,
-                 is.batch * is.length,
+                 C,
+                 queries,
+                 is.batch * queries,
+                 is.batch * (queries + 2 * is.length) * C,
                  NULL,
                  NULL,
                  NULL,
                  NULL,
                  dropout_create(is.rate, 5, 3, 2)};
-    p.qkv = inputs(&random, p.rows * 3 * p.channels, is.in_bf16);
+    p.qkv = inputs(&random, p.numbers, is.in_bf16);
     p.dy = inputs(&random, p.rows * p.channels, is.in_bf16);
     if (!is.fixed) p.exponent = random_numbers(&random, is.heads, 1);
     p.mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
@@ -434,22 +440,26 @@ static void result_free(Result *r) {
 static Result cpu_run(const Problem *p) {
     const Setting is = p->is;
     const Result r = {zero_numbers(p->rows * p->channels), zero_numbers(p->rows * is.heads),
-                      zero_numbers(p->rows * 3 * p->channels), zero_numbers(is.heads)};
-    const GemmInput y = {r.y, p->channels, false}, dqkv = {r.dqkv, 3 * p->channels, false};
-    AttentionInput in = attention_self(p->qkv, NULL, p->channels, true, p->mask, is.batch, is.length);
+                      zero_numbers(p->numbers), zero_numbers(is.heads)};
+    const size_t C = p->channels, Tq = p->queries, Tk = is.length;
+    const GemmInput y = {r.y, C, false}, dqkv = {r.dqkv, 3 * C, false}, dq = {r.dqkv, C, false},
+                    dkv = {r.dqkv + p->rows * C, 2 * C, false};
+    AttentionInput in =
+        is.queries ? attention_cross(p->qkv, NULL, p->qkv + p->rows * C, NULL, C, p->mask, is.batch, Tq, Tk)
+                   : attention_self(p->qkv, NULL, C, !is.everywhere, p->mask, is.batch, Tk);
     if (is.rate > 0) in.dropout = &p->dropout;
     in.first_row = is.first_row;
-    const AttentionGradients gradients = attention_self_gradients(dqkv, NULL, p->channels);
+    const AttentionGradients gradients = is.queries ? attention_cross_gradients(dq, NULL, dkv, NULL, C)
+                                                    : attention_self_gradients(dqkv, NULL, C);
     if (is.cosine) {
-        CosineAttention *a =
-            cosine_attention_create((double)POWER, is.batch, is.length, is.length, p->channels, is.heads);
+        CosineAttention *a = cosine_attention_create((double)POWER, is.batch, Tq, Tk, C, is.heads);
         cosine_attention_forward(a, y, p->exponent, &in);
         cosine_attention_backward(a, &gradients, r.dexponent, p->dy, p->exponent, &in);
         cosine_attention_free(a);
         return r;
     }
-    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, is.length, is.length,
-                                                   p->channels, is.heads, true);
+    SoftmaxAttention *a =
+        softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, Tq, Tk, C, is.heads, true);
     softmax_attention_forward(a, y, r.logsumexp, &in);
     softmax_attention_backward(a, &gradients, p->dy, y, r.logsumexp, &in);
     softmax_attention_free(a);
@@ -462,32 +472,42 @@ static Result gpu_run(const Device *d, const Problem *p) {
     memcpy(step.dropout_key, p->dropout.key, sizeof(step.dropout_key));
     step.first_row = is.first_row;
     StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
-    const DropoutSite site = dropout_site(at, is.rate, p->dropout.site),
-                      *dropout = is.rate > 0 ? &site : NULL;
-    const GemmInput qkv = upload_matrix(d, p->qkv, p->rows, 3 * p->channels, is.in_bf16),
-                    dy = upload_matrix(d, p->dy, p->rows, p->channels, is.in_bf16);
-    const GemmInput y = upload_matrix(d, NULL, p->rows, p->channels, is.in_bf16),
-                    dqkv = upload_matrix(d, NULL, p->rows, 3 * p->channels, is.in_bf16);
+    const size_t C = p->channels, Tk = is.length, keys = is.batch * Tk;
+    const GemmInput dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
+                    y = upload_matrix(d, NULL, p->rows, C, is.in_bf16);
+    // The inputs, and their gradients, in one piece each; cross-attention: of queries, keys and values.
+    const GemmInput qkv = upload_matrix(d, p->qkv, p->numbers / C, C, is.in_bf16),
+                    dqkv = upload_matrix(d, NULL, p->numbers / C, C, is.in_bf16);
+    const auto columns = [&](GemmInput x, size_t first, size_t count) {
+        GemmInput part = matrix_part(x, first, C);
+        part.columns = count * C;
+        return part;
+    };
+    DeviceAttentionInput in =
+        is.queries ? attention_cross(qkv, columns(qkv, p->rows, 2), is.heads, NULL, is.batch, p->queries, Tk)
+                   : attention_self(columns(qkv, 0, 3), is.heads, !is.everywhere, NULL, is.batch, Tk);
+    const DeviceAttentionGradients gradients =
+        is.queries ? attention_cross_gradients(dqkv, columns(dqkv, p->rows, 2))
+                   : attention_self_gradients(columns(dqkv, 0, 3));
     float *zero = zero_numbers(p->rows * is.heads);
     float *logsumexp = upload_numbers(d, zero, p->rows * is.heads),
           *dexponent = upload_numbers(d, zero, is.heads),
           *exponent = is.fixed ? NULL : upload_numbers(d, p->exponent, is.heads);
-    uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, p->rows) : NULL;
-    const size_t size = is.cosine ? cosine_attention_workspace(is.batch, is.length, p->channels, is.heads)
-                                  : softmax_attention_workspace(is.batch, is.length, is.heads);
+    uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, keys) : NULL;
+    in.mask = mask;
+    if (is.rate > 0) in.dropout = dropout_site(at, is.rate, p->dropout.site);
+    const size_t size = is.cosine ? cosine_attention_workspace(is.batch, Tk, C, is.heads)
+                                  : softmax_attention_workspace(is.batch, p->queries, is.heads);
     float *workspace = upload_numbers(d, NULL, size);
     if (is.cosine) {
-        cosine_attention_forward(d, y, qkv, exponent, POWER, mask, workspace, is.batch, is.length, is.heads);
-        cosine_attention_backward(d, dqkv, dexponent, dy, qkv, exponent, POWER, mask, workspace, is.batch,
-                                  is.length, is.heads);
+        cosine_attention_forward(d, y, exponent, (double)POWER, &in, workspace);
+        cosine_attention_backward(d, &gradients, dexponent, dy, exponent, (double)POWER, &in, workspace);
     } else {
-        softmax_attention_forward(d, y, logsumexp, qkv, mask, dropout, is.sink, is.batch, is.length,
-                                  is.heads);
-        softmax_attention_backward(d, dqkv, dy, y, logsumexp, qkv, mask, dropout, workspace, is.batch,
-                                   is.length, is.heads);
+        softmax_attention_forward(d, y, logsumexp, &in, is.sink);
+        softmax_attention_backward(d, &gradients, dy, y, logsumexp, &in, workspace);
     }
     const Result r = {download_matrix(d, y, p->rows), download(d, logsumexp, p->rows * is.heads),
-                      download_matrix(d, dqkv, p->rows), download(d, dexponent, is.heads)};
+                      download_matrix(d, dqkv, p->numbers / C), download(d, dexponent, is.heads)};
     void *const memory[] = {at,        qkv.data,  dy.data,  y.data, dqkv.data,
                             logsumexp, dexponent, exponent, mask,   workspace};
     for (void *at_device : memory) device_free(at_device);
@@ -512,9 +532,10 @@ static void check(const Device *d, Setting is) {
     Problem p = problem_create(is);
     Result expected = cpu_run(&p);
     char text[200];
-    snprintf(text, sizeof(text), "%s B %zu T %zu H %zu D %zu sink %g rate %g%s%s",
-             is.cosine ? "cosine" : "softmax", is.batch, is.length, is.heads, is.size, is.sink, is.rate,
-             is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "");
+    snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s",
+             is.cosine ? "cosine" : "softmax", is.batch, p.queries, is.length, is.heads, is.size, is.sink,
+             is.rate, is.everywhere ? " everywhere" : "", is.holes ? " holes" : "",
+             is.in_bf16 ? " bf16" : "");
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
     for (int sms : {FEW_SMS, MANY_SMS}) {
         if (sms == FEW_SMS && !two_blocks_of_rows(&p)) continue; // the same kernels
@@ -522,7 +543,7 @@ static void check(const Device *d, Setting is) {
         device.sms = sms;
         Result ours = gpu_run(&device, &p);
         compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
-        compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.rows * 3 * p.channels, 1e-2, tolerance);
+        compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
         compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1,
                         tolerance);
         compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1, 2 * tolerance);
@@ -597,6 +618,45 @@ static void test_softmax_late(void) {
     device_destroy(&d);
 }
 
+// In both directions, and of queries that are fewer or more than the keys.
+static void test_softmax_everywhere(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.everywhere = true;
+    is.sink = 1;
+    for (bool in_bf16 : {false, true}) {
+        is.in_bf16 = in_bf16;
+        for (size_t queries : {(size_t)0, (size_t)1, (size_t)33, (size_t)140}) {
+            is.queries = queries;
+            is.holes = false;
+            is.rate = 0;
+            check(&d, is);
+            is.holes = true;
+            is.rate = 0.3;
+            is.length = 130;
+            is.size = 64;
+            check(&d, is);
+            is.length = 65;
+            is.size = 20;
+        }
+    }
+    device_destroy(&d);
+}
+
+static void test_cosine_everywhere(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.cosine = is.everywhere = true;
+    for (bool in_bf16 : {false, true}) {
+        is.in_bf16 = in_bf16;
+        is.holes = false;
+        check(&d, is);
+        is.holes = true;
+        check_shapes(&d, is);
+    }
+    device_destroy(&d);
+}
+
 static void test_cosine(void) {
     Setting is = SETTING;
     is.cosine = true;
@@ -616,6 +676,8 @@ int main(int argc, char **argv) {
         {"softmax_sink", test_softmax_sink},
         {"softmax_late", test_softmax_late},
         {"cosine", test_cosine},
+        {"softmax_everywhere", test_softmax_everywhere},
+        {"cosine_everywhere", test_cosine_everywhere},
     };
     return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
 }

@@ -1,5 +1,6 @@
 // The layers of dev/cuda beside those of dev/cpu, on small random shapes, odd ones among them.
 #include "adamw.cuh"
+#include "chosen_rows.cuh"
 #include "classifier.cuh"
 #include "cuda_test.cuh"
 #include "embedding.cuh"
@@ -319,6 +320,7 @@ struct NormTest {
     float *norm, *mean, *rstd;                   // expected
     GemmInput gpu_norm;
     float *gpu_mean, *gpu_rstd;
+    double epsilon;
 };
 
 static NormTest norm_test_create(const Device *d, size_t batch, size_t length, size_t channels,
@@ -341,7 +343,8 @@ static NormTest norm_test_create(const Device *d, size_t batch, size_t length, s
                   zero_numbers(m),
                   {},
                   NULL,
-                  NULL};
+                  NULL,
+                  channels % 3 ? NORM_EPSILON : 1e-12};
     t.gpu_x = upload_numbers(d, t.x, count);
     t.gpu_gain = upload_numbers(d, t.gain, channels);
     t.gpu_bias = upload_numbers(d, t.bias, channels);
@@ -350,6 +353,15 @@ static NormTest norm_test_create(const Device *d, size_t batch, size_t length, s
     t.gpu_mean = upload_numbers(d, NULL, m);
     t.gpu_rstd = upload_numbers(d, NULL, m);
     return t;
+}
+
+// Where the forward pass puts its results; all of them but `stream`.
+static LayerNormOutput norm_test_output(const NormTest *t) {
+    return {t->gpu_norm, NULL, t->gpu_mean, t->gpu_rstd};
+}
+
+static LayerNormWeights norm_test_weights(const NormTest *t) {
+    return {t->gpu_gain, t->gpu_bias, t->epsilon};
 }
 
 static void norm_test_free(NormTest *t) {
@@ -363,32 +375,36 @@ static void norm_test_free(NormTest *t) {
 // What the forward pass gave, beside the CPU's LayerNorm of x (M, C), which is expected in `gpu_x`.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
-    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, NORM_EPSILON,
-                      m, t->channels);
+    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, t->epsilon, m,
+                      t->channels);
     compare_device(d, "x", float_matrix((float *)gpu_x, t->channels), x, m, EXACT);
     compare_device(d, "norm", t->gpu_norm, t->norm, m, tolerance_of(t->gpu_norm.bf16));
     compare_device(d, "mean", float_matrix(t->gpu_mean, 1), t->mean, m, EXACT);
     compare_device(d, "rstd", float_matrix(t->gpu_rstd, 1), t->rstd, m, EXACT);
 }
 
-// The backward pass of x -> norm, with what it gives the sublayer below. `first`: dx is set.
+// The backward pass of x -> norm, with what it gives the sublayer below. ADD: to dx; SET: dx is set; OVER: in
+// the place of dy.
+enum NormGradient { ADD, SET, OVER };
+
 static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x, Place place,
-                                bool first) {
+                                NormGradient how) {
     const size_t m = t->batch * t->length, C = t->channels, count = m * C;
-    Random r = random_stream(SEED, RANDOM_TEST, 9, first);
+    Random r = random_stream(SEED, RANDOM_TEST, 9, how != ADD);
     float *dx = random_numbers(&r, count, 1), *dgain = random_numbers(&r, C, 1),
           *dbias = random_numbers(&r, C, 1);
-    float *gpu_dx = upload_numbers(d, dx, count), *gpu_dgain = upload_numbers(d, dgain, C),
-          *gpu_dbias = upload_numbers(d, dbias, C), *below = zero_numbers(count);
+    float *gpu_dx = upload_numbers(d, how == OVER ? t->dy : dx, count),
+          *gpu_dgain = upload_numbers(d, dgain, C), *gpu_dbias = upload_numbers(d, dbias, C),
+          *below = zero_numbers(count);
     LayerNormTail tail = {upload_matrix(d, NULL, m, C, t->gpu_norm.bf16),
                           upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), place.gpu, t->length};
     Arena arena;
     PartialSums sums = partial_sums_here(&arena, 2, 2 * C);
-    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, t->gpu_dy, gpu_x, t->gpu_gain, t->gpu_bias,
-                       t->gpu_mean, t->gpu_rstd, first, tail, m, C);
+    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, how == OVER ? gpu_dx : t->gpu_dy, gpu_x,
+                       t->gpu_gain, t->gpu_bias, t->gpu_mean, t->gpu_rstd, how != ADD, tail, m, C);
     partial_sums_finish(d, &sums);
 
-    if (first) memset(dx, 0, count * sizeof(float));
+    if (how != ADD) memset(dx, 0, count * sizeof(float));
     layernorm_backward(dx, dgain, dbias, t->dy, x, t->gain, t->mean, t->rstd, m, C);
     cpu::residual_backward(host_matrix(below, C), NULL, dx, &place.cpu, FIRST_ROW * t->length, m, C);
     compare_device(d, "dx", float_matrix(gpu_dx, C), dx, m, EXACT);
@@ -410,15 +426,21 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
     StepParameters *step = upload_step(d, 1);
     const Place place = dropout_place(step, rate, 7);
     float *out = zero_numbers(count), *gpu_out = upload_numbers(d, NULL, count);
-    layernorm_forward(d, t.gpu_norm, t.gpu_mean, t.gpu_rstd, t.gpu_x, t.gpu_gain, t.gpu_bias, m, channels);
+    layernorm_forward(d, norm_test_output(&t), t.gpu_x, norm_test_weights(&t), m, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     cpu::residual_forward(out, t.x, t.dy, NULL, &place.cpu, FIRST_ROW * length, m, channels);
-    residual_layernorm_forward(d, gpu_out, t.gpu_norm, t.gpu_mean, t.gpu_rstd, t.gpu_x, t.gpu_dy, t.gpu_gain,
-                               t.gpu_bias, place.gpu, length, m, channels);
+    residual_layernorm_forward(d, gpu_out, norm_test_output(&t), t.gpu_x, t.gpu_dy, norm_test_weights(&t),
+                               place.gpu, length, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
-    check_norm_backward(d, &t, out, gpu_out, place, false);
-    check_norm_backward(d, &t, out, gpu_out, place, true);
+    for (NormGradient how : {ADD, SET, OVER}) check_norm_backward(d, &t, out, gpu_out, place, how);
+    // Post-norm: what comes out takes the place of x.
+    LayerNormOutput to = norm_test_output(&t);
+    to.stream = t.gpu_x;
+    residual_layernorm_forward(d, gpu_out, to, t.gpu_x, t.gpu_dy, norm_test_weights(&t), place.gpu, length, m,
+                               channels);
+    check_norm_forward(d, &t, out, gpu_out);
+    compare_device(d, "stream", float_matrix(t.gpu_x, channels), t.norm, m, EXACT);
     free(out);
     device_free(gpu_out);
     device_free(step);
@@ -436,22 +458,87 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
+// What embedding_layernorm_forward() and others do as a part of their work.
+static void check_dropout(const Device *d, size_t length, size_t channels, bool in_bf16) {
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)length, 5);
+    const size_t count = 2 * length * channels;
+    StepParameters *step = upload_step(d, 1);
+    const Place place = dropout_place(step, 0.3, 4);
+    float *x = random_numbers(&r, count, 1), *factors = zero_numbers(count);
+    if (in_bf16) round_numbers(x, count);
+    const GemmInput gpu_x = upload_matrix(d, x, 2 * length, channels, in_bf16);
+    dropout_apply(d, gpu_x, dropout_none(), 2, length);
+    compare_device(d, "no dropout", gpu_x, x, 2 * length, 0);
+    dropout_apply(d, gpu_x, place.gpu, 2, length);
+    dropout_factors(&place.cpu, FIRST_ROW * length * channels, count, factors);
+    for (size_t i = 0; i < count; i++) x[i] *= factors[i];
+    compare_device(d, "dropout", gpu_x, x, 2 * length, tolerance_of(in_bf16));
+    device_free(gpu_x.data);
+    device_free(step);
+    free(x);
+    free(factors);
+}
+
+static void test_dropout(void) {
+    Device d = device_create();
+    check_dropout(&d, 1, 1, false);
+    check_dropout(&d, 67, 24, false);
+    check_dropout(&d, 5, 128, true);
+    device_destroy(&d);
+}
+
+// ---- chosen rows ----
+
+static void test_chosen_rows(void) {
+    enum { M = 9, K = 5, C = 33 };
+    static const int32_t rows[K] = {0, 3, -1, 8, 4};
+    Device d = device_create();
+    Random r = random_stream(SEED, RANDOM_TEST, 8, 8);
+    float *x = random_numbers(&r, M * C, 1), *chosen = zero_numbers(K * C), *back = zero_numbers(M * C);
+    round_numbers(x, M * C);
+    for (int i = 0; i < K; i++) {
+        if (rows[i] < 0) continue;
+        memcpy(chosen + i * C, x + rows[i] * C, C * sizeof(float));
+        memcpy(back + rows[i] * C, x + rows[i] * C, C * sizeof(float));
+    }
+    int32_t *gpu_rows = (int32_t *)upload(&d, rows, sizeof(rows));
+    for (bool in_bf16 : {false, true}) {
+        const GemmInput from = upload_matrix(&d, x, M, C, in_bf16),
+                        to = upload_matrix(&d, NULL, K, C, in_bf16);
+        rows_gather(&d, to, from, gpu_rows, K);
+        compare_device(&d, "rows", to, chosen, K, 0);
+        device_free(from.data);
+        device_free(to.data);
+    }
+    float *from = upload_numbers(&d, chosen, K * C), *to = upload_numbers(&d, NULL, M * C);
+    rows_scatter(&d, to, from, gpu_rows, K, M, C);
+    compare_device(&d, "rows in their places", float_matrix(to, C), back, M, 0);
+    device_free(from);
+    device_free(to);
+    device_free(gpu_rows);
+    free(x);
+    free(chosen);
+    free(back);
+    device_destroy(&d);
+}
+
 // ---- the embedding ----
 
 static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary,
-                            double rate) {
+                            double rate, bool typed) {
     NormTest t = norm_test_create(d, batch, length, channels, false);
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
     const size_t m = batch * length;
     StepParameters *step = upload_step(d, 1);
     const Place place = dropout_place(step, rate, 0);
     float *token = random_numbers(&r, vocabulary * channels, 1),
-          *position = random_numbers(&r, length * channels, 1);
+          *position = random_numbers(&r, length * channels, 1), *type = random_numbers(&r, channels, 1);
     int32_t *inputs = (int32_t *)allocate(m, sizeof(int32_t), "inputs"); // some tokens often
     for (size_t i = 0; i < m; i++)
         inputs[i] = (int32_t)random_below(&r, i % 3 ? vocabulary : 2 % vocabulary + 1);
     float *gpu_token = upload_numbers(d, token, vocabulary * channels),
-          *gpu_position = upload_numbers(d, position, length * channels);
+          *gpu_position = upload_numbers(d, position, length * channels),
+          *gpu_type = typed ? upload_numbers(d, type, channels) : NULL;
     int32_t *gpu_inputs = (int32_t *)upload(d, inputs, m * sizeof(int32_t));
     Batch cpu_batch = {};
     cpu_batch.batch = (int64_t)batch;
@@ -459,9 +546,13 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     cpu_batch.inputs = inputs;
     cpu_batch.first_row = (int64_t)FIRST_ROW;
 
-    cpu::embedding_forward(t.x, token, 1, position, &cpu_batch, &place.cpu, channels);
-    embedding_layernorm_forward(d, t.gpu_x, t.gpu_norm, t.gpu_mean, t.gpu_rstd, gpu_token, gpu_position,
-                                gpu_inputs, t.gpu_gain, t.gpu_bias, place.gpu, batch, length, channels);
+    float *places = random_numbers(&r, length * channels, 1); // position and type
+    for (size_t i = 0; i < length * channels; i++)
+        places[i] = typed ? position[i] + type[i % channels] : position[i];
+    cpu::embedding_forward(t.x, token, 1, places, &cpu_batch, &place.cpu, channels);
+    embedding_layernorm_forward(d, t.gpu_x, norm_test_output(&t),
+                                {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length},
+                                norm_test_weights(&t), place.gpu, batch, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     Arena counting = {}, arena;
@@ -477,21 +568,21 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     compare_device(d, "dposition", float_matrix(gpu_position, channels), position, length, EXACT);
     embedding_order_free(&order);
     arena_free(&arena);
-    void *const on_device[] = {gpu_token, gpu_position, gpu_inputs, step};
+    void *const on_device[] = {gpu_token, gpu_position, gpu_type, gpu_inputs, step};
     for (void *p : on_device) device_free(p);
-    free(token);
-    free(position);
+    float *const on_host[] = {token, position, type, places};
+    for (float *p : on_host) free(p);
     free(inputs);
     norm_test_free(&t);
 }
 
 static void test_embedding(void) {
     Device d = device_create();
-    check_embedding(&d, 1, 1, 8, 1, 0);
-    check_embedding(&d, 3, 67, 24, 29, 0.2);
-    check_embedding(&d, 2, 130, 128, 5, 0.1);
-    check_embedding(&d, 2, 40, 33, 300, 0.5);
-    check_embedding(&d, 9, 5, 260, 7, 0.1); // eight warps a position
+    check_embedding(&d, 1, 1, 8, 1, 0, false);
+    check_embedding(&d, 3, 67, 24, 29, 0.2, true);
+    check_embedding(&d, 2, 130, 128, 5, 0.1, false);
+    check_embedding(&d, 2, 40, 33, 300, 0.5, true);
+    check_embedding(&d, 9, 5, 260, 7, 0.1, false); // eight warps a position
     device_destroy(&d);
 }
 
@@ -509,11 +600,11 @@ struct ClassifierTest {
     TestWeight weight;
     float *h, *logits, *dh, *dweight, *dbias; // (M, C), (M, V), (M, C), (V, C), (V); the CPU's
     int32_t *targets;                         // (M)
-    double loss;
+    double loss, correct;
     GemmInput gpu_h, gpu_dh;
     float *gpu_dweight, *gpu_dbias;
     int32_t *gpu_targets;
-    double *gpu_loss;
+    ClassifierResult *gpu_result;
     StepParameters *step;
 };
 
@@ -530,6 +621,12 @@ static void classifier_expected(ClassifierTest *t) {
     t->loss = cpu::classifier_train(c, h, bias, t->targets, is.m, (double)SCALE, t->dh, t->dweight,
                                     is.bias ? t->dbias : NULL);
     cpu::classifier_logits(c, h, bias, is.m, t->logits);
+    for (size_t i = 0; i < is.m; i++) {
+        bool best = t->targets[i] >= 0;
+        for (size_t v = 0; best && v < is.vocabulary; v++)
+            best = t->logits[i * is.vocabulary + v] <= t->logits[i * is.vocabulary + (size_t)t->targets[i]];
+        t->correct += best;
+    }
     cpu::classifier_free(c);
     gemm_free(gemm);
 }
@@ -559,7 +656,7 @@ static ClassifierTest classifier_test_create(const Device *d, ClassifierSetting 
     t.gpu_dweight = upload_numbers(d, t.dweight, V * C);
     t.gpu_dbias = upload_numbers(d, t.dbias, V);
     t.gpu_targets = (int32_t *)upload(d, t.targets, is.m * sizeof(int32_t));
-    t.gpu_loss = (double *)upload(d, NULL, sizeof(double));
+    t.gpu_result = (ClassifierResult *)upload(d, NULL, sizeof(ClassifierResult));
     t.step = upload_step(d, SCALE);
     return t;
 }
@@ -569,7 +666,7 @@ static void classifier_test_free(ClassifierTest *t) {
     for (float *p : on_host) free(p);
     free(t->targets);
     void *const on_device[] = {t->gpu_h.data,  t->gpu_dh.data, t->gpu_dweight, t->gpu_dbias,
-                               t->gpu_targets, t->gpu_loss,    t->step};
+                               t->gpu_targets, t->gpu_result,  t->step};
     for (void *p : on_device) device_free(p);
     weight_free(&t->weight);
 }
@@ -604,15 +701,16 @@ static void check_classifier(Device d, ClassifierSetting is) {
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
 
     classifier_train(&d, &blas, &sums, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
-                     t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_loss);
+                     t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_result);
     partial_sums_finish(&d, &sums);
-    CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
+    CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
     compare_device(&d, "dh", t.gpu_dh, t.dh, is.m, tolerance);
     compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary,
                    tolerance);
     compare_device(&d, "dbias", float_matrix(t.gpu_dbias, is.vocabulary), t.dbias, 1, tolerance);
-    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_loss);
-    CHECK_CLOSE(device_double(&d, t.gpu_loss), t.loss, 2e-6 * t.loss);
+    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_result);
+    CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss, 2e-6 * t.loss);
+    CHECK(device_double(&d, &t.gpu_result->correct) == t.correct);
     float *logits = zero_numbers(is.m * is.vocabulary);
     classifier_logits(&d, &blas, &c, t.gpu_h, t.weight.device, is.m, logits);
     compare("logits", logits, t.logits, is.m * is.vocabulary, EXACT);
@@ -665,16 +763,16 @@ static void test_classifier_extremes(void) {
     const Classifier c = classifier_here(&arena, &d, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
     classifier_train(&d, &blas, NULL, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
-                     t.gpu_dweight, NULL, t.gpu_loss);
-    CHECK(isfinite(device_double(&d, t.gpu_loss)));
+                     t.gpu_dweight, NULL, t.gpu_result);
+    CHECK(isfinite(device_double(&d, &t.gpu_result->loss)));
     float *dh = download(&d, (const float *)t.gpu_dh.data, is.m * is.channels);
     for (size_t i = 0; i < is.m * is.channels; i++) CHECK(isfinite(dh[i]));
     free(dh);
     t.h[9] = NAN;
     device_free(t.gpu_h.data);
     t.gpu_h = upload_matrix(&d, t.h, is.m, is.channels, false);
-    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_loss);
-    CHECK(isnan(device_double(&d, t.gpu_loss)));
+    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_result);
+    CHECK(isnan(device_double(&d, &t.gpu_result->loss)));
     blas_destroy(&blas);
     arena_free(&arena);
     arena_free(&blas_arena);
@@ -783,6 +881,8 @@ int main(int argc, char **argv) {
         {"gelu", test_gelu},
         {"gelu's slope", test_gelu_slope},
         {"residual and layernorm", test_residual},
+        {"dropout", test_dropout},
+        {"chosen rows", test_chosen_rows},
         {"embedding", test_embedding},
         {"classifier", test_classifier},
         {"classifier chunks", test_classifier_chunks},

@@ -1,29 +1,32 @@
-// What both decoders on the GPU share, pre-norm: embedding, normalisation, queries, keys and values, the
-// feed-forward network, final norm and classifier, with their memory, --profile's laps and the entries of
-// ModelType that need them. A model adds what attends: between q, k, v and the residual stream behind
-// attention, of which the next LayerNorm is made in the same kernel. It holds a Transformer as its first
-// member.
+// What models with one stack of layers share on the GPU: embedding, normalisation, queries, keys and values,
+// the feed-forward network and classifier, with their memory, --profile's laps and the entries of ModelType
+// that need them. A model adds what attends: between q, k, v and the residual stream behind attention, of
+// which the next LayerNorm is made in the same kernel. It holds a Transformer as its first member.
 //
-// B batch, T sequence length, M = B*T, C channels, F = 4C inside the feed-forward network, V vocabulary, L
-// layers.
+// Pre-norm (Fastformer, GPT-2) and post-norm (BERT) have their LayerNorms in the same places, before each
+// sublayer and behind the last one. Pre-norm, the residual stream goes on beside them, and what they read is
+// the stream; post-norm, it goes on through them, and what they read is a sum that nothing else reads.
+//
+// B batch, T sequence length, M = B*T, C channels, F inside the feed-forward network, V vocabulary, L layers.
 #ifndef CUDA_TRANSFORMER_CUH
 #define CUDA_TRANSFORMER_CUH
 
-#include "classifier.cuh"
 #include "embedding.cuh"
 #include "gelu.cuh"
 #include "gpu_model.cuh"
 #include "residual.cuh"
 extern "C" {
 #include "layer_parameters.h"
+#include "model_options.h"
 #include "train.h"
 }
 
 // Of a layer: where its parameters lie, and the sites of its dropout.
 struct TransformerLayer {
-    NormParameters norm;
+    size_t first;        // parameter: those from here on are final behind the layer's backward pass
+    NormParameters norm; // before queries, keys and values are made
     LinearParameters qkv;
-    FfnParameters ffn;
+    FfnParameters ffn; // its norm: before the network
     uint32_t ffn_site;
     bool projects; // a product follows attention, and dropout at this site
     uint32_t projection_site;
@@ -31,19 +34,23 @@ struct TransformerLayer {
 
 // What a model is, constant once it is created.
 struct TransformerShape {
-    size_t layers, channels, vocabulary;
+    size_t layers, channels, inner, vocabulary; // L, C, F, V
     OuterParameters outer;
+    size_t type;     // (C) that is added to all tokens; or NO_PARAMETER
     int32_t padding; // the token whose row takes no gradient; -1: none
     uint32_t embedding_site;
+    bool post_norm; // and then the embedding's dropout stands behind its norm
     ActivationKind activation;
-    bool exact_qkv;            // q, k and v are float32, and made of float32
-    unsigned layer_sums;       // sums over rows that a layer needs beside those of its two norms,
-    size_t layer_sum_channels; // and how many C they have together
+    bool exact_qkv;         // q, k and v are float32, and made of float32
+    unsigned layer_sums;    // sums over rows that a layer needs beside those of its two norms,
+    size_t layer_sum_width; // and how many numbers they have together;
+    unsigned outer_sums;    // those outside of layers, beside the final norm's and the output bias's
+    size_t outer_sum_width;
 };
 
 // What a layer's forward pass leaves for its backward pass.
 struct TransformerActivations {
-    float *x_in, *x_middle;               // (M, C) the residual stream before attention and before the FFN
+    float *x_in, *x_middle;               // (M, C) what is normalised before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
     GemmInput qkv;                        // (M, 3C)
     GemmInput hidden, activated;          // (M, F) before and behind the GELU
@@ -52,15 +59,20 @@ struct TransformerActivations {
 struct Transformer;
 
 // What a model adds.
-struct TransformerAttention {
+struct TransformerParts {
     // From qkv and x_in to x_middle, and `norm`, LayerNorm 2 of it.
-    void (*forward)(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l);
+    void (*attend)(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l);
     // From dx, and dsublayer_out where there is a projection, to dqkv.
-    void (*backward)(Transformer *t, const DeviceBatch *batch, size_t l);
-    // The model's own arrays of a layer, shared with layer 0 unless `own`.
+    void (*attend_backward)(Transformer *t, const DeviceBatch *batch, size_t l);
+    // The model's own arrays of a layer, shared with layer 0 unless `own`; and those outside of layers.
     void (*carve_layer)(Transformer *t, Arena *arena, size_t l, bool own);
-    void (*carve_backward)(Transformer *t, Arena *arena); // gradients of its own
-    size_t (*workspace)(const Transformer *t, size_t l);  // floats
+    void (*carve)(Transformer *t, Arena *arena);
+    size_t (*workspace)(const Transformer *t, size_t l); // floats
+    // From final_norm (M, C) to what the classifier reads of the rows that are predicted (chosen, C); and
+    // from the gradient to that, in dnorm, to that to final_norm, in dnorm. NULL: the classifier reads
+    // final_norm.
+    GemmInput (*predict)(Transformer *t, GpuWork work, const DeviceBatch *batch);
+    void (*predict_backward)(Transformer *t, const DeviceBatch *batch);
 };
 
 struct Transformer {
@@ -68,13 +80,15 @@ struct Transformer {
     TransformerShape is;
     TransformerLayer *plan;         // (L)
     TransformerActivations *layers; // (L); without training, or with --recompute, all share one set but x_in
-    float *x_out;                   // (M, C) the residual stream behind the last layer
+    float *x_out;                   // (M, C) what is normalised behind the last layer
+    float *stream;                  // (M, C) post-norm: the residual stream
     float *final_mean, *final_rstd; // (M)
     GemmInput norm_qkv;             // (M, C) what the product for q, k and v reads
     GemmInput norm, final_norm;     // (M, C)
     GemmInput hidden_exact;         // (M, F) float32, with bf16: what the erf form of GELU is taken of
     float *sublayer_out;            // (M, C)
     float *attention;               // working memory
+    GemmInput predicted;            // (chosen, C) what the classifier reads
     Classifier classifier;
 
     float *dx, *dnorm;       // (M, C)
@@ -82,17 +96,22 @@ struct Transformer {
     GemmInput dhidden, dqkv; // (M, F), (M, 3C)
     EmbeddingOrder order;
 
-    const TransformerAttention *attend;
+    TransformerParts parts;
 };
 
 // ---- parameters ------------------------------------------------------------------------------------------
 
+// Where a parameter's values and gradients are; NULL for NO_PARAMETER.
 static inline const float *transformer_values(const Transformer *t, size_t offset) {
-    return t->base.state.values + offset;
+    return offset == NO_PARAMETER ? NULL : t->base.state.values + offset;
 }
 
 static inline float *transformer_gradients(const Transformer *t, size_t offset) {
-    return t->base.state.gradients + offset;
+    return offset == NO_PARAMETER ? NULL : t->base.state.gradients + offset;
+}
+
+static inline LayerNormWeights norm_weights(const Transformer *t, const NormParameters *at) {
+    return {transformer_values(t, at->gain), transformer_values(t, at->bias), at->epsilon};
 }
 
 static inline DeviceWeight device_weight(const Transformer *t, const LinearParameters *at) {
@@ -130,8 +149,8 @@ static inline void activations_carve(Transformer *t, TransformerActivations *a, 
     a->mean2 = arena_array<float>(arena, M, "activations");
     a->rstd2 = arena_array<float>(arena, M, "activations");
     a->qkv = arena_matrix(arena, M, 3 * C, in_bf16 && !t->is.exact_qkv, "activations");
-    a->hidden = arena_matrix(arena, M, 4 * C, in_bf16, "activations");
-    a->activated = arena_matrix(arena, M, 4 * C, in_bf16, "activations");
+    a->hidden = arena_matrix(arena, M, t->is.inner, in_bf16, "activations");
+    a->activated = arena_matrix(arena, M, t->is.inner, in_bf16, "activations");
 }
 
 static inline void transformer_carve(GpuModel *model, Arena *arena) {
@@ -146,74 +165,113 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
         else
             t->layers[l] = t->layers[0];
         if (l == 0 || model->training) t->layers[l].x_in = arena_array<float>(arena, M * C, "activations");
-        t->attend->carve_layer(t, arena, l, own);
-        const size_t needed = t->attend->workspace(t, l);
+        t->parts.carve_layer(t, arena, l, own);
+        const size_t needed = t->parts.workspace(t, l);
         if (needed > attention) attention = needed;
     }
     t->x_out = model->training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
+    if (t->is.post_norm) t->stream = arena_array<float>(arena, M * C, "activations");
     t->final_mean = arena_array<float>(arena, M, "activations");
     t->final_rstd = arena_array<float>(arena, M, "activations");
     t->norm = arena_matrix(arena, M, C, in_bf16, "activations");
     t->norm_qkv = in_bf16 && t->is.exact_qkv ? arena_matrix(arena, M, C, false, "activations") : t->norm;
     t->final_norm = arena_matrix(arena, M, C, in_bf16, "activations");
     if (in_bf16 && t->is.activation == GELU_ERF)
-        t->hidden_exact = arena_matrix(arena, M, 4 * C, false, "activations");
+        t->hidden_exact = arena_matrix(arena, M, t->is.inner, false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, attention, "attention");
     classifier_carve(&t->classifier, arena, &model->device, t->is.vocabulary, C, M);
+    t->parts.carve(t, arena);
     if (!model->training) return;
     t->dx = arena_array<float>(arena, M * C, "gradients of activations");
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");
     t->dsublayer_out = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
-    t->dhidden = arena_matrix(arena, M, 4 * C, in_bf16, "gradients of activations");
+    t->dhidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
     t->dqkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
-    t->attend->carve_backward(t, arena);
-    // Gain and bias of every LayerNorm, what else layers need, and the output bias.
+    // Gain and bias of every LayerNorm, what else is needed, and the output bias.
     const size_t norms = 2 * (2 * t->is.layers + 1);
-    partial_sums_carve(&model->sums, arena, (unsigned)(norms + t->is.layers * t->is.layer_sums + 1),
-                       (norms + t->is.layers * t->is.layer_sum_channels) * C);
+    partial_sums_carve(&model->sums, arena,
+                       (unsigned)(norms + t->is.layers * t->is.layer_sums) + t->is.outer_sums + 1,
+                       norms * C + t->is.layers * t->is.layer_sum_width + t->is.outer_sum_width);
     embedding_order_carve(&t->order, arena, M, t->is.vocabulary, C);
 }
 
 // ---- forward ---------------------------------------------------------------------------------------------
 
+static inline LayerNormOutput norm_output(const Transformer *t, GemmInput norm, float *mean, float *rstd) {
+    return {norm, t->is.post_norm ? t->stream : NULL, mean, rstd};
+}
+
 // `norm`, LayerNorm of x.
 static inline void norm_forward(Transformer *t, const NormParameters *at, GemmInput norm, float *mean,
                                 float *rstd, const float *x, size_t m) {
-    layernorm_forward(&t->base.device, norm, mean, rstd, x, transformer_values(t, at->gain),
-                      transformer_values(t, at->bias), m, t->is.channels);
+    layernorm_forward(&t->base.device, norm_output(t, norm, mean, rstd), x, norm_weights(t, at), m,
+                      t->is.channels);
 }
 
-// out = x + dropout(sublayer_out), and its LayerNorm.
+// out = the residual stream + dropout(sublayer_out), and its LayerNorm. x: the stream, pre-norm.
 static inline void residual_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                          uint32_t site, const NormParameters *at, float *out, GemmInput norm,
                                          float *mean, float *rstd, const float *x) {
-    residual_layernorm_forward(&t->base.device, out, norm, mean, rstd, x, t->sublayer_out,
-                               transformer_values(t, at->gain), transformer_values(t, at->bias),
+    residual_layernorm_forward(&t->base.device, out, norm_output(t, norm, mean, rstd),
+                               t->is.post_norm ? t->stream : x, t->sublayer_out, norm_weights(t, at),
                                gpu_dropout(&t->base, work, site), batch->length, batch->batch * batch->length,
                                t->is.channels);
     gpu_lap(&t->base, work, "residual, norm", PROFILE_FORWARD, 0);
 }
 
+// The embedding's dropout of x (M, C), what stands behind its norm, or the gradient to that: post-norm.
+static inline void embedding_dropout(Transformer *t, GpuWork work, const DeviceBatch *batch, GemmInput x) {
+    if (t->is.post_norm)
+        dropout_apply(&t->base.device, x, gpu_dropout(&t->base, work, t->is.embedding_site), batch->batch,
+                      batch->length);
+}
+
+// What embedding_dropout() does to what the first LayerNorm gave.
+static inline void embedding_dropout_forward(Transformer *t, GpuWork work, const DeviceBatch *batch) {
+    embedding_dropout(t, work, batch, t->norm_qkv);
+    embedding_dropout(t, work, batch, float_matrix(t->stream, t->is.channels));
+}
+
+// From norm_qkv and x_in of the first layer on.
+static inline void embed(Transformer *t, GpuWork work, const DeviceBatch *batch) {
+    GpuModel *g = &t->base;
+    const TransformerActivations *first = &t->layers[0];
+    const EmbeddingRows rows = {transformer_values(t, t->is.outer.token),
+                                transformer_values(t, t->is.outer.position),
+                                transformer_values(t, t->is.type), batch->inputs, (unsigned)batch->length};
+    embedding_layernorm_forward(&g->device, first->x_in,
+                                norm_output(t, t->norm_qkv, first->mean1, first->rstd1), rows,
+                                norm_weights(t, &t->plan[0].norm),
+                                t->is.post_norm ? dropout_none() : gpu_dropout(g, work, t->is.embedding_site),
+                                batch->batch, t->is.channels);
+    embedding_dropout_forward(t, work, batch);
+    gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
+}
+
+// FLOP of a product of the batch in the feed-forward network.
+static inline double ffn_flops(const Transformer *t, const DeviceBatch *batch) {
+    return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels * (double)t->is.inner;
+}
+
 // From norm_qkv, LayerNorm 1 of x_in, to the FFN's activated hidden layer.
 static inline void layer_forward(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
-    const size_t M = batch->batch * batch->length, C = t->is.channels;
+    const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
     const DeviceWeight up = device_weight(t, &t->plan[l].ffn.up);
-    const double square = gpu_square_flops(batch, C);
     gemm_forward(&g->blas, a->qkv, t->norm_qkv, device_weight(t, &t->plan[l].qkv), M);
-    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * square);
-    t->attend->forward(t, work, batch, l);
+    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
+    t->parts.attend(t, work, batch, l);
     if (t->is.activation == GELU_TANH) {
         gemm_forward_gelu(&g->blas, a->activated, a->hidden, t->norm, up, M);
-        gpu_lap(g, work, "ffn up, activation", PROFILE_FORWARD, 4 * square);
+        gpu_lap(g, work, "ffn up, activation", PROFILE_FORWARD, ffn_flops(t, batch));
         return;
     }
     const GemmInput hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
     gemm_forward(&g->blas, hidden, t->norm, up, M);
-    gpu_lap(g, work, "ffn up", PROFILE_FORWARD, 4 * square);
-    gelu_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M, 4 * C);
+    gpu_lap(g, work, "ffn up", PROFILE_FORWARD, ffn_flops(t, batch));
+    gelu_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M, t->is.inner);
     gpu_lap(g, work, "activation", PROFILE_FORWARD, 0);
 }
 
@@ -225,7 +283,7 @@ static inline void layer_end(Transformer *t, GpuWork work, const DeviceBatch *ba
     const uint32_t site = t->plan[l].ffn_site;
     gemm_forward(&g->blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
-    gpu_lap(g, work, "ffn down", PROFILE_FORWARD, 4 * gpu_square_flops(batch, t->is.channels));
+    gpu_lap(g, work, "ffn down", PROFILE_FORWARD, ffn_flops(t, batch));
     if (l + 1 < t->is.layers)
         residual_norm_forward(t, work, batch, site, &t->plan[l + 1].norm, next->x_in, t->norm_qkv,
                               next->mean1, next->rstd1, a->x_middle);
@@ -236,15 +294,7 @@ static inline void layer_end(Transformer *t, GpuWork work, const DeviceBatch *ba
 
 // Leaves the final LayerNorm's output in final_norm.
 static inline void layers_forward(Transformer *t, GpuWork work, const DeviceBatch *batch) {
-    GpuModel *g = &t->base;
-    const TransformerActivations *first = &t->layers[0];
-    const NormParameters *norm = &t->plan[0].norm;
-    embedding_layernorm_forward(
-        &g->device, first->x_in, t->norm_qkv, first->mean1, first->rstd1,
-        transformer_values(t, t->is.outer.token), transformer_values(t, t->is.outer.position), batch->inputs,
-        transformer_values(t, norm->gain), transformer_values(t, norm->bias),
-        gpu_dropout(g, work, t->is.embedding_site), batch->batch, batch->length, t->is.channels);
-    gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
+    embed(t, work, batch);
     for (size_t l = 0; l < t->is.layers; l++) {
         layer_forward(t, work, batch, l);
         layer_end(t, work, batch, l);
@@ -267,15 +317,29 @@ static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *b
     return tail;
 }
 
-// dx += the gradient to x, or = it where `first`, from dnorm.
+// Through a LayerNorm of x that stands before a sublayer: dx becomes the gradient to the residual stream
+// behind the sublayer below, from what sublayer_input_backward() left; through the one behind the last layer
+// (`last`): from dnorm alone.
 static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const NormParameters *at,
-                                 const float *x, const float *mean, const float *rstd, bool first,
+                                 const float *x, const float *mean, const float *rstd, bool last,
                                  LayerNormTail tail) {
+    const LayerNormWeights w = norm_weights(t, at);
+    const bool through = t->is.post_norm && !last;
     layernorm_backward(&t->base.device, &t->base.sums, t->dx, transformer_gradients(t, at->gain),
-                       transformer_gradients(t, at->bias), t->dnorm, x, transformer_values(t, at->gain),
-                       transformer_values(t, at->bias), mean, rstd, first, tail, batch->batch * batch->length,
+                       transformer_gradients(t, at->bias), through ? t->dx : t->dnorm, x, w.gain, w.bias,
+                       mean, rstd, last || t->is.post_norm, tail, batch->batch * batch->length,
                        t->is.channels);
     gpu_lap(&t->base, GPU_TRAIN, tail.dbelow.data ? "residual, norm" : "norm", PROFILE_BACKWARD, 0);
+}
+
+// The gradient to what a sublayer's first product reads, from that to its result: pre-norm dnorm, post-norm,
+// where this is the residual stream, too, a part of dx.
+static inline void sublayer_input_backward(Transformer *t, GemmInput dy, DeviceWeight first, size_t m) {
+    Blas *blas = &t->base.blas;
+    if (t->is.post_norm)
+        gemm_backward_input_add(blas, float_matrix(t->dx, t->is.channels), dy, first, m);
+    else
+        gemm_backward_input(blas, float_matrix(t->dnorm, t->is.channels), dy, first, m);
 }
 
 // The gradient of a product's bias, where it has one, from that to its result.
@@ -289,6 +353,7 @@ static inline void bias_backward(Transformer *t, const LinearParameters *at, Gem
 static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t l) {
     const TransformerActivations *a = &t->layers[l];
     norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in, batch->batch * batch->length);
+    if (l == 0) embedding_dropout_forward(t, GPU_TRAIN, batch);
     layer_forward(t, GPU_TRAIN, batch, l);
 }
 
@@ -297,13 +362,13 @@ static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t 
 static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     Blas *blas = &g->blas;
-    const size_t M = batch->batch * batch->length, C = t->is.channels;
+    const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
     const TransformerLayer *o = &t->plan[l];
     const DeviceWeight up = device_weight(t, &o->ffn.up), down = device_weight(t, &o->ffn.down);
     const bool fused = t->is.activation == GELU_TANH;
     const char *up_kind = fused ? "ffn up, activation" : "ffn up";
-    const double square = gpu_square_flops(batch, C);
+    const double flops = ffn_flops(t, batch);
     bias_backward(t, &o->ffn.down, t->dsublayer_out, M);
     if (fused)
         gemm_backward_input_gelu(blas, t->dhidden, t->dsublayer_out, down, a->hidden, M);
@@ -311,18 +376,18 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
         gemm_backward_input(blas, t->dhidden, t->dsublayer_out, down, M);
     gemm_backward_weight(blas, transformer_gradients(t, o->ffn.down.weight), t->dsublayer_out, a->activated,
                          down, M);
-    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 8 * square);
+    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 2 * flops);
     if (!fused) {
-        gelu_backward(&g->device, t->dhidden, t->dhidden, a->hidden, t->is.activation, M, 4 * C);
+        gelu_backward(&g->device, t->dhidden, t->dhidden, a->hidden, t->is.activation, M, t->is.inner);
         gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
     }
     bias_backward(t, &o->ffn.up, t->dhidden, M);
-    gemm_backward_input(blas, float_matrix(t->dnorm, C), t->dhidden, up, M);
-    gpu_lap(g, GPU_TRAIN, up_kind, PROFILE_BACKWARD, 4 * square);
+    sublayer_input_backward(t, t->dhidden, up, M);
+    gpu_lap(g, GPU_TRAIN, up_kind, PROFILE_BACKWARD, flops);
     norm_backward(t, batch, &o->ffn.norm, a->x_middle, a->mean2, a->rstd2, false,
                   norm_tail(t, batch, true, o->projects, o->projection_site));
     gemm_backward_weight(blas, transformer_gradients(t, o->ffn.up.weight), t->dhidden, t->norm, up, M);
-    gpu_lap(g, GPU_TRAIN, up_kind, PROFILE_BACKWARD, 4 * square);
+    gpu_lap(g, GPU_TRAIN, up_kind, PROFILE_BACKWARD, flops);
 }
 
 // From dx behind attention to dx before it, and dsublayer_out of the layer below.
@@ -333,17 +398,30 @@ static inline void attention_backward(Transformer *t, const DeviceBatch *batch, 
     const TransformerLayer *o = &t->plan[l];
     const DeviceWeight qkv = device_weight(t, &o->qkv);
     const double square = gpu_square_flops(batch, C);
-    t->attend->backward(t, batch, l);
-    gemm_backward_input(&g->blas, float_matrix(t->dnorm, C), t->dqkv, qkv, M);
+    t->parts.attend_backward(t, batch, l);
+    sublayer_input_backward(t, t->dqkv, qkv, M);
     gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
+    if (l == 0) embedding_dropout(t, GPU_TRAIN, batch, float_matrix(t->dx, C));
     norm_backward(t, batch, &o->norm, a->x_in, a->mean1, a->rstd1, false,
                   norm_tail(t, batch, true, l > 0, l > 0 ? t->plan[l - 1].ffn_site : 0));
+    if (l == 0) embedding_dropout(t, GPU_TRAIN, batch, t->norm);
     gemm_backward_weight(&g->blas, transformer_gradients(t, o->qkv.weight), t->dqkv, t->norm, qkv, M);
     gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
 }
 
-// From dnorm, the gradient to the final LayerNorm's output, to dx behind the embedding's dropout and the
-// gradient of positions; that of tokens is token_backward()'s.
+// Gradients of positions and type from dx; that of tokens is token_backward()'s, behind the dropout.
+static inline void embed_backward(Transformer *t, const DeviceBatch *batch) {
+    GpuModel *g = &t->base;
+    const size_t M = batch->batch * batch->length, C = t->is.channels;
+    position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx,
+                      t->is.post_norm ? dropout_none() : gpu_dropout(g, GPU_TRAIN, t->is.embedding_site),
+                      batch->batch, batch->length, C);
+    if (t->is.type != NO_PARAMETER)
+        column_sums(&g->device, &g->sums, transformer_gradients(t, t->is.type), float_matrix(t->dx, C), M, C);
+    gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
+}
+
+// From dnorm, the gradient to the final LayerNorm's output, to dx before the embedding.
 static inline void layers_backward(Transformer *t, const DeviceBatch *batch) {
     GpuModel *g = &t->base;
     const size_t L = t->is.layers;
@@ -353,43 +431,42 @@ static inline void layers_backward(Transformer *t, const DeviceBatch *batch) {
         if (g->recompute && l + 1 < L) layer_again(t, batch, l);
         ffn_backward(t, batch, l);
         attention_backward(t, batch, l);
-        gpu_gradients_final(g, batch, t->plan[l].norm.gain,
-                            l + 1 < L ? t->plan[l + 1].norm.gain : g->state.total);
+        gpu_gradients_final(g, batch, t->plan[l].first, l + 1 < L ? t->plan[l + 1].first : g->state.total);
     }
-    position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx,
-                      gpu_dropout(g, GPU_TRAIN, t->is.embedding_site), batch->batch, batch->length,
-                      t->is.channels);
-    gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
+    embed_backward(t, batch);
 }
 
 // ---- what the training loop calls ------------------------------------------------------------------------
 
 static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     Transformer *t = (Transformer *)g;
-    const size_t M = batch->batch * batch->length, C = t->is.channels;
-    const bool bias = t->is.outer.bias != NO_PARAMETER;
+    const size_t K = batch->chosen, C = t->is.channels;
     layers_forward(t, work, batch);
+    t->predicted = t->parts.predict ? t->parts.predict(t, work, batch) : t->final_norm;
     if (work == GPU_FORWARD) {
-        classifier_forward(&g->device, &g->blas, &t->classifier, t->final_norm, output_weight(t),
-                           batch->targets, M, g->results);
+        classifier_forward(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t),
+                           batch->targets, K, &g->results->classifier);
         return;
     }
-    classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, t->final_norm, output_weight(t),
-                     batch->targets, M, gpu_step(g), float_matrix(t->dnorm, C),
-                     transformer_gradients(t, t->is.outer.token),
-                     bias ? transformer_gradients(t, t->is.outer.bias) : NULL, g->results);
-    gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)M * (double)t->is.vocabulary * (double)C);
+    classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, t->predicted, output_weight(t),
+                     batch->targets, K, gpu_step(g), float_matrix(t->dnorm, C),
+                     transformer_gradients(t, t->is.outer.token), transformer_gradients(t, t->is.outer.bias),
+                     &g->results->classifier);
+    gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)K * (double)t->is.vocabulary * (double)C);
+    if (t->parts.predict) t->parts.predict_backward(t, batch);
     layers_backward(t, batch);
 }
 
-// What the models' Config and Offsets have in common.
-template <typename Config, typename Offsets>
-static inline TransformerShape transformer_shape(const Config *c, const Offsets *o, uint32_t embedding_site) {
+// A decoder's shape but for what the models differ in: F = 4C.
+static inline TransformerShape transformer_shape(const ModelSizes *size, const OuterParameters *outer,
+                                                 uint32_t embedding_site) {
     TransformerShape is = {};
-    is.layers = c->size.layers;
-    is.channels = c->size.channels;
-    is.vocabulary = c->size.vocabulary;
-    is.outer = o->outer;
+    is.layers = size->layers;
+    is.channels = size->channels;
+    is.inner = 4 * size->channels;
+    is.vocabulary = size->vocabulary;
+    is.outer = *outer;
+    is.type = NO_PARAMETER;
     is.padding = -1;
     is.embedding_site = embedding_site;
     return is;
@@ -399,22 +476,22 @@ static inline TransformerShape transformer_shape(const Config *c, const Offsets 
 template <typename Model>
 static inline Model *transformer_allocate(const ModelType *host, const ModelSetup *setup) {
     Model *model = (Model *)allocate(1, sizeof(Model), "model");
-    gpu_model_create(&model->base.base, host, setup);
+    gpu_model_create((GpuModel *)model, host, setup);
     return model;
 }
 
 // Memory. layer(l): where its parameters lie.
 template <typename Layer>
-static inline void transformer_create(Transformer *t, TransformerShape is, const TransformerAttention *attend,
+static inline void transformer_create(Transformer *t, TransformerShape is, const TransformerParts &parts,
                                       Layer layer) {
     t->is = is;
-    t->attend = attend;
+    t->parts = parts;
     t->plan = (TransformerLayer *)allocate(is.layers, sizeof(TransformerLayer), "layers");
     for (size_t l = 0; l < is.layers; l++) t->plan[l] = layer(l);
     t->layers = (TransformerActivations *)allocate(is.layers, sizeof(TransformerActivations), "layers");
     t->base.run = transformer_run;
     t->base.carve = transformer_carve;
-    t->base.given_from = t->plan[0].norm.gain;
+    t->base.given_from = t->plan[0].first;
     gpu_memory_create(&t->base);
 }
 
@@ -438,10 +515,12 @@ static inline double transformer_train(void *model, const Batch *batch, double s
 static inline void transformer_logits(void *model, const Batch *batch, float *logits) {
     Transformer *t = (Transformer *)model;
     GpuModel *g = &t->base;
-    const DeviceBatch staged = gpu_stage(g, batch, 0);
+    Batch all = *batch;
+    all.targets = NULL;
+    const DeviceBatch staged = gpu_stage(g, &all, 0);
     gpu_issue(g, GPU_FORWARD, &staged); // the loss is of no use here
-    classifier_logits(&g->device, &g->blas, &t->classifier, t->final_norm, output_weight(t),
-                      staged.batch * staged.length, logits);
+    classifier_logits(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t), staged.chosen,
+                      logits);
 }
 
 // The CPU's entries, those of any model on the GPU, and a transformer's.

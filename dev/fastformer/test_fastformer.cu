@@ -12,7 +12,7 @@
 
 static GpuPair pair() {
     static const ModelType type = fastformer_on_gpu();
-    return {&type, &fastformer};
+    return {&type, &fastformer, 1};
 }
 
 static void check_references(const char *precision) {

@@ -34,7 +34,4 @@ extern const ModelType gpt2;
 const Config *gpt2_config(const void *model);
 const Offsets *gpt2_offsets(const void *model);
 
-// FLOP of the products of attention in one layer's forward pass.
-double gpt2_attention_flops(const Config *c, size_t batch, size_t length);
-
 #endif

@@ -15,7 +15,7 @@ static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "
 
 static GpuPair pair() {
     static const ModelType type = gpt2_on_gpu();
-    return {&type, &gpt2};
+    return {&type, &gpt2, 1};
 }
 
 static void check_references(const char *precision) {

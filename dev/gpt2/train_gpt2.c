@@ -266,17 +266,13 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     metadata_add(rows, count, "layer_norm_epsilon", copy_string("1e-05"));
 }
 
-double gpt2_attention_flops(const Config *c, size_t batch, size_t length) {
-    return attention_flops(c->attention.cosine, c->size.channels, c->size.heads, (double)(batch * length),
-                           (double)length / 2);
-}
-
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
 // attention.
 static double gpt2_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Gpt2 *)model)->config;
     const double C = (double)c->size.channels, L = (double)c->size.layers, V = (double)c->size.vocabulary;
-    const double attention = 3 * gpt2_attention_flops(c, 1, (size_t)length) / (double)length;
+    const double attention =
+        3 * attention_flops(c->attention.cosine, c->size.channels, c->size.heads, 1, (double)length / 2);
     return 6 * (L * 12 * C * C + V * C) + L * attention;
 }
 

@@ -24,6 +24,10 @@ for model in "${models[@]}"; do
         [ "$model" = "$other" ] || compare 15 "$model" "$other"
     done
 done
-compare 20 dev/gpt2/train_gpt2.cu train_fastformer.cu
-compare 20 train_fastformer.cu dev/gpt2/train_gpt2.cu
+on_gpu=(train_fastformer.cu dev/gpt2/train_gpt2.cu dev/bert/train_bert.cu)
+for model in "${on_gpu[@]}"; do
+    for other in "${on_gpu[@]}"; do
+        [ "$model" = "$other" ] || compare 20 "$model" "$other"
+    done
+done
 [ $failed -eq 0 ]

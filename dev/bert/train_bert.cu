@@ -1,0 +1,113 @@
+// BERT on the GPU: the model of train_bert.c, whose options, parameters, statistics and description it takes;
+// forward and backward pass in CUDA. Both programs read and write the same checkpoints, and drop the same
+// elements. --attention additive is the CPU's alone.
+//
+// M = B*T rows, C channels, K rows that are predicted (masked.h).
+//
+// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual stream,
+// statistics and gradients of parameters are float32.
+
+#include "chosen_rows.cuh"
+#include "self_attention.cuh"
+extern "C" {
+#include "bert.h"
+}
+
+struct Bert {
+    SelfAttention base;
+    const Offsets *offsets;
+    GemmInput chosen;   // (K, C) of the last LayerNorm
+    float *hidden;      // (K, C) before the GELU
+    float *activated;   // (K, C)
+    GemmInput normal;   // (K, C) what the classifier reads
+    float *mean, *rstd; // (K)
+};
+
+static void carve(Transformer *t, Arena *arena) {
+    Bert *b = (Bert *)t;
+    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const bool in_bf16 = t->base.precision == GPU_BF16;
+    self_attention_carve(t, arena);
+    b->chosen = arena_matrix(arena, M, C, in_bf16, "activations");
+    b->hidden = arena_array<float>(arena, M * C, "activations");
+    b->activated = arena_array<float>(arena, M * C, "activations");
+    b->normal = arena_matrix(arena, M, C, in_bf16, "activations");
+    b->mean = arena_array<float>(arena, M, "activations");
+    b->rstd = arena_array<float>(arena, M, "activations");
+}
+
+static GemmInput predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
+    const Bert *b = (const Bert *)t;
+    const Device *d = &t->base.device;
+    const Offsets *o = b->offsets;
+    const size_t K = batch->chosen, C = t->is.channels;
+    const GemmInput hidden = float_matrix(b->hidden, C);
+    if (batch->rows) rows_gather(d, b->chosen, t->final_norm, batch->rows, K);
+    gemm_forward(&t->base.blas, hidden, batch->rows ? b->chosen : t->final_norm,
+                 device_weight(t, &o->transform), K);
+    gpu_lap(&t->base, work, "prediction", PROFILE_FORWARD, 2 * (double)K * (double)(C * C));
+    gelu_forward(d, float_matrix(b->activated, C), hidden, hidden, GELU_ERF, K, C);
+    layernorm_forward(d, {b->normal, NULL, b->mean, b->rstd}, b->activated,
+                      norm_weights(t, &o->transform_norm), K, C);
+    gpu_lap(&t->base, work, "activation, norm", PROFILE_FORWARD, 0);
+    return b->normal;
+}
+
+static void predict_backward(Transformer *t, const DeviceBatch *batch) {
+    const Bert *b = (const Bert *)t;
+    GpuModel *g = &t->base;
+    const Offsets *o = b->offsets;
+    const size_t K = batch->chosen, C = t->is.channels;
+    const DeviceWeight transform = device_weight(t, &o->transform);
+    const GemmInput dchosen = float_matrix(t->dx, C);
+    const LayerNormWeights w = norm_weights(t, &o->transform_norm);
+    layernorm_backward(&g->device, &g->sums, t->dx, transformer_gradients(t, o->transform_norm.gain),
+                       transformer_gradients(t, o->transform_norm.bias), t->dnorm, b->activated, w.gain,
+                       w.bias, b->mean, b->rstd, true, layernorm_no_tail(), K, C);
+    gelu_backward(&g->device, t->dsublayer_out, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
+    gpu_lap(g, GPU_TRAIN, "activation, norm", PROFILE_BACKWARD, 0);
+    bias_backward(t, &o->transform, t->dsublayer_out, K);
+    gemm_backward_input(&g->blas, dchosen, t->dsublayer_out, transform, K);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, o->transform.weight), t->dsublayer_out, b->chosen,
+                         transform, K);
+    rows_scatter(&g->device, t->dnorm, t->dx, batch->rows, K, batch->batch * batch->length, C);
+    gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));
+}
+
+static TransformerShape shape(const Config *c, const Offsets *o) {
+    const OuterParameters outer = {o->token, o->position, {}, o->bias};
+    TransformerShape is = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
+    is.inner = c->inner;
+    is.type = o->type;
+    is.padding = c->padding;
+    is.post_norm = true;
+    is.activation = GELU_ERF;
+    is.outer_sums = 4; // the type; of the prediction, bias, and gain and bias of its norm
+    is.outer_sum_width = 4 * c->size.channels;
+    return is;
+}
+
+static void *bert_create(const ModelSetup *setup) {
+    Bert *b = transformer_allocate<Bert>(&bert, setup);
+    SelfAttention *m = &b->base;
+    GpuModel *g = &m->base.base;
+    const Config *c = bert_config(g->host);
+    const Offsets *o = b->offsets = bert_offsets(g->host);
+    TransformerParts parts = self_attention_parts();
+    parts.carve = carve;
+    parts.predict = predict;
+    parts.predict_backward = predict_backward;
+    g->chooses = true;
+    m->kind = attention_of_kind(&c->attention, bert.program);
+    m->heads = c->size.heads;
+    m->at = o->layers;
+    m->site = SITE_LAYERS;
+    self_attention_create(m, shape(c, o), parts, &o->norm);
+    return b;
+}
+
+static ModelType bert_on_gpu() {
+    return transformer_type(&bert, "train_bertcu", bert_create, self_attention_destroy);
+}
+
+TRANSFORMER_MAIN(bert_on_gpu())

@@ -1,0 +1,63 @@
+// Multi-head attention of the kinds that --attention names, behind one interface, as dev/cpu/attention.h:
+// softmax, softmax1 and cosine. Additive attention in both directions is the CPU's alone.
+#ifndef CUDA_ATTENTION_CUH
+#define CUDA_ATTENTION_CUH
+
+#include "cosine_attention.cuh"
+#include "softmax_attention.cuh"
+extern "C" {
+#include "model_options.h"
+}
+
+struct DeviceAttention {
+    bool cosine;  // else softmax
+    double power; // cosine: of the number of keys seen, where none is learned
+    double sink;  // of the softmax's denominator: 0 softmax, 1 softmax1
+};
+
+// What --attention says; ends the program where only the CPU's, whose name is given, computes it.
+static inline DeviceAttention attention_of_kind(const AttentionKind *kind, const char *program) {
+    if (kind->additive)
+        fail(
+            "--attention %s: is not there on a GPU in both directions; choose another kind, or train with %s",
+            kind->name, program);
+    return {kind->cosine, kind->power, kind->sink};
+}
+
+// Floats of working memory, for batches of up to so many queries and, where they are others, keys.
+static inline size_t attention_workspace(const DeviceAttention *a, size_t batch, size_t length,
+                                         size_t channels, size_t heads) {
+    return a->cosine ? cosine_attention_workspace(batch, length, channels, heads)
+                     : softmax_attention_workspace(batch, length, heads);
+}
+
+// y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,
+// Tq). learned: cosine's m (H), or NULL: the power is fixed.
+static inline void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *logsumexp,
+                                     const float *learned, const DeviceAttentionInput *in, float *workspace) {
+    if (a->cosine)
+        cosine_attention_forward(d, y, learned, a->power, in, workspace);
+    else
+        softmax_attention_forward(d, y, logsumexp, in, a->sink);
+}
+
+// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds that to dlearned. y and
+// logsumexp as the forward pass left them.
+static inline void attention_backward(const Device *d, const DeviceAttention *a,
+                                      const DeviceAttentionGradients *gradients, float *dlearned,
+                                      GemmInput dy, GemmInput y, const float *logsumexp, const float *learned,
+                                      const DeviceAttentionInput *in, float *workspace) {
+    if (a->cosine)
+        cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);
+    else
+        softmax_attention_backward(d, gradients, dy, y, logsumexp, in, workspace);
+}
+
+// Whether gradients to the bias of the keys are other than 0. Without a sink this bias adds the same to all
+// scores of a row, which changes no weight; what would come out is rounding, of which AdamW would make full
+// steps.
+static inline bool attention_trains_key_bias(const DeviceAttention *a) {
+    return a->cosine || a->sink > 0;
+}
+
+#endif
