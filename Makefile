@@ -285,10 +285,11 @@ TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) 
                  $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 # A trainer for a GPU, emulated, for test_ranks.sh.
 ON_EMULATOR := $(if $(USE_CPLUSPLUS),$(if $(USE_MPI),$(FLOAT)/emulated/bin/train_gpt2cu))
-test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(DOUBLE)/bin/%)) $(ON_EMULATOR) $(TEST_PROGRAMS) \
+RANKS_TRAINERS := $(if $(USE_SANITIZERS),$(FLOAT),$(DOUBLE))/bin
+test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(RANKS_TRAINERS)/%)) $(ON_EMULATOR) $(TEST_PROGRAMS) \
       | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert \
-	TRANSLATE=$(FLOAT)/bin/train_translate DOUBLE=$(DOUBLE)/bin ON_EMULATOR=$(ON_EMULATOR) \
+	TRANSLATE=$(FLOAT)/bin/train_translate TRAINERS=$(RANKS_TRAINERS) ON_EMULATOR=$(ON_EMULATOR) \
 	TOKENIZE=$(FLOAT)/bin/tokenize QUICK=$(filter 1,$(SANITIZE)) \
 	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
@@ -303,7 +304,7 @@ data/wikitext2 data/tinyshakespeare data/multi30k: data/%: tokenize
 
 bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
-C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c),$(filter %.c,$(CORPUS)))
+C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c dev/test/poison.c),$(filter %.c,$(CORPUS)))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
 LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES) $(filter -I%,$(MPI_FLAGS))
 lint:

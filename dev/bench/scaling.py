@@ -2,7 +2,9 @@
 """How far several machines carry: a model of the time of a step, computed and not measured.
 
   scaling.py                       the tables, for 2 to 256 machines at 1 to 400 Gb/s
-  scaling.py --check DIR...        beside runs: each directory's log.jsonl (training with MPI) against the model
+  scaling.py --check               beside runs of two processes on this machine: its compute, and latency and bandwidth of messages
+                                   between processes, are measured; step times are predicted and measured. A few minutes;
+                                   needs make train_fastformer bench, mpirun and two quiet cores
 
 A machine computes its micro-batches, then gradients are summed over all machines. What the model takes:
 
@@ -12,20 +14,39 @@ A machine computes its micro-batches, then gradients are summed over all machine
   ring       2 (n-1)/n bytes / bandwidth + 2 (n-1) latency
   tree       2 log2(n) (bytes / bandwidth + latency)
   direct     what dev/ranks/mpi.c does: the bytes of a ring, and 2 messages to each other machine and chunk, sent side by side
-  hidden     the share of the sum that is through before the backward pass ends: what is not in the token
-             embedding, which is final at its end, as far as the backward pass (two thirds of compute) lasts
+  lookups    rows of the token embedding that a last micro-batch looked up, on all machines together (at most all): their
+             gradients are summed for themselves at the end, and nothing hides that
+  hidden     of all else, as much as the backward pass behind the classifier lasts: by FLOP, two thirds of compute but for the
+             classifier's
 
 What it leaves out: switches that are full, machines that are late, evaluation.
 """
 import argparse
 import json
 import math
+import os
+import subprocess
 import sys
+import tempfile
+import typing
 
-# parameters, of these in the token embedding, tokens and seconds of a micro-batch (README: Speed)
-MODELS = {
-    "Fastformer, published": (5_476_352, 32_000 * 128, 4096, 0.205),
-    "GPT-2 124M": (124_439_808, 50_257 * 768, 4096, 4096 / 796),
+
+
+class Model(typing.NamedTuple):
+    parameters: int
+    vocabulary: int
+    channels: int
+    tokens: int  # of a micro-batch
+    seconds: float  # that it takes
+
+    def behind(self):
+        """Seconds of the backward pass behind the classifier."""
+        return self.seconds * 2 / 3 * (1 - self.vocabulary * self.channels / self.parameters)
+
+
+MODELS = {  # as measured on two cores (README: Speed)
+    "Fastformer, published": Model(5_476_352, 32_000, 128, 4096, 0.432),
+    "GPT-2 124M": Model(124_439_808, 50_257, 768, 4096, 4096 / 796),
 }
 MACHINES = (2, 4, 8, 16, 32, 64, 128, 256)
 LINKS = ((1, 50e-6), (10, 20e-6), (100, 3e-6), (400, 2e-6))  # Gb/s, seconds of latency
@@ -45,22 +66,21 @@ def direct(n, size, bandwidth, latency, width=4):
     return 2 * (n - 1) / n * size / bandwidth + 2 * chunks * latency
 
 
-def step_seconds(model, n, gigabits, latency, batches=1, width=4, times=1, how=direct):
-    parameters, embedding, _, compute = model
-    compute = compute / times
-    total = how(n, width * parameters, gigabits * 1e9 / 8, latency)
-    early = total * (1 - embedding / parameters)
-    return batches * compute + total - min(early, compute * 2 / 3)
+def step_seconds(model, n, bandwidth, latency, batches=1, width=4, how=direct):
+    total = how(n, width * model.parameters, bandwidth, latency)
+    rows = min(model.vocabulary, n * model.tokens)
+    lookups = how(n, width * rows * model.channels, bandwidth, latency)
+    return batches * model.seconds + max(0.0, total - model.behind()) + lookups
 
 
-def efficiency(model, n, *rest, batches=1, times=1, **more):
-    return batches * model[3] / times / step_seconds(model, n, *rest, batches=batches, times=times, **more)
+def efficiency(model, n, *rest, batches=1, **more):
+    return batches * model.seconds / step_seconds(model, n, *rest, batches=batches, **more)
 
 
-def batches_for(model, n, gigabits, latency, wanted, **more):
+def batches_for(model, n, bandwidth, latency, wanted, **more):
     """Micro-batches a step and machine with which the machines are used that much; None: more than 10,000."""
     batches = 1
-    while efficiency(model, n, gigabits, latency, batches=batches, **more) < wanted:
+    while efficiency(model, n, bandwidth, latency, batches=batches, **more) < wanted:
         batches = math.ceil(batches * 1.05) if batches > 20 else batches + 1
         if batches > 10_000:
             return None
@@ -68,7 +88,7 @@ def batches_for(model, n, gigabits, latency, wanted, **more):
 
 
 def table(name, times):
-    model = MODELS[name]
+    model = MODELS[name]._replace(seconds=MODELS[name].seconds / times)
     machine = "two cores, as measured" if times == 1 else f"{times:g} times the two cores that were measured"
     print(f"\n### {name}, each machine {machine}\n")
     print("Tokens/s of n machines, of n times one machine's; in brackets the micro-batches a step and machine from which it is")
@@ -78,8 +98,8 @@ def table(name, times):
     for n in MACHINES:
         cells = []
         for gigabits, latency, width in [(g, l, 4) for g, l in LINKS] + [(10, 20e-6, 2)]:
-            share = efficiency(model, n, gigabits, latency, width=width, times=times)
-            needed = batches_for(model, n, gigabits, latency, 0.9, width=width, times=times)
+            share = efficiency(model, n, gigabits * 1e9 / 8, latency, width=width)
+            needed = batches_for(model, n, gigabits * 1e9 / 8, latency, 0.9, width=width)
             cells.append(f"{share:.0%}" + ("" if share >= 0.9 else f" ({needed or 'more than 10,000'})"))
         print(f"| {n} | " + " | ".join(cells) + " |")
 
@@ -89,46 +109,78 @@ def algorithms():
     print("| | machines | ring | tree | direct (ours) |\n|---|---|---|---|---|")
     for name, model in MODELS.items():
         for n in (2, 16, 256):
-            cells = [f"{how(n, 4 * model[0], 10e9 / 8, 20e-6):.3f}" for how in (ring, tree, direct)]
+            cells = [f"{how(n, 4 * model.parameters, 10e9 / 8, 20e-6):.3f}" for how in (ring, tree, direct)]
             print(f"| {name} | {n} | " + " | ".join(cells) + " |")
 
 
-def read_log(directory):
-    """Processes, bytes and milliseconds of the sum of a step."""
-    start = report = None
+# ---- beside runs on this machine
+
+TRAINER = ["./train_fastformer", "--no-test", "-v", "1000000", "-L", "2", "-p", "fp32", "--log-every", "1000000"]
+# channels and tokens of a micro-batch: from gradients that hardly count to gradients that take longer than compute
+SIZES = ((64, 512), (128, 512), (128, 128), (256, 128))
+ALONE = {"OMP_NUM_THREADS": "1"}
+TOGETHER = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "--bind-to", "core"]
+
+
+def fit(points):
+    """Latency a chunk and bytes/s each way, of (elements, seconds): the least squares of relative errors."""
+    rows = [(2 * math.ceil(n / CHUNK) / t, 4 * n / t) for n, t in points]
+    aa, bb, ab = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (1, 1), (0, 1)))
+    a, b = sum(r[0] for r in rows), sum(r[1] for r in rows)
+    latency, inverse = (a * bb - b * ab) / (aa * bb - ab * ab), (b * aa - a * ab) / (aa * bb - ab * ab)
+    return max(0.0, latency), 1 / inverse
+
+
+def step_times(commands, directory, steps):
+    """Runs side by side; median seconds of a step, and parameters, of the first of them."""
+    runs = [subprocess.Popen(c, env={**os.environ, **ALONE}, stdout=subprocess.DEVNULL) for c in commands]
+    for run in runs:
+        if run.wait() != 0:
+            sys.exit(f"failed: {' '.join(run.args)}")
     with open(directory + "/log.jsonl", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            if row.get("event") in ("start", "resume"):
-                start = row
-            if row.get("event") == "processes":
-                report = row
-    if not report:
-        sys.exit(f"{directory}: no run of several processes")
-    return int(start["processes"].split()[0]), report["bytes_a_step"], report["reduction_ms"]
+        rows = [json.loads(line) for line in file]
+    times = sorted(row["ms"] for row in rows if "ms" in row and row.get("step", 0) > steps // 4)
+    return times[len(times) // 2] / 1e3, int(rows[0]["model"].split(", ")[1].split()[0])
 
 
-def check(directories):
-    """Fits latency and bandwidth to the first and the last run, and shows all of them beside the model."""
-    runs = [read_log(d) for d in directories]
-    # ms = bytes / bandwidth + chunks * latency, from the smallest and the largest; of one number of processes
-    (_, low, low_ms), (_, high, high_ms) = min(runs, key=lambda r: r[1]), max(runs, key=lambda r: r[1])
-    bandwidth = (high - low) / max(1e-9, high_ms - low_ms) * 1e3
-    base = low_ms - low / bandwidth * 1e3
-    print(f"fitted: {bandwidth * 8e-9:.1f} Gb/s, {base:.2f} ms a step beside it\n")
-    print("| run | processes | MB sent a step | measured, ms | computed, ms | |\n|---|---|---|---|---|---|")
-    for directory, (n, size, milliseconds) in zip(directories, runs):
-        computed = base + size / bandwidth * 1e3
-        print(f"| {directory} | {n} | {size * 1e-6:.2f} | {milliseconds:.1f} | {computed:.1f} | {computed / milliseconds - 1:+.0%} |")
+def check():
+    """Predicted beside measured step times of two processes of one thread each, on two cores."""
+    lines = subprocess.run(TOGETHER + ["build/float-onednn/bench/reduction"], check=True, capture_output=True, text=True).stdout
+    points = [(int(n), float(t)) for n, t in (line.split() for line in lines.splitlines())]
+    latency, bandwidth = fit(points)
+    print(f"Messages between two processes: {latency * 1e6:.0f} us each, {bandwidth * 8e-9:.1f} Gb/s each way (sums of gradients "
+          "alone, fitted):\n")
+    print("| elements | measured, ms | computed, ms | |\n|---|---|---|---|")
+    for n, t in points:
+        computed = direct(2, 4 * n, bandwidth, latency)
+        print(f"| {n:,} | {t * 1e3:.2f} | {computed * 1e3:.2f} | {computed / t - 1:+.0%} |")
+    print("\nSteps of two processes of one thread; compute is that of two runs side by side that do not know of each other:\n")
+    print("| channels | tokens a micro-batch | parameters | micro-batches a process | compute, ms | predicted step, ms | measured, ms | |")
+    print("|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as top:
+        for number, (channels, tokens) in enumerate(SIZES):
+            for batches in (1, 4):
+                steps = 40
+                options = ["-C", str(channels), "-H", "4", "-b", "1", "-t", str(tokens), "-x", str(steps)]
+                name = f"{top}/{number}-{batches}"
+                alone = [TRAINER + options + ["-d", str(tokens * batches), "-o", f"{name}-{i}"] for i in range(2)]
+                bound = [["taskset", "-c", str(i)] + command for i, command in enumerate(alone)]
+                compute, parameters = step_times(bound, f"{name}-0", steps)
+                together = TOGETHER + TRAINER + options + ["-d", str(2 * tokens * batches), "-o", name]
+                measured, _ = step_times([together], name, steps)
+                model = Model(parameters, 1024, channels, tokens, compute / batches)
+                predicted = step_seconds(model, 2, bandwidth, latency, batches)
+                print(f"| {channels} | {tokens} | {parameters:,} | {batches} | {compute * 1e3:.1f} | {predicted * 1e3:.1f} | "
+                      f"{measured * 1e3:.1f} | {predicted / measured - 1:+.0%} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", nargs="+", metavar="DIR")
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--times", type=float, nargs="+", default=(1, 32), help="how much faster a machine is")
     arguments = parser.parse_args()
     if arguments.check:
-        check(arguments.check)
+        check()
         return
     print("# Several machines, computed\n")
     print("**Computed by `dev/bench/scaling.py`, not measured**: nobody has run this on more than one machine yet. What goes in,")

@@ -135,6 +135,7 @@ struct DeviceReduction {
     bool own_comm;
     Device device;                // the current one, and the stream that sums
     cudaEvent_t computed, summed; // gradients are there to be summed; sums are there
+    bool begun;                   // sums that no other stream waits for yet
     bf16 *rounded;                // (bucket) --reduce bf16
 };
 
@@ -200,13 +201,17 @@ void device_reduction_final(DeviceReduction *d, float *gradients, size_t from, s
     if (bucket <= first) return;
     CUDA_CHECK(cudaEventRecord(d->computed, stream));
     CUDA_CHECK(cudaStreamWaitEvent(d->device.stream, d->computed, 0));
+    d->begun = true;
     while (bucket-- > first) {
         const size_t begin = bucket * d->bucket, left = d->count - begin;
         sum(d, gradients + begin, left < d->bucket ? left : d->bucket);
     }
 }
 
+// While a stream is captured it may wait only for what is captured, too.
 void device_reduction_join(DeviceReduction *d, cudaStream_t stream) {
+    if (!d->begun) return;
+    d->begun = false;
     CUDA_CHECK(cudaEventRecord(d->summed, d->device.stream));
     CUDA_CHECK(cudaStreamWaitEvent(stream, d->summed, 0));
 }

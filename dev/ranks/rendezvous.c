@@ -39,7 +39,7 @@ static void nap(void) {
 // ----------------------------------------------------------------------------------------
 
 static int number_of(const char *name, int least, int most) {
-    const char *text = getenv(name) ? getenv(name) : "";
+    const char *given = getenv(name), *text = given ? given : "";
     char *end;
     errno = 0;
     const long value = strtol(text, &end, 10);

@@ -364,12 +364,14 @@ typedef enum {
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
 } cudaError_t;
 
 static inline const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaSuccess                         ? "no error"
            : e == cudaErrorMemoryAllocation         ? "out of memory"
            : e == cudaErrorStreamCaptureUnsupported ? "not permitted when a stream is capturing"
+           : e == cudaErrorStreamCaptureIsolation   ? "a captured stream waits for one that is not captured"
            : e == cudaErrorStreamCaptureUnjoined    ? "a stream that joined the capture has not come back"
                                                     : "invalid argument";
 }
@@ -540,7 +542,8 @@ static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream
 }
 // A stream that waits for what is captured is captured, too, until the first one waits for it in turn.
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    if (!event->recorded || event->recorded == stream) return cudaSuccess;
+    if (!event->recorded) return stream->capture ? cudaErrorStreamCaptureIsolation : cudaSuccess;
+    if (event->recorded == stream) return cudaSuccess;
     CudaGraph *graph = event->recorded->capture;
     if (graph->origin == stream) {
         event->recorded->away = false;
