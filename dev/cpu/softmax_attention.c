@@ -247,10 +247,10 @@ static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Sourc
 typedef struct {
     const real *queries; // left (TILE_ROWS, W)
     const real *keys;    // transposed (W, KEYS)
-    const real *start;   // (KEYS) -Inf for padding, else 0, for all rows; or (TILE_ROWS, KEYS) scores
-    size_t start_row;
-    size_t words; // W; 0: `start` has the scores
-    int seen;     // keys that the first query sees, the next one more; at least KEYS: all see all
+    const real *hidden;  // (KEYS)
+    const real *scores;  // (TILE_ROWS, KEYS), if they have been computed; else NULL
+    size_t words;        // W
+    int seen;            // keys that the first query sees, the next one more; at least KEYS: all see all
 } Strip;
 
 static const real *hidden_keys(const Pass *pass, size_t unit, size_t j0) {
@@ -263,18 +263,12 @@ static inline Strip strip_create(const Pass *pass, size_t unit, size_t i0, size_
                                  const real *scores) {
     const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows + i0 + r, key = unit * pass->key_rows + j0;
-    Strip strip = {a->queries + query * a->words,
+    return (Strip){a->queries + query * a->words,
                    a->keys_transposed + key * a->words,
                    hidden_keys(pass, unit, j0),
-                   0,
+                   scores ? scores + r * KEYS : NULL,
                    a->words,
                    pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
-    if (scores) {
-        strip.start = scores + r * KEYS;
-        strip.start_row = KEYS;
-        strip.words = 0;
-    }
-    return strip;
 }
 
 // scores (QUERIES, KEYS) of a tile, by AMX: n of its keys.
@@ -288,14 +282,13 @@ static void tile_scores(const Pass *pass, size_t unit, size_t i0, size_t j0, siz
 
 // Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
 TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pairs) {
-    TILE_UNROLL
-    for (size_t i = 0; i < TILE_ROWS; i++) {
-        TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++)
-            s[i][v] = tile_load(strip->start + i * strip->start_row + j + v * TILE_LANES);
+    if (strip->scores) {
+        tile_get(s, strip->scores + j, KEYS);
+    } else {
+        tile_get(s, strip->hidden + j, 0);
+        tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
+                         pairs);
     }
-    tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
-                     pairs);
     const int seen = strip->seen - (int)j;
     if (seen >= (int)TILE_COLUMNS) return;
     TILE_UNROLL
@@ -502,27 +495,13 @@ typedef struct {
     real left[QUERIES * KEYS / 2];                         // dscores as a left operand, where that is another
 } Gradients;
 
-// The gradients to weights of TILE_ROWS queries and TILE_COLUMNS keys: `computed` (TILE_ROWS, KEYS), if it is
-// given.
-TILE_INLINE void weight_gradients(TileSums dw, const SoftmaxAttention *a, const real *computed, size_t row,
-                                  size_t key, size_t j, bool pairs) {
-    TILE_UNROLL
-    for (size_t i = 0; i < TILE_ROWS; i++) {
-        TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++)
-            dw[i][v] = computed ? tile_load(computed + i * KEYS + j + v * TILE_LANES) : (TileVector){0};
-    }
-    if (!computed)
-        tile_add_product(dw, (TileView){a->doutput + row * a->words, a->words, 1},
-                         a->values_transposed + key * a->words + j, KEYS, a->words, pairs);
-}
-
-// The rows from r on of those, for keys j to j + TILE_COLUMNS.
+// The rows from r on of those, for keys j to j + TILE_COLUMNS; dweights (TILE_ROWS, KEYS), if the gradients
+// to weights have been computed.
 TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const real *dweights, const Kept *kept,
                                 size_t row, size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t step = pairs ? 2 : 1;
-    TileSums w, dw;
+    const size_t words = a->words, step = pairs ? 2 : 1;
+    TileSums w, dw = {0};
     _Alignas(64) real buffer[TILE_ROWS * TILE_COLUMNS];
     strip_scores(w, strip, j, pairs);
     TILE_UNROLL
@@ -532,7 +511,11 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const real
             tile_store(buffer + i * TILE_COLUMNS + v * TILE_LANES,
                        tile_exp2(w[i][v] - a->logsumexp[row + i], pairs));
     }
-    weight_gradients(dw, a, dweights, row, key, j, pairs);
+    if (dweights)
+        tile_get(dw, dweights + j, KEYS);
+    else
+        tile_add_product(dw, (TileView){a->doutput + row * words, words, 1},
+                         a->values_transposed + key * words + j, KEYS, words, pairs);
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL

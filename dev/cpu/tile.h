@@ -376,6 +376,15 @@ TILE_INLINE TileVector tile_multiply_add(TileVector sum, real x, TileVector row,
 // Sums of one block, in registers.
 typedef TileVector TileSums[TILE_ROWS][TILE_VECTORS];
 
+// sum = rows of x, x_row apart
+TILE_INLINE void tile_get(TileSums sum, const real *x, size_t x_row) {
+    TILE_UNROLL
+    for (size_t i = 0; i < TILE_ROWS; i++) {
+        TILE_UNROLL
+        for (size_t v = 0; v < TILE_VECTORS; v++) sum[i][v] = tile_load(x + i * x_row + v * TILE_LANES);
+    }
+}
+
 // sum += a (TILE_ROWS, k) b (k, TILE_COLUMNS)
 TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_t b_row, size_t k,
                                   bool pairs) {
@@ -397,12 +406,7 @@ TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_
 TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
                             const real *b, size_t b_row, size_t k, bool pairs) {
     TileSums sum;
-    TILE_UNROLL
-    for (size_t i = 0; i < TILE_ROWS; i++) {
-        TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++)
-            sum[i][v] = tile_load(start + i * start_row + v * TILE_LANES);
-    }
+    tile_get(sum, start, start_row);
     tile_add_product(sum, a, b, b_row, k, pairs);
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
