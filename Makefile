@@ -5,7 +5,7 @@
 #   make train_fastformer    the trainer
 #   make train_gpt2          GPT-2, on the same loop
 #   make tokenize            text -> tokens
-#   make train_fastformercu  the trainers on the GPU, with CUDA; also train_gpt2cu, train_bertcu, and test_...cu of each
+#   make train_fastformercu  the trainers on the GPU, with CUDA; also train_gpt2cu, train_bertcu and train_translatecu
 #   make kurtosis            moments of the tensors of a checkpoint
 #   make data/wikitext2      a data set (also data/tinyshakespeare, data/multi30k)
 #   make lint format         clang-format, clang-tidy, cppcheck

@@ -104,7 +104,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     transformer_create(&f->base, is, parts, [&](size_t l) {
         const LayerOffsets *layer = &o->layers[l];
         return TransformerLayer{layer->norm.gain,          layer->norm, layer->qkv, layer->ffn,
-                                dropout_site(l, SITE_FFN), false,       0};
+                                dropout_site(l, SITE_FFN), false,       0,          0};
     });
     return f;
 }

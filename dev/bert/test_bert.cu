@@ -78,7 +78,7 @@ static void test_targets() {
     ModelTest gpu = gpu_test_create(pair().gpu, SMALL, "fp32", 2, 40, 7),
               cpu = gpu_test_create(pair().cpu, SMALL, "fp32", 2, 40, 7);
     for (uint32_t number = 0; number < 3; number++) {
-        Batch batch = gpu_test_batch(pair(), &gpu, 0, number);
+        Batch batch = gpu_test_batch(&gpu, 3, 0, number);
         gpu.type->forward(gpu.model, &batch);
         cpu.type->forward(cpu.model, &batch);
         CHECK(gpu.type->correct(gpu.model) == cpu.type->correct(cpu.model));
@@ -113,7 +113,7 @@ static void test_additive() {
 }
 
 static void test_program() {
-    gpu_check_programs(pair(), "-L 1 -C 16 -H 2");
+    gpu_check_programs(pair(), "-b 2 -t 16 -L 1 -C 16 -H 2");
 }
 
 static void test_memory() {

@@ -42,11 +42,11 @@ static GemmInput predict(Transformer *t, GpuWork work, const DeviceBatch *batch)
     const Offsets *o = b->offsets;
     const size_t K = batch->chosen, C = t->is.channels;
     const GemmInput hidden = float_matrix(b->hidden, C);
-    if (batch->rows) rows_gather(d, b->chosen, t->final_norm, batch->rows, K);
-    gemm_forward(&t->base.blas, hidden, batch->rows ? b->chosen : t->final_norm,
+    if (batch->rows) rows_gather(d, b->chosen, transformer_result(t), batch->rows, K);
+    gemm_forward(&t->base.blas, hidden, batch->rows ? b->chosen : transformer_result(t),
                  device_weight(t, &o->transform), K);
     gpu_lap(&t->base, work, "prediction", PROFILE_FORWARD, 2 * (double)K * (double)(C * C));
-    gelu_forward(d, float_matrix(b->activated, C), hidden, hidden, GELU_ERF, K, C);
+    activation_forward(d, float_matrix(b->activated, C), hidden, hidden, GELU_ERF, K, C);
     layernorm_forward(d, {b->normal, NULL, b->mean, b->rstd}, b->activated,
                       norm_weights(t, &o->transform_norm), K, C);
     gpu_lap(&t->base, work, "activation, norm", PROFILE_FORWARD, 0);
@@ -64,7 +64,7 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     layernorm_backward(&g->device, &g->sums, t->dx, transformer_gradients(t, o->transform_norm.gain),
                        transformer_gradients(t, o->transform_norm.bias), t->dnorm, b->activated, w.gain,
                        w.bias, b->mean, b->rstd, true, layernorm_no_tail(), K, C);
-    gelu_backward(&g->device, t->dsublayer_out, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
+    activation_backward(&g->device, t->dsublayer_out, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
     gpu_lap(g, GPU_TRAIN, "activation, norm", PROFILE_BACKWARD, 0);
     bias_backward(t, &o->transform, t->dsublayer_out, K);
     gemm_backward_input(&g->blas, dchosen, t->dsublayer_out, transform, K);
@@ -75,7 +75,7 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
 }
 
 static TransformerShape shape(const Config *c, const Offsets *o) {
-    const OuterParameters outer = {o->token, o->position, {}, o->bias};
+    const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm, o->bias};
     TransformerShape is = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
     is.inner = c->inner;
     is.type = o->type;
@@ -101,8 +101,11 @@ static void *bert_create(const ModelSetup *setup) {
     m->kind = attention_of_kind(&c->attention, bert.program);
     m->heads = c->size.heads;
     m->at = o->layers;
-    m->site = SITE_LAYERS;
-    self_attention_create(m, shape(c, o), parts, &o->norm);
+    m->causal = c->size.layers; // none
+    self_attention_create(m, shape(c, o), parts, [&](size_t l) {
+        return self_attention_layer(&o->layers[l], SITE_LAYERS + 3 * (uint32_t)l,
+                                    l > 0 ? &o->layers[l - 1].ffn.norm : &o->norm);
+    });
     return b;
 }
 

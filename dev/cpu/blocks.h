@@ -103,8 +103,6 @@ void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput
 
 // ---- what lies around a sublayer f: normalisation, dropout, residual connection ------------------------
 
-typedef enum { PRE_NORM, POST_NORM } NormOrder;
-
 typedef struct {
     NormOrder order;
     size_t layer;

@@ -12,6 +12,9 @@
 // target's own gradient is made of the other tokens' sum, so that it keeps its digits where the target is
 // nearly certain.
 //
+// Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s (l_it -
+// mean_j l_ij) more. Only training smooths.
+//
 // While training in bf16 the logits are bf16; for the loss alone, and for the logits themselves, they are
 // float32.
 #ifndef CUDA_CLASSIFIER_CUH
@@ -29,25 +32,26 @@ static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a ti
 static constexpr size_t LONG_CHUNK = 4096; // rows of bf16 where dE leaves the cache
 static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
 
-// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m), and the
-// target's own gradient.
+// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m), what
+// smoothing takes from each, and the target's own gradient.
 struct RowGradient {
-    float largest, factor, target;
+    float largest, factor, spread, target;
 };
 
-// What a pass gives, on the device: the sum over targets of -log p; and, without gradients, how many targets
-// were the most probable token.
+// What a pass gives, on the device: the sum over targets of -log p, smoothed, and without smoothing; and,
+// without gradients, how many targets were the most probable token.
 struct ClassifierResult {
-    double loss, correct;
+    double loss, unsmoothed, correct;
 };
 
 struct Classifier {
     size_t vocabulary, channels, stride; // V, C, logits from one row to the next
     size_t bytes;                        // of a chunk
     void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
-    float *losses, *correct;             // (M), the latter 1 where the target is the most probable token
-    RowGradient *gradients;              // (M)
-    float *bias_sums;                    // (BIAS_PARTS, V)
+    float smoothing;
+    float *losses, *unsmoothed, *correct; // (M), the last 1 where the target is the most probable token
+    RowGradient *gradients;               // (M)
+    float *bias_sums;                     // (BIAS_PARTS, V)
 };
 
 static inline size_t classifier_round_up(size_t value, size_t step) {
@@ -63,16 +67,18 @@ static inline size_t classifier_bytes(const Classifier *c, const Device *d, size
     return wanted < least ? least : wanted > most ? most : wanted;
 }
 
-// For weights (V, C) and at most `rows` rows.
+// For weights (V, C) and at most `rows` rows. smoothing: 0 none.
 static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d, size_t vocabulary,
-                                    size_t channels, size_t rows) {
+                                    size_t channels, size_t rows, double smoothing) {
     *c = Classifier();
+    c->smoothing = (float)smoothing;
     c->vocabulary = vocabulary;
     c->channels = channels;
     c->stride = classifier_round_up(vocabulary, STRIDE_STEP);
     c->bytes = classifier_bytes(c, d, rows);
     c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
     c->losses = arena_array<float>(arena, rows, "a chunk of logits");
+    c->unsmoothed = arena_array<float>(arena, rows, "a chunk of logits");
     c->correct = arena_array<float>(arena, rows, "a chunk of logits");
     c->gradients = arena_array<RowGradient>(arena, rows, "a chunk of logits");
     c->bias_sums = arena_array<float>(arena, BIAS_PARTS * vocabulary, "a chunk of logits");
@@ -97,6 +103,14 @@ static inline unsigned classifier_threads(const Classifier *c) {
 struct RowSum {
     float largest, sum;
 };
+
+// The sum of eight logits, without those that are not there.
+static __device__ __forceinline__ float logits_sum(const float *x) {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < LOGITS; k++) sum += x[k] == -INFINITY ? 0 : x[k];
+    return sum;
+}
 
 static __device__ __forceinline__ float exponential(float x, float shift) {
     return exp2_fast((x - shift) * LOG2_E);
@@ -151,43 +165,55 @@ static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_
                                                        const RowGradient &g) {
 #pragma unroll
     for (int k = 0; k < LOGITS; k++)
-        x[k] = target == at + k ? g.target : exponential(x[k], g.largest) * g.factor;
+        x[k] = target == at + k ? g.target : exponential(x[k], g.largest) * g.factor - g.spread;
     store_numbers<LOGITS>(row + at, x);
 }
 
-// A row a block: losses (rows), 0 where there is no target; without `step` whether the target is the most
-// probable token, correct (rows); and with it what gradients, times its scale, are made of: `gradients`
-// (rows), or where that is NULL the gradients themselves, in the place of the logits (rows, stride). targets
-// (rows), -1: none.
+// Where the rows of a chunk begin in the arrays of (M).
+struct RowResults {
+    float *losses, *unsmoothed, *correct;
+    RowGradient *gradients;
+};
+
+// A row a block: losses and those without smoothing (rows), 0 where there is no target; without `step`
+// whether the target is the most probable token, correct (rows); and with it what gradients, times its scale,
+// are made of: `gradients` (rows), or where that is NULL the gradients themselves, in the place of the logits
+// (rows, stride). targets (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
-    cross_entropy_kernel(T *logits, float *losses, float *correct, RowGradient *gradients,
-                         const int32_t *targets, const StepParameters *step, uint32_t vocabulary,
-                         size_t stride) {
+    cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
+                         uint32_t vocabulary, size_t stride, float smoothing) {
     T *row = logits + blockIdx.x * stride;
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
     const bool counts = target < vocabulary;
     RowSum others = {LOWEST_LOGIT, 0}; // than the target
+    float all = 0;                     // of their logits
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
         load_logits(x, row, at, vocabulary, target);
         others = row_sum_add(others, x);
+        if (smoothing > 0) all += logits_sum(x);
     }
     const float target_logit = counts ? (float)row[target] : 0; // behind the next barrier the row changes
     others = row_sum_block(others);
+    if (smoothing > 0) all = block_sum(all, shared_memory<float>());
     const float largest = fmaxf(others.largest, target_logit);
     const float rest = others.sum * exponential(others.largest, largest);
     const float sum = rest + exponential(target_logit, largest);
     if (threadIdx.x == 0) {
         const float loss = target_logit == largest ? log1pf(rest) : logf(sum) + (largest - target_logit);
-        losses[blockIdx.x] = counts ? loss : 0;
-        if (!step) correct[blockIdx.x] = counts && target_logit >= others.largest;
+        const float mean = (all + target_logit) / (float)vocabulary;
+        const float more = smoothing > 0 ? smoothing * (target_logit - mean) : 0;
+        to.losses[blockIdx.x] = counts ? loss + more : 0;
+        to.unsmoothed[blockIdx.x] = counts ? loss : 0;
+        if (!step) to.correct[blockIdx.x] = counts && target_logit >= others.largest;
     }
     if (!step) return;
-    const float factor = counts ? step->scale / sum : 0;
-    const RowGradient gradient = {largest, factor, -factor * rest};
-    if (gradients) {
-        if (threadIdx.x == 0) gradients[blockIdx.x] = gradient;
+    const float factor = counts ? step->scale / sum : 0, smooth = counts ? step->scale * smoothing : 0,
+                spread = smooth / (float)vocabulary;
+    const RowGradient gradient = {largest, factor, spread, smooth - spread - factor * rest};
+    if (to.gradients) {
+        if (threadIdx.x == 0) to.gradients[blockIdx.x] = gradient;
         return;
     }
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
@@ -197,18 +223,20 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     }
 }
 
-// The sums of losses and of correct (m; NULL: none) in double, in a fixed order.
+// The sums of losses (m), and of correct where it has data, in double, in a fixed order.
 static __global__ void __launch_bounds__(SUM_THREADS)
-    loss_kernel(ClassifierResult *result, const float *losses, const float *correct, size_t m) {
+    loss_kernel(ClassifierResult *result, const RowResults of, size_t m) {
     __shared__ double warps[WARP];
-    double loss = 0, count = 0;
+    double loss = 0, unsmoothed = 0, correct = 0;
     for (size_t i = threadIdx.x; i < m; i += SUM_THREADS) {
-        loss += (double)losses[i];
-        if (correct) count += (double)correct[i];
+        loss += (double)of.losses[i];
+        unsmoothed += (double)of.unsmoothed[i];
+        if (of.correct) correct += (double)of.correct[i];
     }
     loss = block_sum(loss, warps);
-    count = block_sum(count, warps);
-    if (threadIdx.x == 0) *result = {loss, count};
+    unsmoothed = block_sum(unsmoothed, warps);
+    correct = block_sum(correct, warps);
+    if (threadIdx.x == 0) *result = {loss, unsmoothed, correct};
 }
 
 // Block (x, part): eight columns a lane of its share of the rows. Gradients in the place of logits (rows,
@@ -241,6 +269,15 @@ static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
     *to = total;
 }
 
+// Of rows from i on. Training leaves no `correct`; without the gradient of a bias gradients replace logits.
+static inline RowResults row_results(const Classifier *c, size_t i, bool training, bool bias) {
+    return {c->losses + i, c->unsmoothed + i, training ? NULL : c->correct + i,
+            bias ? c->gradients + i : NULL};
+}
+
+// Bytes of shared memory of cross_entropy_kernel().
+static constexpr size_t CROSS_ENTROPY_SHARED = WARP * sizeof(float);
+
 // ---- the interface ---------------------------------------------------------------------------------------
 
 // result (on the device): the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target]. h (M, C),
@@ -253,11 +290,11 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
-        launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c), 0,
-               (float *)c->logits, c->losses + i, c->correct + i, (RowGradient *)NULL, targets + i,
-               (const StepParameters *)NULL, (uint32_t)c->vocabulary, c->stride);
+        launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c),
+               CROSS_ENTROPY_SHARED, (float *)c->logits, row_results(c, i, false, false), targets + i,
+               (const StepParameters *)NULL, (uint32_t)c->vocabulary, c->stride, 0.0f);
     }
-    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, c->losses, c->correct, m);
+    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false, false), m);
 }
 
 // The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or NULL) when
@@ -273,19 +310,19 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         WITH_TYPE(logits, T, {
-            launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), 0, (T *)c->logits,
-                   c->losses + i, (float *)NULL, dbias ? c->gradients : NULL, targets + i, step,
-                   (uint32_t)c->vocabulary, c->stride);
+            launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
+                   CROSS_ENTROPY_SHARED, (T *)c->logits, row_results(c, i, true, dbias != NULL), targets + i,
+                   step, (uint32_t)c->vocabulary, c->stride, c->smoothing);
             if (dbias)
                 launch(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
-                       (T *)c->logits, (const RowGradient *)c->gradients, targets + i, (uint32_t)rows,
+                       (T *)c->logits, (const RowGradient *)c->gradients + i, targets + i, (uint32_t)rows,
                        (uint32_t)c->vocabulary, c->stride, i == 0);
         });
         gemm_backward_input(blas, gemm_input_rows(dh, i), logits, weight, rows);
         gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
     if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
-    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, c->losses, (const float *)NULL, m);
+    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true, false), m);
 }
 
 // logits (M, V) on the host, all of them: tests and small models.

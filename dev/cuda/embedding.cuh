@@ -1,4 +1,4 @@
-// Token embedding plus learned positions and a type, with the LayerNorm behind it.
+// Token embedding plus positions and a type, with the LayerNorm behind it.
 //
 // Backward: many rows of a batch may hold the same token, and float sums must keep their order. The host
 // sorts the rows by token while the GPU is busy; warps sum pieces of at most 32 rows, and what belongs to the
@@ -8,7 +8,7 @@
 
 #include "layernorm.cuh"
 
-// x (B, T, C) = dropout(token[input] + position[t] + type), and its LayerNorm.
+// x (B, T, C) = dropout(scale token[input] + position[t] + type), and its LayerNorm.
 static inline void embedding_layernorm_forward(const Device *d, float *x, LayerNormOutput to,
                                                EmbeddingRows rows, LayerNormWeights w, DropoutSite site,
                                                size_t batch, size_t channels) {
@@ -124,7 +124,7 @@ static inline void embedding_order_free(EmbeddingOrder *o) {
 // A warp sums the rows of a piece. pieces (count) beyond `order`'s rows; with dx = the partial sums and order
 // NULL it adds up the pieces of a token.
 static __global__ void token_backward_kernel(float *dtoken, float *partial, const float *dx,
-                                             const EmbeddingPiece *pieces, const int32_t *order,
+                                             const EmbeddingPiece *pieces, const int32_t *order, float scale,
                                              unsigned count, unsigned channels) {
     const unsigned index = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (index >= count) return;
@@ -135,7 +135,7 @@ static __global__ void token_backward_kernel(float *dtoken, float *partial, cons
         for (int32_t i = p.begin; i < p.begin + p.count; i++)
             sum += dx[(size_t)(order ? order[i] : i) * channels + c];
         if (p.slot < 0)
-            dtoken[(size_t)p.token * channels + c] += sum;
+            dtoken[(size_t)p.token * channels + c] += scale * sum;
         else
             partial[(size_t)p.slot * channels + c] = sum;
     }
@@ -159,10 +159,12 @@ static inline int32_t embedding_sort(EmbeddingOrder *o, int32_t *order, const in
     return total;
 }
 
-// dtoken (V, C) += the rows of dx (m, C) of each token but `padding` (-1: none). inputs (m) on the host, in
-// [0, V). Not to be captured: the work depends on the tokens. The last call's copies have to be done.
+// dtoken (V, C) += scale times the rows of dx (m, C) of each token but `padding` (-1: none). inputs (m) on
+// the host, in [0, V). Not to be captured: the work depends on the tokens. The last call's copies have to be
+// done.
 static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dtoken, const float *dx,
-                                  const int32_t *inputs, int32_t padding, size_t m, size_t channels) {
+                                  const int32_t *inputs, double scale, int32_t padding, size_t m,
+                                  size_t channels) {
     if (m > o->rows) fail("embedding: %zu rows, planned for %zu", m, o->rows);
     int32_t *order = (int32_t *)o->on_host;
     EmbeddingPiece *pieces = (EmbeddingPiece *)(order + m); // and behind them the tokens of several pieces
@@ -188,10 +190,10 @@ static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dto
     const EmbeddingPiece *work = (const EmbeddingPiece *)(rows + m);
     if (count)
         launch(d, token_backward_kernel, dim3(blocks_of(count, 8)), dim3(8 * WARP), 0, dtoken, o->partial, dx,
-               work, rows, count, (unsigned)channels);
+               work, rows, (float)scale, count, (unsigned)channels);
     if (several)
         launch(d, token_backward_kernel, dim3(blocks_of(several, 8)), dim3(8 * WARP), 0, dtoken, o->partial,
-               o->partial, work + count, (const int32_t *)NULL, several, (unsigned)channels);
+               o->partial, work + count, (const int32_t *)NULL, (float)scale, several, (unsigned)channels);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
-#include "gelu.cuh"
+#include "activation.cuh"
 #include <math.h>
 #include <time.h>
 
@@ -113,7 +113,7 @@ static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, 
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, before.data};
     if (y.bf16 && before.bf16 && blas_run(blas, forward_product(y, x, w, m, BLAS_GELU), o)) return;
     gemm_forward(blas, before, x, w, m);
-    gelu_forward(blas->device, y, before, before, GELU_TANH, m, w.n);
+    activation_forward(blas->device, y, before, before, GELU_TANH, m, w.n);
 }
 
 // dx (M, K) = dy (M, N) w, or += it.
@@ -140,7 +140,7 @@ static inline void gemm_backward_input_gelu(Blas *blas, GemmInput dx, GemmInput 
     if (dx.bf16 && before.bf16 && blas_run(blas, backward_product(dx, dy, w, m, BLAS_GELU_BACKWARD), o))
         return;
     gemm_backward_input(blas, dx, dy, w, m);
-    gelu_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);
+    activation_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);
 }
 
 // dw += dy^T x in the weight's layout; dy (M, N), x (M, K)

@@ -18,9 +18,17 @@ extern "C" {
 
 enum GpuPrecision { GPU_FP32, GPU_TF32, GPU_BF16 };
 
+// What the encoder of a model with two sides reads.
+struct DeviceSource {
+    size_t length;         // S; 0: the batch has one side
+    const int32_t *tokens; // (B, S)
+    const uint8_t *mask;   // (B, S) or NULL
+};
+
 // A batch on the device. Where its arrays lie depends on its shape alone.
 struct DeviceBatch {
-    size_t batch, length;   // B, T
+    size_t batch, length; // B, T
+    DeviceSource source;
     const int32_t *inputs;  // (B, T)
     const uint8_t *mask;    // (B, T) or NULL
     size_t chosen;          // how many rows are predicted
@@ -53,17 +61,18 @@ static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
 
 struct GpuModel {
     const ModelType *host_type;
-    void *host;           // CPU model, with working memory only where --stats asks for it
-    bool host_current;    // its parameters are those of `state`
-    Profile *profile;     // NULL: nobody asked
-    size_t batch, length; // largest B and T
-    int64_t vocabulary;   // V
-    size_t row_limit;     // B*T that kernels can count, in every head
-    bool chooses;         // only rows that have a target are predicted
+    const char *const *lower; // (2) options that make a batch smaller
+    void *host;               // CPU model, with working memory only where --stats asks for it
+    bool host_current;        // its parameters are those of `state`
+    Profile *profile;         // NULL: nobody asked
+    size_t batch, length;     // largest B and T; where B T has another limit, that and 1
+    int64_t vocabulary;       // V
+    size_t row_limit;         // B*T that kernels can count, in every head
+    bool chooses;             // only rows that have a target are predicted
     bool training, recompute;
     GpuPrecision precision;
     uint64_t seed;
-    double dropout;
+    double dropout, attention_dropout; // the latter of attention's weights
     // Launches and copies that a batch needs, between device pointers; captured, so nothing may be waited
     // for.
     void (*run)(GpuModel *model, GpuWork work, const DeviceBatch *batch);
@@ -113,9 +122,9 @@ static inline size_t gpu_rows(const GpuModel *g) {
     return g->batch * g->length;
 }
 
-// Inputs, rows, targets and mask, each of whole numbers.
+// Inputs, rows, targets and mask, tokens and mask of the source, each of whole numbers.
 static inline size_t gpu_batch_bytes(size_t rows) {
-    return sizeof(StepParameters) + rows * 3 * sizeof(int32_t) + rows + sizeof(int32_t);
+    return sizeof(StepParameters) + rows * 4 * sizeof(int32_t) + 2 * (rows + sizeof(int32_t));
 }
 
 static inline void gpu_carve(GpuModel *g, Arena *a) {
@@ -154,7 +163,8 @@ static inline void gpu_report(const GpuModel *g) {
     printf("GPU memory: %.1f MiB (", (double)a->used / 1048576);
     for (int i = 0; i < a->purpose_count; i++)
         printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name, (double)a->purposes[i].bytes / 1048576);
-    printf(") of %.1f MiB that are free; --batch %zu would fit\n", (double)g->available / 1048576, g->fits);
+    printf(") of %.1f MiB that are free; %s %zu would fit\n", (double)g->available / 1048576, g->lower[0],
+           g->fits);
 }
 
 // Counts, allocates and carves.
@@ -168,9 +178,9 @@ static inline void gpu_memory_create(GpuModel *g) {
         const size_t reserve = total / 64; // graphs, and what the driver takes
         g->fits = gpu_largest_batch(g, g->available > reserve ? g->available - reserve : 0);
         if (g->fits)
-            snprintf(advice, sizeof(advice), "lower --batch to %zu%s", g->fits, other);
+            snprintf(advice, sizeof(advice), "lower %s to %zu%s", g->lower[0], g->fits, other);
         else
-            snprintf(advice, sizeof(advice), "lower --batch or --seq-len%s", other);
+            snprintf(advice, sizeof(advice), "lower %s or %s%s", g->lower[0], g->lower[1], other);
     }
     arena_allocate(&g->arena, advice);
     gpu_carve(g, &g->arena);
@@ -203,25 +213,28 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
         fail("--optimizer %s: is not there on a GPU; train with adamw, or with the CPU's program",
              options_text(setup->options, "optimizer"));
     ModelSetup host = *setup;
-    if (options_integer(setup->options, "stats") == 0) host.batch = host.length = 0;
+    const bool translates = host_type->translator_create && !setup->training; // in the memory of a batch
+    if (options_integer(setup->options, "stats") == 0 && !translates)
+        host.batch = host.length = host.rows = 0;
     host.training = false;
     host.say_memory = NULL; // what the host takes is not what the GPU takes
     host.float32 = true;    // this processor may not have what the GPU has
     g->host_type = host_type;
+    g->lower = host_type->task->lower;
     g->host = host_type->create(&host);
-    g->batch = (size_t)setup->batch;
-    g->length = (size_t)setup->length;
+    g->batch = (size_t)(setup->rows > 0 ? setup->rows : setup->batch);
+    g->length = (size_t)(setup->rows > 0 ? 1 : setup->length);
     g->vocabulary = setup->vocabulary;
     g->training = setup->training;
     g->profile = setup->profile;
     g->recompute = options_flag(setup->options, "recompute");
     g->precision = gpu_precision(setup->options);
     g->seed = (uint64_t)options_integer(setup->options, "seed");
-    g->dropout = options_number(setup->options, "dropout");
+    g->dropout = g->attention_dropout = options_number(setup->options, "dropout");
     g->norm = -1;
     g->row_limit = (size_t)INT32_MAX / (size_t)options_integer(setup->options, "heads");
     if (g->length > 0 && g->batch > g->row_limit / g->length)
-        fail("--batch %zu, --seq-len %zu: more than %zu tokens", g->batch, g->length, g->row_limit);
+        fail("%s, %s: a batch of more than %zu tokens", g->lower[0], g->lower[1], g->row_limit);
     gpu_device_create(g, setup->ranks);
     if (g->training) gpu_reduction_create(g, setup);
 }
@@ -263,8 +276,12 @@ static inline const StepParameters *gpu_step(const GpuModel *g) {
 }
 
 // Dropout at a place of the model; none when evaluating.
+static inline DropoutSite gpu_dropout_of(const GpuModel *g, GpuWork work, double rate, uint32_t site) {
+    return work == GPU_TRAIN && rate > 0 ? dropout_site(gpu_step(g), rate, site) : dropout_none();
+}
+
 static inline DropoutSite gpu_dropout(const GpuModel *g, GpuWork work, uint32_t site) {
-    return work == GPU_TRAIN && g->dropout > 0 ? dropout_site(gpu_step(g), g->dropout, site) : dropout_none();
+    return gpu_dropout_of(g, work, g->dropout, site);
 }
 
 // Tokens that are none would make kernels read anywhere. Written so that compilers vectorise it.
@@ -310,8 +327,11 @@ static inline void gpu_stage_chosen(GpuModel *g, DeviceBatch *to, const int32_t 
 // The batch as the device will find it. Its last copy has to be done.
 static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scale) {
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;
-    if (rows > gpu_rows(g)) fail("a batch of %zu tokens, planned for %zu", rows, gpu_rows(g));
+    const size_t source_rows = (size_t)batch->batch * (size_t)batch->source.length;
+    if (rows > gpu_rows(g) || source_rows > gpu_rows(g))
+        fail("a batch of %zu tokens, planned for %zu", rows > source_rows ? rows : source_rows, gpu_rows(g));
     gpu_check_tokens(batch->inputs, rows, 0, g->vocabulary);
+    gpu_check_tokens(batch->source.tokens, source_rows, 0, g->vocabulary);
     if (batch->targets) gpu_check_tokens(batch->targets, rows, -1, g->vocabulary);
     const Dropout dropout = dropout_create(g->dropout, g->seed, batch->step, 0);
     StepParameters *step = (StepParameters *)g->on_host;
@@ -333,6 +353,13 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     else
         memcpy(gpu_stage_array(g, &to, rows, &to.targets), batch->targets, rows * sizeof(int32_t));
     if (batch->mask) memcpy(gpu_stage_array(g, &to, rows, &to.mask), batch->mask, rows);
+    if (source_rows == 0) return to;
+    const SourceSide *source = &batch->source;
+    to.source.length = (size_t)source->length;
+    memcpy(gpu_stage_array(g, &to, source_rows, &to.source.tokens), source->tokens,
+           source_rows * sizeof(int32_t));
+    if (source->mask)
+        memcpy(gpu_stage_array(g, &to, source_rows, &to.source.mask), source->mask, source_rows);
     return to;
 }
 
@@ -370,7 +397,8 @@ static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const Devic
 // Whether a graph of one batch does for the other.
 static inline bool gpu_same_shape(const DeviceBatch &a, const DeviceBatch &b) {
     return a.batch == b.batch && a.length == b.length && a.mask == b.mask && a.chosen == b.chosen &&
-           a.rows == b.rows && a.last == b.last;
+           a.rows == b.rows && a.source.length == b.source.length && a.source.mask == b.source.mask &&
+           a.last == b.last;
 }
 
 // Starts the work on a batch. A shape that comes for the first time is worked on as it is: libraries make
@@ -525,6 +553,17 @@ static inline void *gpu_decoder_create(void *model, int streams) {
     return g->host_type->decoder_create(g->host, streams);
 }
 
+static inline void *gpu_translator_create(void *model, const Batch *batch, int beams, int64_t positions) {
+    GpuModel *g = (GpuModel *)model;
+    gpu_update_host(g);
+    return g->host_type->translator_create(g->host, batch, beams, positions);
+}
+
+static inline double gpu_unsmoothed(const void *model) {
+    const GpuModel *g = (const GpuModel *)model;
+    return g->host_results->classifier.unsmoothed;
+}
+
 static inline bool gpu_write_config(const void *model, JsonWriter *w) {
     const GpuModel *g = (const GpuModel *)model;
     return g->host_type->exchange->write_config(g->host, w);
@@ -536,7 +575,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.program = program;
     type.options = gpu_options(host, &type.option_count);
     type.device = gpu_device;
-    type.describe = gpu_describe;
+    type.describe = host->describe ? gpu_describe : NULL;
     type.memory = NULL; // what the host takes is not what the GPU takes
     type.flops_per_token = gpu_flops_per_token;
     type.parameters = gpu_parameters;
@@ -551,6 +590,8 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.update = gpu_update;
     type.clear_gradients = gpu_clear_gradients;
     type.decoder_create = host->decoder_create ? gpu_decoder_create : NULL;
+    type.translator_create = host->translator_create ? gpu_translator_create : NULL;
+    type.unsmoothed = host->unsmoothed ? gpu_unsmoothed : NULL;
     if (host->exchange) {
         Exchange *exchange = (Exchange *)allocate(1, sizeof(Exchange), "exchange");
         *exchange = *host->exchange;

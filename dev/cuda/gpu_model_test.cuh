@@ -17,9 +17,38 @@ struct GpuPair {
     size_t every; // every so-manieth token has a target
 };
 
-static inline Batch gpu_test_batch(GpuPair pair, const ModelTest *t, double padding, uint32_t number) {
-    const ModelKinds kinds = {pair.gpu, NULL, 0, pair.every};
-    return model_kinds_batch(&kinds, t, padding, number);
+static inline bool gpu_translates(const ModelType *type) {
+    return type->translator_create != NULL;
+}
+
+// Sentences of random lengths that a batch translates.
+static inline SourceSide gpu_test_source(const ModelTest *t, uint32_t number) {
+    const int64_t B = t->setup.batch, S = t->setup.length > 2 ? t->setup.length - 2 : 1;
+    int32_t *tokens = (int32_t *)allocate((size_t)(B * S), sizeof(int32_t), "source");
+    uint8_t *mask = (uint8_t *)allocate((size_t)(B * S), 1, "mask");
+    Random r = random_stream(9, RANDOM_TEST, number, 0);
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t length = b == 0 ? S : 1 + (int64_t)random_below(&r, (uint64_t)S);
+        for (int64_t i = 0; i < S; i++) {
+            tokens[b * S + i] = (int32_t)random_below(&r, (uint64_t)t->setup.vocabulary);
+            mask[b * S + i] = i < length;
+        }
+    }
+    return {S, tokens, mask};
+}
+
+// Freed with gpu_test_batch_free().
+static inline Batch gpu_test_batch(const ModelTest *t, size_t every, double padding, uint32_t number) {
+    const ModelKinds kinds = {t->type, NULL, 0, every};
+    Batch batch = model_kinds_batch(&kinds, t, padding, number);
+    if (gpu_translates(t->type)) batch.source = gpu_test_source(t, number);
+    return batch;
+}
+
+static inline void gpu_test_batch_free(Batch *batch) {
+    free((int32_t *)batch->source.tokens);
+    free((uint8_t *)batch->source.mask);
+    model_test_batch_free(batch);
 }
 
 // A model in that precision; `options` as in model_test.h.
@@ -77,14 +106,14 @@ static inline void gpu_check_step(GpuPair pair, const char *options, const char 
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, length, 61),
               cpu = gpu_test_create(pair.cpu, options, "fp32", 2, length, 61);
     for (uint32_t number = 0; number < 2; number++) {
-        Batch batch = gpu_test_batch(pair, &gpu, padding, number);
+        Batch batch = gpu_test_batch(&gpu, pair.every, padding, number);
         batch.step = 9 + number;
         batch.first_row = 3;
         const double loss = cpu.type->train(cpu.model, &batch, 0.1),
                      plain = cpu.type->forward(cpu.model, &batch);
         CHECK_CLOSE(gpu.type->train(gpu.model, &batch, 0.1), loss, tolerance * fabs(loss));
         CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), plain, tolerance * fabs(plain));
-        model_test_batch_free(&batch);
+        gpu_test_batch_free(&batch);
     }
     float *gradients = gpu_test_read(&gpu, MODEL_GRADIENTS), *expected = gpu_test_read(&cpu, MODEL_GRADIENTS);
     gpu_compare_gradients(gpu.table, gradients, expected, tolerance);
@@ -103,12 +132,12 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     for (int64_t round = 0; round < 2; round++) {
         for (int64_t rows = 1; rows <= 3; rows++) {
             for (int64_t length = 1; length <= 40; length += 13) {
-                Batch batch = gpu_test_batch(pair, &gpu, rows == 2 ? 0.3 : 0, (uint32_t)length);
+                Batch batch = gpu_test_batch(&gpu, pair.every, rows == 2 ? 0.3 : 0, (uint32_t)length);
                 batch.batch = rows;
                 batch.length = length;
                 const double expected = cpu.type->forward(cpu.model, &batch);
                 CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), expected, 1e-5 * fabs(expected) + 1e-6);
-                model_test_batch_free(&batch);
+                gpu_test_batch_free(&batch);
             }
         }
     }
@@ -123,7 +152,7 @@ static inline void gpu_check_statistics(GpuPair pair, const char *options) {
     char *all = format_string("%s stats=1", options);
     ModelTest gpu = gpu_test_create(pair.gpu, all, "tf32", 2, 24, 61),
               cpu = gpu_test_create(pair.cpu, all, "fp32", 2, 24, 61);
-    Batch batch = model_test_batch(&gpu, 0.2, 1);
+    Batch batch = gpu_test_batch(&gpu, 1, 0.2, 1);
     gpu.type->train(gpu.model, &batch, 1);
     UpdateSettings settings = GPU_TEST_UPDATE;
     settings.step = 1;
@@ -141,7 +170,7 @@ static inline void gpu_check_statistics(GpuPair pair, const char *options) {
     }
     statistics_free(&found);
     statistics_free(&expected);
-    model_test_batch_free(&batch);
+    gpu_test_batch_free(&batch);
     free(values);
     free(all);
     model_test_free(&gpu);
@@ -154,14 +183,14 @@ static inline void gpu_check_statistics(GpuPair pair, const char *options) {
 static inline double gpu_train(ModelTest *t, int64_t first, int64_t last) {
     double loss = 0;
     for (int64_t step = first; step < last; step++) {
-        Batch batch = model_test_batch(t, 0, (uint32_t)step);
+        Batch batch = gpu_test_batch(t, 1, 0, (uint32_t)step);
         batch.step = (uint64_t)step;
         const double scale = 1 / (double)(batch.batch * batch.length);
         loss = t->type->train(t->model, &batch, scale) * scale;
         UpdateSettings settings = GPU_TEST_UPDATE;
         settings.step = step + 1;
         t->type->update(t->model, &settings);
-        model_test_batch_free(&batch);
+        gpu_test_batch_free(&batch);
     }
     return loss;
 }
@@ -231,21 +260,25 @@ struct GpuProgram {
     const char *arguments;
 };
 
-// A shard of random tokens and what tells the loader the vocabulary, in the case's directory.
-static inline void gpu_write_dataset() {
-    enum { HEADER = 256, TOKENS = 1000, VOCABULARY = 61 };
+// A shard of random tokens, or of pairs of sentences of 5 and 9, each ended by token 1, and what tells the
+// loader the vocabulary, in the case's directory.
+static inline void gpu_write_dataset(bool paired) {
+    enum { HEADER = 256, PAIR = 14, TOKENS = 70 * PAIR, VOCABULARY = 61 };
     int32_t header[HEADER] = {20240520, 1, TOKENS};
     char file[sizeof(header) + TOKENS * sizeof(uint16_t)];
     Random r = random_stream(6, RANDOM_TEST, 0, 0);
     memcpy(file, header, sizeof(header));
     for (size_t i = 0; i < TOKENS; i++) {
-        const uint16_t token = (uint16_t)random_below(&r, VOCABULARY);
+        const bool ends = paired && (i % PAIR == 4 || i % PAIR == PAIR - 1);
+        const uint16_t token = ends ? 1 : (uint16_t)(2 + random_below(&r, VOCABULARY - 2));
         memcpy(file + sizeof(header) + i * sizeof(token), &token, sizeof(token));
     }
-    const char meta[] =
-        "{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": -1, \"mask\": 60}";
+    char *meta = format_string("{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": %d, "
+                               "\"mask\": 60, \"paired\": %s}",
+                               paired ? 1 : -1, paired ? "true" : "false");
     test_file("train_000000.bin", file, sizeof(file));
     test_file("meta.json", meta, strlen(meta));
+    free(meta);
 }
 
 // In the case's directory.
@@ -309,7 +342,7 @@ static inline bool gpu_file_holds(const char *name, const char *text) {
 // A run of the program that is stopped and goes on is the run that was not stopped; a checkpoint of one
 // machine goes on on the other. `options`: as on a command line, of a small model.
 static inline void gpu_check_programs(GpuPair pair, const char *options) {
-    gpu_write_dataset();
+    gpu_write_dataset(gpu_translates(pair.cpu));
     static const char *const runs[][3] = {
         // directory, steps before and after; who goes on
         {"whole", "", "-x 6"},
@@ -318,7 +351,7 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
         {"from-cpu", "", "-x 6 -y"},
     };
     for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
-        char *common = format_string("-i . -o %s -k constant -b 2 -t 16 -p fp32 %s", runs[i][0], options);
+        char *common = format_string("-i . -o %s -k constant -p fp32 %s", runs[i][0], options);
         char *first = format_string("%s %s", common, *runs[i][1] ? runs[i][1] : "-x 3"),
              *second = format_string("%s %s", common, *runs[i][2] ? runs[i][2] : "-x 6 -y");
         if (i > 0) gpu_check_program(*runs[i][1] ? pair.gpu : pair.cpu, first);
@@ -343,8 +376,8 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
 // ---- memory ----------------------------------------------------------------------------------------------
 
 static inline void gpu_create_huge(void *type) {
-    ModelTest t = gpu_test_create((const ModelType *)type, "layers=2 channels=256 heads=1", "fp32", 1 << 12,
-                                  1 << 15, 61);
+    ModelTest t =
+        gpu_test_create((const ModelType *)type, "channels=256 heads=1", "fp32", 1 << 12, 1 << 15, 61);
     model_test_free(&t);
 }
 

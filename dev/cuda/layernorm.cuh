@@ -131,19 +131,20 @@ struct ResidualRows {
     }
 };
 
-// x = dropout(token[input] + position[t] + type)
+// x = dropout(scale token[input] + position[t] + type)
 struct EmbeddingRows {
     const float *token, *position; // (V, C), (positions, C)
     const float *type;             // (C) that all tokens have; NULL: none
     const int32_t *inputs;         // (M)
     unsigned length;               // T
+    float scale;
     template <int VEC>
     __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
         float place[VEC];
         load_row<VEC>(v, token + (size_t)inputs[row] * channels + c);
         load_row<VEC>(place, position + row % length * channels + c);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) v[i] += place[i];
+        for (int i = 0; i < VEC; i++) v[i] = scale * v[i] + place[i];
         if (!type) return;
         load_row<VEC>(place, type + c);
 #pragma unroll
@@ -153,7 +154,7 @@ struct EmbeddingRows {
 };
 
 struct LayerNormWeights {
-    const float *gain, *bias; // (C)
+    const float *gain, *bias; // (C); NULL: nothing is normalised, and what comes out is x
     double epsilon;
 };
 
@@ -161,7 +162,7 @@ struct LayerNormWeights {
 struct LayerNormOutput {
     GemmInput norm;     // (M, C) what the next product reads
     float *stream;      // (M, C) the same in float32, where it is the residual stream (post-norm); else NULL
-    float *mean, *rstd; // (M) for the backward pass
+    float *mean, *rstd; // (M) for the backward pass; NULL: there is none
 };
 
 // y, stream (M, C), mean, rstd (M) from rows = source, dropped out, plus what the source adds; out (M, C) or
@@ -197,14 +198,16 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         float result[VEC], g[VEC], b[VEC];
         if (ITEMS == 0) fetch(i, c);
-        load_row<VEC>(g, gain + c);
-        load_row<VEC>(b, bias + c);
+        if (gain) {
+            load_row<VEC>(g, gain + c);
+            load_row<VEC>(b, bias + c);
+        }
 #pragma unroll
-        for (int v = 0; v < VEC; v++) result[v] = g[v] * ((x[i][v] - mean) * rstd) + b[v];
+        for (int v = 0; v < VEC; v++) result[v] = gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
         store_row<VEC>(y + row * channels + c, result);
         if (stream) store_row<VEC>(stream + row * channels + c, result);
     });
-    if (lane_index() == 0) {
+    if (mean_out && lane_index() == 0) {
         mean_out[row] = mean;
         rstd_out[row] = rstd;
     }

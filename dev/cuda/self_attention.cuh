@@ -1,5 +1,5 @@
-// Self-attention of the kinds that --attention names, and the projection behind it: what GPT-2 and BERT add
-// to a Transformer. Such a model holds a SelfAttention as its first member.
+// Self-attention of the kinds that --attention names, and the projection behind it: what GPT-2, BERT and the
+// encoder-decoder add to a Transformer. Such a model holds a SelfAttention as its first member.
 #ifndef CUDA_SELF_ATTENTION_CUH
 #define CUDA_SELF_ATTENTION_CUH
 
@@ -15,23 +15,68 @@ struct Attended {
 struct SelfAttention {
     Transformer base;
     DeviceAttention kind;
-    bool causal;
+    size_t causal;                   // layers from this one on are
     size_t heads;                    // H
     const TransformerParameters *at; // (L)
-    uint32_t site;                   // of the dropout: three a layer, of weights, projection and FFN
     Attended *attended;              // (L)
     GemmInput dattended;             // (M, C)
 };
 
+// What self- and cross-attention have in common: all but what queries, keys and values are made of.
+struct AttentionSublayer {
+    const DeviceAttention *kind;
+    DeviceAttentionInput in;
+    const LinearParameters *projection;
+    size_t learned; // what attention.cuh calls so; or NO_PARAMETER
+    Attended attended;
+};
+
+static inline double attention_sublayer_flops(const AttentionSublayer *a) {
+    const DeviceAttentionInput *in = &a->in;
+    return attention_flops(a->kind->cosine, in->channels, in->heads, (double)(in->batch * in->queries),
+                           (double)in->keys / (in->causal ? 2 : 1));
+}
+
+// From queries, keys and values to sublayer_out.
+static inline void attention_sublayer_forward(Transformer *t, GpuWork work, const AttentionSublayer *a) {
+    GpuModel *g = &t->base;
+    const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
+    attention_forward(&g->device, a->kind, a->attended.y, a->attended.logsumexp,
+                      transformer_values(t, a->learned), &a->in, t->attention);
+    gpu_lap(g, work, "attention", PROFILE_FORWARD, attention_sublayer_flops(a));
+    gemm_forward(&g->blas, float_matrix(t->sublayer_out, C), a->attended.y, device_weight(t, a->projection),
+                 M);
+    gpu_lap(g, work, "projection", PROFILE_FORWARD, 2 * (double)M * (double)(C * C));
+}
+
+// From dsublayer_out to the gradients to queries, keys and values.
+static inline void attention_sublayer_backward(Transformer *t, const AttentionSublayer *a,
+                                               const DeviceAttentionGradients *gradients,
+                                               GemmInput dattended) {
+    GpuModel *g = &t->base;
+    const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
+    const DeviceWeight projection = device_weight(t, a->projection);
+    bias_backward(t, a->projection, t->dsublayer_out, M);
+    gemm_backward_input(&g->blas, dattended, t->dsublayer_out, projection, M);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, a->projection->weight), t->dsublayer_out,
+                         a->attended.y, projection, M);
+    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 4 * (double)M * (double)(C * C));
+    attention_backward(&g->device, a->kind, gradients, transformer_gradients(t, a->learned), dattended,
+                       a->attended.y, a->attended.logsumexp, transformer_values(t, a->learned), &a->in,
+                       t->attention);
+    gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * attention_sublayer_flops(a));
+}
+
+// y and logarithms of M rows.
+static inline Attended attended_carve(const Transformer *t, Arena *arena, bool cosine, size_t heads) {
+    const size_t M = gpu_rows(&t->base);
+    return {arena_matrix(arena, M, t->is.channels, t->base.precision == GPU_BF16, "activations"),
+            cosine ? NULL : arena_array<float>(arena, M * heads, "activations")};
+}
+
 static inline void self_attention_carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     SelfAttention *m = (SelfAttention *)t;
-    const size_t M = gpu_rows(&t->base);
-    if (!own) {
-        m->attended[l] = m->attended[0];
-        return;
-    }
-    m->attended[l].y = arena_matrix(arena, M, t->is.channels, t->base.precision == GPU_BF16, "activations");
-    if (!m->kind.cosine) m->attended[l].logsumexp = arena_array<float>(arena, M * m->heads, "activations");
+    m->attended[l] = own ? attended_carve(t, arena, m->kind.cosine, m->heads) : m->attended[0];
 }
 
 static inline void self_attention_carve(Transformer *t, Arena *arena) {
@@ -45,37 +90,20 @@ static inline size_t self_attention_workspace(const Transformer *t, size_t) {
     return attention_workspace(&m->kind, t->base.batch, t->base.length, t->is.channels, m->heads);
 }
 
-static inline DeviceAttentionInput self_attention_input(const SelfAttention *m, GpuWork work,
+static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, GpuWork work,
                                                         const DeviceBatch *batch, size_t l) {
-    DeviceAttentionInput in =
-        attention_self(m->base.layers[l].qkv, m->heads, m->causal, batch->mask, batch->batch, batch->length);
-    in.dropout = gpu_dropout(&m->base.base, work, m->site + 3 * (uint32_t)l);
-    return in;
-}
-
-// (H) cosine: what the power of n is learned as, or NULL.
-static inline const float *self_attention_learned(const SelfAttention *m, size_t l) {
-    return transformer_values(&m->base, m->at[l].attention.norm_const);
-}
-
-static inline double self_attention_flops(const SelfAttention *m, const DeviceBatch *batch) {
-    return attention_flops(m->kind.cosine, m->base.is.channels, m->heads,
-                           (double)(batch->batch * batch->length),
-                           (double)batch->length / (m->causal ? 2 : 1));
+    const GpuModel *g = &m->base.base;
+    const AttentionParameters *at = &m->at[l].attention;
+    DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal, batch->mask,
+                                             batch->batch, batch->length);
+    in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
+    return {&m->kind, in, &at->projection, at->norm_const, m->attended[l]};
 }
 
 static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
-    const SelfAttention *m = (const SelfAttention *)t;
-    GpuModel *g = &t->base;
     const TransformerActivations *a = &t->layers[l];
-    const Attended *attended = &m->attended[l];
-    const DeviceAttentionInput in = self_attention_input(m, work, batch, l);
-    attention_forward(&g->device, &m->kind, attended->y, attended->logsumexp, self_attention_learned(m, l),
-                      &in, t->attention);
-    gpu_lap(g, work, "attention", PROFILE_FORWARD, self_attention_flops(m, batch));
-    gemm_forward(&g->blas, float_matrix(t->sublayer_out, t->is.channels), attended->y,
-                 device_weight(t, &m->at[l].attention.projection), batch->batch * batch->length);
-    gpu_lap(g, work, "projection", PROFILE_FORWARD, gpu_square_flops(batch, t->is.channels));
+    const AttentionSublayer sublayer = self_attention_sublayer((const SelfAttention *)t, work, batch, l);
+    attention_sublayer_forward(t, work, &sublayer);
     residual_norm_forward(t, work, batch, t->plan[l].projection_site, &t->plan[l].ffn.norm, a->x_middle,
                           t->norm, a->mean2, a->rstd2, a->x_in);
 }
@@ -96,35 +124,28 @@ static inline void qkv_bias_backward(SelfAttention *m, const DeviceBatch *batch,
 
 static inline void self_attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     SelfAttention *m = (SelfAttention *)t;
-    GpuModel *g = &t->base;
-    const size_t M = batch->batch * batch->length;
-    const LinearParameters *at = &m->at[l].attention.projection;
-    const Attended *attended = &m->attended[l];
-    const DeviceWeight projection = device_weight(t, at);
-    const DeviceAttentionInput in = self_attention_input(m, GPU_TRAIN, batch, l);
+    const AttentionSublayer sublayer = self_attention_sublayer(m, GPU_TRAIN, batch, l);
     const DeviceAttentionGradients gradients = attention_self_gradients(t->dqkv);
-    bias_backward(t, at, t->dsublayer_out, M);
-    gemm_backward_input(&g->blas, m->dattended, t->dsublayer_out, projection, M);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, at->weight), t->dsublayer_out, attended->y,
-                         projection, M);
-    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * gpu_square_flops(batch, t->is.channels));
-    attention_backward(&g->device, &m->kind, &gradients,
-                       transformer_gradients(t, m->at[l].attention.norm_const), m->dattended, attended->y,
-                       attended->logsumexp, self_attention_learned(m, l), &in, t->attention);
+    attention_sublayer_backward(t, &sublayer, &gradients, m->dattended);
     qkv_bias_backward(m, batch, l);
-    gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * self_attention_flops(m, batch));
+    gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
-// A layer as the Transformer has it. Post-norm, what normalises a sublayer's result stands before the next
-// one; `embedding`: the norm before the first.
-static inline TransformerLayer self_attention_layer(const SelfAttention *m, size_t l, bool post_norm,
-                                                    const NormParameters *embedding) {
-    const TransformerParameters *at = &m->at[l];
-    const uint32_t site = m->site + 3 * (uint32_t)l;
-    TransformerLayer layer = {
-        transformer_first(at), at->attention.norm, at->attention.qkv, at->ffn, site + 2, true, site + 1};
-    if (post_norm) {
-        layer.norm = l > 0 ? m->at[l - 1].ffn.norm : *embedding;
+// A layer as the Transformer has it, with three sites of dropout from `site` on: of weights, projection and
+// FFN. `below`: post-norm, the norm behind the layer below or the embedding. What normalises a sublayer's
+// result then stands before the next one.
+static inline TransformerLayer self_attention_layer(const TransformerParameters *at, uint32_t site,
+                                                    const NormParameters *below) {
+    TransformerLayer layer = {transformer_first(at),
+                              at->attention.norm,
+                              at->attention.qkv,
+                              at->ffn,
+                              site + 2,
+                              true,
+                              site,
+                              site + 1};
+    if (below) {
+        layer.norm = *below;
         layer.ffn.norm = at->attention.norm;
     }
     return layer;
@@ -141,15 +162,14 @@ static inline TransformerParts self_attention_parts() {
             NULL};
 }
 
-// Memory. m->kind, causal, heads, at and site are set; embedding: post-norm, the norm before the first layer.
+// Memory. m->kind, causal, heads and at are set. layer(l): as of self_attention_layer().
+template <typename Layer>
 static inline void self_attention_create(SelfAttention *m, TransformerShape is, const TransformerParts &parts,
-                                         const NormParameters *embedding) {
+                                         Layer layer) {
     m->attended = (Attended *)allocate(is.layers, sizeof(Attended), "layers");
     is.layer_sums = 5; // the biases of q and of v (or of all three), and behind attention and in the FFN
     is.layer_sum_width = 5 * is.channels + is.inner;
-    if (is.post_norm) is.outer.norm = m->at[is.layers - 1].ffn.norm;
-    transformer_create(&m->base, is, parts,
-                       [&](size_t l) { return self_attention_layer(m, l, is.post_norm, embedding); });
+    transformer_create(&m->base, is, parts, layer);
 }
 
 static inline void self_attention_destroy(void *model) {

@@ -235,9 +235,10 @@ static void test_linear_gelu(void) {
     device_destroy(&d);
 }
 
-// ---- GELU and sums over rows -----------------------------------------------------------------------------
+// ---- activations and sums over rows
+// -----------------------------------------------------------------------------
 
-static void check_gelu(const Device *d, ActivationKind kind, bool in_bf16, size_t m, size_t n) {
+static void check_activation(const Device *d, ActivationKind kind, bool in_bf16, size_t m, size_t n) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
     float *x = random_numbers(&r, m * n, 3), *dy = random_numbers(&r, m * n, 1);
     x[0] = 60; // far out, where the cube is infinite in some form
@@ -253,11 +254,11 @@ static void check_gelu(const Device *d, ActivationKind kind, bool in_bf16, size_
     const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16), gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
                     gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
                     gpu_kept = upload_matrix(d, NULL, m, n, true);
-    gelu_forward(d, gpu_y, gpu_kept, gpu_x, kind, m, n);
+    activation_forward(d, gpu_y, gpu_kept, gpu_x, kind, m, n);
     compare_device(d, "what it was taken of", gpu_kept, x, m, ROUNDED);
-    compare_device(d, "gelu", gpu_y, y, m, tolerance_of(in_bf16));
-    gelu_backward(d, gpu_y, gpu_dy, gpu_x, kind, m, n);
-    compare_device(d, "gelu's gradient", gpu_y, dx, m, tolerance_of(in_bf16));
+    compare_device(d, "activation", gpu_y, y, m, tolerance_of(in_bf16));
+    activation_backward(d, gpu_y, gpu_dy, gpu_x, kind, m, n);
+    compare_device(d, "activation's gradient", gpu_y, dx, m, tolerance_of(in_bf16));
 
     Arena arena;
     PartialSums sums = partial_sums_here(&arena, 1, n);
@@ -274,13 +275,13 @@ static void check_gelu(const Device *d, ActivationKind kind, bool in_bf16, size_
     for (float *p : on_host) free(p);
 }
 
-static void test_gelu(void) {
+static void test_activation(void) {
     Device d = device_create();
-    for (ActivationKind kind : {GELU_ERF, GELU_TANH}) {
+    for (ActivationKind kind : {GELU_ERF, GELU_TANH, RELU, SILU}) {
         for (bool in_bf16 : {false, true}) {
-            check_gelu(&d, kind, in_bf16, 1, 1);
-            check_gelu(&d, kind, in_bf16, 67, 33);
-            check_gelu(&d, kind, in_bf16, 200, 64);
+            check_activation(&d, kind, in_bf16, 1, 1);
+            check_activation(&d, kind, in_bf16, 67, 33);
+            check_activation(&d, kind, in_bf16, 200, 64);
         }
     }
     device_destroy(&d);
@@ -297,7 +298,7 @@ static void test_gelu_slope() {
     }
     const GemmInput gpu_x = upload_matrix(&d, x, 1, COUNT, false),
                     dy = upload_matrix(&d, ones, 1, COUNT, false);
-    gelu_backward(&d, dy, dy, gpu_x, GELU_TANH, 1, COUNT);
+    activation_backward(&d, dy, dy, gpu_x, GELU_TANH, 1, COUNT);
     float *slope = download_matrix(&d, dy, 1);
     for (int i = 0; i < COUNT; i++) {
         const double a = (double)x[i], slope_of = sqrt(8 / M_PI),
@@ -441,6 +442,10 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
                                channels);
     check_norm_forward(d, &t, out, gpu_out);
     compare_device(d, "stream", float_matrix(t.gpu_x, channels), t.norm, m, EXACT);
+    // Nothing is normalised.
+    layernorm_forward(d, to, gpu_out, {NULL, NULL, 0}, m, channels);
+    compare_device(d, "x as it is", t.gpu_norm, out, m, tolerance_of(in_bf16));
+    compare_device(d, "stream as it is", float_matrix(t.gpu_x, channels), out, m, EXACT);
     free(out);
     device_free(gpu_out);
     device_free(step);
@@ -525,7 +530,7 @@ static void test_chosen_rows(void) {
 // ---- the embedding ----
 
 static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary,
-                            double rate, bool typed) {
+                            double rate, bool typed, float scale) {
     NormTest t = norm_test_create(d, batch, length, channels, false);
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
     const size_t m = batch * length;
@@ -549,9 +554,9 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     float *places = random_numbers(&r, length * channels, 1); // position and type
     for (size_t i = 0; i < length * channels; i++)
         places[i] = typed ? position[i] + type[i % channels] : position[i];
-    cpu::embedding_forward(t.x, token, 1, places, &cpu_batch, &place.cpu, channels);
+    cpu::embedding_forward(t.x, token, scale, places, &cpu_batch, &place.cpu, channels);
     embedding_layernorm_forward(d, t.gpu_x, norm_test_output(&t),
-                                {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length},
+                                {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length, scale},
                                 norm_test_weights(&t), place.gpu, batch, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
@@ -562,8 +567,8 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     arena_allocate(&arena, "this is a test");
     embedding_order_carve(&order, &arena, m, vocabulary, channels);
     position_backward(d, gpu_position, t.gpu_dy, place.gpu, batch, length, channels);
-    token_backward(d, &order, gpu_token, t.gpu_dy, inputs, 0, m, channels);
-    cpu::embedding_backward(token, 1, position, t.dy, &cpu_batch, &place.cpu, 0, channels);
+    token_backward(d, &order, gpu_token, t.gpu_dy, inputs, (double)scale, 0, m, channels);
+    cpu::embedding_backward(token, scale, position, t.dy, &cpu_batch, &place.cpu, 0, channels);
     compare_device(d, "dtoken", float_matrix(gpu_token, channels), token, vocabulary, EXACT);
     compare_device(d, "dposition", float_matrix(gpu_position, channels), position, length, EXACT);
     embedding_order_free(&order);
@@ -578,11 +583,11 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
 
 static void test_embedding(void) {
     Device d = device_create();
-    check_embedding(&d, 1, 1, 8, 1, 0, false);
-    check_embedding(&d, 3, 67, 24, 29, 0.2, true);
-    check_embedding(&d, 2, 130, 128, 5, 0.1, false);
-    check_embedding(&d, 2, 40, 33, 300, 0.5, true);
-    check_embedding(&d, 9, 5, 260, 7, 0.1, false); // eight warps a position
+    check_embedding(&d, 1, 1, 8, 1, 0, false, 1);
+    check_embedding(&d, 3, 67, 24, 29, 0.2, true, 1);
+    check_embedding(&d, 2, 130, 128, 5, 0.1, false, 3);
+    check_embedding(&d, 2, 40, 33, 300, 0.5, true, 0.5f);
+    check_embedding(&d, 9, 5, 260, 7, 0.1, false, 1); // eight warps a position
     device_destroy(&d);
 }
 
@@ -592,6 +597,7 @@ struct ClassifierSetting {
     size_t m, vocabulary, channels, l2; // bytes of cache, which decide the chunks
     double spread;                      // of the weights
     bool in_bf16, bias;
+    double smoothing;
 };
 
 // Everything that the CPU's layer and ours read and give.
@@ -600,7 +606,7 @@ struct ClassifierTest {
     TestWeight weight;
     float *h, *logits, *dh, *dweight, *dbias; // (M, C), (M, V), (M, C), (V, C), (V); the CPU's
     int32_t *targets;                         // (M)
-    double loss, correct;
+    double loss, unsmoothed, correct;
     GemmInput gpu_h, gpu_dh;
     float *gpu_dweight, *gpu_dbias;
     int32_t *gpu_targets;
@@ -617,9 +623,11 @@ static void classifier_expected(ClassifierTest *t) {
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
     cpu::Classifier *c = cpu::classifier_create(gemm, is.vocabulary, is.channels, is.m, true);
     cpu::classifier_pack(c, t->weight.values);
+    cpu::classifier_smooth(c, is.smoothing);
     const GemmInput h = host_matrix(t->h, is.channels);
     t->loss = cpu::classifier_train(c, h, bias, t->targets, is.m, (double)SCALE, t->dh, t->dweight,
                                     is.bias ? t->dbias : NULL);
+    t->unsmoothed = cpu::classifier_unsmoothed(c);
     cpu::classifier_logits(c, h, bias, is.m, t->logits);
     for (size_t i = 0; i < is.m; i++) {
         bool best = t->targets[i] >= 0;
@@ -681,10 +689,10 @@ static double device_double(const Device *d, const double *p) {
 static Classifier classifier_here(Arena *arena, const Device *d, const ClassifierSetting *is) {
     Classifier c;
     Arena counting = {};
-    classifier_carve(&c, &counting, d, is->vocabulary, is->channels, is->m);
+    classifier_carve(&c, &counting, d, is->vocabulary, is->channels, is->m, is->smoothing);
     *arena = counting;
     arena_allocate(arena, "this is a test");
-    classifier_carve(&c, arena, d, is->vocabulary, is->channels, is->m);
+    classifier_carve(&c, arena, d, is->vocabulary, is->channels, is->m, is->smoothing);
     return c;
 }
 
@@ -704,12 +712,14 @@ static void check_classifier(Device d, ClassifierSetting is) {
                      t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_result);
     partial_sums_finish(&d, &sums);
     CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
+    CHECK_CLOSE(device_double(&d, &t.gpu_result->unsmoothed), t.unsmoothed,
+                (is.in_bf16 ? 3e-3 : 2e-6) * t.unsmoothed);
     compare_device(&d, "dh", t.gpu_dh, t.dh, is.m, tolerance);
     compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary,
                    tolerance);
     compare_device(&d, "dbias", float_matrix(t.gpu_dbias, is.vocabulary), t.dbias, 1, tolerance);
     classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_result);
-    CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss, 2e-6 * t.loss);
+    CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.unsmoothed, 2e-6 * t.unsmoothed);
     CHECK(device_double(&d, &t.gpu_result->correct) == t.correct);
     float *logits = zero_numbers(is.m * is.vocabulary);
     classifier_logits(&d, &blas, &c, t.gpu_h, t.weight.device, is.m, logits);
@@ -726,13 +736,15 @@ static void check_classifier(Device d, ClassifierSetting is) {
 static void test_classifier(void) {
     Device d = device_create();
     for (bool in_bf16 : {false, true}) {
-        check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true});
-        check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false});
-        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true});
-        check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, true}); // several chunks, the last one short
-        check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true});     // dE leaves the cache: one chunk
-        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true});     // more than a thread has once
-        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false});    // nearly certain
+        check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0});
+        check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0});
+        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0});
+        check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, true, 0}); // several chunks, the last one short
+        check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true, 0});     // dE leaves the cache: one chunk
+        check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0.1});
+        check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, false, 0.3});
+        check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true, 0});  // more than a thread has once
+        check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false, 0}); // nearly certain
     }
     device_destroy(&d);
 }
@@ -741,14 +753,14 @@ static void test_classifier(void) {
 static void test_classifier_chunks(void) {
     Device d = device_create();
     d.l2 = (size_t)50 << 20;
-    const ClassifierSetting small = {4096, 32000, 128, 0, 1, true, true},
-                            large = {32768, 50257, 768, 0, 1, true, false};
+    const ClassifierSetting small = {4096, 32000, 128, 0, 1, true, true, 0},
+                            large = {32768, 50257, 768, 0, 1, true, false, 0};
     Arena counting = {};
     Classifier c;
-    classifier_carve(&c, &counting, &d, small.vocabulary, small.channels, small.m);
+    classifier_carve(&c, &counting, &d, small.vocabulary, small.channels, small.m, 0);
     CHECK(c.bytes == d.l2 / 5 * 2);
     CHECK(classifier_chunk(&c, sizeof(bf16), small.m) == 256);
-    classifier_carve(&c, &counting, &d, large.vocabulary, large.channels, large.m);
+    classifier_carve(&c, &counting, &d, large.vocabulary, large.channels, large.m, 0);
     CHECK(classifier_chunk(&c, sizeof(bf16), large.m) == LONG_CHUNK);
     CHECK(classifier_chunk(&c, sizeof(bf16), 100) == CHUNK_STEP);
     device_destroy(&d);
@@ -757,7 +769,7 @@ static void test_classifier_chunks(void) {
 // Logits of any size leave finite losses and gradients; what is not a number shows in the loss.
 static void test_classifier_extremes(void) {
     Device d = device_create();
-    const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false};
+    const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false, 0};
     ClassifierTest t = classifier_test_create(&d, is);
     Arena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &d, &is);
@@ -878,7 +890,7 @@ int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"linear", test_linear},
         {"linear with GELU", test_linear_gelu},
-        {"gelu", test_gelu},
+        {"activation", test_activation},
         {"gelu's slope", test_gelu_slope},
         {"residual and layernorm", test_residual},
         {"dropout", test_dropout},

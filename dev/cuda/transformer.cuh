@@ -1,18 +1,20 @@
-// What models with one stack of layers share on the GPU: embedding, normalisation, queries, keys and values,
-// the feed-forward network and classifier, with their memory, --profile's laps and the entries of ModelType
-// that need them. A model adds what attends: between q, k, v and the residual stream behind attention, of
-// which the next LayerNorm is made in the same kernel. It holds a Transformer as its first member.
+// What models share on the GPU, of one stack of layers or of an encoder and a decoder: embedding,
+// normalisation, queries, keys and values, the feed-forward network and classifier, with their memory,
+// --profile's laps and the entries of ModelType that need them. A model adds what attends: between q, k, v
+// and the residual stream behind attention, of which the next LayerNorm is made in the same kernel. It holds
+// a Transformer as its first member.
 //
-// Pre-norm (Fastformer, GPT-2) and post-norm (BERT) have their LayerNorms in the same places, before each
-// sublayer and behind the last one. Pre-norm, the residual stream goes on beside them, and what they read is
-// the stream; post-norm, it goes on through them, and what they read is a sum that nothing else reads.
+// Pre-norm (Fastformer, GPT-2) and post-norm (BERT, the first Transformer) have their LayerNorms in the same
+// places, before each sublayer and behind the last one. Pre-norm, the residual stream goes on beside them,
+// and what they read is the stream; post-norm, it goes on through them, and what they read is a sum that
+// nothing else reads.
 //
 // B batch, T sequence length, M = B*T, C channels, F inside the feed-forward network, V vocabulary, L layers.
 #ifndef CUDA_TRANSFORMER_CUH
 #define CUDA_TRANSFORMER_CUH
 
+#include "activation.cuh"
 #include "embedding.cuh"
-#include "gelu.cuh"
 #include "gpu_model.cuh"
 #include "residual.cuh"
 extern "C" {
@@ -28,18 +30,29 @@ struct TransformerLayer {
     LinearParameters qkv;
     FfnParameters ffn; // its norm: before the network
     uint32_t ffn_site;
-    bool projects; // a product follows attention, and dropout at this site
-    uint32_t projection_site;
+    bool projects; // a product follows attention, and dropout at the second site
+    uint32_t weights_site, projection_site;
+};
+
+// Layers that follow each other, with their embedding and what stands behind the last one.
+struct StackShape {
+    size_t first, end;   // of all layers
+    NormParameters norm; // behind the last
+    uint32_t embedding_site;
 };
 
 // What a model is, constant once it is created.
 struct TransformerShape {
     size_t layers, channels, inner, vocabulary; // L, C, F, V
-    OuterParameters outer;
-    size_t type;     // (C) that is added to all tokens; or NO_PARAMETER
-    int32_t padding; // the token whose row takes no gradient; -1: none
-    uint32_t embedding_site;
-    bool post_norm; // and then the embedding's dropout stands behind its norm
+    StackShape stacks[2];                       // an encoder before the one whose result is classified
+    size_t stack_count;
+    OuterParameters outer; // its norm is the stacks'
+    double embedding_scale;
+    size_t type;      // (C) that is added to all tokens; or NO_PARAMETER
+    int32_t padding;  // the token whose row takes no gradient; -1: none
+    bool post_norm;   // and then the embedding's dropout stands behind its norm, where it has one
+    double smoothing; // of the targets
+    bool fixed_bias;  // that of the logits is not trained
     ActivationKind activation;
     bool exact_qkv;         // q, k and v are float32, and made of float32
     unsigned layer_sums;    // sums over rows that a layer needs beside those of its two norms,
@@ -53,7 +66,16 @@ struct TransformerActivations {
     float *x_in, *x_middle;               // (M, C) what is normalised before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
     GemmInput qkv;                        // (M, 3C)
-    GemmInput hidden, activated;          // (M, F) before and behind the GELU
+    GemmInput hidden, activated;          // (M, F) before and behind the activation
+};
+
+// Memory of a stack.
+struct Stack {
+    float *x_out;         // (M, C) what is normalised behind the last layer
+    float *mean, *rstd;   // (M)
+    GemmInput result;     // (M, C) the norm of that
+    float *dx;            // (M, C) the gradient to the residual stream
+    EmbeddingOrder order; // of its tokens
 };
 
 struct Transformer;
@@ -68,9 +90,9 @@ struct TransformerParts {
     void (*carve_layer)(Transformer *t, Arena *arena, size_t l, bool own);
     void (*carve)(Transformer *t, Arena *arena);
     size_t (*workspace)(const Transformer *t, size_t l); // floats
-    // From final_norm (M, C) to what the classifier reads of the rows that are predicted (chosen, C); and
-    // from the gradient to that, in dnorm, to that to final_norm, in dnorm. NULL: the classifier reads
-    // final_norm.
+    // From the last stack's result (M, C) to what the classifier reads of the rows that are predicted
+    // (chosen, C); and from the gradient to that, in dnorm, to that to the result, in dnorm. NULL: the
+    // classifier reads the result.
     GemmInput (*predict)(Transformer *t, GpuWork work, const DeviceBatch *batch);
     void (*predict_backward)(Transformer *t, const DeviceBatch *batch);
 };
@@ -80,21 +102,22 @@ struct Transformer {
     TransformerShape is;
     TransformerLayer *plan;         // (L)
     TransformerActivations *layers; // (L); without training, or with --recompute, all share one set but x_in
-    float *x_out;                   // (M, C) what is normalised behind the last layer
-    float *stream;                  // (M, C) post-norm: the residual stream
-    float *final_mean, *final_rstd; // (M)
-    GemmInput norm_qkv;             // (M, C) what the product for q, k and v reads
-    GemmInput norm, final_norm;     // (M, C)
-    GemmInput hidden_exact;         // (M, F) float32, with bf16: what the erf form of GELU is taken of
-    float *sublayer_out;            // (M, C)
-    float *attention;               // working memory
-    GemmInput predicted;            // (chosen, C) what the classifier reads
+    Stack stacks[2];
+    float *stream;          // (M, C) post-norm: the residual stream
+    const float *sinusoids; // (positions, C), or NULL: positions are learned
+    GemmInput norm_qkv;     // (M, C) what the product for q, k and v reads
+    GemmInput norm;         // (M, C)
+    GemmInput hidden_exact; // (M, F) float32, with bf16: what all but the tanh form of GELU are taken of
+    float *sublayer_out;    // (M, C)
+    float *attention;       // working memory
+    GemmInput predicted;    // (chosen, C) what the classifier reads
     Classifier classifier;
 
-    float *dx, *dnorm;       // (M, C)
+    float *dx;      // (M, C) of the stack that is passed through
+    float *dnorm;   // (M, C)
+    float *dresult; // (M, C) to the encoder's result: 0 behind the forward pass, the decoder adds to it
     GemmInput dsublayer_out; // (M, C)
     GemmInput dhidden, dqkv; // (M, F), (M, 3C)
-    EmbeddingOrder order;
 
     TransformerParts parts;
 };
@@ -108,6 +131,11 @@ static inline const float *transformer_values(const Transformer *t, size_t offse
 
 static inline float *transformer_gradients(const Transformer *t, size_t offset) {
     return offset == NO_PARAMETER ? NULL : t->base.state.gradients + offset;
+}
+
+// The result that is classified.
+static inline GemmInput transformer_result(const Transformer *t) {
+    return t->stacks[t->is.stack_count - 1].result;
 }
 
 static inline LayerNormWeights norm_weights(const Transformer *t, const NormParameters *at) {
@@ -153,6 +181,17 @@ static inline void activations_carve(Transformer *t, TransformerActivations *a, 
     a->activated = arena_matrix(arena, M, t->is.inner, in_bf16, "activations");
 }
 
+static inline void stack_carve(Transformer *t, Stack *s, Arena *arena) {
+    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    s->x_out = t->base.training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
+    s->mean = arena_array<float>(arena, M, "activations");
+    s->rstd = arena_array<float>(arena, M, "activations");
+    s->result = arena_matrix(arena, M, C, t->base.precision == GPU_BF16, "activations");
+    if (!t->base.training) return;
+    s->dx = arena_array<float>(arena, M * C, "gradients of activations");
+    embedding_order_carve(&s->order, arena, M, t->is.vocabulary, C);
+}
+
 static inline void transformer_carve(GpuModel *model, Arena *arena) {
     Transformer *t = (Transformer *)model;
     const size_t M = gpu_rows(model), C = t->is.channels;
@@ -169,31 +208,27 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
         const size_t needed = t->parts.workspace(t, l);
         if (needed > attention) attention = needed;
     }
-    t->x_out = model->training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
+    for (size_t i = 0; i < t->is.stack_count; i++) stack_carve(t, &t->stacks[i], arena);
     if (t->is.post_norm) t->stream = arena_array<float>(arena, M * C, "activations");
-    t->final_mean = arena_array<float>(arena, M, "activations");
-    t->final_rstd = arena_array<float>(arena, M, "activations");
     t->norm = arena_matrix(arena, M, C, in_bf16, "activations");
     t->norm_qkv = in_bf16 && t->is.exact_qkv ? arena_matrix(arena, M, C, false, "activations") : t->norm;
-    t->final_norm = arena_matrix(arena, M, C, in_bf16, "activations");
-    if (in_bf16 && t->is.activation == GELU_ERF)
+    if (in_bf16 && t->is.activation != GELU_TANH)
         t->hidden_exact = arena_matrix(arena, M, t->is.inner, false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, attention, "attention");
-    classifier_carve(&t->classifier, arena, &model->device, t->is.vocabulary, C, M);
+    classifier_carve(&t->classifier, arena, &model->device, t->is.vocabulary, C, M, t->is.smoothing);
     t->parts.carve(t, arena);
     if (!model->training) return;
-    t->dx = arena_array<float>(arena, M * C, "gradients of activations");
+    if (t->is.stack_count > 1) t->dresult = arena_array<float>(arena, M * C, "gradients of activations");
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");
     t->dsublayer_out = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
     t->dhidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
     t->dqkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
     // Gain and bias of every LayerNorm, what else is needed, and the output bias.
-    const size_t norms = 2 * (2 * t->is.layers + 1);
+    const size_t norms = 2 * (2 * t->is.layers + t->is.stack_count);
     partial_sums_carve(&model->sums, arena,
                        (unsigned)(norms + t->is.layers * t->is.layer_sums) + t->is.outer_sums + 1,
                        norms * C + t->is.layers * t->is.layer_sum_width + t->is.outer_sum_width);
-    embedding_order_carve(&t->order, arena, M, t->is.vocabulary, C);
 }
 
 // ---- forward ---------------------------------------------------------------------------------------------
@@ -220,32 +255,41 @@ static inline void residual_norm_forward(Transformer *t, GpuWork work, const Dev
     gpu_lap(&t->base, work, "residual, norm", PROFILE_FORWARD, 0);
 }
 
-// The embedding's dropout of x (M, C), what stands behind its norm, or the gradient to that: post-norm.
-static inline void embedding_dropout(Transformer *t, GpuWork work, const DeviceBatch *batch, GemmInput x) {
-    if (t->is.post_norm)
-        dropout_apply(&t->base.device, x, gpu_dropout(&t->base, work, t->is.embedding_site), batch->batch,
-                      batch->length);
+// The dropout of a stack's embedding, where it stands before its norm, or `behind` it.
+static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, size_t stack, bool behind) {
+    const StackShape *s = &t->is.stacks[stack];
+    const bool is_behind = t->is.post_norm && t->plan[s->first].norm.gain != NO_PARAMETER;
+    return is_behind == behind ? gpu_dropout(&t->base, work, s->embedding_site) : dropout_none();
 }
 
-// What embedding_dropout() does to what the first LayerNorm gave.
-static inline void embedding_dropout_forward(Transformer *t, GpuWork work, const DeviceBatch *batch) {
-    embedding_dropout(t, work, batch, t->norm_qkv);
-    embedding_dropout(t, work, batch, float_matrix(t->stream, t->is.channels));
+// x (M, C), what stands behind the embedding's norm, or the gradient to that, through the dropout there.
+static inline void drop_embedding(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack,
+                                  GemmInput x) {
+    dropout_apply(&t->base.device, x, embedding_dropout(t, work, stack, true), batch->batch, batch->length);
 }
 
-// From norm_qkv and x_in of the first layer on.
-static inline void embed(Transformer *t, GpuWork work, const DeviceBatch *batch) {
+// What the first LayerNorm of a stack gave.
+static inline void drop_embedded(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack) {
+    drop_embedding(t, work, batch, stack, t->norm_qkv);
+    drop_embedding(t, work, batch, stack, float_matrix(t->stream, t->is.channels));
+}
+
+// norm_qkv and x_in of a stack's first layer.
+static inline void embed(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack) {
     GpuModel *g = &t->base;
-    const TransformerActivations *first = &t->layers[0];
+    const size_t l = t->is.stacks[stack].first;
+    const TransformerActivations *first = &t->layers[l];
     const EmbeddingRows rows = {transformer_values(t, t->is.outer.token),
-                                transformer_values(t, t->is.outer.position),
-                                transformer_values(t, t->is.type), batch->inputs, (unsigned)batch->length};
+                                t->sinusoids ? t->sinusoids : transformer_values(t, t->is.outer.position),
+                                transformer_values(t, t->is.type),
+                                batch->inputs,
+                                (unsigned)batch->length,
+                                (float)t->is.embedding_scale};
     embedding_layernorm_forward(&g->device, first->x_in,
                                 norm_output(t, t->norm_qkv, first->mean1, first->rstd1), rows,
-                                norm_weights(t, &t->plan[0].norm),
-                                t->is.post_norm ? dropout_none() : gpu_dropout(g, work, t->is.embedding_site),
+                                norm_weights(t, &t->plan[l].norm), embedding_dropout(t, work, stack, false),
                                 batch->batch, t->is.channels);
-    embedding_dropout_forward(t, work, batch);
+    drop_embedded(t, work, batch, stack);
     gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
 }
 
@@ -271,33 +315,36 @@ static inline void layer_forward(Transformer *t, GpuWork work, const DeviceBatch
     const GemmInput hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
     gemm_forward(&g->blas, hidden, t->norm, up, M);
     gpu_lap(g, work, "ffn up", PROFILE_FORWARD, ffn_flops(t, batch));
-    gelu_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M, t->is.inner);
+    activation_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M, t->is.inner);
     gpu_lap(g, work, "activation", PROFILE_FORWARD, 0);
 }
 
-// The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the final one,
-// follows.
-static inline void layer_end(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
+// The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the one behind the
+// stack, follows.
+static inline void layer_end(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack, size_t l) {
+    const StackShape *shape = &t->is.stacks[stack];
+    const Stack *s = &t->stacks[stack];
     GpuModel *g = &t->base;
     const TransformerActivations *a = &t->layers[l], *next = a + 1;
     const uint32_t site = t->plan[l].ffn_site;
     gemm_forward(&g->blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
     gpu_lap(g, work, "ffn down", PROFILE_FORWARD, ffn_flops(t, batch));
-    if (l + 1 < t->is.layers)
+    if (l + 1 < shape->end)
         residual_norm_forward(t, work, batch, site, &t->plan[l + 1].norm, next->x_in, t->norm_qkv,
                               next->mean1, next->rstd1, a->x_middle);
     else
-        residual_norm_forward(t, work, batch, site, &t->is.outer.norm, t->x_out, t->final_norm, t->final_mean,
-                              t->final_rstd, a->x_middle);
+        residual_norm_forward(t, work, batch, site, &shape->norm, s->x_out, s->result, s->mean, s->rstd,
+                              a->x_middle);
 }
 
-// Leaves the final LayerNorm's output in final_norm.
-static inline void layers_forward(Transformer *t, GpuWork work, const DeviceBatch *batch) {
-    embed(t, work, batch);
-    for (size_t l = 0; l < t->is.layers; l++) {
+// From the tokens to the stack's result.
+static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack) {
+    const StackShape *s = &t->is.stacks[stack];
+    embed(t, work, batch, stack);
+    for (size_t l = s->first; l < s->end; l++) {
         layer_forward(t, work, batch, l);
-        layer_end(t, work, batch, l);
+        layer_end(t, work, batch, stack, l);
     }
 }
 
@@ -324,11 +371,15 @@ static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const
                                  const float *x, const float *mean, const float *rstd, bool last,
                                  LayerNormTail tail) {
     const LayerNormWeights w = norm_weights(t, at);
+    const size_t M = batch->batch * batch->length;
+    if (at->gain == NO_PARAMETER) { // post-norm, before a first layer: dx stays, and its output is x
+        layernorm_forward(&t->base.device, {tail.norm, NULL, NULL, NULL}, x, w, M, t->is.channels);
+        return;
+    }
     const bool through = t->is.post_norm && !last;
     layernorm_backward(&t->base.device, &t->base.sums, t->dx, transformer_gradients(t, at->gain),
                        transformer_gradients(t, at->bias), through ? t->dx : t->dnorm, x, w.gain, w.bias,
-                       mean, rstd, last || t->is.post_norm, tail, batch->batch * batch->length,
-                       t->is.channels);
+                       mean, rstd, last || t->is.post_norm, tail, M, t->is.channels);
     gpu_lap(&t->base, GPU_TRAIN, tail.dbelow.data ? "residual, norm" : "norm", PROFILE_BACKWARD, 0);
 }
 
@@ -350,10 +401,10 @@ static inline void bias_backward(Transformer *t, const LinearParameters *at, Gem
 }
 
 // What layer_forward() left, again, from x_in.
-static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t l) {
+static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
     const TransformerActivations *a = &t->layers[l];
     norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in, batch->batch * batch->length);
-    if (l == 0) embedding_dropout_forward(t, GPU_TRAIN, batch);
+    if (l == t->is.stacks[stack].first) drop_embedded(t, GPU_TRAIN, batch, stack);
     layer_forward(t, GPU_TRAIN, batch, l);
 }
 
@@ -378,7 +429,7 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
                          down, M);
     gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 2 * flops);
     if (!fused) {
-        gelu_backward(&g->device, t->dhidden, t->dhidden, a->hidden, t->is.activation, M, t->is.inner);
+        activation_backward(&g->device, t->dhidden, t->dhidden, a->hidden, t->is.activation, M, t->is.inner);
         gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
     }
     bias_backward(t, &o->ffn.up, t->dhidden, M);
@@ -391,8 +442,9 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
 }
 
 // From dx behind attention to dx before it, and dsublayer_out of the layer below.
-static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
+static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
     GpuModel *g = &t->base;
+    const bool first = l == t->is.stacks[stack].first;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
     const TransformerActivations *a = &t->layers[l];
     const TransformerLayer *o = &t->plan[l];
@@ -401,63 +453,92 @@ static inline void attention_backward(Transformer *t, const DeviceBatch *batch, 
     t->parts.attend_backward(t, batch, l);
     sublayer_input_backward(t, t->dqkv, qkv, M);
     gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
-    if (l == 0) embedding_dropout(t, GPU_TRAIN, batch, float_matrix(t->dx, C));
+    if (first) drop_embedding(t, GPU_TRAIN, batch, stack, float_matrix(t->dx, C));
     norm_backward(t, batch, &o->norm, a->x_in, a->mean1, a->rstd1, false,
-                  norm_tail(t, batch, true, l > 0, l > 0 ? t->plan[l - 1].ffn_site : 0));
-    if (l == 0) embedding_dropout(t, GPU_TRAIN, batch, t->norm);
+                  norm_tail(t, batch, true, !first, first ? 0 : t->plan[l - 1].ffn_site));
+    if (first) drop_embedding(t, GPU_TRAIN, batch, stack, t->norm);
     gemm_backward_weight(&g->blas, transformer_gradients(t, o->qkv.weight), t->dqkv, t->norm, qkv, M);
     gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
 }
 
-// Gradients of positions and type from dx; that of tokens is token_backward()'s, behind the dropout.
-static inline void embed_backward(Transformer *t, const DeviceBatch *batch) {
+// Gradients of positions and type from dx, which goes through the embedding's dropout; that of tokens is
+// token_backward()'s.
+static inline void embed_backward(Transformer *t, const DeviceBatch *batch, size_t stack) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
-    position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx,
-                      t->is.post_norm ? dropout_none() : gpu_dropout(g, GPU_TRAIN, t->is.embedding_site),
-                      batch->batch, batch->length, C);
+    const DropoutSite site = embedding_dropout(t, GPU_TRAIN, stack, false);
+    if (t->sinusoids)
+        dropout_apply(&g->device, float_matrix(t->dx, C), site, batch->batch, batch->length);
+    else
+        position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx, site,
+                          batch->batch, batch->length, C);
     if (t->is.type != NO_PARAMETER)
         column_sums(&g->device, &g->sums, transformer_gradients(t, t->is.type), float_matrix(t->dx, C), M, C);
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
 }
 
-// From dnorm, the gradient to the final LayerNorm's output, to dx before the embedding.
-static inline void layers_backward(Transformer *t, const DeviceBatch *batch) {
-    GpuModel *g = &t->base;
-    const size_t L = t->is.layers;
-    norm_backward(t, batch, &t->is.outer.norm, t->x_out, t->final_mean, t->final_rstd, true,
-                  norm_tail(t, batch, false, true, t->plan[L - 1].ffn_site));
-    for (size_t l = L; l-- > 0;) {
-        if (g->recompute && l + 1 < L) layer_again(t, batch, l);
+// From dnorm, the gradient to the stack's result, to its dx before the embedding.
+static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size_t stack) {
+    const StackShape *shape = &t->is.stacks[stack];
+    const Stack *s = &t->stacks[stack];
+    t->dx = s->dx;
+    norm_backward(t, batch, &shape->norm, s->x_out, s->mean, s->rstd, true,
+                  norm_tail(t, batch, false, true, t->plan[shape->end - 1].ffn_site));
+    for (size_t l = shape->end; l-- > shape->first;) {
+        if (t->base.recompute && l + 1 < t->is.layers) layer_again(t, batch, stack, l);
         ffn_backward(t, batch, l);
-        attention_backward(t, batch, l);
-        gpu_gradients_final(g, batch, t->plan[l].first, l + 1 < L ? t->plan[l + 1].first : g->state.total);
+        attention_backward(t, batch, stack, l);
+        gpu_gradients_final(&t->base, batch, t->plan[l].first,
+                            l + 1 < t->is.layers ? t->plan[l + 1].first : t->base.state.total);
     }
-    embed_backward(t, batch);
+    embed_backward(t, batch, stack);
 }
 
 // ---- what the training loop calls ------------------------------------------------------------------------
 
+// The encoder's side of a batch, as a batch of its own.
+static inline DeviceBatch source_batch(const DeviceBatch *batch) {
+    DeviceBatch source = *batch;
+    source.length = batch->source.length;
+    source.inputs = batch->source.tokens;
+    source.mask = batch->source.mask;
+    return source;
+}
+
+static inline void transformer_backward(Transformer *t, const DeviceBatch *batch, const DeviceBatch *source) {
+    const Device *d = &t->base.device;
+    const size_t last = t->is.stack_count - 1;
+    const size_t bytes = source->batch * source->length * t->is.channels * sizeof(float);
+    if (last > 0) CUDA_CHECK(cudaMemsetAsync(t->dresult, 0, bytes, d->stream));
+    stack_backward(t, batch, last);
+    if (last == 0) return;
+    CUDA_CHECK(cudaMemcpyAsync(t->dnorm, t->dresult, bytes, cudaMemcpyDeviceToDevice, d->stream));
+    stack_backward(t, source, 0);
+}
+
 static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     Transformer *t = (Transformer *)g;
     const size_t K = batch->chosen, C = t->is.channels;
-    layers_forward(t, work, batch);
-    t->predicted = t->parts.predict ? t->parts.predict(t, work, batch) : t->final_norm;
+    const DeviceBatch source = source_batch(batch);
+    if (t->is.stack_count > 1) stack_forward(t, work, &source, 0);
+    stack_forward(t, work, batch, t->is.stack_count - 1);
+    t->predicted = t->parts.predict ? t->parts.predict(t, work, batch) : transformer_result(t);
     if (work == GPU_FORWARD) {
         classifier_forward(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t),
                            batch->targets, K, &g->results->classifier);
         return;
     }
-    classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, t->predicted, output_weight(t),
-                     batch->targets, K, gpu_step(g), float_matrix(t->dnorm, C),
-                     transformer_gradients(t, t->is.outer.token), transformer_gradients(t, t->is.outer.bias),
-                     &g->results->classifier);
+    classifier_train(
+        &g->device, &g->blas, &g->sums, &t->classifier, t->predicted, output_weight(t), batch->targets, K,
+        gpu_step(g), float_matrix(t->dnorm, C), transformer_gradients(t, t->is.outer.token),
+        t->is.fixed_bias ? NULL : transformer_gradients(t, t->is.outer.bias), &g->results->classifier);
     gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)K * (double)t->is.vocabulary * (double)C);
+    t->dx = t->stacks[t->is.stack_count - 1].dx;
     if (t->parts.predict) t->parts.predict_backward(t, batch);
-    layers_backward(t, batch);
+    transformer_backward(t, batch, &source);
 }
 
-// A decoder's shape but for what the models differ in: F = 4C.
+// A shape but for what the models differ in: one stack, F = 4C.
 static inline TransformerShape transformer_shape(const ModelSizes *size, const OuterParameters *outer,
                                                  uint32_t embedding_site) {
     TransformerShape is = {};
@@ -465,10 +546,12 @@ static inline TransformerShape transformer_shape(const ModelSizes *size, const O
     is.channels = size->channels;
     is.inner = 4 * size->channels;
     is.vocabulary = size->vocabulary;
+    is.stacks[0] = {0, size->layers, outer->norm, embedding_site};
+    is.stack_count = 1;
     is.outer = *outer;
+    is.embedding_scale = 1;
     is.type = NO_PARAMETER;
     is.padding = -1;
-    is.embedding_site = embedding_site;
     return is;
 }
 
@@ -497,7 +580,7 @@ static inline void transformer_create(Transformer *t, TransformerShape is, const
 
 static inline void transformer_destroy(Transformer *t) {
     gpu_model_destroy(&t->base);
-    embedding_order_free(&t->order);
+    for (size_t i = 0; i < t->is.stack_count; i++) embedding_order_free(&t->stacks[i].order);
     free(t->plan);
     free(t->layers);
 }
@@ -507,8 +590,13 @@ static inline double transformer_train(void *model, const Batch *batch, double s
     GpuModel *g = &t->base;
     const DeviceBatch staged = gpu_stage(g, batch, scale);
     gpu_launch(g, GPU_TRAIN, &staged);
-    token_backward(&g->device, &t->order, transformer_gradients(t, t->is.outer.token), t->dx, batch->inputs,
-                   t->is.padding, staged.batch * staged.length, t->is.channels);
+    for (size_t i = 0; i < t->is.stack_count; i++) {
+        const bool source = i + 1 < t->is.stack_count;
+        token_backward(&g->device, &t->stacks[i].order, transformer_gradients(t, t->is.outer.token),
+                       t->stacks[i].dx, source ? batch->source.tokens : batch->inputs, t->is.embedding_scale,
+                       t->is.padding, staged.batch * (source ? staged.source.length : staged.length),
+                       t->is.channels);
+    }
     return gpu_finish_training(g);
 }
 

@@ -75,7 +75,7 @@ static void test_model() {
 }
 
 static void test_program() {
-    gpu_check_programs(pair(), "-L 2 -C 16 -H 2");
+    gpu_check_programs(pair(), "-b 2 -t 16 -L 2 -C 16 -H 2");
 }
 
 static void create_with(void *options) {

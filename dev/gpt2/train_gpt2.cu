@@ -17,11 +17,11 @@ static void *gpt2_create(const ModelSetup *setup) {
     TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
     is.activation = GELU_TANH;
     m->kind = attention_of_kind(&c->attention, gpt2.program);
-    m->causal = true;
     m->heads = c->size.heads;
     m->at = o->layers;
-    m->site = dropout_site(0, SITE_ATTENTION);
-    self_attention_create(m, is, self_attention_parts(), NULL);
+    self_attention_create(m, is, self_attention_parts(), [&](size_t l) {
+        return self_attention_layer(&o->layers[l], dropout_site(l, SITE_ATTENTION), NULL);
+    });
     return m;
 }
 

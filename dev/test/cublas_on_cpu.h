@@ -40,9 +40,9 @@ static inline float blas_epilogue(const BlasProduct &p, const BlasOperands &o, f
     float before = sum;
     if (p.epilogue == BLAS_GELU && p.d_bf16) ((bf16 *)o.aux)[at] = (bf16)sum;
     if (p.epilogue == BLAS_GELU && !p.d_bf16) ((float *)o.aux)[at] = sum;
-    if (p.epilogue == BLAS_GELU) return gelu_value<GELU_TANH>(before);
+    if (p.epilogue == BLAS_GELU) return activation_value<GELU_TANH>(before);
     before = p.d_bf16 ? (float)((const bf16 *)o.aux)[at] : ((const float *)o.aux)[at];
-    return sum * gelu_slope<GELU_TANH>(before);
+    return sum * activation_slope<GELU_TANH>(before);
 }
 
 // A block has a column of d, a thread one of its elements, and so on.

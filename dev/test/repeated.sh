@@ -24,7 +24,7 @@ for model in "${models[@]}"; do
         [ "$model" = "$other" ] || compare 15 "$model" "$other"
     done
 done
-on_gpu=(train_fastformer.cu dev/gpt2/train_gpt2.cu dev/bert/train_bert.cu)
+on_gpu=(train_fastformer.cu dev/gpt2/train_gpt2.cu dev/bert/train_bert.cu dev/translate/train_translate.cu)
 for model in "${on_gpu[@]}"; do
     for other in "${on_gpu[@]}"; do
         [ "$model" = "$other" ] || compare 20 "$model" "$other"

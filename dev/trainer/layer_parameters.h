@@ -31,6 +31,9 @@ typedef struct {
     double epsilon;    // added to the variance; NORM_EPSILON where a model does not say otherwise
 } NormParameters;
 
+// Whether a sublayer is normalised before it, or what it and the residual connection gave, behind it.
+typedef enum { PRE_NORM, POST_NORM } NormOrder;
+
 // Normalisation before (or behind) attention, one product for queries, keys and values, and the projection of
 // what attention gives.
 typedef struct {

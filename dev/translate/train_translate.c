@@ -20,6 +20,7 @@
 #include "model_options.h"
 #include "train.h"
 #include "transformer.h"
+#include "translate.h"
 #include "translation.h"
 #include <math.h>
 #include <stdio.h>
@@ -50,15 +51,6 @@ static const Option translate_options[] = {
     {0, "label-smoothing", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
      "share of the target spread over all tokens"},
 };
-
-typedef struct {
-    size_t encoder_layers, decoder_layers, channels, heads, inner; // C, H, F
-    size_t vocabulary, positions;                                  // V, the longest sentence
-    NormOrder order;
-    ActivationKind activation;
-    double dropout, attention_dropout, smoothing;
-    int32_t padding, end; // tokens; the decoder begins with the first
-} Config;
 
 // Under the names of Hugging Face's configuration.
 static ActivationKind activation_kind(const char *name) {
@@ -94,20 +86,6 @@ static Config config_create(const ModelSetup *setup) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class
-
-// A layer of the decoder: with cross-attention between self-attention and feed-forward network.
-typedef struct {
-    TransformerParameters self;
-    CrossAttentionParameters cross;
-} DecoderParameters;
-
-typedef struct {
-    size_t token;                              // (V, C)
-    TransformerParameters *encoder;            // (layers)
-    DecoderParameters *decoder;                // (layers)
-    NormParameters encoder_norm, decoder_norm; // pre-norm: behind the stack
-    size_t bias; // (1, V) of the logits, which is not trained: 0 but in files of others
-} Offsets;
 
 // Glorot and Bengio 2010, for a product with K inputs and N outputs.
 static double xavier(size_t outputs, size_t inputs) {
@@ -236,13 +214,6 @@ static void translate_backward(const void *model, const Pass *pass) {
     embed_backward(&source, &t->source);
 }
 
-// Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the decoder.
-enum { SITE_SOURCE, SITE_TARGET, SITE_LAYERS, DECODER_SITES = 5 };
-
-static uint32_t decoder_site(const Config *c, size_t l, uint32_t site) {
-    return (uint32_t)(SITE_LAYERS + 3 * c->encoder_layers + DECODER_SITES * l) + site;
-}
-
 // Layers count through both stacks.
 static void decoder_layer_create(Translate *t, size_t l) {
     CpuModel *m = &t->base.model;
@@ -306,17 +277,11 @@ static void translate_add_parameters(const ModelSetup *setup, ParameterTable *ta
     offsets_free(&o);
 }
 
-static void *translate_create(const ModelSetup *setup) {
-    static const TransformerLayers layers = {translate_forward, translate_backward};
-    Translate *t = allocate(1, sizeof(Translate), "model");
+// What works on batches.
+static void parts_create(Translate *t, const ModelSetup *setup) {
     CpuModel *m = &t->base.model;
-    Head *head = &t->base.head;
-    t->base.layers = &layers;
-    t->config = config_create(setup);
     const Config *c = &t->config;
-    t->offsets = parameters_create(&m->state.table, c);
-    cpu_model_create(m, setup);
-    m->attention_dropout = c->attention_dropout;
+    Head *head = &t->base.head;
     embeddings_create(t);
     encoder_create(t, (size_t)setup->batch, (size_t)setup->length);
     decoder_create_layers(t);
@@ -324,8 +289,21 @@ static void *translate_create(const ModelSetup *setup) {
     head->bias_fixed = true;
     classifier_smooth(head->classifier, c->smoothing);
     cpu_model_workspace(m, c->channels, c->inner);
+}
+
+static void *translate_create(const ModelSetup *setup) {
+    static const TransformerLayers layers = {translate_forward, translate_backward};
+    Translate *t = allocate(1, sizeof(Translate), "model");
+    CpuModel *m = &t->base.model;
+    t->base.layers = &layers;
+    t->config = config_create(setup);
+    const Config *c = &t->config;
+    t->offsets = parameters_create(&m->state.table, c);
+    cpu_model_create(m, setup);
+    m->attention_dropout = c->attention_dropout;
+    if (m->rows > 0) parts_create(t, setup);
     cpu_model_allocate(m);
-    sinusoidal_positions(t->source.sinusoids, c->positions, c->channels);
+    if (m->rows > 0) sinusoidal_positions(t->source.sinusoids, c->positions, c->channels);
     return t;
 }
 
@@ -602,7 +580,15 @@ static double translate_flops_per_token(const void *model, int64_t length) {
     return (read + written) / 2;
 }
 
-static const ModelType translate = {
+const Config *translate_config(const void *model) {
+    return &((const Translate *)model)->config;
+}
+
+const Offsets *translate_offsets(const void *model) {
+    return &((const Translate *)model)->offsets;
+}
+
+const ModelType translate = {
     .name = "translate",
     .program = "train_translate",
     .task = &task_translation,
