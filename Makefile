@@ -243,7 +243,8 @@ $(call remember,$(1)/linked,LIBS_$(2))
 $(1)/bin/%cu: $(1)/%.o $(FLOAT)/lib.a $(1)/linked
 	$$(call link,$$(CXX) $$(PARALLEL) $$(SANITIZERS),$$(LIBS_$(2)))
 $(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
-$(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/ranks/$(REDUCTION_$(2)).o
+$(call remember,$(1)/reduction,REDUCTION_$(2))
+$(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/ranks/$(REDUCTION_$(2)).o $(1)/reduction
 $(1)/dev/ranks/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
 # Beside a model on the GPU stands the CPU's, without its main.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)

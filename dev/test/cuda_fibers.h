@@ -373,8 +373,8 @@ static void fiber_run_block(FiberBlock *b) {
 }
 
 // Runs kernel(arguments) in every thread of a grid.
-static void fiber_run_grid(dim3 grid, dim3 block, size_t shared, void (*kernel)(const void *),
-                           const void *arguments) {
+static inline void fiber_run_grid(dim3 grid, dim3 block, size_t shared, void (*kernel)(const void *),
+                                  const void *arguments) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (threads == 0 || threads > FIBER_THREADS || block.z > 64 || shared > FIBER_SHARED || grid.x == 0 ||
         grid.y == 0 || grid.z == 0 || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) {
