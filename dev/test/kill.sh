@@ -45,7 +45,7 @@ at_random() { # COMMAND SECONDS COUNT SAME A B
     printf '%-16s at random moments    %5d kills  %d failed\n' "$1" $kills $((failed - before))
 }
 
-for command in $commands; do
+for command in ${chosen:-$commands}; do
     case $command in train | resume | tokenize_spm) some=20 ;; *) some=30 ;; esac
     each "$command" changes kill-before "$some"
     each "$command" changes kill-after "$some"

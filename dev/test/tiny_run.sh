@@ -150,11 +150,14 @@ each() { # COMMAND CALLS MODE SOME
 }
 
 all=
-case ${1-} in
-'') ;;
---all) all=1 ;;
-*)
-    echo "usage: $0 [--all]" >&2
-    exit 2
-    ;;
-esac
+[ "${1-}" != --all ] || { all=1 && shift; }
+chosen=$*
+for command in $chosen; do
+    case " $commands eval_val prompt " in
+    *" $command "*) ;;
+    *)
+        echo "usage: $0 [--all] [COMMAND...]: $commands eval_val prompt" >&2
+        exit 2
+        ;;
+    esac
+done
