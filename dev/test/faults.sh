@@ -40,5 +40,7 @@ for command in ${chosen:-$commands eval_val prompt}; do
     case $command in train | resume) each "$command" readdir fail 10 ;; esac
     # A checkpoint of which a half cannot be removed stays whole, or goes with the next run.
     [ "$command" != train ] || each train unlink fail 40
+    # What was to be renamed does not stay.
+    [ "$command" != resume ] || each resume rename fail 40
 done
 finish

@@ -193,7 +193,8 @@ static bool is_temporary(const char *name) {
     char *base = copy_string(name);
     base[length - end] = '\0';
     const bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
-                      strcmp(base, BEST_NAME) == 0 || strcmp(base, "report.md") == 0 ||
+                      strcmp(base, BEST_NAME) == 0 || strcmp(base, HUGGINGFACE_WEIGHTS) == 0 ||
+                      strcmp(base, "config.json") == 0 || strcmp(base, "report.md") == 0 ||
                       strcmp(base, "curve.png") == 0 || tokenizer_has_file(base);
     free(base);
     return ours;

@@ -180,8 +180,10 @@ static void replace_link(const char *path, const char *target) {
     char *temporary = format_string("%s.tmp", path);
     unlink(temporary); // a killed run may have left one
     // A file system without links is no reason to end a run.
-    if (symlink(target, temporary) != 0 || rename(temporary, path) != 0)
+    if (symlink(target, temporary) != 0 || rename(temporary, path) != 0) {
         warn("%s: cannot be linked to %s: %s", path, target, strerror(errno));
+        unlink(temporary);
+    }
     free(temporary);
 }
 
