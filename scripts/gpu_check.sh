@@ -246,16 +246,17 @@ echo "${gpu:-$no_gpu}"
 architecture=$(printf '%s' "$gpu" | cut -d, -f3 | tr -cd 0-9)
 
 # The limits of each call add up to 530 s.
-part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" train_fastformercu train_gpt2cu test_fastformercu test_gpt2cu test_layerscu test_attentioncu
-for name in layers attention fastformer gpt2; do
-    part "test-$name" 35 "$(first "$no_gpu" "$(missing "test_${name}cu")")" "$programs/test_${name}cu"
+part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" train_fastformercu train_gpt2cu \
+    test_layerscu test_attentioncu test_fastformercu test_gpt2cu test_bertcu test_translatecu
+for name in layers attention fastformer gpt2 bert translate; do
+    part "test-$name" 25 "$(first "$no_gpu" "$(missing "test_${name}cu")")" "$programs/test_${name}cu"
 done
 device=cuda
 [ -z "$no_torch_gpu" ] || device=cpu
 part test-pytorch 30 "$no_torch" "$python" dev/bench/pytorch_peer.py check --device "$device"
 part gpu 20 "$(first "$no_gpu" "$no_torch_gpu")" "$python" dev/bench/pytorch_peer.py gpu --json "$said/gpu.json"
 for model in fastformer gpt2; do # the same number of tokens a step at each length
-    bench "lengths-$model" 70 "$model" '' B=128,T=512 B=32,T=2048 B=8,T=8192 B=2,T=32768 B=1,T=65536
+    bench "lengths-$model" 65 "$model" '' B=128,T=512 B=32,T=2048 B=8,T=8192 B=2,T=32768 B=1,T=65536
 done
 
 for model in fastformer gpt2; do
