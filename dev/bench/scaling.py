@@ -31,7 +31,6 @@ import tempfile
 import typing
 
 
-
 class Model(typing.NamedTuple):
     parameters: int
     vocabulary: int
