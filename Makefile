@@ -246,9 +246,9 @@ $(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
 $(call remember,$(1)/reduction,REDUCTION_$(2))
 $(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/ranks/$(REDUCTION_$(2)).o $(1)/reduction
 $(1)/dev/ranks/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
-# Beside a model on the GPU stands the CPU's, without its main.
+# Beside a model on the GPU stands the CPU's, without its main. A model's test is linked with its program.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)
-$(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(FLOAT)/host/train_%.o
+$(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(1)/train_%.o $(FLOAT)/host/train_%.o
 endef
 $(eval $(call objects,$(FLOAT)/host,c,HOST))
 $(eval $(call cuda_programs,$(FLOAT)/emulated,EMULATED))
@@ -279,8 +279,9 @@ $(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
 	say CUDA=DIR where it is)" >&2; exit 1)
 
 # The longest first. Under sanitizers whole models run in float alone: in double they would take minutes, and their
-# layers run in both.
-TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(CUDA_TESTS:%=$(FLOAT)/emulated/bin/%)) \
+# layers run in both. Of models on the emulated GPU the one with most parts runs there.
+EMULATED_TESTS := $(if $(USE_SANITIZERS),test_layerscu test_attentioncu test_translatecu,$(CUDA_TESTS))
+TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(EMULATED_TESTS:%=$(FLOAT)/emulated/bin/%)) \
                  $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) $(TRAINER_TESTS:%=$(FLOAT)/bin/%) \
                  $(TESTS:%=$(FLOAT)/test/%) $(if $(USE_AMX),$(AMX_TESTS:%=$(FLOAT)/amx/test/%)) \
                  $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)

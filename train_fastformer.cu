@@ -116,7 +116,7 @@ static void fastformer_destroy(void *model) {
     free(f);
 }
 
-static ModelType fastformer_on_gpu() {
+ModelType fastformer_on_gpu() {
     return transformer_type(&fastformer, "train_fastformercu", fastformer_create, fastformer_destroy);
 }
 

@@ -2,10 +2,12 @@
 //
 //   ./test_bertcu [NAME]    tests whose names contain NAME
 
-#define TESTING
-#include "train_bert.cu"
-
 #include "gpu_model_test.cuh"
+extern "C" {
+#include "bert.h"
+}
+
+ModelType bert_on_gpu(); // of train_bert.cu, which is linked
 
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 ffn=40 " // for more than one tile of attention

@@ -109,7 +109,7 @@ static void *bert_create(const ModelSetup *setup) {
     return b;
 }
 
-static ModelType bert_on_gpu() {
+ModelType bert_on_gpu() {
     return transformer_type(&bert, "train_bertcu", bert_create, self_attention_destroy);
 }
 

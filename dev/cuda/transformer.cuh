@@ -628,14 +628,10 @@ static inline int transformer_main(int argc, char **argv, ModelType type) {
     return code;
 }
 
-// The main() of a model's program; a test includes its source and has one of its own.
-#ifdef TESTING
-#define TRANSFORMER_MAIN(type)
-#else
+// The main() of a model's program; a test that is linked with the program has its own.
 #define TRANSFORMER_MAIN(type)                                                                               \
-    int main(int argc, char **argv) {                                                                        \
+    __attribute__((weak)) int main(int argc, char **argv) {                                                  \
         return transformer_main(argc, argv, type);                                                           \
     }
-#endif
 
 #endif

@@ -2,10 +2,12 @@
 //
 //   ./test_fastformercu [NAME]    tests whose names contain NAME
 
-#define TESTING
-#include "train_fastformer.cu"
-
 #include "gpu_model_test.cuh"
+extern "C" {
+#include "fastformer.h"
+}
+
+ModelType fastformer_on_gpu(); // of train_fastformer.cu, which is linked
 
 #define SMALL "layers=3 channels=24 heads=3 "
 #define WHOLE "layers=2 channels=128 heads=4 " // rows are whole blocks of the dropout generator

@@ -2,10 +2,12 @@
 //
 //   ./test_gpt2cu [NAME]    tests whose names contain NAME
 
-#define TESTING
-#include "train_gpt2.cu"
-
 #include "gpu_model_test.cuh"
+extern "C" {
+#include "gpt2.h"
+}
+
+ModelType gpt2_on_gpu(); // of train_gpt2.cu, which is linked
 
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention

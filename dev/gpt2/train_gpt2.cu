@@ -25,7 +25,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     return m;
 }
 
-static ModelType gpt2_on_gpu() {
+ModelType gpt2_on_gpu() {
     return transformer_type(&gpt2, "train_gpt2cu", gpt2_create, self_attention_destroy);
 }
 

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -320,11 +321,19 @@ static void print_step(const StepReport *report, int width) {
     printf("%.*s", width, line);
 }
 
+// A terminal that is stopped (Ctrl-S), or whose other side has more to do (mpirun that ends), does not hold
+// up the training.
+static bool terminal_is_ready(void) {
+    struct pollfd end = {STDOUT_FILENO, POLLOUT, 0};
+    return poll(&end, 1, 0) > 0;
+}
+
 void log_step(Log *log, const StepReport *report, int64_t every) {
     if (log->path) write_step(log, report);
     const bool last = report->step >= report->steps;
     const bool due = !log->stepped || last || (every > 0 && report->step % every == 0);
     log->stepped = true;
+    if (log->terminal && !last && !terminal_is_ready()) return;
     if (log->terminal) {
         clear_progress(log);
         print_step(report, terminal_width());

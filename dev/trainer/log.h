@@ -67,8 +67,8 @@ void log_end(Log *log);
 void log_table(const char *title, const Metadata *rows, int count);
 
 // A step: to log.jsonl as {"step", "epoch", "loss", "lr", "grad_norm", "ms", "tokens_per_s", "peak_fraction",
-// "seconds"}, and to the terminal as a progress line that overwrites itself (stdout is a terminal)
-// or as a plain line at the first, the last and every `every`-th step.
+// "seconds"}, and to the terminal as a progress line that overwrites itself (stdout is a terminal that is
+// ready) or as a plain line at the first, the last and every `every`-th step.
 void log_step(Log *log, const StepReport *report, int64_t every);
 
 // An evaluation of "val" or "test": {"step", "val_loss", a "val_KEY" for each metric, "val_tokens", "val_ms",

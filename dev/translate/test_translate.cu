@@ -2,10 +2,12 @@
 //
 //   ./test_translatecu [NAME]    tests whose names contain NAME
 
-#define TESTING
-#include "train_translate.cu"
-
 #include "gpu_model_test.cuh"
+extern "C" {
+#include "translate.h"
+}
+
+ModelType translate_on_gpu(); // of train_translate.cu, which is linked
 
 #define SMALL "encoder-layers=2 decoder-layers=2 channels=24 heads=3 ffn=40 "
 #define SHALLOW "encoder-layers=1 decoder-layers=1 channels=24 heads=3 ffn=40 " // two layers, as other models

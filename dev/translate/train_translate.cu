@@ -249,7 +249,7 @@ static void translate_destroy(void *model) {
     self_attention_destroy(m);
 }
 
-static ModelType translate_on_gpu() {
+ModelType translate_on_gpu() {
     return transformer_type(&translate, "train_translatecu", translate_create, translate_destroy);
 }
 
