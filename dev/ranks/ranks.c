@@ -78,6 +78,7 @@ void watchdog_stop(Watchdog *w) {
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
     free(w);
 }
 
