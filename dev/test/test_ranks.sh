@@ -206,12 +206,13 @@ trouble "error: rank 1 of 2 on $host: bytes: here " -n 1 --wdir here $a : -n 1 -
 rm there/bytes/train_*.bin
 trouble "error: rank 1 of 2 on $host: " -n 1 --wdir here $a : -n 1 --wdir there $a
 
-# endless DIR OPTIONS...: two processes train without end in the background, $launcher; they have done five steps
+# endless DIR OPTIONS...: two processes train without end in the background, $launcher; they have done five steps. In the
+# foreground's group, so that a signal to the launcher comes to mpirun once: with two it does not wait for its processes.
 endless() {
     name=$1
     shift
     # shellcheck disable=SC2086
-    timeout 60 mpirun -n 2 "$trainers/train_fastformer" $small -o "$name" -x 1000000 -v 1000000 "$@" >out 2>err </dev/null &
+    timeout --foreground 60 mpirun -n 2 "$trainers/train_fastformer" $small -o "$name" -x 1000000 -v 1000000 "$@" >out 2>err </dev/null &
     launcher=$!
     while kill -0 $launcher && ! grep -qs '"step":5,' "$name/log.jsonl"; do sleep 0.05; done
 }
@@ -237,7 +238,7 @@ if thorough; then
     wait $launcher
     [ $? -eq 143 ] && grep -q 'go on with: ' out && good limit
     ok "SIGTERM to all processes, as a scheduler's time limit comes"
-    OMPI_MCA_odls_base_sigkill_timeout=30 endless launched -k constant
+    OMPI_MCA_odls_base_sigkill_timeout=5 endless launched -k constant
     kill -TERM $launcher
     wait $launcher
     good launched
