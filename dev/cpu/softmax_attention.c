@@ -743,9 +743,15 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
 
 // ---- decoding ----------------------------------------------------------------------------------------
 
-// y (D) of one query over `count` keys.
-static void decode_unit(real *restrict y, const real *restrict q, const real *restrict keys,
-                        const real *restrict values, double sink, size_t count, size_t size) {
+// Of position j in a cache, for a head of a stream.
+static size_t cache_row(const AttentionCache *cache, size_t stream, size_t head, size_t heads, size_t j) {
+    const size_t origin = cache->origins ? cache->origins[stream * cache->positions + j] : stream;
+    return (origin * heads + head) * cache->positions + j;
+}
+
+// y (D) of one query over the first `count` keys of its head.
+static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache, size_t stream,
+                        size_t head, size_t heads, double sink, size_t count, size_t size) {
     const real scale = (real)(1 / sqrt((double)size));
     real top = sink > 0 ? (real)log(sink) : (real)-1e30, sum = sink > 0 ? 1 : 0;
     for (size_t d = 0; d < size; d++) y[d] = 0;
@@ -754,7 +760,7 @@ static void decode_unit(real *restrict y, const real *restrict q, const real *re
         real s[KEYS];
         real raised = top;
         for (size_t j = 0; j < n; j++) {
-            const real *restrict key = keys + (j0 + j) * size;
+            const real *restrict key = cache->keys + cache_row(cache, stream, head, heads, j0 + j) * size;
             real score = 0;
 #pragma omp simd reduction(+ : score)
             for (size_t d = 0; d < size; d++) score += q[d] * key[d];
@@ -766,7 +772,7 @@ static void decode_unit(real *restrict y, const real *restrict q, const real *re
         sum *= shrink;
         for (size_t d = 0; d < size; d++) y[d] *= shrink;
         for (size_t j = 0; j < n; j++) {
-            const real *restrict value = values + (j0 + j) * size;
+            const real *restrict value = cache->values + cache_row(cache, stream, head, heads, j0 + j) * size;
             const real e = vector_exp(s[j] - top);
             sum += e;
             for (size_t d = 0; d < size; d++) y[d] += e * value[d];
@@ -775,21 +781,21 @@ static void decode_unit(real *restrict y, const real *restrict q, const real *re
     for (size_t d = 0; d < size; d++) y[d] /= sum;
 }
 
-void softmax_attention_decode(real *restrict y, real *restrict keys, real *restrict values,
-                              real *restrict qkv, const real *restrict bias, double sink, size_t position,
-                              size_t positions, size_t streams, size_t channels, size_t heads) {
+void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
+                              const real *restrict bias, double sink, size_t position, size_t streams,
+                              size_t channels, size_t heads) {
     const size_t size = channels / heads;
 #pragma omp for schedule(static) nowait
     for (size_t unit = 0; unit < streams * heads; unit++) {
-        const size_t stream = unit / heads, at = unit % heads * size, cache = unit * positions * size;
+        const size_t stream = unit / heads, head = unit % heads, at = head * size;
+        const size_t row = (unit * cache->positions + position) * size;
         real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;
-        real *key = keys + cache + position * size, *value = values + cache + position * size;
         for (size_t d = 0; d < size; d++) {
             q[d] += bias ? bias[at + d] : 0;
-            key[d] = k[d] + (bias ? bias[channels + at + d] : 0);
-            value[d] = v[d] + (bias ? bias[2 * channels + at + d] : 0);
+            cache->keys[row + d] = k[d] + (bias ? bias[channels + at + d] : 0);
+            cache->values[row + d] = v[d] + (bias ? bias[2 * channels + at + d] : 0);
         }
-        decode_unit(y + stream * channels + at, q, keys + cache, values + cache, sink, position + 1, size);
+        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position + 1, size);
     }
 }
 

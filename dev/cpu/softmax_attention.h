@@ -48,11 +48,19 @@ void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGrad
 void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
                                size_t heads);
 
+// Keys and values of the tokens that streams have decoded, in one layer.
+typedef struct {
+    real *keys, *values; // (S, H, positions, D)
+    size_t positions;    // that have room
+    const uint32_t
+        *origins; // (S, positions) the stream that wrote a stream's token there; NULL: each its own
+} AttentionCache;
+
 // One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. Its keys and
-// values are appended to the caches (S, H, positions, D), which hold those of the positions before. In a
-// parallel region streams and heads are divided among the threads, which must then wait for each other.
-void softmax_attention_decode(real *restrict y, real *restrict keys, real *restrict values,
-                              real *restrict qkv, const real *restrict bias, double sink, size_t position,
-                              size_t positions, size_t streams, size_t channels, size_t heads);
+// values are appended to the cache. In a parallel region streams and heads are divided among the threads,
+// which must then wait for each other.
+void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
+                              const real *restrict bias, double sink, size_t position, size_t streams,
+                              size_t channels, size_t heads);
 
 #endif

@@ -156,10 +156,11 @@ static void gpt2_attend(const Decoder *decoder, size_t l) {
         cosine_attention_decode(decoder->attended, d->state + l * S * H * D * D, decoder->projected, bias,
                                 exponent, kind->power, decoder->count, S, C, H);
     } else {
-        const size_t cache = l * S * H * d->cache.room * D;
-        softmax_attention_decode(decoder->attended, d->cache.keys + cache, d->cache.values + cache,
-                                 decoder->projected, bias, kind->sink, decoder->count, d->cache.room, S, C,
-                                 H);
+        const size_t at_layer = l * S * H * d->cache.room * D;
+        const AttentionCache cache = {d->cache.keys + at_layer, d->cache.values + at_layer, d->cache.room,
+                                      NULL};
+        softmax_attention_decode(decoder->attended, &cache, decoder->projected, bias, kind->sink,
+                                 decoder->count, S, C, H);
     }
 }
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BEAMS = 64, MAX_CANDIDATES = 2 * MAX_BEAMS };
+enum { MAX_BEAMS = 64, MAX_CANDIDATES = 2 * MAX_BEAMS, LOOKED_AT = 128 }; // logits side by side
 
 // A continuation: stream and token, and log p of all.
 typedef struct {
@@ -51,15 +51,31 @@ static double log_sum_exp(const real *logits, size_t count, real largest) {
     return (double)largest + log(fmax((double)sum, 1)); // the largest alone makes it 1
 }
 
+// The largest; -infinity where there is no number.
+static real largest_of(const real *x, size_t count) {
+    real largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (size_t i = 0; i < count; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
 // The best continuations of one stream; what is not a number is none.
 static void continue_stream(const Search *s, size_t stream, double log_p) {
     const real *logits = s->logits + stream * s->vocabulary;
     Candidate *best = s->best_of_stream + stream * s->candidates;
     size_t count = 0;
-    for (size_t v = 0; v < s->vocabulary; v++) {
-        const double logit = (double)logits[v];
-        if (count == s->candidates && !(logit > best[count - 1].log_p)) continue;
-        if (!isnan(logit)) count = insert(best, count, s->candidates, (Candidate){stream, (int32_t)v, logit});
+    for (size_t first = 0, end; first < s->vocabulary; first = end) {
+        end = first + LOOKED_AT < s->vocabulary ? first + LOOKED_AT : s->vocabulary;
+        // Most have nothing that is better.
+        if (count == s->candidates &&
+            !((double)largest_of(logits + first, end - first) > best[count - 1].log_p))
+            continue;
+        for (size_t v = first; v < end; v++) {
+            const double logit = (double)logits[v];
+            if (count == s->candidates && !(logit > best[count - 1].log_p)) continue;
+            if (!isnan(logit))
+                count = insert(best, count, s->candidates, (Candidate){stream, (int32_t)v, logit});
+        }
     }
     const double sum = count > 0 ? log_sum_exp(logits, s->vocabulary, (real)best[0].log_p) : 0;
     for (size_t i = 0; i < count; i++) best[i].log_p += log_p - sum;

@@ -795,6 +795,7 @@ static void test_decode(void) {
         real *values = allocate(s * positions * c, sizeof(real), "values");
         real *state = allocate(s * c * is.size, sizeof(real), "state");
         real *y = allocate(s * c, sizeof(real), "y"), *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
+        const AttentionCache cache = {keys, values, positions, NULL};
         for (size_t t = 0; t < is.length; t++) {
             for (size_t b = 0; b < s; b++)
                 memcpy(qkv + b * 3 * c, p.x + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
@@ -802,7 +803,7 @@ static void test_decode(void) {
                 cosine_attention_decode(y, state, qkv, p.bias, is.fixed ? NULL : p.exponent, is.power, t, s,
                                         c, is.heads);
             else
-                softmax_attention_decode(y, keys, values, qkv, p.bias, is.sink, t, positions, s, c, is.heads);
+                softmax_attention_decode(y, &cache, qkv, p.bias, is.sink, t, s, c, is.heads);
             for (size_t i = 0; i < s * c; i++)
                 CHECK_CLOSE(y[i], r.y[(i / c * is.length + t) * c + i % c], 0.2 * TOLERANCE);
         }

@@ -300,6 +300,11 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
     abort();
 }
 
+size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability, uint32_t number,
+                                int32_t **tokens) {
+    return bpe_encode_dropout(tokenizer->bpe, text, (BpeDropout){probability, number}, tokens);
+}
+
 // ---- decoding --------------------------------------------------------------------------------------
 
 static char *decode_byte_tokens(const int32_t *tokens, size_t count, size_t *size) {

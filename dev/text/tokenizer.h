@@ -68,6 +68,11 @@ int32_t tokenizer_mask(const Tokenizer *tokenizer);    // -1: none
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens);
 
+// The same for bpe alone, merges left out at random with this probability (bpe.h); texts of different numbers
+// are cut in different ways.
+size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability, uint32_t number,
+                                int32_t **tokens);
+
 // Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a newline (word,
 // spm). Tokens out of range end the program.
 char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size);

@@ -50,6 +50,10 @@ static const Option rows[] = {
      "bpe: a tokenizer.json; spm: a model; none is trained"},
     {0, "reserve", OPTION_CHOICE, OPTION_RUN, "LIST", NULL, 0, 0, "mask|padding|mask,padding", NULL,
      "Tokenizer", "bpe: tokens beside <|endoftext|>"},
+    {0, "bpe-dropout", OPTION_NUMBER, OPTION_RUN, "P", "0", 0, 0.9, NULL, NULL, "Tokenizer",
+     "bpe: of merges in training text: words cut in more ways"},
+    {0, "copies", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1000, NULL, NULL, "Tokenizer",
+     "of the training text with --bpe-dropout, each its own way"},
     {0, "normalise", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Tokenizer",
      "spm: NFKC, white space collapsed: loses some text"},
 };
@@ -68,6 +72,8 @@ typedef struct {
     int64_t decoded[SPLIT_COUNT]; // bytes of the text that the tokens stand for
     int64_t lost[SPLIT_COUNT];    // bytes of the text that do not come back from them
     TokenizerSettings settings;
+    double dropout; // of merges in the training text,
+    int64_t copies; // of which there are so many
     Tokenizer *tokenizer;
     bool has_end; // the end token stands in the training text
 } Job;
@@ -124,6 +130,10 @@ static void check_options(const Options *options, int operand_count) {
         fail_usage("--vocab-size: a model that is given has its own vocabulary");
     if (options_given(options, "reserve") && (!trains || kind != TOKENIZER_BPE))
         fail_usage("--reserve is for --tokenizer bpe, without --model");
+    if (options_number(options, "bpe-dropout") > 0 && kind != TOKENIZER_BPE)
+        fail_usage("--bpe-dropout is for --tokenizer bpe");
+    if (options_integer(options, "copies") > 1 && !(options_number(options, "bpe-dropout") > 0))
+        fail_usage("--copies: they are all the same without --bpe-dropout");
     if (options_given(options, "normalise") && (!trains || kind != TOKENIZER_SPM))
         fail_usage("--normalise is for --tokenizer spm, without --model");
 }
@@ -374,14 +384,19 @@ static void check_decoding(Job *job, SplitName s, Text text, const int32_t *toke
     free(decoded);
 }
 
-static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
+// Tokens of a piece of text; `number` is that of the piece.
+static size_t encode_piece(const Job *job, SplitName s, Text text, uint32_t number, int32_t **tokens) {
+    if (s == SPLIT_TRAIN && job->dropout > 0)
+        return tokenizer_encode_dropout(job->tokenizer, text, job->dropout, number, tokens);
+    return tokenizer_encode(job->tokenizer, text.data, text.size, 1, tokens);
+}
+
+static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *writer) {
     const int32_t end = tokenizer_end(job->tokenizer);
-    ShardWriter *writer =
-        shard_writer_open(job->staging, split_name(s), tokenizer_vocabulary(job->tokenizer), shard_tokens);
     for (Text rest = job->texts[s]; rest.size > 0;) {
         const Text text = {rest.data, piece_size(job->settings.kind, rest)};
         int32_t *tokens;
-        const size_t count = tokenizer_encode(job->tokenizer, text.data, text.size, 1, &tokens);
+        const size_t count = encode_piece(job, s, text, (*number)++, &tokens);
         check_decoding(job, s, text, tokens, count);
         for (size_t i = 0; i < count && s == SPLIT_TRAIN && !job->has_end; i++)
             job->has_end = tokens[i] == end;
@@ -390,8 +405,19 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
         free(tokens);
         rest = (Text){rest.data + text.size, rest.size - text.size};
     }
+}
+
+static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
+    const int64_t copies = s == SPLIT_TRAIN ? job->copies : 1;
+    ShardWriter *writer =
+        shard_writer_open(job->staging, split_name(s), tokenizer_vocabulary(job->tokenizer), shard_tokens);
+    uint32_t number = 0;
+    for (int64_t i = 0; i < copies; i++) encode_text(job, s, &number, writer);
+    job->counts[s].words *= copies;
+    job->counts[s].lines *= copies;
+    job->counts[s].bytes *= copies;
     // A sentence's end stands for a newline.
-    job->decoded[s] -= 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
+    job->decoded[s] -= copies * 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
     job->shards[s] = shard_writer_close(writer);
 }
 
@@ -445,6 +471,8 @@ int main(int argc, char **argv) {
     Job job = {.output = options_text(options, "output")};
     job.staging = format_string("%s/" STAGING, job.output);
     job.settings = read_settings(options);
+    job.dropout = options_number(options, "bpe-dropout");
+    job.copies = options_integer(options, "copies");
     if (options_given(options, "source")) {
         read_pairs(&job, options);
     } else {

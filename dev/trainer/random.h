@@ -14,8 +14,9 @@ typedef enum {
     RANDOM_DROPOUT,
     RANDOM_SAMPLE,
     RANDOM_TEST,
-    RANDOM_MASK,      // of training
-    RANDOM_MASK_FIXED // of validation and test
+    RANDOM_MASK,       // of training
+    RANDOM_MASK_FIXED, // of validation and test
+    RANDOM_BPE
 } RandomPurpose;
 
 // One block of four numbers.

@@ -323,7 +323,8 @@ static double translate_unsmoothed(const void *model) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Decoding: `beams` streams for each sentence, a token at a time for all of them. Keys and values of the
-// encoder's result are made once a sentence, those of the streams' own tokens once a token.
+// encoder's result are made once a sentence, those of the streams' own tokens once a token. They stay where
+// they were written: a stream that goes on another's way keeps who wrote each token of it.
 
 typedef struct {
     Translate *model;
@@ -331,14 +332,12 @@ typedef struct {
     size_t position, positions;      // of the next token; most
     uint8_t *mask;                   // (B, S)
     real *encoded;                   // (layers, B, S, 2C)
+    size_t streams;                  // that the cache has room for: those of the first token
     real *keys, *values;             // (layers, streams, H, positions, D)
-    real *selected, *attended;       // the same, to select into; (streams, C)
+    uint32_t *origins, *selected;    // (streams, positions) who wrote a token; the same, to select into
+    real *attended;                  // (streams, C)
     double *weights;                 // (layers, positions, S) of one stream; NULL: nobody watches
 } Translator;
-
-static size_t translator_cache(const Translator *d) { // of a layer
-    return d->sentences * d->beams * d->positions * d->model->config.channels;
-}
 
 static void *translator_create(void *model, const Batch *batch, int beams, int64_t positions) {
     Translate *t = model;
@@ -349,17 +348,19 @@ static void *translator_create(void *model, const Batch *batch, int beams, int64
                       .length = (size_t)batch->source.length,
                       .positions = (size_t)positions};
     const size_t layers = t->config.decoder_layers, C = t->config.channels;
-    const size_t rows = d->sentences * d->length, all = layers * translator_cache(d);
+    const size_t rows = d->sentences * d->length, streams = d->sentences * d->beams;
     Batch of_source;
     const Pass pass = pass_forward(&t->base.model, batch, false, NULL),
                source = pass_source(&pass, &of_source);
     d->mask = allocate(rows, 1, "decoder");
     memcpy(d->mask, batch->source.mask, rows);
     d->encoded = allocate(layers * rows, 2 * C * sizeof(real), "decoder");
-    d->keys = allocate(all, sizeof(real), "decoder");
-    d->values = allocate(all, sizeof(real), "decoder");
-    d->selected = allocate(all, sizeof(real), "decoder");
-    d->attended = allocate(d->sentences * d->beams, C * sizeof(real), "decoder");
+    d->streams = streams;
+    d->keys = allocate(layers * streams * d->positions, C * sizeof(real), "decoder");
+    d->values = allocate(layers * streams * d->positions, C * sizeof(real), "decoder");
+    d->origins = allocate(streams, d->positions * sizeof(uint32_t), "decoder");
+    d->selected = allocate(streams, d->positions * sizeof(uint32_t), "decoder");
+    d->attended = allocate(streams, C * sizeof(real), "decoder");
     encode(t, &source);
     for (size_t l = 0; l < layers; l++)
         linear_forward(&source, &t->decoder[l].cross.key_value, d->encoded + l * rows * 2 * C,
@@ -369,21 +370,21 @@ static void *translator_create(void *model, const Batch *batch, int beams, int64
 
 static void translator_destroy(void *decoder) {
     Translator *d = decoder;
-    void *const arrays[] = {d->mask, d->encoded, d->keys, d->values, d->selected, d->attended, d};
+    void *const arrays[] = {d->mask, d->encoded, d->keys, d->values, d->origins, d->selected, d->attended, d};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
 }
 
 static void decode_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
     const Config *c = &d->model->config;
     const AttentionBlock *b = &d->model->decoder[l].attention;
-    const size_t cache = l * translator_cache(d), C = c->channels;
+    const size_t C = c->channels, at_layer = l * d->streams * d->positions * C;
+    const AttentionCache cache = {d->keys + at_layer, d->values + at_layer, d->positions, d->origins};
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->qkv, b->projected, b->common.sublayer.input);
 #pragma omp parallel
     {
-        softmax_attention_decode(d->attended, d->keys + cache, d->values + cache, b->projected,
-                                 pass_values(pass, b->qkv.at.bias), 0, d->position, d->positions, pass->rows,
-                                 C, c->heads);
+        softmax_attention_decode(d->attended, &cache, b->projected, pass_values(pass, b->qkv.at.bias), 0,
+                                 d->position, pass->rows, C, c->heads);
 #pragma omp barrier
 #pragma omp for
         for (size_t i = 0; i < pass->rows; i++)
@@ -417,6 +418,7 @@ static void translator_decode(void *decoder, const int32_t *tokens, real *logits
     embedding.sinusoids += d->position * t->config.channels;
     real *x = t->y[0];
     embed_forward(&pass, &embedding, x);
+    for (size_t i = 0; i < pass.rows; i++) d->origins[i * d->positions + d->position] = (uint32_t)i;
     for (size_t l = 0; l < t->config.decoder_layers; l++) {
         decode_attention(&pass, d, l, x);
         decode_cross_attention(&pass, d, l, x);
@@ -426,18 +428,13 @@ static void translator_decode(void *decoder, const int32_t *tokens, real *logits
     d->position++;
 }
 
-// keys or values (layers, streams, H, positions, D) become those of the streams `from` (count).
-static void select_cache(Translator *d, real **cache, const size_t *from, size_t count) {
-    const Config *c = &d->model->config;
-    const size_t D = c->channels / c->heads, unit = d->positions * D, streams = d->sentences * d->beams;
-#pragma omp parallel for schedule(static) collapse(2)
-    for (size_t l = 0; l < c->decoder_layers; l++)
-        for (size_t i = 0; i < count * c->heads; i++)
-            memcpy(d->selected + (l * count * c->heads + i) * unit,
-                   *cache + ((l * streams + from[i / c->heads]) * c->heads + i % c->heads) * unit,
-                   d->position * D * sizeof(real));
-    real *old = *cache;
-    *cache = d->selected;
+// The streams `from` (count) go on.
+static void select_streams(Translator *d, const size_t *from, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        memcpy(d->selected + i * d->positions, d->origins + from[i] * d->positions,
+               d->position * sizeof(uint32_t));
+    uint32_t *old = d->origins;
+    d->origins = d->selected;
     d->selected = old;
 }
 
@@ -456,11 +453,7 @@ static void select_sentences(Translator *d, const size_t *from, size_t count) {
 
 static void translator_select(void *decoder, const size_t *from, size_t count) {
     Translator *d = decoder;
-    bool same = count == d->sentences * d->beams;
-    for (size_t i = 0; same && i < count; i++) same = from[i] == i;
-    if (same) return;
-    select_cache(d, &d->keys, from, count);
-    select_cache(d, &d->values, from, count);
+    select_streams(d, from, count);
     if (count < d->sentences * d->beams) select_sentences(d, from, count / d->beams);
 }
 
