@@ -5,7 +5,9 @@
 
 RUN is a run of train_translate, which is a model of theirs, too; SOURCE a file with a sentence a line. Ours is the whole
 program, from its start to its end, with the time it takes to load the model and to read text; theirs is generate() alone, on
-tokens that are there, warm, in batches of sentences of like length. Interleaved rounds, medians.
+tokens that are there, warm, in batches of sentences of like length: with early_stopping="never", which is the same search as ours
+(a sentence is done when no longer hypothesis can be better), and as it comes, where it stops when a better one of the present
+length is out of reach. Interleaved rounds, medians.
 """
 
 import argparse
@@ -16,6 +18,8 @@ import sys
 import time
 
 import step as bench
+
+SEARCHES = {"the same search": "never", "as it comes": False}  # early_stopping
 
 
 def ours(settings, lines):
@@ -48,9 +52,9 @@ class HuggingFace:
             longest = max(map(len, rows))
             tokens = torch.tensor([row + [self.padding] * (longest - len(row)) for row in rows])
             self.batches.append((tokens, (tokens != self.padding).long()))
-        self.generate(self.batches[0])
+        self.generate(self.batches[0], False)
 
-    def generate(self, batch):
+    def generate(self, batch, early_stopping):
         tokens, mask = batch
         with self.torch.inference_mode():
             return self.model.generate(
@@ -59,13 +63,13 @@ class HuggingFace:
                 num_beams=self.settings.beam,
                 do_sample=False,
                 length_penalty=1.0,
-                early_stopping=False,
+                early_stopping=early_stopping,
                 max_new_tokens=min(2 * tokens.shape[1] + 20, self.model.config.max_position_embeddings - 1),
             )
 
-    def translate(self):
+    def translate(self, early_stopping):
         start = time.perf_counter()
-        outputs = [self.generate(batch) for batch in self.batches]
+        outputs = [self.generate(batch, early_stopping) for batch in self.batches]
         seconds = time.perf_counter() - start
         texts = [""] * len(self.order)
         rows = (row for output in outputs for row in output.tolist())
@@ -87,16 +91,17 @@ def main():
     settings = parser.parse_args()
     with open(settings.source) as file:
         lines = file.read().splitlines()
-    peers = {dtype: HuggingFace(settings, lines, dtype) for dtype in ("float32", "bfloat16")}
-    seconds = {"ours": []} | {dtype: [] for dtype in peers}
+    models = {dtype: HuggingFace(settings, lines, dtype) for dtype in ("float32", "bfloat16")}
+    peers = {f"{dtype}, {how}": (model, stopping) for dtype, model in models.items() for how, stopping in SEARCHES.items()}
+    seconds = {"ours": []} | {name: [] for name in peers}
     for number in range(settings.rounds):
         taken, texts = ours(settings, lines)
         seconds["ours"].append(taken)
-        for dtype, peer in peers.items():
-            taken, theirs = peer.translate()
-            seconds[dtype].append(taken)
+        for name, (model, stopping) in peers.items():
+            taken, theirs = model.translate(stopping)
+            seconds[name].append(taken)
             same = sum(a == b for a, b in zip(texts, theirs))
-            print(f"round {number + 1}: {same} of {len(lines)} are the same in {dtype}", file=sys.stderr)
+            print(f"round {number + 1}: {same} of {len(lines)} are the same, {name}", file=sys.stderr)
     print("; ".join(f"{key} {value}" for key, value in bench.machine().items()) + f"; threads {settings.threads}.")
     print(f"\n| beam {settings.beam}, {len(lines)} sentences | seconds | sentences/s | times ours |\n|---|---|---|---|")
     for name, taken in seconds.items():
