@@ -93,11 +93,13 @@ static Head head_of(const ShortAttention *a, const AttentionInput *in, size_t un
                   tile_round_up(in->keys, TILE_COLUMNS)};
 }
 
-// out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart.
-static void load_rows(const ShortAttention *a, real *out, const real *x, size_t stride, const real *bias,
-                      real scale, size_t count) {
+// out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart. The rows `ahead` of them, those
+// of the head that comes next, are fetched: they are too short and too far apart for the processor to see it.
+static void load_rows(const ShortAttention *a, real *out, const real *x, size_t stride, size_t ahead,
+                      const real *bias, real scale, size_t count) {
     for (size_t t = 0; t < count; t++) {
         for (size_t d = 0; d < a->size; d += TILE_LANES) {
+            __builtin_prefetch(x + t * stride + ahead + d);
             TileVector v = row_get(x + t * stride, d, a->size);
             if (bias) v += row_get(bias, d, a->size);
             row_put(out + t * a->columns, d, a->size, v * scale);
@@ -105,12 +107,18 @@ static void load_rows(const ShortAttention *a, real *out, const real *x, size_t 
     }
 }
 
+// How far the next head of a sequence is, or the first of the next sequence, `sequence` numbers on.
+static size_t next_head(const Head *head, size_t sequence) {
+    const ShortAttention *a = head->attention;
+    return head->h + 1 < a->heads ? a->size : sequence - head->h * a->size;
+}
+
 static void load_part(const Head *head, real *out, AttentionPart part, real scale) {
     const ShortAttention *a = head->attention;
     const AttentionRows *rows = &head->in->rows[part];
     const size_t count = part == QUERY ? head->in->queries : head->in->keys, column = head->h * a->size;
     load_rows(a, out, rows->x + head->b * count * rows->stride + column, rows->stride,
-              rows->bias ? rows->bias + column : NULL, scale, count);
+              next_head(head, count * rows->stride), rows->bias ? rows->bias + column : NULL, scale, count);
     if (part == QUERY) return;
     // Behind the last key what a longer sentence left would come to weights of 0, but where it was infinite.
     memset(out + count * a->columns, 0, (head->key_columns - count) * a->columns * sizeof(real));
@@ -286,8 +294,9 @@ static void backward_head(const Head *head, const Backward *g) {
     const size_t key_rows = tile_round_up(in->keys, TILE_ROWS);
     Kept kept[SHORT_ATTENTION];
     load_head(head);
-    load_rows(a, w->doutput, g->dy + first * a->channels + head->h * a->size, a->channels, NULL,
-              in->dropout ? in->dropout->scale : 1, in->queries);
+    load_rows(a, w->doutput, g->dy + first * a->channels + head->h * a->size, a->channels,
+              next_head(head, in->queries * a->channels), NULL, in->dropout ? in->dropout->scale : 1,
+              in->queries);
     transpose(head, w->values_transposed, w->values);
     scores(head);
     tile_product(w->dscores, K, a->zeros, 0, (TileView){w->doutput, D, 1}, w->values_transposed, K,
