@@ -125,9 +125,12 @@ CUDA_FLAGS := -std=c++17 -D_GNU_SOURCE -Drestrict=__restrict__ $(INCLUDES) -Idev
 # The source that sums gradients over ranks on a GPU (dev/ranks/device_ranks.cuh).
 REDUCTION_NVCC := $(if $(USE_NCCL),nccl,by_host)
 REDUCTION_EMULATED := $(if $(and $(USE_MPI),$(filter-out 0,$(or $(NCCL),1))),nccl,by_host)
-# Code for each architecture, and PTX of the last one for later GPUs.
+# Code for each architecture, and PTX of the last one for later GPUs. Code for sm_90 has instructions that it alone has,
+# so that there is no such PTX of it.
 gencode = -gencode arch=compute_$(1)$(,)code=$(2)_$(1)
-GENCODE := $(foreach arch,$(CUDA_ARCHS),$(call gencode,$(arch),sm)) $(call gencode,$(lastword $(CUDA_ARCHS)),compute)
+GENCODE := $(foreach arch,$(CUDA_ARCHS:90=90a),$(call gencode,$(arch),sm)) \
+           $(foreach arch,$(filter-out 90,$(lastword $(CUDA_ARCHS))),$(call gencode,$(arch),compute)) \
+           $(if $(filter 90,$(CUDA_ARCHS)),-DCUDA_WARPGROUPS)
 
 # Two builds of everything: `real` is float in one (with oneDNN), double in the other (for gradient checks).
 SUFFIX := $(if $(USE_FUZZER),-fuzz,$(if $(USE_SANITIZERS),-sanitize))$(if $(USE_OPENMP),,-serial)

@@ -6,12 +6,12 @@
 // sequence, or, where attention is causal, those up to its last query. The backward
 // pass computes the weights again from the logarithm of their sum, once with queries in the rows, for their
 // gradient, and once with keys in the rows, for the gradients of keys and values: two more products than with
-// atomic additions, and the same bits from run to run.
+// atomic additions, and the same bits from run to run. On sm_90 kernels of warpgroup_attention.cuh do the
+// same.
 #ifndef CUDA_SOFTMAX_ATTENTION_CUH
 #define CUDA_SOFTMAX_ATTENTION_CUH
 
-#include "attention_input.cuh"
-#include "tile.cuh"
+#include "warpgroup_attention.cuh"
 
 namespace softmax {
 
@@ -29,56 +29,6 @@ template <typename T, int SIZE> struct Shapes {
     static constexpr int ROWS = 16 * WARPS;
 };
 
-static constexpr int KEPT_BLOCK = 128; // keys whose dropout is decided together
-
-// What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward pass.
-template <typename T> struct Pass {
-    int queries, keys;       // Tq, Tk
-    int padded;              // Tk rounded up to whole blocks of dropout
-    int heads, size;         // H, D
-    size_t channels;         // C
-    bool causal;             // a query sees the keys up to its own, else all
-    float scale, log2_scale; // 1 / sqrt(D), the same times log2(e)
-    float sink;
-    const T *rows[3];    // queries (B, Tq), keys, values (B, Tk): the first of the C numbers of a token
-    size_t strides[3];   // from one token to the next
-    T *y;                // (B, Tq, C)
-    float *logsumexp;    // (B, H, Tq) or NULL
-    const uint8_t *mask; // (B, Tk) or NULL
-    DropoutSite dropout;
-    const T *dy;                // (B, Tq, C)
-    T *gradients[3];            // as `rows`
-    size_t gradient_strides[3]; // as `strides`
-    float *product;             // (B, H, Tq) dy_i . y_i
-};
-
-// The head of a block of threads.
-struct Head {
-    size_t b, h, unit; // unit = b H + h
-};
-
-template <typename T> static __device__ __forceinline__ Head head_of_block(const Pass<T> &p) {
-    return {blockIdx.x / (unsigned)p.heads, blockIdx.x % (unsigned)p.heads, blockIdx.x};
-}
-
-// Of queries, or of keys and values.
-template <typename T> static __device__ __forceinline__ int length_of(const Pass<T> &p, AttentionPart part) {
-    return part == QUERY ? p.queries : p.keys;
-}
-
-// Of a row of a part, or of its gradient.
-template <typename T>
-static __device__ __forceinline__ size_t part_place(const Pass<T> &p, const Head &head, int row,
-                                                    AttentionPart part, size_t stride) {
-    return (head.b * (size_t)length_of(p, part) + (size_t)row) * stride + head.h * (size_t)p.size;
-}
-
-// Of y and its gradient.
-template <typename T>
-static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Head &head, int row) {
-    return part_place(p, head, row, QUERY, p.channels);
-}
-
 template <typename Shape, typename T>
 static __device__ __forceinline__ void load_part(bf16 *tile, const Pass<T> &p, const Head &head, int row,
                                                  AttentionPart part) {
@@ -92,146 +42,7 @@ static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, con
                      p.size);
 }
 
-// ---- dropout ------------------------------------------------------------------------------------------
-
-// 16 bytes a row, in shared memory: bit j / 16 % 8 of byte j % 16 says whether weight (row, j) is kept, for
-// the 128 keys from a multiple of 128 on. A call of the generator decides about 8 of them.
-template <typename T>
-static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p, const Head &head, int row,
-                                                 int rows, int key, int thread, int threads) {
-    const uint64_t unit = (p.dropout.step->first_row + head.b) * (uint64_t)p.heads + head.h;
-    const uint64_t blocks = (uint64_t)(p.padded / KEPT_BLOCK); // of a row
-    const uint64_t first =
-        (unit * (uint64_t)p.queries + (uint64_t)row) * blocks + (uint64_t)(key / KEPT_BLOCK);
-    for (int i = thread; i < rows * 16; i += threads)
-        kept[i] = dropout_byte(p.dropout, (first + (uint64_t)(i / 16) * blocks) * 16 + (uint64_t)(i % 16));
-}
-
-// The bits of a lane's elements of sums over queries (rows) and keys, by half and parity of n.
-struct KeptBits {
-    uint32_t word[2][2];
-};
-
-// row: of the lane's first element, among those of keep_rows(); key: of the tile's first column.
-static __device__ __forceinline__ KeptBits kept_bits(const uint8_t *kept, int row, int key) {
-    KeptBits bits;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int parity = 0; parity < 2; parity++)
-            bits.word[half][parity] =
-                (uint32_t) * (const uint16_t *)(kept + (row + 8 * half) * 16 + 8 * parity +
-                                                (int)lane_index() % 4 * 2) >>
-                (key / 16 % 8);
-    return bits;
-}
-
-static __device__ __forceinline__ bool is_kept(const KeptBits &bits, int n, int e) {
-    return bits.word[e / 2][n % 2] >> (8 * (e % 2) + n / 2) & 1;
-}
-
 // ---- forward ------------------------------------------------------------------------------------------
-
-// The softmax of a lane's rows so far, in powers of 2: the largest score (the sink counts as one), and the
-// part of the sum of 2^(score - top) that this lane has seen.
-template <int M> struct Rows { float top[M][2], sum[M][2]; };
-
-template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sink) {
-    Rows<M> rows;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees nothing.
-            rows.top[m][half] = sink > 0 ? log2f(sink) : -1e30f;
-            rows.sum[m][half] = sink > 0 && lane_index() % 4 == 0 ? 1 : 0;
-        }
-    return rows;
-}
-
-// Whether there is a key that queries may see.
-template <typename T>
-static __device__ __forceinline__ bool counts(const Pass<T> &p, const Head &head, int key) {
-    return key < p.keys && (!p.mask || p.mask[head.b * (size_t)p.keys + (size_t)key]);
-}
-
-// The first query that sees a key; beyond all of them where none does.
-template <typename T>
-static __device__ __forceinline__ int first_query(const Pass<T> &p, const Head &head, int key) {
-    return !counts(p, head, key) ? INT32_MAX : p.causal ? key : 0;
-}
-
-// Where the keys that queries before `end` see end.
-template <typename T> static __device__ __forceinline__ int last_key(const Pass<T> &p, int end) {
-    return p.causal ? min(p.keys, end) : p.keys;
-}
-
-// Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
-template <typename T, int M, int N>
-static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &head, Sums<M, N> &s, int row,
-                                                 int key) {
-#pragma unroll
-    for (int n = 0; n < N / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int least = first_query(p, head, key + 8 * n + e);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                if (row + 16 * m < least) s.at[m][n][e] = -INFINITY;
-                if (row + 16 * m + 8 < least) s.at[m][n][e + 2] = -INFINITY;
-            }
-        }
-}
-
-// Scores become 2^(score - top), the sums and the output so far shrink to the new top.
-template <typename T, int M, int N, int SIZE>
-static __device__ __forceinline__ void exponentiate(const Pass<T> &p, Sums<M, N> &s, Rows<M> &rows,
-                                                    Sums<M, SIZE> &y) {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float top = -INFINITY, sum = 0;
-#pragma unroll
-            for (int n = 0; n < N / 8; n++)
-                top = fmaxf(top, fmaxf(s.at[m][n][2 * half], s.at[m][n][2 * half + 1]));
-            top = fmaxf(rows.top[m][half], quad_max(top) * p.log2_scale);
-            const float shrink = exp2_fast(rows.top[m][half] - top);
-            rows.top[m][half] = top;
-#pragma unroll
-            for (int n = 0; n < N / 8; n++)
-#pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; e++)
-                    sum += s.at[m][n][e] = exp2_fast(fmaf(s.at[m][n][e], p.log2_scale, -top));
-            rows.sum[m][half] = rows.sum[m][half] * shrink + sum;
-#pragma unroll
-            for (int n = 0; n < SIZE / 8; n++)
-#pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; e++) y.at[m][n][e] *= shrink;
-        }
-}
-
-// y and logsumexp of a lane's rows. row: of element [0][0][0].
-template <typename T, int M, int SIZE>
-static __device__ __forceinline__ void finish(const Pass<T> &p, const Head &head, const Rows<M> &rows,
-                                              const Sums<M, SIZE> &y, int row) {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int i = row + 16 * m + 8 * half;
-            const float sum = quad_sum(rows.sum[m][half]), scale = sum == 0 ? 0 : p.dropout.scale / sum;
-            if (i >= p.queries) continue;
-#pragma unroll
-            for (int n = 0; n < SIZE / 8; n++)
-                store_pair(p.y + y_place(p, head, i), 8 * n + (int)lane_index() % 4 * 2, p.size,
-                           y.at[m][n][2 * half] * scale, y.at[m][n][2 * half + 1] * scale);
-            // +Inf where nothing is seen: exp(s - Inf) is 0.
-            if (p.logsumexp && lane_index() % 4 == 0)
-                p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] =
-                    sum == 0 ? INFINITY : rows.top[m][half] * 0.69314718f + logf(sum);
-        }
-}
 
 // A tile of queries with all keys. While scores are computed values arrive, and the next keys while values
 // are summed.
@@ -269,103 +80,16 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
         if (key + N < end) load_part<Keys>(keys, p, head, key + N, KEY);
         cp_async_commit();
         if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
-        exponentiate(p, s, rows, y);
-        if (drops_out(p.dropout)) {
-            if (key % KEPT_BLOCK == 0)
-                keep_rows(kept + warp_row * 16, p, head, first + warp_row, 16 * M, key, lane, WARP);
-            __syncwarp();
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                const KeptBits bits = kept_bits(kept, warp_row + 16 * m + lane / 4, key);
-#pragma unroll
-                for (int n = 0; n < N / 8; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (!is_kept(bits, n, e)) s.at[m][n][e] = 0;
-            }
-            __syncwarp();
-        }
+        float shrink[M][2];
+        exponentiate(p, s, rows, shrink);
+        shrink_rows(y, shrink);
+        if (drops_out(p.dropout)) drop_weights(p, head, s, kept + warp_row * 16, first + warp_row, key);
         product_sums<Keys>(y, s, values, 0);
     }
     finish(p, head, rows, y, row);
 }
 
 // ---- backward -----------------------------------------------------------------------------------------
-
-// Of a query's row: log2 of the sum of its exponentials, and dy . y.
-struct QueryRow {
-    float log2_sum, product;
-};
-
-// Scores s and gradients dw to the weights become w f, which was multiplied with values, and the gradients to
-// the scores, w (f dw - dy . y), where f is the factor of dropout. factor(n, e), query(n, e): of element
-// [0][n][e].
-template <int N, typename Factor, typename Query>
-static __device__ __forceinline__ void differentiate(Sums<1, N> &s, Sums<1, N> &dw, float log2_scale,
-                                                     Factor factor, Query query) {
-#pragma unroll
-    for (int n = 0; n < N / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const QueryRow q = query(n, e);
-            const float f = factor(n, e), w = exp2_fast(fmaf(s.at[0][n][e], log2_scale, -q.log2_sum));
-            dw.at[0][n][e] = w * (f * dw.at[0][n][e] - q.product);
-            s.at[0][n][e] = w * f;
-        }
-}
-
-static __device__ __forceinline__ float keep_all(int, int) {
-    return 1;
-}
-
-// hide_keys() with keys in the rows. row, query: of element [0][0][0].
-template <typename T, int N>
-static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head &head, Sums<1, N> &s,
-                                                    int row, int query) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int least = first_query(p, head, row + 8 * half);
-#pragma unroll
-        for (int n = 0; n < N / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (query + 8 * n + e < least) s.at[0][n][2 * half + e] = -INFINITY;
-    }
-}
-
-// The gradient of rows of queries, keys or values. row: of element [0][0][0].
-template <typename T, int N>
-static __device__ __forceinline__ void store_gradient(const Pass<T> &p, const Head &head,
-                                                      const Sums<1, N> &sums, float scale, int row,
-                                                      AttentionPart part, int column) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = row + 8 * half;
-        if (i >= length_of(p, part)) continue;
-        T *to = p.gradients[part] + part_place(p, head, i, part, p.gradient_strides[part]);
-#pragma unroll
-        for (int n = 0; n < N / 8; n++)
-            store_pair(to, column + 8 * n + (int)lane_index() % 4 * 2, p.size,
-                       sums.at[0][n][2 * half] * scale, sums.at[0][n][2 * half + 1] * scale);
-    }
-}
-
-// dy . y of 16 rows, by a warp.
-template <typename T>
-static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p, const Head &head, int row) {
-    for (int r = 0; r < 16; r++) {
-        float sum = 0;
-        if (row + r < p.queries) {
-            const size_t at = y_place(p, head, row + r);
-            for (int d = (int)lane_index(); d < p.size; d += WARP)
-                sum += (float)p.dy[at + (size_t)d] * (float)p.y[at + (size_t)d];
-        }
-        sum = warp_sum(sum);
-        if (lane_index() == 0) out[r] = sum;
-        if (lane_index() == 0 && row + r < p.queries)
-            p.product[head.unit * (size_t)p.queries + (size_t)(row + r)] = sum;
-    }
-}
 
 // Tiles in shared memory: two that stay, and STAGES pairs that pass by.
 template <typename S, int SIZE> struct BackwardTiles {
@@ -580,9 +304,19 @@ static void forward_tiles(const Device *d, const Pass<T> &p, size_t batch) {
     launch(d, forward_kernel<T, SIZE, M>, grid, WARP * S::WARPS, shared, p);
 }
 
+// Whether kernels for warp groups are built for such heads.
+template <typename T, int SIZE>
+static constexpr bool WITH_WARP_GROUPS = HAVE_WARP_GROUPS &&Shapes<T, SIZE>::PARTS == 1 &&
+                                         (SIZE == 64 || SIZE == 128);
+
 // With two blocks of 16 rows a warp each operand from shared memory serves twice; where that would leave
 // multiprocessors without work, one.
 template <typename T, int SIZE> static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
+    if constexpr (WITH_WARP_GROUPS<T, SIZE>)
+        if (group_takes(d, p)) {
+            group_forward<SIZE>(d, p, batch);
+            return;
+        }
     if constexpr (Shapes<T, SIZE>::PARTS == 1 && SIZE <= 64) {
         const size_t blocks =
             batch * (size_t)p.heads * blocks_of((size_t)p.queries, 2 * Shapes<T, SIZE>::ROWS);
@@ -595,6 +329,11 @@ template <typename T, int SIZE> static void run_forward(const Device *d, const P
 }
 
 template <typename T, int SIZE> static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
+    if constexpr (WITH_WARP_GROUPS<T, SIZE>)
+        if (group_takes(d, p)) {
+            group_backward<SIZE>(d, p, batch);
+            return;
+        }
     using S = Shapes<T, SIZE>;
     const size_t shared = BackwardTiles<S, SIZE>::BYTES;
     const unsigned units = (unsigned)(batch * (size_t)p.heads),

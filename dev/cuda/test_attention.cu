@@ -523,24 +523,39 @@ static void compare_results(const char *what, const char *setting, const float *
     free(wide);
 }
 
-// Whether a GPU of few multiprocessors runs another kernel: two blocks of 16 rows a warp.
-static bool two_blocks_of_rows(const Problem *p) {
-    return !p->is.cosine && p->is.in_bf16 && p->is.size <= 64;
+// How a device is changed so that it runs other kernels.
+typedef struct {
+    const char *name;
+    int sms, capability;
+} Kernels;
+
+// Those that compute a problem: two blocks of 16 rows a warp where there are few multiprocessors, one where
+// there are many, and warp groups where the device has them.
+static int kernels_for(const Device *d, const Problem *p, Kernels *kernels) {
+    int count = 0;
+    const bool softmax_bf16 = !p->is.cosine && p->is.in_bf16;
+    if (softmax_bf16 && p->is.size <= 64) kernels[count++] = {"two blocks of rows", FEW_SMS, 80};
+    kernels[count++] = {"one block of rows", MANY_SMS, 80};
+    if (softmax_bf16 && d->capability == 90 && (p->is.size == 64 || p->is.size == 128))
+        kernels[count++] = {"warp groups", MANY_SMS, 90};
+    return count;
 }
 
 static void check(const Device *d, Setting is) {
     Problem p = problem_create(is);
     Result expected = cpu_run(&p);
-    char text[200];
-    snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s",
-             is.cosine ? "cosine" : "softmax", is.batch, p.queries, is.length, is.heads, is.size, is.sink,
-             is.rate, is.everywhere ? " everywhere" : "", is.holes ? " holes" : "",
-             is.in_bf16 ? " bf16" : "");
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
-    for (int sms : {FEW_SMS, MANY_SMS}) {
-        if (sms == FEW_SMS && !two_blocks_of_rows(&p)) continue; // the same kernels
+    Kernels kernels[3];
+    const int count = kernels_for(d, &p, kernels);
+    for (int i = 0; i < count; i++) {
+        char text[200];
+        snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s, %s",
+                 is.cosine ? "cosine" : "softmax", is.batch, p.queries, is.length, is.heads, is.size, is.sink,
+                 is.rate, is.everywhere ? " everywhere" : "", is.holes ? " holes" : "",
+                 is.in_bf16 ? " bf16" : "", kernels[i].name);
         Device device = *d;
-        device.sms = sms;
+        device.sms = kernels[i].sms;
+        device.capability = kernels[i].capability;
         Result ours = gpu_run(&device, &p);
         compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
         compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
@@ -643,6 +658,33 @@ static void test_softmax_everywhere(void) {
     device_destroy(&d);
 }
 
+// Of whole tiles of warp groups, and of one more or fewer, with all that is optional: heads of 64 and 128.
+static void test_softmax_tiles(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.in_bf16 = true;
+    is.heads = 1;
+    for (size_t size : {(size_t)64, (size_t)128}) {
+        is.size = size;
+        for (size_t length : {(size_t)1, (size_t)63, (size_t)65, (size_t)128, (size_t)129, (size_t)192,
+                              (size_t)256, (size_t)400}) {
+            is.length = length;
+            is.batch = length == 65 ? 3 : 1;
+            is.heads = length == 129 ? 2 : 1;
+            is.holes = false;
+            is.rate = is.sink = 0;
+            is.everywhere = false;
+            check(&d, is);
+            is.holes = length > 3;
+            is.rate = 0.3;
+            is.sink = 1;
+            is.everywhere = length % 2;
+            check(&d, is);
+        }
+    }
+    device_destroy(&d);
+}
+
 static void test_cosine_everywhere(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -675,6 +717,7 @@ int main(int argc, char **argv) {
         {"softmax", test_softmax},
         {"softmax_sink", test_softmax_sink},
         {"softmax_late", test_softmax_late},
+        {"softmax_tiles", test_softmax_tiles},
         {"cosine", test_cosine},
         {"softmax_everywhere", test_softmax_everywhere},
         {"cosine_everywhere", test_cosine_everywhere},

@@ -54,7 +54,7 @@ static constexpr size_t FIBER_GUARD = 4096;        // bytes behind them that mus
 static constexpr size_t FIBER_STAGGER =
     192; // of stacks, which else would fall on the same lines of the cache
 
-enum FiberState { FIBER_READY, FIBER_AT_BLOCK, FIBER_AT_WARP, FIBER_DONE };
+enum FiberState { FIBER_READY, FIBER_AT_BLOCK, FIBER_AT_WARP, FIBER_ASLEEP, FIBER_DONE };
 
 // An asynchronous copy from global to shared memory, done when it is waited for, not before.
 struct FiberCopy {
@@ -75,6 +75,7 @@ struct Fiber {
     FiberState state;
     const char *file; // where it waits
     int line;
+    const void *asleep;   // until fiber_wake() of this
     unsigned collectives; // so far: their slots alternate, as one lane may be a collective ahead
     unsigned votes;
     int vote[2];       // of __syncthreads_count, which alternate likewise
@@ -95,6 +96,7 @@ struct FiberBlock {
     FiberWarp *warps; // (FIBER_THREADS / 32)
     unsigned count, alive, waiting;
     unsigned phase; // decides the order
+    uint64_t runs;  // blocks so far, this one among them
     Fiber *current;
     char *shared; // (shared_size), FIBER_GUARD bytes follow
     size_t shared_size;
@@ -164,7 +166,8 @@ FIBER_UNCHECKED static void fiber_leave(void) {
 // ---- barriers --------------------------------------------------------------------------------------------
 
 static void fiber_print(const Fiber *f) {
-    static const char *const states[] = {"runs", "waits at __syncthreads", "waits for its warp", "ended"};
+    static const char *const states[] = {"runs", "waits at __syncthreads", "waits for its warp",
+                                         "waits for a barrier in shared memory", "ended"};
     fprintf(stderr, "  thread (%u,%u,%u) %s", f->index.x, f->index.y, f->index.z, states[f->state]);
     if (f->file) fprintf(stderr, " in %s:%d", f->file, f->line);
     fprintf(stderr, "\n");
@@ -227,6 +230,23 @@ static void fiber_wait_block(const char *file, int line) {
     f->line = line;
     if (++b->waiting == b->alive) fiber_release_block(b);
     fiber_leave();
+}
+
+// Until another thread of the block wakes those that sleep for `what`.
+static inline void fiber_sleep(const void *what, const char *file, int line) {
+    Fiber *f = fiber_block->current;
+    f->state = FIBER_ASLEEP;
+    f->asleep = what;
+    f->file = file;
+    f->line = line;
+    fiber_leave();
+}
+
+static inline void fiber_wake(const void *what) {
+    for (unsigned i = 0; i < fiber_block->count; i++) {
+        Fiber *f = &fiber_block->fibers[i];
+        if (f->state == FIBER_ASLEEP && f->asleep == what) f->state = FIBER_READY;
+    }
 }
 
 // Gives `mine` (at most FIBER_SLOT bytes) to the warp; returns the slots of its lanes, FIBER_SLOT bytes each.
@@ -351,6 +371,7 @@ static bool fiber_pass(FiberBlock *b) {
 static void fiber_run_block(FiberBlock *b) {
     b->count = b->alive = b->block.x * b->block.y * b->block.z;
     b->waiting = 0;
+    b->runs++;
     for (unsigned w = 0; w * FIBER_WARP < b->count; w++) {
         const unsigned rest = b->count - w * FIBER_WARP;
         b->warps[w].alive = rest < FIBER_WARP ? rest : FIBER_WARP;

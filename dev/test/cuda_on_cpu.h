@@ -22,6 +22,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
 #define __constant__ static
+#define __grid_constant__
 #undef __align__
 #define __align__(n) __attribute__((aligned(n)))
 
@@ -409,7 +410,7 @@ static inline cudaError_t cudaDriverGetVersion(int *version) {
     return cudaSuccess;
 }
 static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
-    *p = {"CUDA on the CPU", 8, 0, 4, 4 << 20, CUDA_MEMORY, FIBER_SHARED, {}};
+    *p = {"CUDA on the CPU", 9, 0, 4, 4 << 20, CUDA_MEMORY, FIBER_SHARED, {}};
     const int number = getenv("CUDA_VISIBLE_DEVICES") ? device : (int)getpid();
     memcpy(p->uuid.bytes, &number, sizeof(number));
     return cudaSuccess;

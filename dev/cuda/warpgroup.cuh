@@ -1,0 +1,275 @@
+// Instructions of sm_90 for warp groups of 128 threads: products of tiles in shared memory, which run beside
+// the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"),
+// copies of whole tiles by one thread (9.7.9.27, "Tensor copy"), and the barriers that both sides wait at
+// (9.7.13.15, "mbarrier"). For the CPU they are in warpgroup_on_cpu.h.
+//
+// A tile is a stack of panels of 64 columns, each row of a panel 128 bytes. Its 16-byte pieces are swizzled:
+// piece i of row r lies at i ^ r % 8, so that neither rows nor columns meet in a bank. Copies write and
+// products read it so; tiles start at multiples of 1024 bytes.
+#ifndef CUDA_WARPGROUP_CUH
+#define CUDA_WARPGROUP_CUH
+
+#include "tile.cuh"
+
+#ifdef CUDA_ON_CPU
+#include "warpgroup_on_cpu.h"
+#else
+#include <cuda.h>
+#endif
+
+// CUDA_WARPGROUPS: this build has code for sm_90a. Kernels have bodies there, and for the host, which reads
+// but does not run them.
+#if defined(CUDA_ON_CPU) || defined(CUDA_WARPGROUPS)
+static constexpr bool HAVE_WARP_GROUPS = true;
+#else
+static constexpr bool HAVE_WARP_GROUPS = false;
+#endif
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WARP_GROUP_CODE 1
+#else
+#define WARP_GROUP_CODE 0
+#endif
+
+static constexpr int WARPGROUP = 128, // threads
+    PANEL = 64,                       // columns, and rows of one copy
+    GROUP_ROWS = 64;                  // of a product
+
+// A matrix of ROWS rows of SIZE columns, multiples of 64: (SIZE / 64, ROWS, 64).
+template <int ROWS_, int SIZE_> struct GroupTile {
+    static constexpr int ROWS = ROWS_, SIZE = SIZE_, NUMBERS = ROWS * SIZE;
+    static constexpr size_t BYTES = (size_t)NUMBERS * sizeof(bf16);
+};
+
+// ---- barriers and copies ---------------------------------------------------------------------------------
+#ifndef CUDA_ON_CPU
+
+// In shared memory. Each phase ends when all expected threads have arrived and all expected bytes are there.
+typedef uint64_t Barrier;
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void barrier_create(Barrier *b, int threads) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(threads) : "memory");
+}
+
+// By the thread that created barriers, before a barrier of the block: copies may use them.
+static __device__ __forceinline__ void barriers_publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(Barrier *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+// Arrives, and says how many bytes copies will bring in this phase.
+static __device__ __forceinline__ void barrier_expect(Barrier *b, size_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+                 "r"((uint32_t)bytes)
+                 : "memory");
+}
+
+// Until the phase of this parity, 0 for the first one, has ended. Before the first one that of parity 1 has.
+static __device__ __forceinline__ void barrier_wait(Barrier *b, uint32_t parity) {
+    uint32_t ended;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(ended)
+                     : "r"(shared_address(b)), "r"(parity)
+                     : "memory");
+    } while (!ended);
+}
+
+// A matrix of four dimensions in global memory, the innermost first.
+typedef CUtensorMap TensorMap;
+
+// From `at` on, 64 columns and 64 rows (of the third dimension), zeros behind the ends: all bytes count for
+// `full`.
+static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap *map, Barrier *full,
+                                                   int column, int second, int row, int fourth) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(column), "r"(second), "r"(row), "r"(fourth), "r"(shared_address(full))
+                 : "memory");
+}
+
+// sizes (4), strides (3) in bytes from one to the next of dimensions 1 to 3.
+static inline TensorMap tensor_map(const bf16 *data, const size_t *sizes, const size_t *strides) {
+    typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                            const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault,
+                                                &found));
+    if (found != cudaDriverEntryPointSuccess)
+        fail("the NVIDIA driver is too old: it lacks cuTensorMapEncodeTiled");
+    const cuuint64_t dimensions[4] = {sizes[0], sizes[1], sizes[2], sizes[3]},
+                     distances[3] = {strides[0], strides[1], strides[2]};
+    const cuuint32_t box[4] = {PANEL, 1, PANEL, 1}, steps[4] = {1, 1, 1, 1};
+    TensorMap map;
+    const CUresult result =
+        ((Encode *)encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, dimensions, distances,
+                           box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        fail("cuTensorMapEncodeTiled: error %d for (%zu, %zu, %zu, %zu), %zu, %zu and %zu bytes apart",
+             (int)result, sizes[3], sizes[2], sizes[1], sizes[0], strides[2], strides[1], strides[0]);
+    return map;
+}
+
+// ---- products --------------------------------------------------------------------------------------------
+
+// Before products whose sums or left operands were touched by threads.
+static __device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// The products since the last call are a group.
+static __device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Until all groups but the last PENDING are done.
+template <int PENDING> static __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// What is read of sums from here on are those that were waited for.
+template <int N> static __device__ __forceinline__ void sums_settle(Sums<1, N> &s) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) asm volatile("" : "+f"(s.at[0][n][e])::"memory");
+}
+
+// Operands: sums d[n] on, of which the constraint c is "+f" or "=f".
+#define WGMMA_4(c, d, n) c(d[n][0]), c(d[n][1]), c(d[n][2]), c(d[n][3])
+#define WGMMA_16(c, d, n) WGMMA_4(c, d, n), WGMMA_4(c, d, n + 1), WGMMA_4(c, d, n + 2), WGMMA_4(c, d, n + 3)
+#define WGMMA_32(c, d, n) WGMMA_16(c, d, n), WGMMA_16(c, d, n + 4)
+#define WGMMA_64(c, d, n) WGMMA_32(c, d, n), WGMMA_32(c, d, n + 8)
+#define WGMMA_FIRST_32                                                                                       \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_ALL_64                                                                                         \
+    WGMMA_FIRST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "      \
+                   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// Columns, the registers of sums, those of the other operands, and whether to add.
+#define WGMMA(columns, sums, operands, add)                                                                  \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                                         \
+    "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" sums "}, " operands ";\n}"
+
+// d (64, N) = a (64, 16) b (16, N), or += with ADD. N is 64 or 128; a lane holds of d what Sums says of the
+// 16 rows of its warp. Both operands have k in the columns of their tiles.
+template <int N, bool ADD>
+static __device__ __forceinline__ void wgmma_tiles(float (&d)[N / 8][4], uint64_t a, uint64_t b) {
+    static_assert(N == 64 || N == 128, "");
+    if constexpr (N == 64 && ADD)
+        asm volatile(WGMMA("64", WGMMA_FIRST_32, "%32, %33, p, 1, 1, 0, 0", "1")
+                     : WGMMA_32("+f", d, 0)
+                     : "l"(a), "l"(b));
+    else if constexpr (N == 64)
+        asm volatile(WGMMA("64", WGMMA_FIRST_32, "%32, %33, p, 1, 1, 0, 0", "0")
+                     : WGMMA_32("=f", d, 0)
+                     : "l"(a), "l"(b));
+    else if constexpr (ADD)
+        asm volatile(WGMMA("128", WGMMA_ALL_64, "%64, %65, p, 1, 1, 0, 0", "1")
+                     : WGMMA_64("+f", d, 0)
+                     : "l"(a), "l"(b));
+    else
+        asm volatile(WGMMA("128", WGMMA_ALL_64, "%64, %65, p, 1, 1, 0, 0", "0")
+                     : WGMMA_64("=f", d, 0)
+                     : "l"(a), "l"(b));
+}
+
+// d (64, N) += a (64, 16) b (16, N); a lane holds of a what mma_m16n8k16 says of its warp's rows. b has k in
+// the rows of its tile.
+template <int N>
+static __device__ __forceinline__ void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4], uint64_t b) {
+    static_assert(N == 64 || N == 128, "");
+    if constexpr (N == 64)
+        asm volatile(WGMMA("64", WGMMA_FIRST_32, "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "1")
+                     : WGMMA_32("+f", d, 0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    else
+        asm volatile(WGMMA("128", WGMMA_ALL_64, "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "1")
+                     : WGMMA_64("+f", d, 0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// Registers of the threads of a warp group: of one that needs few, and of those that take what it leaves.
+static __device__ __forceinline__ void registers_leave() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+}
+static __device__ __forceinline__ void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+}
+
+#endif
+
+// Of a tile for a product (9.7.15.5.1.2, "Shared Memory Matrix Layout"), swizzled by 128 bytes: bits 0-13
+// where it starts, 16-29 how far apart panels are (where k is in the rows: else each product is within one),
+// 32-45 how far apart groups of 8 rows are, all in 16 bytes.
+template <typename Tile> static __device__ __forceinline__ uint64_t wgmma_descriptor(const bf16 *from) {
+    return (uint64_t)((shared_address(from) & 0x3ffff) >> 4) |
+           (uint64_t)(Tile::ROWS * PANEL * sizeof(bf16) >> 4) << 16 |
+           (uint64_t)(8 * PANEL * sizeof(bf16) >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+// sums (64, rows of b) = a b^T: rows row .. row+63 of a with all rows of b.
+template <typename A, typename B>
+static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums, const bf16 *a, int row,
+                                                          const bf16 *b) {
+#pragma unroll
+    for (int k = 0; k < A::SIZE; k += 16) {
+        const uint64_t left =
+                           wgmma_descriptor<A>(a + k / PANEL * (A::ROWS * PANEL) + row * PANEL + k % PANEL),
+                       right = wgmma_descriptor<B>(b + k / PANEL * (B::ROWS * PANEL) + k % PANEL);
+        if (k == 0)
+            wgmma_tiles<B::ROWS, false>(sums.at[0], left, right);
+        else
+            wgmma_tiles<B::ROWS, true>(sums.at[0], left, right);
+    }
+}
+
+// The left operands of group_product_sums(): sums (64, K) as bf16.
+template <int K> struct GroupWeights { uint32_t at[K / 16][4]; };
+
+template <int K> static __device__ __forceinline__ GroupWeights<K> group_weights(const Sums<1, K> &w) {
+    GroupWeights<K> weights;
+#pragma unroll
+    for (int k = 0; k < K / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *pair = w.at[0][2 * k + i / 2] + i % 2 * 2;
+            weights.at[k][i] = pack_bf16(pair[0], pair[1]);
+        }
+    return weights;
+}
+
+// sums (64, columns of b) += w b.
+template <typename B>
+static __device__ __forceinline__ void group_product_sums(Sums<1, B::SIZE> &sums,
+                                                          const GroupWeights<B::ROWS> &w, const bf16 *b) {
+#pragma unroll
+    for (int k = 0; k < B::ROWS; k += 16)
+        wgmma_sums<B::SIZE>(sums.at[0], w.at[k / 16], wgmma_descriptor<B>(b + k * PANEL));
+}
+
+// Fills a tile with rows of a head, one after the other: by one thread. dimensions: columns, heads, rows,
+// batch.
+template <typename Tile>
+static __device__ __forceinline__ void group_copy(bf16 *tile, const TensorMap *map, Barrier *full, int head,
+                                                  int row, int sequence) {
+#pragma unroll
+    for (int column = 0; column < Tile::SIZE; column += PANEL)
+#pragma unroll
+        for (int r = 0; r < Tile::ROWS; r += PANEL)
+            tensor_copy(tile + column * Tile::ROWS + r * PANEL, map, full, column, head, row + r, sequence);
+}
+
+#endif
