@@ -8,9 +8,9 @@
 // A chunk's logits stay in the L2 cache; where dE does not, of which each chunk reads and writes all, chunks
 // are longer instead. One kernel goes over a row twice: for the largest logit and the sum together (Milakov
 // and Gimelshein, "Online normalizer calculation for softmax", 2018), and to put the gradient in the place of
-// the logits. With a bias the second time is another kernel's, which has the columns summed as well. The
-// target's own gradient is made of the other tokens' sum, so that it keeps its digits where the target is
-// nearly certain.
+// the logits, which it keeps in shared memory meanwhile, where two rows fit. With a bias the second time is
+// another kernel's, which has the columns summed as well. The target's own gradient is made of the other
+// tokens' sum, so that it keeps its digits where the target is nearly certain.
 //
 // Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s (l_it -
 // mean_j l_ij) more. Only training smooths.
@@ -175,15 +175,18 @@ struct RowResults {
     RowGradient *gradients;
 };
 
+// Bytes of shared memory that sums over a row take.
+static constexpr size_t ROW_SUMS = WARP * sizeof(float);
+
 // A row a block: losses and those without smoothing (rows), 0 where there is no target; without `step`
 // whether the target is the most probable token, correct (rows); and with it what gradients, times its scale,
 // are made of: `gradients` (rows), or where that is NULL the gradients themselves, in the place of the logits
-// (rows, stride). targets (rows), -1: none.
+// (rows, stride). targets (rows), -1: none. keep: the row stays in shared memory.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
-                         uint32_t vocabulary, size_t stride, float smoothing) {
-    T *row = logits + blockIdx.x * stride;
+                         uint32_t vocabulary, size_t stride, float smoothing, bool keep) {
+    T *const row = logits + blockIdx.x * stride, *const kept = shared_memory<T>() + ROW_SUMS / sizeof(T);
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
     const bool counts = target < vocabulary;
     RowSum others = {LOWEST_LOGIT, 0}; // than the target
@@ -191,6 +194,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
         load_logits(x, row, at, vocabulary, target);
+        if (keep) store_numbers<LOGITS>(kept + at, x);
         others = row_sum_add(others, x);
         if (smoothing > 0) all += logits_sum(x);
     }
@@ -218,7 +222,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     }
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
-        load_logits(x, row, at, vocabulary, target);
+        load_logits(x, keep ? kept : row, at, vocabulary, target);
         store_gradients(x, row, at, target, gradient);
     }
 }
@@ -275,8 +279,17 @@ static inline RowResults row_results(const Classifier *c, size_t i, bool trainin
             bias ? c->gradients + i : NULL};
 }
 
-// Bytes of shared memory of cross_entropy_kernel().
-static constexpr size_t CROSS_ENTROPY_SHARED = WARP * sizeof(float);
+// Starts cross_entropy_kernel() for a chunk. Gradients, with `step`, are another kernel's where there is a
+// bias.
+template <typename T>
+static inline void cross_entropy(const Device *d, const Classifier *c, size_t i, const int32_t *targets,
+                                 const StepParameters *step, size_t rows, bool bias) {
+    const size_t row = c->stride * sizeof(T);
+    const bool keep = step && !bias && ROW_SUMS + row <= d->shared_limit / 2 - 1024;
+    launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), ROW_SUMS + (keep ? row : 0),
+           (T *)c->logits, row_results(c, i, step != NULL, bias), targets + i, step, (uint32_t)c->vocabulary,
+           c->stride, step ? c->smoothing : 0.0f, keep);
+}
 
 // ---- the interface ---------------------------------------------------------------------------------------
 
@@ -290,9 +303,7 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
-        launch(d, cross_entropy_kernel<float>, blocks_of(rows, 1), classifier_threads(c),
-               CROSS_ENTROPY_SHARED, (float *)c->logits, row_results(c, i, false, false), targets + i,
-               (const StepParameters *)NULL, (uint32_t)c->vocabulary, c->stride, 0.0f);
+        cross_entropy<float>(d, c, i, targets, NULL, rows, false);
     }
     launch(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false, false), m);
 }
@@ -310,9 +321,7 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         WITH_TYPE(logits, T, {
-            launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
-                   CROSS_ENTROPY_SHARED, (T *)c->logits, row_results(c, i, true, dbias != NULL), targets + i,
-                   step, (uint32_t)c->vocabulary, c->stride, c->smoothing);
+            cross_entropy<T>(d, c, i, targets, step, rows, dbias != NULL);
             if (dbias)
                 launch(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
                        (T *)c->logits, (const RowGradient *)c->gradients + i, targets + i, (uint32_t)rows,
