@@ -117,10 +117,11 @@ struct PlainRows {
 
 // x = base + dropout(y); base is loaded by load(), which drops nothing out: the caller does, before add().
 struct ResidualRows {
-    const float *x, *y; // (M, C)
+    const float *x, *y; // (M, C), the latter without the rows before `first`
+    size_t first;
     template <int VEC>
     __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
-        load_row<VEC>(v, y + row * channels + c);
+        load_row<VEC>(v, y + (row - first) * channels + c);
     }
     template <int VEC>
     __device__ __forceinline__ void add(float v[VEC], size_t row, unsigned c, unsigned channels) const {
@@ -165,26 +166,35 @@ struct LayerNormOutput {
     float *mean, *rstd; // (M) for the backward pass; NULL: there is none
 };
 
-// y, stream (M, C), mean, rstd (M) from rows = source, dropped out, plus what the source adds; out (M, C) or
-// NULL. `stream` may be what the source adds.
+// What the forward pass reads and writes. T: of the next product's input.
+template <typename T, typename Source> struct LayerNormForward {
+    T *y;                     // (M, C)
+    float *stream;            // (M, C) or NULL; may be what the source adds
+    float *mean, *rstd;       // (M) or NULL
+    float *out;               // (M, C) rows = source, dropped out, plus what the source adds; or NULL
+    Source source;            // of the rows that are normalised
+    DropoutSite site;         // of that dropout
+    const float *gain, *bias; // (C) or NULL
+    float epsilon;
+    unsigned length, channels;
+};
+
+// One row, by a whole warp.
 template <typename T, typename Source, int VEC, int ITEMS>
-static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
-    layernorm_forward_kernel(T *y, float *stream, float *mean_out, float *rstd_out, float *out, Source source,
-                             DropoutSite site, const float *gain, const float *bias, float epsilon, size_t m,
-                             unsigned length, unsigned channels) {
-    const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP;
-    if (row >= m) return;
+static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForward<T, Source> &p,
+                                                             size_t row) {
     float x[ITEMS > 0 ? ITEMS : 1][VEC];
-    const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(site, row, length, channels);
+    const unsigned channels = p.channels;
+    const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(p.site, row, p.length, channels);
     const auto fetch = [&](unsigned i, unsigned c) { // x of this place
-        source.template load<VEC>(x[i], row, c, channels);
-        drop_row(x[i], dropout, site, i, c);
-        source.template add<VEC>(x[i], row, c, channels);
+        p.source.template load<VEC>(x[i], row, c, channels);
+        drop_row(x[i], dropout, p.site, i, c);
+        p.source.template add<VEC>(x[i], row, c, channels);
     };
     float sum = 0, squares = 0;
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         fetch(i, c);
-        if (out) store_row<VEC>(out + row * channels + c, x[i]);
+        if (p.out) store_row<VEC>(p.out + row * channels + c, x[i]);
 #pragma unroll
         for (int v = 0; v < VEC; v++) sum += x[i][v];
     });
@@ -194,35 +204,51 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 #pragma unroll
         for (int v = 0; v < VEC; v++) squares += (x[i][v] - mean) * (x[i][v] - mean);
     });
-    const float rstd = rsqrtf(warp_sum(squares) / (float)channels + epsilon);
+    const float rstd = rsqrtf(warp_sum(squares) / (float)channels + p.epsilon);
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         float result[VEC], g[VEC], b[VEC];
         if (ITEMS == 0) fetch(i, c);
-        if (gain) {
-            load_row<VEC>(g, gain + c);
-            load_row<VEC>(b, bias + c);
+        if (p.gain) {
+            load_row<VEC>(g, p.gain + c);
+            load_row<VEC>(b, p.bias + c);
         }
 #pragma unroll
-        for (int v = 0; v < VEC; v++) result[v] = gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
-        store_row<VEC>(y + row * channels + c, result);
-        if (stream) store_row<VEC>(stream + row * channels + c, result);
+        for (int v = 0; v < VEC; v++) result[v] = p.gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
+        store_row<VEC>(p.y + row * channels + c, result);
+        if (p.stream) store_row<VEC>(p.stream + row * channels + c, result);
     });
-    if (mean_out && lane_index() == 0) {
-        mean_out[row] = mean;
-        rstd_out[row] = rstd;
+    if (p.mean && lane_index() == 0) {
+        p.mean[row] = mean;
+        p.rstd[row] = rstd;
     }
+}
+
+template <typename T, typename Source, int VEC, int ITEMS>
+static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
+    layernorm_forward_kernel(const LayerNormForward<T, Source> p, size_t m) {
+    const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP;
+    if (row < m) layernorm_forward_row<T, Source, VEC, ITEMS>(p, row);
+}
+
+template <typename T, typename Source>
+static inline LayerNormForward<T, Source>
+layernorm_forward_pass(float *out, LayerNormOutput to, Source source, DropoutSite site, LayerNormWeights w,
+                       size_t length, size_t channels) {
+    return {
+        (T *)to.norm.data, to.stream,        to.mean,           to.rstd, out, source, site, w.gain, w.bias,
+        (float)w.epsilon,  (unsigned)length, (unsigned)channels};
 }
 
 template <typename Source>
 static inline void layernorm_forward_from(const Device *d, float *out, LayerNormOutput to, Source source,
                                           DropoutSite site, LayerNormWeights w, size_t m, size_t length,
                                           size_t channels) {
-    WITH_TYPE(to.norm, T,
-              WITH_ROW_SHAPE(channels, VEC, ITEMS,
-                             launch(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>,
-                                    dim3(blocks_of(m, LAYERNORM_WARPS)), dim3(LAYERNORM_WARPS * WARP), 0,
-                                    (T *)to.norm.data, to.stream, to.mean, to.rstd, out, source, site, w.gain,
-                                    w.bias, (float)w.epsilon, m, (unsigned)length, (unsigned)channels)));
+    const dim3 grid(blocks_of(m, LAYERNORM_WARPS)), block(LAYERNORM_WARPS * WARP);
+    WITH_TYPE(
+        to.norm, T,
+        WITH_ROW_SHAPE(channels, VEC, ITEMS,
+                       launch(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>, grid, block, 0,
+                              layernorm_forward_pass<T>(out, to, source, site, w, length, channels), m)));
 }
 
 // LayerNorm of x (M, C).

@@ -4,12 +4,20 @@
 
 #include "layernorm.cuh"
 
-// out (M, C) = x + dropout(y), and its LayerNorm. x, y (M, C); out may be x. The backward pass is
-// layernorm_backward() with a tail: the gradient to x is that to out.
-static inline void residual_layernorm_forward(const Device *d, float *out, LayerNormOutput to, const float *x,
-                                              const float *y, LayerNormWeights w, DropoutSite site,
-                                              size_t length, size_t m, size_t channels) {
-    layernorm_forward_from(d, out, to, ResidualRows{x, y}, site, w, m, length, channels);
+// All but the sublayer's output y.
+struct ResidualNorm {
+    float *out;         // (M, C) x + dropout(y); may be x
+    LayerNormOutput to; // of its LayerNorm
+    const float *x;     // (M, C)
+    LayerNormWeights weights;
+    DropoutSite site;
+    size_t length; // T
+};
+
+// y (M, C). The backward pass is layernorm_backward() with a tail: the gradient to x is that to out.
+static inline void residual_layernorm_forward(const Device *d, const ResidualNorm &r, const float *y,
+                                              size_t m, size_t channels) {
+    layernorm_forward_from(d, r.out, r.to, ResidualRows{r.x, y, 0}, r.site, r.weights, m, r.length, channels);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include "classifier.cuh"
 #include "cuda_test.cuh"
 #include "embedding.cuh"
+#include "ffn.cuh"
 #include "residual.cuh"
 extern "C" {
 #include "layernorm.h"
@@ -431,19 +432,18 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     cpu::residual_forward(out, t.x, t.dy, NULL, &place.cpu, FIRST_ROW * length, m, channels);
-    residual_layernorm_forward(d, gpu_out, norm_test_output(&t), t.gpu_x, t.gpu_dy, norm_test_weights(&t),
-                               place.gpu, length, m, channels);
+    ResidualNorm residual = {gpu_out, norm_test_output(&t), t.gpu_x, norm_test_weights(&t), place.gpu,
+                             length};
+    residual_layernorm_forward(d, residual, t.gpu_dy, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
     for (NormGradient how : {ADD, SET, OVER}) check_norm_backward(d, &t, out, gpu_out, place, how);
     // Post-norm: what comes out takes the place of x.
-    LayerNormOutput to = norm_test_output(&t);
-    to.stream = t.gpu_x;
-    residual_layernorm_forward(d, gpu_out, to, t.gpu_x, t.gpu_dy, norm_test_weights(&t), place.gpu, length, m,
-                               channels);
+    residual.to.stream = t.gpu_x;
+    residual_layernorm_forward(d, residual, t.gpu_dy, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
     compare_device(d, "stream", float_matrix(t.gpu_x, channels), t.norm, m, EXACT);
     // Nothing is normalised.
-    layernorm_forward(d, to, gpu_out, {NULL, NULL, 0}, m, channels);
+    layernorm_forward(d, residual.to, gpu_out, {NULL, NULL, 0}, m, channels);
     compare_device(d, "x as it is", t.gpu_norm, out, m, tolerance_of(in_bf16));
     compare_device(d, "stream as it is", float_matrix(t.gpu_x, channels), out, m, EXACT);
     free(out);
@@ -460,6 +460,122 @@ static void test_residual(void) {
         check_residual(&d, channels > 300 ? 5 : 19, channels, 0.3, false);
     check_residual(&d, 130, 128, 0.1, true);
     check_residual(&d, 9, 30, 0, true);
+    device_destroy(&d);
+}
+
+// ---- the feed-forward network in one kernel --------------------------------------------------------------
+
+struct FfnSetting {
+    size_t length, channels, inner; // two sequences
+    WeightLayout layout;
+    ActivationKind kind;
+    bool bias, norm_bf16, post_norm;
+};
+
+// What a forward pass gives.
+struct FfnResult {
+    GemmInput hidden, activated; // (M, F)
+    NormTest norm;               // (M, C), with what is added
+    float *out;                  // (M, C)
+};
+
+static FfnResult ffn_result_create(const Device *d, const FfnSetting *is) {
+    const size_t m = 2 * is->length;
+    return {upload_matrix(d, NULL, m, is->inner, true), upload_matrix(d, NULL, m, is->inner, true),
+            norm_test_create(d, 2, is->length, is->channels, is->norm_bf16),
+            upload_numbers(d, NULL, m * is->channels)};
+}
+
+static ResidualNorm ffn_behind(const FfnResult *r, const FfnSetting *is, DropoutSite site) {
+    LayerNormOutput to = norm_test_output(&r->norm);
+    to.stream = is->post_norm ? r->norm.gpu_x : NULL;
+    return {r->out, to, r->norm.gpu_x, norm_test_weights(&r->norm), site, is->length};
+}
+
+static void ffn_result_free(FfnResult *r) {
+    device_free(r->hidden.data);
+    device_free(r->activated.data);
+    device_free(r->out);
+    norm_test_free(&r->norm);
+}
+
+static void compare_matrices(const Device *d, const char *what, GemmInput x, GemmInput expected, size_t rows,
+                             double tolerance) {
+    float *numbers = download_matrix(d, expected, rows);
+    compare_device(d, what, x, numbers, rows, tolerance);
+    free(numbers);
+}
+
+// Both passes beside the kernels that do a part each.
+static void check_ffn(const Device *d, Blas *blas, FfnSetting is) {
+    const size_t m = 2 * is.length, C = is.channels, F = is.inner;
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)F);
+    TestWeight up = weight_create(d, &r, {m, F, C, is.layout, true, false, is.bias}),
+               down = weight_create(d, &r, {m, C, F, is.layout, true, false, is.bias});
+    float *numbers = random_numbers(&r, m * C, 1), *gradients = random_numbers(&r, m * C, 1);
+    StepParameters *step = upload_step(d, 1);
+    const DropoutSite site = dropout_place(step, 0.2, 7).gpu;
+    const GemmInput n = upload_matrix(d, numbers, m, C, true), dy = upload_matrix(d, gradients, m, C, true),
+                    inner = upload_matrix(d, NULL, m, F, false), y = upload_matrix(d, NULL, m, C, false);
+    FfnResult parts = ffn_result_create(d, &is), fused = ffn_result_create(d, &is);
+    const ResidualNorm behind = ffn_behind(&fused, &is, site);
+
+    gemm_forward(blas, inner, n, up.device, m);
+    activation_forward(d, parts.activated, parts.hidden, inner, is.kind, m, F);
+    gemm_forward(blas, y, parts.activated, down.device, m);
+    residual_layernorm_forward(d, ffn_behind(&parts, &is, site), (const float *)y.data, m, C);
+    for (const ResidualNorm *after : {(const ResidualNorm *)NULL, &behind}) {
+        fused_ffn_forward(d, fused.hidden, fused.activated, n, up.device, down.device, is.kind, after, m);
+        compare_matrices(d, "hidden", fused.hidden, parts.hidden, m, ROUNDED);
+        compare_matrices(d, "activated", fused.activated, parts.activated, m, ROUNDED);
+    }
+    compare_matrices(d, "out", float_matrix(fused.out, C), float_matrix(parts.out, C), m, 1e-3);
+    compare_matrices(d, "norm", fused.norm.gpu_norm, parts.norm.gpu_norm, m, ROUNDED);
+    compare_matrices(d, "stream", float_matrix(fused.norm.gpu_x, C), float_matrix(parts.norm.gpu_x, C), m,
+                     1e-3);
+    compare_matrices(d, "mean", float_matrix(fused.norm.gpu_mean, 1), float_matrix(parts.norm.gpu_mean, 1), m,
+                     1e-3);
+    compare_matrices(d, "rstd", float_matrix(fused.norm.gpu_rstd, 1), float_matrix(parts.norm.gpu_rstd, 1), m,
+                     1e-3);
+
+    const GemmInput dinner = upload_matrix(d, NULL, m, F, true), dhidden = upload_matrix(d, NULL, m, F, true),
+                    dn = upload_matrix(d, numbers, m, C, false),
+                    dn_parts = upload_matrix(d, numbers, m, C, false);
+    gemm_backward_input(blas, inner, dy, down.device, m);
+    activation_backward(d, dinner, inner, parts.hidden, is.kind, m, F);
+    if (is.post_norm)
+        gemm_backward_input_add(blas, dn_parts, dinner, up.device, m);
+    else
+        gemm_backward_input(blas, dn_parts, dinner, up.device, m);
+    fused_ffn_backward(d, (float *)dn.data, is.post_norm, dhidden, dy, parts.hidden, up.device, down.device,
+                       is.kind, m);
+    compare_matrices(d, "gradient to hidden", dhidden, dinner, m, ROUNDED);
+    compare_matrices(d, "gradient to the input", dn, dn_parts, m, 1e-3);
+
+    ffn_result_free(&parts);
+    ffn_result_free(&fused);
+    void *const on_device[] = {n.data,       dy.data, inner.data,    y.data, dinner.data,
+                               dhidden.data, dn.data, dn_parts.data, step};
+    for (void *p : on_device) device_free(p);
+    free(numbers);
+    free(gradients);
+    weight_free(&up);
+    weight_free(&down);
+}
+
+static void test_ffn(void) {
+    Device d = device_create();
+    Arena arena;
+    Blas blas = blas_here(&d, &arena, false);
+    check_ffn(&d, &blas, {1, 8, 8, WEIGHT_OUT_IN, GELU_ERF, false, false, false});
+    check_ffn(&d, &blas, {19, 24, 96, WEIGHT_OUT_IN, GELU_ERF, false, false, false});
+    check_ffn(&d, &blas, {33, 128, 512, WEIGHT_OUT_IN, GELU_ERF, false, true, false});
+    check_ffn(&d, &blas, {40, 64, 256, WEIGHT_IN_OUT, GELU_TANH, true, true, false});
+    check_ffn(&d, &blas, {17, 120, 40, WEIGHT_IN_OUT, SILU, true, true, false});
+    check_ffn(&d, &blas, {16, 40, 136, WEIGHT_OUT_IN, RELU, true, true, true});
+    CHECK(fused_ffn_fits(128, 512) && !fused_ffn_fits(136, 512) && !fused_ffn_fits(20, 80));
+    blas_destroy(&blas);
+    arena_free(&arena);
     device_destroy(&d);
 }
 
@@ -734,7 +850,8 @@ static void check_classifier(Device d, ClassifierSetting is) {
 }
 
 static void test_classifier(void) {
-    Device d = device_create();
+    Device d = device_create(), no_room = d; // for a row of logits in shared memory
+    no_room.shared_limit = 4096;
     for (bool in_bf16 : {false, true}) {
         check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0});
         check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0});
@@ -743,6 +860,7 @@ static void test_classifier(void) {
         check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true, 0});     // dE leaves the cache: one chunk
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0.1});
         check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, false, 0.3});
+        check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, false, 0.1});
         check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true, 0});  // more than a thread has once
         check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false, 0}); // nearly certain
     }
@@ -893,6 +1011,7 @@ int main(int argc, char **argv) {
         {"activation", test_activation},
         {"gelu's slope", test_gelu_slope},
         {"residual and layernorm", test_residual},
+        {"feed-forward network", test_ffn},
         {"dropout", test_dropout},
         {"chosen rows", test_chosen_rows},
         {"embedding", test_embedding},

@@ -15,6 +15,7 @@
 
 #include "activation.cuh"
 #include "embedding.cuh"
+#include "ffn.cuh"
 #include "gpu_model.cuh"
 #include "residual.cuh"
 extern "C" {
@@ -107,7 +108,7 @@ struct Transformer {
     const float *sinusoids; // (positions, C), or NULL: positions are learned
     GemmInput norm_qkv;     // (M, C) what the product for q, k and v reads
     GemmInput norm;         // (M, C)
-    GemmInput hidden_exact; // (M, F) float32, with bf16: what all but the tanh form of GELU are taken of
+    GemmInput hidden_exact; // (M, F) float32, with bf16, for activations that are kernels of their own
     float *sublayer_out;    // (M, C)
     float *attention;       // working memory
     GemmInput predicted;    // (chosen, C) what the classifier reads
@@ -165,6 +166,16 @@ static inline DeviceWeight output_weight(const Transformer *t) {
     return device_weight(t, &at);
 }
 
+// Whether the feed-forward network is one kernel each way.
+static inline bool ffn_is_fused(const Transformer *t) {
+    return t->base.precision == GPU_BF16 && fused_ffn_fits(t->is.channels, t->is.inner);
+}
+
+// Whether the activation is part of a product, where that is not so.
+static inline bool activation_is_fused(const Transformer *t) {
+    return t->is.activation == GELU_TANH;
+}
+
 // ---- memory ----------------------------------------------------------------------------------------------
 
 // All but x_in.
@@ -212,7 +223,7 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
     if (t->is.post_norm) t->stream = arena_array<float>(arena, M * C, "activations");
     t->norm = arena_matrix(arena, M, C, in_bf16, "activations");
     t->norm_qkv = in_bf16 && t->is.exact_qkv ? arena_matrix(arena, M, C, false, "activations") : t->norm;
-    if (in_bf16 && t->is.activation != GELU_TANH)
+    if (in_bf16 && !ffn_is_fused(t) && !activation_is_fused(t))
         t->hidden_exact = arena_matrix(arena, M, t->is.inner, false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, attention, "attention");
@@ -244,15 +255,30 @@ static inline void norm_forward(Transformer *t, const NormParameters *at, GemmIn
                       t->is.channels);
 }
 
-// out = the residual stream + dropout(sublayer_out), and its LayerNorm. x: the stream, pre-norm.
+// out = the residual stream + dropout(a sublayer's output), and its LayerNorm. x: the stream, pre-norm.
+static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                         uint32_t site, const NormParameters *at, float *out, GemmInput norm,
+                                         float *mean, float *rstd, const float *x) {
+    return {out,
+            norm_output(t, norm, mean, rstd),
+            t->is.post_norm ? t->stream : x,
+            norm_weights(t, at),
+            gpu_dropout(&t->base, work, site),
+            batch->length};
+}
+
+// The same of sublayer_out.
+static inline void sublayer_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                         const ResidualNorm &r) {
+    residual_layernorm_forward(&t->base.device, r, t->sublayer_out, batch->batch * batch->length,
+                               t->is.channels);
+    gpu_lap(&t->base, work, "residual, norm", PROFILE_FORWARD, 0);
+}
+
 static inline void residual_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                          uint32_t site, const NormParameters *at, float *out, GemmInput norm,
                                          float *mean, float *rstd, const float *x) {
-    residual_layernorm_forward(&t->base.device, out, norm_output(t, norm, mean, rstd),
-                               t->is.post_norm ? t->stream : x, t->sublayer_out, norm_weights(t, at),
-                               gpu_dropout(&t->base, work, site), batch->length, batch->batch * batch->length,
-                               t->is.channels);
-    gpu_lap(&t->base, work, "residual, norm", PROFILE_FORWARD, 0);
+    sublayer_norm_forward(t, work, batch, residual_norm(t, work, batch, site, at, out, norm, mean, rstd, x));
 }
 
 // The dropout of a stack's embedding, where it stands before its norm, or `behind` it.
@@ -298,16 +324,32 @@ static inline double ffn_flops(const Transformer *t, const DeviceBatch *batch) {
     return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels * (double)t->is.inner;
 }
 
-// From norm_qkv, LayerNorm 1 of x_in, to the FFN's activated hidden layer.
-static inline void layer_forward(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
+// From norm_qkv, LayerNorm 1 of x_in, to `norm`, LayerNorm 2 of x_middle.
+static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
+    GpuModel *g = &t->base;
+    gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, device_weight(t, &t->plan[l].qkv),
+                 batch->batch * batch->length);
+    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
+    t->parts.attend(t, work, batch, l);
+}
+
+// The FFN in one kernel, with what stands behind it; `behind` NULL: to its activated hidden layer.
+static inline void ffn_fused(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l,
+                             const ResidualNorm *behind) {
+    const TransformerActivations *a = &t->layers[l];
+    const FfnParameters *at = &t->plan[l].ffn;
+    fused_ffn_forward(&t->base.device, a->hidden, a->activated, t->norm, device_weight(t, &at->up),
+                      device_weight(t, &at->down), t->is.activation, behind, batch->batch * batch->length);
+    gpu_lap(&t->base, work, "ffn, residual, norm", PROFILE_FORWARD, 2 * ffn_flops(t, batch));
+}
+
+// From `norm` to the FFN's activated hidden layer.
+static inline void ffn_up(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
     const DeviceWeight up = device_weight(t, &t->plan[l].ffn.up);
-    gemm_forward(&g->blas, a->qkv, t->norm_qkv, device_weight(t, &t->plan[l].qkv), M);
-    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
-    t->parts.attend(t, work, batch, l);
-    if (t->is.activation == GELU_TANH) {
+    if (activation_is_fused(t)) {
         gemm_forward_gelu(&g->blas, a->activated, a->hidden, t->norm, up, M);
         gpu_lap(g, work, "ffn up, activation", PROFILE_FORWARD, ffn_flops(t, batch));
         return;
@@ -319,23 +361,28 @@ static inline void layer_forward(Transformer *t, GpuWork work, const DeviceBatch
     gpu_lap(g, work, "activation", PROFILE_FORWARD, 0);
 }
 
-// The FFN's output joins the residual stream, and the next LayerNorm, of layer l + 1 or the one behind the
-// stack, follows.
-static inline void layer_end(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack, size_t l) {
+// From `norm` to the FFN's output, which joins the residual stream, and the next LayerNorm, of layer l + 1 or
+// the one behind the stack.
+static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack,
+                                size_t l) {
     const StackShape *shape = &t->is.stacks[stack];
     const Stack *s = &t->stacks[stack];
-    GpuModel *g = &t->base;
     const TransformerActivations *a = &t->layers[l], *next = a + 1;
     const uint32_t site = t->plan[l].ffn_site;
-    gemm_forward(&g->blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
+    const ResidualNorm behind = l + 1 < shape->end
+                                    ? residual_norm(t, work, batch, site, &t->plan[l + 1].norm, next->x_in,
+                                                    t->norm_qkv, next->mean1, next->rstd1, a->x_middle)
+                                    : residual_norm(t, work, batch, site, &shape->norm, s->x_out, s->result,
+                                                    s->mean, s->rstd, a->x_middle);
+    if (ffn_is_fused(t)) {
+        ffn_fused(t, work, batch, l, &behind);
+        return;
+    }
+    ffn_up(t, work, batch, l);
+    gemm_forward(&t->base.blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
-    gpu_lap(g, work, "ffn down", PROFILE_FORWARD, ffn_flops(t, batch));
-    if (l + 1 < shape->end)
-        residual_norm_forward(t, work, batch, site, &t->plan[l + 1].norm, next->x_in, t->norm_qkv,
-                              next->mean1, next->rstd1, a->x_middle);
-    else
-        residual_norm_forward(t, work, batch, site, &shape->norm, s->x_out, s->result, s->mean, s->rstd,
-                              a->x_middle);
+    gpu_lap(&t->base, work, "ffn down", PROFILE_FORWARD, ffn_flops(t, batch));
+    sublayer_norm_forward(t, work, batch, behind);
 }
 
 // From the tokens to the stack's result.
@@ -343,8 +390,8 @@ static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch
     const StackShape *s = &t->is.stacks[stack];
     embed(t, work, batch, stack);
     for (size_t l = s->first; l < s->end; l++) {
-        layer_forward(t, work, batch, l);
-        layer_end(t, work, batch, stack, l);
+        layer_attention(t, work, batch, l);
+        ffn_sublayer(t, work, batch, stack, l);
     }
 }
 
@@ -400,45 +447,64 @@ static inline void bias_backward(Transformer *t, const LinearParameters *at, Gem
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
-// What layer_forward() left, again, from x_in.
+// What the forward pass left of a layer, again, from x_in.
 static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
     const TransformerActivations *a = &t->layers[l];
     norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in, batch->batch * batch->length);
     if (l == t->is.stacks[stack].first) drop_embedded(t, GPU_TRAIN, batch, stack);
-    layer_forward(t, GPU_TRAIN, batch, l);
+    layer_attention(t, GPU_TRAIN, batch, l);
+    if (ffn_is_fused(t))
+        ffn_fused(t, GPU_TRAIN, batch, l, NULL);
+    else
+        ffn_up(t, GPU_TRAIN, batch, l);
+}
+
+// From dsublayer_out to dhidden, and the gradient to what the FFN reads.
+static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
+    GpuModel *g = &t->base;
+    const size_t M = batch->batch * batch->length;
+    const GemmInput hidden = t->layers[l].hidden;
+    const FfnParameters *at = &t->plan[l].ffn;
+    const DeviceWeight up = device_weight(t, &at->up), down = device_weight(t, &at->down);
+    const double flops = ffn_flops(t, batch);
+    if (ffn_is_fused(t)) {
+        fused_ffn_backward(&g->device, t->is.post_norm ? t->dx : t->dnorm, t->is.post_norm, t->dhidden,
+                           t->dsublayer_out, hidden, up, down, t->is.activation, M);
+        gpu_lap(g, GPU_TRAIN, "ffn", PROFILE_BACKWARD, 2 * flops);
+        return;
+    }
+    if (activation_is_fused(t)) {
+        gemm_backward_input_gelu(&g->blas, t->dhidden, t->dsublayer_out, down, hidden, M);
+        gpu_lap(g, GPU_TRAIN, "ffn down, activation", PROFILE_BACKWARD, flops);
+    } else {
+        gemm_backward_input(&g->blas, t->dhidden, t->dsublayer_out, down, M);
+        gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
+        activation_backward(&g->device, t->dhidden, t->dhidden, hidden, t->is.activation, M, t->is.inner);
+        gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
+    }
+    sublayer_input_backward(t, t->dhidden, up, M);
+    gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, flops);
 }
 
 // From dsublayer_out, the gradient to the FFN's output, and dx, that to the residual stream behind it, to dx
 // before it, and dsublayer_out of the projection.
 static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
-    Blas *blas = &g->blas;
     const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
     const TransformerLayer *o = &t->plan[l];
-    const DeviceWeight up = device_weight(t, &o->ffn.up), down = device_weight(t, &o->ffn.down);
-    const bool fused = t->is.activation == GELU_TANH;
-    const char *up_kind = fused ? "ffn up, activation" : "ffn up";
     const double flops = ffn_flops(t, batch);
     bias_backward(t, &o->ffn.down, t->dsublayer_out, M);
-    if (fused)
-        gemm_backward_input_gelu(blas, t->dhidden, t->dsublayer_out, down, a->hidden, M);
-    else
-        gemm_backward_input(blas, t->dhidden, t->dsublayer_out, down, M);
-    gemm_backward_weight(blas, transformer_gradients(t, o->ffn.down.weight), t->dsublayer_out, a->activated,
-                         down, M);
-    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, 2 * flops);
-    if (!fused) {
-        activation_backward(&g->device, t->dhidden, t->dhidden, a->hidden, t->is.activation, M, t->is.inner);
-        gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
-    }
+    ffn_input_backward(t, batch, l);
     bias_backward(t, &o->ffn.up, t->dhidden, M);
-    sublayer_input_backward(t, t->dhidden, up, M);
-    gpu_lap(g, GPU_TRAIN, up_kind, PROFILE_BACKWARD, flops);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, o->ffn.down.weight), t->dsublayer_out,
+                         a->activated, device_weight(t, &o->ffn.down), M);
+    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
     norm_backward(t, batch, &o->ffn.norm, a->x_middle, a->mean2, a->rstd2, false,
                   norm_tail(t, batch, true, o->projects, o->projection_site));
-    gemm_backward_weight(blas, transformer_gradients(t, o->ffn.up.weight), t->dhidden, t->norm, up, M);
-    gpu_lap(g, GPU_TRAIN, up_kind, PROFILE_BACKWARD, flops);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, o->ffn.up.weight), t->dhidden, t->norm,
+                         device_weight(t, &o->ffn.up), M);
+    gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, flops);
 }
 
 // From dx behind attention to dx before it, and dsublayer_out of the layer below.
