@@ -47,6 +47,7 @@ static constexpr int ACTIVATION_VEC = 8;
 template <typename Y, typename K, typename X, ActivationKind KIND>
 static __global__ void __launch_bounds__(256)
     activation_forward_kernel(Y *y, K *kept, const X *x, size_t count) {
+    begin_kernel();
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * ACTIVATION_VEC;
     if (first + ACTIVATION_VEC <= count) {
         float v[ACTIVATION_VEC];
@@ -67,6 +68,7 @@ static __global__ void __launch_bounds__(256)
 template <typename Y, typename D, typename X, ActivationKind KIND>
 static __global__ void __launch_bounds__(256)
     activation_backward_kernel(Y *dx, const D *dy, const X *x, size_t count) {
+    begin_kernel();
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * ACTIVATION_VEC;
     if (first + ACTIVATION_VEC <= count) {
         float v[ACTIVATION_VEC], gradient[ACTIVATION_VEC];
@@ -105,12 +107,12 @@ static inline void activation_forward(const Device *d, GemmInput y, GemmInput ke
                                       ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
     void *const copy = kept.data == x.data ? NULL : kept.data;
-    WITH_ACTIVATION(kind, KIND, WITH_TYPE(y, Y, WITH_TYPE(kept, K, WITH_TYPE(x, X, {
-                                                              launch(d,
-                                                                     activation_forward_kernel<Y, K, X, KIND>,
-                                                                     grid, block, 0, (Y *)y.data, (K *)copy,
-                                                                     (const X *)x.data, m * n);
-                                                          }))));
+    WITH_ACTIVATION(kind, KIND,
+                    WITH_TYPE(y, Y, WITH_TYPE(kept, K, WITH_TYPE(x, X, {
+                                                  launch_early(d, activation_forward_kernel<Y, K, X, KIND>,
+                                                               grid, block, 0, (Y *)y.data, (K *)copy,
+                                                               (const X *)x.data, m * n);
+                                              }))));
 }
 
 // dx (M, N) = dy f'(x). dx may be dy.
@@ -119,9 +121,9 @@ static inline void activation_backward(const Device *d, GemmInput dx, GemmInput 
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
     WITH_ACTIVATION(kind, KIND,
                     WITH_TYPE(dx, Y, WITH_TYPE(dy, D, WITH_TYPE(x, X, {
-                                                   launch(d, activation_backward_kernel<Y, D, X, KIND>, grid,
-                                                          block, 0, (Y *)dx.data, (const D *)dy.data,
-                                                          (const X *)x.data, m * n);
+                                                   launch_early(d, activation_backward_kernel<Y, D, X, KIND>,
+                                                                grid, block, 0, (Y *)dx.data,
+                                                                (const D *)dy.data, (const X *)x.data, m * n);
                                                }))));
 }
 

@@ -159,6 +159,7 @@ struct AdamwCoefficients {
 
 static __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_kernel(ParameterState s, const AdamwCoefficients c) {
+    begin_kernel();
     const ParameterPiece piece = s.pieces[blockIdx.x];
     const float decay = piece.decay ? c.decay : 0;
     const float zeros[4] = {0, 0, 0, 0};
@@ -199,7 +200,7 @@ static inline void adamw_update(const Device *d, const ParameterState *s, const 
     c.root = (float)(1 / sqrt(correction2));
     c.epsilon = (float)u->epsilon;
     c.decay = (float)(u->learning_rate * u->weight_decay);
-    launch(d, adamw_kernel, blocks_of(s->piece_count, 1), ADAMW_THREADS, 0, *s, c);
+    launch_early(d, adamw_kernel, blocks_of(s->piece_count, 1), ADAMW_THREADS, 0, *s, c);
 }
 
 static inline void gradients_clear(const Device *d, const ParameterState *s) {

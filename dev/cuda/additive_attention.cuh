@@ -137,27 +137,28 @@ static Pass pass_create(const Device *device, const AdditiveAttention *a, Plan *
 
 template <int SIZE> static void run_forward(const Device *d, const Pass &p, const Plan &plan, dim3 grid) {
     if (plan.halo) {
-        launch(d, window_forward<SIZE>, grid, THREADS, plan.shared, p);
+        launch_early(d, window_forward<SIZE>, grid, THREADS, plan.shared, p);
         return;
     }
     // Tiles that are whole blocks have no whole tiles between.
-    if (plan.tiles_per_block > 1) launch(d, tile_forward_sums<SIZE>, grid, THREADS, plan.shared, p);
-    launch(d, tile_forward_query<SIZE>, grid, THREADS, plan.shared, p);
-    launch(d, tile_forward_key<SIZE>, grid, THREADS, plan.shared, p);
+    if (plan.tiles_per_block > 1) launch_early(d, tile_forward_sums<SIZE>, grid, THREADS, plan.shared, p);
+    launch_early(d, tile_forward_query<SIZE>, grid, THREADS, plan.shared, p);
+    launch_early(d, tile_forward_key<SIZE>, grid, THREADS, plan.shared, p);
 }
 
 template <int SIZE>
 static void run_backward(const Device *d, const Pass &p, const Plan &plan, dim3 grid, float *dquery_weight,
                          float *dkey_weight) {
     if (plan.halo) {
-        launch(d, window_backward<SIZE>, grid, THREADS, plan.shared, p);
+        launch_early(d, window_backward<SIZE>, grid, THREADS, plan.shared, p);
     } else {
-        if (plan.tiles_per_block > 1) launch(d, tile_backward_sums<SIZE>, grid, THREADS, plan.shared, p);
-        launch(d, tile_backward_key<SIZE>, grid, THREADS, plan.shared, p);
-        launch(d, tile_backward_query<SIZE>, grid, THREADS, plan.shared, p);
+        if (plan.tiles_per_block > 1)
+            launch_early(d, tile_backward_sums<SIZE>, grid, THREADS, plan.shared, p);
+        launch_early(d, tile_backward_key<SIZE>, grid, THREADS, plan.shared, p);
+        launch_early(d, tile_backward_query<SIZE>, grid, THREADS, plan.shared, p);
     }
-    launch(d, weight_backward<SIZE>, dim3(2 * (unsigned)p.heads), THREADS, SIZE * sizeof(float), p,
-           dquery_weight, dkey_weight, (size_t)grid.x / (size_t)p.heads);
+    launch_early(d, weight_backward<SIZE>, dim3(2 * (unsigned)p.heads), THREADS, SIZE * sizeof(float), p,
+                 dquery_weight, dkey_weight, (size_t)grid.x / (size_t)p.heads);
 }
 
 } // namespace additive

@@ -107,6 +107,7 @@ static __device__ __forceinline__ void store_dweight(const Pass &p, const Head &
 // Short windows: everything, for `blocks` blocks of rows.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_backward(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
     const int start = (head.tile * p.blocks - 2) * k;
@@ -153,6 +154,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_ba
 // Long windows, 1 of 3: the sum of each tile for the second pooling's backward pass.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_backward_sums(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Kept kept = keep_rows(p, head, p.drop_key, shared_memory<uint8_t>(), tile.start, tile.rows);
@@ -171,6 +173,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_back
 // each tile.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_backward_key(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
@@ -204,6 +207,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_back
 // 3 of 3: the gradient of queries.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_backward_query(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
@@ -224,6 +228,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_back
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     weight_backward(const Pass p, float *dquery_weight, float *dkey_weight, size_t parts) {
+    begin_kernel();
     const size_t h = blockIdx.x / 2, which = blockIdx.x % 2;
     float *sums = shared_memory<float>(); // (SIZE)
     for (int d = (int)threadIdx.x / WARP; d < p.size; d += THREADS / WARP) {

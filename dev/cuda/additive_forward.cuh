@@ -67,6 +67,7 @@ static __device__ __forceinline__ void pool_key(const Pass &p, const Head &head,
 // Short windows: everything, for `blocks` blocks of rows behind a halo of two.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_forward(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
     const int start = (head.tile * p.blocks - 2) * k;
@@ -108,6 +109,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_fo
 // Long windows, 1 of 3: the sum of each tile's queries.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_sums(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Row<SIZE> weight = normal_weight<SIZE>(p, head, 0);
@@ -123,6 +125,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
 // 2 of 3: G, what the second pooling sums, and its sum over each tile.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_query(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
@@ -147,6 +150,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
 // 3 of 3: P and the result.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_key(const Pass p) {
+    begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);

@@ -186,6 +186,7 @@ template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
                          uint32_t vocabulary, size_t stride, float smoothing, bool keep) {
+    begin_kernel();
     T *const row = logits + blockIdx.x * stride, *const kept = shared_memory<T>() + ROW_SUMS / sizeof(T);
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
     const bool counts = target < vocabulary;
@@ -230,6 +231,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
 // The sums of losses (m), and of correct where it has data, in double, in a fixed order.
 static __global__ void __launch_bounds__(SUM_THREADS)
     loss_kernel(ClassifierResult *result, const RowResults of, size_t m) {
+    begin_kernel();
     __shared__ double warps[WARP];
     double loss = 0, unsmoothed = 0, correct = 0;
     for (size_t i = threadIdx.x; i < m; i += SUM_THREADS) {
@@ -250,6 +252,7 @@ template <typename T>
 static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
     bias_gradient_kernel(float *sums, T *logits, const RowGradient *gradients, const int32_t *targets,
                          uint32_t rows, uint32_t vocabulary, size_t stride, bool first_chunk) {
+    begin_kernel();
     __shared__ __align__(16) float warps[BIAS_WARPS][LOGITS * WARP];
     const unsigned warp = threadIdx.x / WARP, place = LOGITS * lane_index();
     const uint32_t first = blockIdx.x * LOGITS * WARP, at = first + place;
@@ -286,9 +289,9 @@ static inline void cross_entropy(const Device *d, const Classifier *c, size_t i,
                                  const StepParameters *step, size_t rows, bool bias) {
     const size_t row = c->stride * sizeof(T);
     const bool keep = step && !bias && ROW_SUMS + row <= d->shared_limit / 2 - 1024;
-    launch(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c), ROW_SUMS + (keep ? row : 0),
-           (T *)c->logits, row_results(c, i, step != NULL, bias), targets + i, step, (uint32_t)c->vocabulary,
-           c->stride, step ? c->smoothing : 0.0f, keep);
+    launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
+                 ROW_SUMS + (keep ? row : 0), (T *)c->logits, row_results(c, i, step != NULL, bias),
+                 targets + i, step, (uint32_t)c->vocabulary, c->stride, step ? c->smoothing : 0.0f, keep);
 }
 
 // ---- the interface ---------------------------------------------------------------------------------------
@@ -305,7 +308,7 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
         cross_entropy<float>(d, c, i, targets, NULL, rows, false);
     }
-    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false, false), m);
+    launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false, false), m);
 }
 
 // The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or NULL) when
@@ -323,15 +326,15 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         WITH_TYPE(logits, T, {
             cross_entropy<T>(d, c, i, targets, step, rows, dbias != NULL);
             if (dbias)
-                launch(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
-                       (T *)c->logits, (const RowGradient *)c->gradients + i, targets + i, (uint32_t)rows,
-                       (uint32_t)c->vocabulary, c->stride, i == 0);
+                launch_early(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
+                             (T *)c->logits, (const RowGradient *)c->gradients + i, targets + i,
+                             (uint32_t)rows, (uint32_t)c->vocabulary, c->stride, i == 0);
         });
         gemm_backward_input(blas, gemm_input_rows(dh, i), logits, weight, rows);
         gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
     if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
-    launch(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true, false), m);
+    launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true, false), m);
 }
 
 // logits (M, V) on the host, all of them: tests and small models.

@@ -157,6 +157,7 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p
 // line.
 static __global__ void __launch_bounds__(1024)
     count_kernel(float *logarithms, const uint8_t *mask, int64_t length, bool causal) {
+    begin_kernel();
     int *sums = shared_memory<int>(); // (threads)
     const int threads = (int)blockDim.x, thread = (int)threadIdx.x;
     const int64_t each = (length + threads - 1) / threads, first = min(length, thread * each),
@@ -180,6 +181,7 @@ static __global__ void __launch_bounds__(1024)
 // A chunk's own states: left^T right of its rows. blockIdx.y 0: k' v^T, 1: q' g^T.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_kernel(const Pass<T> p) {
+    begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     bf16 *left = shared_memory<bf16>(), *right = left + Tile::BYTES / sizeof(bf16);
@@ -218,6 +220,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_ker
 // a time.
 static __global__ void __launch_bounds__(256)
     scan_kernel(float *states, size_t elements, int chunks, size_t units, bool causal) {
+    begin_kernel();
     constexpr int BATCH = 16;
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= elements * units) return;
@@ -362,6 +365,7 @@ static __device__ __forceinline__ void product_chunk(Sums<1, SIZE> &out, const P
 // One output of a chunk: masked(A B^T) C + A state, or A state of all.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_kernel(const Pass<T> p) {
+    begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     bf16 *a = shared_memory<bf16>(), *other = a + Tile::BYTES / sizeof(bf16);
@@ -406,6 +410,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_ke
 // dexponent (H) += the sums of all chunks; a block of threads a head.
 static __global__ void __launch_bounds__(256)
     exponent_kernel(float *dexponent, const float *exponent, const float *dpower, size_t parts) {
+    begin_kernel();
     float sum = 0;
     for (size_t i = threadIdx.x; i < parts; i += blockDim.x) sum += dpower[blockIdx.x * parts + i];
     sum = block_sum(sum, shared_memory<float>());
@@ -433,17 +438,17 @@ static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, floa
     const unsigned blocks = blocks_of(units * (size_t)p.chunks, 1), sides = p.backward ? 2 : 1;
     const size_t shared = 2 * S::Tile::BYTES;
     if (p.mask)
-        launch(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms, p.mask,
-               p.length, p.causal);
+        launch_early(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms, p.mask,
+                     p.length, p.causal);
     if (p.chunks > 1 || !p.causal) {
-        launch(d, state_kernel<T, SIZE>, dim3(blocks, sides), WARP * S::WARPS, shared, p);
-        launch(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0, p.states, elements,
-               p.chunks, units, p.causal);
+        launch_early(d, state_kernel<T, SIZE>, dim3(blocks, sides), WARP * S::WARPS, shared, p);
+        launch_early(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0, p.states,
+                     elements, p.chunks, units, p.causal);
     }
-    launch(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
+    launch_early(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
     if (p.backward && p.exponent)
-        launch(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float), dexponent, p.exponent,
-               p.dpower, batch * (size_t)p.chunks);
+        launch_early(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float), dexponent,
+                     p.exponent, p.dpower, batch * (size_t)p.chunks);
 }
 
 template <typename T>

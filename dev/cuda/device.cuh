@@ -38,6 +38,7 @@ struct Device {
     cudaStream_t stream;             // all work, in order
     int sms;                         // streaming multiprocessors
     int capability;                  // 80, 90, 100
+    bool overlaps;                   // kernels may start before what they wait for has ended
     size_t l2, memory, shared_limit; // bytes; the last of dynamic shared memory a block
     char name[256];
 };
@@ -88,6 +89,9 @@ static inline Device device_create() {
     d.memory = p.totalGlobalMem;
     d.shared_limit = p.sharedMemPerBlockOptin;
     snprintf(d.name, sizeof(d.name), "%s", p.name);
+    cudaFuncAttributes attributes; // begin_kernel() has to be there: PTX of an older one may be all there is
+    CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel));
+    d.overlaps = d.capability >= 90 && attributes.ptxVersion >= 90;
     CUDA_CHECK(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
     return d;
 }
@@ -191,22 +195,42 @@ static inline void arena_free(Arena *a) {
 
 // ---- launches --------------------------------------------------------------------------------------------
 
-// Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory.
+// Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early: it begins
+// with begin_kernel().
 template <typename... P, typename... A>
-static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                          A... arguments) {
+static inline void launch_kernel(const Device *d, bool early, void (*kernel)(P...), dim3 grid, dim3 block,
+                                 size_t shared, A... arguments) {
 #ifdef CUDA_ON_CPU
-    cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...));
+    cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...), early);
 #else
     if (shared > 48 * 1024)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = d->stream;
+    config.attrs = &overlap;
+    config.numAttrs = early && d->overlaps;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, (P)arguments...));
 #endif
+}
+
+template <typename... P, typename... A>
+static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                          A... arguments) {
+    launch_kernel(d, false, kernel, grid, block, shared, arguments...);
+}
+
+// The same for a kernel that begins with begin_kernel(): while those before it end, its blocks may take their
+// places already (programmatic dependent launch, from sm_90 on).
+template <typename... P, typename... A>
+static inline void launch_early(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                                A... arguments) {
+    launch_kernel(d, true, kernel, grid, block, shared, arguments...);
 }
 
 // Blocks of `size` that cover n.
@@ -347,8 +371,19 @@ template <int N> static __device__ __forceinline__ void store_numbers(bf16 *p, c
     }
 }
 
-// ---- tensor cores and asynchronous copies (instructions of sm_80) ----------------------------------------
+// ---- the start of a kernel, tensor cores and asynchronous copies -----------------------------------------
 #ifndef CUDA_ON_CPU
+
+// The first statement of a kernel of launch_early(), in every thread: all work before it on the stream has
+// ended behind this, and what that wrote can be read. The next kernel may take its place, and waits likewise;
+// so each waits for all before it, and not for its neighbour alone. Pointers that a kernel reads are not
+// __restrict__, or the compiler might read before.
+static __device__ __forceinline__ void begin_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // d (16, 8) += a (16, 16) b (16, 8), bf16 in, float32 sums. With group = lane / 4, place = 2 (lane % 4):
 // a: (group, place), (group + 8, place), (group, place + 8), (group + 8, place + 8), each with its right

@@ -90,6 +90,7 @@ static __device__ __forceinline__ uint32_t dropout_warp(const DropoutSite &s, ui
 template <typename T>
 static __global__ void __launch_bounds__(256)
     dropout_kernel(T *x, DropoutSite site, uint64_t elements, size_t count) {
+    begin_kernel();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) x[i] = (T)((float)x[i] * dropout_factor(site, site.step->first_row * elements + i));
 }
@@ -100,8 +101,8 @@ static inline void dropout_apply(const Device *d, GemmInput x, DropoutSite site,
     const size_t row = length * x.columns, count = batch * row;
     if (!drops_out(site)) return;
     WITH_TYPE(x, T,
-              launch(d, dropout_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, site,
-                     (uint64_t)row, count));
+              launch_early(d, dropout_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, site,
+                           (uint64_t)row, count));
 }
 
 // v (VEC) times the factors of elements first .. first+VEC-1.

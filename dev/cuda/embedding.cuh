@@ -23,6 +23,7 @@ template <int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     position_backward_kernel(float *dposition, float *dx, DropoutSite site, unsigned batch, unsigned length,
                              unsigned channels, unsigned share) {
+    begin_kernel();
     const unsigned warp = threadIdx.x / WARP, t = (blockIdx.x * LAYERNORM_WARPS + warp) / share;
     float *const row_sums = dposition + (size_t)t * channels, *const sums = shared_memory<float>();
     float sum[ITEMS > 0 ? ITEMS : 1][VEC] = {};
@@ -71,9 +72,9 @@ static inline void position_backward(const Device *d, float *dposition, float *d
     WITH_ROW_SHAPE(channels, VEC, ITEMS, {
         const unsigned share = ITEMS > 0 ? position_share(batch) : 1;
         const size_t shared = ITEMS > 0 ? LAYERNORM_WARPS * channels * sizeof(float) : 0;
-        launch(d, position_backward_kernel<VEC, ITEMS>, dim3(blocks_of(length * share, LAYERNORM_WARPS)),
-               dim3(LAYERNORM_WARPS * WARP), shared, dposition, dx, site, (unsigned)batch, (unsigned)length,
-               (unsigned)channels, share);
+        launch_early(d, position_backward_kernel<VEC, ITEMS>,
+                     dim3(blocks_of(length * share, LAYERNORM_WARPS)), dim3(LAYERNORM_WARPS * WARP), shared,
+                     dposition, dx, site, (unsigned)batch, (unsigned)length, (unsigned)channels, share);
     });
 }
 
@@ -126,6 +127,7 @@ static inline void embedding_order_free(EmbeddingOrder *o) {
 static __global__ void token_backward_kernel(float *dtoken, float *partial, const float *dx,
                                              const EmbeddingPiece *pieces, const int32_t *order, float scale,
                                              unsigned count, unsigned channels) {
+    begin_kernel();
     const unsigned index = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (index >= count) return;
     const EmbeddingPiece p = pieces[index];
@@ -189,11 +191,12 @@ static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dto
     const int32_t *rows = (const int32_t *)o->on_device;
     const EmbeddingPiece *work = (const EmbeddingPiece *)(rows + m);
     if (count)
-        launch(d, token_backward_kernel, dim3(blocks_of(count, 8)), dim3(8 * WARP), 0, dtoken, o->partial, dx,
-               work, rows, (float)scale, count, (unsigned)channels);
+        launch_early(d, token_backward_kernel, dim3(blocks_of(count, 8)), dim3(8 * WARP), 0, dtoken,
+                     o->partial, dx, work, rows, (float)scale, count, (unsigned)channels);
     if (several)
-        launch(d, token_backward_kernel, dim3(blocks_of(several, 8)), dim3(8 * WARP), 0, dtoken, o->partial,
-               o->partial, work + count, (const int32_t *)NULL, (float)scale, several, (unsigned)channels);
+        launch_early(d, token_backward_kernel, dim3(blocks_of(several, 8)), dim3(8 * WARP), 0, dtoken,
+                     o->partial, o->partial, work + count, (const int32_t *)NULL, (float)scale, several,
+                     (unsigned)channels);
 }
 
 #endif

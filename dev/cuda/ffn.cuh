@@ -167,6 +167,7 @@ template <typename Between, typename End, bool WIDE>
 static __global__ void __launch_bounds__(WARPS *WARP, 2)
     kernel(const bf16 *in, const bf16 *wide, const bf16 *tall, const Between between, const End end,
            const Size size) {
+    begin_kernel();
     bf16 *const input = shared_memory<bf16>(), *const weights = input + Input::PLANE;
     const int warp = (int)threadIdx.x / WARP, row = warp % ROW_WARPS * 16, inner_warp = warp / ROW_WARPS;
     const size_t first = (size_t)blockIdx.x * ROWS;
@@ -213,11 +214,11 @@ static inline void launch_pass(const Device *d, GemmInput in, const Between &bet
     const Size size = {m, (int)up.k, (int)up.n};
     const dim3 grid(blocks_of(m, ROWS)), block(WARPS * WARP);
     if (up_wide == forward)
-        launch(d, kernel<Between, End, true>, grid, block, SHARED, (const bf16 *)in.data, wide, tall, between,
-               end, size);
+        launch_early(d, kernel<Between, End, true>, grid, block, SHARED, (const bf16 *)in.data, wide, tall,
+                     between, end, size);
     else
-        launch(d, kernel<Between, End, false>, grid, block, SHARED, (const bf16 *)in.data, wide, tall,
-               between, end, size);
+        launch_early(d, kernel<Between, End, false>, grid, block, SHARED, (const bf16 *)in.data, wide, tall,
+                     between, end, size);
 }
 
 } // namespace ffn

@@ -88,6 +88,7 @@ static inline BlasProduct backward_product(GemmInput dx, GemmInput dy, DeviceWei
 template <typename T>
 static __global__ void __launch_bounds__(256)
     add_bias_kernel(T *y, const float *bias, size_t n, size_t stride, size_t count) {
+    begin_kernel();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) y[i / n * stride + i % n] = (T)((float)y[i / n * stride + i % n] + bias[i % n]);
 }
@@ -101,8 +102,8 @@ static inline void gemm_forward(Blas *blas, GemmInput y, GemmInput x, DeviceWeig
         fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.k, w.k, w.n);
     if (w.bias)
         WITH_TYPE(y, T,
-                  launch(blas->device, add_bias_kernel<T>, dim3(blocks_of(m * w.n, 256)), dim3(256), 0,
-                         (T *)y.data, w.bias, w.n, y.columns, m * w.n));
+                  launch_early(blas->device, add_bias_kernel<T>, dim3(blocks_of(m * w.n, 256)), dim3(256), 0,
+                               (T *)y.data, w.bias, w.n, y.columns, m * w.n));
 }
 
 // before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), in one go where the library can: it knows GELU

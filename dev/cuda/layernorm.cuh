@@ -226,6 +226,7 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
 template <typename T, typename Source, int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     layernorm_forward_kernel(const LayerNormForward<T, Source> p, size_t m) {
+    begin_kernel();
     const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP;
     if (row < m) layernorm_forward_row<T, Source, VEC, ITEMS>(p, row);
 }
@@ -244,11 +245,11 @@ static inline void layernorm_forward_from(const Device *d, float *out, LayerNorm
                                           DropoutSite site, LayerNormWeights w, size_t m, size_t length,
                                           size_t channels) {
     const dim3 grid(blocks_of(m, LAYERNORM_WARPS)), block(LAYERNORM_WARPS * WARP);
-    WITH_TYPE(
-        to.norm, T,
-        WITH_ROW_SHAPE(channels, VEC, ITEMS,
-                       launch(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>, grid, block, 0,
-                              layernorm_forward_pass<T>(out, to, source, site, w, length, channels), m)));
+    WITH_TYPE(to.norm, T,
+              WITH_ROW_SHAPE(
+                  channels, VEC, ITEMS,
+                  launch_early(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>, grid, block, 0,
+                               layernorm_forward_pass<T>(out, to, source, site, w, length, channels), m)));
 }
 
 // LayerNorm of x (M, C).
@@ -347,6 +348,7 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
 template <typename T, int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     layernorm_backward_kernel(const LayerNormBackward<T> p) {
+    begin_kernel();
     const unsigned warp = threadIdx.x / WARP;
     const size_t begin = p.m * blockIdx.x / gridDim.x, end = p.m * (blockIdx.x + 1) / gridDim.x;
     float dgain[ITEMS > 0 ? ITEMS : 1][VEC] = {}, dbias[ITEMS > 0 ? ITEMS : 1][VEC] = {};
@@ -373,6 +375,7 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 
 // The sums for gain and bias of rows that do not stay in registers. Block (x, part): 32 columns.
 template <typename T> static __global__ void layernorm_sums_kernel(const LayerNormBackward<T> p) {
+    begin_kernel();
     __shared__ float rows[2][LAYERNORM_WARPS][WARP + 1];
     const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
     const size_t begin = p.m * blockIdx.y / gridDim.y, end = p.m * (blockIdx.y + 1) / gridDim.y;
@@ -397,9 +400,9 @@ template <typename T, int VEC, int ITEMS>
 static inline void layernorm_backward_launch(const Device *d, const LayerNormBackward<T> &p, unsigned parts) {
     const dim3 block(LAYERNORM_WARPS * WARP);
     if constexpr (ITEMS == 0)
-        launch(d, layernorm_sums_kernel<T>, dim3(blocks_of(p.channels, WARP), parts), block, 0, p);
+        launch_early(d, layernorm_sums_kernel<T>, dim3(blocks_of(p.channels, WARP), parts), block, 0, p);
     const size_t shared = ITEMS > 0 ? LAYERNORM_WARPS * p.channels * sizeof(float) : 0;
-    launch(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
+    launch_early(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
 }
 
 // dx (M, C) += the gradient to x, or = it where `first`, and then dx may be dy; dgain, dbias (C) += with

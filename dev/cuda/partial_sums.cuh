@@ -69,6 +69,7 @@ struct PartialSumBatch {
 
 // Block (x, sum): 32 columns; warp w takes parts w, w + 8, ...
 static __global__ void partial_sums_kernel(const PartialSumBatch batch) {
+    begin_kernel();
     __shared__ float rows[8][WARP + 1];
     const PartialSum s = batch.sums[blockIdx.y];
     const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
@@ -93,7 +94,7 @@ static inline void partial_sums_finish(const Device *d, PartialSums *s) {
             batch.sums[count++] = s->sums[i];
             if (s->sums[i].width > widest) widest = s->sums[i].width;
         }
-        launch(d, partial_sums_kernel, dim3(blocks_of(widest, WARP), count), dim3(8 * WARP), 0, batch);
+        launch_early(d, partial_sums_kernel, dim3(blocks_of(widest, WARP), count), dim3(8 * WARP), 0, batch);
     }
 }
 
@@ -108,6 +109,7 @@ template <typename T, bool WIDE> struct SumShape {
 template <typename T, bool WIDE>
 static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
     column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride) {
+    begin_kernel();
     using Shape = SumShape<T, WIDE>;
     __shared__ float rows[SUM_ROWS][Shape::COLUMNS + 1];
     const unsigned lane = threadIdx.x % SUM_LANES * Shape::EACH, first = threadIdx.x / SUM_LANES;
@@ -135,8 +137,8 @@ static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
 template <typename T, bool WIDE>
 static inline void column_sums_launch(const Device *d, float *partial, GemmInput x, size_t m, size_t n,
                                       unsigned parts) {
-    launch(d, column_sums_kernel<T, WIDE>, dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts),
-           dim3(SUM_LANES * SUM_ROWS), 0, partial, (const T *)x.data, m, (unsigned)n, x.columns);
+    launch_early(d, column_sums_kernel<T, WIDE>, dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts),
+                 dim3(SUM_LANES * SUM_ROWS), 0, partial, (const T *)x.data, m, (unsigned)n, x.columns);
 }
 
 // target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().

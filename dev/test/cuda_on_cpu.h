@@ -279,7 +279,13 @@ static inline int __all_sync(unsigned mask, int predicate, CUDA_PLACE) {
     return __ballot_sync(mask, !predicate, file, line) == 0;
 }
 
-// ---- tensor cores and asynchronous copies, as device.cuh has them ----------------------------------------
+// ---- the start of a kernel, tensor cores and asynchronous copies, as device.cuh has them -----------------
+
+static uint64_t cuda_begun; // threads of a launch that have
+
+static inline void begin_kernel() {
+    __atomic_fetch_add(&cuda_begun, 1, __ATOMIC_RELAXED);
+}
 
 static inline void cp_async16(void *shared, const void *global, bool valid = true) {
     if (((uintptr_t)shared | (uintptr_t)global) % 16) fiber_fault("cp_async16: not aligned", NULL, NULL);
@@ -389,7 +395,7 @@ struct cudaDeviceProp {
     cudaUUID_t uuid;
 };
 struct cudaFuncAttributes {
-    int numRegs;
+    int ptxVersion;
 };
 // Each process has a GPU of its own, unless CUDA_VISIBLE_DEVICES names those that all share.
 static inline cudaError_t cudaGetDeviceCount(int *count) {
@@ -416,7 +422,7 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     return cudaSuccess;
 }
 static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *) {
-    a->numRegs = 0;
+    a->ptxVersion = 80;
     return cudaSuccess;
 }
 static inline cudaError_t cudaGetLastError() {
@@ -558,19 +564,26 @@ static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e
 
 // ---- launches --------------------------------------------------------------------------------------------
 
+// early: every thread calls begin_kernel().
 template <typename... P>
 static void cuda_launch(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                        const std::tuple<P...> &arguments) {
+                        const std::tuple<P...> &arguments, bool early) {
     struct Call {
         void (*kernel)(P...);
         std::tuple<P...> arguments;
     };
     const Call call = {kernel, arguments};
+    const uint64_t threads = (uint64_t)grid.x * grid.y * grid.z * block.x * block.y * block.z;
     cuda_submit(stream, [=] {
+        cuda_begun = 0;
         fiber_run_grid(
             grid, block, shared,
             [](const void *c) { std::apply(((const Call *)c)->kernel, ((const Call *)c)->arguments); },
             &call);
+        if (early && cuda_begun != threads) {
+            fprintf(stderr, "error: CUDA kernel: started early, but does not begin with begin_kernel()\n");
+            abort();
+        }
     });
 }
 
