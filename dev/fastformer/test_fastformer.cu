@@ -48,6 +48,8 @@ static void test_step() {
 static void test_step_bf16() {
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=1,5,global rescale=3", "bf16", 37, 0.2, 5e-2);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global rescale=3", "bf16", 37, 0, 5e-2);
+    gpu_check_step(pair(), "layers=1 channels=136 heads=4 dropout=0.1 rescale=3", "bf16", 20, 0,
+                   5e-2); // a kernel for each part of the feed-forward network
     gpu_check_step(pair(), SMALL "rescale=3", "tf32", 37, 0, 2e-2);
 }
 

@@ -57,6 +57,8 @@ static void test_step() {
 static void test_step_bf16() {
     check_steps(SMALL, "dropout=0.2", "bf16", 37, 0, 5e-2);
     check_steps("layers=1 channels=128 heads=2", "dropout=0.1", "bf16", 70, 0.2, 5e-2);
+    gpu_check_step(pair(), "layers=1 channels=136 heads=4 dropout=0.1", "bf16", 20, 0,
+                   5e-2); // a kernel for each part of the feed-forward network
     check_steps(SMALL, "dropout=0", "tf32", 37, 0, 2e-2);
 }
 
