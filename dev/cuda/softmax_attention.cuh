@@ -48,6 +48,7 @@ static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, con
 // are summed.
 template <typename T, int SIZE, int M>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_kernel(const Pass<T> p) {
+    begin_kernel();
     using S = Shapes<T, SIZE>;
     constexpr int N = S::FORWARD_N, ROWS = S::ROWS * M;
     using Queries = TileShape<ROWS, SIZE, S::PARTS>;
@@ -124,6 +125,7 @@ static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE>
 // Queries in the rows: their gradient, and dy . y, which the other kernel reads.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_queries(const Pass<T> p) {
+    begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tiles = BackwardTiles<S, SIZE>;
     constexpr int N = S::BACKWARD_N;
@@ -207,6 +209,7 @@ static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE>
 // Keys in the rows: the gradients of keys and values, COLUMNS of them from blockIdx.z * COLUMNS on.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_keys_values(const Pass<T> p) {
+    begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tiles = BackwardTiles<S, SIZE>;
     constexpr int N = S::BACKWARD_N;
@@ -301,7 +304,7 @@ static void forward_tiles(const Device *d, const Pass<T> &p, size_t batch) {
     const size_t shared = TileShape<ROWS, SIZE, S::PARTS>::BYTES +
                           2 * TileShape<S::FORWARD_N, SIZE, S::PARTS>::BYTES + (size_t)ROWS * 16;
     const dim3 grid((unsigned)(batch * (size_t)p.heads), blocks_of((size_t)p.queries, ROWS));
-    launch(d, forward_kernel<T, SIZE, M>, grid, WARP * S::WARPS, shared, p);
+    launch_early(d, forward_kernel<T, SIZE, M>, grid, WARP * S::WARPS, shared, p);
 }
 
 // Whether kernels for warp groups are built for such heads.
@@ -339,9 +342,9 @@ template <typename T, int SIZE> static void run_backward(const Device *d, const 
     const unsigned units = (unsigned)(batch * (size_t)p.heads),
                    query_tiles = blocks_of((size_t)p.queries, S::ROWS),
                    key_tiles = blocks_of((size_t)p.keys, S::ROWS);
-    launch(d, backward_queries<T, SIZE>, dim3(units, query_tiles), WARP * S::WARPS, shared, p);
-    launch(d, backward_keys_values<T, SIZE>, dim3(units, key_tiles, SIZE / S::COLUMNS), WARP * S::WARPS,
-           shared, p);
+    launch_early(d, backward_queries<T, SIZE>, dim3(units, query_tiles), WARP * S::WARPS, shared, p);
+    launch_early(d, backward_keys_values<T, SIZE>, dim3(units, key_tiles, SIZE / S::COLUMNS), WARP * S::WARPS,
+                 shared, p);
 }
 
 // Runs f<T, SIZE>(device, pass, batch) with the smallest SIZE that holds a head.

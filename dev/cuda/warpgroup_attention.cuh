@@ -158,6 +158,7 @@ template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_forward_kernel(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
 #if WARP_GROUP_CODE
+    begin_kernel();
     using F = GroupForward<SIZE>;
     using R = typename F::R;
     using Tile = typename R::Tile;
@@ -322,6 +323,7 @@ template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_backward_queries(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
 #if WARP_GROUP_CODE
+    begin_kernel();
     using G = GroupQueries<SIZE>;
     constexpr int N = G::N, STAGES = G::R::STAGES;
     const G g = group_backward_memory<G>();
@@ -427,6 +429,7 @@ template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_backward_keys(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
 #if WARP_GROUP_CODE
+    begin_kernel();
     using G = GroupKeys<SIZE>;
     constexpr int N = G::N, STAGES = G::R::STAGES;
     constexpr bool BESIDE = SIZE == 64; // where registers hold scores and what products read
@@ -586,17 +589,17 @@ static inline GroupMaps group_maps(const Pass<bf16> &p, size_t batch) {
 
 template <int SIZE> static void group_forward(const Device *d, const Pass<bf16> &p, size_t batch) {
     const dim3 grid((unsigned)(batch * (size_t)p.heads), blocks_of((size_t)p.queries, BLOCK_ROWS));
-    launch(d, group_forward_kernel<SIZE>, grid, GROUP_THREADS, GroupForward<SIZE>::BYTES, p,
-           group_maps(p, batch));
+    launch_early(d, group_forward_kernel<SIZE>, grid, GROUP_THREADS, GroupForward<SIZE>::BYTES, p,
+                 group_maps(p, batch));
 }
 
 template <int SIZE> static void group_backward(const Device *d, const Pass<bf16> &p, size_t batch) {
     const GroupMaps maps = group_maps(p, batch);
     const unsigned units = (unsigned)(batch * (size_t)p.heads);
-    launch(d, group_backward_queries<SIZE>, dim3(units, blocks_of((size_t)p.queries, BLOCK_ROWS)),
-           GROUP_THREADS, GroupQueries<SIZE>::BYTES, p, maps);
-    launch(d, group_backward_keys<SIZE>, dim3(units, blocks_of((size_t)p.keys, BLOCK_ROWS)), GROUP_THREADS,
-           GroupKeys<SIZE>::BYTES, p, maps);
+    launch_early(d, group_backward_queries<SIZE>, dim3(units, blocks_of((size_t)p.queries, BLOCK_ROWS)),
+                 GROUP_THREADS, GroupQueries<SIZE>::BYTES, p, maps);
+    launch_early(d, group_backward_keys<SIZE>, dim3(units, blocks_of((size_t)p.keys, BLOCK_ROWS)),
+                 GROUP_THREADS, GroupKeys<SIZE>::BYTES, p, maps);
 }
 
 } // namespace softmax
