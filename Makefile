@@ -16,8 +16,9 @@
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDA=DIR for
 # CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, WERROR=1 to make
 # warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
-# -march's, BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is
-# built again. make -f DIR/Makefile builds here what is there.
+# -march's, or ARCH=portable for programs to copy to other machines, which choose what the processor is fast at when they
+# start; BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is built
+# again. make -f DIR/Makefile builds here what is there.
 
 SOURCE := $(dir $(lastword $(MAKEFILE_LIST)))
 BUILD ?= build
@@ -61,6 +62,14 @@ CORPUS := $(sort $(filter-out dev/text/unicode_table.h,$(wildcard Makefile *.md 
 , := ,
 H := \#
 ARCH ?= native
+# Levels of instructions, the best first: ARCH=portable compiles a program for each of them and for any processor. Other
+# machines than x86-64 have what any has.
+march_avx512_bf16 := x86-64-v4 -mavx512bf16
+march_avx512 := x86-64-v4
+march_avx2 := x86-64-v3
+PORTABLE := $(filter portable,$(ARCH))
+LEVELS := $(if $(PORTABLE),$(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),avx512_bf16 avx512 avx2))
+MARCH := $(if $(PORTABLE),,-march=$(ARCH))
 CUDA_ARCHS ?= 80 90 100
 ifeq ($(origin CXX),default) # the same OpenMP as CC's
 CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX))
@@ -93,7 +102,7 @@ NCCL_LIBS := -L$(NCCL_ROOT)/lib -Wl$(,)-rpath$(,)$(NCCL_ROOT)/lib -lnccl
 NCCL_PROBE := '$(H)include <nccl.h>' 'int main() { return ncclGroupStart(); }'
 NCCL ?= $(if $(CUDA),$(call compiles,$(CXX) -I$(CUDA)/include $(NCCL_FLAGS) -x c++,$(NCCL_PROBE),$(NCCL_LIBS)))
 
-USE_AMX := $(call compiles,$(CC) -march=$(ARCH) $(CFLAGS) -x c,$(BF16_PROBE))
+USE_AMX := $(call compiles,$(CC) $(MARCH) $(CFLAGS) -x c,$(BF16_PROBE))
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
 USE_CPLUSPLUS := $(filter 1,$(CPLUSPLUS))
@@ -119,7 +128,7 @@ PARALLEL := $(if $(USE_OPENMP),-fopenmp)
 SANITIZERS := $(if $(USE_SANITIZERS),-fsanitize=address$(,)undefined -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -O1 -Wno-pass-failed) $(if $(USE_FUZZER),-fsanitize=fuzzer-no-link)
 DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
-C_FLAGS = -std=c17 -g $(OPTIMISE) -march=$(ARCH) $(WARNINGS) $(C_WARNINGS) \
+C_FLAGS = -std=c17 -g $(OPTIMISE) $(MARCH) $(WARNINGS) $(C_WARNINGS) \
           $(or $(PARALLEL),-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 CUDA_FLAGS := -std=c++17 -D_GNU_SOURCE -Drestrict=__restrict__ $(INCLUDES) -Idev/cuda
 # The source that sums gradients over ranks on a GPU (dev/ranks/device_ranks.cuh).
@@ -186,15 +195,15 @@ MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$
 LIBRARY_SOURCES := $(addprefix dev/ranks/,ranks.c rendezvous.c single.c without_nccl.c) \
                    $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
-define programs # $(1) directory, $(2) FLOAT or DOUBLE
+define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
 $(call objects,$(1),c,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))
 $(call remember,$(1)/library,LIBRARY_SOURCES)
 $(1)/lib.a: $(LIBRARY_SOURCES:%.c=$(1)/%.o) $(1)/library
 	@rm -f $$@
 	$$(Q)$$(AR) rcs $$@ $$(filter %.o,$$^)
-$(1)/bin/%: $(1)/%.o $(1)/dev/cpu/processor.o $(1)/lib.a $(1)/linked
-	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
+$(1)/bin/%: $(1)/%.o $(1)/dev/start/refuse.o $(1)/lib.a $(1)/linked
+	$$(call link,$$(CC) $$(C_FLAGS) $$(if $$(filter %/choose.o,$$^),-Wl$$(,)--wrap=main),$$(LIBS_$(2)))
 $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
 $(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a $(1)/linked
@@ -214,6 +223,27 @@ endef
 FLOAT_BUILD := -DFLOAT_BUILD='"$(abspath $(FLOAT))"'
 $(eval $(call programs,$(FLOAT),FLOAT))
 $(eval $(call programs,$(DOUBLE),DOUBLE))
+
+# A program compiled for a level is one object, in which all names are its own but two.
+OBJCOPY ?= objcopy
+define compiled_for # $(1) its name
+COMPILE_$(1) = $$(COMPILE_FLOAT) -march=$$(march_$(1))
+LIBS_$(1) = $$(LIBS_FLOAT)
+$(call programs,$(FLOAT)/$(1),$(1))
+$(FLOAT)/$(1)/whole/%.o: $(FLOAT)/$(1)/%.o $(FLOAT)/$(1)/dev/cpu/processor.o $(FLOAT)/$(1)/lib.a
+	$$(call link,$$(CC) -r -nostdlib)
+	$$(Q)$$(OBJCOPY) $$(foreach name,main processor_lacks,--redefine-sym $$(name)=$$(name)_$(1) \
+	    --keep-global-symbol=$$(name)_$(1)) $$@
+$(if $(USE_MPI),$(TRAINERS:%=$(FLOAT)/$(1)/whole/%.o): $(FLOAT)/$(1)/dev/ranks/mpi.o)
+endef
+ifneq ($(LEVELS),)
+$(foreach level,$(LEVELS),$(eval $(call compiled_for,$(level))))
+$(PROGRAMS:%=$(FLOAT)/bin/%): $(FLOAT)/bin/%: $(foreach level,$(LEVELS),$(FLOAT)/$(level)/whole/%.o) \
+                                              $(FLOAT)/dev/start/choose.o
+$(FLOAT)/dev/start/choose.o: ONLY_HERE = -DLEVELS='${LEVELS:%=LEVEL(%)}'
+$(FLOAT)/dev/start/choose.o: $(FLOAT)/levels
+$(eval $(call remember,$(FLOAT)/levels,LEVELS))
+endif
 
 # In the place of the library's amx.o: its instructions in C.
 $(eval $(call objects,$(FLOAT)/amx,c,AMX))
@@ -311,7 +341,8 @@ bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
 C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c dev/test/poison.c),$(filter %.c,$(CORPUS)))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' $(INCLUDES) $(filter -I%,$(MPI_FLAGS))
+LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' -DLEVELS='LEVEL(avx2)' $(INCLUDES) \
+              $(filter -I%,$(MPI_FLAGS))
 lint:
 	clang-format --dry-run -Werror $(SOURCES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \

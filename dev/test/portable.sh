@@ -1,0 +1,60 @@
+#!/bin/bash
+# One program for any x86-64 processor (make ARCH=portable): on this machine a trainer takes the best of its levels that runs
+# here, and its weights are those of the program that was built for that level alone; it runs on two lesser processors, which
+# qemu-user plays, where better levels' programs are refused. Needs oneDNN. Built with little optimisation, in BUILD
+# (build/portable), which is kept.
+# The last line is "N passed, N failed".
+set -u
+cd "$(realpath "$(dirname "$0")/../..")" || exit 1
+build=$(realpath -m "${BUILD:-build/portable}")
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "skipped: only on x86-64"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+programs=$build/float-onednn
+levels="avx512_bf16 avx512 avx2"
+# shellcheck disable=SC2046,SC2086
+make -s ARCH=portable CFLAGS="${CFLAGS--O1 -g0}" ONEDNN=1 CPLUSPLUS=0 CUDA= BUILD="$build" "$programs/bin/train_fastformer" \
+    $(printf "$programs/%s/bin/train_fastformer\n" $levels) || { echo "0 passed, 1 failed"; exit 1; }
+
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive # so that a trainer does not start itself anew, without qemu
+passed=0
+failed=0
+ok() { # NAME: the last command's exit status says how it went
+    if [ $? -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "FAIL $1" && cat "$dir/out"; fi
+}
+
+# best COMMAND...: the first level whose program runs under that
+best() {
+    local level
+    for level in $levels; do
+        "$@" "$programs/$level/bin/train_fastformer" --help >/dev/null 2>&1 && echo "$level" && return
+    done
+    echo baseline
+}
+
+# trains NAME PROGRAM: a few steps
+trains() {
+    mkdir "$dir/$1" && (cd "$dir/$1" && "$2" -o run -L 1 -C 64 -H 2 -b 2 -t 64 -x 3 -m 1 --no-test) >"$dir/out" 2>&1
+}
+
+level=$(best env)
+declare -A tiles=([avx512_bf16]='\(AMX\|AVX512-BF16\)' [avx512]=AVX-512 [avx2]=AVX [baseline]=SSE) # as the start table names them
+trains any "$programs/bin/train_fastformer" && grep -q "tiles by ${tiles[$level]}," "$dir/any/run/log.jsonl"
+ok "this processor: $level"
+if [ "$level" != baseline ]; then
+    trains alone "$programs/$level/bin/train_fastformer" &&
+        cmp "$dir/any/run/best.safetensors" "$dir/alone/run/best.safetensors" >"$dir/out"
+    ok "the weights of the program for $level alone"
+fi
+for processor in Nehalem:baseline max:avx2; do
+    command -v qemu-x86_64 >/dev/null || { echo "skipped: $processor: qemu-x86_64 was not found" && continue; }
+    qemu=(qemu-x86_64 -cpu "${processor%:*}")
+    [ "$(best "${qemu[@]}")" = "${processor#*:}" ] && "${qemu[@]}" "$programs/bin/train_fastformer" --help >"$dir/out" 2>&1
+    ok "$processor"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
