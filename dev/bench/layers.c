@@ -357,7 +357,7 @@ int main(int argc, char **argv) {
                .dropout = dropout_create(f->base.model.dropout, 1, 1, 1),
                .softmax =
                    softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H, true),
-               .cosine = cosine_attention_create(0, B, T, T, C, H),
+               .cosine = cosine_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H),
                .attended = gemm_input_create(f->base.model.gemm, B * T, C, "attention"),
                .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
                .exponent = allocate(H, sizeof(real), "attention")};

@@ -18,7 +18,8 @@ Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, b
 void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length, size_t rows,
                     bool training) {
     if (a->cosine)
-        a->linear = cosine_attention_plan(arena, a->power, batch, length, length, a->channels, a->heads);
+        a->linear =
+            cosine_attention_plan(arena, precision, a->power, batch, length, length, a->channels, a->heads);
     else if (a->additive)
         a->pooling = additive_global_plan(arena, batch, length, a->channels, a->heads);
     else

@@ -18,6 +18,7 @@ static const double SHORTEST = 1e-12; // a shorter vector has no direction
 
 struct CosineAttention {
     double power;                 // where none is learned
+    Multiplier by;                // of products
     size_t heads, channels, size; // H, C, D
     size_t columns;               // D' = D rounded up to what products take
     size_t batch, queries, keys;  // B, Tq and Tk that there is memory for
@@ -29,12 +30,15 @@ struct CosineAttention {
     Arena *own;        // holds them; NULL: another does
 };
 
-// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of them.
+// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of them, and
+// what their operands are packed in.
 typedef struct {
+    size_t columns; // D'
+    Multiplier by;
     real *q, *k, *v, *g, *out;
-    real *k_transposed, *v_transposed; // (D', CHUNK)
-    real *qk, *gv;                     // (CHUNK, CHUNK) q k^T and g v^T, 0 above the diagonal
+    real *inner;                       // (CHUNK, CHUNK) products of rows, 0 on one side of the diagonal
     real *state, *transposed;          // (D', D')
+    real *left, *right;                // operands of up to (CHUNK, CHUNK or D') and (CHUNK or D', D')
     real *q_scale, *k_scale, *y_scale; // (CHUNK) 1 / |q|, 1 / |k| (0: hidden), 1 / n^p
 } Scratch;
 
@@ -45,11 +49,16 @@ typedef struct {
     const real *exponent, *dy;
 } Pass;
 
-CosineAttention *cosine_attention_plan(Arena *arena, double power, size_t batch, size_t queries, size_t keys,
-                                       size_t channels, size_t heads) {
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double power, size_t batch,
+                                       size_t queries, size_t keys, size_t channels, size_t heads) {
     const char *what = "attention";
     CosineAttention *a = allocate(1, sizeof(*a), what);
     a->power = power;
+    a->by = tile_multiplier(precision == PRECISION_BFLOAT16);
     a->heads = heads;
     a->channels = channels;
     a->size = channels / heads;
@@ -57,7 +66,9 @@ CosineAttention *cosine_attention_plan(Arena *arena, double power, size_t batch,
     a->batch = batch;
     a->queries = queries;
     a->keys = keys;
-    a->scratch_size = tile_count(7 * CHUNK + 2 * a->columns, a->columns) + 2 * CHUNK * CHUNK + 3 * CHUNK;
+    const size_t most = larger(CHUNK, a->columns);
+    a->scratch_size =
+        tile_count(5 * CHUNK + 2 * a->columns + most, a->columns) + CHUNK * (CHUNK + most) + 3 * CHUNK;
     const size_t units = tile_count(batch, heads);
     arena_reals(arena, &a->logarithms, batch, queries, what);
     arena_reals(arena, &a->scratch, units, a->scratch_size, what);
@@ -66,10 +77,11 @@ CosineAttention *cosine_attention_plan(Arena *arena, double power, size_t batch,
     return a;
 }
 
-CosineAttention *cosine_attention_create(double power, size_t batch, size_t queries, size_t keys,
-                                         size_t channels, size_t heads) {
+CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch, size_t queries,
+                                         size_t keys, size_t channels, size_t heads) {
     Arena *arena = arena_create();
-    CosineAttention *a = cosine_attention_plan(arena, power, batch, queries, keys, channels, heads);
+    CosineAttention *a =
+        cosine_attention_plan(arena, precision, power, batch, queries, keys, channels, heads);
     arena_allocate(arena);
     a->own = arena;
     return a;
@@ -100,20 +112,20 @@ static Pass begin(CosineAttention *a, const AttentionInput *in, const real *expo
 }
 
 static Scratch scratch_of(const CosineAttention *a, size_t unit) {
-    const size_t rows = CHUNK * a->columns, square = CHUNK * CHUNK, state = a->columns * a->columns;
-    Scratch s;
+    const size_t rows = CHUNK * a->columns, state = a->columns * a->columns;
+    const size_t most = larger(CHUNK, a->columns);
+    Scratch s = {.columns = a->columns, .by = a->by};
     s.q = a->scratch + unit * a->scratch_size;
     s.k = s.q + rows;
     s.v = s.k + rows;
     s.g = s.v + rows;
     s.out = s.g + rows;
-    s.k_transposed = s.out + rows;
-    s.v_transposed = s.k_transposed + rows;
-    s.qk = s.v_transposed + rows;
-    s.gv = s.qk + square;
-    s.state = s.gv + square;
+    s.inner = s.out + rows;
+    s.state = s.inner + CHUNK * CHUNK;
     s.transposed = s.state + state;
-    s.q_scale = s.transposed + state;
+    s.left = s.transposed + state;
+    s.right = s.left + CHUNK * most;
+    s.q_scale = s.right + most * a->columns;
     s.k_scale = s.q_scale + CHUNK;
     s.y_scale = s.k_scale + CHUNK;
     return s;
@@ -217,36 +229,95 @@ static void load_chunk(const Pass *pass, Scratch *s, size_t unit, size_t t0, Loa
     }
 }
 
-// out (CHUNK, CHUNK) = left right^T where column <= row, else 0; `transposed` is memory for right^T.
-static void lower_product(real *restrict out, const real *left, const real *right, real *restrict transposed,
-                          size_t columns) {
-    for (size_t d = 0; d < columns; d++) {
-        for (size_t j = 0; j < CHUNK; j++) transposed[d * CHUNK + j] = right[j * columns + d];
+// ---- products: of float32 numbers as they lie, or of operands packed as words of two bf16 ---------------
+
+static size_t words_of(const Scratch *s, size_t numbers) {
+    return s->by == MULTIPLY_REALS ? numbers : numbers / 2;
+}
+
+// Pairs of rows of x (rows, columns) become words.
+static void pack_rows(real *out, const real *x, size_t rows, size_t columns) {
+    for (size_t i = 0; i < rows; i += 2)
+        tile_right(out + i / 2 * columns, columns, x + i * columns, x + (i + 1) * columns, columns, true);
+}
+
+// x (CHUNK, columns) as a left operand
+static TileView left_rows(const Scratch *s, const real *x, size_t columns) {
+    if (s->by == MULTIPLY_REALS) return (TileView){x, columns, 1};
+    for (size_t i = 0; i < CHUNK * columns; i += TILE_COLUMNS)
+        tile_store_left(s->left + i / 2, tile_load(x + i), tile_load(x + i + TILE_LANES), true);
+    return (TileView){s->left, columns / 2, 1};
+}
+
+// x (CHUNK, D'), transposed, as a left operand
+static TileView left_transposed(const Scratch *s, const real *x) {
+    if (s->by == MULTIPLY_REALS) return (TileView){x, 1, s->columns};
+    pack_rows(s->left, x, CHUNK, s->columns);
+    if (s->by == MULTIPLY_AMX) tile_turn(s->left, s->columns, CHUNK / 2, s->columns);
+    return (TileView){s->left, 1, s->columns};
+}
+
+// x (rows, D') as a right operand
+static const real *right_rows(const Scratch *s, const real *x, size_t rows) {
+    if (s->by == MULTIPLY_REALS) return x;
+    pack_rows(s->right, x, rows, s->columns);
+    return s->right;
+}
+
+// x (CHUNK, D'), transposed, as a right operand; packs a left one on the way.
+static const real *right_transposed(const Scratch *s, const real *x) {
+    const TileView rows = left_rows(s, x, s->columns);
+    const size_t words = words_of(s, s->columns);
+    for (size_t i = 0; i < CHUNK; i += TILE_LANES) {
+        for (size_t w = 0; w < words; w += TILE_LANES) {
+            TileVector square[TILE_LANES];
+            TILE_UNROLL
+            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(rows.data + (i + r) * rows.row + w);
+            tile_transpose(square);
+            TILE_UNROLL
+            for (size_t r = 0; r < TILE_LANES; r++) tile_store(s->right + (w + r) * CHUNK + i, square[r]);
+        }
     }
+    return s->right;
+}
+
+// Which elements (row, column) of a square are kept.
+typedef enum { LOWER, UPPER } Triangle; // column <= row, column >= row
+
+// s->inner (CHUNK, CHUNK) = left right^T, of rows of a chunk, in a triangle, else 0
+static void inner_product(const Scratch *s, const real *left, const real *right, Triangle triangle) {
+    real *out = s->inner;
+    const real *transposed = right_transposed(s, right);
     memset(out, 0, CHUNK * CHUNK * sizeof(real));
-    tile_product(out, CHUNK, out, CHUNK, (TileView){left, columns, 1}, transposed, CHUNK, CHUNK, CHUNK,
-                 columns, MULTIPLY_REALS);
+    tile_product(out, CHUNK, out, CHUNK, left_rows(s, left, s->columns), transposed, CHUNK, CHUNK, CHUNK,
+                 words_of(s, s->columns), s->by);
     for (size_t i = 0; i < CHUNK; i++) {
-        for (size_t j = i + 1; j < CHUNK; j++) out[i * CHUNK + j] = 0;
+        const size_t from = triangle == LOWER ? i + 1 : 0, end = triangle == LOWER ? CHUNK : i;
+        for (size_t j = from; j < end; j++) out[i * CHUNK + j] = 0;
     }
 }
 
-// s->out (CHUNK, D') = inner rows + outer state; no `inner` where attention is not causal.
-static void two_products(const Scratch *s, const TileView *inner, const real *rows, const real *outer,
-                         const real *state, size_t columns) {
-    memset(s->out, 0, CHUNK * columns * sizeof(real));
-    if (inner)
-        tile_product(s->out, columns, s->out, columns, *inner, rows, columns, CHUNK, columns, CHUNK,
-                     MULTIPLY_REALS);
-    tile_product(s->out, columns, s->out, columns, (TileView){outer, columns, 1}, state, columns, CHUNK,
-                 columns, columns, MULTIPLY_REALS);
+// s->out (CHUNK, D') += left (CHUNK, n) right (n, D')
+static void out_add(const Scratch *s, const real *left, const real *right, size_t n) {
+    tile_product(s->out, s->columns, s->out, s->columns, left_rows(s, left, n), right_rows(s, right, n),
+                 s->columns, CHUNK, s->columns, words_of(s, n), s->by);
 }
 
-// state (D', D') += left^T right, of rows of a chunk.
-static void state_add(real *state, const real *left, const real *right, size_t columns) {
-    tile_product(state, columns, state, columns, (TileView){left, 1, columns}, right, columns, columns,
-                 columns, CHUNK, MULTIPLY_REALS);
+// s->out (CHUNK, D') = s->inner rows, where attention is causal, + outer state
+static void two_products(const Scratch *s, bool causal, const real *rows, const real *outer,
+                         const real *state) {
+    memset(s->out, 0, CHUNK * s->columns * sizeof(real));
+    if (causal) out_add(s, s->inner, rows, CHUNK);
+    out_add(s, outer, state, s->columns);
 }
+
+// state (D', D') += left^T right, of rows of a chunk
+static void state_add(const Scratch *s, real *state, const real *left, const real *right) {
+    tile_product(state, s->columns, state, s->columns, left_transposed(s, left), right_rows(s, right, CHUNK),
+                 s->columns, s->columns, s->columns, words_of(s, CHUNK), s->by);
+}
+
+// ---- forward -------------------------------------------------------------------------------------------
 
 // Causal: the state is the sum of the chunks before, and the chunk itself a masked product. Otherwise it is
 // the sum of all keys.
@@ -255,17 +326,17 @@ static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
-    const TileView qk = {s.qk, CHUNK, 1};
+    tile_begin(a->by);
     memset(s.state, 0, columns * columns * sizeof(real)); // sum of k v^T
     for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_KEYS);
-        state_add(s.state, s.k, s.v, columns);
+        state_add(&s, s.state, s.k, s.v);
     }
     for (size_t t0 = 0; t0 < in->queries; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_QUERIES);
-        if (in->causal) lower_product(s.qk, s.q, s.k, s.k_transposed, columns);
-        two_products(&s, in->causal ? &qk : NULL, s.v, s.q, s.state, columns);
-        if (in->causal) state_add(s.state, s.k, s.v, columns);
+        if (in->causal) inner_product(&s, s.q, s.k, LOWER);
+        two_products(&s, in->causal, s.v, s.q, s.state);
+        if (in->causal) state_add(&s, s.state, s.k, s.v);
         for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
             for (size_t d = 0; d < a->size; d++) row[d] *= s.y_scale[r];
@@ -273,6 +344,7 @@ static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
                              a->size);
         }
     }
+    tile_end(a->by);
 }
 
 void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *exponent,
@@ -281,6 +353,8 @@ void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *expon
 #pragma omp parallel for schedule(dynamic)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) forward_unit(&pass, unit, y);
 }
+
+// ---- backward ------------------------------------------------------------------------------------------
 
 // One row of s->out is the gradient of a query, key or value: to where it goes, and to the sum over rows.
 static void store_gradient(const Pass *pass, const AttentionGradients *gradients, size_t unit,
@@ -301,18 +375,18 @@ static void backward_queries(const Pass *pass, size_t unit, const AttentionGradi
     const size_t columns = a->columns;
     const real *logarithms = a->logarithms + unit / a->heads * in->queries;
     Scratch s = scratch_of(a, unit);
-    const TileView gv = {s.gv, CHUNK, 1};
+    tile_begin(a->by);
     memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of v k^T
     double sum = 0;
     for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_KEYS);
-        state_add(s.transposed, s.v, s.k, columns);
+        state_add(&s, s.transposed, s.v, s.k);
     }
     for (size_t t0 = 0; t0 < in->queries; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_QUERIES);
-        if (in->causal) lower_product(s.gv, s.g, s.v, s.v_transposed, columns);
-        two_products(&s, in->causal ? &gv : NULL, s.k, s.g, s.transposed, columns);
-        if (in->causal) state_add(s.transposed, s.v, s.k, columns);
+        if (in->causal) inner_product(&s, s.g, s.v, LOWER);
+        two_products(&s, in->causal, s.k, s.g, s.transposed);
+        if (in->causal) state_add(&s, s.transposed, s.v, s.k);
         for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
             const real product = differentiate_normalise(row, s.q + r * columns, s.q_scale[r], a->size);
@@ -320,6 +394,7 @@ static void backward_queries(const Pass *pass, size_t unit, const AttentionGradi
             store_gradient(pass, gradients, unit, QUERY, t0 + r, row);
         }
     }
+    tile_end(a->by);
     const double power = (double)power_of(a, pass->exponent, unit % a->heads);
     a->dexponent[unit] = -sum * power * (1 - power);
 }
@@ -331,15 +406,14 @@ static void backward_chunk(const Pass *pass, Scratch *s, size_t unit, const Atte
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
-    const TileView vg = {s->gv, 1, CHUNK}, kq = {s->qk, 1, CHUNK};
-    if (in->causal) lower_product(s->gv, s->g, s->v, s->v_transposed, columns);
-    two_products(s, in->causal ? &vg : NULL, s->q, s->v, s->transposed, columns);
+    if (in->causal) inner_product(s, s->v, s->g, UPPER);
+    two_products(s, in->causal, s->q, s->v, s->transposed);
     for (size_t r = 0; r < CHUNK && t0 + r < in->keys; r++) {
         differentiate_normalise(s->out + r * columns, s->k + r * columns, s->k_scale[r], a->size);
         store_gradient(pass, gradients, unit, KEY, t0 + r, s->out + r * columns);
     }
-    if (in->causal) lower_product(s->qk, s->q, s->k, s->k_transposed, columns);
-    two_products(s, in->causal ? &kq : NULL, s->g, s->k, s->state, columns);
+    if (in->causal) inner_product(s, s->k, s->q, UPPER);
+    two_products(s, in->causal, s->g, s->k, s->state);
     for (size_t r = 0; r < CHUNK && t0 + r < in->keys; r++)
         store_gradient(pass, gradients, unit, VALUE, t0 + r, s->out + r * columns);
 }
@@ -350,21 +424,23 @@ static void backward_keys_values(const Pass *pass, size_t unit, const AttentionG
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
+    tile_begin(a->by);
     memset(s.state, 0, columns * columns * sizeof(real));      // sum of q g^T
     memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of g q^T
     for (size_t t0 = 0; !in->causal && t0 < in->queries; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_QUERIES);
-        state_add(s.state, s.q, s.g, columns);
-        state_add(s.transposed, s.g, s.q, columns);
+        state_add(&s, s.state, s.q, s.g);
+        state_add(&s, s.transposed, s.g, s.q);
     }
     for (size_t end = tile_round_up(in->keys, CHUNK); end > 0; end -= CHUNK) {
         const size_t t0 = end - CHUNK;
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_KEYS);
         backward_chunk(pass, &s, unit, gradients, t0);
         if (!in->causal) continue;
-        state_add(s.state, s.q, s.g, columns);
-        state_add(s.transposed, s.g, s.q, columns);
+        state_add(&s, s.state, s.q, s.g);
+        state_add(&s, s.transposed, s.g, s.q);
     }
+    tile_end(a->by);
 }
 
 void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gradients, real *dexponent,
@@ -387,6 +463,8 @@ void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gra
         }
     }
 }
+
+// ---- decoding ------------------------------------------------------------------------------------------
 
 static void decode_unit(real *restrict y, real *restrict state, real *restrict q, real *restrict k,
                         const real *restrict v, real scale, size_t size) {

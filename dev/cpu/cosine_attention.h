@@ -17,15 +17,17 @@
 #include <stddef.h>
 
 // Working memory for batches up to (batch, queries, keys), used by all layers of a model one after the other.
-// power: p where none is learned.
+// With PRECISION_BFLOAT16 the products take bf16 and sum in float32, where the processor has an instruction
+// for that (AVX512-BF16 or AMX, tile.h); lengths and sums over keys stay float32. power: p where none is
+// learned.
 typedef struct CosineAttention CosineAttention;
-CosineAttention *cosine_attention_create(double power, size_t batch, size_t queries, size_t keys,
-                                         size_t channels, size_t heads);
+CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch, size_t queries,
+                                         size_t keys, size_t channels, size_t heads);
 
 // The same as a part of an arena's plan.
 struct Arena;
-CosineAttention *cosine_attention_plan(struct Arena *arena, double power, size_t batch, size_t queries,
-                                       size_t keys, size_t channels, size_t heads);
+CosineAttention *cosine_attention_plan(struct Arena *arena, Precision precision, double power, size_t batch,
+                                       size_t queries, size_t keys, size_t channels, size_t heads);
 void cosine_attention_free(CosineAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. exponent (H): m, or NULL: the fixed power.

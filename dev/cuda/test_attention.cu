@@ -452,7 +452,8 @@ static Result cpu_run(const Problem *p) {
     const AttentionGradients gradients = is.queries ? attention_cross_gradients(dq, NULL, dkv, NULL, C)
                                                     : attention_self_gradients(dqkv, NULL, C);
     if (is.cosine) {
-        CosineAttention *a = cosine_attention_create((double)POWER, is.batch, Tq, Tk, C, is.heads);
+        CosineAttention *a =
+            cosine_attention_create(PRECISION_FLOAT32, (double)POWER, is.batch, Tq, Tk, C, is.heads);
         cosine_attention_forward(a, y, p->exponent, &in);
         cosine_attention_backward(a, &gradients, r.dexponent, p->dy, p->exponent, &in);
         cosine_attention_free(a);

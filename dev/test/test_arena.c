@@ -127,7 +127,7 @@ static void test_working_memory(void) {
         softmax_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 96, 96, 192, C, 2, true);
     CHECK(arena_bytes(arena) >= before + (size_t)12 * 2 * 96 * C * sizeof(real)); // 12 arrays (B, T, C)
     const size_t with_softmax = arena_bytes(arena);
-    CosineAttention *cosine = cosine_attention_plan(arena, 0, 2, 32, 32, C, 2);
+    CosineAttention *cosine = cosine_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 32, 32, C, 2);
     CHECK(arena_bytes(arena) > with_softmax);
     arena_allocate(arena);
     cosine_attention_free(cosine);
