@@ -70,8 +70,6 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
                                transformer_values(t, o->key_attn), batch->mask, &query, &key, t->attention,
                                batch->batch, batch->length);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, 0);
-    norm_forward(t, &o->ffn.norm, t->norm, a->mean2, a->rstd2, a->x_middle, batch->batch * batch->length);
-    gpu_lap(g, work, "norm", PROFILE_FORWARD, 0);
 }
 
 static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {

@@ -1,7 +1,8 @@
 // The feed-forward network of small models, of at most 128 channels and in bf16: both products with what
-// stands between them and behind them, in one kernel each way.
+// stands before, between and behind them, in one kernel each way.
 //
-//     forward:   hidden = n W_1^T + b_1,  activated = f(hidden),  y = activated W_2^T + b_2,
+//     forward:   LayerNorm, where n is not there yet,
+//                hidden = n W_1^T + b_1,  activated = f(hidden),  y = activated W_2^T + b_2,
 //                then the residual connection and the next LayerNorm
 //     backward:  dhidden = (dy W_2) f'(hidden),  dn = dhidden W_1
 //
@@ -34,6 +35,31 @@ struct Size {
 
 static constexpr size_t WEIGHTS = Wide::BYTES + Tall::BYTES, SHARED = Input::BYTES + 2 * WEIGHTS;
 static_assert(2 * WEIGHTS >= sizeof(float) * INNER_WARPS * ROWS * CHANNELS, "the sums take their place");
+
+// ---- what the first product reads ------------------------------------------------------------------------
+
+// (M, C): there already, or LayerNorm of rows that are.
+struct Start {
+    const bf16 *in;                         // NULL: LayerNorm
+    LayerNormForward<bf16, PlainRows> norm; // y is none of its results yet
+    __device__ __forceinline__ void run(bf16 *tile, size_t first, int rows, const Size &size) const {
+        const size_t channels = (size_t)size.channels;
+        if (in) {
+            tile_load<Input>(tile, in + first * channels, channels, rows, size.channels);
+            return;
+        }
+        LayerNormForward<bf16, PlainRows> p = norm;
+        p.y = tile;
+        p.first = first;
+        p.stride = Input::STRIDE;
+        for (int r = (int)threadIdx.x / WARP; r < ROWS; r += WARPS) {
+            if (r < rows) layernorm_forward_row<bf16, PlainRows, 4, 1>(p, first + (size_t)r);
+            const int end = r < rows ? size.channels : 0;
+            for (int c = end + 2 * (int)lane_index(); c < CHANNELS; c += 2 * WARP)
+                tile_put<Input>(tile, r, c, 0, 0);
+        }
+    }
+};
 
 // ---- what stands between the products --------------------------------------------------------------------
 
@@ -162,10 +188,10 @@ static __device__ __forceinline__ void add_up(float *y, const Sums<1, CHANNELS> 
     __syncthreads();
 }
 
-// in (M, C). WIDE: the first weight lies as (F, C) and the second as (C, F), else the other way round.
+// WIDE: the first weight lies as (F, C) and the second as (C, F), else the other way round.
 template <typename Between, typename End, bool WIDE>
 static __global__ void __launch_bounds__(WARPS *WARP, 2)
-    kernel(const bf16 *in, const bf16 *wide, const bf16 *tall, const Between between, const End end,
+    kernel(const Start start, const bf16 *wide, const bf16 *tall, const Between between, const End end,
            const Size size) {
     begin_kernel();
     bf16 *const input = shared_memory<bf16>(), *const weights = input + Input::PLANE;
@@ -175,8 +201,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, 2)
     Left<1> left[CHANNELS / 16];
     Sums<1, CHANNELS> sums;
     sums_clear(sums);
-    tile_load<Input>(input, in + first * (size_t)size.channels, (size_t)size.channels, rows, size.channels);
     load_weights(weights, wide, tall, 0, size);
+    start.run(input, first, rows, size);
     cp_async_commit();
     for (int f = 0, turn = 0; f < size.inner; f += INNER, turn ^= 1) {
         const bf16 *const tiles = weights + turn * (int)(WEIGHTS / sizeof(bf16));
@@ -206,19 +232,19 @@ static __global__ void __launch_bounds__(WARPS *WARP, 2)
 }
 
 template <typename Between, typename End>
-static inline void launch_pass(const Device *d, GemmInput in, const Between &between, const End &end,
+static inline void launch_pass(const Device *d, const Start &start, const Between &between, const End &end,
                                DeviceWeight up, DeviceWeight down, bool forward, size_t m) {
-    if (up.layout != down.layout || !in.bf16 || !up.rounded) fail("feed-forward network: an unknown layout");
+    if (up.layout != down.layout || !up.rounded) fail("feed-forward network: an unknown layout");
     const bool up_wide = up.layout == WEIGHT_OUT_IN;
     const bf16 *const wide = (up_wide ? up : down).rounded, *const tall = (up_wide ? down : up).rounded;
     const Size size = {m, (int)up.k, (int)up.n};
     const dim3 grid(blocks_of(m, ROWS)), block(WARPS * WARP);
     if (up_wide == forward)
-        launch_early(d, kernel<Between, End, true>, grid, block, SHARED, (const bf16 *)in.data, wide, tall,
-                     between, end, size);
+        launch_early(d, kernel<Between, End, true>, grid, block, SHARED, start, wide, tall, between, end,
+                     size);
     else
-        launch_early(d, kernel<Between, End, false>, grid, block, SHARED, (const bf16 *)in.data, wide, tall,
-                     between, end, size);
+        launch_early(d, kernel<Between, End, false>, grid, block, SHARED, start, wide, tall, between, end,
+                     size);
 }
 
 } // namespace ffn
@@ -230,15 +256,26 @@ static inline bool fused_ffn_fits(size_t channels, size_t inner) {
     return channels <= (size_t)ffn::CHANNELS && channels % 8 == 0 && inner % 8 == 0 && inner < INT32_MAX;
 }
 
+// What it reads: n (M, C), or LayerNorm of x (M, C), of which mean and rstd (M) are left.
+struct FfnSource {
+    GemmInput n; // without data: LayerNorm
+    const float *x;
+    LayerNormOutput to;
+    LayerNormWeights weights;
+};
+
 // hidden, activated (M, F) = n (M, C) W_1^T + b_1, and f of it; then what stands behind the network, of the
 // result (M, C). behind NULL: nothing else is wanted. up: W_1, down: W_2.
-static inline void fused_ffn_forward(const Device *d, GemmInput hidden, GemmInput activated, GemmInput n,
-                                     DeviceWeight up, DeviceWeight down, ActivationKind kind,
-                                     const ResidualNorm *behind, size_t m) {
+static inline void fused_ffn_forward(const Device *d, GemmInput hidden, GemmInput activated,
+                                     const FfnSource &from, DeviceWeight up, DeviceWeight down,
+                                     ActivationKind kind, const ResidualNorm *behind, size_t m) {
+    const ffn::Start start = {(const bf16 *)from.n.data,
+                              layernorm_forward_pass<bf16>(NULL, from.to, PlainRows{from.x}, dropout_none(),
+                                                           from.weights, 1, up.k)};
     WITH_ACTIVATION(kind, KIND, {
         const ffn::Activate<KIND> between = {(bf16 *)hidden.data, (bf16 *)activated.data, up.bias};
         if (!behind) {
-            ffn::launch_pass(d, n, between, ffn::Leave(), up, down, true, m);
+            ffn::launch_pass(d, start, between, ffn::Leave(), up, down, true, m);
             return;
         }
         WITH_TYPE(behind->to.norm, T, {
@@ -246,7 +283,7 @@ static inline void fused_ffn_forward(const Device *d, GemmInput hidden, GemmInpu
                 layernorm_forward_pass<T>(behind->out, behind->to, ResidualRows{behind->x, NULL, 0},
                                           behind->site, behind->weights, behind->length, up.k),
                 down.bias};
-            ffn::launch_pass(d, n, between, end, up, down, true, m);
+            ffn::launch_pass(d, start, between, end, up, down, true, m);
         });
     });
 }
@@ -257,7 +294,8 @@ static inline void fused_ffn_backward(const Device *d, float *dn, bool add, Gemm
                                       ActivationKind kind, size_t m) {
     WITH_ACTIVATION(kind, KIND, {
         const ffn::ActivateBackward<KIND> between = {(const bf16 *)hidden.data, (bf16 *)dhidden.data};
-        ffn::launch_pass(d, dy, between, ffn::Store{dn, add}, up, down, false, m);
+        ffn::launch_pass(d, ffn::Start{(const bf16 *)dy.data, {}}, between, ffn::Store{dn, add}, up, down,
+                         false, m);
     });
 }
 

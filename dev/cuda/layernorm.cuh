@@ -168,7 +168,7 @@ struct LayerNormOutput {
 
 // What the forward pass reads and writes. T: of the next product's input.
 template <typename T, typename Source> struct LayerNormForward {
-    T *y;                     // (M, C)
+    T *y;                     // (M, C) without the rows before `first`, `stride` apart
     float *stream;            // (M, C) or NULL; may be what the source adds
     float *mean, *rstd;       // (M) or NULL
     float *out;               // (M, C) rows = source, dropped out, plus what the source adds; or NULL
@@ -177,6 +177,7 @@ template <typename T, typename Source> struct LayerNormForward {
     const float *gain, *bias; // (C) or NULL
     float epsilon;
     unsigned length, channels;
+    size_t first, stride;
 };
 
 // One row, by a whole warp.
@@ -214,7 +215,7 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
         }
 #pragma unroll
         for (int v = 0; v < VEC; v++) result[v] = p.gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
-        store_row<VEC>(p.y + row * channels + c, result);
+        store_row<VEC>(p.y + (row - p.first) * p.stride + c, result);
         if (p.stream) store_row<VEC>(p.stream + row * channels + c, result);
     });
     if (p.mean && lane_index() == 0) {
@@ -235,9 +236,20 @@ template <typename T, typename Source>
 static inline LayerNormForward<T, Source>
 layernorm_forward_pass(float *out, LayerNormOutput to, Source source, DropoutSite site, LayerNormWeights w,
                        size_t length, size_t channels) {
-    return {
-        (T *)to.norm.data, to.stream,        to.mean,           to.rstd, out, source, site, w.gain, w.bias,
-        (float)w.epsilon,  (unsigned)length, (unsigned)channels};
+    return {(T *)to.norm.data,
+            to.stream,
+            to.mean,
+            to.rstd,
+            out,
+            source,
+            site,
+            w.gain,
+            w.bias,
+            (float)w.epsilon,
+            (unsigned)length,
+            (unsigned)channels,
+            0,
+            channels};
 }
 
 template <typename Source>

@@ -469,7 +469,7 @@ struct FfnSetting {
     size_t length, channels, inner; // two sequences
     WeightLayout layout;
     ActivationKind kind;
-    bool bias, norm_bf16, post_norm;
+    bool bias, norm_bf16, post_norm, normalises;
 };
 
 // What a forward pass gives.
@@ -513,21 +513,33 @@ static void check_ffn(const Device *d, Blas *blas, FfnSetting is) {
     TestWeight up = weight_create(d, &r, {m, F, C, is.layout, true, false, is.bias}),
                down = weight_create(d, &r, {m, C, F, is.layout, true, false, is.bias});
     float *numbers = random_numbers(&r, m * C, 1), *gradients = random_numbers(&r, m * C, 1);
+    float *mean = upload_numbers(d, NULL, m), *rstd = upload_numbers(d, NULL, m);
     StepParameters *step = upload_step(d, 1);
     const DropoutSite site = dropout_place(step, 0.2, 7).gpu;
     const GemmInput n = upload_matrix(d, numbers, m, C, true), dy = upload_matrix(d, gradients, m, C, true),
                     inner = upload_matrix(d, NULL, m, F, false), y = upload_matrix(d, NULL, m, C, false);
     FfnResult parts = ffn_result_create(d, &is), fused = ffn_result_create(d, &is);
     const ResidualNorm behind = ffn_behind(&fused, &is, site);
+    NormTest before = norm_test_create(d, 2, is.length, C, true); // of n, where it is not there yet
+    FfnSource from = {n, before.gpu_x, norm_test_output(&before), norm_test_weights(&before)};
+    if (is.normalises) {
+        layernorm_forward(d, {n, NULL, before.gpu_mean, before.gpu_rstd}, before.gpu_x, from.weights, m, C);
+        from.n = {};
+        from.to = {{}, NULL, mean, rstd};
+    }
 
     gemm_forward(blas, inner, n, up.device, m);
     activation_forward(d, parts.activated, parts.hidden, inner, is.kind, m, F);
     gemm_forward(blas, y, parts.activated, down.device, m);
     residual_layernorm_forward(d, ffn_behind(&parts, &is, site), (const float *)y.data, m, C);
     for (const ResidualNorm *after : {(const ResidualNorm *)NULL, &behind}) {
-        fused_ffn_forward(d, fused.hidden, fused.activated, n, up.device, down.device, is.kind, after, m);
+        fused_ffn_forward(d, fused.hidden, fused.activated, from, up.device, down.device, is.kind, after, m);
         compare_matrices(d, "hidden", fused.hidden, parts.hidden, m, ROUNDED);
         compare_matrices(d, "activated", fused.activated, parts.activated, m, ROUNDED);
+    }
+    if (is.normalises) {
+        compare_matrices(d, "mean before", float_matrix(mean, 1), float_matrix(before.gpu_mean, 1), m, EXACT);
+        compare_matrices(d, "rstd before", float_matrix(rstd, 1), float_matrix(before.gpu_rstd, 1), m, EXACT);
     }
     compare_matrices(d, "out", float_matrix(fused.out, C), float_matrix(parts.out, C), m, 1e-3);
     compare_matrices(d, "norm", fused.norm.gpu_norm, parts.norm.gpu_norm, m, ROUNDED);
@@ -552,10 +564,11 @@ static void check_ffn(const Device *d, Blas *blas, FfnSetting is) {
     compare_matrices(d, "gradient to hidden", dhidden, dinner, m, ROUNDED);
     compare_matrices(d, "gradient to the input", dn, dn_parts, m, 1e-3);
 
+    norm_test_free(&before);
     ffn_result_free(&parts);
     ffn_result_free(&fused);
-    void *const on_device[] = {n.data,       dy.data, inner.data,    y.data, dinner.data,
-                               dhidden.data, dn.data, dn_parts.data, step};
+    void *const on_device[] = {n.data,  dy.data,       inner.data, y.data, dinner.data, dhidden.data,
+                               dn.data, dn_parts.data, step,       mean,   rstd};
     for (void *p : on_device) device_free(p);
     free(numbers);
     free(gradients);
@@ -567,12 +580,12 @@ static void test_ffn(void) {
     Device d = device_create();
     Arena arena;
     Blas blas = blas_here(&d, &arena, false);
-    check_ffn(&d, &blas, {1, 8, 8, WEIGHT_OUT_IN, GELU_ERF, false, false, false});
-    check_ffn(&d, &blas, {19, 24, 96, WEIGHT_OUT_IN, GELU_ERF, false, false, false});
-    check_ffn(&d, &blas, {33, 128, 512, WEIGHT_OUT_IN, GELU_ERF, false, true, false});
-    check_ffn(&d, &blas, {40, 64, 256, WEIGHT_IN_OUT, GELU_TANH, true, true, false});
-    check_ffn(&d, &blas, {17, 120, 40, WEIGHT_IN_OUT, SILU, true, true, false});
-    check_ffn(&d, &blas, {16, 40, 136, WEIGHT_OUT_IN, RELU, true, true, true});
+    check_ffn(&d, &blas, {1, 8, 8, WEIGHT_OUT_IN, GELU_ERF, false, false, false, false});
+    check_ffn(&d, &blas, {19, 24, 96, WEIGHT_OUT_IN, GELU_ERF, false, false, false, true});
+    check_ffn(&d, &blas, {33, 128, 512, WEIGHT_OUT_IN, GELU_ERF, false, true, false, true});
+    check_ffn(&d, &blas, {40, 64, 256, WEIGHT_IN_OUT, GELU_TANH, true, true, false, false});
+    check_ffn(&d, &blas, {17, 120, 40, WEIGHT_IN_OUT, SILU, true, true, false, true});
+    check_ffn(&d, &blas, {16, 40, 136, WEIGHT_OUT_IN, RELU, true, true, true, false});
     CHECK(fused_ffn_fits(128, 512) && !fused_ffn_fits(136, 512) && !fused_ffn_fits(20, 80));
     blas_destroy(&blas);
     arena_free(&arena);

@@ -83,7 +83,7 @@ struct Transformer;
 
 // What a model adds.
 struct TransformerParts {
-    // From qkv and x_in to x_middle, and `norm`, LayerNorm 2 of it.
+    // From qkv and x_in to x_middle; and, where a product follows attention, `norm`, LayerNorm 2 of it.
     void (*attend)(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l);
     // From dx, and dsublayer_out where there is a projection, to dqkv.
     void (*attend_backward)(Transformer *t, const DeviceBatch *batch, size_t l);
@@ -324,23 +324,35 @@ static inline double ffn_flops(const Transformer *t, const DeviceBatch *batch) {
     return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels * (double)t->is.inner;
 }
 
-// From norm_qkv, LayerNorm 1 of x_in, to `norm`, LayerNorm 2 of x_middle.
+// Whether LayerNorm 2 is part of the FFN's kernel: it is not part of attention's last one.
+static inline bool ffn_normalises(const Transformer *t, size_t l) {
+    return ffn_is_fused(t) && !t->plan[l].projects;
+}
+
+// From norm_qkv, LayerNorm 1 of x_in, to x_middle and `norm`, LayerNorm 2 of it, or without that.
 static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, device_weight(t, &t->plan[l].qkv),
                  batch->batch * batch->length);
     gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
     t->parts.attend(t, work, batch, l);
+    if (t->plan[l].projects || ffn_normalises(t, l)) return;
+    norm_forward(t, &t->plan[l].ffn.norm, t->norm, t->layers[l].mean2, t->layers[l].rstd2,
+                 t->layers[l].x_middle, batch->batch * batch->length);
+    gpu_lap(g, work, "norm", PROFILE_FORWARD, 0);
 }
 
-// The FFN in one kernel, with what stands behind it; `behind` NULL: to its activated hidden layer.
+// The FFN in one kernel, with what stands before it, if that is left to it, and behind it; `behind` NULL: to
+// its activated hidden layer.
 static inline void ffn_fused(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l,
                              const ResidualNorm *behind) {
     const TransformerActivations *a = &t->layers[l];
     const FfnParameters *at = &t->plan[l].ffn;
-    fused_ffn_forward(&t->base.device, a->hidden, a->activated, t->norm, device_weight(t, &at->up),
+    const FfnSource from = {ffn_normalises(t, l) ? GemmInput{} : t->norm, a->x_middle,
+                            norm_output(t, t->norm, a->mean2, a->rstd2), norm_weights(t, &at->norm)};
+    fused_ffn_forward(&t->base.device, a->hidden, a->activated, from, device_weight(t, &at->up),
                       device_weight(t, &at->down), t->is.activation, behind, batch->batch * batch->length);
-    gpu_lap(&t->base, work, "ffn, residual, norm", PROFILE_FORWARD, 2 * ffn_flops(t, batch));
+    gpu_lap(&t->base, work, "ffn, norm", PROFILE_FORWARD, 2 * ffn_flops(t, batch));
 }
 
 // From `norm` to the FFN's activated hidden layer.
