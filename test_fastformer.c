@@ -243,12 +243,18 @@ static void test_statistics(void) {
     Batch batch = model_test_batch(&t, 0.3, 9);
     Statistics s = {0}, evaluating = {0}, uniform = {0};
     transformer_statistics(t.model, &batch, &s);
-    CHECK(s.count == 3 * 6 + 1);
+    CHECK(s.count == 3 * 8 + 1);
+    int64_t tokens = 0;
+    for (size_t i = 0; i < 100; i++) tokens += batch.mask[i];
     for (size_t l = 0; l < 3; l++) {
         const size_t window = ((const Fastformer *)t.model)->config.windows[l];
         model_check_residual_statistics(&s, &batch, l, 24);
         model_check_weight_statistics(statistics_find(&s, l, "query_weights"), &batch, 3, window);
         model_check_weight_statistics(statistics_find(&s, l, "key_weights"), &batch, 3, window);
+        const Measurement *scores = statistics_find(&s, l, "query_scores"); // of 3 heads; cosines
+        CHECK(scores->scores == 3 * tokens && scores->values.largest <= 1 + 1e-9);
+        CHECK_CLOSE(moments_deviation(&scores->values), 1 / sqrt(8),
+                    0.1); // of x and w that do not know each other
     }
 
     Moments embedded = {0}; // what enters the first layer

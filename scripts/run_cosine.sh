@@ -11,6 +11,7 @@ set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
 . scripts/common.sh
+. scripts/arms.sh
 
 arms='softmax cosine-0 cosine-0.5 cosine-1 cosine-learned'
 rates='1e-5 1e-4 3e-4 1e-3 3e-3'
@@ -36,6 +37,10 @@ command_of() {
     esac
 }
 
+cost_of() {
+    echo "${1%%-*}"
+}
+
 prepare() {
     require train_bert tokenize
     made='TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2'
@@ -43,52 +48,6 @@ prepare() {
     grep -q '"mask":[0-9]' "$data/meta.json" || fail "$data: has no mask token; $made"
     mkdir -p "$out"
     echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
-}
-
-# What diverged is a result, and not made again.
-finished() {
-    [ -f "$1/diverged" ] || grep -qsF -e "$last_line" "$1/log.jsonl"
-}
-
-excused() {
-    grep -q 'not finite' "$1/output.txt" || return 1
-    printf 'diverged'
-    : >"$1/diverged"
-}
-
-# plan: a line for each run (train_all).
-plan() {
-    for seed in $seeds; do
-        for rate in $rates; do
-            for arm in $arms; do
-                run=$arm-$rate-seed-$seed
-                # shellcheck disable=SC2046,SC2086
-                probe "$out/${arm%%-*}.cost" $(command_of "$arm") $options
-                seconds=$(time_left "$out/${arm%%-*}.cost" "$steps" "$evaluations" "$out/$run")
-                echo "$seconds $run $(command_of "$arm") $options -x $steps -S $seed -l $rate"
-            done
-        done
-    done
-}
-
-collect() {
-    echo 'arm,rate,seed,val_loss,last_val_loss,largest_attention_output,diverged' >"$tmp/runs.csv"
-    echo 'arm,rate,seed,step,largest_attention_output' >"$tmp/attention.csv"
-    while read -r _ name _; do
-        run=$out/$name
-        key=$(echo "$name" | sed -E 's/^(.*)-([0-9]+e-[0-9]+)-seed-([0-9]+)$/\1,\2,\3/')
-        diverged=0
-        [ ! -f "$run/diverged" ] || diverged=1
-        awk -v key="$key" -v diverged="$diverged" "$json_number"'
-            number("val_loss") != "" { last = number("val_loss"); if (best == "" || last < best) best = last }
-            number("val_attention_max_abs") > largest { largest = number("val_attention_max_abs") }
-            END { print key "," best "," last "," largest "," (diverged || last > 1.1 * best ? 1 : 0) }' \
-            "$run/log.jsonl" >>"$tmp/runs.csv"
-        awk -v key="$key" "$json_number"'
-            number("val_attention_max_abs") != "" { print key "," number("step") "," number("val_attention_max_abs") }' \
-            "$run/log.jsonl" >>"$tmp/attention.csv"
-    done <"$1"
-    mv "$tmp/runs.csv" "$tmp/attention.csv" "$out/"
 }
 
 report() {
@@ -102,7 +61,7 @@ report() {
             i = $1 SUBSEP $2
             add(i, $4)
             if ($6 > largest[i]) largest[i] = $6
-            bad[i] += $7
+            bad[i] += $8
         }
         END {
             a = split(arms, arm, " "); r = split(rates, rate, " ")
@@ -121,26 +80,11 @@ report() {
         }' "$out/runs.csv"
 }
 
-# draw FILE: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms.
-draw() {
-    cat >"$tmp/plot"
-    {
-        # shellcheck disable=SC2086
-        plot_names $arms
-        for format in png svg; do
-            plot_style "$format" "$1" 900 520
-            echo 'set key outside right top'
-            cat "$tmp/plot"
-        done
-    } >"$tmp/commands"
-    plot_draw "$out" "$1"
-}
-
 loss_by_rate() {
     count=0
     for arm in $arms; do
         count=$((count + 1))
-        awk -F, -v arm="$arm" '$1 == arm && $4 != "" { n[$2]++; s[$2] += $4; bad[$2] += $7 }
+        awk -F, -v arm="$arm" '$1 == arm && $4 != "" { n[$2]++; s[$2] += $4; bad[$2] += $8 }
             END { for (r in n) print r, s[r] / n[r], (bad[r] > 0) }' "$out/runs.csv" | sort -g >"$tmp/rates.$count"
     done
     draw loss_by_rate <<END
@@ -168,26 +112,7 @@ plot for [i=1:$count] sprintf('steps.%d', i) using 1:2 with linespoints lw 2 pt 
 END
 }
 
-quick=
-seed_count=
-out=
-while [ $# -gt 0 ]; do
-    case $1 in
-    --quick) quick=1 ;;
-    --seeds | --output)
-        [ $# -gt 1 ] || usage
-        case $1-$2 in
-        --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output-) usage ;;
-        --seeds-*) seed_count=$2 ;;
-        --output-/*) out=$2 ;;
-        --output-*) out=$start/$2 ;;
-        esac
-        shift
-        ;;
-    *) usage ;;
-    esac
-    shift
-done
+arms_options runs/cosine 3 1 "$@"
 if [ -n "$quick" ]; then
     options="-i $data -L 3 -C 64 -H 2 -b 8 -t 128 -u 50 -m 20 --stats 4"
     steps=600
@@ -196,16 +121,11 @@ else
     steps=5000
 fi
 options="$options -v $((steps / evaluations))"
-[ -n "$seed_count" ] || seed_count=$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)
-out=${out:-runs/cosine${quick:+-quick}}
-seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
 
 prepare
-echo 'measuring what a run costs'
-plan >"$tmp/plan"
-train_all "$tmp/plan"
-[ "$failures" -eq 0 ] || fail "$failures runs failed; the same command tries them again"
-collect "$tmp/plan"
+train_arms
+collect val_attention_max_abs
+collect_steps val_attention_max_abs attention
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 loss_by_rate

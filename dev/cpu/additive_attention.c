@@ -525,12 +525,16 @@ void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, rea
 // ----------------------------------------------------------------------------------------------------
 // What --stats measures
 
-// The weights of one pooling over its windows, from what it pools, x (T, D), rows `stride` apart.
-static void measure_pooling(Measurement *m, const Pooling *p, Scratch *s, real *e, PoolRows in, size_t D) {
+// The scores of one pooling, and their weights over its windows, from what it pools, x (T, D), rows `stride`
+// apart.
+static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *p, Scratch *s, real *e,
+                            PoolRows in, size_t D) {
     for (size_t t = 0; t < in.n; t += TILE) {
         const size_t n = in.n - t < TILE ? in.n - t : TILE;
         pool_scores(p, s, (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n}, D);
         memcpy(e + t, s->e, n * sizeof(real));
+        row_scale(s->along, 1 / (real)D, s->along, n); // |x' . w'| is at most D
+        measurement_add_scores(scores, s->along, in.mask ? in.mask + t : NULL, n);
     }
     for (size_t i = 0; i < in.n; i++) {
         const size_t window = p->sum.window, j = window && i + 1 > window ? i + 1 - window : 0;
@@ -549,15 +553,17 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
 void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput *in, const Batch *batch,
                                 Statistics *statistics, size_t layer) {
     const size_t T = (size_t)batch->length, D = a->channels / a->heads;
+    Measurement *query_scores = statistics_find(statistics, layer, "query_scores");
+    Measurement *key_scores = statistics_find(statistics, layer, "key_scores");
     Measurement *query = statistics_find(statistics, layer, "query_weights");
     Measurement *key = statistics_find(statistics, layer, "key_weights");
     real *e = allocate(T, sizeof(real), "statistics"), *product = allocate(T * D, sizeof(real), "statistics");
     for (size_t i = 0; i < (size_t)batch->batch * a->heads; i++) {
         Scratch *s = &a->scratch[0];
         const AttentionHead h = head_start(a, in, batch, i / a->heads, i % a->heads, s);
-        measure_pooling(query, &s->query, s, e, (PoolRows){h.q, h.stride, h.mask, T}, D);
+        measure_pooling(query_scores, query, &s->query, s, e, (PoolRows){h.q, h.stride, h.mask, T}, D);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
-        measure_pooling(key, &s->key, s, e, (PoolRows){product, D, h.mask, T}, D);
+        measure_pooling(key_scores, key, &s->key, s, e, (PoolRows){product, D, h.mask, T}, D);
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
         statistics_add(statistics, layer, "attention", product, h.mask, T, D);
     }

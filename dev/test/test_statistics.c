@@ -101,19 +101,24 @@ static void test_output(void) {
     measurement_add_weights(statistics_find(&s, 12, "attention_weights"), e, NULL, 2, 2);
     statistics_add(&s, 5, "ffn", constant, NULL, 1, 1);
     statistics_add(&s, 5, "attention", (const real[]){(real)NAN}, NULL, 1, 1);
+    const real parts[] = {(real)0.5, (real)-0.95, 1, (real)0.8};
+    measurement_add_scores(statistics_find(&s, 1, "query_scores"), parts, (const uint8_t[]){1, 1, 0, 1}, 4);
     const char *const lines[] = {
         "    0  residual                  2         3         1.5         -2",
         "   12  attention_weights         0      0.25           -          -         0.5",
         "    5  ffn                       0         2           -          -",
         "    5  attention               nan         0           -          -",
+        "    1  query_scores         0.7641      0.95       1.243       -1.5                 0.3333",
     };
     CHECK_TEXT(statistics_heading(),
-               "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share");
-    for (size_t i = 0; i < 4; i++) {
+               "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share  saturated");
+    for (size_t i = 0; i < 5; i++) {
         char *line = measurement_line(s.items[i]);
         CHECK_TEXT(line, lines[i]);
         free(line);
     }
+    CHECK(measurement_saturated_share(s.items[4]) == 1.0 / 3 &&
+          isnan(measurement_saturated_share(s.items[0])));
     JsonWriter w = {0};
     for (size_t i = 0; i < 2; i++) {
         json_begin(&w, '{');

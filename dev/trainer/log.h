@@ -25,7 +25,7 @@ typedef struct {
     double value;
 } Metric;
 
-enum { EVALUATION_METRICS = 4 };
+enum { EVALUATION_METRICS = 8 };
 
 // The result of an evaluation.
 typedef struct {

@@ -46,13 +46,19 @@ bool measure_attention(Run *run, Evaluation *result) {
     Statistics statistics = {0};
     run_batches(run, SPLIT_VAL, batches, &statistics);
     double largest = 0;
+    Measurement scores = {0};
     for (size_t i = 0; i < statistics.count; i++) {
         const Measurement *m = statistics.items[i];
         if (strcmp(m->place, "attention") == 0) largest = fmax(largest, m->values.largest);
+        scores.scores += m->scores;
+        scores.saturated += m->saturated;
     }
     statistics_free(&statistics);
     if (stop_requested()) return false;
     evaluation_add(result, (Metric){"attention_max_abs", "max |attention| ", "", 3, largest});
+    if (scores.scores > 0)
+        evaluation_add(
+            result, (Metric){"saturated_share", "saturated ", "", 3, measurement_saturated_share(&scores)});
     return true;
 }
 

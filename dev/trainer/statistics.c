@@ -50,6 +50,19 @@ void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask,
     m->queries++;
 }
 
+void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (mask && !mask[i]) continue;
+        moments_add_real(&m->values, parts + i, 1);
+        m->saturated += fabs((double)parts[i]) > 0.9;
+        m->scores++;
+    }
+}
+
+double measurement_saturated_share(const Measurement *m) {
+    return m->scores > 0 ? (double)m->saturated / (double)m->scores : (double)NAN;
+}
+
 double measurement_sink_share(const Measurement *m) {
     return m->queries > 0 ? m->sink_share / (double)m->queries : (double)NAN;
 }
@@ -60,25 +73,31 @@ void measurement_to_json(const Measurement *m, JsonWriter *w) {
     json_key(w, "place");
     json_write_string(w, m->place);
     moments_to_json(&m->values, w);
-    if (m->queries == 0) return;
-    json_key(w, "sink_share");
-    json_write_number(w, measurement_sink_share(m));
+    if (m->queries > 0) {
+        json_key(w, "sink_share");
+        json_write_number(w, measurement_sink_share(m));
+    }
+    if (m->scores > 0) {
+        json_key(w, "saturated_share");
+        json_write_number(w, measurement_saturated_share(m));
+    }
 }
 
 const char *statistics_heading(void) {
-    return "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share";
+    return "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share  saturated";
 }
 
 char *measurement_line(const Measurement *m) {
-    char deviation[32], largest[32], ratio[32], kurtosis[32], share[32];
+    char deviation[32], largest[32], ratio[32], kurtosis[32], share[32], saturated[32];
     moments_format(moments_deviation(&m->values), "nan", deviation);
     moments_format(m->values.largest, "nan", largest);
     moments_format(moments_largest_deviation(&m->values), "-", ratio);
     moments_format(moments_kurtosis(&m->values), "-", kurtosis);
     moments_format(measurement_sink_share(m), m->queries > 0 ? "nan" : "", share);
-    char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s", m->layer, m->place, deviation, largest,
-                               ratio, kurtosis, share);
-    // No blanks behind the last column.
+    moments_format(measurement_saturated_share(m), "", saturated);
+    char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s  %9s", m->layer, m->place, deviation,
+                               largest, ratio, kurtosis, share, saturated);
+    // No blanks behind the last one.
     for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--) line[end - 1] = '\0';
     return line;
 }

@@ -10,10 +10,12 @@
 //   ffn               (B, T, C) what that adds
 //   attention_weights the weights (b, h, i, j) over all j that i sees; a model whose attention is
 //                     several poolings has one place for each, NAME_weights
+//   NAME_scores       of weights whose exponent lies within -s..s: the exponent as a part of s
 //
 // The first four go through statistics_add, weights that are exponentials over their sum through
-// measurement_add_weights, row by row; others (cosine) through moments_add of Measurement.values. Padding is
-// left out everywhere. Measuring may be slow: no training step does it.
+// measurement_add_weights, row by row, scores through measurement_add_scores; others (cosine) through
+// moments_add of Measurement.values. Padding is left out everywhere. Measuring may be slow: no training step
+// does it.
 #ifndef TRAINER_STATISTICS_H
 #define TRAINER_STATISTICS_H
 
@@ -29,6 +31,8 @@ typedef struct {
     Moments values;
     int64_t queries;   // rows of attention weights; 0: not weights, or weights without a sink
     double sink_share; // sum over these rows of the sink's part in the denominator
+    int64_t scores;    // parts of their bound, of which
+    int64_t saturated; // lie beyond nine tenths of it
 } Measurement;
 
 typedef struct {
@@ -50,11 +54,17 @@ void statistics_add(Statistics *s, size_t layer, const char *place, const real *
 // without such j is left out.
 void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count, double sink);
 
+// Adds scores as parts of their bound (count), but for those where the mask (count, or NULL: all) is 0.
+void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count);
+
+// The share of scores beyond nine tenths of their bound; NaN: these are no scores.
+double measurement_saturated_share(const Measurement *m);
+
 // The sink's share of the mass, averaged over rows; NaN: there is none.
 double measurement_sink_share(const Measurement *m);
 
 // Members "layer", "place", those of moments_to_json and, for weights with a sink in the denominator,
-// "sink_share".
+// "sink_share", for scores "saturated_share".
 void measurement_to_json(const Measurement *m, JsonWriter *w);
 
 // The table: its first line, and a line for each measurement (fresh memory).

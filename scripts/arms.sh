@@ -1,0 +1,127 @@
+# shellcheck shell=sh
+# What run_cosine.sh and run_rescale.sh share: arms of a comparison, each at several learning rates and seeds. Sourced behind
+# common.sh. The script sets: arms, rates, evaluations (of a run), last_line; command_of ARM and cost_of ARM, the command that
+# trains it and a name for what a step of it costs.
+
+# arms_options DEFAULT_OUT SEEDS QUICK_SEEDS ARGUMENT...: --quick, --seeds and --output, else usage.
+# shellcheck disable=SC2154 # start: the script's
+arms_options() {
+    out=$1 seed_count=$2 quick_seeds=$3 quick='' given=''
+    shift 3
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --quick) quick=1 ;;
+        --seeds | --output)
+            [ $# -gt 1 ] || usage
+            case $1-$2 in
+            --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output-) usage ;;
+            --seeds-*) seed_count=$2 quick_seeds=$2 ;;
+            --output-/*) given=$2 ;;
+            --output-*) given=$start/$2 ;;
+            esac
+            shift
+            ;;
+        *) usage ;;
+        esac
+        shift
+    done
+    if [ -n "$quick" ]; then out=$out-quick seed_count=$quick_seeds; fi
+    out=${given:-$out}
+    seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
+}
+
+# What diverged is a result, and not made again.
+finished() {
+    [ -f "$1/diverged" ] || grep -qsF -e "$last_line" "$1/log.jsonl"
+}
+
+excused() {
+    grep -q 'not finite' "$1/output.txt" || return 1
+    printf 'diverged'
+    : >"$1/diverged"
+}
+
+# plan: a line for each run (train_all).
+plan() {
+    for seed in $seeds; do
+        for rate in $rates; do
+            for arm in $arms; do
+                run=$arm-$rate-seed-$seed
+                cost=$out/$(cost_of "$arm").cost
+                # shellcheck disable=SC2046,SC2086
+                probe "$cost" $(command_of "$arm") $options
+                echo "$(time_left "$cost" "$steps" "$evaluations" "$out/$run") $run $(command_of "$arm")" \
+                    "$options -x $steps -S $seed -l $rate"
+            done
+        done
+    done
+}
+
+# train_arms: all of them; $tmp/plan has them afterwards.
+train_arms() {
+    echo 'measuring what a run costs'
+    plan >"$tmp/plan"
+    train_all "$tmp/plan"
+    [ "$failures" -eq 0 ] || fail "$failures runs failed; the same command tries them again"
+}
+
+# collect KEY...: $out/runs.csv, a line a run: best and last validation loss, for each key the largest and the last number of
+# that name in its log, and whether it diverged: updates were not finite, or it ended a tenth above its best.
+collect() {
+    {
+        printf 'arm,rate,seed,val_loss,last_val_loss'
+        for key in "$@"; do printf ',largest_%s,last_%s' "$key" "$key"; done
+        echo ,diverged
+    } >"$tmp/runs.csv"
+    while read -r _ name _; do
+        diverged=0
+        [ ! -f "$out/$name/diverged" ] || diverged=1
+        awk -v run="$(arm_key "$name")" -v diverged="$diverged" -v keys="$*" "$json_number"'
+            BEGIN { count = split(keys, key, " ") }
+            number("val_loss") != "" { last = number("val_loss"); if (best == "" || last < best) best = last }
+            {
+                for (i = 1; i <= count; i++) {
+                    x = number(key[i])
+                    if (x == "") continue
+                    end[i] = x
+                    if (largest[i] == "" || x > largest[i]) largest[i] = x
+                }
+            }
+            END {
+                printf "%s,%s,%s", run, best, last
+                for (i = 1; i <= count; i++) printf ",%s,%s", largest[i], end[i]
+                print "," (diverged || last > 1.1 * best ? 1 : 0)
+            }' "$out/$name/log.jsonl" >>"$tmp/runs.csv"
+    done <"$tmp/plan"
+    mv "$tmp/runs.csv" "$out/"
+}
+
+# collect_steps KEY FILE: $out/FILE.csv, a line for each time that a run logged the key.
+collect_steps() {
+    echo "arm,rate,seed,step,$1" >"$tmp/steps.csv"
+    while read -r _ name _; do
+        awk -v run="$(arm_key "$name")" -v key="$1" "$json_number"'
+            number(key) != "" { print run "," number("step") "," number(key) }' "$out/$name/log.jsonl" >>"$tmp/steps.csv"
+    done <"$tmp/plan"
+    mv "$tmp/steps.csv" "$out/$2.csv"
+}
+
+# arm_key RUN: its arm, rate and seed.
+arm_key() {
+    echo "$1" | sed -E 's/^(.*)-([0-9]+e-[0-9]+)-seed-([0-9]+)$/\1,\2,\3/'
+}
+
+# draw FILE: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms.
+draw() {
+    cat >"$tmp/plot"
+    {
+        # shellcheck disable=SC2086
+        plot_names $arms
+        for format in png svg; do
+            plot_style "$format" "$1" 900 520
+            echo 'set key outside right top'
+            cat "$tmp/plot"
+        done
+    } >"$tmp/commands"
+    plot_draw "$out" "$1"
+}
