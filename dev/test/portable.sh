@@ -1,7 +1,7 @@
 #!/bin/bash
 # One program for any x86-64 processor (make ARCH=portable): on this machine a trainer takes the best of its levels that runs
 # here, and its weights are those of the program that was built for that level alone; it runs on two lesser processors, which
-# qemu-user plays, where better levels' programs are refused. Needs oneDNN. Built with little optimisation, in BUILD
+# qemu-user plays, where better levels' programs are refused. Needs oneDNN. Built without optimisation, in BUILD
 # (build/portable), which is kept.
 # The last line is "N passed, N failed".
 set -u
@@ -15,7 +15,7 @@ fi
 programs=$build/float-onednn
 levels="avx512_bf16 avx512 avx2"
 # shellcheck disable=SC2046,SC2086
-make -s ARCH=portable CFLAGS="${CFLAGS--O1 -g0}" ONEDNN=1 CPLUSPLUS=0 CUDA= BUILD="$build" "$programs/bin/train_fastformer" \
+make -s ARCH=portable CFLAGS="${CFLAGS--O0 -g0}" ONEDNN=1 CPLUSPLUS=0 CUDA= BUILD="$build" "$programs/bin/train_fastformer" \
     $(printf "$programs/%s/bin/train_fastformer\n" $levels) || { echo "0 passed, 1 failed"; exit 1; }
 
 dir=$(mktemp -d) || exit 1
