@@ -59,8 +59,8 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result);
 bool measure(Run *run, Log *log, int64_t step);
 
 // With --stats, adds to an evaluation what those batches show of all layers (statistics.h): the largest |x|
-// that attention adds to the residual stream, "attention_max_abs", and where scores have a bound the share that
-// lies beyond nine tenths of it, "saturated_share". Returns false if a signal asked to stop.
+// that attention adds to the residual stream, "attention_max_abs", and where scores have a bound the share
+// that lies beyond nine tenths of it, "saturated_share". Returns false if a signal asked to stop.
 bool measure_attention(Run *run, Evaluation *result);
 
 // Ends the program if --stats asks for what model or data do not have. Needs no model.
