@@ -240,17 +240,9 @@ void sublayer_end(const Pass *pass, const Sublayer *s, real *out, const real *x,
     pass_measure(pass, s->after_layer, s->after, out, C);
 }
 
-// In place: the gradient to a normalisation's result becomes that to what it read.
-static void norm_backward_stream(const Pass *pass, const Norm *norm, const real *x) {
-    const size_t bytes = pass->rows * norm->at.channels * sizeof(real);
-    memcpy(pass->work->dnorm, pass->work->dx, bytes);
-    memset(pass->work->dx, 0, bytes);
-    norm_backward(pass, norm, pass->work->dx, pass->work->dnorm, x);
-}
-
 void sublayer_end_backward(const Pass *pass, const Sublayer *s) {
     Dropout dropout;
-    if (s->order == POST_NORM) norm_backward_stream(pass, &s->norm, s->sum);
+    if (s->order == POST_NORM) norm_backward(pass, &s->norm, pass->work->dx, pass->work->dx, s->sum);
     residual_backward(pass->work->doutput, pass_gradients(pass, s->bias), pass->work->dx,
                       pass_dropout(pass, s->site, &dropout), pass->first, pass->rows, s->norm.at.channels);
     pass_lap(pass, "residual", 0);

@@ -83,7 +83,8 @@ typedef struct {
 
 void norm_plan(Norm *norm, Arena *arena, size_t rows);
 void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x);
-void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x); // dx +=
+// dx += the gradient to x; where dx is dy, it becomes that.
+void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x);
 
 // ---- a product with a weight; what follows adds the bias ---------------------------------------------
 

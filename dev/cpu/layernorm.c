@@ -2,6 +2,7 @@
 
 #include "memory.h"
 #include "row_blocks.h"
+#include <stdbool.h>
 #include <stdlib.h>
 #include <tgmath.h>
 
@@ -62,9 +63,9 @@ void layernorm_row(real *restrict y, const real *restrict x, const real *restric
 }
 
 // With x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)); all arrays (C).
-static void row_backward(real *restrict dx, real *restrict dgain, real *restrict dbias,
-                         const real *restrict dy, const real *restrict x, const real *restrict gain,
-                         real mean, real rstd, size_t channels) {
+static void row_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
+                         const real *restrict x, const real *restrict gain, real mean, real rstd,
+                         size_t channels) {
     real sum = 0, product = 0;
 #pragma omp simd reduction(+ : sum, product)
     for (size_t c = 0; c < channels; c++) {
@@ -73,17 +74,20 @@ static void row_backward(real *restrict dx, real *restrict dgain, real *restrict
         product += n * ((x[c] - mean) * rstd);
     }
     const real mean_n = sum / (real)channels, mean_product = product / (real)channels;
+    const bool in_place = dx == dy;
+#pragma omp simd
     for (size_t c = 0; c < channels; c++) {
-        const real normal = (x[c] - mean) * rstd;
-        dx[c] += rstd * (dy[c] * gain[c] - mean_n - normal * mean_product);
-        dgain[c] += dy[c] * normal;
-        dbias[c] += dy[c];
+        const real normal = (x[c] - mean) * rstd, d = dy[c];
+        const real gradient = rstd * (d * gain[c] - mean_n - normal * mean_product);
+        dx[c] = in_place ? gradient : dx[c] + gradient;
+        dgain[c] += d * normal;
+        dbias[c] += d;
     }
 }
 
-void layernorm_backward(real *restrict dx, real *restrict dgain, real *restrict dbias,
-                        const real *restrict dy, const real *restrict x, const real *restrict gain,
-                        const real *restrict mean, const real *restrict rstd, size_t m, size_t channels) {
+void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
+                        const real *restrict x, const real *restrict gain, const real *restrict mean,
+                        const real *restrict rstd, size_t m, size_t channels) {
     real *gains = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients"); // (ROW_BLOCKS, C)
     real *biases = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients");
 #pragma omp parallel for schedule(static)

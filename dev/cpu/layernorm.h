@@ -12,11 +12,11 @@ void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, co
                        const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
                        size_t channels);
 
-// dx (M, C) += the gradient to x; dgain, dbias (C) +=. dy (M, C). The sums over rows have a fixed order,
-// whatever the number of threads.
-void layernorm_backward(real *restrict dx, real *restrict dgain, real *restrict dbias,
-                        const real *restrict dy, const real *restrict x, const real *restrict gain,
-                        const real *restrict mean, const real *restrict rstd, size_t m, size_t channels);
+// dx (M, C) += the gradient to x; where dx is dy, it becomes that gradient. dgain, dbias (C) +=. dy (M, C).
+// The sums over rows have a fixed order, whatever the number of threads.
+void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
+                        const real *restrict x, const real *restrict gain, const real *restrict mean,
+                        const real *restrict rstd, size_t m, size_t channels);
 
 // One row, for decoding, with an epsilon of 1e-5: y (C) as real.
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,

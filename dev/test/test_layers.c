@@ -168,6 +168,14 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
         check_gradient("dx", norm_loss, &plain, plain.x, dx, n);
         check_gradient("dgain", norm_loss, &plain, plain.gain, dgain, channels);
         check_gradient("dbias", norm_loss, &plain, plain.bias, dbias, channels);
+        // In place it is the same, and not added to what was there.
+        real *in_place = allocate(n, sizeof(real), "dx"),
+             *sums = allocate(2 * channels, sizeof(real), "sums");
+        double *once = doubles(dx, n);
+        memcpy(in_place, dy, n * sizeof(real));
+        layernorm_backward(in_place, sums, sums + channels, in_place, x, gain, mean, rstd, m, channels);
+        check_values("dx in place", in_place, once, n, EXACT);
+        free(in_place), free(sums), free(once);
         // A second call adds the same again.
         double *twice[] = {doubles(dx, n), doubles(dgain, channels), doubles(dbias, channels)};
         for (size_t i = 0; i < n; i++) twice[0][i] *= 2;
