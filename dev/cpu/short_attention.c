@@ -110,7 +110,8 @@ static void load_rows(const ShortAttention *a, real *out, const real *x, size_t 
 // How far the next head of a sequence is, or the first of the next sequence, `sequence` numbers on.
 static size_t next_head(const Head *head, size_t sequence) {
     const ShortAttention *a = head->attention;
-    return head->h + 1 < a->heads ? a->size : sequence - head->h * a->size;
+    const size_t column = head->h * a->size;
+    return column + a->size < a->channels ? a->size : sequence - column;
 }
 
 static void load_part(const Head *head, real *out, AttentionPart part, real scale) {
