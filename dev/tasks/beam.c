@@ -51,12 +51,12 @@ static double log_sum_exp(const real *logits, size_t count, real largest) {
     return (double)largest + log(fmax((double)sum, 1)); // the largest alone makes it 1
 }
 
-// The largest; -infinity where there is no number.
-static real largest_of(const real *x, size_t count) {
-    real largest = -INFINITY;
-#pragma omp simd reduction(max : largest)
-    for (size_t i = 0; i < count; i++) largest = x[i] > largest ? x[i] : largest;
-    return largest;
+// Whether any of them is above the limit.
+static bool any_above(const real *x, size_t count, real limit) {
+    int above = 0;
+#pragma omp simd reduction(+ : above)
+    for (size_t i = 0; i < count; i++) above += x[i] > limit;
+    return above > 0;
 }
 
 // The best continuations of one stream; what is not a number is none.
@@ -67,8 +67,7 @@ static void continue_stream(const Search *s, size_t stream, double log_p) {
     for (size_t first = 0, end; first < s->vocabulary; first = end) {
         end = first + LOOKED_AT < s->vocabulary ? first + LOOKED_AT : s->vocabulary;
         // Most have nothing that is better.
-        if (count == s->candidates &&
-            !((double)largest_of(logits + first, end - first) > best[count - 1].log_p))
+        if (count == s->candidates && !any_above(logits + first, end - first, (real)best[count - 1].log_p))
             continue;
         for (size_t v = first; v < end; v++) {
             const double logit = (double)logits[v];
