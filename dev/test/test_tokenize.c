@@ -19,9 +19,10 @@ static void make_text(const char *name) {
 
 // Runs "tokenize" with the arguments, in which %s is the test's directory.
 static void run(void *arguments) {
-    char *copy = copy_string(arguments), *argv[16] = {(char *)"tokenize"};
+    char *copy = copy_string(arguments), *argv[32] = {(char *)"tokenize"};
     int argc = 1;
     for (char *rest, *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        if (argc == sizeof(argv) / sizeof(*argv)) abort();
         char *mark = strstr(word, "%s");
         if (mark) *mark = '\0';
         argv[argc++] = mark ? format_string("%s%s%s", word, test_directory(), mark + 2) : copy_string(word);
