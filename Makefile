@@ -16,7 +16,7 @@
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDA=DIR for
 # CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, WERROR=1 to make
 # warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
-# -march's, or ARCH=portable for programs to copy to other machines, which choose what the processor is fast at when they
+# -march's, or ARCH=portable for programs to copy to other machines, which choose what a processor is fast at when they
 # start; BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is built
 # again. make -f DIR/Makefile builds here what is there.
 
