@@ -140,15 +140,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     load_part<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, 0, KEY);
     load_part<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, 0, VALUE);
     cp_async_commit();
-    row_products(t.product + warp_row, p, head, first + warp_row);
-    __syncwarp();
-    float log2_sum[2], product[2];
-    for (int half = 0; half < 2; half++) {
-        const int i = row + 8 * half;
-        log2_sum[half] =
-            i < p.queries ? p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] * 1.44269504f : INFINITY;
-        product[half] = t.product[warp_row + lane / 4 + 8 * half];
-    }
+    const LaneRows rows = lane_rows(t.product + warp_row, p, head, first + warp_row);
     Sums<1, SIZE> dq;
     sums_clear(dq);
     int stage = 0;
@@ -169,7 +161,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
         if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
-        const auto query = [&](int, int e) { return QueryRow{log2_sum[e / 2], product[e / 2]}; };
+        const auto query = [&](int, int e) { return rows.at[e / 2]; };
         if (drops_out(p.dropout)) {
             if (key % KEPT_BLOCK == 0)
                 keep_rows(t.kept + warp_row * 16, p, head, first + warp_row, 16, key, lane, WARP);

@@ -303,6 +303,27 @@ static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p
     }
 }
 
+// Of the 16 rows of queries of a warp, from `first` on, the two that a lane has: element e of its fragments
+// is of row e / 2. `products` (16) is memory for dy . y of all.
+struct LaneRows {
+    QueryRow at[2];
+};
+
+template <typename T>
+static __device__ __forceinline__ LaneRows lane_rows(float *products, const Pass<T> &p, const Head &head,
+                                                     int first) {
+    row_products(products, p, head, first);
+    __syncwarp();
+    LaneRows rows;
+    for (int half = 0; half < 2; half++) {
+        const int in_warp = (int)lane_index() / 4 + 8 * half, i = first + in_warp;
+        const float logsumexp =
+            i < p.queries ? p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] : INFINITY;
+        rows.at[half] = {logsumexp * 1.44269504f, products[in_warp]};
+    }
+    return rows;
+}
+
 } // namespace softmax
 
 #endif

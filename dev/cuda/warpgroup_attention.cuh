@@ -346,16 +346,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     // The first group may end a tile before the second; nobody waits for it then.
     const int row = first + warp_row + lane / 4, end = last_key(p, first + group_row + GROUP_ROWS);
     const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
-    row_products(g.product + warp_row, p, head, first + warp_row);
-    __syncwarp();
-    float log2_sum[2], product[2];
-    for (int half = 0; half < 2; half++) {
-        const int i = row + 8 * half;
-        log2_sum[half] =
-            i < p.queries ? p.logsumexp[head.unit * (size_t)p.queries + (size_t)i] * 1.44269504f : INFINITY;
-        product[half] = g.product[warp_row + lane / 4 + 8 * half];
-    }
-    const auto query = [&](int, int e) { return QueryRow{log2_sum[e / 2], product[e / 2]}; };
+    const LaneRows rows = lane_rows(g.product + warp_row, p, head, first + warp_row);
+    const auto query = [&](int, int e) { return rows.at[e / 2]; };
     Sums<1, SIZE> dq;
     Sums<1, N> s, dw;
     GroupWeights<N> gradients;
