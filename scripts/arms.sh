@@ -1,13 +1,24 @@
 # shellcheck shell=sh
 # What run_cosine.sh and run_rescale.sh share: arms of a comparison, each at several learning rates and seeds. Sourced behind
-# common.sh. The script sets: arms, rates, evaluations (of a run), last_line; command_of ARM and cost_of ARM, the command that
+# common.sh. The script sets: data, arms, rates, evaluations (of a run), last_line; command_of ARM and cost_of ARM, the command that
 # trains it and a name for what a step of it costs.
 
-# arms_options DEFAULT_OUT SEEDS QUICK_SEEDS ARGUMENT...: --quick, --seeds and --output, else usage.
+# usage: of the script, whose results go to $default_out.
+usage() {
+    cat >&2 <<END
+usage: ${0##*/} [--quick] [--seeds N] [--output DIR]
+  --quick       small models, one seed, about a quarter of an hour
+  --seeds N     runs of each arm and rate (3; --quick 1)
+  --output DIR  results and runs ($default_out, $default_out-quick)
+END
+    exit 2
+}
+
+# arms_options DEFAULT_OUT ARGUMENT...: --quick, --seeds and --output, else usage.
 # shellcheck disable=SC2154 # start: the script's
 arms_options() {
-    out=$1 seed_count=$2 quick_seeds=$3 quick='' given=''
-    shift 3
+    default_out=$1 seed_count='' quick='' given=''
+    shift
     while [ $# -gt 0 ]; do
         case $1 in
         --quick) quick=1 ;;
@@ -15,7 +26,7 @@ arms_options() {
             [ $# -gt 1 ] || usage
             case $1-$2 in
             --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output-) usage ;;
-            --seeds-*) seed_count=$2 quick_seeds=$2 ;;
+            --seeds-*) seed_count=$2 ;;
             --output-/*) given=$2 ;;
             --output-*) given=$start/$2 ;;
             esac
@@ -25,8 +36,8 @@ arms_options() {
         esac
         shift
     done
-    if [ -n "$quick" ]; then out=$out-quick seed_count=$quick_seeds; fi
-    out=${given:-$out}
+    out=${given:-$default_out${quick:+-quick}}
+    seed_count=${seed_count:-$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)}
     seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
 }
 
@@ -59,6 +70,9 @@ plan() {
 
 # train_arms: all of them; $tmp/plan has them afterwards.
 train_arms() {
+    mkdir -p "$out"
+    # shellcheck disable=SC2154 # data: the script's
+    echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
     echo 'measuring what a run costs'
     plan >"$tmp/plan"
     train_all "$tmp/plan"

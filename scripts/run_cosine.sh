@@ -20,16 +20,6 @@ evaluations=8 # of a run
 last_line='"event":"statistics"'
 data=data/wikitext2
 
-usage() {
-    cat >&2 <<'END'
-usage: run_cosine.sh [--quick] [--seeds N] [--output DIR]
-  --quick       small models, one seed, about a quarter of an hour
-  --seeds N     runs of each arm and rate (3; --quick 1)
-  --output DIR  results and runs (runs/cosine, runs/cosine-quick)
-END
-    exit 2
-}
-
 command_of() {
     case $1 in
     softmax) echo './train_bert --attention softmax' ;;
@@ -46,8 +36,6 @@ prepare() {
     made='TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2'
     [ -f "$data/meta.json" ] || TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2 || fail "$data cannot be made"
     grep -q '"mask":[0-9]' "$data/meta.json" || fail "$data: has no mask token; $made"
-    mkdir -p "$out"
-    echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
 }
 
 report() {
@@ -112,7 +100,7 @@ plot for [i=1:$count] sprintf('steps.%d', i) using 1:2 with linespoints lw 2 pt 
 END
 }
 
-arms_options runs/cosine 3 1 "$@"
+arms_options runs/cosine "$@"
 if [ -n "$quick" ]; then
     options="-i $data -L 3 -C 64 -H 2 -b 8 -t 128 -u 50 -m 20 --stats 4"
     steps=600

@@ -20,16 +20,6 @@ evaluations=5 # of a run
 last_line='"event":"statistics"'
 data=data/wikitext2
 
-usage() {
-    cat >&2 <<'END'
-usage: run_rescale.sh [--quick] [--seeds N] [--output DIR]
-  --quick       small models, one seed, about a quarter of an hour
-  --seeds N     runs of each arm and rate (3; --quick 1)
-  --output DIR  results and runs (runs/rescale, runs/rescale-quick)
-END
-    exit 2
-}
-
 # As published but for one thing; the sink of 1e-5 is rescale-10.
 command_of() {
     case $1 in
@@ -46,8 +36,6 @@ cost_of() {
 prepare() {
     require train_fastformer tokenize
     [ -f "$data/meta.json" ] || make data/wikitext2 || fail "$data cannot be made"
-    mkdir -p "$out"
-    echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
 }
 
 # runs.csv: arm, rate, seed, best and last validation loss, largest and last gradient norm, largest and last share of
@@ -123,7 +111,7 @@ plot for [i=1:$count] sprintf('norms.%d', i) using 1:2 with lines lw 2 lc rgb co
 END
 }
 
-arms_options runs/rescale 3 1 "$@"
+arms_options runs/rescale "$@"
 if [ -n "$quick" ]; then
     options="-i $data -L 4 -C 64 -H 2 -b 2 -t 512 -m 20 --stats 2 --no-test"
     steps=500
