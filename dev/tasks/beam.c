@@ -166,7 +166,7 @@ static void advance(Search *s) {
     s->next_tokens = tokens;
 }
 
-static Search search_create(const BeamSettings *settings, size_t sentences, Hypothesis *best) {
+static Search search_create(const BeamSettings *settings, size_t sentences, Room *logits, Hypothesis *best) {
     const size_t beams = (size_t)settings->beams, streams = sentences * beams,
                  vocabulary = (size_t)settings->vocabulary, candidates = beams == 1 ? 1 : 2 * beams;
     if (beams > MAX_BEAMS) fail("a search with %zu beams, there may be %d", beams, MAX_BEAMS);
@@ -179,7 +179,7 @@ static Search search_create(const BeamSettings *settings, size_t sentences, Hypo
     s.tokens = allocate(streams * (size_t)settings->longest, sizeof(int32_t), what);
     s.next_tokens = allocate(streams * (size_t)settings->longest, sizeof(int32_t), what);
     s.from = allocate(streams, sizeof(size_t), what);
-    s.logits = allocate(streams * vocabulary, sizeof(real), what);
+    s.logits = room_for(logits, streams * vocabulary, sizeof(real), what);
     s.best_of_stream = allocate(streams * candidates, sizeof(Candidate), what);
     s.best = best;
     for (size_t i = 0; i < sentences; i++) {
@@ -191,8 +191,8 @@ static Search search_create(const BeamSettings *settings, size_t sentences, Hypo
 }
 
 static void search_free(Search *s) {
-    void *const arrays[] = {s->sentences,   s->live, s->finished, s->log_p,         s->tokens,
-                            s->next_tokens, s->from, s->logits,   s->best_of_stream};
+    void *const arrays[] = {s->sentences, s->live,        s->finished, s->log_p,
+                            s->tokens,    s->next_tokens, s->from,     s->best_of_stream};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
 }
 
@@ -206,10 +206,10 @@ static void finish_live(Search *s) {
 }
 
 void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
-                 Hypothesis *best) {
+                 Room *logits, Hypothesis *best) {
     const size_t B = (size_t)batch->batch, beams = (size_t)settings->beams,
                  longest = (size_t)settings->longest;
-    Search s = search_create(settings, B, best);
+    Search s = search_create(settings, B, logits, best);
     int32_t *read = allocate(B * beams, sizeof(int32_t), "search");
     for (size_t i = 0; i < B * beams; i++) read[i] = settings->start;
     void *decoder = type->translator_create(model, batch, settings->beams, settings->longest);

@@ -9,6 +9,7 @@
 #ifndef TASKS_BEAM_H
 #define TASKS_BEAM_H
 
+#include "memory.h"
 #include "model.h"
 
 typedef struct {
@@ -25,8 +26,9 @@ typedef struct {
     double score;
 } Hypothesis;
 
-// best (batch->batch): the best of each sentence on the source side of the batch.
+// best (batch->batch): the best of each sentence on the source side of the batch. `logits`: memory for one
+// search after the other.
 void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
-                 Hypothesis *best);
+                 Room *logits, Hypothesis *best);
 
 #endif

@@ -26,6 +26,7 @@ typedef struct {
     int64_t longest;        // of a translation; 0: by its source
     size_t positions, rows; // most tokens of a source, and of a batch with its padding
     size_t most;            // sentences in a batch
+    Room logits;            // of searches
     int64_t cut;            // sources that were too long
     int64_t done;           // lines
     bool shows_progress;
@@ -98,7 +99,7 @@ static void translate_batch(Translator *t, Sentence *sentences, const Place *pla
     const Batch batch = {.batch = (int64_t)count, .source = {(int64_t)S, tokens, mask}};
     t->settings.longest = t->longest > 0 ? t->longest : 2 * (int64_t)S + 20;
     if (t->settings.longest > (int64_t)t->positions) t->settings.longest = (int64_t)t->positions;
-    beam_search(t->run->type, t->run->model, &t->settings, &batch, best);
+    beam_search(t->run->type, t->run->model, &t->settings, &batch, &t->logits, best);
     for (size_t i = 0; i < count; i++) {
         Sentence *sentence = &sentences[places[i].number];
         sentence->output = text_of(dataset, &best[i]);
@@ -125,11 +126,13 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
         if (sentences[i].count > 0) order[left++] = (Place){i, sentences[i].count};
     if (left > 0) t->shown = order[0].number;
     qsort(order, left, sizeof(Place), compare_lengths);
-    for (size_t first = 0, n; first < left && !stop_requested(); first += n) {
-        for (n = 1; first + n < left && n < t->most && (n + 1) * order[first + n].count <= t->rows; n++) {
+    // The longest first, whose memory suffices for all others.
+    for (size_t n, done = 0; done < left && !stop_requested(); done += n) {
+        const size_t end = left - done;
+        for (n = 1; n < end && n < t->most && (n + 1) * order[end - 1].count <= t->rows; n++) {
         }
-        translate_batch(t, sentences, order + first, n);
-        show_progress(t, first + n);
+        translate_batch(t, sentences, order + end - n, n);
+        show_progress(t, done + n);
     }
     free(order);
 }
@@ -181,5 +184,6 @@ void translate_lines(Run *run) {
     } while (count == most && !stop_requested());
     if (t.shows_progress) fprintf(stderr, "\r\033[K");
     if (t.cut > 0) warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
+    free(t.logits.memory);
     free(sentences);
 }

@@ -76,6 +76,26 @@ static void test_allocate_too_much(void) {
     CHECK_FAILS(allocates, ((size_t[]){PTRDIFF_MAX, 1}), 1, "no memory for the logits");
 }
 
+static void takes_room(void *argument) {
+    Room room = {0};
+    memset(room_for(&room, 3, 1, "the cache"), 1, 3);
+    room_for(&room, *(const size_t *)argument, 8, "the cache");
+}
+
+static void test_room(void) {
+    Room room = {0};
+    unsigned char *memory = room_for(&room, 0, 8, "a test");
+    CHECK(memory != NULL);
+    memory = room_for(&room, 100, 8, "a test");
+    memset(memory, 7, 800);
+    CHECK(room_for(&room, 799, 1, "a test") == memory && memory[798] == 7);
+    CHECK(room_for(&room, 800, 1, "a test") == memory && room.bytes == 800);
+    memory = room_for(&room, 801, 1, "a test");
+    CHECK(memory[0] == 0 && memory[800] == 0 && room.bytes == 801);
+    free(memory);
+    CHECK_FAILS(takes_room, &(size_t){SIZE_MAX / 4}, 1, "no memory for the cache");
+}
+
 static void test_strings(void) {
     char *copy = copy_string("text"), *empty = copy_string(""), *formatted = format_string("%s-%d", "a", 5);
     CHECK_TEXT(copy, "text");
@@ -150,6 +170,7 @@ int main(int argc, char **argv) {
         {"stdout is flushed", test_stdout_is_flushed},
         {"allocate", test_allocate},
         {"allocate too much", test_allocate_too_much},
+        {"room", test_room},
         {"strings", test_strings},
         {"bytes", test_bytes},
         {"cgroups", test_cgroups},

@@ -32,6 +32,17 @@ void *allocate(size_t count, size_t size, const char *what) {
     return zero(memory, rounded);
 }
 
+void *room_for(Room *room, size_t count, size_t size, const char *what) {
+    size_t bytes;
+    if (!room->memory || __builtin_mul_overflow(count, size, &bytes) || bytes > room->bytes) {
+        free(room->memory);
+        *room = (Room){0};
+        room->memory = allocate(count, size, what);
+        room->bytes = count * size;
+    }
+    return room->memory;
+}
+
 void *grow_list(void *items, size_t count, size_t size, const char *what) {
     if ((count & (count - 1)) != 0) return items;
     items = reallocarray(items, count == 0 ? 1 : 2 * count, size);

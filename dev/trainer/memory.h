@@ -9,6 +9,17 @@
 // pointer.
 void *allocate(size_t count, size_t size, const char *what);
 
+// Memory that is used again and again: to touch fresh pages takes longer than to write what they are for.
+// Begins as {0}; `memory` is freed with free().
+typedef struct {
+    void *memory;
+    size_t bytes;
+} Room;
+
+// Room for count * size bytes, in which stands what was there before; larger than any before it is taken
+// anew, zeroed. The same errors.
+void *room_for(Room *room, size_t count, size_t size, const char *what);
+
 // Room for one more item of `size` bytes behind `count` of them, in a list that began as NULL and grows by
 // one item at a time: it doubles where the count is a power of two. The same errors. Freed with free().
 void *grow_list(void *items, size_t count, size_t size, const char *what);

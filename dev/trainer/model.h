@@ -127,7 +127,7 @@ struct ModelType {
     // Translating: a decoder for the sentences on the source side of a batch, `beams` streams for each, side
     // by side, whose texts come to at most `positions` tokens. Its streams can be selected anew: stream i
     // goes on where stream from[i] is, `beams` of one sentence beside each other and sentences in the order
-    // they had; those of which no stream is taken are dropped.
+    // they had; those of which no stream is taken are dropped. One at a time: its memory is the model's.
     void *(*translator_create)(void *model, const Batch *batch, int beams, int64_t positions);
     void (*translator_select)(void *decoder, const size_t *from, size_t count);
     // The layers of the decoder. What each token of a single stream looks at in the source (S tokens) from

@@ -211,7 +211,7 @@ static void test_decoding(void) {
             }
         }
         CHECK_CLOSE(worst, 0, IS_DOUBLE ? 1e-12 : 2e-5);
-        translator_destroy(d);
+        free(d);
         free(expected);
         free(logits);
         example_free(&e);
@@ -253,7 +253,9 @@ static void check_beams(const char *name) {
                                    .longest = longest};
     const Batch batch = {.batch = 3, .source = {S, source, bytes}};
     Hypothesis best[3];
-    beam_search(&translate, t.model, &settings, &batch, best);
+    Room logits = {0};
+    beam_search(&translate, t.model, &settings, &batch, &logits, best);
+    free(logits.memory);
     for (int64_t b = 0; b < 3; b++) {
         CHECK_CLOSE(best[b].score, scores[b], (IS_DOUBLE ? 1e-7 : 1e-4) * fabs(scores[b]));
         for (int64_t i = 0; i < sequences->shape[1]; i++)

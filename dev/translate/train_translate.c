@@ -165,6 +165,11 @@ typedef struct {
     FfnBlock ffn;
 } DecoderLayer;
 
+// The memory of a Translator, for one after the other.
+typedef struct {
+    Room mask, encoded, keys, values, origins, selected, attended;
+} TranslatorRooms;
+
 typedef struct {
     Transformer base;
     Config config;
@@ -175,6 +180,7 @@ typedef struct {
     Attention causal;      // of the decoder, in the encoder's working memory
     DecoderLayer *decoder; // (layers)
     real **y;              // (3 layers + 1) of (M, C): the decoder's residual stream
+    TranslatorRooms rooms;
 } Translate;
 
 static void encode(const Translate *t, const Pass *source) {
@@ -314,6 +320,10 @@ static void translate_destroy(void *model) {
     offsets_free(&t->offsets);
     free(t->decoder);
     free(t->y);
+    void *const rooms[] = {t->rooms.mask.memory,    t->rooms.encoded.memory, t->rooms.keys.memory,
+                           t->rooms.values.memory,  t->rooms.origins.memory, t->rooms.selected.memory,
+                           t->rooms.attended.memory};
+    for (size_t i = 0; i < sizeof(rooms) / sizeof(*rooms); i++) free(rooms[i]);
     free(t);
 }
 
@@ -352,26 +362,22 @@ static void *translator_create(void *model, const Batch *batch, int beams, int64
     Batch of_source;
     const Pass pass = pass_forward(&t->base.model, batch, false, NULL),
                source = pass_source(&pass, &of_source);
-    d->mask = allocate(rows, 1, "decoder");
+    TranslatorRooms *rooms = &t->rooms;
+    const char *what = "decoder";
+    d->mask = room_for(&rooms->mask, rows, 1, what);
     memcpy(d->mask, batch->source.mask, rows);
-    d->encoded = allocate(layers * rows, 2 * C * sizeof(real), "decoder");
+    d->encoded = room_for(&rooms->encoded, layers * rows, 2 * C * sizeof(real), what);
     d->streams = streams;
-    d->keys = allocate(layers * streams * d->positions, C * sizeof(real), "decoder");
-    d->values = allocate(layers * streams * d->positions, C * sizeof(real), "decoder");
-    d->origins = allocate(streams, d->positions * sizeof(uint32_t), "decoder");
-    d->selected = allocate(streams, d->positions * sizeof(uint32_t), "decoder");
-    d->attended = allocate(streams, C * sizeof(real), "decoder");
+    d->keys = room_for(&rooms->keys, layers * streams * d->positions, C * sizeof(real), what);
+    d->values = room_for(&rooms->values, layers * streams * d->positions, C * sizeof(real), what);
+    d->origins = room_for(&rooms->origins, streams, d->positions * sizeof(uint32_t), what);
+    d->selected = room_for(&rooms->selected, streams, d->positions * sizeof(uint32_t), what);
+    d->attended = room_for(&rooms->attended, streams, C * sizeof(real), what);
     encode(t, &source);
     for (size_t l = 0; l < layers; l++)
         linear_forward(&source, &t->decoder[l].cross.key_value, d->encoded + l * rows * 2 * C,
                        t->encoded.result);
     return d;
-}
-
-static void translator_destroy(void *decoder) {
-    Translator *d = decoder;
-    void *const arrays[] = {d->mask, d->encoded, d->keys, d->values, d->origins, d->selected, d->attended, d};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
 }
 
 static void decode_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
@@ -595,7 +601,7 @@ const ModelType translate = {
     .flops_per_token = translate_flops_per_token,
     .unsmoothed = translate_unsmoothed,
     .decode = translator_decode,
-    .decoder_destroy = translator_destroy,
+    .decoder_destroy = free,
     .translator_create = translator_create,
     .translator_select = translator_select,
     .translator_watch = translator_watch,
