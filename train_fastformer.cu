@@ -80,7 +80,8 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
     const AdditiveAttention attention = layer_attention(f, l);
     const DropoutSite query = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_QUERY)),
                       key = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_KEY));
-    additive_attention_backward(&g->device, &attention, t->dqkv, transformer_gradients(t, o->query_attn),
+    additive_attention_backward(&g->device, &attention, t->gradients[l].qkv,
+                                transformer_gradients(t, o->query_attn),
                                 transformer_gradients(t, o->key_attn), t->dx, p->query, p->r_query, p->key,
                                 p->r_key, (const float *)t->layers[l].qkv.data,
                                 transformer_values(t, o->query_attn), transformer_values(t, o->key_attn),

@@ -59,16 +59,17 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     const Offsets *o = b->offsets;
     const size_t K = batch->chosen, C = t->is.channels;
     const DeviceWeight transform = device_weight(t, &o->transform);
-    const GemmInput dchosen = float_matrix(t->dx, C);
+    const GemmInput dchosen = float_matrix(t->dx, C),
+                    dhidden = t->gradients[t->is.layers - 1].ffn; // free yet
     const LayerNormWeights w = norm_weights(t, &o->transform_norm);
     layernorm_backward(&g->device, &g->sums, t->dx, transformer_gradients(t, o->transform_norm.gain),
                        transformer_gradients(t, o->transform_norm.bias), t->dnorm, b->activated, w.gain,
                        w.bias, b->mean, b->rstd, true, layernorm_no_tail(), K, C);
-    activation_backward(&g->device, t->dsublayer_out, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
+    activation_backward(&g->device, dhidden, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
     gpu_lap(g, GPU_TRAIN, "activation, norm", PROFILE_BACKWARD, 0);
-    bias_backward(t, &o->transform, t->dsublayer_out, K);
-    gemm_backward_input(&g->blas, dchosen, t->dsublayer_out, transform, K);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, o->transform.weight), t->dsublayer_out, b->chosen,
+    bias_backward(t, &o->transform, dhidden, K);
+    gemm_backward_input(&g->blas, dchosen, dhidden, transform, K);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, o->transform.weight), dhidden, b->chosen,
                          transform, K);
     rows_scatter(&g->device, t->dnorm, t->dx, batch->rows, K, batch->batch * batch->length, C);
     gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));

@@ -61,12 +61,19 @@ static inline const char *blas_library(const Blas *blas) {
     return blas->name;
 }
 
+// Of `count` matrices that begin `step` numbers apart.
 static inline cublasLtMatrixLayout_t blas_layout(bool in_bf16, bool transposed, size_t rows, size_t columns,
-                                                 size_t ld) {
+                                                 size_t ld, size_t count, size_t step) {
     cublasLtMatrixLayout_t layout;
+    const int32_t batch = (int32_t)count;
+    const int64_t offset = (int64_t)step;
     BLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, in_bf16 ? CUDA_R_16BF : CUDA_R_32F,
                                           transposed ? columns : rows, transposed ? rows : columns,
                                           (int64_t)ld));
+    BLAS_CHECK(
+        cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch)));
+    BLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset,
+                                                sizeof(offset)));
     return layout;
 }
 
@@ -122,7 +129,8 @@ static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
 static inline bool blas_same(const BlasProduct &p, const BlasProduct &q) {
     return p.transpose_a == q.transpose_a && p.transpose_b == q.transpose_b && p.a_bf16 == q.a_bf16 &&
            p.d_bf16 == q.d_bf16 && p.add == q.add && p.epilogue == q.epilogue && p.m == q.m && p.n == q.n &&
-           p.k == q.k && p.lda == q.lda && p.ldb == q.ldb && p.ldd == q.ldd;
+           p.k == q.k && p.lda == q.lda && p.ldb == q.ldb && p.ldd == q.ldd && p.count == q.count &&
+           p.step_a == q.step_a && p.step_b == q.step_b && p.step_d == q.step_d;
 }
 
 // Room for one more plan, in place of the oldest where there are many: batches come in many lengths.
@@ -141,9 +149,9 @@ static inline BlasPlan *blas_plan(Blas *blas, const BlasProduct &p, const BlasOp
     plan->product = p;
     blas_describe(blas, plan);
     blas_set_pointers(plan, o);
-    plan->a = blas_layout(p.a_bf16, p.transpose_a, p.m, p.k, p.lda);
-    plan->b = blas_layout(p.a_bf16, p.transpose_b, p.k, p.n, p.ldb);
-    plan->d = blas_layout(p.d_bf16, false, p.m, p.n, p.ldd);
+    plan->a = blas_layout(p.a_bf16, p.transpose_a, p.m, p.k, p.lda, p.count, p.step_a);
+    plan->b = blas_layout(p.a_bf16, p.transpose_b, p.k, p.n, p.ldb, p.count, p.step_b);
+    plan->d = blas_layout(p.d_bf16, false, p.m, p.n, p.ldd, p.count, p.step_d);
     blas_choose(blas, plan);
     return plan;
 }

@@ -30,6 +30,8 @@ struct BlasProduct {
     BlasEpilogue epilogue;
     size_t m, n, k;
     size_t lda, ldb, ldd;
+    size_t count = 1;              // of such products,
+    size_t step_a, step_b, step_d; // whose operands begin so many numbers apart; 0: all have the same
 };
 
 // Where it reads and writes. aux (m, n): what the GELU is taken of, of d's type.
@@ -144,9 +146,15 @@ static inline void gemm_backward_input_gelu(Blas *blas, GemmInput dx, GemmInput 
     activation_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);
 }
 
-// dw += dy^T x in the weight's layout; dy (M, N), x (M, K)
-static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, GemmInput x, DeviceWeight w,
-                                        size_t m) {
+// Several weights of one shape: how many, and how many numbers apart they and the rest begin.
+struct WeightBatch {
+    size_t count;
+    size_t dw, dy, x;
+};
+
+// dw += dy^T x in the weight's layout; dy (M, N), x (M, K). A batch of these: all in one go.
+static inline void gemm_backward_weights(Blas *blas, float *dw, GemmInput dy, GemmInput x, DeviceWeight w,
+                                         size_t m, const WeightBatch &batch) {
     if (dy.bf16 != x.bf16) fail("product: dy and x differ in type");
     const bool out_in = w.layout == WEIGHT_OUT_IN;
     const GemmInput left = out_in ? x : dy, right = out_in ? dy : x;
@@ -160,8 +168,19 @@ static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, Gem
     p.lda = left.columns;
     p.ldb = right.columns;
     p.ldd = p.m;
+    p.count = batch.count;
+    p.step_a = out_in ? batch.x : batch.dy;
+    p.step_b = out_in ? batch.dy : batch.x;
+    p.step_d = batch.dw;
     const BlasOperands o = {left.data, right.data, dw, NULL, NULL};
-    if (!blas_run(blas, p, o)) fail("cuBLASLt cannot multiply (%zu, %zu)^T by (%zu, %zu)", m, w.n, m, w.k);
+    if (!blas_run(blas, p, o))
+        fail("cuBLASLt cannot multiply (%zu, %zu)^T by (%zu, %zu), %zu times", m, w.n, m, w.k, batch.count);
+}
+
+// The same of one weight.
+static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, GemmInput x, DeviceWeight w,
+                                        size_t m) {
+    gemm_backward_weights(blas, dw, dy, x, w, m, {1, 0, 0, 0});
 }
 
 // ---- rounding --------------------------------------------------------------------------------------------

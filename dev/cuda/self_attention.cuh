@@ -29,6 +29,7 @@ struct AttentionSublayer {
     const LinearParameters *projection;
     size_t learned; // what attention.cuh calls so; or NO_PARAMETER
     Attended attended;
+    GemmInput dprojected; // (M, C) backward: the gradient to what the projection gives
 };
 
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
@@ -49,18 +50,16 @@ static inline void attention_sublayer_forward(Transformer *t, GpuWork work, cons
     gpu_lap(g, work, "projection", PROFILE_FORWARD, 2 * (double)M * (double)(C * C));
 }
 
-// From dsublayer_out to the gradients to queries, keys and values.
+// From dprojected to the gradients to queries, keys and values.
 static inline void attention_sublayer_backward(Transformer *t, const AttentionSublayer *a,
                                                const DeviceAttentionGradients *gradients,
                                                GemmInput dattended) {
     GpuModel *g = &t->base;
     const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
-    const DeviceWeight projection = device_weight(t, a->projection);
-    bias_backward(t, a->projection, t->dsublayer_out, M);
-    gemm_backward_input(&g->blas, dattended, t->dsublayer_out, projection, M);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, a->projection->weight), t->dsublayer_out,
-                         a->attended.y, projection, M);
-    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 4 * (double)M * (double)(C * C));
+    bias_backward(t, a->projection, a->dprojected, M);
+    gemm_backward_input(&g->blas, dattended, a->dprojected, device_weight(t, a->projection), M);
+    gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * (double)M * (double)(C * C));
+    weight_backward(t, "projection", a->projection, a->dprojected, a->attended.y, M);
     attention_backward(&g->device, a->kind, gradients, transformer_gradients(t, a->learned), dattended,
                        a->attended.y, a->attended.logsumexp, transformer_values(t, a->learned), &a->in,
                        t->attention);
@@ -97,7 +96,7 @@ static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, 
     DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal, batch->mask,
                                              batch->batch, batch->length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
-    return {&m->kind, in, &at->projection, at->norm_const, m->attended[l]};
+    return {&m->kind, in, &at->projection, at->norm_const, m->attended[l], m->base.gradients[l].projection};
 }
 
 static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
@@ -113,19 +112,20 @@ static inline void qkv_bias_backward(SelfAttention *m, const DeviceBatch *batch,
     Transformer *t = &m->base;
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
+    const GemmInput dqkv = t->gradients[l].qkv;
     float *dbias = transformer_gradients(t, m->at[l].attention.qkv.bias);
     if (attention_trains_key_bias(&m->kind)) {
-        column_sums(&g->device, &g->sums, dbias, t->dqkv, M, 3 * C);
+        column_sums(&g->device, &g->sums, dbias, dqkv, M, 3 * C);
         return;
     }
-    column_sums(&g->device, &g->sums, dbias, t->dqkv, M, C);
-    column_sums(&g->device, &g->sums, dbias + 2 * C, matrix_part(t->dqkv, 2, C), M, C);
+    column_sums(&g->device, &g->sums, dbias, dqkv, M, C);
+    column_sums(&g->device, &g->sums, dbias + 2 * C, matrix_part(dqkv, 2, C), M, C);
 }
 
 static inline void self_attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     SelfAttention *m = (SelfAttention *)t;
     const AttentionSublayer sublayer = self_attention_sublayer(m, GPU_TRAIN, batch, l);
-    const DeviceAttentionGradients gradients = attention_self_gradients(t->dqkv);
+    const DeviceAttentionGradients gradients = attention_self_gradients(t->gradients[l].qkv);
     attention_sublayer_backward(t, &sublayer, &gradients, m->dattended);
     qkv_bias_backward(m, batch, l);
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);

@@ -6,6 +6,8 @@
 #include "embedding.cuh"
 #include "ffn.cuh"
 #include "residual.cuh"
+#include "weight_groups.cuh"
+#include <algorithm>
 extern "C" {
 #include "layernorm.h"
 }
@@ -181,6 +183,90 @@ static void test_linear(void) {
 }
 
 // The products with GELU, beside those without.
+static constexpr size_t LAYERS = 3;
+
+// Products for gradients of weights of some layers, whose operands begin `step` numbers apart, two a layer;
+// in the second one all layers have one x (`shared`).
+struct LayerOperands {
+    GemmInput x, dy;
+    float *dw;
+    size_t step;
+};
+
+static WeightProduct layer_product(const LayerOperands *o, DeviceWeight w, size_t m, size_t l, bool shared) {
+    GemmInput x = o->x, dy = o->dy;
+    x.data = (char *)x.data + (shared ? 0 : l) * o->step * (x.bf16 ? sizeof(bf16) : sizeof(float));
+    dy.data = (char *)dy.data + l * o->step * (dy.bf16 ? sizeof(bf16) : sizeof(float));
+    return {o->dw + (shared ? LAYERS + l : l) * o->step, dy, x, w, m};
+}
+
+static void check_weight_groups(const Device *d, Blas *blas, LinearSetting is) {
+    const size_t numbers[] = {is.m * is.n, is.m * is.k, is.n * is.k};
+    const size_t step = (*std::max_element(numbers, numbers + 3) + 15) / 16 * 16, count = 2 * LAYERS * step;
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, (uint32_t)is.n);
+    float *x = random_numbers(&r, count, 1), *dw = random_numbers(&r, count, 1);
+    LayerOperands o = {upload_matrix(d, x, LAYERS * step, 1, is.in_bf16),
+                       upload_matrix(d, x + LAYERS * step, LAYERS * step, 1, is.in_bf16),
+                       upload_numbers(d, dw, count), step};
+    o.x.columns = is.k;
+    o.dy.columns = is.n;
+    DeviceWeight w = {};
+    w.n = is.n;
+    w.k = is.k;
+    w.layout = is.layout;
+    WeightGroups groups = {};
+    weight_groups_start(&groups);
+    for (size_t l = LAYERS; l-- > 0;) {
+        weight_groups_layer(&groups);
+        weight_groups_add(&groups, "own", layer_product(&o, w, is.m, l, false));
+        weight_groups_add(&groups, "shared", layer_product(&o, w, is.m, l, true));
+    }
+    CHECK(groups.count == 2);
+    for (size_t i = 0; i < groups.count; i++) weight_group_run(blas, &groups.groups[i]);
+    float *found = download(d, o.dw, count);
+    device_free(o.dw);
+    o.dw = upload_numbers(d, dw, count);
+    for (size_t l = 0; l < LAYERS; l++)
+        for (bool shared : {false, true}) {
+            const WeightProduct p = layer_product(&o, w, is.m, l, shared);
+            gemm_backward_weight(blas, p.dw, p.dy, p.x, p.w, p.m);
+        }
+    float *expected = download(d, o.dw, count);
+    compare("gradients of weights", found, expected, count, tolerance_of(false));
+    void *const on_device[] = {o.x.data, o.dy.data, o.dw};
+    for (void *p : on_device) device_free(p);
+    float *const on_host[] = {x, dw, found, expected};
+    for (float *p : on_host) free(p);
+}
+
+// A layer too far away.
+static void add_crooked_weights(void *) {
+    float numbers[6] = {};
+    WeightGroups groups = {};
+    DeviceWeight w = {};
+    w.n = w.k = 1;
+    for (size_t at : {4, 3, 1}) {
+        const GemmInput same = float_matrix(numbers, 1);
+        weight_groups_layer(&groups);
+        weight_groups_add(&groups, "crooked", {numbers + at, same, same, w, 1});
+    }
+}
+
+static void test_weight_groups(void) {
+    Device d = device_create();
+    Arena arena;
+    Blas blas = blas_here(&d, &arena, false);
+    for (bool in_bf16 : {false, true})
+        for (WeightLayout layout : {WEIGHT_OUT_IN, WEIGHT_IN_OUT}) {
+            check_weight_groups(&d, &blas, {37, 24, 10, layout, in_bf16, false, false});
+            check_weight_groups(&d, &blas, {5, 129, 33, layout, in_bf16, false, false});
+        }
+    CHECK_FAILS(add_crooked_weights, NULL, 1, "crooked: products of layers");
+    blas_destroy(&blas);
+    arena_free(&arena);
+    device_destroy(&d);
+}
+
 static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, 1);
     TestWeight w = weight_create(d, &r, is);
@@ -1020,6 +1106,7 @@ static void test_adamw(void) {
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"linear", test_linear},
+        {"gradients of weights of all layers", test_weight_groups},
         {"linear with GELU", test_linear_gelu},
         {"activation", test_activation},
         {"gelu's slope", test_gelu_slope},

@@ -18,6 +18,7 @@
 #include "ffn.cuh"
 #include "gpu_model.cuh"
 #include "residual.cuh"
+#include "weight_groups.cuh"
 extern "C" {
 #include "layer_parameters.h"
 #include "model_options.h"
@@ -70,6 +71,15 @@ struct TransformerActivations {
     GemmInput hidden, activated;          // (M, F) before and behind the activation
 };
 
+// What a layer's backward pass leaves for the products for the gradients of its weights. Where these do not
+// wait (weights_wait()), all layers share one set, and its gradients of (M, C) are one matrix.
+struct LayerGradients {
+    GemmInput ffn, before_ffn; // (M, C) to what the FFN gives, and the sublayer before it
+    GemmInput projection;  // (M, C) to what the projection of self-attention gives, if that is another one
+    GemmInput hidden, qkv; // (M, F), (M, 3C)
+    GemmInput norm_ffn, norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read, again
+};
+
 // Memory of a stack.
 struct Stack {
     float *x_out;         // (M, C) what is normalised behind the last layer
@@ -85,7 +95,7 @@ struct Transformer;
 struct TransformerParts {
     // From qkv and x_in to x_middle; and, where a product follows attention, `norm`, LayerNorm 2 of it.
     void (*attend)(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l);
-    // From dx, and dsublayer_out where there is a projection, to dqkv.
+    // From dx, and before_ffn of the layer's gradients where there is a projection, to their qkv.
     void (*attend_backward)(Transformer *t, const DeviceBatch *batch, size_t l);
     // The model's own arrays of a layer, shared with layer 0 unless `own`; and those outside of layers.
     void (*carve_layer)(Transformer *t, Arena *arena, size_t l, bool own);
@@ -117,8 +127,9 @@ struct Transformer {
     float *dx;      // (M, C) of the stack that is passed through
     float *dnorm;   // (M, C)
     float *dresult; // (M, C) to the encoder's result: 0 behind the forward pass, the decoder adds to it
-    GemmInput dsublayer_out; // (M, C)
-    GemmInput dhidden, dqkv; // (M, F), (M, 3C)
+    LayerGradients *gradients; // (L)
+    bool groups_weights;       // products for gradients of weights wait for each other
+    WeightGroups weights;
 
     TransformerParts parts;
 };
@@ -203,6 +214,37 @@ static inline void stack_carve(Transformer *t, Stack *s, Arena *arena) {
     embedding_order_carve(&s->order, arena, M, t->is.vocabulary, C);
 }
 
+// Whether products for gradients of weights wait, to be computed for all layers of a stack at once. They do
+// where what they wait with, of all layers, is at most twice the L2 cache: little memory, and then each
+// product is a few microseconds' work. Not with --recompute, which is there to keep less; nor with several
+// ranks, which begin to sum the gradients of a layer while those of the next one are computed.
+static inline bool weights_wait(const Transformer *t) {
+    const GpuModel *g = &t->base;
+    const double numbers =
+        (double)gpu_rows(g) * (double)t->is.layers * (double)(7 * t->is.channels + t->is.inner);
+    return g->training && !g->recompute && !g->reduction &&
+           numbers * (g->precision == GPU_BF16 ? sizeof(bf16) : sizeof(float)) <= 2.0 * (double)g->device.l2;
+}
+
+// A (M, C) of the products for gradients of weights; `shared` where they do not wait.
+static inline GemmInput gradients_matrix(const Transformer *t, Arena *arena, GemmInput shared) {
+    return t->groups_weights ? arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
+                                            t->base.precision == GPU_BF16, "gradients of activations")
+                             : shared;
+}
+
+static inline void layer_gradients_carve(Transformer *t, size_t l, Arena *arena) {
+    LayerGradients *d = &t->gradients[l];
+    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const bool in_bf16 = t->base.precision == GPU_BF16;
+    d->ffn = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
+    d->hidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
+    d->qkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
+    d->before_ffn = d->projection = t->plan[l].projects ? gradients_matrix(t, arena, d->ffn) : GemmInput{};
+    d->norm_ffn = gradients_matrix(t, arena, t->norm);
+    d->norm_qkv = gradients_matrix(t, arena, t->norm);
+}
+
 static inline void transformer_carve(GpuModel *model, Arena *arena) {
     Transformer *t = (Transformer *)model;
     const size_t M = gpu_rows(model), C = t->is.channels;
@@ -228,13 +270,15 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, attention, "attention");
     classifier_carve(&t->classifier, arena, &model->device, t->is.vocabulary, C, M, t->is.smoothing);
+    t->groups_weights = weights_wait(t);
+    for (size_t l = 0; model->training && l < t->is.layers; l++) {
+        t->gradients[l] = t->gradients[0];
+        if (l == 0 || t->groups_weights) layer_gradients_carve(t, l, arena);
+    }
     t->parts.carve(t, arena);
     if (!model->training) return;
     if (t->is.stack_count > 1) t->dresult = arena_array<float>(arena, M * C, "gradients of activations");
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");
-    t->dsublayer_out = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
-    t->dhidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
-    t->dqkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
     // Gain and bias of every LayerNorm, what else is needed, and the output bias.
     const size_t norms = 2 * (2 * t->is.layers + t->is.stack_count);
     partial_sums_carve(&model->sums, arena,
@@ -409,18 +453,35 @@ static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch
 
 // ---- backward --------------------------------------------------------------------------------------------
 
-// Behind a LayerNorm's backward pass: its output again where `again`; and where `below`, the gradient to the
-// sublayer's output that was added to its input, in dsublayer_out.
-static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch, bool again, bool below,
-                                      uint32_t site) {
-    LayerNormTail tail = layernorm_no_tail();
-    if (again) tail.norm = t->norm;
-    if (below) {
-        tail.dbelow = t->dsublayer_out;
-        tail.site = gpu_dropout(&t->base, GPU_TRAIN, site);
-        tail.length = batch->length;
+// Behind a LayerNorm's backward pass: `again`, its output; `below`, the gradient to the sublayer's output
+// that was added to its input. Each only if it is there.
+static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch, GemmInput again,
+                                      GemmInput below, uint32_t site) {
+    return {again, below, below.data ? gpu_dropout(&t->base, GPU_TRAIN, site) : dropout_none(),
+            batch->length};
+}
+
+// The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that read: now,
+// or behind the stack's backward pass. `kind`: --profile's.
+static inline void weight_backward(Transformer *t, const char *kind, const LinearParameters *at, GemmInput dy,
+                                   GemmInput x, size_t m) {
+    const WeightProduct p = {transformer_gradients(t, at->weight), dy, x, device_weight(t, at), m};
+    if (t->groups_weights) {
+        weight_groups_add(&t->weights, kind, p);
+        return;
     }
-    return tail;
+    gemm_backward_weight(&t->base.blas, p.dw, p.dy, p.x, p.w, p.m);
+    gpu_lap(&t->base, GPU_TRAIN, kind, PROFILE_BACKWARD, weight_product_flops(&p));
+}
+
+// Those that waited.
+static inline void waiting_weights_backward(Transformer *t) {
+    for (size_t i = 0; i < t->weights.count; i++) {
+        const WeightGroup *group = &t->weights.groups[i];
+        weight_group_run(&t->base.blas, group);
+        gpu_lap(&t->base, GPU_TRAIN, group->kind, PROFILE_BACKWARD,
+                (double)group->batch.count * weight_product_flops(&group->lowest));
+    }
 }
 
 // Through a LayerNorm of x that stands before a sublayer: dx becomes the gradient to the residual stream
@@ -471,72 +532,66 @@ static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t 
         ffn_up(t, GPU_TRAIN, batch, l);
 }
 
-// From dsublayer_out to dhidden, and the gradient to what the FFN reads.
+// From the gradient to what the FFN gives to that to its hidden layer, and to what it reads.
 static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length;
-    const GemmInput hidden = t->layers[l].hidden;
+    const GemmInput hidden = t->layers[l].hidden, dffn = t->gradients[l].ffn,
+                    dhidden = t->gradients[l].hidden;
     const FfnParameters *at = &t->plan[l].ffn;
     const DeviceWeight up = device_weight(t, &at->up), down = device_weight(t, &at->down);
     const double flops = ffn_flops(t, batch);
     if (ffn_is_fused(t)) {
-        fused_ffn_backward(&g->device, t->is.post_norm ? t->dx : t->dnorm, t->is.post_norm, t->dhidden,
-                           t->dsublayer_out, hidden, up, down, t->is.activation, M);
+        fused_ffn_backward(&g->device, t->is.post_norm ? t->dx : t->dnorm, t->is.post_norm, dhidden, dffn,
+                           hidden, up, down, t->is.activation, M);
         gpu_lap(g, GPU_TRAIN, "ffn", PROFILE_BACKWARD, 2 * flops);
         return;
     }
     if (activation_is_fused(t)) {
-        gemm_backward_input_gelu(&g->blas, t->dhidden, t->dsublayer_out, down, hidden, M);
+        gemm_backward_input_gelu(&g->blas, dhidden, dffn, down, hidden, M);
         gpu_lap(g, GPU_TRAIN, "ffn down, activation", PROFILE_BACKWARD, flops);
     } else {
-        gemm_backward_input(&g->blas, t->dhidden, t->dsublayer_out, down, M);
+        gemm_backward_input(&g->blas, dhidden, dffn, down, M);
         gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
-        activation_backward(&g->device, t->dhidden, t->dhidden, hidden, t->is.activation, M, t->is.inner);
+        activation_backward(&g->device, dhidden, dhidden, hidden, t->is.activation, M, t->is.inner);
         gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
     }
-    sublayer_input_backward(t, t->dhidden, up, M);
+    sublayer_input_backward(t, dhidden, up, M);
     gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, flops);
 }
 
-// From dsublayer_out, the gradient to the FFN's output, and dx, that to the residual stream behind it, to dx
-// before it, and dsublayer_out of the projection.
+// From the gradient to the FFN's output, and dx, that to the residual stream behind it, to dx before it, and
+// the gradient to what the projection gives.
 static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
-    GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
+    const LayerGradients *d = &t->gradients[l];
     const TransformerLayer *o = &t->plan[l];
-    const double flops = ffn_flops(t, batch);
-    bias_backward(t, &o->ffn.down, t->dsublayer_out, M);
+    bias_backward(t, &o->ffn.down, d->ffn, M);
     ffn_input_backward(t, batch, l);
-    bias_backward(t, &o->ffn.up, t->dhidden, M);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, o->ffn.down.weight), t->dsublayer_out,
-                         a->activated, device_weight(t, &o->ffn.down), M);
-    gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
+    bias_backward(t, &o->ffn.up, d->hidden, M);
+    weight_backward(t, "ffn down", &o->ffn.down, d->ffn, a->activated, M);
     norm_backward(t, batch, &o->ffn.norm, a->x_middle, a->mean2, a->rstd2, false,
-                  norm_tail(t, batch, true, o->projects, o->projection_site));
-    gemm_backward_weight(&g->blas, transformer_gradients(t, o->ffn.up.weight), t->dhidden, t->norm,
-                         device_weight(t, &o->ffn.up), M);
-    gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, flops);
+                  norm_tail(t, batch, d->norm_ffn, d->before_ffn, o->projection_site));
+    weight_backward(t, "ffn up", &o->ffn.up, d->hidden, d->norm_ffn, M);
 }
 
-// From dx behind attention to dx before it, and dsublayer_out of the layer below.
+// From dx behind attention to dx before it, and the gradient to what the FFN of the layer below gives.
 static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
-    GpuModel *g = &t->base;
     const bool first = l == t->is.stacks[stack].first;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
     const TransformerActivations *a = &t->layers[l];
+    const LayerGradients *d = &t->gradients[l];
     const TransformerLayer *o = &t->plan[l];
-    const DeviceWeight qkv = device_weight(t, &o->qkv);
-    const double square = gpu_square_flops(batch, C);
     t->parts.attend_backward(t, batch, l);
-    sublayer_input_backward(t, t->dqkv, qkv, M);
-    gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
+    sublayer_input_backward(t, d->qkv, device_weight(t, &o->qkv), M);
+    gpu_lap(&t->base, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * gpu_square_flops(batch, C));
     if (first) drop_embedding(t, GPU_TRAIN, batch, stack, float_matrix(t->dx, C));
     norm_backward(t, batch, &o->norm, a->x_in, a->mean1, a->rstd1, false,
-                  norm_tail(t, batch, true, !first, first ? 0 : t->plan[l - 1].ffn_site));
-    if (first) drop_embedding(t, GPU_TRAIN, batch, stack, t->norm);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, o->qkv.weight), t->dqkv, t->norm, qkv, M);
-    gpu_lap(g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * square);
+                  norm_tail(t, batch, d->norm_qkv, first ? GemmInput{} : t->gradients[l - 1].ffn,
+                            first ? 0 : t->plan[l - 1].ffn_site));
+    if (first) drop_embedding(t, GPU_TRAIN, batch, stack, d->norm_qkv);
+    weight_backward(t, "qkv", &o->qkv, d->qkv, d->norm_qkv, M);
 }
 
 // Gradients of positions and type from dx, which goes through the embedding's dropout; that of tokens is
@@ -560,15 +615,19 @@ static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size
     const StackShape *shape = &t->is.stacks[stack];
     const Stack *s = &t->stacks[stack];
     t->dx = s->dx;
-    norm_backward(t, batch, &shape->norm, s->x_out, s->mean, s->rstd, true,
-                  norm_tail(t, batch, false, true, t->plan[shape->end - 1].ffn_site));
+    weight_groups_start(&t->weights);
+    norm_backward(
+        t, batch, &shape->norm, s->x_out, s->mean, s->rstd, true,
+        norm_tail(t, batch, {}, t->gradients[shape->end - 1].ffn, t->plan[shape->end - 1].ffn_site));
     for (size_t l = shape->end; l-- > shape->first;) {
+        weight_groups_layer(&t->weights);
         if (t->base.recompute && l + 1 < t->is.layers) layer_again(t, batch, stack, l);
         ffn_backward(t, batch, l);
         attention_backward(t, batch, stack, l);
         gpu_gradients_final(&t->base, batch, t->plan[l].first,
                             l + 1 < t->is.layers ? t->plan[l + 1].first : t->base.state.total);
     }
+    waiting_weights_backward(t);
     embed_backward(t, batch, stack);
 }
 
@@ -650,6 +709,7 @@ static inline void transformer_create(Transformer *t, TransformerShape is, const
     t->plan = (TransformerLayer *)allocate(is.layers, sizeof(TransformerLayer), "layers");
     for (size_t l = 0; l < is.layers; l++) t->plan[l] = layer(l);
     t->layers = (TransformerActivations *)allocate(is.layers, sizeof(TransformerActivations), "layers");
+    t->gradients = (LayerGradients *)allocate(is.layers, sizeof(LayerGradients), "layers");
     t->base.run = transformer_run;
     t->base.carve = transformer_carve;
     t->base.given_from = t->plan[0].first;
@@ -661,6 +721,7 @@ static inline void transformer_destroy(Transformer *t) {
     for (size_t i = 0; i < t->is.stack_count; i++) embedding_order_free(&t->stacks[i].order);
     free(t->plan);
     free(t->layers);
+    free(t->gradients);
 }
 
 static inline double transformer_train(void *model, const Batch *batch, double scale) {

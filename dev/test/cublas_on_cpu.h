@@ -45,9 +45,19 @@ static inline float blas_epilogue(const BlasProduct &p, const BlasOperands &o, f
     return sum * activation_slope<GELU_TANH>(before);
 }
 
-// A block has a column of d, a thread one of its elements, and so on.
-template <typename T> static void blas_kernel(BlasProduct p, BlasOperands o, bool tf32) {
+// Where product number `index` of several reads and writes.
+template <typename T>
+static inline BlasOperands blas_operands_of(const BlasProduct &p, BlasOperands o, size_t index) {
+    o.a = (const T *)o.a + index * p.step_a;
+    o.b = (const T *)o.b + index * p.step_b;
+    o.d = (char *)o.d + index * p.step_d * (p.d_bf16 ? sizeof(bf16) : sizeof(float));
+    return o;
+}
+
+// A block has a column of d of one product, a thread one of its elements, and so on.
+template <typename T> static void blas_kernel(BlasProduct p, BlasOperands all, bool tf32) {
     const size_t j = blockIdx.x;
+    const BlasOperands o = blas_operands_of<T>(p, all, blockIdx.y);
     const T *a = (const T *)o.a, *b = (const T *)o.b;
     for (size_t i = threadIdx.x; i < p.m; i += blockDim.x) {
         float sum = 0;
@@ -63,11 +73,22 @@ template <typename T> static void blas_kernel(BlasProduct p, BlasOperands o, boo
     }
 }
 
+// Matrices of a batch, so many numbers from one's begin to its end, lie where the library takes them:
+// aligned, and those that are written are apart.
+static inline void blas_check_steps(const BlasProduct &p) {
+    const size_t a = p.a_bf16 ? sizeof(bf16) : sizeof(float), d = p.d_bf16 ? sizeof(bf16) : sizeof(float);
+    if (p.step_a * a % 16 || p.step_b * a % 16 || p.step_d * d % 16)
+        fail("product: matrices of a batch are not aligned to 16 bytes");
+    if (p.step_d < (p.n - 1) * p.ldd + p.m) fail("product: results of a batch overlap");
+    if (p.epilogue != BLAS_PLAIN) fail("product: a batch with an epilogue");
+}
+
 // Whether the product can be computed so; if not, nothing is done.
 static inline bool blas_run(Blas *blas, const BlasProduct &p, const BlasOperands &o) {
     if (p.epilogue >= BLAS_GELU && !p.d_bf16) fail("product: the library has no GELU of float32");
     if (p.epilogue != BLAS_PLAIN && blas->plain_only) return false;
-    const dim3 grid((unsigned)p.n), block(4);
+    if (p.count != 1) blas_check_steps(p);
+    const dim3 grid((unsigned)p.n, (unsigned)p.count), block(4);
     if (p.a_bf16)
         launch(blas->device, blas_kernel<bf16>, grid, block, 0, p, o, blas->tf32);
     else

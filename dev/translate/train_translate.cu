@@ -21,6 +21,8 @@ struct Crossed {
     GemmInput query;     // (M, C)
     GemmInput key_value; // (N, 2C)
     Attended attended;
+    GemmInput dquery, dkey_value; // (M, C), (N, 2C); these and `norm` shared or not as LayerGradients are
+    GemmInput norm;               // (M, C) what the product for queries read, again
 };
 
 struct Translate {
@@ -30,7 +32,6 @@ struct Translate {
     TransformerParameters *layers; // (encoder_layers + decoder_layers) self-attention and FFN
     Crossed *crossed;              // (decoder_layers)
     float *sinusoids;              // (positions, C)
-    GemmInput dquery, dkey_value;  // (M, C), (N, 2C)
 };
 
 // ---- parameters ------------------------------------------------------------------------------------------
@@ -77,9 +78,20 @@ static void carve(Transformer *t, Arena *arena) {
     self_attention_carve(t, arena);
     m->sinusoids = arena_array<float>(arena, m->config->positions * C, "positions");
     t->sinusoids = m->sinusoids;
-    if (!t->base.training) return;
-    m->dquery = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
-    m->dkey_value = arena_matrix(arena, M, 2 * C, in_bf16, "gradients of activations");
+    for (size_t l = 0; t->base.training && l < m->config->decoder_layers; l++) {
+        Crossed *crossed = &m->crossed[l];
+        if (l > 0 && !t->groups_weights) {
+            crossed->dquery = m->crossed[0].dquery;
+            crossed->dkey_value = m->crossed[0].dkey_value;
+            crossed->norm = t->norm;
+            continue;
+        }
+        crossed->dquery = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
+        crossed->dkey_value = arena_matrix(arena, M, 2 * C, in_bf16, "gradients of activations");
+        crossed->norm = gradients_matrix(t, arena, t->norm);
+        LayerGradients *d = &t->gradients[m->config->encoder_layers + l];
+        d->before_ffn = gradients_matrix(t, arena, d->ffn);
+    }
 }
 
 // ---- the decoder's attention: to its own tokens, then to the encoder's result ----------------------------
@@ -93,7 +105,9 @@ static AttentionSublayer cross_sublayer(const Translate *m, GpuWork work, const 
         attention_cross(crossed->query, crossed->key_value, m->config->heads, batch->source.mask,
                         batch->batch, batch->length, batch->source.length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, layer_site(m, l, 2));
-    return {&m->base.kind, in, &at->projection, at->norm_const, crossed->attended};
+    return {&m->base.kind,     in,
+            &at->projection,   at->norm_const,
+            crossed->attended, m->base.base.gradients[l].before_ffn};
 }
 
 // FLOP of the products of queries, and of keys and values.
@@ -128,7 +142,7 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
 }
 
 // Gradients of the products of queries, keys and values, and dresult +=; from dquery and dkey_value to dx
-// behind self-attention, and dsublayer_out of its projection.
+// behind self-attention, and the gradient to what its projection gives.
 static void cross_products_backward(Translate *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base.base;
     GpuModel *g = &t->base;
@@ -136,26 +150,28 @@ static void cross_products_backward(Translate *m, const DeviceBatch *batch, size
     const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
     const size_t M = batch->batch * batch->length, N = batch->batch * batch->source.length,
                  C = t->is.channels;
-    const DeviceWeight query = device_weight(t, &at->query), key_value = device_weight(t, &at->key_value);
-    bias_backward(t, &at->query, m->dquery, M);
+    static const char *const kind = "cross query, key, value";
+    bias_backward(t, &at->query, crossed->dquery, M);
     // That of the keys' bias is 0: attention.cuh.
     column_sums(&g->device, &g->sums, transformer_gradients(t, at->key_value.bias) + C,
-                matrix_part(m->dkey_value, 1, C), N, C);
-    gemm_backward_input_add(&g->blas, float_matrix(t->dresult, C), m->dkey_value, key_value, N);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, at->key_value.weight), m->dkey_value,
-                         t->stacks[0].result, key_value, N);
-    sublayer_input_backward(t, m->dquery, query, M);
+                matrix_part(crossed->dkey_value, 1, C), N, C);
+    gemm_backward_input_add(&g->blas, float_matrix(t->dresult, C), crossed->dkey_value,
+                            device_weight(t, &at->key_value), N);
+    weight_backward(t, kind, &at->key_value, crossed->dkey_value, t->stacks[0].result, N);
+    sublayer_input_backward(t, crossed->dquery, device_weight(t, &at->query), M);
+    gpu_lap(g, GPU_TRAIN, kind, PROFILE_BACKWARD, cross_flops(m, batch));
     norm_backward(t, batch, cross_norm(m, l), crossed->x, crossed->mean, crossed->rstd, false,
-                  norm_tail(t, batch, true, true, layer_site(m, l, 1)));
-    gemm_backward_weight(&g->blas, transformer_gradients(t, at->query.weight), m->dquery, t->norm, query, M);
-    gpu_lap(g, GPU_TRAIN, "cross query, key, value", PROFILE_BACKWARD, 2 * cross_flops(m, batch));
+                  norm_tail(t, batch, crossed->norm, t->gradients[l].projection, layer_site(m, l, 1)));
+    weight_backward(t, kind, &at->query, crossed->dquery, crossed->norm, M);
 }
 
 static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     Translate *m = (Translate *)t;
     if (l >= m->config->encoder_layers) {
+        const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
         const AttentionSublayer cross = cross_sublayer(m, GPU_TRAIN, batch, l);
-        const DeviceAttentionGradients gradients = attention_cross_gradients(m->dquery, m->dkey_value);
+        const DeviceAttentionGradients gradients =
+            attention_cross_gradients(crossed->dquery, crossed->dkey_value);
         attention_sublayer_backward(t, &cross, &gradients, m->base.dattended);
         cross_products_backward(m, batch, l);
     }
