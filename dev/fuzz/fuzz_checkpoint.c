@@ -1,12 +1,18 @@
 // Weights of a Fastformer, loaded as train_fastformer --prompt does, and a few tokens made with them.
 #include "dataset.h"
 #include "harness.h"
+#include "memory_files.h"
 #include "train.h"
 #include <string.h>
 
 extern const ModelType fastformer;
 
 enum { TOKENS = 12 };
+
+#define WEIGHTS MEMORY_DIRECTORY "/weights.safetensors"
+
+static Ranks *ranks;
+static Options *options;
 
 // A directory of data whose vocabulary is that of the corpus's checkpoints (seeds.sh).
 void fuzz_start(void) {
@@ -20,15 +26,11 @@ void fuzz_start(void) {
     static const char meta[] = "{\"tokenizer\":\"word\",\"vocab_size\":4,\"pad\":-1,\"end\":0}";
     fuzz_file("tokenizer.vocab", words, strlen(words));
     fuzz_file("meta.json", meta, strlen(meta));
-}
-
-void fuzz_one(const uint8_t *data, size_t size) {
-    const char *path = fuzz_file("weights.safetensors", data, size);
     const char *arguments[] = {"train_fastformer",
                                "-i",
                                fuzz_directory(),
                                "-e",
-                               path,
+                               WEIGHTS,
                                "--prompt",
                                "one",
                                "-g",
@@ -36,5 +38,12 @@ void fuzz_one(const uint8_t *data, size_t size) {
                                "-p",
                                "fp32",
                                NULL};
-    train_main(sizeof(arguments) / sizeof(*arguments) - 1, (char **)arguments, &fastformer);
+    ranks = ranks_open(NULL, 1);
+    options = trainer_options_create(&fastformer);
+    options_parse(options, sizeof(arguments) / sizeof(*arguments) - 1, (char **)arguments, NULL, NULL);
+}
+
+void fuzz_one(const uint8_t *data, size_t size) {
+    fuzz_file("weights.safetensors", data, size);
+    train_run("train_fastformer", options, ranks, &fastformer);
 }

@@ -7,11 +7,14 @@
 
 extern const ModelType fastformer;
 
-void fuzz_start(void) {}
+static Options *options;
+
+void fuzz_start(void) {
+    options = trainer_options_create(&fastformer);
+}
 
 void fuzz_one(const uint8_t *data, size_t size) {
     const char *path = fuzz_file("log.jsonl", data, size);
-    Options *options = trainer_options_create(&fastformer);
     report_write(fuzz_directory(), NULL, 0);
     options_read_config(options, path);
     check_written_options(options);

@@ -10,7 +10,11 @@ enum { MOST_ARGUMENTS = 64 };
 
 extern const ModelType fastformer;
 
-void fuzz_start(void) {}
+static Options *options;
+
+void fuzz_start(void) {
+    options = trainer_options_create(&fastformer);
+}
 
 void fuzz_one(const uint8_t *data, size_t size) {
     char *arguments[MOST_ARGUMENTS + 2] = {(char *)"train_fastformer"},
@@ -18,7 +22,6 @@ void fuzz_one(const uint8_t *data, size_t size) {
     int count = 1;
     if (size > 0) memcpy(line, data, size);
     for (char *rest = line; rest && count <= MOST_ARGUMENTS;) arguments[count++] = strsep(&rest, "\n");
-    Options *options = trainer_options_create(&fastformer);
     options_parse(options, count, arguments, NULL, NULL);
     check_written_options(options);
     options_free(options);

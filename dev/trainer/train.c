@@ -176,21 +176,12 @@ static int exit_code(Ranks *ranks) {
     return signal ? 128 + signal : 0;
 }
 
-int train_main(int argc, char **argv, const ModelType *type) {
+int train_run(const char *program, Options *options, Ranks *ranks, const ModelType *type) {
     const TaskType *task_type = type->task;
-    threads_wait_briefly(argv);
-    streams_open();
-    Ranks *ranks = join_ranks(argc, argv);
     const bool leads = ranks_rank(ranks) == 0;
-    Options *options = trainer_options_create(type);
-    options_parse(options, argc, argv, NULL, NULL);
-    if (options_text(options, "config")) options_read_config(options, options_text(options, "config"));
-    ranks_set_timeout(ranks, options_number(options, "timeout"));
-    share_start(ranks, options);
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
     check_start(options);
-    stop_install();
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun", action->option);
     int lock = leads && trains && options_text(options, "output") ? lock_output(options) : -1;
@@ -204,7 +195,7 @@ int train_main(int argc, char **argv, const ModelType *type) {
 
     Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
     Run run = {.type = type,
-               .program = argv[0],
+               .program = program,
                .options = options,
                .ranks = ranks,
                .dataset = run_data_open(options, checkpoint.weights, action != NULL),
@@ -251,10 +242,24 @@ int train_main(int argc, char **argv, const ModelType *type) {
     if (run.task) task_type->destroy(run.task);
     profile_free(profile);
     dataset_close(run.dataset);
-    options_free(options);
     safetensors_close(checkpoint.weights);
     safetensors_close(checkpoint.state);
     if (lock >= 0) close(lock);
-    ranks_close(ranks);
     return leads ? code : 0; // one is enough for a launcher to say what happened
+}
+
+int train_main(int argc, char **argv, const ModelType *type) {
+    threads_wait_briefly(argv);
+    streams_open();
+    Ranks *ranks = join_ranks(argc, argv);
+    Options *options = trainer_options_create(type);
+    options_parse(options, argc, argv, NULL, NULL);
+    if (options_text(options, "config")) options_read_config(options, options_text(options, "config"));
+    ranks_set_timeout(ranks, options_number(options, "timeout"));
+    share_start(ranks, options);
+    stop_install();
+    const int code = train_run(argv[0], options, ranks, type);
+    options_free(options);
+    ranks_close(ranks);
+    return code;
 }

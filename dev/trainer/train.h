@@ -13,6 +13,10 @@
 // What main() of a trainer calls; returns its exit code.
 int train_main(int argc, char **argv, const ModelType *type);
 
+// What it does when it has read the command line: trains, evaluates, or what else the options ask for, as one
+// of `ranks`. `program` is how it was called. Returns its exit code.
+int train_run(const char *program, Options *options, Ranks *ranks, const ModelType *type);
+
 // The main() of a model's program; a test includes its source and has one of its own.
 #ifdef TESTING
 #define TRAINER_MAIN(type)
