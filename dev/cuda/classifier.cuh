@@ -6,11 +6,12 @@
 //     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE += dl^T h
 //
 // A chunk's logits stay in the L2 cache; where dE does not, of which each chunk reads and writes all, chunks
-// are longer instead. One kernel goes over a row twice: for the largest logit and the sum together (Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018), and to put the gradient in the place of
-// the logits, which it keeps in shared memory meanwhile, where two rows fit. With a bias the second time is
-// another kernel's, which has the columns summed as well. The target's own gradient is made of the other
-// tokens' sum, so that it keeps its digits where the target is nearly certain.
+// are longer instead. They are gone over as seldom as can be, for the largest logit and the sum of a row, and
+// once more for the gradients, in the place of the logits, with the sums of their columns. Without the
+// gradient of a bias, and where two rows fit into shared memory, one kernel does both, which keeps a row
+// meanwhile. Else the product leaves the sums (logits_product.cuh), or where there is no such product a
+// kernel that reads the logits once more, and another one makes the gradients. The target's own gradient is
+// made of the other tokens' sum, so that it keeps its digits where the target is nearly certain.
 //
 // Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s (l_it -
 // mean_j l_ij) more. Only training smooths.
@@ -20,17 +21,16 @@
 #ifndef CUDA_CLASSIFIER_CUH
 #define CUDA_CLASSIFIER_CUH
 
-#include "device.cuh"
-#include "gemm.cuh"
+#include "logits_product.cuh"
 #include "partial_sums.cuh"
 
-static constexpr int CLASSIFIER_THREADS = 512, SUM_THREADS = 1024, BIAS_WARPS = 16;
-static constexpr unsigned BIAS_PARTS = 8;  // of a chunk's rows, for the gradient of the bias
-static constexpr int LOGITS = 8;           // that a thread takes at a time
+static constexpr int CLASSIFIER_THREADS = 512, GRADIENT_THREADS = 256, SUM_THREADS = 1024;
+static constexpr int LOGITS = 8;                                 // that a thread takes at a time
+static constexpr uint32_t GRADIENT_ROWS = 16, ROWS_TOGETHER = 4; // merged, and loaded, at a time
+static constexpr unsigned GRADIENT_BLOCKS = 256, LEAST_PARTS = 8;
 static constexpr size_t STRIDE_STEP = 64;  // rows of logits start at multiples of this
 static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a tile of the products
 static constexpr size_t LONG_CHUNK = 4096; // rows of bf16 where dE leaves the cache
-static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
 
 // What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m), what
 // smoothing takes from each, and the target's own gradient.
@@ -50,8 +50,9 @@ struct Classifier {
     void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
     float smoothing;
     float *losses, *unsmoothed, *correct; // (M), the last 1 where the target is the most probable token
-    RowGradient *gradients;               // (M)
-    float *bias_sums;                     // (BIAS_PARTS, V)
+    LogitsSums sums;                      // of a chunk of bf16, in as many parts as the product leaves
+    unsigned gradient_parts;              // of a chunk's rows
+    float *bias_sums;                     // (gradient_parts, V)
 };
 
 static inline size_t classifier_round_up(size_t value, size_t step) {
@@ -67,6 +68,13 @@ static inline size_t classifier_bytes(const Classifier *c, const Device *d, size
     return wanted < least ? least : wanted > most ? most : wanted;
 }
 
+// Parts of a chunk's rows, with a block of threads for some columns of each: so many that there is work for a
+// whole GPU with any vocabulary.
+static inline unsigned gradient_parts(size_t vocabulary) {
+    const unsigned parts = GRADIENT_BLOCKS / blocks_of(vocabulary, LOGITS * GRADIENT_THREADS);
+    return parts < LEAST_PARTS ? LEAST_PARTS : parts;
+}
+
 // For weights (V, C) and at most `rows` rows. smoothing: 0 none.
 static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d, size_t vocabulary,
                                     size_t channels, size_t rows, double smoothing) {
@@ -80,8 +88,13 @@ static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d
     c->losses = arena_array<float>(arena, rows, "a chunk of logits");
     c->unsmoothed = arena_array<float>(arena, rows, "a chunk of logits");
     c->correct = arena_array<float>(arena, rows, "a chunk of logits");
-    c->gradients = arena_array<RowGradient>(arena, rows, "a chunk of logits");
-    c->bias_sums = arena_array<float>(arena, BIAS_PARTS * vocabulary, "a chunk of logits");
+    const size_t chunk = c->bytes / (c->stride * sizeof(bf16));
+    c->sums.parts = logits_parts(vocabulary);
+    c->sums.others = arena_array<RowSum>(arena, chunk * c->sums.parts, "a chunk of logits");
+    if (smoothing > 0) c->sums.all = arena_array<float>(arena, chunk * c->sums.parts, "a chunk of logits");
+    c->sums.target = arena_array<float>(arena, chunk, "a chunk of logits");
+    c->gradient_parts = gradient_parts(vocabulary);
+    c->bias_sums = arena_array<float>(arena, c->gradient_parts * vocabulary, "a chunk of logits");
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
@@ -91,18 +104,13 @@ static inline size_t classifier_chunk(const Classifier *c, size_t size, size_t m
     return classifier_round_up((m + chunks - 1) / chunks, CHUNK_STEP);
 }
 
-// Threads for a row: no more warps than it gives work to.
-static inline unsigned classifier_threads(const Classifier *c) {
+// Threads for a row, `most` at most: no more warps than it gives work to.
+static inline unsigned classifier_threads(const Classifier *c, size_t most) {
     const size_t threads = classifier_round_up(c->vocabulary, LOGITS * WARP) / LOGITS;
-    return (unsigned)(threads < CLASSIFIER_THREADS ? threads : CLASSIFIER_THREADS);
+    return (unsigned)(threads < most ? threads : most);
 }
 
 // ---- loss and gradient of the logits ---------------------------------------------------------------------
-
-// Some of a row's terms: the largest of their logits, and the sum of exp(logit - largest).
-struct RowSum {
-    float largest, sum;
-};
 
 // The sum of eight logits, without those that are not there.
 static __device__ __forceinline__ float logits_sum(const float *x) {
@@ -110,10 +118,6 @@ static __device__ __forceinline__ float logits_sum(const float *x) {
 #pragma unroll
     for (int k = 0; k < LOGITS; k++) sum += x[k] == -INFINITY ? 0 : x[k];
     return sum;
-}
-
-static __device__ __forceinline__ float exponential(float x, float shift) {
-    return exp2_fast((x - shift) * LOG2_E);
 }
 
 // Takes eight more terms in.
@@ -172,60 +176,96 @@ static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_
 // Where the rows of a chunk begin in the arrays of (M).
 struct RowResults {
     float *losses, *unsmoothed, *correct;
-    RowGradient *gradients;
 };
+
+// What all sums over a row come to: of the others' logits, of all logits (where it is smoothed), and the
+// target's logit, where there is a target.
+struct RowTotal {
+    RowSum others;
+    float all, target;
+    bool counts;
+};
+
+// Losses and those without smoothing, 0 where there is no target.
+static __device__ __forceinline__ void store_losses(const RowResults &to, size_t i, const RowTotal &row,
+                                                    uint32_t vocabulary, float smoothing) {
+    const float largest = fmaxf(row.others.largest, row.target);
+    const float rest = row.others.sum * exponential(row.others.largest, largest);
+    const float loss = row.target == largest
+                           ? log1pf(rest)
+                           : logf(rest + exponential(row.target, largest)) + (largest - row.target);
+    const float mean = (row.all + row.target) / (float)vocabulary;
+    const float more = smoothing > 0 ? smoothing * (row.target - mean) : 0;
+    to.losses[i] = row.counts ? loss + more : 0;
+    to.unsmoothed[i] = row.counts ? loss : 0;
+}
+
+// scale: of the loss.
+static __device__ __forceinline__ RowGradient row_gradient(const RowTotal &row, float scale,
+                                                           uint32_t vocabulary, float smoothing) {
+    const float largest = fmaxf(row.others.largest, row.target);
+    const float rest = row.others.sum * exponential(row.others.largest, largest);
+    const float factor = row.counts ? scale / (rest + exponential(row.target, largest)) : 0,
+                smooth = row.counts ? scale * smoothing : 0, spread = smooth / (float)vocabulary;
+    return {largest, factor, spread, smooth - spread - factor * rest};
+}
 
 // Bytes of shared memory that sums over a row take.
 static constexpr size_t ROW_SUMS = WARP * sizeof(float);
 
-// A row a block: losses and those without smoothing (rows), 0 where there is no target; without `step`
-// whether the target is the most probable token, correct (rows); and with it what gradients, times its scale,
-// are made of: `gradients` (rows), or where that is NULL the gradients themselves, in the place of the logits
-// (rows, stride). targets (rows), -1: none. keep: the row stays in shared memory.
+// The sums over a row, by a block. kept (stride): shared memory that the row goes to, or NULL.
 template <typename T>
-static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
-    cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
-                         uint32_t vocabulary, size_t stride, float smoothing, bool keep) {
-    begin_kernel();
-    T *const row = logits + blockIdx.x * stride, *const kept = shared_memory<T>() + ROW_SUMS / sizeof(T);
-    const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
-    const bool counts = target < vocabulary;
-    RowSum others = {LOWEST_LOGIT, 0}; // than the target
-    float all = 0;                     // of their logits
+static __device__ __forceinline__ RowTotal row_total(const T *row, T *kept, uint32_t target,
+                                                     uint32_t vocabulary, bool smooths) {
+    RowTotal total = {{LOWEST_LOGIT, 0}, 0, 0, target < vocabulary};
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
         load_logits(x, row, at, vocabulary, target);
-        if (keep) store_numbers<LOGITS>(kept + at, x);
-        others = row_sum_add(others, x);
-        if (smoothing > 0) all += logits_sum(x);
+        if (kept) store_numbers<LOGITS>(kept + at, x);
+        total.others = row_sum_add(total.others, x);
+        if (smooths) total.all += logits_sum(x);
     }
-    const float target_logit = counts ? (float)row[target] : 0; // behind the next barrier the row changes
-    others = row_sum_block(others);
-    if (smoothing > 0) all = block_sum(all, shared_memory<float>());
-    const float largest = fmaxf(others.largest, target_logit);
-    const float rest = others.sum * exponential(others.largest, largest);
-    const float sum = rest + exponential(target_logit, largest);
+    if (total.counts) total.target = (float)row[target]; // behind the next barrier the row may change
+    total.others = row_sum_block(total.others);
+    if (smooths) total.all = block_sum(total.all, shared_memory<float>());
+    return total;
+}
+
+// A row a block: losses; and without `step` whether the target is the most probable token, with it the
+// gradients, times its scale, in the place of the logits (rows, stride). targets (rows), -1: none.
+template <typename T>
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
+    cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
+                         uint32_t vocabulary, size_t stride, float smoothing) {
+    begin_kernel();
+    T *const row = logits + blockIdx.x * stride, *const kept = shared_memory<T>() + ROW_SUMS / sizeof(T);
+    const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
+    const RowTotal total = row_total(row, step ? kept : NULL, target, vocabulary, smoothing > 0);
     if (threadIdx.x == 0) {
-        const float loss = target_logit == largest ? log1pf(rest) : logf(sum) + (largest - target_logit);
-        const float mean = (all + target_logit) / (float)vocabulary;
-        const float more = smoothing > 0 ? smoothing * (target_logit - mean) : 0;
-        to.losses[blockIdx.x] = counts ? loss + more : 0;
-        to.unsmoothed[blockIdx.x] = counts ? loss : 0;
-        if (!step) to.correct[blockIdx.x] = counts && target_logit >= others.largest;
+        store_losses(to, blockIdx.x, total, vocabulary, smoothing);
+        if (!step) to.correct[blockIdx.x] = total.counts && total.target >= total.others.largest;
     }
     if (!step) return;
-    const float factor = counts ? step->scale / sum : 0, smooth = counts ? step->scale * smoothing : 0,
-                spread = smooth / (float)vocabulary;
-    const RowGradient gradient = {largest, factor, spread, smooth - spread - factor * rest};
-    if (to.gradients) {
-        if (threadIdx.x == 0) to.gradients[blockIdx.x] = gradient;
-        return;
-    }
+    const RowGradient gradient = row_gradient(total, step->scale, vocabulary, smoothing);
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
-        load_logits(x, keep ? kept : row, at, vocabulary, target);
+        load_logits(x, kept, at, vocabulary, target);
         store_gradients(x, row, at, target, gradient);
     }
+}
+
+// A row a block: what logits_product() leaves, in one part.
+template <typename T>
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
+    row_sums_kernel(const LogitsSums to, const T *logits, const int32_t *targets, uint32_t vocabulary,
+                    size_t stride) {
+    begin_kernel();
+    const RowTotal total = row_total(logits + blockIdx.x * stride, (T *)NULL, (uint32_t)targets[blockIdx.x],
+                                     vocabulary, to.all != NULL);
+    if (threadIdx.x != 0) return;
+    to.others[blockIdx.x] = total.others;
+    if (to.all) to.all[blockIdx.x] = total.all;
+    to.target[blockIdx.x] = total.target;
 }
 
 // The sums of losses (m), and of correct where it has data, in double, in a fixed order.
@@ -245,53 +285,119 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *result = {loss, unsmoothed, correct};
 }
 
-// Block (x, part): eight columns a lane of its share of the rows. Gradients in the place of logits (rows,
-// stride), as cross_entropy_kernel() left what they are made of; and sums (BIAS_PARTS, V) += the sums of
-// their columns (set in the first chunk), each warp's rows in order, then the warps.
+// A row's parts together, by a warp.
+static __device__ __forceinline__ RowTotal merge_parts(const LogitsSums &sums, size_t row, bool counts) {
+    RowTotal total = {{LOWEST_LOGIT, 0}, 0, counts ? sums.target[row] : 0, counts};
+    for (unsigned i = lane_index(); i < sums.parts; i += WARP) {
+        const RowSum part = sums.others[row * sums.parts + i];
+        const float largest = fmaxf(total.others.largest, part.largest);
+        total.others = {largest, total.others.sum * exponential(total.others.largest, largest) +
+                                     part.sum * exponential(part.largest, largest)};
+        if (sums.all) total.all += sums.all[row * sums.parts + i];
+    }
+    total.others = row_sum_warp(total.others);
+    if (sums.all) total.all = warp_sum(total.all);
+    return total;
+}
+
+// Block (x, part): eight columns a thread of its share of the rows. Gradients, times the step's scale, in the
+// place of logits (rows, stride), losses, and bias_sums (gridDim.y, V), or NULL, += the sums of the
+// gradients' columns (set in the first chunk), row after row.
 template <typename T>
-static __global__ void __launch_bounds__(BIAS_WARPS *WARP)
-    bias_gradient_kernel(float *sums, T *logits, const RowGradient *gradients, const int32_t *targets,
-                         uint32_t rows, uint32_t vocabulary, size_t stride, bool first_chunk) {
+static __global__ void __launch_bounds__(GRADIENT_THREADS)
+    logits_gradient_kernel(T *logits, float *bias_sums, const RowResults to, const LogitsSums sums,
+                           const int32_t *targets, const StepParameters *step, uint32_t rows,
+                           uint32_t vocabulary, size_t stride, float smoothing, bool first_chunk) {
     begin_kernel();
-    __shared__ __align__(16) float warps[BIAS_WARPS][LOGITS * WARP];
-    const unsigned warp = threadIdx.x / WARP, place = LOGITS * lane_index();
-    const uint32_t first = blockIdx.x * LOGITS * WARP, at = first + place;
+    __shared__ RowGradient gradients[GRADIENT_ROWS];
+    const uint32_t at = LOGITS * (blockIdx.x * blockDim.x + threadIdx.x);
     const uint32_t begin = (uint32_t)((uint64_t)rows * blockIdx.y / gridDim.y),
                    end = (uint32_t)((uint64_t)rows * (blockIdx.y + 1) / gridDim.y);
     float sum[LOGITS] = {};
-    for (uint32_t i = begin + warp; at < vocabulary && i < end; i += BIAS_WARPS) {
-        const uint32_t target = (uint32_t)targets[i];
-        float x[LOGITS];
-        load_logits(x, logits + i * stride, at, vocabulary, target);
-        store_gradients(x, logits + i * stride, at, target, gradients[i]);
+    for (uint32_t first = begin; first < end; first += GRADIENT_ROWS) {
+        const uint32_t count = min(end - first, GRADIENT_ROWS);
+        __syncthreads(); // the gradients before these are read
+        for (uint32_t i = threadIdx.x / WARP; i < count; i += blockDim.x / WARP) {
+            const RowTotal total = merge_parts(sums, first + i, (uint32_t)targets[first + i] < vocabulary);
+            if (lane_index() != 0) continue;
+            gradients[i] = row_gradient(total, step->scale, vocabulary, smoothing);
+            if (blockIdx.x == 0) store_losses(to, first + i, total, vocabulary, smoothing);
+        }
+        __syncthreads();
+        if (at >= vocabulary) continue;
+        for (uint32_t i = 0; i < count; i += ROWS_TOGETHER) {
+            float x[ROWS_TOGETHER][LOGITS];
 #pragma unroll
-        for (int k = 0; k < LOGITS; k++) sum[k] += x[k];
+            for (uint32_t r = 0; r < ROWS_TOGETHER; r++)
+                if (i + r < count)
+                    load_logits(x[r], logits + (first + i + r) * stride, at, vocabulary,
+                                (uint32_t)targets[first + i + r]);
+#pragma unroll
+            for (uint32_t r = 0; r < ROWS_TOGETHER; r++) {
+                if (i + r >= count) continue;
+                store_gradients(x[r], logits + (first + i + r) * stride, at, (uint32_t)targets[first + i + r],
+                                gradients[i + r]);
+#pragma unroll
+                for (int k = 0; k < LOGITS; k++) sum[k] += x[r][k];
+            }
+        }
     }
-    store_numbers<LOGITS>(warps[warp] + place, sum);
-    __syncthreads();
-    if (threadIdx.x >= LOGITS * WARP || first + threadIdx.x >= vocabulary) return;
-    float *const to = sums + (size_t)blockIdx.y * vocabulary + first + threadIdx.x;
-    float total = first_chunk ? 0 : *to;
-    for (int w = 0; w < BIAS_WARPS; w++) total += warps[w][threadIdx.x];
-    *to = total;
+    if (!bias_sums) return;
+#pragma unroll
+    for (int k = 0; k < LOGITS; k++) {
+        float *const column = bias_sums + (size_t)blockIdx.y * vocabulary + at + k;
+        if (at + k < vocabulary) *column = (first_chunk ? 0 : *column) + sum[k];
+    }
 }
 
-// Of rows from i on. Training leaves no `correct`; without the gradient of a bias gradients replace logits.
-static inline RowResults row_results(const Classifier *c, size_t i, bool training, bool bias) {
-    return {c->losses + i, c->unsmoothed + i, training ? NULL : c->correct + i,
-            bias ? c->gradients + i : NULL};
+// Of rows from i on. Training leaves no `correct`.
+static inline RowResults row_results(const Classifier *c, size_t i, bool training) {
+    return {c->losses + i, c->unsmoothed + i, training ? NULL : c->correct + i};
 }
 
-// Starts cross_entropy_kernel() for a chunk. Gradients, with `step`, are another kernel's where there is a
-// bias.
+// Starts cross_entropy_kernel() for a chunk; with `step` for gradients, which takes shared memory for a row.
 template <typename T>
 static inline void cross_entropy(const Device *d, const Classifier *c, size_t i, const int32_t *targets,
-                                 const StepParameters *step, size_t rows, bool bias) {
-    const size_t row = c->stride * sizeof(T);
-    const bool keep = step && !bias && ROW_SUMS + row <= d->shared_limit / 2 - 1024;
-    launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
-                 ROW_SUMS + (keep ? row : 0), (T *)c->logits, row_results(c, i, step != NULL, bias),
-                 targets + i, step, (uint32_t)c->vocabulary, c->stride, step ? c->smoothing : 0.0f, keep);
+                                 const StepParameters *step, size_t rows) {
+    launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c, CLASSIFIER_THREADS),
+                 ROW_SUMS + (step ? c->stride * sizeof(T) : 0), (T *)c->logits,
+                 row_results(c, i, step != NULL), targets + i, step, (uint32_t)c->vocabulary, c->stride,
+                 step ? c->smoothing : 0.0f);
+}
+
+// Starts logits_gradient_kernel() for a chunk.
+template <typename T>
+static inline void logits_gradient(const Device *d, const Classifier *c, const LogitsSums &sums, size_t i,
+                                   const int32_t *targets, const StepParameters *step, size_t rows,
+                                   bool bias) {
+    const unsigned threads = classifier_threads(c, GRADIENT_THREADS);
+    const dim3 grid(blocks_of(c->vocabulary, LOGITS * threads), c->gradient_parts);
+    launch_early(d, logits_gradient_kernel<T>, grid, threads, 0, (T *)c->logits, bias ? c->bias_sums : NULL,
+                 row_results(c, i, true), sums, targets + i, step, (uint32_t)rows, (uint32_t)c->vocabulary,
+                 c->stride, c->smoothing, i == 0);
+}
+
+// Gradients in the place of a chunk's logits, which are computed before. i: its first row.
+template <typename T>
+static inline void chunk_gradients(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
+                                   DeviceWeight weight, size_t i, const int32_t *targets,
+                                   const StepParameters *step, size_t rows, bool bias) {
+    const GemmInput logits = {c->logits, c->stride, h.bf16}, chunk = gemm_input_rows(h, i);
+    if (!bias && ROW_SUMS + c->stride * sizeof(T) <= d->shared_limit / 2 - 1024) {
+        gemm_forward(blas, logits, chunk, weight, rows);
+        cross_entropy<T>(d, c, i, targets, step, rows);
+        return;
+    }
+    LogitsSums sums = c->sums;
+    if (logits_product_takes(d, chunk, weight)) {
+        logits_product(d, logits, chunk, weight, rows, targets + i, sums);
+    } else {
+        sums.parts = 1;
+        gemm_forward(blas, logits, chunk, weight, rows);
+        launch_early(d, row_sums_kernel<T>, blocks_of(rows, 1), classifier_threads(c, CLASSIFIER_THREADS),
+                     ROW_SUMS, sums, (const T *)c->logits, targets + i, (uint32_t)c->vocabulary, c->stride);
+    }
+    logits_gradient<T>(d, c, sums, i, targets, step, rows, bias);
 }
 
 // ---- the interface ---------------------------------------------------------------------------------------
@@ -306,9 +412,9 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
-        cross_entropy<float>(d, c, i, targets, NULL, rows, false);
+        cross_entropy<float>(d, c, i, targets, NULL, rows);
     }
-    launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false, false), m);
+    launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false), m);
 }
 
 // The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or NULL) when
@@ -319,22 +425,15 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
                                     ClassifierResult *result) {
     const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
     const GemmInput logits = {c->logits, c->stride, h.bf16};
-    const dim3 bias_grid(blocks_of(c->vocabulary, LOGITS * WARP), BIAS_PARTS);
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
-        gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
-        WITH_TYPE(logits, T, {
-            cross_entropy<T>(d, c, i, targets, step, rows, dbias != NULL);
-            if (dbias)
-                launch_early(d, bias_gradient_kernel<T>, bias_grid, BIAS_WARPS * WARP, 0, c->bias_sums,
-                             (T *)c->logits, (const RowGradient *)c->gradients + i, targets + i,
-                             (uint32_t)rows, (uint32_t)c->vocabulary, c->stride, i == 0);
-        });
+        WITH_TYPE(logits, T,
+                  chunk_gradients<T>(d, blas, c, h, weight, i, targets, step, rows, dbias != NULL));
         gemm_backward_input(blas, gemm_input_rows(dh, i), logits, weight, rows);
         gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
-    if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
-    launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true, false), m);
+    if (dbias) partial_sums_join(sums, dbias, c->bias_sums, c->gradient_parts, c->vocabulary);
+    launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
 }
 
 // logits (M, V) on the host, all of them: tests and small models.

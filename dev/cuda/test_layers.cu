@@ -916,7 +916,8 @@ static void check_classifier(Device d, ClassifierSetting is) {
     ClassifierTest t = classifier_test_create(&d, is);
     classifier_expected(&t);
     Arena arena, blas_arena;
-    const Classifier c = classifier_here(&arena, &d, &is);
+    Classifier c = classifier_here(&arena, &d, &is);
+    c.gradient_parts = 3; // of more rows than are merged at a time
     Blas blas = blas_here(&d, &blas_arena, false);
     Arena sums_arena;
     PartialSums sums = partial_sums_here(&sums_arena, 1, 1);
@@ -948,9 +949,116 @@ static void check_classifier(Device d, ClassifierSetting is) {
     classifier_test_free(&t);
 }
 
+// The product that leaves sums, beside the CPU's logits, and its sums beside those over what it stored.
+static void check_logits_product(Device d, ClassifierSetting is, int sms) {
+    d.sms = sms;
+    ClassifierTest t = classifier_test_create(&d, is);
+    classifier_expected(&t);
+    const size_t V = is.vocabulary, stride = classifier_round_up(V, STRIDE_STEP), parts = logits_parts(V);
+    const GemmInput gpu_logits = upload_matrix(&d, NULL, is.m, stride, true);
+    const LogitsSums sums = {(unsigned)parts, (RowSum *)upload(&d, NULL, is.m * parts * sizeof(RowSum)),
+                             upload_numbers(&d, NULL, is.m * parts), upload_numbers(&d, NULL, is.m)};
+    CHECK(logits_product_takes(&d, t.gpu_h, t.weight.device));
+    logits_product(&d, gpu_logits, t.gpu_h, t.weight.device, is.m, t.gpu_targets, sums);
+    float *logits = download_matrix(&d, gpu_logits, is.m), *target = download(&d, sums.target, is.m),
+          *all = download(&d, sums.all, is.m * parts),
+          *others = download(&d, (const float *)sums.others, 2 * is.m * parts);
+    for (size_t i = 0; i < is.m; i++) {
+        float *const row = logits + i * stride;
+        compare("a row of logits", row, t.logits + i * V, V, 4e-3);
+        if (t.targets[i] >= 0) CHECK(target[i] == row[t.targets[i]]);
+        for (size_t part = 0; part < parts; part++) {
+            const size_t begin = part * BLOCK_COLUMNS, at = i * parts + part;
+            float largest = LOWEST_LOGIT;
+            double sum = 0, of_all = 0;
+            for (int pass = 0; pass < 2; pass++)
+                for (size_t v = begin; v < V && v < begin + BLOCK_COLUMNS; v++) {
+                    if ((int32_t)v == t.targets[i]) continue;
+                    if (pass == 0) {
+                        largest = fmaxf(largest, row[v]);
+                    } else {
+                        sum += exp((double)row[v] - (double)largest);
+                        of_all += (double)row[v];
+                    }
+                }
+            CHECK(others[2 * at] == largest);
+            CHECK_CLOSE(others[2 * at + 1], sum, 1e-5 * sum);
+            CHECK_CLOSE(all[at], of_all, 1e-3);
+        }
+    }
+    float *const on_host[] = {logits, target, all, others};
+    for (float *p : on_host) free(p);
+    void *const on_device[] = {gpu_logits.data, sums.others, sums.all, sums.target};
+    for (void *p : on_device) device_free(p);
+    classifier_test_free(&t);
+}
+
+// Rows and columns that fill no block, a last block of one column, and several blocks of logits a block of
+// threads.
+static void test_logits_product(void) {
+    Device d = device_create();
+    if (d.capability == 90 && HAVE_WARP_GROUPS) {
+        check_logits_product(d, {1, 1, 64, 0, 1, true, true, 0}, 132);
+        check_logits_product(d, {130, 512, 64, 0, 0.3, true, false, 0}, 132);
+        check_logits_product(d, {150, 525, 128, 0, 0.3, true, true, 0}, 2);
+        check_logits_product(d, {5, 257, 320, 0, 0.1, true, true, 0}, 1);
+    }
+    device_destroy(&d);
+}
+
+// Losses of rows whose sums are in more parts than a warp has lanes.
+static void test_logits_sums(void) {
+    enum { ROWS = 20, PARTS = 70, COLUMNS = 64 };
+    static constexpr float SMOOTHING = 0.1f;
+    Device d = device_create();
+    Random r = random_stream(SEED, RANDOM_TEST, PARTS, 0);
+    float *target = random_numbers(&r, ROWS, 3), *all = random_numbers(&r, ROWS * PARTS, 30),
+          *others = random_numbers(&r, 2 * ROWS * PARTS, 3);
+    int32_t targets[ROWS];
+    for (int i = 0; i < ROWS; i++) targets[i] = i % COLUMNS;
+    for (int i = 1; i < 2 * ROWS * PARTS; i += 2) others[i] = fabsf(others[i]);
+    const LogitsSums sums = {PARTS, (RowSum *)upload_numbers(&d, others, 2 * ROWS * PARTS),
+                             upload_numbers(&d, all, ROWS * PARTS), upload_numbers(&d, target, ROWS)};
+    Classifier c = {};
+    c.vocabulary = c.stride = COLUMNS;
+    c.smoothing = SMOOTHING;
+    c.gradient_parts = 1;
+    c.logits = upload_matrix(&d, others, ROWS, COLUMNS, true).data; // any
+    c.losses = upload_numbers(&d, NULL, ROWS);
+    c.unsmoothed = upload_numbers(&d, NULL, ROWS);
+    int32_t *gpu_targets = (int32_t *)upload(&d, targets, sizeof(targets));
+    StepParameters *step = upload_step(&d, SCALE);
+    logits_gradient<bf16>(&d, &c, sums, 0, gpu_targets, step, ROWS, false);
+    float *losses = download(&d, c.losses, ROWS), *unsmoothed = download(&d, c.unsmoothed, ROWS);
+    for (int i = 0; i < ROWS; i++) {
+        double sum = exp((double)target[i]), of_all = (double)target[i];
+        for (int part = i * PARTS; part < (i + 1) * PARTS; part++) {
+            sum += (double)others[2 * part + 1] * exp((double)others[2 * part]);
+            of_all += (double)all[part];
+        }
+        const double loss = log(sum) - (double)target[i],
+                     more = (double)SMOOTHING * ((double)target[i] - of_all / COLUMNS);
+        CHECK_CLOSE(unsmoothed[i], loss, 1e-5 * loss);
+        CHECK_CLOSE(losses[i], loss + more, 1e-4);
+    }
+    float *const on_host[] = {target, all, others, losses, unsmoothed};
+    for (float *p : on_host) free(p);
+    void *const on_device[] = {sums.others, sums.all,     sums.target, c.logits,
+                               c.losses,    c.unsmoothed, gpu_targets, step};
+    for (void *p : on_device) device_free(p);
+    device_destroy(&d);
+}
+
 static void test_classifier(void) {
-    Device d = device_create(), no_room = d; // for a row of logits in shared memory
+    Device d = device_create(), no_room = d, older = d; // for a row of logits in shared memory; than sm_90
     no_room.shared_limit = 4096;
+    older.capability = 80;
+    for (const Device &with : {d, older}) {
+        check_classifier(with, {37, 300, 64, 0, 0.3, true, true, 0.1});
+        check_classifier(with, {300, 131, 64, 40000, 0.3, true, true, 0});
+    }
+    check_classifier(no_room, {70, 900, 64, 0, 0.3, true, false, 0.1});
+    check_classifier(d, {20, 64, 64, 0, 5, true, true, 0}); // nearly certain
     for (bool in_bf16 : {false, true}) {
         check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0});
         check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0});
@@ -1115,6 +1223,8 @@ int main(int argc, char **argv) {
         {"dropout", test_dropout},
         {"chosen rows", test_chosen_rows},
         {"embedding", test_embedding},
+        {"logits product", test_logits_product},
+        {"sums over logits", test_logits_sums},
         {"classifier", test_classifier},
         {"classifier chunks", test_classifier_chunks},
         {"classifier: extremes", test_classifier_extremes},

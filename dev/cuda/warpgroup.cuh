@@ -220,8 +220,8 @@ template <typename Tile> static __device__ __forceinline__ uint64_t wgmma_descri
            (uint64_t)(8 * PANEL * sizeof(bf16) >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// sums (64, rows of b) = a b^T: rows row .. row+63 of a with all rows of b.
-template <typename A, typename B>
+// sums (64, rows of b) = a b^T, or += with ADD: rows row .. row+63 of a with all rows of b.
+template <typename A, typename B, bool ADD = false>
 static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums, const bf16 *a, int row,
                                                           const bf16 *b) {
 #pragma unroll
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums
         const uint64_t left =
                            wgmma_descriptor<A>(a + k / PANEL * (A::ROWS * PANEL) + row * PANEL + k % PANEL),
                        right = wgmma_descriptor<B>(b + k / PANEL * (B::ROWS * PANEL) + k % PANEL);
-        if (k == 0)
+        if (k == 0 && !ADD)
             wgmma_tiles<B::ROWS, false>(sums.at[0], left, right);
         else
             wgmma_tiles<B::ROWS, true>(sums.at[0], left, right);

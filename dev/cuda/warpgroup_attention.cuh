@@ -1,21 +1,17 @@
 // Softmax attention for sm_90, bf16 and heads of 64 or 128 channels: what softmax_attention.cuh computes,
 // with the products of warp groups (warpgroup.cuh). Part of softmax_attention.cuh.
 //
-// A block has two warp groups, which compute 64 rows each, and a warp that only copies: tiles of the other
-// side come in a ring of stages, whose barriers say when a stage is full and when both groups have read it.
-// The sums of a product lie in registers as mma_m16n8k16 has them, so all between the products is that of
-// softmax_pass.cuh. What a group does with its scores runs beside the products of the other group and its own
-// next ones.
+// A block's two warp groups compute 64 rows each; tiles of the other side come in a ring
+// (warpgroup_ring.cuh). The sums of a product lie in registers as mma_m16n8k16 has them, so all between the
+// products is that of softmax_pass.cuh. What a group does with its scores runs beside the products of the
+// other group and its own next ones.
 #ifndef CUDA_WARPGROUP_ATTENTION_CUH
 #define CUDA_WARPGROUP_ATTENTION_CUH
 
 #include "softmax_pass.cuh"
-#include "warpgroup.cuh"
+#include "warpgroup_ring.cuh"
 
 namespace softmax {
-
-static constexpr int GROUPS = 2, BLOCK_ROWS = GROUPS * GROUP_ROWS, // of a block of threads
-    GROUP_WARPS = GROUPS * WARPGROUP / WARP, GROUP_THREADS = (GROUPS + 1) * WARPGROUP;
 
 // Tiles of heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit in the 224
 // registers that a thread can have, tiles in the 163 KB of shared memory that sm_80 has, which the emulator
@@ -31,67 +27,6 @@ template <int SIZE> struct GroupShapes {
 struct GroupMaps {
     TensorMap parts[3], dy;
 };
-
-// Which stage a tile is in, and the parity of its barriers' phase.
-struct Stage {
-    int place;
-    uint32_t parity;
-};
-
-template <int STAGES> static __device__ __forceinline__ Stage stage_of(int tile) {
-    return {tile % STAGES, (uint32_t)(tile / STAGES) & 1};
-}
-
-// A ring of stages of `Tile`s, TILES in each. In shared memory behind each other.
-template <typename Tile_, int TILES_, int STAGES_> struct Ring {
-    using Tile = Tile_;
-    static constexpr int TILES = TILES_, STAGES = STAGES_;
-    static constexpr size_t BYTES = (size_t)STAGES * TILES * Tile::BYTES;
-    bf16 *tiles;          // (STAGES, TILES)
-    Barrier *full, *free; // (STAGES)
-};
-
-template <typename R>
-static __device__ __forceinline__ bf16 *ring_tile(const R &ring, const Stage &s, int which) {
-    return ring.tiles + (s.place * R::TILES + which) * R::Tile::NUMBERS;
-}
-
-// By one thread. `threads`: that fill a stage.
-template <typename R> static __device__ __forceinline__ void ring_create(const R &ring, int threads) {
-    for (int i = 0; i < R::STAGES; i++) {
-        barrier_create(ring.full + i, threads);
-        barrier_create(ring.free + i, GROUP_WARPS);
-    }
-}
-
-// Until a stage can be filled: until the tile before it there has been read.
-template <typename R> static __device__ __forceinline__ void ring_wait_free(const R &ring, const Stage &s) {
-    barrier_wait(ring.free + s.place, s.parity ^ 1);
-}
-
-template <typename R> static __device__ __forceinline__ void ring_wait_full(const R &ring, const Stage &s) {
-    barrier_wait(ring.full + s.place, s.parity);
-}
-
-// By all warps of both groups, when their products have read a stage.
-template <typename R> static __device__ __forceinline__ void ring_release(const R &ring, int place) {
-    if (lane_index() == 0) barrier_arrive(ring.free + place);
-}
-
-// Whether a thread only copies: the last warp group, of which one warp does. The others get its registers.
-static __device__ __forceinline__ bool copies_only() {
-    const bool copies = threadIdx.x >= GROUPS * WARPGROUP;
-    if (copies)
-        registers_leave();
-    else
-        registers_take();
-    return copies;
-}
-
-// The warp that does, among those that only copy.
-static __device__ __forceinline__ bool is_copying_warp() {
-    return threadIdx.x < GROUPS * WARPGROUP + WARP;
-}
 
 // Rows of a part that stay, or of gradients to y.
 template <typename Tile>
