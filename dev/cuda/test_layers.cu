@@ -1055,7 +1055,7 @@ static void test_classifier(void) {
     older.capability = 80;
     for (const Device &with : {d, older}) {
         check_classifier(with, {37, 300, 64, 0, 0.3, true, true, 0.1});
-        check_classifier(with, {300, 131, 64, 40000, 0.3, true, true, 0});
+        check_classifier(with, {300, 300, 64, 40000, 0.3, true, true, 0});
     }
     check_classifier(no_room, {70, 900, 64, 0, 0.3, true, false, 0.1});
     check_classifier(d, {20, 64, 64, 0, 5, true, true, 0}); // nearly certain
