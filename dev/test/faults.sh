@@ -11,8 +11,8 @@
 # shellcheck source=dev/test/tiny_run.sh
 . "$(dirname "$0")/tiny_run.sh"
 
-# one_line: stderr holds one error; warnings before it are no second one
-one_line() { [ "$(grep -c . err)" -eq 1 ] && grep -q '^error: .' err; }
+# one_line: stderr holds one error and nothing else
+one_line() { { read -r line && ! read -r more && [ -z "$more" ]; } <err && [ "${line#error: ?}" != "$line" ]; }
 
 # judge WHAT SAME: after a disturbed command; SAME is the comparison that holds if it succeeded. Where it warned (an old
 # checkpoint that cannot be removed), the next run is the one that is compared.

@@ -9,7 +9,7 @@ tokenize=$(realpath "${TOKENIZE:-$root/tokenize}") || exit 1
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM
-cd "$dir" || exit 1
+cd "$dir" && mkdir tried || exit
 "${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o faults.so -ldl || exit 1
 export OMP_NUM_THREADS=1          # the n-th call is the same one in each run
 export OMP_WAIT_POLICY=passive    # so that a trainer does not start itself anew, without the library
@@ -59,9 +59,9 @@ prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'static in
 plainly() { "$@" >out 2>err </dev/null; }
 
 # ---- what an undisturbed run leaves; times are not compared
+without_times() { sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms|test_ms)":[^,}]*//g; s/peak [0-9]+ //'; }
 steps_of_log() { # of a directory: without times and what is said at each start
-    grep -v '"event"' "$1/log.jsonl" |
-        sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms|test_ms)":[^,}]*//g'
+    grep -v '"event"' "$1/log.jsonl" | without_times
 }
 same_run() { # A B
     [ "$(ls -A "$1")" = "$(ls -A "$2")" ] || { ls -A "$1" "$2" >err; return 1; }
@@ -109,21 +109,42 @@ once() { # COMMAND CALLS MODE NUMBER
     prompt) same="same_output out prompt_out" ;;
     esac
     $command disturbed "$2" "$3" "$4"
-    what="$1, $2 $3, call $4 ($(sed -n 's/^fired //p' report 2>/dev/null))"
+    fired=
+    [ ! -s report ] || read -r fired <report
+    what="$1, $2 $3, call $4 (${fired#fired })"
     # shellcheck disable=SC2086
     judge "$what" $same || return
     case $command in
-    tokenize_*) $command plainly ;;
-    train | resume) resume plainly ;;
-    esac || { wrong "$what: the next run does not work"; return; }
-    if [ "$command" = resume ] && grep -q 'starting a new run' err; then
-        wrong "$what: the checkpoint was lost"
-        return
-    fi
-    case $command in
-    tokenize_* | train | resume) $same || { wrong "$what: the next run has another result"; return; } ;;
+    tokenize_* | train | resume) goes_on "$command" || return ;;
     esac
     pass
+}
+
+# What a command left behind: names and bytes, without times and who held the lock.
+left_behind() {
+    [ ! -d disturbed ] || find disturbed ! -type f -printf '%p %l\n' -o \
+        ! -name lock ! -name log.jsonl ! -name report.md -exec md5sum {} + -o -print | sort
+    [ ! -e disturbed/log.jsonl ] || without_times <disturbed/log.jsonl
+}
+
+# The next run, undisturbed, works and has the undisturbed result. It depends on the directory alone, so that it is tried
+# once for each: of thousands of calls that fail, most leave the same. A program that was killed may still be dying.
+goes_on() { # COMMAND
+    found=tried/$1-$(left_behind | md5sum)
+    case $mode in
+    kill-*) ;;
+    *) [ ! -e "$found" ] || return 0 ;;
+    esac
+    case $1 in
+    tokenize_*) $1 plainly ;;
+    *) resume plainly ;;
+    esac || { wrong "$what: the next run does not work"; return 1; }
+    if [ "$1" = resume ] && grep -q 'starting a new run' err; then
+        wrong "$what: the checkpoint was lost"
+        return 1
+    fi
+    $same || { wrong "$what: the next run has another result"; return 1; }
+    : >"$found"
 }
 
 # One kind of disturbance in one command: at every call, or at as many as $4 says, spread evenly.
