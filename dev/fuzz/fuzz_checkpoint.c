@@ -9,7 +9,7 @@ extern const ModelType fastformer;
 
 enum { TOKENS = 12 };
 
-#define WEIGHTS MEMORY_DIRECTORY "/weights.safetensors"
+static const char weights[] = MEMORY_DIRECTORY "/weights.safetensors";
 
 static Ranks *ranks;
 static Options *options;
@@ -30,7 +30,7 @@ void fuzz_start(void) {
                                "-i",
                                fuzz_directory(),
                                "-e",
-                               WEIGHTS,
+                               weights,
                                "--prompt",
                                "one",
                                "-g",
