@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# What run_cosine.sh and run_rescale.sh share: arms of a comparison, each at several learning rates and seeds. Sourced behind
-# common.sh. The script sets: data, arms, rates, evaluations (of a run), last_line; command_of ARM and cost_of ARM, the command that
-# trains it and a name for what a step of it costs.
+# What run_cosine.sh, run_rescale.sh and run_lengths.sh share: arms of a comparison, each at several values of something else (learning
+# rates, lengths) and several seeds. Sourced behind common.sh. The script sets: data, arms, values and value_name, evaluations (of a
+# run), last_line; command_of ARM and value_options VALUE, the command that trains it and the options that make the value;
+# cost_of ARM VALUE, a name for what a step costs.
 
 # usage: of the script, whose results go to $default_out.
 usage() {
@@ -55,14 +56,14 @@ excused() {
 # plan: a line for each run (train_all).
 plan() {
     for seed in $seeds; do
-        for rate in $rates; do
+        for value in $values; do
             for arm in $arms; do
-                run=$arm-$rate-seed-$seed
-                cost=$out/$(cost_of "$arm").cost
+                run=$arm-$value-seed-$seed
+                cost=$out/$(cost_of "$arm" "$value").cost
                 # shellcheck disable=SC2046,SC2086
-                probe "$cost" $(command_of "$arm") $options
+                probe "$cost" $(command_of "$arm") $options $(value_options "$value")
                 echo "$(time_left "$cost" "$steps" "$evaluations" "$out/$run") $run $(command_of "$arm")" \
-                    "$options -x $steps -S $seed -l $rate"
+                    "$options -x $steps -S $seed $(value_options "$value")"
             done
         done
     done
@@ -83,7 +84,7 @@ train_arms() {
 # that name in its log, and whether it diverged: updates were not finite, or it ended a tenth above its best.
 collect() {
     {
-        printf 'arm,rate,seed,val_loss,last_val_loss'
+        printf '%s' "arm,$value_name,seed,val_loss,last_val_loss"
         for key in "$@"; do printf ',largest_%s,last_%s' "$key" "$key"; done
         echo ,diverged
     } >"$tmp/runs.csv"
@@ -112,7 +113,7 @@ collect() {
 
 # collect_steps KEY FILE: $out/FILE.csv, a line for each time that a run logged the key.
 collect_steps() {
-    echo "arm,rate,seed,step,$1" >"$tmp/steps.csv"
+    echo "arm,$value_name,seed,step,$1" >"$tmp/steps.csv"
     while read -r _ name _; do
         awk -v run="$(arm_key "$name")" -v key="$1" "$json_number"'
             number(key) != "" { print run "," number("step") "," number(key) }' "$out/$name/log.jsonl" >>"$tmp/steps.csv"
@@ -120,9 +121,9 @@ collect_steps() {
     mv "$tmp/steps.csv" "$out/$2.csv"
 }
 
-# arm_key RUN: its arm, rate and seed.
+# arm_key RUN: its arm, value and seed.
 arm_key() {
-    echo "$1" | sed -E 's/^(.*)-([0-9]+e-[0-9]+)-seed-([0-9]+)$/\1,\2,\3/'
+    echo "$1" | sed -E "s/^(.*)-($(echo "$values" | tr ' ' '|'))-seed-([0-9]+)$/\1,\2,\3/"
 }
 
 # draw FILE: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms.

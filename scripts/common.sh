@@ -62,6 +62,22 @@ keep_settings() {
     mv "$1.tmp" "$1"
 }
 
+# ---- language models
+
+language_models='fastformer-global fastformer-windowed gpt2-softmax'
+
+# The published configuration of the Fastformer, and GPT-2 of the same size.
+published='-L 6 -C 128 -H 4 --dropout 0.1 -l 5e-4 -k linear'
+
+# language_model NAME: the trainer and the options that make it.
+language_model() {
+    case $1 in
+    fastformer-global) echo './train_fastformer --windows global' ;;
+    fastformer-windowed) echo './train_fastformer --windows auto' ;;
+    gpt2-softmax) echo './train_gpt2 --attention softmax' ;;
+    esac
+}
+
 # ---- training
 
 child=

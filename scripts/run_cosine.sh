@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 
 arms='softmax cosine-0 cosine-0.5 cosine-1 cosine-learned'
 rates='1e-5 1e-4 3e-4 1e-3 3e-3'
+values=$rates value_name=rate
 largest_rate=${rates##* }
 evaluations=8 # of a run
 last_line='"event":"statistics"'
@@ -25,6 +26,10 @@ command_of() {
     softmax) echo './train_bert --attention softmax' ;;
     cosine-*) echo "./train_bert --attention cosine --cosine-power ${1#cosine-}" ;;
     esac
+}
+
+value_options() {
+    echo "-l $1"
 }
 
 cost_of() {

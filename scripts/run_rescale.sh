@@ -16,6 +16,7 @@ cd "$(dirname "$0")/.."
 rescales='5 10 15 20 30'
 arms='rescale-5 rescale-10 rescale-15 rescale-20 rescale-30 raw sink-0 sink-1'
 rates='5e-4 2e-3'
+values=$rates value_name=rate
 evaluations=5 # of a run
 last_line='"event":"statistics"'
 data=data/wikitext2
@@ -27,6 +28,10 @@ command_of() {
     raw) echo './train_fastformer --pool raw' ;;
     sink-*) echo "./train_fastformer --sink ${1#sink-}" ;;
     esac
+}
+
+value_options() {
+    echo "-l $1"
 }
 
 cost_of() {

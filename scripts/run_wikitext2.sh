@@ -12,7 +12,7 @@ start=$PWD
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-arms='fastformer-global fastformer-windowed gpt2-softmax'
+arms=$language_models
 
 usage() {
     cat >&2 <<'END'
@@ -24,15 +24,6 @@ usage: run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [-- OP
   OPTION        of the trainers, e.g. -t 8192 -l 1e-3
 END
     exit 2
-}
-
-# command_of ARM: the trainer and the options that make the arm.
-command_of() {
-    case $1 in
-    fastformer-global) echo './train_fastformer --windows global' ;;
-    fastformer-windowed) echo './train_fastformer --windows auto' ;;
-    gpt2-softmax) echo './train_gpt2 --attention softmax' ;;
-    esac
 }
 
 # runs_of ARM: those that are finished.
@@ -160,9 +151,9 @@ plan() {
         for arm in $arms; do
             run=$arm-seed-$seed
             # shellcheck disable=SC2046,SC2086
-            probe "$out/$arm.cost" $(command_of "$arm") $options
+            probe "$out/$arm.cost" $(language_model "$arm") $options
             seconds=$(time_left "$out/$arm.cost" "$steps" "$evaluations" "$out/$run")
-            echo "$seconds $run $(command_of "$arm") $options -x $steps -S $seed"
+            echo "$seconds $run $(language_model "$arm") $options -x $steps -S $seed"
         done
     done
 }
@@ -204,8 +195,7 @@ done
 require train_fastformer train_gpt2 tokenize
 [ -f data/wikitext2/meta.json ] || make data/wikitext2 || fail 'data/wikitext2 cannot be made'
 tokens=$(tokens_of wikitext2 train)
-# The published configuration of the Fastformer, and GPT-2 of the same size.
-options='-i data/wikitext2 -L 6 -C 128 -H 4 -t 2048 -b 2 --dropout 0.1 -l 5e-4 -k linear'
+options="-i data/wikitext2 $published -t 2048 -b 2"
 case $mode in
 full)
     out=${out:-runs/wikitext2}
