@@ -4,7 +4,7 @@
 #
 #   scripts/run_translation.sh [--quick | --one] [--updates N] [--output DIR]
 #
-# writes results.md, and for each run the translations (test.de), into DIR. Needs sacrebleu, which only scores. After an
+# writes runs.csv (a run a line), results.md, and for each run the translations (test.de), into DIR. Needs sacrebleu, which only scores. After an
 # interruption the same command goes on.
 set -eu
 start=$PWD
@@ -71,17 +71,31 @@ score() {
     sacrebleu "$text/test_2016_flickr.de" -i "$directory/test.de" -m bleu -b -w 2 "$@"
 }
 
-# row ARM SEED: of the table, from what its run left.
-row() {
+# measures ARM SEED: of what its run left, a line: arm, seed, test loss, BLEU, BLEU in lower case, seconds until a step's loss was below
+# 4 (- where none was), seconds in all.
+measures() {
     run=$out/$1-$2
-    if ! [ -f "$run/test.de" ]; then
-        echo "| $1 | $2 | failed: $(tail -n 1 "$run/output.txt") | | | | |"
-        return
-    fi
-    below=$(awk "$json_number"'number("lr") != "" && number("loss") < 4 { print number("seconds"); exit }' "$run/log.jsonl")
-    if [ -n "$below" ]; then below=$(duration "$below"); fi
-    echo "| $1 | $2 | $(log_number test_loss "$run") | $(score "$run") | $(score "$run" -lc) | ${below:--} |" \
-        "$(duration "$(log_number seconds "$run")") |"
+    below=$(awk "$json_number"'
+        number("step") != "" && number("lr") != "" && number("loss") < 4 { print number("seconds"); exit }' "$run/log.jsonl")
+    echo "$1,$2,$(log_number test_loss "$run"),$(score "$run"),$(score "$run" -lc),${below:--},$(log_number seconds "$run")"
+}
+
+# table: a line for each arm; mean and standard deviation over the seeds.
+table() {
+    echo '| norm, warm-up | seeds | test loss | BLEU | BLEU, lower case | training loss below 4 after, s | minutes |'
+    echo '|---|---|---|---|---|---|---|'
+    awk -F, -v arms="$arms" "$show_number$awk_statistics"'
+        NR > 1 {
+            for (i = 3; i <= 7; i++) if ($i != "-") add($1 SUBSEP i, i == 7 ? $i / 60 : $i)
+        }
+        END {
+            n = split(arms, arm, " ")
+            for (a = 1; a <= n; a++) {
+                line = "| " arm[a] " | " count[arm[a] SUBSEP 3] + 0 " |"
+                for (i = 3; i <= 7; i++) line = line " " both(arm[a] SUBSEP i) " |"
+                print line
+            }
+        }' "$out/runs.csv"
 }
 
 mkdir -p "$out"
@@ -99,31 +113,31 @@ done >"$tmp/plan"
 train_all "$tmp/plan"
 
 last=
+echo 'arm,seed,test_loss,bleu,bleu_lowercase,below_4_seconds,seconds' >"$tmp/runs.csv"
 for seed in $seeds; do
     for arm in $arms; do
         run=$out/$arm-$seed
-        if finished "$run"; then
-            last=$run
-            if ! [ -f "$run/test.de" ]; then
-                ./train_translate -e "$run" --average 5 --translate --beam 5 --alpha 1 <"$text/test_2016_flickr.en" \
-                    >"$run/test.de.tmp"
-                mv "$run/test.de.tmp" "$run/test.de"
-            fi
+        finished "$run" || continue
+        last=$run
+        if ! [ -f "$run/test.de" ]; then
+            ./train_translate -e "$run" --average 5 --translate --beam 5 --alpha 1 <"$text/test_2016_flickr.en" \
+                >"$run/test.de.tmp"
+            mv "$run/test.de.tmp" "$run/test.de"
         fi
-        row "$arm" "$seed" | tee -a "$tmp/rows.md"
+        measures "$arm" "$seed" >>"$tmp/runs.csv"
     done
 done
 [ -n "$last" ] || fail 'no run is finished'
+mv "$tmp/runs.csv" "$out/"
 run=$last
 {
     echo '# Multi30k, English to German, test_2016_flickr'
     echo
-    echo '| norm, warm-up | seed | test loss | BLEU | BLEU, lower case | training loss below 4 after | time |'
-    echo '|---|---|---|---|---|---|---|'
-    cat "$tmp/rows.md"
+    table
     echo
     echo "\`$(echo "$options -x $updates" | tr -s ' \n' ' ')\`; $(log_text processor "$run"), $(log_text products "$run")."
-    echo 'The mean of the last five checkpoints translates, beam 5, alpha 1. Losses are a token, without smoothing.'
+    echo 'The mean of the last five checkpoints translates, beam 5, alpha 1. Losses are a token, without smoothing. Mean ± standard' \
+        'deviation over seeds.'
     echo "Signature of the BLEU: \`$(sacrebleu "$text/test_2016_flickr.de" -i "$run/test.de" -m bleu --format text |
         sed 's/^BLEU|//; s/ =.*//')\`"
 } >"$tmp/results.md"
