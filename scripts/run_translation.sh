@@ -135,7 +135,7 @@ run=$last
     echo
     table
     echo
-    echo "\`$(echo "$options -x $updates" | tr -s ' \n' ' ')\`; $(log_text processor "$run"), $(log_text products "$run")."
+    echo "\`$(printf '%s' "$options -x $updates" | tr -s ' \n' ' ')\`; $(log_text processor "$run"), $(log_text products "$run")."
     echo 'The mean of the last five checkpoints translates, beam 5, alpha 1. Losses are a token, without smoothing. Mean ± standard' \
         'deviation over seeds.'
     echo "Signature of the BLEU: \`$(sacrebleu "$text/test_2016_flickr.de" -i "$run/test.de" -m bleu --format text |
