@@ -268,7 +268,8 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
     free(size_flag);
 
     char *vocabulary_path = format_string("%s.vocab", prefix); // nothing here reads it
-    unlink(vocabulary_path);
+    if (unlink(vocabulary_path) != 0 && errno != ENOENT)
+        fail("%s: cannot remove: %s", vocabulary_path, strerror(errno));
     free(vocabulary_path);
 }
 
