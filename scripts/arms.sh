@@ -126,6 +126,33 @@ arm_key() {
     echo "$1" | sed -E "s/^(.*)-($(echo "$values" | tr ' ' '|'))-seed-([0-9]+)$/\1,\2,\3/"
 }
 
+# table READ HEAD CELL: runs.csv in Markdown, a row an arm, with the columns of each value. All are awk: READ takes what is in the
+# line of a run of arm and value i, HEAD (from `value`) and CELL (from i) make the columns, with a bar between two. mark(i) says
+# whether a run of i diverged.
+table() {
+    # shellcheck disable=SC2154 # show_number, awk_statistics: common.sh's
+    awk -F, -v arms="$arms" -v values="$values" "$show_number$awk_statistics"'
+        function mark(i) { return bad[i] ? " x" : "" }
+        NR > 1 {
+            i = $1 SUBSEP $2
+            bad[i] += $NF
+            '"$1"'
+        }
+        END {
+            count_arms = split(arms, arm, " "); count_values = split(values, value_of, " ")
+            line = "| |"
+            for (j = 1; j <= count_values; j++) { value = value_of[j]; line = line " " '"$2"' " |" }
+            print line
+            gsub(/[^|]+/, "---", line)
+            print line
+            for (k = 1; k <= count_arms; k++) {
+                line = "| " arm[k] " |"
+                for (j = 1; j <= count_values; j++) { i = arm[k] SUBSEP value_of[j]; line = line " " '"$3"' " |" }
+                print line
+            }
+        }' "$out/runs.csv"
+}
+
 # draw FILE: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms.
 draw() {
     cat >"$tmp/plot"

@@ -49,28 +49,9 @@ report() {
     echo "\`$options -x $steps\`. Best validation loss, mean ± standard deviation over seeds; in brackets"
     echo 'the largest |attention output| of all evaluations and seeds; x: a run diverged, or ended a tenth above its best.'
     echo
-    awk -F, -v arms="$arms" -v rates="$rates" "$show_number$awk_statistics"'
-        NR > 1 {
-            i = $1 SUBSEP $2
-            add(i, $4)
-            if ($6 > largest[i]) largest[i] = $6
-            bad[i] += $8
-        }
-        END {
-            a = split(arms, arm, " "); r = split(rates, rate, " ")
-            line = "| attention |"; rule = "|---|"
-            for (j = 1; j <= r; j++) { line = line " " rate[j] " |"; rule = rule "---|" }
-            print line "\n" rule
-            for (k = 1; k <= a; k++) {
-                line = "| " arm[k] " |"
-                for (j = 1; j <= r; j++) {
-                    i = arm[k] SUBSEP rate[j]
-                    line = line " " (count[i] ? both(i) : "-") \
-                        (largest[i] ? sprintf(" (%.3g)", largest[i]) : "") (bad[i] ? " x" : "") " |"
-                }
-                print line
-            }
-        }' "$out/runs.csv"
+    # shellcheck disable=SC2016 # awk's
+    table 'add(i, $4); if ($6 > largest[i]) largest[i] = $6' 'value' \
+        'both(i) (largest[i] ? sprintf(" (%.3g)", largest[i]) : "") mark(i)'
 }
 
 loss_by_rate() {

@@ -37,27 +37,9 @@ report() {
     echo "\`$options -x $steps\`, $update tokens an update. Test perplexity a token; a word in brackets; mean ± standard deviation over"
     echo 'seeds; x: a run diverged, or ended a tenth above its best validation loss.'
     echo
-    awk -F, -v arms="$arms" -v lengths="$values" "$show_number$awk_statistics"'
-        NR > 1 {
-            i = $1 SUBSEP $2
-            if ($7 != "") add(i, exp($7))
-            add(i SUBSEP "word", $9)
-            bad[i] += $10
-        }
-        END {
-            a = split(arms, arm, " "); n = split(lengths, length_of, " ")
-            line = "| |"; rule = "|---|"
-            for (j = 1; j <= n; j++) { line = line " T " length_of[j] " |"; rule = rule "---|" }
-            print line "\n" rule
-            for (k = 1; k <= a; k++) {
-                line = "| " arm[k] " |"
-                for (j = 1; j <= n; j++) {
-                    i = arm[k] SUBSEP length_of[j]
-                    line = line " " (count[i] ? both(i) " (" show(mean(i SUBSEP "word")) ")" : "-") (bad[i] ? " x" : "") " |"
-                }
-                print line
-            }
-        }' "$out/runs.csv"
+    # shellcheck disable=SC2016 # awk's
+    table 'if ($7 != "") add(i, exp($7)); add(i SUBSEP "word", $9)' '"T " value' \
+        'both(i) " (" show(mean(i SUBSEP "word")) ")" mark(i)'
 }
 
 perplexity_by_length() {

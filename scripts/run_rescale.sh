@@ -51,32 +51,10 @@ report() {
     echo "\`$options -x $steps\`. For each learning rate: best validation loss, mean ± standard deviation over seeds, x where a run"
     echo 'diverged or ended a tenth above its best; the largest gradient norm of all steps; the share of scores beyond 0.9 s at the end.'
     echo
-    awk -F, -v arms="$arms" -v rates="$rates" "$show_number$awk_statistics"'
-        NR > 1 {
-            i = $1 SUBSEP $2
-            add(i, $4)
-            add(i SUBSEP "saturated", $9)
-            if ($6 > norm[i]) norm[i] = $6
-            bad[i] += $10
-        }
-        END {
-            a = split(arms, arm, " "); r = split(rates, rate, " ")
-            line = "| |"; rule = "|---|"
-            for (j = 1; j <= r; j++) {
-                line = line " loss, " rate[j] " | norm | saturated |"
-                rule = rule "---|---|---|"
-            }
-            print line "\n" rule
-            for (k = 1; k <= a; k++) {
-                line = "| " arm[k] " |"
-                for (j = 1; j <= r; j++) {
-                    i = arm[k] SUBSEP rate[j]
-                    line = line " " (count[i] ? both(i) : "-") (bad[i] ? " x" : "") " | " show(norm[i]) " | " \
-                        sprintf("%.1f%%", 100 * mean(i SUBSEP "saturated")) " |"
-                }
-                print line
-            }
-        }' "$out/runs.csv"
+    # shellcheck disable=SC2016 # awk's
+    table 'add(i, $4); add(i SUBSEP "saturated", $9); if ($6 > norm[i]) norm[i] = $6' \
+        '"loss, " value " | norm | saturated"' \
+        'both(i) mark(i) " | " show(norm[i]) " | " sprintf("%.1f%%", 100 * mean(i SUBSEP "saturated"))'
 }
 
 loss_by_rescale() {

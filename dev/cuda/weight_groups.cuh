@@ -48,7 +48,7 @@ static inline size_t numbers_between(GemmInput lower, GemmInput upper) {
     return (size_t)(to - from) / (upper.bf16 ? sizeof(bf16) : sizeof(float));
 }
 
-// Nothing that the product reads may change until weight_groups_finish(), which computes it.
+// Nothing that the product reads may change until weight_group_run(), which computes it.
 static inline void weight_groups_add(WeightGroups *g, const char *kind, const WeightProduct &product) {
     if (g->next == WEIGHT_GROUPS) fail("a layer of more than %zu products", WEIGHT_GROUPS);
     WeightGroup *group = &g->groups[g->next++];

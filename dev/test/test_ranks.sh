@@ -222,8 +222,9 @@ of_rank() {
         tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$process" && return
     done
 }
-good() { # DIR: its newest checkpoint is the one of an undisturbed run; the one before may not be removed yet
-    step=$(ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.state.*/\1/p' | tail -n 1)
+good() { # DIR: its newest checkpoint is the one of an undisturbed run; the one before may not be removed yet, and of the next
+    # one the state may be there already, which is written before the weights
+    step=$(ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1)
     [ -n "$step" ] && train 2 "$1-good" -v 1000000 -n 1000000 -x "$step" -k constant &&
         cmp "$1/step_$(printf %08d "$step").safetensors" "$1-good/step_$(printf %08d "$step").safetensors" >out 2>&1
 }
