@@ -17,11 +17,13 @@ usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [-b DIR] [PART...]
   -b DIR      CUDA programs that were built elsewhere, with `make ARCH=x86-64-v3`; nothing is built then
   PART...     only parts whose names begin so
 
-Three calls of nine minutes do everything, each is of use alone:
+Three calls of nine minutes do everything, each is of use alone; the fourth needs cuDNN 9 and the headers of cudnn-frontend, as
+Python's packages nvidia-cudnn-cu13 and nvidia-cudnn-frontend, or in CUDNN_ROOT and CUDNN_FRONTEND:
 
   scripts/gpu_check.sh -o runs/gpu_check_1 build test gpu lengths
   scripts/gpu_check.sh -o runs/gpu_check_2 seed b32
   scripts/gpu_check.sh -o runs/gpu_check_3 124m long memcheck racecheck
+  scripts/gpu_check.sh -o runs/gpu_check_4 cudnn
 END
 }
 
@@ -102,6 +104,19 @@ if ! has_cublas; then
     fi
 fi
 
+# package_root PATTERN: the directory of a Python package in which include/ lies, with a header there.
+package_root() {
+    "$python" -c 'import pathlib, sys
+print(*[p.parents[1] for d in sys.path if d for p in pathlib.Path(d).glob(sys.argv[1])][:1])' "$1" 2>/dev/null
+}
+toolkit=$(command -v nvcc) && toolkit=${toolkit%/bin/nvcc}
+[ -e "${toolkit:-/usr/local/cuda}/include/cudnn.h" ] || toolkit=
+: "${CUDNN_ROOT:=${toolkit:-$(package_root 'nvidia/cudnn/include/cudnn.h')}}"
+: "${CUDNN_FRONTEND:=$(package_root 'include/cudnn_frontend.h')}"
+no_cudnn=
+[ -e "$CUDNN_FRONTEND/include/cudnn_frontend.h" ] || no_cudnn='there is no cudnn-frontend (nvidia-cudnn-frontend)'
+[ -e "$CUDNN_ROOT/include/cudnn.h" ] || no_cudnn='there is no cuDNN (nvidia-cudnn-cu13)'
+
 # first TEXT...: the first that is not empty.
 first() {
     for text in "$@"; do
@@ -158,7 +173,7 @@ replace() {
 write_report() {
     replace "$output/gpu_check.md" markdown
     replace "$output/gpu_check.json" json
-    replace "$output/gpu_check.tar.gz" tar -C "$said" --exclude lib -czf - .
+    replace "$output/gpu_check.tar.gz" tar -C "$said" --exclude lib --exclude cudnn -czf - .
 }
 
 # report NAME RESULT SECONDS DETAIL
@@ -273,6 +288,22 @@ for tool in memcheck racecheck; do
         sanitize "$tool" 70 "$name"
     done
 done
+
+# Attention of cuDNN beside ours, without dropout, which it does not take.
+mkdir -p "$said/cudnn"
+part cudnn-build 330 "$(first "$no_nvcc" "$no_cudnn")" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" CUDNN=1 CUDNN_ROOT="$CUDNN_ROOT" \
+    CUDNN_FRONTEND="$CUDNN_FRONTEND" BUILD=build/cudnn HERE="$said/cudnn" train_gpt2cu test_attentioncu
+no_cudnn_build=
+[ -x "$said/cudnn/train_gpt2cu" ] || no_cudnn_build='its programs are not built'
+part cudnn-test 60 "$(first "$no_gpu" "$no_cudnn_build")" "$said/cudnn/test_attentioncu"
+speed() { # NAME PROGRAM WHY_NOT: GPT-2 124M, 30 steps of the embedded corpus
+    # shellcheck disable=SC2016
+    part "$1" 70 "$(first "$no_gpu" "$no_cudnn_build" "$3")" sh -c '"$0" -o "$1" -L 12 -C 768 -H 12 -t 1024 -b 32 --dropout 0 -x 30 &&
+        echo "tokens/s: $(grep -o "\"tokens_per_s\":[0-9.]*" "$1/log.jsonl" | tail -n 1)"' "$2" "$said/run-$1"
+    rm -rf "$said/run-$1"
+}
+speed cudnn-ours "$programs/train_gpt2cu" "$(missing train_gpt2cu)"
+speed cudnn-124m "$said/cudnn/train_gpt2cu" ''
 
 write_report
 for file in md json tar.gz; do echo "$output/gpu_check.$file"; done

@@ -4,6 +4,7 @@
 #define CUDA_ATTENTION_CUH
 
 #include "cosine_attention.cuh"
+#include "cudnn_attention.cuh"
 #include "softmax_attention.cuh"
 extern "C" {
 #include "model_options.h"
@@ -13,15 +14,17 @@ struct DeviceAttention {
     bool cosine;  // else softmax
     double power; // cosine: of the number of keys seen, where none is learned
     double sink;  // of the softmax's denominator: 0 softmax, 1 softmax1
+    Cudnn *cudnn; // computes what it takes of softmax's; NULL: our own kernels do
 };
 
-// What --attention says; ends the program where only the CPU's, whose name is given, computes it.
+// What --attention says, without cuDNN; ends the program where only the CPU's, whose name is given, computes
+// it.
 static inline DeviceAttention attention_of_kind(const AttentionKind *kind, const char *program) {
     if (kind->additive)
         fail(
             "--attention %s: is not there on a GPU in both directions; choose another kind, or train with %s",
             kind->name, program);
-    return {kind->cosine, kind->power, kind->sink};
+    return {kind->cosine, kind->power, kind->sink, NULL};
 }
 
 // Floats of working memory, for batches of up to so many queries and, where they are others, keys.
@@ -37,7 +40,7 @@ static inline void attention_forward(const Device *d, const DeviceAttention *a, 
                                      const float *learned, const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_forward(d, y, learned, a->power, in, workspace);
-    else
+    else if (!cudnn_attention_forward(a->cudnn, d, y, logsumexp, in, a->sink))
         softmax_attention_forward(d, y, logsumexp, in, a->sink);
 }
 
@@ -49,7 +52,7 @@ static inline void attention_backward(const Device *d, const DeviceAttention *a,
                                       const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);
-    else
+    else if (!cudnn_attention_backward(a->cudnn, d, gradients, dy, y, logsumexp, in, a->sink))
         softmax_attention_backward(d, gradients, dy, y, logsumexp, in, workspace);
 }
 

@@ -170,11 +170,13 @@ static inline void self_attention_create(SelfAttention *m, TransformerShape is, 
     is.layer_sums = 5; // the biases of q and of v (or of all three), and behind attention and in the FFN
     is.layer_sum_width = 5 * is.channels + is.inner;
     transformer_create(&m->base, is, parts, layer);
+    if (cudnn_is_there() && !m->kind.cosine) m->kind.cudnn = cudnn_create();
 }
 
 static inline void self_attention_destroy(void *model) {
     SelfAttention *m = (SelfAttention *)model;
     transformer_destroy(&m->base);
+    if (m->kind.cudnn) cudnn_free(m->kind.cudnn);
     free(m->attended);
     free(m);
 }

@@ -2,7 +2,11 @@
 #include "additive_attention.cuh"
 #include "cosine_attention.cuh"
 #include "cuda_test.cuh"
+#include "cudnn_attention.cuh"
 #include "softmax_attention.cuh"
+#ifdef CUDA_ON_CPU
+#include "cudnn_on_cpu.h"
+#endif
 extern "C" {
 #include "cosine_attention.h"
 #include "dropout.h"
@@ -467,7 +471,8 @@ static Result cpu_run(const Problem *p) {
     return r;
 }
 
-static Result gpu_run(const Device *d, const Problem *p) {
+// cudnn NULL: our own kernels.
+static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
     const Setting is = p->is;
     StepParameters step = {};
     memcpy(step.dropout_key, p->dropout.key, sizeof(step.dropout_key));
@@ -503,6 +508,9 @@ static Result gpu_run(const Device *d, const Problem *p) {
     if (is.cosine) {
         cosine_attention_forward(d, y, exponent, (double)POWER, &in, workspace);
         cosine_attention_backward(d, &gradients, dexponent, dy, exponent, (double)POWER, &in, workspace);
+    } else if (cudnn) {
+        CHECK(cudnn_attention_forward(cudnn, d, y, logsumexp, &in, is.sink));
+        CHECK(cudnn_attention_backward(cudnn, d, &gradients, dy, y, logsumexp, &in, is.sink));
     } else {
         softmax_attention_forward(d, y, logsumexp, &in, is.sink);
         softmax_attention_backward(d, &gradients, dy, y, logsumexp, &in, workspace);
@@ -524,21 +532,30 @@ static void compare_results(const char *what, const char *setting, const float *
     free(wide);
 }
 
-// How a device is changed so that it runs other kernels.
+// How a device is changed so that it runs other kernels; or cuDNN's.
 typedef struct {
     const char *name;
     int sms, capability;
+    Cudnn *cudnn;
 } Kernels;
+
+// cuDNN, where it is there and has to compute the problem; or NULL.
+static Cudnn *cudnn_for(Setting is) {
+    const bool plain = !is.cosine && !is.holes && is.rate == 0 && is.sink == 0,
+               fits = is.in_bf16 && is.size % 8 == 0 && is.size <= 128 && is.length > 1;
+    return cudnn_is_there() && plain && fits ? cudnn_create() : NULL;
+}
 
 // Those that compute a problem: two blocks of 16 rows a warp where there are few multiprocessors, one where
 // there are many, and warp groups where the device has them.
-static int kernels_for(const Device *d, const Problem *p, Kernels *kernels) {
+static int kernels_for(const Device *d, const Problem *p, Cudnn *cudnn, Kernels *kernels) {
     int count = 0;
     const bool softmax_bf16 = !p->is.cosine && p->is.in_bf16;
-    if (softmax_bf16 && p->is.size <= 64) kernels[count++] = {"two blocks of rows", FEW_SMS, 80};
-    kernels[count++] = {"one block of rows", MANY_SMS, 80};
+    if (softmax_bf16 && p->is.size <= 64) kernels[count++] = {"two blocks of rows", FEW_SMS, 80, NULL};
+    kernels[count++] = {"one block of rows", MANY_SMS, 80, NULL};
     if (softmax_bf16 && d->capability == 90 && (p->is.size == 64 || p->is.size == 128))
-        kernels[count++] = {"warp groups", MANY_SMS, 90};
+        kernels[count++] = {"warp groups", MANY_SMS, 90, NULL};
+    if (cudnn) kernels[count++] = {"cuDNN", d->sms, d->capability, cudnn};
     return count;
 }
 
@@ -546,8 +563,9 @@ static void check(const Device *d, Setting is) {
     Problem p = problem_create(is);
     Result expected = cpu_run(&p);
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
-    Kernels kernels[3];
-    const int count = kernels_for(d, &p, kernels);
+    Cudnn *cudnn = cudnn_for(is);
+    Kernels kernels[4];
+    const int count = kernels_for(d, &p, cudnn, kernels);
     for (int i = 0; i < count; i++) {
         char text[200];
         snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s, %s",
@@ -557,7 +575,7 @@ static void check(const Device *d, Setting is) {
         Device device = *d;
         device.sms = kernels[i].sms;
         device.capability = kernels[i].capability;
-        Result ours = gpu_run(&device, &p);
+        Result ours = gpu_run(&device, &p, kernels[i].cudnn);
         compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
         compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
         compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1,
@@ -565,6 +583,7 @@ static void check(const Device *d, Setting is) {
         compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1, 2 * tolerance);
         result_free(&ours);
     }
+    if (cudnn) cudnn_free(cudnn);
     result_free(&expected);
     problem_free(&p);
 }
@@ -686,6 +705,81 @@ static void test_softmax_tiles(void) {
     device_destroy(&d);
 }
 
+// What is given to cuDNN, where a program has it; compared like our own kernels, and in heads of other sizes.
+static void test_cudnn(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.in_bf16 = true;
+    for (size_t size : {(size_t)8, (size_t)24, (size_t)64, (size_t)128}) {
+        for (size_t queries : {(size_t)0, (size_t)1, (size_t)33, (size_t)140}) {
+            is.size = size;
+            is.queries = queries;
+            is.everywhere = size == 24;
+            check(&d, is);
+        }
+    }
+    device_destroy(&d);
+}
+
+// What cuDNN computes otherwise than the options ask, or not at all, it is not given.
+static void test_cudnn_takes(void) {
+    const size_t B = 2, T = 33, H = 2, D = 64, C = H * D;
+    uint8_t mask = 1;
+    const GemmInput y = {NULL, C, true}, wide = {NULL, C, false}, qkv = {NULL, 3 * C, true},
+                    kv = {NULL, 2 * C, true};
+    const DeviceAttentionInput plain = attention_self(qkv, H, true, NULL, B, T);
+    CHECK(cudnn_takes(&plain, y, 0));
+    CHECK(!cudnn_takes(&plain, y, 1) && !cudnn_takes(&plain, y, 1e-5));
+    CHECK(!cudnn_takes(&plain, wide, 0));
+    DeviceAttentionInput in = plain;
+    in.mask = &mask;
+    CHECK(!cudnn_takes(&in, y, 0));
+    in = plain;
+    in.dropout = dropout_site((const StepParameters *)NULL, 0.1, 1);
+    CHECK(!cudnn_takes(&in, y, 0));
+    in.dropout = dropout_site((const StepParameters *)NULL, 0, 1);
+    CHECK(cudnn_takes(&in, y, 0));
+    in = plain;
+    in.heads = 32; // of 4
+    CHECK(!cudnn_takes(&in, y, 0));
+    in.heads = 1;
+    CHECK(cudnn_takes(&in, y, 0));
+    in.channels = 136;
+    CHECK(!cudnn_takes(&in, y, 0));
+    const DeviceAttentionInput cross = attention_cross(y, kv, H, NULL, B, 5, T);
+    CHECK(cudnn_takes(&cross, y, 0));
+    float logsumexp = 0;
+    Device d = {};
+    CHECK(!cudnn_attention_forward(NULL, &d, y, &logsumexp, &plain, 0));
+}
+
+// How it is described.
+static void test_cudnn_problem(void) {
+    constexpr size_t B = 3, T = 33, H = 2, D = 64, C = H * D;
+    bf16 numbers[3 * C];
+    const GemmInput qkv = {numbers, 3 * C, true}, q = {numbers, C, true}, kv = {numbers, 2 * C, true},
+                    y = {numbers, C, true};
+    DeviceAttentionInput in = attention_self(qkv, H, true, NULL, B, T);
+    CudnnProblem p = cudnn_problem(&in, NULL);
+    CHECK(!p.backward && p.causal && p.batch == 3 && p.heads == 2 && p.size == 64);
+    CHECK(p.queries == 33 && p.keys == 33);
+    for (int i = 0; i < 3; i++) CHECK(p.strides[i] == 384 && p.gradient_strides[i] == 0);
+    const DeviceAttentionGradients gradients = attention_self_gradients(qkv);
+    p = cudnn_problem(&in, &gradients);
+    CHECK(p.backward && p.causal);
+    for (int i = 0; i < 3; i++) CHECK(p.strides[i] == 384 && p.gradient_strides[i] == 384);
+    float logsumexp = 0;
+    CudnnOperands on = cudnn_operands(&in, y, &logsumexp);
+    for (size_t i = 0; i < 3; i++) CHECK(on.parts[i] == numbers + i * C);
+    CHECK(on.y == y.data && on.logsumexp == &logsumexp && !on.dy && !on.gradients[0]);
+    in = attention_cross(q, kv, H, NULL, B, 5, T);
+    const DeviceAttentionGradients of_cross = attention_cross_gradients(q, kv);
+    p = cudnn_problem(&in, &of_cross);
+    CHECK(p.backward && !p.causal && p.queries == 5 && p.keys == 33);
+    CHECK(p.strides[0] == 128 && p.strides[1] == 256 && p.strides[2] == 256);
+    CHECK(p.gradient_strides[0] == 128 && p.gradient_strides[1] == 256 && p.gradient_strides[2] == 256);
+}
+
 static void test_cosine_everywhere(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -721,6 +815,9 @@ int main(int argc, char **argv) {
         {"softmax_tiles", test_softmax_tiles},
         {"cosine", test_cosine},
         {"softmax_everywhere", test_softmax_everywhere},
+        {"cudnn", test_cudnn},
+        {"cudnn_takes", test_cudnn_takes},
+        {"cudnn_problem", test_cudnn_problem},
         {"cosine_everywhere", test_cosine_everywhere},
     };
     return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
