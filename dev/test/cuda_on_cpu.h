@@ -335,27 +335,41 @@ struct CudaFragments {
     uint32_t a[4], b[2];
 };
 
-static inline float cuda_half_word(uint32_t word, unsigned upper) {
-    return cuda_bits<float>(upper ? word & 0xffff0000u : word << 16);
+// Of what every product does, in its innermost loop; only slots and the caller's sums are reached.
+#define CUDA_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
+
+CUDA_UNCHECKED static inline float cuda_half_word(uint32_t word, unsigned upper) {
+    word = upper ? word & 0xffff0000u : word << 16;
+    float x;
+    memcpy(&x, &word, sizeof(x));
+    return x;
 }
 
-// d (16, 8) += a (16, 16) b (16, 8); lane i holds rows i / 4 and + 8, columns 2 (i % 4) and + 1.
+// d (16, 8) += a (16, 16) b (16, 8), a lane's four numbers from the fragments in the slots of its warp.
+CUDA_UNCHECKED static inline void cuda_mma_lane(float d[4], const char *slots, unsigned lane) {
+    float rows[2][16], columns[2][16];
+    for (unsigned place = 0; place < 4; place++) {
+        const CudaFragments *left = (const CudaFragments *)(slots + (lane / 4 * 4 + place) * FIBER_SLOT);
+        for (unsigned i = 0; i < 2; i++) {
+            const CudaFragments *right =
+                (const CudaFragments *)(slots + ((2 * (lane % 4) + i) * 4 + place) * FIBER_SLOT);
+            for (unsigned k = 0; k < 4; k++) {
+                const unsigned high = k / 2, at = 8 * high + 2 * place + k % 2;
+                rows[i][at] = cuda_half_word(left->a[2 * high + i], k % 2);
+                columns[i][at] = cuda_half_word(right->b[high], k % 2);
+            }
+        }
+    }
+    float sum[4] = {0, 0, 0, 0};
+    for (unsigned k = 0; k < 16; k++)
+        for (unsigned e = 0; e < 4; e++) sum[e] += rows[e / 2][k] * columns[e % 2][k];
+    for (unsigned e = 0; e < 4; e++) d[e] += sum[e];
+}
+
+// Lane i holds rows i / 4 and + 8, columns 2 (i % 4) and + 1 of the sums.
 static inline void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], CUDA_PLACE) {
     const CudaFragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    const char *slots = fiber_exchange(&mine, sizeof(mine), file, line);
-    const CudaFragments *lanes[FIBER_WARP];
-    for (unsigned i = 0; i < FIBER_WARP; i++) lanes[i] = (const CudaFragments *)(slots + i * FIBER_SLOT);
-    const unsigned lane = cuda_lane();
-    for (unsigned e = 0; e < 4; e++) {
-        const unsigned row = lane / 4, column = 2 * (lane % 4) + e % 2;
-        float sum = 0;
-        for (unsigned k = 0; k < 16; k++) {
-            const unsigned place = k % 8 / 2, high = k / 8;
-            sum += cuda_half_word(lanes[row * 4 + place]->a[2 * high + e / 2], k % 2) *
-                   cuda_half_word(lanes[column * 4 + place]->b[high], k % 2);
-        }
-        d[e] += sum;
-    }
+    cuda_mma_lane(d, fiber_exchange(&mine, sizeof(mine), file, line), cuda_lane());
 }
 
 // ---- the device and errors ----
