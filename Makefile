@@ -15,8 +15,8 @@
 # What is optional is detected; say ONEDNN=0, OPENMP=0, MPI=0 or NCCL=0 to build without it, ONEDNN_ROOT=DIR for a
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDNN=1 for
 # attention of cuDNN (CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR where they are not beside the toolkit), CUDA=DIR for
-# CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, WERROR=1 to make
-# warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
+# CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for
+# fewer of the tests that start whole programs, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
 # -march's, or ARCH=portable for programs to copy to other machines, which choose what a processor is fast at when they
 # start; BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is built
 # again. make -f DIR/Makefile builds here what is there.
@@ -106,7 +106,8 @@ NCCL ?= $(if $(CUDA),$(call compiles,$(CXX) -I$(CUDA)/include $(NCCL_FLAGS) -x c
 # NVRTC for operations that are not used here.
 CUDNN_ROOT ?= $(CUDA)
 CUDNN_FRONTEND ?= $(CUDNN_ROOT)
-CUDNN_LIBS := $(foreach lib,lib lib64,-L$(CUDNN_ROOT)/$(lib) -Wl$(,)-rpath$(,)$(CUDNN_ROOT)/$(lib)) -l:libcudnn.so.9 -lnvrtc
+CUDNN_LIBS := $(foreach lib,lib lib64,-L$(CUDNN_ROOT)/$(lib) -Wl$(,)-rpath$(,)$(CUDNN_ROOT)/$(lib)) -l:libcudnn.so.9 \
+              -lnvrtc
 USE_CUDNN := $(if $(CUDA),$(filter 1,$(CUDNN)))
 CUDNN_HEADERS := $(CUDNN_ROOT)/include/cudnn.h $(CUDNN_FRONTEND)/include/cudnn_frontend.h
 CUDNN_LACKS := $(if $(USE_CUDNN),$(firstword $(filter-out $(wildcard $(CUDNN_HEADERS)),$(CUDNN_HEADERS))))
@@ -345,7 +346,7 @@ test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(RANKS_TRAINERS
       | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 BERT=$(FLOAT)/bin/train_bert \
 	TRANSLATE=$(FLOAT)/bin/train_translate TRAINERS=$(RANKS_TRAINERS) ON_EMULATOR=$(ON_EMULATOR) \
-	TOKENIZE=$(FLOAT)/bin/tokenize QUICK=$(filter 1,$(SANITIZE)) \
+	TOKENIZE=$(FLOAT)/bin/tokenize QUICK=$(filter 1,$(SANITIZE) $(QUICK)) \
 	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
 # Less than a minute of training on the project's own source, and what the model makes of it.

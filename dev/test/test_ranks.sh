@@ -2,8 +2,8 @@
 # Several processes train one model (dev/ranks): what n of them compute is what one computes, and what happens when one
 # of them is not as it should be. Real processes by mpirun, more than there are cores. Needs TRAINER and TOKENIZE, the
 # programs, and TRAINERS, where all trainers are: those of the double build, where nothing is lost in rounding. ON_EMULATOR is a
-# trainer for a GPU, or nothing. QUICK, under sanitizers: every path of the code once, by the float build, whose products a
-# library does; the numbers are the plain run's affair. The last line is "N passed, N failed".
+# trainer for a GPU, or nothing. QUICK: every path of the code once; the numbers are the plain run's affair. Under
+# sanitizers by the float build, whose products a library does. The last line is "N passed, N failed".
 trainers=$(realpath "${TRAINERS:?}")
 emulated=${ON_EMULATOR:+$(realpath "$ON_EMULATOR")}
 # shellcheck source=dev/test/checks.sh
@@ -41,7 +41,6 @@ same_losses() {
     paste -d: losses_a losses_b | awk -F: -v limit="${3-$rounding}" '{ d = $2 - $4; if (d < 0) d = -d
         if ($1 != $3 || !(d <= limit * $2)) { print "line " NR ": " $0; bad = 1; exit 1 } } END { exit bad || NR < 3 }' >out 2>&1
 }
-# thorough: not under sanitizers
 thorough() { [ -z "${QUICK-}" ]; }
 
 small="-i bytes -L 2 -C 32 -H 2 -b 2 -t 32 -p fp32 -v 10 -m 5"

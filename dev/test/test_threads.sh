@@ -1,7 +1,7 @@
 #!/bin/sh
 # No result depends on how many threads OpenMP delivers: both trainers, float32 and bf16, train, evaluate and write
-# text under limits of every kind, and say what they say on two threads; and threads that wait sleep. Needs TRAINER, GPT2 and TOKENIZE, the programs.
-# The last line is "N passed, N failed".
+# text under limits of every kind, and say what they say on two threads; and threads that wait sleep. Needs TRAINER, GPT2
+# and TOKENIZE, the programs. QUICK: three threads alone, as asked for and as a limit. The last line is "N passed, N failed".
 trainers="$(realpath "${TRAINER:?}") $(realpath "${GPT2:?}")"
 tokenize=$(realpath "${TOKENIZE:?}")
 root=$(realpath "$(dirname "$0")/../..")
@@ -24,6 +24,7 @@ OMP_NUM_THREADS=4 OMP_MAX_ACTIVE_LEVELS=0
 OMP_NUM_THREADS=2,2 OMP_NESTED=true OMP_MAX_ACTIVE_LEVELS=3
 OMP_NUM_THREADS=4 taskset -c 0
 END
+[ -z "${QUICK-}" ] || sed -i '/=3$/!d' settings
 
 # results TRAINER PRECISION SETTING...: every loss and gradient norm of a short run, a number a line, and what the
 # model writes, into the file "results"
