@@ -14,12 +14,12 @@
 #
 # What is optional is detected; say ONEDNN=0, OPENMP=0, MPI=0 or NCCL=0 to build without it, ONEDNN_ROOT=DIR for a
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDNN=1 for
-# attention of cuDNN (CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR where they are not beside the toolkit), CUDA=DIR for
-# CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for
-# fewer of the tests that start whole programs, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
-# -march's, or ARCH=portable for programs to copy to other machines, which choose what a processor is fast at when they
-# start; BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is built
-# again. make -f DIR/Makefile builds here what is there.
+# attention of cuDNN (CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR where they are not beside the toolkit), CUDA=DIR for CUDA in
+# another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for fewer of the
+# tests that start whole programs, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
+# LDFLAGS and LDLIBS are the user's, ARCH is -march's, or ARCH=portable for programs to copy to other machines, which
+# choose what a processor is fast at when they start; BUILD the directory for objects; -j is all cores where it is not
+# said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
 
 SOURCE := $(dir $(lastword $(MAKEFILE_LIST)))
 BUILD ?= build
