@@ -28,10 +28,10 @@ static inline DeviceAttention attention_of_kind(const AttentionKind *kind, const
 }
 
 // Floats of working memory, for batches of up to so many queries and, where they are others, keys.
-static inline size_t attention_workspace(const DeviceAttention *a, size_t batch, size_t length,
-                                         size_t channels, size_t heads) {
+static inline size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t batch,
+                                         size_t length, size_t channels, size_t heads, bool in_bf16) {
     return a->cosine ? cosine_attention_workspace(batch, length, channels, heads)
-                     : softmax_attention_workspace(batch, length, heads);
+                     : softmax_attention_workspace(d, batch, length, channels, heads, in_bf16);
 }
 
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,

@@ -86,7 +86,7 @@ static inline void compare(const char *what, const float *x, const float *expect
     double error = 0, greatest = 1e-30;
     for (size_t i = 0; i < count; i++) {
         const double difference = fabs((double)x[i] - (double)expected[i]);
-        if (!(difference <= error)) error = difference; // NaN, too
+        if (!(difference <= error) && !isnan(error)) error = difference; // NaN, too
         greatest = fmax(greatest, fabs((double)expected[i]));
     }
     if (!(error <= tolerance * greatest))

@@ -196,13 +196,15 @@ static inline void arena_free(Arena *a) {
 // ---- launches --------------------------------------------------------------------------------------------
 
 // Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early: it begins
-// with begin_kernel().
+// with begin_kernel(). together: its blocks wait for each other.
 template <typename... P, typename... A>
-static inline void launch_kernel(const Device *d, bool early, void (*kernel)(P...), dim3 grid, dim3 block,
-                                 size_t shared, A... arguments) {
+static inline void launch_kernel(const Device *d, bool early, bool together, void (*kernel)(P...), dim3 grid,
+                                 dim3 block, size_t shared, A... arguments) {
 #ifdef CUDA_ON_CPU
-    cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...), early);
+    cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...), early,
+                together ? d->sms : 0);
 #else
+    (void)together; // a GPU need not know
     if (shared > 48 * 1024)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     cudaLaunchAttribute overlap = {};
@@ -222,7 +224,7 @@ static inline void launch_kernel(const Device *d, bool early, void (*kernel)(P..
 template <typename... P, typename... A>
 static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                           A... arguments) {
-    launch_kernel(d, false, kernel, grid, block, shared, arguments...);
+    launch_kernel(d, false, false, kernel, grid, block, shared, arguments...);
 }
 
 // The same for a kernel that begins with begin_kernel(): while those before it end, its blocks may take their
@@ -230,7 +232,15 @@ static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3
 template <typename... P, typename... A>
 static inline void launch_early(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                                 A... arguments) {
-    launch_kernel(d, true, kernel, grid, block, shared, arguments...);
+    launch_kernel(d, true, false, kernel, grid, block, shared, arguments...);
+}
+
+// The same for a kernel whose blocks wait for each other. They may begin in any order and need not run at
+// once, so each takes work from a counter, and waits for none that took its work later.
+template <typename... P, typename... A>
+static inline void launch_together(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block,
+                                   size_t shared, A... arguments) {
+    launch_kernel(d, true, true, kernel, grid, block, shared, arguments...);
 }
 
 // Blocks of `size` that cover n.

@@ -86,7 +86,8 @@ static inline void self_attention_carve(Transformer *t, Arena *arena) {
 
 static inline size_t self_attention_workspace(const Transformer *t, size_t) {
     const SelfAttention *m = (const SelfAttention *)t;
-    return attention_workspace(&m->kind, t->base.batch, t->base.length, t->is.channels, m->heads);
+    return attention_workspace(&t->base.device, &m->kind, t->base.batch, t->base.length, t->is.channels,
+                               m->heads, t->base.precision == GPU_BF16);
 }
 
 static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, GpuWork work,

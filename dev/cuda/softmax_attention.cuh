@@ -5,9 +5,9 @@
 // A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys: all of its
 // sequence, or, where attention is causal, those up to its last query. The backward
 // pass computes the weights again from the logarithm of their sum, once with queries in the rows, for their
-// gradient, and once with keys in the rows, for the gradients of keys and values: two more products than with
-// atomic additions, and the same bits from run to run. On sm_90 kernels of warpgroup_attention.cuh do the
-// same.
+// gradient, and once with keys in the rows, for the gradients of keys and values: two more products than
+// where blocks add in memory, and the same bits from run to run. On sm_90 kernels of warpgroup_attention.cuh
+// do both, and add in turn.
 #ifndef CUDA_SOFTMAX_ATTENTION_CUH
 #define CUDA_SOFTMAX_ATTENTION_CUH
 
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
          *values = keys + Keys::BYTES / sizeof(bf16);
     uint8_t *kept = (uint8_t *)(values + Keys::BYTES / sizeof(bf16)); // (ROWS, 16)
 
-    const Head head = head_of_block(p);
+    const Head head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16 * M;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // those that see the most go first
     const int row = first + warp_row + lane / 4, end = last_key(p, first + ROWS);
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     using Tiles = BackwardTiles<S, SIZE>;
     constexpr int N = S::BACKWARD_N;
     const Tiles t = backward_tiles<S, SIZE>();
-    const Head head = head_of_block(p);
+    const Head head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * S::ROWS;
     const int row = first + warp_row + lane / 4, end = last_key(p, first + S::ROWS);
@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     using Tiles = BackwardTiles<S, SIZE>;
     constexpr int N = S::BACKWARD_N;
     const Tiles t = backward_tiles<S, SIZE>();
-    const Head head = head_of_block(p);
+    const Head head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               column = (int)blockIdx.z * S::COLUMNS;
     const int first = (int)blockIdx.y * S::ROWS, row = first + warp_row + lane / 4;
@@ -386,9 +386,12 @@ static inline void softmax_attention_forward(const Device *device, GemmInput y, 
     (y.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, in, sink);
 }
 
-// Floats of working memory of the backward pass, for so many queries.
-static inline size_t softmax_attention_workspace(size_t batch, size_t queries, size_t heads) {
-    return batch * queries * heads;
+// Floats of working memory of the backward pass, for so many queries. It begins at a multiple of 16 bytes.
+static inline size_t softmax_attention_workspace(const Device *device, size_t batch, size_t queries,
+                                                 size_t channels, size_t heads, bool in_bf16) {
+    const size_t units = batch * heads, size = channels / heads;
+    if (!in_bf16 || !softmax::group_takes_heads(device, size)) return units * queries;
+    return softmax::gathered_place(units, queries) + softmax::gathered_workspace(units, queries, size);
 }
 
 // The gradients to queries, keys and values are set; dy (B, Tq, C); y and logsumexp as the forward pass left

@@ -31,13 +31,13 @@ template <typename T> struct Pass {
     float *product;             // (B, H, Tq) dy_i . y_i
 };
 
-// The head of a block of threads.
+// A head of a sequence.
 struct Head {
     size_t b, h, unit; // unit = b H + h
 };
 
-template <typename T> static __device__ __forceinline__ Head head_of_block(const Pass<T> &p) {
-    return {blockIdx.x / (unsigned)p.heads, blockIdx.x % (unsigned)p.heads, blockIdx.x};
+template <typename T> static __device__ __forceinline__ Head head_of(const Pass<T> &p, unsigned unit) {
+    return {unit / (unsigned)p.heads, unit % (unsigned)p.heads, unit};
 }
 
 // Of queries, or of keys and values.

@@ -42,7 +42,7 @@ static void compare_within(const char *what, const char *setting, const float *x
     for (size_t i = 0; i < count; i++) {
         if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
         const double difference = fabs((double)x[i] - expected[i]);
-        if (!(difference <= error)) error = difference; // NaN, too
+        if (!(difference <= error) && !isnan(error)) error = difference; // NaN, too
         greatest = fmax(greatest, fabs(expected[i]));
     }
     if (!(error <= tolerance * greatest))
@@ -380,9 +380,10 @@ typedef struct {
     uint64_t first_row; // of the update's rows
     bool everywhere;    // queries see the keys behind them, too
     size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
+    float apart;        // self-attention: queries are less by this, keys more, so that all scores are low
 } Setting;
 
-static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false, FIRST_ROW, false, 0};
+static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false, FIRST_ROW, false, 0, 0};
 static constexpr float POWER = 0.75f;
 
 // Arrays of the sizes that the functions have.
@@ -420,6 +421,11 @@ static Problem problem_create(Setting is) {
                  NULL,
                  dropout_create(is.rate, 5, 3, 2)};
     p.qkv = inputs(&random, p.numbers, is.in_bf16);
+    for (size_t i = 0; is.apart > 0 && i < p.numbers; i++) {
+        const size_t part = i / C % 3;
+        p.qkv[i] += part == QUERY ? -is.apart : part == KEY ? is.apart : 0;
+    }
+    if (is.in_bf16) round_numbers(p.qkv, p.numbers);
     p.dy = inputs(&random, p.rows * p.channels, is.in_bf16);
     if (!is.fixed) p.exponent = random_numbers(&random, is.heads, 1);
     p.mask = is.holes ? mask_with_holes(is.batch, is.length) : NULL;
@@ -502,8 +508,9 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
     uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, keys) : NULL;
     in.mask = mask;
     if (is.rate > 0) in.dropout = dropout_site(at, is.rate, p->dropout.site);
-    const size_t size = is.cosine ? cosine_attention_workspace(is.batch, Tk, C, is.heads)
-                                  : softmax_attention_workspace(is.batch, p->queries, is.heads);
+    const size_t size = is.cosine
+                            ? cosine_attention_workspace(is.batch, Tk, C, is.heads)
+                            : softmax_attention_workspace(d, is.batch, p->queries, C, is.heads, is.in_bf16);
     float *workspace = upload_numbers(d, NULL, size);
     if (is.cosine) {
         cosine_attention_forward(d, y, exponent, (double)POWER, &in, workspace);
@@ -705,6 +712,55 @@ static void test_softmax_tiles(void) {
     device_destroy(&d);
 }
 
+// Blocks of warp groups that add to the same gradients, in both directions and of queries that are not the
+// keys' tokens: one at a time and several at once give the same bits.
+static void test_softmax_turns(void) {
+    Device d = device_create(), one = d;
+    if (d.capability != 90 || !HAVE_WARP_GROUPS) return;
+    one.sms = FEW_SMS;
+    d.sms = MANY_SMS;
+    Setting is = SETTING;
+    is.in_bf16 = true;
+    is.batch = 1;
+    is.length = 390;
+    for (size_t size : {(size_t)64, (size_t)128}) {
+        for (size_t queries : {(size_t)0, (size_t)200}) {
+            is.size = size;
+            is.queries = queries;
+            is.rate = queries ? 0.3 : 0;
+            Problem p = problem_create(is);
+            Result expected = cpu_run(&p), alone = gpu_run(&one, &p), together = gpu_run(&d, &p);
+            char text[100];
+            snprintf(text, sizeof(text), "D %zu, Tq %zu, Tk %zu in turns", size, p.queries, is.length);
+            compare_results("dqkv", text, alone.dqkv, expected.dqkv, p.numbers, 1e-2, BF16_TOLERANCE);
+            if (memcmp(alone.dqkv, together.dqkv, p.numbers * sizeof(float)) != 0)
+                test_fail(__FILE__, __LINE__, "%s: other bits", text);
+            result_free(&expected);
+            result_free(&alone);
+            result_free(&together);
+            problem_free(&p);
+        }
+    }
+    device_destroy(&d);
+}
+
+// Scores so low that an absent key, whose score would be 0, would have an infinite weight.
+static void test_softmax_low(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    is.in_bf16 = true;
+    is.batch = 1;
+    is.apart = 5;
+    for (size_t size : {(size_t)64, (size_t)128}) {
+        is.size = size;
+        for (bool everywhere : {false, true}) {
+            is.everywhere = everywhere;
+            check(&d, is);
+        }
+    }
+    device_destroy(&d);
+}
+
 // What is given to cuDNN, where a program has it; compared like our own kernels, and in heads of other sizes.
 static void test_cudnn(void) {
     Device d = device_create();
@@ -813,6 +869,8 @@ int main(int argc, char **argv) {
         {"softmax_sink", test_softmax_sink},
         {"softmax_late", test_softmax_late},
         {"softmax_tiles", test_softmax_tiles},
+        {"softmax_turns", test_softmax_turns},
+        {"softmax_low", test_softmax_low},
         {"cosine", test_cosine},
         {"softmax_everywhere", test_softmax_everywhere},
         {"cudnn", test_cudnn},

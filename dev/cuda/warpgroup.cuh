@@ -1,7 +1,8 @@
 // Instructions of sm_90 for warp groups of 128 threads: products of tiles in shared memory, which run beside
 // the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"),
-// copies of whole tiles by one thread (9.7.9.27, "Tensor copy"), and the barriers that both sides wait at
-// (9.7.13.15, "mbarrier"). For the CPU they are in warpgroup_on_cpu.h.
+// copies of whole tiles by one thread (9.7.9.27, "Tensor copy"), sums that are added in memory (9.7.9.25,
+// "Bulk copy"), and the barriers that both sides wait at (9.7.13.15, "mbarrier"). For the CPU they are in
+// warpgroup_on_cpu.h.
 //
 // A tile is a stack of panels of 64 columns, each row of a panel 128 bytes. Its 16-byte pieces are swizzled:
 // piece i of row r lies at i ^ r % 8, so that neither rows nor columns meet in a bank. Copies write and
@@ -94,6 +95,50 @@ static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap
                  "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
                  "l"(map), "r"(column), "r"(second), "r"(row), "r"(fourth), "r"(shared_address(full))
                  : "memory");
+}
+
+// Before others learn of what this thread wrote to shared memory, so that products and copies see it.
+static __device__ __forceinline__ void async_publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Sums in shared memory go to global memory, or are added to those there: by one thread. `bytes`: a multiple
+// of 16, to which both addresses are aligned.
+static __device__ __forceinline__ void bulk_store(float *to, const float *shared, size_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(shared)), "r"((uint32_t)bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+static __device__ __forceinline__ void bulk_add(float *to, const float *shared, size_t bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(shared)), "r"((uint32_t)bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until this thread's have been read from shared memory, and until they are done.
+static __device__ __forceinline__ void bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+static __device__ __forceinline__ void bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// Until a counter in global memory, which blocks of threads pass on, says `turn`: then what those before did
+// is there, for copies, too. By one thread.
+static __device__ __forceinline__ void turn_wait(const unsigned *counter, unsigned turn) {
+    unsigned now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    } while (now != turn);
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// What this thread did, copies that it waited for among it, is there for the next one.
+static __device__ __forceinline__ void turn_pass(unsigned *counter, unsigned next) {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(next) : "memory");
 }
 
 // sizes (4), strides (3) in bytes from one to the next of dimensions 1 to 3.
@@ -201,6 +246,19 @@ static __device__ __forceinline__ void wgmma_sums(float (&d)[N / 8][4], const ui
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// d (64, 64) = a^T b, or += with ADD, of 16 rows: both operands have k in the rows of their tiles.
+template <bool ADD>
+static __device__ __forceinline__ void wgmma_columns(float (&d)[PANEL / 8][4], uint64_t a, uint64_t b) {
+    if constexpr (ADD)
+        asm volatile(WGMMA("64", WGMMA_FIRST_32, "%32, %33, p, 1, 1, 1, 1", "1")
+                     : WGMMA_32("+f", d, 0)
+                     : "l"(a), "l"(b));
+    else
+        asm volatile(WGMMA("64", WGMMA_FIRST_32, "%32, %33, p, 1, 1, 1, 1", "0")
+                     : WGMMA_32("=f", d, 0)
+                     : "l"(a), "l"(b));
+}
+
 // Registers of the threads of a warp group: of one that needs few, and of those that take what it leaves.
 static __device__ __forceinline__ void registers_leave() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -258,6 +316,35 @@ static __device__ __forceinline__ void group_product_sums(Sums<1, B::SIZE> &sums
 #pragma unroll
     for (int k = 0; k < B::ROWS; k += 16)
         wgmma_sums<B::SIZE>(sums.at[0], w.at[k / 16], wgmma_descriptor<B>(b + k * PANEL));
+}
+
+// Puts rows row .. row+63 and 64 columns of w into a panel of a tile: by the group that has them.
+template <typename Tile>
+static __device__ __forceinline__ void group_put(bf16 *tile, int panel, int row,
+                                                 const GroupWeights<PANEL> &w) {
+    const int lane = (int)lane_index(), warp = (int)threadIdx.x % WARPGROUP / WARP;
+    bf16 *at = tile + (panel * Tile::ROWS + row + 16 * warp + lane / 4) * PANEL + lane % 4 * 2;
+#pragma unroll
+    for (int k = 0; k < PANEL / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            *(uint32_t *)(at + i % 2 * 8 * PANEL + ((2 * k + i / 2) ^ lane / 4) * 8) = w.at[k][i];
+}
+
+// sums (64, 64) = a^T b: the columns of a panel of a with those of a panel of b.
+template <typename A, typename B>
+static __device__ __forceinline__ void group_product_columns(Sums<1, PANEL> &sums, const bf16 *a, int a_panel,
+                                                             const bf16 *b, int b_panel) {
+    static_assert(A::ROWS == B::ROWS, "");
+#pragma unroll
+    for (int k = 0; k < A::ROWS; k += 16) {
+        const uint64_t left = wgmma_descriptor<A>(a + (a_panel * A::ROWS + k) * PANEL),
+                       right = wgmma_descriptor<B>(b + (b_panel * B::ROWS + k) * PANEL);
+        if (k == 0)
+            wgmma_columns<false>(sums.at[0], left, right);
+        else
+            wgmma_columns<true>(sums.at[0], left, right);
+    }
 }
 
 // Fills a tile with rows of a head, one after the other: by one thread. dimensions: columns, heads, rows,

@@ -10,17 +10,16 @@
 
 #include "softmax_pass.cuh"
 #include "warpgroup_ring.cuh"
+#include <type_traits>
 
 namespace softmax {
 
-// Tiles of heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit in the 224
-// registers that a thread can have, tiles in the 163 KB of shared memory that sm_80 has, which the emulator
-// allows.
+// Tiles of heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit in the 240
+// registers that a thread can have, tiles in the 227 KB of shared memory that a block can have.
 template <int SIZE> struct GroupShapes {
     using Rows = GroupTile<BLOCK_ROWS, SIZE>;
     static constexpr int FORWARD_N = 128, FORWARD_STAGES = 2;
-    static constexpr int QUERIES_N = 64, QUERIES_STAGES = 3;
-    static constexpr int KEYS_N = 64, KEYS_STAGES = SIZE == 64 ? 3 : 2;
+    static constexpr int BACKWARD_N = 64, BACKWARD_STAGES = SIZE == 64 ? 3 : 2;
 };
 
 // The matrices that blocks copy from: (B, T, H, D), and gradients to y.
@@ -99,7 +98,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     using Tile = typename R::Tile;
     constexpr int N = Tile::ROWS;
     const F f = group_forward_memory<SIZE>();
-    const Head head = head_of_block(p);
+    const Head head = head_of(p, blockIdx.x);
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // those that see the most go first
     const int end = last_key(p, first + BLOCK_ROWS);
     if (threadIdx.x == 0) {
@@ -171,214 +170,203 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
 }
 
 // ---- backward -----------------------------------------------------------------------------------------
+//
+// A block of threads has 128 keys and their values, and goes through the queries that see them: five products
+// a tile, scores and gradients to weights, and of these the gradients of values, keys and queries. The last
+// is a sum over blocks of keys, which lies in memory: they add to it in a fixed order, from the last keys on,
+// so that it has the same bits in each run. A counter for each step of queries says whose turn it is.
+//
+// A block waits for blocks of later keys of its head alone. Work is given out by a counter, a head's last
+// keys first, so those have begun before, and none can wait for ever, in whichever order a GPU starts blocks.
+// Where attention is causal the block of the keys before comes to a step when this one has gone on, so it
+// finds its turn come. An extra warp adds, while the groups go on.
 
-// In shared memory: two tiles that stay, pairs that pass by, and numbers of queries: LOGS logarithms and
-// PRODUCTS of dy and y.
-template <int SIZE, int N_, int STAGES, int LOGS_, int PRODUCTS_> struct GroupBackward {
-    static constexpr int N = N_, LOGS = LOGS_, PRODUCTS = PRODUCTS_, BARRIERS = 1 + GROUPS + 2 * STAGES;
-    using Rows = typename GroupShapes<SIZE>::Rows;
-    using R = Ring<GroupTile<N, SIZE>, 2, STAGES>;
-    static constexpr size_t BYTES = 2 * Rows::BYTES + R::BYTES + (size_t)BLOCK_ROWS * 16 +
-                                    (LOGS + PRODUCTS) * sizeof(float) + BARRIERS * sizeof(Barrier);
-    static_assert(GROUPS * N <= BLOCK_ROWS, "dropout's bits of a group");
-    bf16 *first_row, *second_row;
-    R pairs;
-    uint8_t *kept;              // (BLOCK_ROWS, 16); keys: (GROUPS, N, 16)
-    float *logsumexp, *product; // (LOGS), (PRODUCTS); keys: (STAGES, N)
-    Barrier *full, *groups;     // of the tiles that stay; (GROUPS)
+// Where the gradients of queries are gathered. A step is what is added at a time, (GROUPS, 8, 128, 4): the
+// sums of a lane behind each other, those of the groups in halves of the queries or of the channels.
+struct Gathered {
+    float *sums;      // (B H, steps, GROUPS PANEL PANEL)
+    unsigned *turns;  // (B H, steps) blocks of keys that have added
+    unsigned *ticket; // blocks that have got work
+    int steps;
 };
 
-// Queries stay, or keys and values.
-template <int SIZE, typename S = GroupShapes<SIZE>>
-using GroupQueries = GroupBackward<SIZE, S::QUERIES_N, S::QUERIES_STAGES, 0, BLOCK_ROWS>;
-template <int SIZE, typename S = GroupShapes<SIZE>>
-using GroupKeys =
-    GroupBackward<SIZE, S::KEYS_N, S::KEYS_STAGES, S::KEYS_STAGES * S::KEYS_N, S::KEYS_STAGES * S::KEYS_N>;
+static constexpr int STEP_NUMBERS = GROUPS * PANEL * PANEL;
 
-template <typename G> static __device__ __forceinline__ G group_backward_memory() {
+// In shared memory: keys and values, which stay; tiles of queries and of gradients to y, which pass by; the
+// gradients to scores and the sums of a step, for its last product.
+template <int SIZE> struct GroupBackward {
+    using S = GroupShapes<SIZE>;
+    using Rows = typename S::Rows;
+    static constexpr int N = S::BACKWARD_N, STAGES = S::BACKWARD_STAGES;
+    static constexpr int STEP = STEP_NUMBERS / SIZE, TILES = STEP / N; // queries and tiles of them a step
+    using R = Ring<GroupTile<N, SIZE>, 2, STAGES>;
+    using Gradients = GroupTile<BLOCK_ROWS, STEP>; // keys in the rows, a panel a tile of queries
+    static constexpr int BARRIERS = 4 + GROUPS + 2 * STAGES;
+    static constexpr size_t BYTES = 2 * Rows::BYTES + R::BYTES + 2 * Gradients::BYTES +
+                                    STEP_NUMBERS * sizeof(float) + (size_t)GROUPS * N * 16 +
+                                    (size_t)2 * STAGES * N * sizeof(float) + BARRIERS * sizeof(Barrier) +
+                                    sizeof(unsigned);
+    bf16 *keys, *values;
+    R pairs;
+    bf16 *gradients;            // of two steps
+    float *sums;                // (GROUPS, 8, 128, 4)
+    uint8_t *kept;              // (GROUPS, N, 16)
+    float *logsumexp, *product; // (STAGES, N) of queries: in powers of 2; dy . y
+    Barrier *full, *groups;     // of keys and values; (GROUPS)
+    Barrier *scored;            // the gradients to a step's scores are there
+    Barrier *summed, *taken;    // the sums are there; have been read
+    unsigned *work;             // what this block has to do
+};
+
+template <int SIZE> static __device__ __forceinline__ GroupBackward<SIZE> group_backward_memory() {
+    using G = GroupBackward<SIZE>;
     G g;
-    g.first_row = shared_memory<bf16>();
-    g.second_row = g.first_row + G::Rows::NUMBERS;
-    g.pairs.tiles = g.second_row + G::Rows::NUMBERS;
-    g.kept = (uint8_t *)(g.pairs.tiles + G::R::BYTES / sizeof(bf16));
-    g.logsumexp = (float *)(g.kept + BLOCK_ROWS * 16);
-    g.product = g.logsumexp + G::LOGS;
-    g.full = (Barrier *)(g.product + G::PRODUCTS);
+    g.keys = shared_memory<bf16>();
+    g.values = g.keys + G::Rows::NUMBERS;
+    g.pairs.tiles = g.values + G::Rows::NUMBERS;
+    g.gradients = g.pairs.tiles + G::R::BYTES / sizeof(bf16);
+    g.sums = (float *)(g.gradients + 2 * G::Gradients::NUMBERS);
+    g.kept = (uint8_t *)(g.sums + STEP_NUMBERS);
+    g.logsumexp = (float *)(g.kept + GROUPS * G::N * 16);
+    g.product = g.logsumexp + G::STAGES * G::N;
+    g.full = (Barrier *)(g.product + G::STAGES * G::N);
     g.groups = g.full + 1;
-    g.pairs.full = g.groups + GROUPS;
-    g.pairs.free = g.pairs.full + G::R::STAGES;
+    g.scored = g.groups + GROUPS;
+    g.summed = g.scored + 1;
+    g.taken = g.summed + 1;
+    g.pairs.full = g.taken + 1;
+    g.pairs.free = g.pairs.full + G::STAGES;
+    g.work = (unsigned *)(g.pairs.free + G::STAGES);
     return g;
 }
 
-// By all threads. `threads`: that fill a stage.
-template <typename G> static __device__ __forceinline__ void group_backward_create(const G &g, int threads) {
+// What a block of threads has to do: keys from `first` on of a head, and the steps of queries from first_step
+// on.
+struct GroupWork {
+    Head head;
+    int key_block, first, first_step;
+};
+
+// The work that was taken: of each head the last keys first.
+template <int SIZE>
+static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE> &g, const Pass<bf16> &p) {
+    const unsigned work = *g.work;
+    const int key_block = (int)(gridDim.y - 1 - work % gridDim.y), first = key_block * BLOCK_ROWS;
+    return {head_of(p, work / gridDim.y), key_block, first, p.causal ? first / GroupBackward<SIZE>::STEP : 0};
+}
+
+// By all threads: creates barriers and takes work.
+template <int SIZE>
+static __device__ __forceinline__ void group_backward_begin(const GroupBackward<SIZE> &g,
+                                                            const Gathered &gathered) {
     if (threadIdx.x == 0) {
         barrier_create(g.full, 1);
         for (int i = 0; i < GROUPS; i++) barrier_create(g.groups + i, WARPGROUP);
-        ring_create(g.pairs, threads);
+        barrier_create(g.scored, GROUP_WARPS);
+        barrier_create(g.summed, GROUP_WARPS);
+        barrier_create(g.taken, 1);
+        ring_create(g.pairs, WARP);
         barriers_publish();
+        *g.work = atomicAdd(gathered.ticket, 1u);
     }
     __syncthreads();
 }
 
-// The tiles that stay, by one thread.
-template <typename G>
-static __device__ __forceinline__ void copy_stays(const G &g, const TensorMap &one, const TensorMap &other,
-                                                  const Head &head, int row) {
-    barrier_expect(g.full, 2 * G::Rows::BYTES);
-    copy_rows<typename G::Rows>(g.first_row, one, g.full, head, row);
-    copy_rows<typename G::Rows>(g.second_row, other, g.full, head, row);
-}
-
-// A pair that passes by, by one thread.
-template <typename G>
-static __device__ __forceinline__ void copy_pair(const G &g, const TensorMap &one, const TensorMap &other,
-                                                 const Head &head, int row, const Stage &s) {
-    using Tile = typename G::R::Tile;
-    barrier_expect(g.pairs.full + s.place, 2 * Tile::BYTES);
-    copy_rows<Tile>(ring_tile(g.pairs, s, 0), one, g.pairs.full + s.place, head, row);
-    copy_rows<Tile>(ring_tile(g.pairs, s, 1), other, g.pairs.full + s.place, head, row);
-}
-
-// s = first rows by the first tile of a pair, dw = second rows by the second.
-template <typename G, int N>
-static __device__ __forceinline__ void group_scores(const G &g, Sums<1, N> &s, Sums<1, N> &dw, int group_row,
-                                                    const Stage &stage) {
-    wgmma_fence();
-    group_product_rows<typename G::Rows, typename G::R::Tile>(s, g.first_row, group_row,
-                                                              ring_tile(g.pairs, stage, 0));
-    group_product_rows<typename G::Rows, typename G::R::Tile>(dw, g.second_row, group_row,
-                                                              ring_tile(g.pairs, stage, 1));
-    wgmma_commit();
-}
-
-// Queries in the rows: their gradient, and dy . y, which the other kernel reads. The next scores are computed
-// behind the gradient's product, without a break between them.
-template <int SIZE>
-static __global__ void __launch_bounds__(GROUP_THREADS, 1)
-    group_backward_queries(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
-#if WARP_GROUP_CODE
-    begin_kernel();
-    using G = GroupQueries<SIZE>;
-    constexpr int N = G::N, STAGES = G::R::STAGES;
-    const G g = group_backward_memory<G>();
-    const Head head = head_of_block(p);
-    const int first = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS;
-    group_backward_create(g, 1);
-    if (copies_only()) {
-        if (threadIdx.x != GROUPS * WARPGROUP) return;
-        const int end = last_key(p, first + BLOCK_ROWS);
-        copy_stays(g, maps.parts[QUERY], maps.dy, head, first);
-        for (int i = 0; i * N < end; i++) {
-            const Stage s = stage_of<STAGES>(i);
-            ring_wait_free(g.pairs, s);
-            copy_pair(g, maps.parts[KEY], maps.parts[VALUE], head, i * N, s);
-        }
-        return;
-    }
-    const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
-              group_row = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
-    // The first group may end a tile before the second; nobody waits for it then.
-    const int row = first + warp_row + lane / 4, end = last_key(p, first + group_row + GROUP_ROWS);
-    const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
-    const LaneRows rows = lane_rows(g.product + warp_row, p, head, first + warp_row);
-    const auto query = [&](int, int e) { return rows.at[e / 2]; };
-    Sums<1, SIZE> dq;
-    Sums<1, N> s, dw;
-    GroupWeights<N> gradients;
-    sums_clear(dq);
-    const auto to_scores = [&](int key) {
-        if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
-        if (drops_out(p.dropout)) {
-            if (key % KEPT_BLOCK == 0)
-                keep_rows(g.kept + warp_row * 16, p, head, first + warp_row, 16, key, lane, WARP);
-            __syncwarp();
-            const KeptBits bits = kept_bits(g.kept, warp_row + lane / 4, key);
-            const auto factor = [&](int n, int e) { return is_kept(bits, n, e) ? p.dropout.scale : 0; };
-            differentiate(s, dw, p.log2_scale, factor, query);
-            __syncwarp();
-        } else {
-            differentiate(s, dw, p.log2_scale, keep_all, query);
-        }
-    };
-    Stage now = stage_of<STAGES>(0);
-    barrier_wait(g.full, 0);
-    ring_wait_full(g.pairs, now);
-    group_scores(g, s, dw, group_row, now);
-    wgmma_wait<0>();
-    sums_settle(s);
-    sums_settle(dw);
-    to_scores(0);
-    gradients = group_weights(dw);
-    for (int i = 1; i * N < end; i++) {
-        const Stage before = now;
-        now = stage_of<STAGES>(i);
-        ring_wait_full(g.pairs, now);
-        group_scores(g, s, dw, group_row, now);
-        group_product_sums<typename G::R::Tile>(dq, gradients, ring_tile(g.pairs, before, 0));
-        wgmma_commit();
-        wgmma_wait<1>();
-        sums_settle(s);
-        sums_settle(dw);
-        to_scores(i * N);
-        wgmma_wait<0>();
-        sums_settle(dq);
-        ring_release(g.pairs, before.place);
-        gradients = group_weights(dw);
-    }
-    wgmma_fence();
-    group_product_sums<typename G::R::Tile>(dq, gradients, ring_tile(g.pairs, now, 0));
-    wgmma_commit();
-    wgmma_wait<0>();
-    sums_settle(dq);
-    store_gradient(p, head, dq, p.scale, row, QUERY, 0);
-#endif
-}
-
 // Queries from `row` on, their gradients, and what belongs to each row of them: by the warp that copies.
-template <typename G>
-static __device__ __forceinline__ void copy_queries(const G &g, const GroupMaps &maps, const Pass<bf16> &p,
-                                                    const Head &head, int row, const Stage &s) {
+template <int SIZE>
+static __device__ __forceinline__ void copy_queries(const GroupBackward<SIZE> &g, const GroupMaps &maps,
+                                                    const Pass<bf16> &p, const Head &head, int row,
+                                                    const Stage &s) {
+    using G = GroupBackward<SIZE>;
+    using Tile = typename G::R::Tile;
     for (int i = (int)lane_index(); i < G::N; i += WARP) {
         const size_t at = head.unit * (size_t)p.queries + (size_t)(row + i);
         const bool present = row + i < p.queries;
         g.logsumexp[s.place * G::N + i] = present ? p.logsumexp[at] * 1.44269504f : INFINITY;
         g.product[s.place * G::N + i] = present ? p.product[at] : 0;
     }
-    if (lane_index() == 0)
-        copy_pair(g, maps.parts[QUERY], maps.dy, head, row, s);
-    else
-        barrier_arrive(g.pairs.full + s.place);
+    Barrier *full = g.pairs.full + s.place;
+    if (lane_index() == 0) {
+        barrier_expect(full, 2 * Tile::BYTES);
+        copy_rows<Tile>(ring_tile(g.pairs, s, 0), maps.parts[QUERY], full, head, row);
+        copy_rows<Tile>(ring_tile(g.pairs, s, 1), maps.dy, full, head, row);
+    } else {
+        barrier_arrive(full);
+    }
 }
 
-// Keys in the rows: the gradients of keys and values, whose products are a tile later, too, with heads of 64.
+// By a warp.
+template <int SIZE>
+static __device__ __forceinline__ void group_backward_copies(const GroupBackward<SIZE> &g,
+                                                             const GroupMaps &maps, const Pass<bf16> &p,
+                                                             const GroupWork &work, int tiles) {
+    using G = GroupBackward<SIZE>;
+    if (lane_index() == 0) {
+        barrier_expect(g.full, 2 * G::Rows::BYTES);
+        copy_rows<typename G::Rows>(g.keys, maps.parts[KEY], g.full, work.head, work.first);
+        copy_rows<typename G::Rows>(g.values, maps.parts[VALUE], g.full, work.head, work.first);
+    }
+    for (int i = 0; i < tiles; i++) {
+        const Stage s = stage_of<G::STAGES>(i);
+        ring_wait_free(g.pairs, s);
+        copy_queries(g, maps, p, work.head, work.first_step * G::STEP + i * G::N, s);
+    }
+}
+
+// Adds the sums of one step after the other to those in memory, each when its turn has come; the first to
+// come stores them. By one thread.
+template <int SIZE>
+static __device__ __forceinline__ void group_backward_adds(const GroupBackward<SIZE> &g, const Pass<bf16> &p,
+                                                           const GroupWork &work, const Gathered &gathered) {
+    constexpr size_t BYTES = STEP_NUMBERS * sizeof(float);
+    for (int step = work.first_step; step < gathered.steps; step++) {
+        const int last = p.causal ? step * GroupBackward<SIZE>::STEP / BLOCK_ROWS : (int)gridDim.y - 1;
+        const unsigned turn = (unsigned)(last - work.key_block); // `last`: of the blocks of keys that it sees
+        const size_t at = work.head.unit * (size_t)gathered.steps + (size_t)step;
+        barrier_wait(g.summed, (uint32_t)(step - work.first_step) & 1);
+        turn_wait(gathered.turns + at, turn);
+        if (turn == 0)
+            bulk_store(gathered.sums + at * STEP_NUMBERS, g.sums, BYTES);
+        else
+            bulk_add(gathered.sums + at * STEP_NUMBERS, g.sums, BYTES);
+        bulk_wait_read();
+        barrier_arrive(g.taken);
+        bulk_wait();
+        turn_pass(gathered.turns + at, turn + 1);
+    }
+}
+
+// Keys in the rows. The products that are summed of a tile run beside the next tile's with heads of 64.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
-    group_backward_keys(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
+    group_backward_kernel(const Pass<bf16> p, const __grid_constant__ GroupMaps maps,
+                          const Gathered gathered) {
 #if WARP_GROUP_CODE
     begin_kernel();
-    using G = GroupKeys<SIZE>;
-    constexpr int N = G::N, STAGES = G::R::STAGES;
+    using G = GroupBackward<SIZE>;
+    using Tile = typename G::R::Tile;
+    constexpr int N = G::N, STAGES = G::STAGES, TILES = G::TILES;
     constexpr bool BESIDE = SIZE == 64; // where registers hold scores and what products read
-    const G g = group_backward_memory<G>();
-    const Head head = head_of_block(p);
-    const int first = (int)blockIdx.y * BLOCK_ROWS, first_seeing = p.causal ? first : 0; // key, query
-    group_backward_create(g, WARP);
+    const G g = group_backward_memory<SIZE>();
+    group_backward_begin(g, gathered);
+    const GroupWork work = group_work(g, p);
+    const Head head = work.head;
+    const int first = work.first, first_query = work.first_step * G::STEP,
+              steps = gathered.steps - work.first_step;
     if (copies_only()) {
-        if (!is_copying_warp()) return;
-        if (lane_index() == 0) copy_stays(g, maps.parts[KEY], maps.parts[VALUE], head, first);
-        for (int i = 0; first_seeing + i * N < p.queries; i++) {
-            const Stage s = stage_of<STAGES>(i);
-            ring_wait_free(g.pairs, s);
-            copy_queries(g, maps, p, head, first_seeing + i * N, s);
-        }
+        if (is_copying_warp())
+            group_backward_copies(g, maps, p, work, steps * TILES);
+        else if (threadIdx.x == GROUPS * WARPGROUP + WARP)
+            group_backward_adds(g, p, work, gathered);
         return;
     }
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               group = (int)threadIdx.x / WARPGROUP, group_row = group * GROUP_ROWS;
     const int row = first + warp_row + lane / 4, place = lane % 4 * 2; // of element [0][0][0], among queries
+    const bool hidden = p.mask || first + warp_row + 16 > p.keys;      // some keys, to all queries
     uint8_t *kept = g.kept + group * N * 16;
     Sums<1, SIZE> dk, dv;
+    Sums<1, PANEL> dq;
     Sums<1, N> s, dw;
     GroupWeights<N> weights, gradients;
     sums_clear(dk);
@@ -394,11 +382,11 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         keep_rows(kept, p, head, query, N, first, (int)threadIdx.x % WARPGROUP, WARPGROUP);
         meet();
     };
-    const auto to_scores = [&](int query, const Stage &stage) {
-        if (p.mask || (p.causal && query < first + warp_row + 15))
+    const auto to_scores = [&](int query, int stage) {
+        if (hidden || (p.causal && query < first + warp_row + 15))
             hide_queries(p, head, s, row, query + place);
         const auto of_query = [&](int n, int e) {
-            const int at = stage.place * N + 8 * n + place + e % 2;
+            const int at = stage * N + 8 * n + place + e % 2;
             return QueryRow{g.logsumexp[at], g.product[at]};
         };
         if (drops_out(p.dropout)) {
@@ -412,76 +400,165 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
             differentiate(s, dw, p.log2_scale, keep_all, of_query);
         }
     };
-    const auto products = [&](const Stage &stage) {
-        group_product_sums<typename G::R::Tile>(dv, weights, ring_tile(g.pairs, stage, 1));
-        group_product_sums<typename G::R::Tile>(dk, gradients, ring_tile(g.pairs, stage, 0));
+    // s = keys by queries, dw = values by gradients to y: of tile i.
+    const auto begin = [&](int i) {
+        const Stage stage = stage_of<STAGES>(i);
+        ring_wait_full(g.pairs, stage);
+        wgmma_fence();
+        group_product_rows<typename G::Rows, Tile>(s, g.keys, group_row, ring_tile(g.pairs, stage, 0));
+        group_product_rows<typename G::Rows, Tile>(dw, g.values, group_row, ring_tile(g.pairs, stage, 1));
         wgmma_commit();
     };
-    const int tiles = (p.queries - first_seeing + N - 1) / N,
-              unseen = p.causal ? min(tiles, group_row / N) : 0; // the first see no key of the group
-    barrier_wait(g.full, 0);
-    for (int i = 0; i < unseen; i++) {
-        ring_wait_full(g.pairs, stage_of<STAGES>(i));
-        ring_release(g.pairs, stage_of<STAGES>(i).place);
-    }
-    Stage now = stage_of<STAGES>(unseen);
-    const auto begin = [&](int i) {
-        now = stage_of<STAGES>(i);
-        ring_wait_full(g.pairs, now);
-        group_scores(g, s, dw, group_row, now);
-    };
+    // Those are there: makes weights and gradients to scores of them.
     const auto end = [&](int i) {
         sums_settle(s);
         sums_settle(dw);
-        to_scores(first_seeing + i * N, now);
+        to_scores(first_query + i * N, stage_of<STAGES>(i).place);
     };
-    const auto pack = [&] {
+    // Of tile i, the last one: for the next products, and for those of its step.
+    const auto pack = [&](int i) {
         weights = group_weights(s);
         gradients = group_weights(dw);
+        group_put<typename G::Gradients>(g.gradients + i / TILES % 2 * G::Gradients::NUMBERS, i % TILES,
+                                         group_row, gradients);
+        if (i % TILES < TILES - 1) return;
+        async_publish();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(g.scored);
     };
-    const auto settle = [&] {
+    const auto products = [&](int i) {
+        const Stage stage = stage_of<STAGES>(i);
+        group_product_sums<Tile>(dv, weights, ring_tile(g.pairs, stage, 1));
+        group_product_sums<Tile>(dk, gradients, ring_tile(g.pairs, stage, 0));
+        wgmma_commit();
+    };
+    const auto settle = [&](int i) {
         wgmma_wait<0>();
         sums_settle(dk);
         sums_settle(dv);
+        ring_release(g.pairs, stage_of<STAGES>(i).place);
     };
-    if (unseen < tiles) {
-        begin(unseen);
-        keep(first_seeing + unseen * N);
-        wgmma_wait<0>();
-        end(unseen);
-        pack();
-        for (int i = unseen + 1; i < tiles; i++) {
-            const Stage before = now;
-            if constexpr (BESIDE) {
-                begin(i);
-                products(before);
-                keep(first_seeing + i * N);
-                wgmma_wait<1>();
-                end(i);
-                settle();
-                ring_release(g.pairs, before.place);
-            } else {
-                wgmma_fence();
-                products(before);
-                settle();
-                ring_release(g.pairs, before.place);
-                begin(i);
-                keep(first_seeing + i * N);
-                wgmma_wait<0>();
-                end(i);
-            }
-            pack();
-        }
+    // dq of a step, for which both groups have put their gradients: each of a tile of queries, or of half of
+    // the channels.
+    const auto gather = [&](int step) {
+        barrier_wait(g.scored, (uint32_t)step & 1);
         wgmma_fence();
-        products(now);
-        settle();
+        group_product_columns<typename G::Gradients, typename G::Rows>(
+            dq, g.gradients + step % 2 * G::Gradients::NUMBERS, group % TILES, g.keys, group / TILES);
+        wgmma_commit();
+    };
+    const auto hand_over = [&](int step) {
+        sums_settle(dq);
+        barrier_wait(g.taken, ((uint32_t)step & 1) ^ 1);
+        float *to = g.sums + group * PANEL * PANEL + (int)threadIdx.x % WARPGROUP * 4;
+#pragma unroll
+        for (int n = 0; n < PANEL / 8; n++)
+            *(float4 *)(to + n * WARPGROUP * 4) =
+                make_float4(dq.at[0][n][0], dq.at[0][n][1], dq.at[0][n][2], dq.at[0][n][3]);
+        async_publish();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(g.summed);
+    };
+    // Tile i, with the sums of the one before, and, where it begins a step, those of the step before.
+    const auto next = [&](int i, auto begins) {
+        constexpr bool GATHERS = decltype(begins)::value;
+        if constexpr (BESIDE) {
+            begin(i);
+            products(i - 1);
+            if constexpr (GATHERS) gather(i / TILES - 1);
+            keep(first_query + i * N);
+            wgmma_wait<1 + GATHERS>();
+            end(i);
+            settle(i - 1);
+            if constexpr (GATHERS) hand_over(i / TILES - 1);
+        } else {
+            wgmma_fence();
+            products(i - 1);
+            if constexpr (GATHERS) gather(i / TILES - 1);
+            settle(i - 1);
+            if constexpr (GATHERS) hand_over(i / TILES - 1);
+            begin(i);
+            keep(first_query + i * N);
+            wgmma_wait<0>();
+            end(i);
+        }
+        pack(i);
+    };
+    barrier_wait(g.full, 0);
+    begin(0);
+    keep(first_query);
+    wgmma_wait<0>();
+    end(0);
+    pack(0);
+    for (int step = 0;;) {
+#pragma unroll
+        for (int i = 1; i < TILES; i++) next(step * TILES + i, std::false_type());
+        if (++step == steps) break;
+        next(step * TILES, std::true_type());
     }
-    store_gradient(p, head, dk, p.scale, row, KEY, 0);
-    store_gradient(p, head, dv, 1, row, VALUE, 0);
+    wgmma_fence();
+    products(steps * TILES - 1);
+    gather(steps - 1);
+    settle(steps * TILES - 1);
+    hand_over(steps - 1);
+    const GroupWork again = group_work(g, p); // rather than in registers all along
+    const int key = again.first + warp_row + lane / 4;
+    store_gradient(p, again.head, dk, p.scale, key, KEY, 0);
+    store_gradient(p, again.head, dv, 1, key, VALUE, 0);
 #endif
 }
 
+// Before: dy . y of each query, and counters at 0.
+template <int SIZE>
+static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
+    group_begin_kernel(const Pass<bf16> p, const Gathered gathered) {
+    begin_kernel();
+    constexpr int LANES = SIZE / 8; // of a row, 8 numbers each
+    const Head head = head_of(p, blockIdx.x);
+    const size_t at = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < (size_t)gridDim.x * (size_t)gathered.steps) gathered.turns[at] = 0;
+    if (at == 0) *gathered.ticket = 0;
+    const int end = min(p.queries, ((int)blockIdx.y + 1) * BLOCK_ROWS), place = (int)threadIdx.x % LANES * 8;
+    for (int first = (int)blockIdx.y * BLOCK_ROWS; first < end; first += (int)blockDim.x / LANES) {
+        const int row = first + (int)threadIdx.x / LANES;
+        float sum = 0;
+        if (row < end) {
+            float y[8], dy[8];
+            load_numbers<8>(y, p.y + y_place(p, head, row) + place);
+            load_numbers<8>(dy, p.dy + y_place(p, head, row) + place);
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum += y[i] * dy[i];
+        }
+#pragma unroll
+        for (int bits = LANES / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bits);
+        if (row < end && place == 0) p.product[head.unit * (size_t)p.queries + (size_t)row] = sum;
+    }
+}
+
+// Behind: the gradient of a step of queries, of its sums.
+template <int SIZE>
+static __global__ void __launch_bounds__(GROUPS *WARPGROUP)
+    group_end_kernel(const Pass<bf16> p, const Gathered gathered) {
+    begin_kernel();
+    using G = GroupBackward<SIZE>;
+    const Head head = head_of(p, blockIdx.x);
+    const int step = (int)blockIdx.y, group = (int)threadIdx.x / WARPGROUP,
+              in_group = (int)threadIdx.x % WARPGROUP;
+    const float *from = gathered.sums + (head.unit * (size_t)gathered.steps + (size_t)step) * STEP_NUMBERS +
+                        group * PANEL * PANEL + in_group * 4;
+    Sums<1, PANEL> dq;
+#pragma unroll
+    for (int n = 0; n < PANEL / 8; n++) load_numbers<4>(dq.at[0][n], from + n * WARPGROUP * 4);
+    const int row = step * G::STEP + group % G::TILES * G::N + in_group / WARP * 16 + (int)lane_index() / 4;
+    store_gradient(p, head, dq, p.scale, row, QUERY, group / G::TILES * PANEL);
+}
+
 // ---- launches -----------------------------------------------------------------------------------------
+
+// Whether there are such kernels for bf16 heads of `size` channels.
+static inline bool group_takes_heads(const Device *d, size_t size) {
+    return HAVE_WARP_GROUPS && d->capability == 90 && (size == 64 || size == 128);
+}
 
 // Whether copies can read a matrix of bf16 with so many numbers from token to token.
 static inline bool group_reads(const void *data, size_t stride) {
@@ -490,10 +567,10 @@ static inline bool group_reads(const void *data, size_t stride) {
 
 // Whether these kernels do it.
 static inline bool group_takes(const Device *d, const Pass<bf16> &p) {
-    bool reads = p.dy == NULL || group_reads(p.dy, p.channels);
+    bool reads = group_reads(p.y, p.channels) && group_reads(p.dy, p.channels);
     for (size_t part = QUERY; part <= VALUE; part++)
         reads = reads && group_reads(p.rows[part], p.strides[part]);
-    return d->capability == 90 && (p.size == 64 || p.size == 128) && reads;
+    return group_takes_heads(d, (size_t)p.size) && reads;
 }
 
 // (D, H, T, B)
@@ -520,13 +597,33 @@ template <int SIZE> static void group_forward(const Device *d, const Pass<bf16> 
                  group_maps(p, batch));
 }
 
+// Steps in which the gradients of a head's queries are gathered.
+static inline size_t gathered_steps(size_t queries, size_t size) {
+    return (queries * size + STEP_NUMBERS - 1) / STEP_NUMBERS;
+}
+
+// Floats of working memory behind dy . y of (B, H, Tq), which begin at a multiple of 4.
+static inline size_t gathered_workspace(size_t units, size_t queries, size_t size) {
+    return units * gathered_steps(queries, size) * (STEP_NUMBERS + 1) + 1;
+}
+
+static inline size_t gathered_place(size_t units, size_t queries) {
+    return (units * queries + 3) / 4 * 4;
+}
+
 template <int SIZE> static void group_backward(const Device *d, const Pass<bf16> &p, size_t batch) {
-    const GroupMaps maps = group_maps(p, batch);
-    const unsigned units = (unsigned)(batch * (size_t)p.heads);
-    launch_early(d, group_backward_queries<SIZE>, dim3(units, blocks_of((size_t)p.queries, BLOCK_ROWS)),
-                 GROUP_THREADS, GroupQueries<SIZE>::BYTES, p, maps);
-    launch_early(d, group_backward_keys<SIZE>, dim3(units, blocks_of((size_t)p.keys, BLOCK_ROWS)),
-                 GROUP_THREADS, GroupKeys<SIZE>::BYTES, p, maps);
+    const size_t units = batch * (size_t)p.heads, queries = (size_t)p.queries,
+                 steps = gathered_steps(queries, SIZE);
+    float *sums = p.product + gathered_place(units, queries);
+    unsigned *turns = (unsigned *)(sums + units * steps * STEP_NUMBERS);
+    const Gathered gathered = {sums, turns, turns + units * steps, (int)steps};
+    const unsigned blocks = (unsigned)units;
+    launch_early(d, group_begin_kernel<SIZE>, dim3(blocks, blocks_of(queries, BLOCK_ROWS)), 2 * BLOCK_ROWS, 0,
+                 p, gathered);
+    launch_together(d, group_backward_kernel<SIZE>, dim3(blocks, blocks_of((size_t)p.keys, BLOCK_ROWS)),
+                    GROUP_THREADS, GroupBackward<SIZE>::BYTES, p, group_maps(p, batch), gathered);
+    launch_early(d, group_end_kernel<SIZE>, dim3(blocks, (unsigned)steps), GROUPS * WARPGROUP, 0, p,
+                 gathered);
 }
 
 } // namespace softmax

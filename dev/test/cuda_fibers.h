@@ -3,6 +3,9 @@
 // threads of a block run in an order that changes every time, so that a barrier that is missing gives wrong
 // numbers here as well. Blocks run on OpenMP's threads.
 //
+// Blocks that wait for each other run by turns on one thread, some of them at once and begun in any order, as
+// on a GPU.
+//
 // Ends the program with what was wrong: threads that wait at different barriers (on a GPU: undefined, mostly
 // a hang), and writes behind the dynamic shared memory.
 #ifndef CUDA_FIBERS_H
@@ -46,15 +49,24 @@ struct dim3 {
 };
 
 static constexpr unsigned FIBER_WARP = 32;
-static constexpr unsigned FIBER_THREADS = 1024;    // of a block, at most
-static constexpr size_t FIBER_SLOT = 64;           // bytes that a lane gives to a collective
-static constexpr int FIBER_COPIES = 64;            // asynchronous copies of a thread that are under way
-static constexpr size_t FIBER_SHARED = 163 * 1024; // bytes a block can have on sm_80
-static constexpr size_t FIBER_GUARD = 4096;        // bytes behind them that must stay as they are
+static constexpr unsigned FIBER_THREADS = 1024;       // of a block, at most
+static constexpr size_t FIBER_SLOT = 64;              // bytes that a lane gives to a collective
+static constexpr int FIBER_COPIES = 64;               // asynchronous copies of a thread that are under way
+static constexpr size_t FIBER_SHARED = 163 * 1024;    // bytes a block can have on sm_80
+static constexpr size_t FIBER_SHARED_90 = 227 * 1024; // on sm_90
+static constexpr unsigned FIBER_BLOCKS = 8;           // at once, of those that wait for each other
+static constexpr size_t FIBER_GUARD = 4096;           // bytes behind them that must stay as they are
 static constexpr size_t FIBER_STAGGER =
     192; // of stacks, which else would fall on the same lines of the cache
 
-enum FiberState { FIBER_READY, FIBER_AT_BLOCK, FIBER_AT_WARP, FIBER_ASLEEP, FIBER_DONE };
+enum FiberState {
+    FIBER_READY,
+    FIBER_AT_BLOCK,
+    FIBER_AT_WARP,
+    FIBER_ASLEEP,
+    FIBER_AT_OTHER_BLOCK, // looks again and again
+    FIBER_DONE
+};
 
 // An asynchronous copy from global to shared memory, done when it is waited for, not before.
 struct FiberCopy {
@@ -75,7 +87,7 @@ struct Fiber {
     FiberState state;
     const char *file; // where it waits
     int line;
-    const void *asleep;   // until fiber_wake() of this
+    const void *asleep;   // until fiber_wake() of this, or until another block changes it
     unsigned collectives; // so far: their slots alternate, as one lane may be a collective ahead
     unsigned votes;
     int vote[2];       // of __syncthreads_count, which alternate likewise
@@ -88,8 +100,9 @@ struct FiberWarp {
     alignas(16) char slots[2][FIBER_WARP][FIBER_SLOT];
 };
 
-// A block that runs. Each OpenMP thread has one and uses it again.
+// A block that runs. Each OpenMP thread uses its own again, the first or FIBER_BLOCKS.
 struct FiberBlock {
+    unsigned place; // among those of the thread
     dim3 grid, block;
     uint3 index;
     Fiber *fibers;    // (FIBER_THREADS)
@@ -98,8 +111,8 @@ struct FiberBlock {
     unsigned phase; // decides the order
     uint64_t runs;  // blocks so far, this one among them
     Fiber *current;
-    char *shared; // (shared_size), FIBER_GUARD bytes follow
-    size_t shared_size;
+    char *shared;                     // (shared_size), FIBER_GUARD bytes follow
+    size_t shared_size, shared_limit; // the latter greater once a block uses what only sm_90 has
     void (*kernel)(const void *arguments);
     const void *arguments;
 #if defined(__x86_64__)
@@ -166,8 +179,12 @@ FIBER_UNCHECKED static void fiber_leave(void) {
 // ---- barriers --------------------------------------------------------------------------------------------
 
 static void fiber_print(const Fiber *f) {
-    static const char *const states[] = {"runs", "waits at __syncthreads", "waits for its warp",
-                                         "waits for a barrier in shared memory", "ended"};
+    static const char *const states[] = {"runs",
+                                         "waits at __syncthreads",
+                                         "waits for its warp",
+                                         "waits for a barrier in shared memory",
+                                         "waits for another block",
+                                         "ended"};
     fprintf(stderr, "  thread (%u,%u,%u) %s", f->index.x, f->index.y, f->index.z, states[f->state]);
     if (f->file) fprintf(stderr, " in %s:%d", f->file, f->line);
     fprintf(stderr, "\n");
@@ -249,6 +266,24 @@ static inline void fiber_wake(const void *what) {
     }
 }
 
+// Until another block has changed what is at `what`: returns to look at it.
+static inline void fiber_wait_other_block(const void *what, const char *file, int line) {
+    Fiber *f = fiber_block->current;
+    f->state = FIBER_AT_OTHER_BLOCK;
+    f->asleep = what;
+    f->file = file;
+    f->line = line;
+    fiber_leave();
+}
+
+// Lets other threads, and blocks that run at once, go on: not always as far.
+static inline void fiber_pause() {
+    for (unsigned i = fiber_block->phase * 2654435761u >> 25; i > 0; i--) {
+        fiber_block->current->state = FIBER_READY;
+        fiber_leave();
+    }
+}
+
 // Gives `mine` (at most FIBER_SLOT bytes) to the warp; returns the slots of its lanes, FIBER_SLOT bytes each.
 static const char *fiber_exchange(const void *mine, size_t size, const char *file, int line) {
     Fiber *f = fiber_block->current;
@@ -327,12 +362,12 @@ static void fiber_start(FiberBlock *b, unsigned rank) {
 #endif
 }
 
-static FiberBlock *fiber_block_create(void) {
+static FiberBlock *fiber_block_create(unsigned place) {
     FiberBlock *b = (FiberBlock *)calloc(1, sizeof(FiberBlock));
     b->fibers = (Fiber *)calloc(FIBER_THREADS, sizeof(Fiber));
     FiberCopy *copies = (FiberCopy *)calloc((size_t)FIBER_THREADS * FIBER_COPIES, sizeof(FiberCopy));
     b->warps = (FiberWarp *)calloc(FIBER_THREADS / FIBER_WARP, sizeof(FiberWarp));
-    b->shared = (char *)aligned_alloc(1024, (size_t)200 * 1024);
+    b->shared = (char *)aligned_alloc(1024, FIBER_SHARED_90 + FIBER_GUARD);
     char *stacks = (char *)mmap(NULL, (size_t)FIBER_THREADS * FIBER_STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!b->fibers || !copies || !b->warps || !b->shared || stacks == MAP_FAILED) {
@@ -343,32 +378,73 @@ static FiberBlock *fiber_block_create(void) {
         b->fibers[i].stack = stacks + i * FIBER_STACK;
         b->fibers[i].copies = copies + i * FIBER_COPIES;
     }
+    b->place = place;
     return b;
 }
 
-static unsigned fiber_divisor(unsigned a, unsigned b) {
+static uint64_t fiber_divisor(uint64_t a, uint64_t b) {
     return b == 0 ? a : fiber_divisor(b, a % b);
 }
 
-// Runs every thread that can, once. The order: rank = start + i * step, step coprime to the count.
+// An order in which there are `count`: start + i * step, step coprime to the count.
+struct FiberOrder {
+    uint64_t start, step;
+};
+static FiberOrder fiber_order(unsigned number, uint64_t count) {
+    const unsigned hash = number * 2654435761u;
+    uint64_t step = count > 1 ? (hash >> 8) % (count - 1) + 1 : 1;
+    while (fiber_divisor(count, step) != 1) step = step % count + 1;
+    return {(hash >> 4) % count, step};
+}
+
+// Runs every thread that can, once. Returns whether any went on.
 static bool fiber_pass(FiberBlock *b) {
-    const unsigned hash = ++b->phase * 2654435761u;
-    unsigned step = b->count > 1 ? (hash >> 8) % (b->count - 1) + 1 : 1;
-    while (fiber_divisor(b->count, step) != 1) step = step % b->count + 1;
+    const FiberOrder order = fiber_order(++b->phase, b->count);
     bool ran = false;
-    for (unsigned i = 0, rank = (hash >> 4) % b->count; i < b->count; i++) {
+    for (unsigned i = 0, rank = (unsigned)order.start; i < b->count; i++) {
         Fiber *f = &b->fibers[rank];
-        if (f->state == FIBER_READY) {
+        const bool looks = f->state == FIBER_AT_OTHER_BLOCK;
+        const void *at = f->asleep;
+        if (f->state == FIBER_READY || looks) {
             fiber_enter(b, f);
-            ran = true;
+            ran = ran || !looks || f->state != FIBER_AT_OTHER_BLOCK || f->asleep != at;
         }
-        rank += step;
+        rank += (unsigned)order.step;
         if (rank >= b->count) rank -= b->count;
     }
     return ran;
 }
 
-static void fiber_run_block(FiberBlock *b) {
+[[noreturn]] static void fiber_stuck(const FiberBlock *b) {
+    const Fiber *stuck[2] = {NULL, NULL};
+    for (unsigned i = 0; i < b->count; i++) {
+        const FiberState state = b->fibers[i].state;
+        if (state != FIBER_DONE)
+            stuck[state == FIBER_AT_WARP || state == FIBER_AT_OTHER_BLOCK] = &b->fibers[i];
+    }
+    fiber_fault("threads wait for each other for ever", stuck[0], stuck[1]);
+}
+
+// What the blocks of a grid have in common.
+struct FiberGrid {
+    dim3 grid, block;
+    size_t shared;
+    void (*kernel)(const void *arguments);
+    const void *arguments;
+};
+
+static void fiber_block_begin(const FiberGrid *g, unsigned place, int64_t i) {
+    static thread_local FiberBlock *blocks[FIBER_BLOCKS];
+    if (!blocks[place]) blocks[place] = fiber_block_create(place);
+    FiberBlock *b = fiber_block = blocks[place];
+    const dim3 grid = g->grid;
+    b->grid = grid;
+    b->block = g->block;
+    b->index = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
+    b->shared_size = g->shared;
+    b->shared_limit = FIBER_SHARED;
+    b->kernel = g->kernel;
+    b->arguments = g->arguments;
     b->count = b->alive = b->block.x * b->block.y * b->block.z;
     b->waiting = 0;
     b->runs++;
@@ -377,27 +453,55 @@ static void fiber_run_block(FiberBlock *b) {
         b->warps[w].alive = rest < FIBER_WARP ? rest : FIBER_WARP;
         b->warps[w].waiting = 0;
     }
-    for (unsigned i = 0; i < b->count; i++) fiber_start(b, i);
+    for (unsigned rank = 0; rank < b->count; rank++) fiber_start(b, rank);
     memset(b->shared, 0xff, b->shared_size); // NaN, to whoever reads what was not written
     memset(b->shared + b->shared_size, 0xa5, FIBER_GUARD);
-    while (b->alive > 0)
-        if (!fiber_pass(b)) {
-            const Fiber *stuck[2] = {NULL, NULL};
-            for (unsigned i = 0; i < b->count; i++)
-                if (b->fibers[i].state != FIBER_DONE)
-                    stuck[b->fibers[i].state == FIBER_AT_WARP] = &b->fibers[i];
-            fiber_fault("threads wait for each other for ever", stuck[0], stuck[1]);
-        }
+}
+
+static void fiber_block_end(const FiberBlock *b) {
+    if (b->shared_size > b->shared_limit)
+        fiber_fault("more shared memory than sm_80 has, and nothing of sm_90 used", NULL, NULL);
     for (size_t i = 0; i < FIBER_GUARD; i++)
         if ((unsigned char)b->shared[b->shared_size + i] != 0xa5)
             fiber_fault("wrote behind its dynamic shared memory", NULL, NULL);
 }
 
-// Runs kernel(arguments) in every thread of a grid.
+// Each to its end, `places` at once, of which in each round some get further than others.
+static void fiber_run_together(const FiberGrid *g, int64_t blocks, unsigned places) {
+    FiberBlock *running[FIBER_BLOCKS] = {};
+    static unsigned number; // decides the order
+    const FiberOrder order = fiber_order(++number, (uint64_t)blocks);
+    for (int64_t begun = 0, ended = 0; ended < blocks;) {
+        bool ran = false;
+        for (unsigned place = 0; place < places; place++) {
+            if (!running[place] && begun < blocks) {
+                const uint64_t i = order.start + (uint64_t)begun++ * order.step;
+                fiber_block_begin(g, place, (int64_t)(i % (uint64_t)blocks));
+                running[place] = fiber_block;
+            }
+            FiberBlock *b = fiber_block = running[place];
+            const unsigned passes = 1 + (++number * 2654435761u >> 16) % 16;
+            for (unsigned i = 0; b && b->alive > 0 && i < passes && fiber_pass(b); i++) ran = true;
+            if (!b || b->alive > 0) continue;
+            fiber_block_end(b);
+            running[place] = NULL;
+            ended++;
+        }
+        if (!ran) {
+            unsigned place = 0;
+            while (!running[place]) place++;
+            fiber_block = running[place];
+            fiber_stuck(fiber_block);
+        }
+    }
+}
+
+// Runs kernel(arguments) in every thread of a grid. together: blocks that wait for each other, so many at
+// once at most; 0: they do not.
 static inline void fiber_run_grid(dim3 grid, dim3 block, size_t shared, void (*kernel)(const void *),
-                                  const void *arguments) {
+                                  const void *arguments, int together) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    if (threads == 0 || threads > FIBER_THREADS || block.z > 64 || shared > FIBER_SHARED || grid.x == 0 ||
+    if (threads == 0 || threads > FIBER_THREADS || block.z > 64 || shared > FIBER_SHARED_90 || grid.x == 0 ||
         grid.y == 0 || grid.z == 0 || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) {
         fprintf(stderr,
                 "error: CUDA launch of (%u,%u,%u) blocks of (%u,%u,%u) threads, %zu bytes shared: no "
@@ -405,18 +509,18 @@ static inline void fiber_run_grid(dim3 grid, dim3 block, size_t shared, void (*k
                 grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
         abort();
     }
+    const FiberGrid g = {grid, block, shared, kernel, arguments};
     const int64_t blocks = (int64_t)grid.x * grid.y * grid.z;
+    if (together > 0) {
+        fiber_run_together(&g, blocks, (unsigned)together < FIBER_BLOCKS ? (unsigned)together : FIBER_BLOCKS);
+        return;
+    }
 #pragma omp parallel for schedule(static, 1)
     for (int64_t i = 0; i < blocks; i++) {
-        if (!fiber_block) fiber_block = fiber_block_create();
-        FiberBlock *b = fiber_block;
-        b->grid = grid;
-        b->block = block;
-        b->index = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
-        b->shared_size = shared;
-        b->kernel = kernel;
-        b->arguments = arguments;
-        fiber_run_block(b);
+        fiber_block_begin(&g, 0, i);
+        while (fiber_block->alive > 0)
+            if (!fiber_pass(fiber_block)) fiber_stuck(fiber_block);
+        fiber_block_end(fiber_block);
     }
 }
 

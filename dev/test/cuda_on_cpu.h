@@ -578,10 +578,10 @@ static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e
 
 // ---- launches --------------------------------------------------------------------------------------------
 
-// early: every thread calls begin_kernel().
+// early: every thread calls begin_kernel(). together: as of fiber_run_grid().
 template <typename... P>
 static void cuda_launch(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                        const std::tuple<P...> &arguments, bool early) {
+                        const std::tuple<P...> &arguments, bool early, int together) {
     struct Call {
         void (*kernel)(P...);
         std::tuple<P...> arguments;
@@ -592,8 +592,8 @@ static void cuda_launch(cudaStream_t stream, void (*kernel)(P...), dim3 grid, di
         cuda_begun = 0;
         fiber_run_grid(
             grid, block, shared,
-            [](const void *c) { std::apply(((const Call *)c)->kernel, ((const Call *)c)->arguments); },
-            &call);
+            [](const void *c) { std::apply(((const Call *)c)->kernel, ((const Call *)c)->arguments); }, &call,
+            together);
         if (early && cuda_begun != threads) {
             fprintf(stderr, "error: CUDA kernel: started early, but does not begin with begin_kernel()\n");
             abort();

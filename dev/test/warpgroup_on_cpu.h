@@ -3,8 +3,8 @@
 // (9.7.15.5, "wgmma.mma_async": fragments of registers in 9.7.15.5.1.1, tiles in shared memory
 // in 9.7.15.5.1.2).
 //
-// Copies arrive when somebody waits for their barrier, products are computed when they are waited for, so
-// that who does not wait reads what was there before.
+// Copies arrive when somebody waits for their barrier, sums are added when they are waited for, and products
+// are computed then or at once, so that who does not wait reads what was there before.
 #ifndef WARPGROUP_ON_CPU_H
 #define WARPGROUP_ON_CPU_H
 
@@ -47,13 +47,14 @@ struct WarpgroupBlock {
 };
 
 static inline WarpgroupBlock *warpgroup_block() {
-    static thread_local WarpgroupBlock block;
-    if (block.run != fiber_block->runs) {
-        if (!block.copies.empty()) fiber_fault("a block ended with copies under way", NULL, NULL);
-        block.bytes.clear();
-        block.run = fiber_block->runs;
+    static thread_local WarpgroupBlock blocks[FIBER_BLOCKS];
+    WarpgroupBlock *block = &blocks[fiber_block->place];
+    if (block->run != fiber_block->runs) {
+        if (!block->copies.empty()) fiber_fault("a block ended with copies under way", NULL, NULL);
+        block->bytes.clear();
+        block->run = fiber_block->runs;
     }
-    return &block;
+    return block;
 }
 
 static inline uint32_t shared_address(const void *p) {
@@ -74,6 +75,7 @@ static inline WarpgroupBytes *barrier_bytes(Barrier *b) {
 }
 
 static inline void barrier_create(Barrier *b, int threads) {
+    fiber_block->shared_limit = FIBER_SHARED_90;
     *b = {(uint16_t)threads, (uint16_t)threads, 0, Barrier::VALID};
 }
 
@@ -186,22 +188,33 @@ static inline void warpgroup_finish_copies(Barrier *b) {
 struct WarpgroupProduct {
     float (*d)[4];
     int columns, group;
-    bool add, from_lanes;
-    float left[2][16]; // from_lanes: of the lane's two rows
+    bool add, from_lanes, a_in_rows, b_in_rows; // the last two: whether k is, of the tiles
+    float left[2][16];                          // from_lanes: of the lane's two rows
     uint64_t a, b;
+};
+
+// Sums on their way to global memory.
+struct WarpgroupSums {
+    float *to;
+    const float *from;
+    size_t count;
+    bool add, is_read;
+    std::vector<float> read;
 };
 
 struct WarpgroupLane {
     uint64_t run;
     int group;
     std::vector<WarpgroupProduct> products;
+    std::vector<WarpgroupSums> sums;
 };
 
 static inline WarpgroupLane *warpgroup_lane() {
-    static thread_local std::vector<WarpgroupLane> lanes(FIBER_THREADS);
-    WarpgroupLane *lane = &lanes[fiber_block->current->rank];
+    static thread_local std::vector<WarpgroupLane> lanes(FIBER_BLOCKS * FIBER_THREADS);
+    WarpgroupLane *lane = &lanes[fiber_block->place * FIBER_THREADS + fiber_block->current->rank];
     if (lane->run != fiber_block->runs) {
-        if (!lane->products.empty()) fiber_fault("a thread ended with products under way", NULL, NULL);
+        if (!lane->products.empty() || !lane->sums.empty())
+            fiber_fault("a thread ended with products or sums under way", NULL, NULL);
         lane->run = fiber_block->runs;
         lane->group = 0;
     }
@@ -209,10 +222,6 @@ static inline WarpgroupLane *warpgroup_lane() {
 }
 
 static inline void wgmma_fence() {}
-
-static inline void wgmma_commit() {
-    warpgroup_lane()->group++;
-}
 
 // What a descriptor says (9.7.15.5.1.2.2, "Matrix Descriptor Format"), in bytes.
 struct WarpgroupTile {
@@ -255,7 +264,9 @@ static inline void warpgroup_compute(const WarpgroupProduct &p) {
     if (!p.from_lanes) {
         const WarpgroupTile a = warpgroup_tile(p.a);
         for (unsigned half = 0; half < 2; half++)
-            for (unsigned k = 0; k < 16; k++) left[half][k] = warpgroup_k_in_columns(a, first + 8 * half, k);
+            for (unsigned k = 0; k < 16; k++)
+                left[half][k] = p.a_in_rows ? warpgroup_k_in_rows(a, first + 8 * half, k)
+                                            : warpgroup_k_in_columns(a, first + 8 * half, k);
     }
     for (int n = 0; n < p.columns / 8; n++)
         for (unsigned odd = 0; odd < 2; odd++) {
@@ -263,7 +274,7 @@ static inline void warpgroup_compute(const WarpgroupProduct &p) {
             float right[16];
             for (unsigned k = 0; k < 16; k++)
                 right[k] =
-                    p.from_lanes ? warpgroup_k_in_rows(b, column, k) : warpgroup_k_in_columns(b, column, k);
+                    p.b_in_rows ? warpgroup_k_in_rows(b, column, k) : warpgroup_k_in_columns(b, column, k);
             for (unsigned half = 0; half < 2; half++) {
                 float sum = 0;
                 for (unsigned k = 0; k < 16; k++) sum += left[half][k] * right[k];
@@ -273,16 +284,28 @@ static inline void warpgroup_compute(const WarpgroupProduct &p) {
         }
 }
 
-template <int PENDING> static inline void wgmma_wait(CUDA_PLACE) {
-    WarpgroupLane *lane = warpgroup_lane();
+// Those of all groups but the last `pending`.
+static inline void warpgroup_compute_groups(WarpgroupLane *lane, int pending) {
     size_t left = 0;
     for (size_t i = 0; i < lane->products.size(); i++) {
-        if (lane->products[i].group >= lane->group - PENDING)
+        if (lane->products[i].group >= lane->group - pending)
             lane->products[left++] = lane->products[i];
         else
             warpgroup_compute(lane->products[i]);
     }
     lane->products.resize(left);
+}
+
+// Some products are done at once.
+static inline void wgmma_commit() {
+    WarpgroupLane *lane = warpgroup_lane();
+    lane->group++;
+    if ((fiber_block->phase + fiber_block->current->rank / 32) * 2654435761u >> 30 == 0)
+        warpgroup_compute_groups(lane, 0);
+}
+
+template <int PENDING> static inline void wgmma_wait(CUDA_PLACE) {
+    warpgroup_compute_groups(warpgroup_lane(), PENDING);
     fiber_wait_warp(file, line); // .aligned
 }
 
@@ -292,14 +315,19 @@ static inline void registers_take() {}
 
 template <int N, bool ADD> static inline void wgmma_tiles(float (&d)[N / 8][4], uint64_t a, uint64_t b) {
     WarpgroupLane *lane = warpgroup_lane();
-    lane->products.push_back({d, N, lane->group, ADD, false, {}, a, b});
+    lane->products.push_back({d, N, lane->group, ADD, false, false, false, {}, a, b});
+}
+
+template <bool ADD> static inline void wgmma_columns(float (&d)[8][4], uint64_t a, uint64_t b) {
+    WarpgroupLane *lane = warpgroup_lane();
+    lane->products.push_back({d, 64, lane->group, ADD, false, true, true, {}, a, b});
 }
 
 // Registers of a lane: rows i / 4 and + 8, k 2 (i % 4) and the next, then the same 8 further.
 template <int N>
 static inline void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4], uint64_t b, CUDA_PLACE) {
     WarpgroupLane *lane = warpgroup_lane();
-    WarpgroupProduct p = {d, N, lane->group, true, true, {}, 0, b};
+    WarpgroupProduct p = {d, N, lane->group, true, true, false, true, {}, 0, b};
     const char *slots = fiber_exchange(a, 4 * sizeof(*a), file, line);
     const unsigned quad = cuda_lane() / 4 * 4;
     for (unsigned k = 0; k < 16; k++) {
@@ -309,6 +337,45 @@ static inline void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4], uint64_
             p.left[half][k] = cuda_half_word(registers[k / 8 * 2 + half], k % 2);
     }
     lane->products.push_back(p);
+}
+
+// ---- sums that are added in memory -----------------------------------------------------------------------
+
+static inline void async_publish() {}
+
+static inline void warpgroup_sums(float *to, const float *shared, size_t bytes, bool add) {
+    if (shared_address(shared) % 16 || (uintptr_t)to % 16 || bytes % 16)
+        fiber_fault("sums for memory are not aligned", fiber_block->current, NULL);
+    warpgroup_lane()->sums.push_back({to, shared, bytes / sizeof(float), add, false, {}});
+}
+static inline void bulk_store(float *to, const float *shared, size_t bytes) {
+    warpgroup_sums(to, shared, bytes, false);
+}
+static inline void bulk_add(float *to, const float *shared, size_t bytes) {
+    warpgroup_sums(to, shared, bytes, true);
+}
+
+static inline void bulk_wait_read() {
+    fiber_pause();
+    for (WarpgroupSums &s : warpgroup_lane()->sums) {
+        if (s.is_read) continue;
+        s.read.assign(s.from, s.from + s.count);
+        s.is_read = true;
+    }
+}
+static inline void bulk_wait() {
+    bulk_wait_read();
+    fiber_pause();
+    for (const WarpgroupSums &s : warpgroup_lane()->sums)
+        for (size_t i = 0; i < s.count; i++) s.to[i] = s.add ? s.to[i] + s.read[i] : s.read[i];
+    warpgroup_lane()->sums.clear();
+}
+
+static inline void turn_wait(const unsigned *counter, unsigned turn, CUDA_PLACE) {
+    while (*counter != turn) fiber_wait_other_block(counter, file, line);
+}
+static inline void turn_pass(unsigned *counter, unsigned next) {
+    *counter = next;
 }
 
 #endif
