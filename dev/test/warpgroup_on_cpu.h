@@ -296,17 +296,21 @@ static inline void warpgroup_compute_groups(WarpgroupLane *lane, int pending) {
     lane->products.resize(left);
 }
 
+static inline bool warpgroup_now_and_then() {
+    return (fiber_block->phase + fiber_block->current->rank / 32) * 2654435761u >> 30 == 0;
+}
+
 // Some products are done at once.
 static inline void wgmma_commit() {
     WarpgroupLane *lane = warpgroup_lane();
     lane->group++;
-    if ((fiber_block->phase + fiber_block->current->rank / 32) * 2654435761u >> 30 == 0)
-        warpgroup_compute_groups(lane, 0);
+    if (warpgroup_now_and_then()) warpgroup_compute_groups(lane, 0);
 }
 
 template <int PENDING> static inline void wgmma_wait(CUDA_PLACE) {
     warpgroup_compute_groups(warpgroup_lane(), PENDING);
-    fiber_wait_warp(file, line); // .aligned
+    if (cuda_lane() == 0 && warpgroup_now_and_then()) fiber_pause(); // this warp falls behind
+    fiber_wait_warp(file, line);                                     // .aligned
 }
 
 template <typename S> static inline void sums_settle(S &) {}
