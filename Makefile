@@ -332,13 +332,14 @@ $(CUDA_TRAINERS) $(CUDA_TESTS): %: $(if $(CUDA),$(FLOAT)/cuda/bin/%) | detected
 	$(if $(CUDA),$(copy),@echo "$@ needs CUDA: install the CUDA toolkit 12.8 or newer with cuBLAS (nvcc was not found; \
 	say CUDA=DIR where it is)" >&2; exit 1)
 
-# The longest first. Under sanitizers whole models run in float alone: in double they would take minutes, and their
-# layers run in both. Of models on the emulated GPU the one with most parts runs there.
+# The longest first. Under sanitizers only what is written for double runs in double, vectors and built-in products: the
+# rest is the same source. Of models on the emulated GPU the one with most parts runs there.
 EMULATED_TESTS := $(if $(USE_SANITIZERS),test_layerscu test_attentioncu test_translatecu,$(CUDA_TESTS))
 TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(EMULATED_TESTS:%=$(FLOAT)/emulated/bin/%)) \
                  $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) $(TRAINER_TESTS:%=$(FLOAT)/bin/%) \
                  $(TESTS:%=$(FLOAT)/test/%) $(if $(USE_AMX),$(AMX_TESTS:%=$(FLOAT)/amx/test/%)) \
-                 $(DOUBLE_TESTS:%=$(DOUBLE)/test/%) $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
+                 $(patsubst %,$(DOUBLE)/test/%,$(if $(USE_SANITIZERS),test_gemm test_tile,$(DOUBLE_TESTS))) \
+                 $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 # A trainer for a GPU, emulated, for test_ranks.sh.
 ON_EMULATOR := $(if $(USE_CPLUSPLUS),$(if $(USE_MPI),$(FLOAT)/emulated/bin/train_gpt2cu))
 RANKS_TRAINERS := $(if $(USE_SANITIZERS),$(FLOAT),$(DOUBLE))/bin

@@ -342,7 +342,7 @@ static void compare(const char *what, const Setting *is, const real *x, const do
     for (size_t i = 0; i < count; i++) {
         if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
         const double difference = fabs((double)x[i] - expected[i]);
-        if (!(difference <= error)) error = difference; // NaN, too
+        if (!(difference <= error) && !isnan(error)) error = difference; // NaN, too
         greatest = fmax(greatest, fabs(expected[i]));
     }
     if (error <= tolerance * greatest) return;
