@@ -16,7 +16,7 @@
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDNN=1 for
 # attention of cuDNN (CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR where they are not beside the toolkit), CUDA=DIR for CUDA in
 # another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for fewer of the
-# tests that start whole programs, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
+# tests with whole models, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
 # LDFLAGS and LDLIBS are the user's, ARCH is -march's, or ARCH=portable for programs to copy to other machines, which
 # choose what a processor is fast at when they start; BUILD the directory for objects; -j is all cores where it is not
 # said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
@@ -287,6 +287,7 @@ $(if $(USE_MPI),$(FLOAT)/bench/reduction: $(FLOAT)/dev/ranks/mpi.o)
 # A bench of more models than one.
 $(FLOAT)/bench/beyond: $(FLOAT)/host/train_fastformer.o $(FLOAT)/host/dev/gpt2/train_gpt2.o
 
+ATTENTION_MODELS := gpt2 bert translate# those with dev/cuda/attention.cuh
 define cuda_programs # $(1) directory, $(2) NVCC or EMULATED
 $(call objects,$(1),cu,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))
@@ -296,6 +297,7 @@ $(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
 $(call remember,$(1)/reduction,REDUCTION_$(2))
 $(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/ranks/$(REDUCTION_$(2)).o $(1)/reduction
 $(1)/dev/ranks/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
+$(foreach kind,train test,$(ATTENTION_MODELS:%=$(1)/bin/$(kind)_%cu)): $(1)/dev/cuda/attention.o
 # Beside a model on the GPU stands the CPU's, without its main. A model's test is linked with its program.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)
 $(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/bin/test_%cu: $(1)/train_%.o $(FLOAT)/host/train_%.o

@@ -1,11 +1,11 @@
 // Multi-head attention of the kinds that --attention names, behind one interface, as dev/cpu/attention.h:
-// softmax, softmax1 and cosine. Additive attention in both directions is the CPU's alone.
+// softmax, softmax1 and cosine. Additive attention in both directions is the CPU's alone. The kernels, of
+// which there are many for three models, are compiled once (attention.cu).
 #ifndef CUDA_ATTENTION_CUH
 #define CUDA_ATTENTION_CUH
 
-#include "cosine_attention.cuh"
-#include "cudnn_attention.cuh"
-#include "softmax_attention.cuh"
+#include "attention_input.cuh"
+#include "cudnn_library.h"
 extern "C" {
 #include "model_options.h"
 }
@@ -28,33 +28,19 @@ static inline DeviceAttention attention_of_kind(const AttentionKind *kind, const
 }
 
 // Floats of working memory, for batches of up to so many queries and, where they are others, keys.
-static inline size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t batch,
-                                         size_t length, size_t channels, size_t heads, bool in_bf16) {
-    return a->cosine ? cosine_attention_workspace(batch, length, channels, heads)
-                     : softmax_attention_workspace(d, batch, length, channels, heads, in_bf16);
-}
+size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t batch, size_t length,
+                           size_t channels, size_t heads, bool in_bf16);
 
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,
 // Tq). learned: cosine's m (H), or NULL: the power is fixed.
-static inline void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *logsumexp,
-                                     const float *learned, const DeviceAttentionInput *in, float *workspace) {
-    if (a->cosine)
-        cosine_attention_forward(d, y, learned, a->power, in, workspace);
-    else if (!cudnn_attention_forward(a->cudnn, d, y, logsumexp, in, a->sink))
-        softmax_attention_forward(d, y, logsumexp, in, a->sink);
-}
+void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *logsumexp,
+                       const float *learned, const DeviceAttentionInput *in, float *workspace);
 
 // Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds that to dlearned. y and
 // logsumexp as the forward pass left them.
-static inline void attention_backward(const Device *d, const DeviceAttention *a,
-                                      const DeviceAttentionGradients *gradients, float *dlearned,
-                                      GemmInput dy, GemmInput y, const float *logsumexp, const float *learned,
-                                      const DeviceAttentionInput *in, float *workspace) {
-    if (a->cosine)
-        cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);
-    else if (!cudnn_attention_backward(a->cudnn, d, gradients, dy, y, logsumexp, in, a->sink))
-        softmax_attention_backward(d, gradients, dy, y, logsumexp, in, workspace);
-}
+void attention_backward(const Device *d, const DeviceAttention *a, const DeviceAttentionGradients *gradients,
+                        float *dlearned, GemmInput dy, GemmInput y, const float *logsumexp,
+                        const float *learned, const DeviceAttentionInput *in, float *workspace);
 
 // Whether gradients to the bias of the keys are other than 0. Without a sink this bias adds the same to all
 // scores of a row, which changes no weight; what would come out is rounding, of which AdamW would make full

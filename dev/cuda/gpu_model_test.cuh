@@ -17,6 +17,12 @@ struct GpuPair {
     size_t every; // every so-manieth token has a target
 };
 
+// With QUICK, which slow builds say, the longest tests take one of several variants (Makefile).
+static inline bool gpu_test_quick() {
+    const char *quick = getenv("QUICK");
+    return quick && *quick;
+}
+
 static inline bool gpu_translates(const ModelType *type) {
     return type->translator_create != NULL;
 }

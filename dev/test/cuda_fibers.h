@@ -127,7 +127,7 @@ struct FiberBlock {
 #endif
 };
 
-static thread_local FiberBlock *fiber_block;
+inline thread_local FiberBlock *fiber_block;
 
 // ---- switching -------------------------------------------------------------------------------------------
 

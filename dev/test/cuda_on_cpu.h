@@ -281,7 +281,7 @@ static inline int __all_sync(unsigned mask, int predicate, CUDA_PLACE) {
 
 // ---- the start of a kernel, tensor cores and asynchronous copies, as device.cuh has them -----------------
 
-static uint64_t cuda_begun; // threads of a launch that have
+inline uint64_t cuda_begun; // threads of a launch that have
 
 static inline void begin_kernel() {
     __atomic_fetch_add(&cuda_begun, 1, __ATOMIC_RELAXED);

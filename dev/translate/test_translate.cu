@@ -28,6 +28,7 @@ static void test_reference() {
         char *path = format_string("dev/reference/translate_%s.safetensors", name);
         CHECK(model_reference(pair().gpu, path, "float", 0));
         free(path);
+        if (gpu_test_quick()) break;
     }
 }
 
@@ -68,6 +69,7 @@ static void test_training() {
         gpu_check_training(pair(), options, "fp32", 1e-4);
         gpu_check_bits(pair().gpu, options, "bf16");
         free(options);
+        if (gpu_test_quick()) break;
     }
 }
 
