@@ -249,14 +249,18 @@ static void fiber_wait_block(const char *file, int line) {
     fiber_leave();
 }
 
-// Until another thread of the block wakes those that sleep for `what`.
-static inline void fiber_sleep(const void *what, const char *file, int line) {
+static inline void fiber_wait_for(FiberState state, const void *what, const char *file, int line) {
     Fiber *f = fiber_block->current;
-    f->state = FIBER_ASLEEP;
+    f->state = state;
     f->asleep = what;
     f->file = file;
     f->line = line;
     fiber_leave();
+}
+
+// Until another thread of the block wakes those that sleep for `what`.
+static inline void fiber_sleep(const void *what, const char *file, int line) {
+    fiber_wait_for(FIBER_ASLEEP, what, file, line);
 }
 
 static inline void fiber_wake(const void *what) {
@@ -268,12 +272,7 @@ static inline void fiber_wake(const void *what) {
 
 // Until another block has changed what is at `what`: returns to look at it.
 static inline void fiber_wait_other_block(const void *what, const char *file, int line) {
-    Fiber *f = fiber_block->current;
-    f->state = FIBER_AT_OTHER_BLOCK;
-    f->asleep = what;
-    f->file = file;
-    f->line = line;
-    fiber_leave();
+    fiber_wait_for(FIBER_AT_OTHER_BLOCK, what, file, line);
 }
 
 // Lets other threads, and blocks that run at once, go on: not always as far.
