@@ -13,6 +13,13 @@
 // where that is not possible. For the first line of main, while nothing is open.
 void threads_wait_briefly(char **argv);
 
+// LLVM's OpenMP knows nothing between sleeping at once, which makes a step a seventh longer, and spinning for
+// a millisecond, which beside other programs makes it several times as long. So where threads_wait_briefly
+// has set how they wait, they spin while the main thread gets the core whenever it wants it, and sleep while
+// it has to wait for it more than a twentieth of the time. Call it after each step; now: a clock, in seconds.
+// Nothing to do with gcc's.
+void threads_follow_load(double now);
+
 // Parallel regions get so many threads, unless the user says how many (OMP_NUM_THREADS).
 void threads_use(int count);
 

@@ -5,6 +5,7 @@
 #include "schedule.h"
 #include "share.h"
 #include "stop.h"
+#include "threads.h"
 #include "train.h"
 #include <math.h>
 #include <signal.h>
@@ -204,6 +205,7 @@ static void train_step(Loop *loop) {
     loop->progress.step++;
     loop->progress.sequences += update.sequences;
     const double now = seconds();
+    threads_follow_load(now);
     loop->progress.seconds = now - loop->begin;
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
