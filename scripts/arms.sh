@@ -7,29 +7,29 @@
 # usage: of the script, whose results go to $default_out.
 usage() {
     cat >&2 <<END
-usage: ${0##*/} [--quick] [--seeds N] [--output DIR]
+usage: ${0##*/} [--quick] [--seeds N] [--output DIR] [--keep DIR]
   --quick       small models, one seed, about a quarter of an hour
   --seeds N     runs of each arm and rate (3; --quick 1)
   --output DIR  results and runs ($default_out, $default_out-quick)
+  --keep DIR    results and logs of finished runs go there, too; a run whose log is there is not made again
 END
     exit 2
 }
 
-# arms_options DEFAULT_OUT ARGUMENT...: --quick, --seeds and --output, else usage.
-# shellcheck disable=SC2154 # start: the script's
+# arms_options DEFAULT_OUT ARGUMENT...: --quick, --seeds, --output and --keep, else usage.
 arms_options() {
     default_out=$1 seed_count='' quick='' given=''
     shift
     while [ $# -gt 0 ]; do
         case $1 in
         --quick) quick=1 ;;
-        --seeds | --output)
+        --seeds | --output | --keep)
             [ $# -gt 1 ] || usage
             case $1-$2 in
-            --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output-) usage ;;
+            --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output- | --keep-) usage ;;
             --seeds-*) seed_count=$2 ;;
-            --output-/*) given=$2 ;;
-            --output-*) given=$start/$2 ;;
+            --output-*) given=$(from_start "$2") ;;
+            --keep-*) keep=$(from_start "$2") ;;
             esac
             shift
             ;;
@@ -61,7 +61,7 @@ plan() {
                 run=$arm-$value-seed-$seed
                 cost=$out/$(cost_of "$arm" "$value").cost
                 # shellcheck disable=SC2046,SC2086
-                probe "$cost" $(command_of "$arm") $options $(value_options "$value")
+                finished "$out/$run" || probe "$cost" $(command_of "$arm") $options $(value_options "$value")
                 echo "$(time_left "$cost" "$steps" "$evaluations" "$out/$run") $run $(command_of "$arm")" \
                     "$options -x $steps -S $seed $(value_options "$value")"
             done
@@ -71,9 +71,8 @@ plan() {
 
 # train_arms: all of them; $tmp/plan has them afterwards.
 train_arms() {
-    mkdir -p "$out"
     # shellcheck disable=SC2154 # data: the script's
-    echo "$options -x $steps, data $(cksum <"$data/meta.json")" | keep_settings "$out/settings"
+    echo "$options -x $steps, data $(cksum <"$data/meta.json")" | open_runs
     echo 'measuring what a run costs'
     plan >"$tmp/plan"
     train_all "$tmp/plan"

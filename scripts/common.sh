@@ -62,6 +62,52 @@ keep_settings() {
     mv "$1.tmp" "$1"
 }
 
+# from_start PATH: that path, which may be relative to where the script was called.
+from_start() {
+    case $1 in
+    /*) echo "$1" ;;
+    *) echo "$start/$1" ;;
+    esac
+}
+
+# ---- runs that another machine finished
+
+keep= # where logs of finished runs are kept, thinned; those that lie there are not made again. Empty: nowhere
+
+# open_runs: makes $out and $keep, of the settings on stdin, and takes over what $keep has.
+open_runs() {
+    mkdir -p "$out"
+    cat >"$tmp/settings"
+    keep_settings "$out/settings" <"$tmp/settings"
+    [ -n "$keep" ] || return 0
+    mkdir -p "$keep"
+    keep_settings "$keep/settings" <"$tmp/settings"
+    for log in "$keep"/*-seed-*.jsonl; do
+        run=$out/$(basename "$log" .jsonl)
+        [ -f "$log" ] && [ ! -f "$run/log.jsonl" ] || continue
+        mkdir -p "$run"
+        [ ! -f "${log%.jsonl}.diverged" ] || : >"$run/diverged"
+        cp "$log" "$run/log.jsonl.new"
+        mv "$run/log.jsonl.new" "$run/log.jsonl"
+    done
+}
+
+# keep_run RUN: its finished log.
+keep_run() {
+    [ -n "$keep" ] && [ ! -f "$keep/$1.jsonl" ] || return 0
+    [ ! -f "$out/$1/diverged" ] || : >"$keep/$1.diverged"
+    scripts/thin_log.sh "$out/$1/log.jsonl" >"$keep/$1.new"
+    mv "$keep/$1.new" "$keep/$1.jsonl"
+}
+
+# keep_results: tables and plots.
+keep_results() {
+    [ -n "$keep" ] || return 0
+    for file in "$out"/*.md "$out"/*.csv "$out"/*.png; do
+        [ ! -f "$file" ] || cp "$file" "$keep/"
+    done
+}
+
 # ---- language models
 
 language_models='fastformer-global fastformer-windowed gpt2-softmax'
@@ -124,10 +170,10 @@ log_text() {
     sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$2/log.jsonl" | sed -n 1p
 }
 
-# median_speed DIR: tokens a second in the middle one of the steps.
-median_speed() {
-    sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$1/log.jsonl" | sort -n |
-        awk '{ speed[NR] = $1 } END { print speed[int((NR + 1) / 2)] }'
+# log_median KEY DIR: the middle one of the numbers of that name.
+log_median() {
+    sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$2/log.jsonl" | sort -n |
+        awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
 
 # Part of what a trainer writes last into its log. A script whose runs do more sets it anew.
@@ -157,7 +203,10 @@ train_all() {
         number=$((number + 1))
         # shellcheck disable=SC2154 # the script's own directory
         run=$out/$name
-        if finished "$run"; then continue; fi
+        if finished "$run"; then
+            keep_run "$name"
+            continue
+        fi
         printf '%3d/%d  %-32s  ' "$number" "$total" "$name"
         begin=$(clock)
         # shellcheck disable=SC2086
@@ -172,6 +221,7 @@ train_all() {
             failures=$((failures + 1))
             printf 'failed: %s' "$(tail -n 1 "$run/output.txt")"
         fi
+        if finished "$run"; then keep_run "$name"; fi
         took=$(awk "BEGIN { print $(clock) - $begin }")
         spent=$(awk "BEGIN { print $spent + $took }")
         planned=$(awk "BEGIN { print $planned + $seconds }")

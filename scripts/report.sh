@@ -41,7 +41,7 @@ best() { # of the best evaluation
 # shellcheck disable=SC2317,SC2329
 tested() { log_number "test_$1" "$2" | shorten; }
 # shellcheck disable=SC2317,SC2329
-speed() { median_speed "$2" | awk '{ printf "%.0f", $1 }'; }
+speed() { log_median tokens_per_s "$2" | awk '{ printf "%.0f", $1 }'; }
 # shellcheck disable=SC2317,SC2329
 trained() { duration "$(log_number seconds "$2")"; }
 shorten() { awk "$show_number { print show(\$1) }"; }

@@ -110,7 +110,7 @@ plan() {
 collect_run() {
     run=$out/$1/$2-seed-$3
     ./kurtosis --json "$run/best.safetensors" >"$tmp/kurtosis"
-    awk -v key="$1,$2,$3" -v speed="$(median_speed "$run")" -v layers_csv="$tmp/layers.csv" "$json_number"'
+    awk -v key="$1,$2,$3" -v speed="$(log_median tokens_per_s "$run")" -v layers_csv="$tmp/layers.csv" "$json_number"'
         function mean(sum, n) { return n ? sum / n : "" }
         # In the first file the tensors. Those of layers have the number in their names; there the matrices are counted,
         # not norms and biases.
@@ -379,8 +379,7 @@ while [ $# -gt 0 ]; do
         --data-tinyshakespeare | --data-wikitext2) datasets=$2 ;;
         --data-*) usage ;;
         --output-) usage ;;
-        --output-/*) out=$2 ;;
-        --output-*) out=$start/$2 ;;
+        --output-*) out=$(from_start "$2") ;;
         esac
         shift 2
         ;;

@@ -2,7 +2,7 @@
 # BERT with softmax attention, and with cosine attention whose sum is divided by a power of the number of tokens: 0, 0.5, 1
 # or learned; each at five learning rates. Which of them diverge, and at which rate?
 #
-#   scripts/run_cosine.sh [--quick] [--seeds N] [--output DIR]
+#   scripts/run_cosine.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
 #
 # writes into DIR runs.csv (a run a line), attention.csv (an evaluation a line), results.md, loss_by_rate.png and
 # attention_by_step.png. It says first how long it will take. After an interruption the same command goes on. A run has
@@ -104,4 +104,5 @@ report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 loss_by_rate
 attention_by_step
+keep_results
 cat "$out/results.md"

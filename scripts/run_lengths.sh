@@ -2,7 +2,7 @@
 # Three language models on WikiText-2, trained with contexts of 512, 2,048 and 8,192 tokens and 8,192 tokens an update, so that all
 # learn from the same tokens. How much is a longer context worth to each?
 #
-#   scripts/run_lengths.sh [--quick] [--seeds N] [--output DIR]
+#   scripts/run_lengths.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
 #
 # writes into DIR runs.csv (a run a line), results.md and perplexity_by_length.png. It says first how long it will take. After an
 # interruption the same command goes on. How fast they are by length is dev/bench/run.sh's.
@@ -79,4 +79,5 @@ collect test_loss test_word_ppl
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 perplexity_by_length
+keep_results
 cat "$out/results.md"

@@ -2,7 +2,7 @@
 # The Fastformer's rescale s, which bounds its scores: 5, 10, 15, 20 and 30, each at two learning rates. Is 15 unstable, as the
 # published report says? And at s = 10: pooling the raw q and k instead of the normalised ones, and other sinks.
 #
-#   scripts/run_rescale.sh [--quick] [--seeds N] [--output DIR]
+#   scripts/run_rescale.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
 #
 # writes into DIR runs.csv (a run a line), grad_norm.csv (a logged step a line), results.md, loss_by_rescale.png and
 # grad_norm_by_step.png. It says first how long it will take. After an interruption the same command goes on. A run has
@@ -113,4 +113,5 @@ report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 loss_by_rescale
 grad_norm_by_step
+keep_results
 cat "$out/results.md"

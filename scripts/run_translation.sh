@@ -36,8 +36,7 @@ while [ $# -gt 0 ]; do
         --output-) usage ;;
         --updates-*[!0-9]* | --updates- | --updates-0*) usage ;;
         --updates-*) updates=$2 ;;
-        --output-/*) out=$2 ;;
-        --output-*) out=$start/$2 ;;
+        --output-*) out=$(from_start "$2") ;;
         esac
         shift
         ;;

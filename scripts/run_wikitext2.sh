@@ -2,7 +2,7 @@
 # Three language models on WikiText-2 with the same budget: the Fastformer with every layer global, with windows that grow
 # from layer to layer, and GPT-2.
 #
-#   scripts/run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [-- OPTION...]
+#   scripts/run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [--keep DIR] [-- OPTION...]
 #
 # writes results.md and validation_perplexity.png, .svg into DIR. It says first how long it will take. After an
 # interruption the same command goes on. OPTIONs are the trainers', for another comparison than the published one
@@ -16,11 +16,12 @@ arms=$language_models
 
 usage() {
     cat >&2 <<'END'
-usage: run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [-- OPTION...]
+usage: run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [--keep DIR] [-- OPTION...]
   --quick       one epoch, one seed, about a quarter of an hour
   --epochs N    passes over the data (25)
   --seeds N     runs of each model (3; --quick 1)
   --output DIR  results and runs (runs/wikitext2, runs/wikitext2-quick)
+  --keep DIR    results and logs of finished runs go there, too; a run whose log is there is not made again
   OPTION        of the trainers, e.g. -t 8192 -l 1e-3
 END
     exit 2
@@ -35,7 +36,7 @@ runs_of() {
 }
 
 # measures: a line for each run: arm, parameters, validation perplexity, and of the test perplexity, that of a word, bits a
-# byte; tokens a second, seconds.
+# byte; tokens a second, milliseconds a step.
 measures() {
     for arm in $arms; do
         runs_of "$arm" | while read -r run; do
@@ -44,7 +45,7 @@ measures() {
                 END { print best }' "$run/log.jsonl")
             parameters=$(log_text model "$run" | sed 's/.*, \([0-9]*\) .*/\1/')
             echo "$arm $parameters $val $(log_number test_ppl "$run") $(log_number test_word_ppl "$run")" \
-                "$(log_number test_bpb "$run") $(median_speed "$run") $(log_number seconds "$run")"
+                "$(log_number test_bpb "$run") $(log_median tokens_per_s "$run") $(log_median ms "$run")"
         done
     done
 }
@@ -53,11 +54,11 @@ measures() {
 table() {
     echo '| model | parameters | seeds | val ppl | test ppl | test ppl per word | test bits per byte | tokens/s | minutes |'
     echo '|---|---|---|---|---|---|---|---|---|'
-    measures | awk "$show_number$awk_statistics"'
+    measures | awk -v steps="$steps" "$show_number$awk_statistics"'
         !($1 in parameters) { order[++arms] = $1 }
         {
             parameters[$1] = $2
-            for (i = 3; i <= 8; i++) add($1 SUBSEP i, i == 8 ? $i / 60 : $i)
+            for (i = 3; i <= 8; i++) add($1 SUBSEP i, i == 8 ? $i * steps / 60000 : $i)
         }
         END {
             for (a = 1; a <= arms; a++) {
@@ -69,15 +70,25 @@ table() {
         }'
 }
 
+# machines: the processors and products of all finished runs, each once.
+machines() {
+    for arm in $arms; do
+        runs_of "$arm" | while read -r run; do
+            echo "$(log_text processor "$run"), $(log_text products "$run" | sed 's/, peak.*//')"
+        done
+    done | sort -u | awk '{ printf "%s%s", NR > 1 ? "; " : "", $0 }'
+}
+
 report() {
     for arm in $arms; do sample=$(runs_of "$arm" | sed -n '1p;q'); [ -z "$sample" ] || break; done
     echo '# WikiText-2'
     echo
     table
     echo
-    echo "\`$options -x $steps\`; $(log_text processor "$sample"), $(log_text products "$sample" | sed 's/, peak.*//')."
+    echo "\`$options -x $steps\`; $(machines)."
     echo "Perplexities are per token unless it says otherwise: validation (the best) over $(log_number val_tokens "$sample") of" \
-        "$(tokens_of wikitext2 val) tokens, test over $(log_number test_tokens "$sample"). Time includes evaluations." \
+        "$(tokens_of wikitext2 val) tokens, test over $(log_number test_tokens "$sample"). Minutes are those of all updates" \
+        "at the middle one's speed, without evaluations." \
         'Where there is more than one seed: mean ± standard deviation.'
     echo
     echo '![validation perplexity](validation_perplexity.png)'
@@ -85,12 +96,16 @@ report() {
 
 # validation_of ARM: epoch, seconds and perplexity of its evaluations: geometric means over the seeds that are finished.
 validation_of() {
-    runs_of "$1" | while read -r run; do cat "$run/log.jsonl"; done | awk "$json_number"'
+    runs_of "$1" | while read -r run; do
+        echo "{\"of_a_step\":$(log_median ms "$run")}"
+        cat "$run/log.jsonl"
+    done | awk "$json_number"'
+        number("of_a_step") != "" { ms = number("of_a_step") }
         number("epoch") != "" { epoch = number("epoch") }
         number("val_loss") != "" {
             step = number("step")
             if (!n[step]++) order[++steps] = step
-            at[step] = epoch; seconds[step] += number("seconds"); loss[step] += number("val_loss")
+            at[step] = epoch; seconds[step] += step * ms / 1000; loss[step] += number("val_loss")
         }
         END {
             for (i = 1; i <= steps; i++) {
@@ -151,7 +166,7 @@ plan() {
         for arm in $arms; do
             run=$arm-seed-$seed
             # shellcheck disable=SC2046,SC2086
-            probe "$out/$arm.cost" $(language_model "$arm") $options
+            finished "$out/$run" || probe "$out/$arm.cost" $(language_model "$arm") $options
             seconds=$(time_left "$out/$arm.cost" "$steps" "$evaluations" "$out/$run")
             echo "$seconds $run $(language_model "$arm") $options -x $steps -S $seed"
         done
@@ -170,15 +185,15 @@ while [ $# -gt 0 ]; do
         mode=quick
         shift
         ;;
-    --epochs | --seeds | --output)
+    --epochs | --seeds | --output | --keep)
         [ $# -gt 1 ] || usage
         case $1-$2 in
         --epochs-*[!0-9]* | --epochs- | --epochs-0* | --seeds-*[!0-9]* | --seeds- | --seeds-0*) usage ;;
         --epochs-*) epochs=$2 ;;
         --seeds-*) seed_count=$2 ;;
-        --output-) usage ;;
-        --output-/*) out=$2 ;;
-        --output-*) out=$start/$2 ;;
+        --output- | --keep-) usage ;;
+        --output-*) out=$(from_start "$2") ;;
+        --keep-*) keep=$(from_start "$2") ;;
         esac
         shift 2
         ;;
@@ -215,13 +230,13 @@ steps=$((every * evaluations))
 options="$options -v $every${*:+ $*}"
 seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
 
-mkdir -p "$out"
-echo "$options -x $steps, data $(cksum <data/wikitext2/meta.json)" | keep_settings "$out/settings"
+echo "$options -x $steps, data $(cksum <data/wikitext2/meta.json)" | open_runs
 echo "measuring what a run costs ($steps updates)"
 plan >"$tmp/plan"
 train_all "$tmp/plan"
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 plot
+keep_results
 echo "$out/results.md"
 [ "$failures" -eq 0 ] || fail "$failures runs failed and are not in the table"
