@@ -16,10 +16,11 @@
 # oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDNN=1 for
 # attention of cuDNN (CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR where they are not beside the toolkit), CUDA=DIR for CUDA in
 # another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for fewer of the
-# tests with whole models, WERROR=1 to make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS,
-# LDFLAGS and LDLIBS are the user's, ARCH is -march's, or ARCH=portable for programs to copy to other machines, which
-# choose what a processor is fast at when they start; BUILD the directory for objects; -j is all cores where it is not
-# said. What was built with other flags is built again. make -f DIR/Makefile builds here what is there.
+# tests with whole models, lint that follows fewer paths, and slower CUDA programs that are built sooner, WERROR=1 to
+# make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
+# -march's, or ARCH=portable for programs to copy to other machines, which choose what a processor is fast at when they
+# start; BUILD the directory for objects; -j is all cores where it is not said. What was built with other flags is
+# built again. make -f DIR/Makefile builds here what is there.
 
 SOURCE := $(dir $(lastword $(MAKEFILE_LIST)))
 BUILD ?= build
@@ -165,7 +166,9 @@ COMPILE_DOUBLE = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) -DREAL_IS_D
 COMPILE_FLOAT = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
 COMPILE_HOST = $(COMPILE_FLOAT) -DTESTING
 COMPILE_AMX = $(COMPILE_FLOAT) -DAMX_IN_C
-COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) -O3 --threads 0 -Xcompiler -Wall$(,)-Wextra \
+NVCC_HELP = $(if $(CUDA),$(shell $(CUDA)/bin/nvcc --help))# toolkits before 12.9 have no -Ofc
+NVCC_OPTIMISE := $(if $(filter 1,$(QUICK)),-O1 $(if $(findstring Ofast-compile,$(NVCC_HELP)),-Ofc mid),-O3)
+COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) $(NVCC_OPTIMISE) --threads 0 -Xcompiler -Wall$(,)-Wextra \
                $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
 COMPILE_CUDNN = $(CXX) $(CUDA_FLAGS) -DCUDNN_FRONTEND_SKIP_JSON_LIB -O1 $(WARNINGS) -I$(CUDNN_ROOT)/include \
                 -isystem $(CUDNN_FRONTEND)/include -isystem $(CUDA)/include
@@ -372,7 +375,8 @@ lint:
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --suppressions-list=.cppcheck -j $(JOBS) $(LINT_FLAGS) \
 	    $(C_FILES)
 	printf '%s\n' $(C_FILES) | xargs -P $(JOBS) -I {} clang-tidy --quiet {} -- $(LINT_FLAGS) \
-	    $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS)) -std=c17
+	    $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS)) -std=c17 \
+	    $(if $(filter 1,$(QUICK)),-Xclang -analyzer-config -Xclang max-nodes=50000)
 
 format:
 	clang-format -i $(SOURCES)

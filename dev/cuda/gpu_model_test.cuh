@@ -210,12 +210,14 @@ static inline void gpu_hand_over(const ModelTest *from, ModelTest *to) {
     }
 }
 
-// 20 steps with dropout beside the CPU's, and then five of each machine from where the other one is.
+// 20 steps (QUICK: 4) with dropout beside the CPU's, and then five of each machine from where the other one
+// is.
 static inline void gpu_check_training(GpuPair pair, const char *options, const char *precision,
                                       double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, 24, 61),
               cpu = gpu_test_create(pair.cpu, options, "fp32", 2, 24, 61);
-    for (int64_t step = 0; step < 20; step++) {
+    const int64_t steps = gpu_test_quick() ? 4 : 20;
+    for (int64_t step = 0; step < steps; step++) {
         const double expected = gpu_train(&cpu, step, step + 1);
         CHECK_CLOSE(gpu_train(&gpu, step, step + 1), expected, tolerance * expected);
     }
@@ -223,9 +225,10 @@ static inline void gpu_check_training(GpuPair pair, const char *options, const c
               cpu_later = gpu_test_create(pair.cpu, options, "fp32", 2, 24, 61);
     gpu_hand_over(&cpu, &gpu_later);
     gpu_hand_over(&gpu, &cpu_later);
-    const double expected = gpu_train(&cpu, 20, 25);
-    CHECK_CLOSE(gpu_train(&gpu_later, 20, 25), expected, tolerance * expected);
-    CHECK_CLOSE(gpu_train(&cpu_later, 20, 25), gpu_train(&gpu, 20, 25), tolerance * expected);
+    const double expected = gpu_train(&cpu, steps, steps + 5);
+    CHECK_CLOSE(gpu_train(&gpu_later, steps, steps + 5), expected, tolerance * expected);
+    CHECK_CLOSE(gpu_train(&cpu_later, steps, steps + 5), gpu_train(&gpu, steps, steps + 5),
+                tolerance * expected);
     model_test_free(&gpu);
     model_test_free(&cpu);
     model_test_free(&gpu_later);

@@ -345,25 +345,30 @@ CUDA_UNCHECKED static inline float cuda_half_word(uint32_t word, unsigned upper)
     return x;
 }
 
-// d (16, 8) += a (16, 16) b (16, 8), a lane's four numbers from the fragments in the slots of its warp.
+typedef uint32_t CudaWords __attribute__((vector_size(32)));
+typedef float CudaNumbers __attribute__((vector_size(32)));
+
+// d (16, 8) += a (16, 16) b (16, 8), a lane's four numbers from the fragments in the slots of its warp. A
+// word has two numbers, whose products are added up as they lie.
 CUDA_UNCHECKED static inline void cuda_mma_lane(float d[4], const char *slots, unsigned lane) {
-    float rows[2][16], columns[2][16];
+    CudaWords rows[2], columns[2];
     for (unsigned place = 0; place < 4; place++) {
         const CudaFragments *left = (const CudaFragments *)(slots + (lane / 4 * 4 + place) * FIBER_SLOT);
         for (unsigned i = 0; i < 2; i++) {
             const CudaFragments *right =
                 (const CudaFragments *)(slots + ((2 * (lane % 4) + i) * 4 + place) * FIBER_SLOT);
-            for (unsigned k = 0; k < 4; k++) {
-                const unsigned high = k / 2, at = 8 * high + 2 * place + k % 2;
-                rows[i][at] = cuda_half_word(left->a[2 * high + i], k % 2);
-                columns[i][at] = cuda_half_word(right->b[high], k % 2);
+            for (unsigned high = 0; high < 2; high++) {
+                rows[i][2 * place + high] = left->a[2 * high + i];
+                columns[i][2 * place + high] = right->b[high];
             }
         }
     }
-    float sum[4] = {0, 0, 0, 0};
-    for (unsigned k = 0; k < 16; k++)
-        for (unsigned e = 0; e < 4; e++) sum[e] += rows[e / 2][k] * columns[e % 2][k];
-    for (unsigned e = 0; e < 4; e++) d[e] += sum[e];
+    for (unsigned e = 0; e < 4; e++) {
+        const CudaWords x = rows[e / 2], y = columns[e % 2];
+        const CudaNumbers sums = (CudaNumbers)(x << 16) * (CudaNumbers)(y << 16) +
+                                 (CudaNumbers)(x & 0xffff0000u) * (CudaNumbers)(y & 0xffff0000u);
+        d[e] += ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
 }
 
 // Lane i holds rows i / 4 and + 8, columns 2 (i % 4) and + 1 of the sums.
