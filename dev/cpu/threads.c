@@ -56,7 +56,7 @@ void threads_follow_load(double now) {
         !is_set("KMP_BLOCKTIME", kmp_milliseconds))
         return;
     const double waited = seconds_without_core();
-    const bool alone = waited >= 0 && waited - last_waited < 0.05 * (now - last_look);
+    const bool alone = last_look > 0 && waited >= 0 && waited - last_waited < 0.05 * (now - last_look);
     kmp_set_blocktime(alone ? SPIN : 0);
     last_look = now;
     last_waited = waited;
