@@ -198,15 +198,15 @@ train_all() {
     spent=0   # seconds, and
     planned=0 # what they were to be: what is left takes longer by as much
     echo "$total runs, of which $(awk '$1 == 0' "$1" | awk 'END { print NR }') are finished; about $(duration "$left") to go"
+    while read -r _ name _; do
+        if finished "$out/$name"; then keep_run "$name"; fi
+    done <"$1"
     number=0
     while read -r seconds name command <&3; do
         number=$((number + 1))
         # shellcheck disable=SC2154 # the script's own directory
         run=$out/$name
-        if finished "$run"; then
-            keep_run "$name"
-            continue
-        fi
+        if finished "$run"; then continue; fi
         printf '%3d/%d  %-32s  ' "$number" "$total" "$name"
         begin=$(clock)
         # shellcheck disable=SC2086

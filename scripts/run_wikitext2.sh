@@ -76,7 +76,7 @@ machines() {
         runs_of "$arm" | while read -r run; do
             echo "$(log_text processor "$run"), $(log_text products "$run" | sed 's/, peak.*//')"
         done
-    done | sort -u | awk '{ printf "%s%s", NR > 1 ? "; " : "", $0 }'
+    done | sort -u | awk '{ printf "%s%s", (NR > 1 ? "; " : ""), $0 }'
 }
 
 report() {
@@ -101,11 +101,11 @@ validation_of() {
         cat "$run/log.jsonl"
     done | awk "$json_number"'
         number("of_a_step") != "" { ms = number("of_a_step") }
-        number("epoch") != "" { epoch = number("epoch") }
+        number("epoch") != "" { epochs_of_a_step = number("epoch") / number("step") }
         number("val_loss") != "" {
             step = number("step")
             if (!n[step]++) order[++steps] = step
-            at[step] = epoch; seconds[step] += step * ms / 1000; loss[step] += number("val_loss")
+            at[step] = step * epochs_of_a_step; seconds[step] += step * ms / 1000; loss[step] += number("val_loss")
         }
         END {
             for (i = 1; i <= steps; i++) {
