@@ -166,7 +166,7 @@ COMPILE_DOUBLE = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) -DREAL_IS_D
 COMPILE_FLOAT = $(CC) $(DEFINES) $(INCLUDES) $(CPPFLAGS) $(C_FLAGS) $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS))
 COMPILE_HOST = $(COMPILE_FLOAT) -DTESTING
 COMPILE_AMX = $(COMPILE_FLOAT) -DAMX_IN_C
-NVCC_HELP = $(if $(CUDA),$(shell $(CUDA)/bin/nvcc --help))# toolkits before 12.9 have no -Ofc
+NVCC_HELP = $(if $(CUDA),$(shell $(CUDA)/bin/nvcc --help))# older toolkits have no -Ofc
 NVCC_OPTIMISE := $(if $(filter 1,$(QUICK)),-O1 $(if $(findstring Ofast-compile,$(NVCC_HELP)),-Ofc mid),-O3)
 COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) $(NVCC_OPTIMISE) --threads 0 -Xcompiler -Wall$(,)-Wextra \
                $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
