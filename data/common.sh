@@ -57,3 +57,16 @@ find_tinyshakespeare() {
     fi
     text=$text/input.txt
 }
+
+# Sets `text` to the directory of WikiText-2's train.txt, valid.txt and test.txt: WIKITEXT2_DIR, else ../shared's, else they are
+# downloaded.
+find_wikitext2() {
+    text=${WIKITEXT2_DIR:-../shared/data/wikitext-2}
+    if [ -z "${WIKITEXT2_DIR:-}" ] && [ ! -d "$text" ]; then
+        url=https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2
+        text=data/download/wikitext2
+        download $url/train.txt $text/train.txt 2d84b35af79e411d73ea7cae83c73964c6ac83b4
+        download $url/valid.txt $text/valid.txt eec944eb2d9e46061cd34a6913528797db6842fc
+        download $url/test.txt $text/test.txt 6f3fc88e4cd88456ea892971f9f12243e8428624
+    fi
+}

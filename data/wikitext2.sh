@@ -14,14 +14,7 @@ cd "$(dirname "$0")/.."
 TOKENIZER=${TOKENIZER:-spm}
 check_tokenizer
 
-url=https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2
-text=${WIKITEXT2_DIR:-../shared/data/wikitext-2}
-if [ -z "${WIKITEXT2_DIR:-}" ] && [ ! -d "$text" ]; then
-    text=data/download/wikitext2
-    download $url/train.txt $text/train.txt 2d84b35af79e411d73ea7cae83c73964c6ac83b4
-    download $url/valid.txt $text/valid.txt eec944eb2d9e46061cd34a6913528797db6842fc
-    download $url/test.txt $text/test.txt 6f3fc88e4cd88456ea892971f9f12243e8428624
-fi
+find_wikitext2
 # The published counts are of spm_train's own settings.
 if [ "$TOKENIZER" = spm ] && [ -z "${SPM_MODEL:-}" ]; then normalise=--normalise; fi
 ./tokenize --output data/wikitext2 --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} ${normalise:-} \

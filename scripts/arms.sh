@@ -4,44 +4,6 @@
 # run), last_line; command_of ARM and value_options VALUE, the command that trains it and the options that make the value;
 # cost_of ARM VALUE, a name for what a step costs.
 
-# usage: of the script, whose results go to $default_out.
-usage() {
-    cat >&2 <<END
-usage: ${0##*/} [--quick] [--seeds N] [--output DIR] [--keep DIR]
-  --quick       small models, one seed, about a quarter of an hour
-  --seeds N     runs of each arm and rate (3; --quick 1)
-  --output DIR  results and runs ($default_out, $default_out-quick)
-  --keep DIR    results and logs of finished runs go there, too; a run whose log is there is not made again
-END
-    exit 2
-}
-
-# arms_options DEFAULT_OUT ARGUMENT...: --quick, --seeds, --output and --keep, else usage.
-arms_options() {
-    default_out=$1 seed_count='' quick='' given=''
-    shift
-    while [ $# -gt 0 ]; do
-        case $1 in
-        --quick) quick=1 ;;
-        --seeds | --output | --keep)
-            [ $# -gt 1 ] || usage
-            case $1-$2 in
-            --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output- | --keep-) usage ;;
-            --seeds-*) seed_count=$2 ;;
-            --output-*) given=$(from_start "$2") ;;
-            --keep-*) keep=$(from_start "$2") ;;
-            esac
-            shift
-            ;;
-        *) usage ;;
-        esac
-        shift
-    done
-    out=${given:-$default_out${quick:+-quick}}
-    seed_count=${seed_count:-$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)}
-    seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
-}
-
 # What diverged is a result, and not made again.
 finished() {
     [ -f "$1/diverged" ] || grep -qsF -e "$last_line" "$1/log.jsonl"

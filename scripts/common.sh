@@ -70,6 +70,48 @@ from_start() {
     esac
 }
 
+# ---- options of several scripts
+
+quick_is='small models, one seed, about a quarter of an hour' # what --quick does, where a script does not say something else
+
+# usage: of the script, whose results go to $default_out.
+usage() {
+    cat >&2 <<END
+usage: ${0##*/} [--quick] [--seeds N] [--output DIR] [--keep DIR]
+  --quick       $quick_is
+  --seeds N     runs that differ in nothing else (3; --quick 1)
+  --output DIR  results and runs ($default_out, $default_out-quick)
+  --keep DIR    results and logs of finished runs go there, too; a run whose log is there is not made again
+END
+    exit 2
+}
+
+# comparison_options DEFAULT_OUT ARGUMENT...: --quick, --seeds, --output and --keep, else usage.
+comparison_options() {
+    default_out=$1 seed_count='' quick='' given=''
+    shift
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --quick) quick=1 ;;
+        --seeds | --output | --keep)
+            [ $# -gt 1 ] || usage
+            case $1-$2 in
+            --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output- | --keep-) usage ;;
+            --seeds-*) seed_count=$2 ;;
+            --output-*) given=$(from_start "$2") ;;
+            --keep-*) keep=$(from_start "$2") ;;
+            esac
+            shift
+            ;;
+        *) usage ;;
+        esac
+        shift
+    done
+    out=${given:-$default_out${quick:+-quick}}
+    seed_count=${seed_count:-$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)}
+    seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
+}
+
 # ---- runs that another machine finished
 
 keep= # where logs of finished runs are kept, thinned; those that lie there are not made again. Empty: nowhere
@@ -174,6 +216,30 @@ log_text() {
 log_median() {
     sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$2/log.jsonl" | sort -n |
         awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
+}
+
+# validation_of KEY RUN...: of the evaluations of runs that differ in their seeds: epoch, seconds (of the updates before, each
+# the middle one's) and the geometric mean of the perplexity of that name.
+validation_of() {
+    key=$1
+    shift
+    for run in "$@"; do
+        echo "{\"of_a_step\":$(log_median ms "$run")}"
+        cat "$run/log.jsonl"
+    done | awk -v key="$key" "$json_number"'
+        number("of_a_step") != "" { ms = number("of_a_step") }
+        number("epoch") != "" { epochs_of_a_step = number("epoch") / number("step") }
+        number(key) != "" {
+            step = number("step")
+            if (!n[step]++) order[++steps] = step
+            at[step] = step * epochs_of_a_step; seconds[step] += step * ms / 1000; sum[step] += log(number(key))
+        }
+        END {
+            for (i = 1; i <= steps; i++) {
+                step = order[i]
+                print at[step], seconds[step] / n[step], exp(sum[step] / n[step])
+            }
+        }'
 }
 
 # Part of what a trainer writes last into its log. A script whose runs do more sets it anew.

@@ -86,7 +86,7 @@ plot for [i=1:$count] sprintf('steps.%d', i) using 1:2 with linespoints lw 2 pt 
 END
 }
 
-arms_options runs/cosine "$@"
+comparison_options runs/cosine "$@"
 if [ -n "$quick" ]; then
     options="-i $data -L 3 -C 64 -H 2 -b 8 -t 128 -u 50 -m 20 --stats 4"
     steps=600

@@ -61,7 +61,7 @@ plot for [i=1:$count] sprintf('lengths.%d', i) using 1:2:3 with yerrorlines lw 2
 END
 }
 
-arms_options runs/lengths "$@"
+comparison_options runs/lengths "$@"
 if [ -n "$quick" ]; then
     options="-i $data -L 4 -C 64 -H 2 -m 4"
     steps=60

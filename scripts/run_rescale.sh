@@ -94,7 +94,7 @@ plot for [i=1:$count] sprintf('norms.%d', i) using 1:2 with lines lw 2 lc rgb co
 END
 }
 
-arms_options runs/rescale "$@"
+comparison_options runs/rescale "$@"
 if [ -n "$quick" ]; then
     options="-i $data -L 4 -C 64 -H 2 -b 2 -t 512 -m 20 --stats 2 --no-test"
     steps=500

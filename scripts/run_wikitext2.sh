@@ -94,27 +94,6 @@ report() {
     echo '![validation perplexity](validation_perplexity.png)'
 }
 
-# validation_of ARM: epoch, seconds and perplexity of its evaluations: geometric means over the seeds that are finished.
-validation_of() {
-    runs_of "$1" | while read -r run; do
-        echo "{\"of_a_step\":$(log_median ms "$run")}"
-        cat "$run/log.jsonl"
-    done | awk "$json_number"'
-        number("of_a_step") != "" { ms = number("of_a_step") }
-        number("epoch") != "" { epochs_of_a_step = number("epoch") / number("step") }
-        number("val_loss") != "" {
-            step = number("step")
-            if (!n[step]++) order[++steps] = step
-            at[step] = step * epochs_of_a_step; seconds[step] += step * ms / 1000; loss[step] += number("val_loss")
-        }
-        END {
-            for (i = 1; i <= steps; i++) {
-                step = order[i]
-                print at[step], seconds[step] / n[step], exp(loss[step] / n[step])
-            }
-        }'
-}
-
 plot() {
     count=0
     set --
@@ -122,7 +101,8 @@ plot() {
         [ -n "$(runs_of "$arm")" ] || continue
         count=$((count + 1))
         set -- "$@" "$arm"
-        validation_of "$arm" >"$tmp/$count"
+        # shellcheck disable=SC2046
+        validation_of val_ppl $(runs_of "$arm") >"$tmp/$count"
     done
     cat "$tmp"/[1-9] | awk '
         $2 > longest { longest = $2 }
