@@ -218,6 +218,11 @@ log_median() {
         awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
 
+# log_least KEY DIR: the least of them.
+log_least() {
+    sed -n "s/.*\"$1\":\([0-9][0-9.]*\).*/\1/p" "$2/log.jsonl" | sort -n | sed -n 1p
+}
+
 # validation_of KEY RUN...: of the evaluations of runs that differ in their seeds: epoch, seconds (of the updates before, each
 # the middle one's) and the geometric mean of the perplexity of that name.
 validation_of() {

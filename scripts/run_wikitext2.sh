@@ -40,11 +40,8 @@ runs_of() {
 measures() {
     for arm in $arms; do
         runs_of "$arm" | while read -r run; do
-            val=$(awk "$json_number"'
-                number("val_ppl") != "" && (best == "" || number("val_ppl") < best) { best = number("val_ppl") }
-                END { print best }' "$run/log.jsonl")
             parameters=$(log_text model "$run" | sed 's/.*, \([0-9]*\) .*/\1/')
-            echo "$arm $parameters $val $(log_number test_ppl "$run") $(log_number test_word_ppl "$run")" \
+            echo "$arm $parameters $(log_least val_ppl "$run") $(log_number test_ppl "$run") $(log_number test_word_ppl "$run")" \
                 "$(log_number test_bpb "$run") $(log_median tokens_per_s "$run") $(log_median ms "$run")"
         done
     done
