@@ -1,8 +1,8 @@
 # shellcheck shell=sh
-# What run_cosine.sh, run_rescale.sh and run_lengths.sh share: arms of a comparison, each at several values of something else (learning
-# rates, lengths) and several seeds. Sourced behind common.sh. The script sets: data, arms, values and value_name, evaluations (of a
-# run), last_line; command_of ARM and value_options VALUE, the command that trains it and the options that make the value;
-# cost_of ARM VALUE, a name for what a step costs.
+# What run_cosine.sh, run_rescale.sh, run_lengths.sh and run_words.sh share: arms of a comparison, each at several values of something
+# else (learning rates, lengths) and several seeds. Sourced behind common.sh. The script sets: data, arms, values and value_name,
+# evaluations (of a run), last_line; command_of ARM and value_options VALUE, the command that trains it and the options that make the
+# value; cost_of ARM VALUE, a name for what a step costs.
 
 # What diverged is a result, and not made again.
 finished() {

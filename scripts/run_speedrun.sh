@@ -107,10 +107,8 @@ evaluations=6
 options="$recipe -v $((steps / evaluations))"
 
 require train_fastformer tokenize
-find_wikitext2
 mkdir -p "$out"
-[ -f "$out/data/meta.json" ] ||
-    ./tokenize -o "$out/data" --tokenizer word --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"
+words_of_wikitext2 "$out/data"
 for log in $published_runs; do
     run=$out/$(basename "$log" .jsonl | sed 's/.*-seed-/published-seed-/')
     mkdir -p "$run"
