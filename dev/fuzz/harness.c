@@ -2,6 +2,7 @@
 #include "error.h"
 #include "memory_blocks.h"
 #include "memory_files.h"
+#include "threads.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -77,6 +78,10 @@ const char *fuzz_file(const char *name, const void *data, size_t size) {
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
     setenv("OMP_WAIT_POLICY", "passive", 1); // a trainer that is asked for nothing starts itself anew
+#ifdef _OPENMP
+    // memory_blocks.c and memory_files.c have no locks, and an input has to do the same each time.
+    omp_set_num_threads(1);
+#endif
     memory_blocks_use(true);
     fuzz_start();
     memory_blocks_keep();
