@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     const BeamSettings *settings;
     size_t vocabulary, candidates; // V; looked at in each step
+    size_t longest;                // tokens of any translation
     size_t count;                  // sentences that are not done
     size_t *sentences;             // (count) their numbers in the batch
     size_t *live, *finished;       // (count) hypotheses
@@ -110,7 +111,7 @@ static void finish(Hypothesis *best, const int32_t *tokens, size_t count, int32_
 // `to`.
 static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates, size_t count) {
     const BeamSettings *settings = s->settings;
-    const size_t beams = (size_t)settings->beams, longest = (size_t)settings->longest;
+    const size_t beams = (size_t)settings->beams, longest = s->longest;
     Hypothesis *best = &s->best[s->sentences[i]];
     size_t live = 0, finished = s->finished[i];
     for (size_t k = 0; k < count && live < beams; k++) {
@@ -138,12 +139,25 @@ static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates
     s->sentences[to] = s->sentences[i];
 }
 
+static int64_t longest_of(const Search *s, size_t i) {
+    return s->settings->longest[s->sentences[i]];
+}
+
+// The live hypotheses of sentence i are complete.
+static void finish_live(Search *s, size_t i) {
+    const size_t beams = (size_t)s->settings->beams, length = s->length + 1;
+    for (size_t k = 0; k < s->live[i]; k++)
+        finish(&s->best[s->sentences[i]], s->next_tokens + (i * beams + k) * s->longest, length, -1,
+               score_of(s->settings, s->log_p[i * beams + k], (int64_t)length));
+}
+
+// Whether nothing is left to do for sentence i, which was continued by one token.
 static bool is_done(const Search *s, size_t i) {
     const BeamSettings *settings = s->settings;
     const size_t beams = (size_t)settings->beams;
-    if (s->live[i] == 0) return true;
+    if (s->live[i] == 0 || (int64_t)s->length + 1 >= longest_of(s, i)) return true;
     if (s->finished[i] < beams) return false;
-    return s->best[s->sentences[i]].score >= score_of(settings, s->log_p[i * beams], settings->longest);
+    return s->best[s->sentences[i]].score >= score_of(settings, s->log_p[i * beams], longest_of(s, i));
 }
 
 // One token more for all sentences; those that are done are dropped.
@@ -157,7 +171,9 @@ static void advance(Search *s) {
         Candidate candidates[MAX_CANDIDATES];
         const size_t count = continue_sentence(s, i, candidates);
         sort_out(s, i, left, candidates, count);
-        left += !is_done(s, left);
+        const bool done = is_done(s, left);
+        if (done && s->finished[left] == 0) finish_live(s, left);
+        left += !done;
     }
     s->count = left;
     s->length++;
@@ -172,12 +188,14 @@ static Search search_create(const BeamSettings *settings, size_t sentences, Room
     if (beams > MAX_BEAMS) fail("a search with %zu beams, there may be %d", beams, MAX_BEAMS);
     Search s = {.settings = settings, .vocabulary = vocabulary, .candidates = candidates, .count = sentences};
     const char *what = "search";
+    for (size_t i = 0; i < sentences; i++)
+        if ((size_t)settings->longest[i] > s.longest) s.longest = (size_t)settings->longest[i];
     s.sentences = allocate(sentences, sizeof(size_t), what);
     s.live = allocate(sentences, sizeof(size_t), what);
     s.finished = allocate(sentences, sizeof(size_t), what);
     s.log_p = allocate(streams, sizeof(double), what);
-    s.tokens = allocate(streams * (size_t)settings->longest, sizeof(int32_t), what);
-    s.next_tokens = allocate(streams * (size_t)settings->longest, sizeof(int32_t), what);
+    s.tokens = allocate(streams * s.longest, sizeof(int32_t), what);
+    s.next_tokens = allocate(streams * s.longest, sizeof(int32_t), what);
     s.from = allocate(streams, sizeof(size_t), what);
     s.logits = room_for(logits, streams * vocabulary, sizeof(real), what);
     s.best_of_stream = allocate(streams * candidates, sizeof(Candidate), what);
@@ -196,30 +214,19 @@ static void search_free(Search *s) {
     for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
 }
 
-// After `longest` tokens.
-static void finish_live(Search *s) {
-    const size_t beams = (size_t)s->settings->beams, longest = (size_t)s->settings->longest;
-    for (size_t i = 0; i < s->count; i++)
-        for (size_t k = 0; s->finished[i] == 0 && k < s->live[i]; k++)
-            finish(&s->best[s->sentences[i]], s->tokens + (i * beams + k) * longest, s->length, -1,
-                   score_of(s->settings, s->log_p[i * beams + k], s->settings->longest));
-}
-
 void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
                  Room *logits, Hypothesis *best) {
-    const size_t B = (size_t)batch->batch, beams = (size_t)settings->beams,
-                 longest = (size_t)settings->longest;
+    const size_t B = (size_t)batch->batch, beams = (size_t)settings->beams;
     Search s = search_create(settings, B, logits, best);
     int32_t *read = allocate(B * beams, sizeof(int32_t), "search");
     for (size_t i = 0; i < B * beams; i++) read[i] = settings->start;
-    void *decoder = type->translator_create(model, batch, settings->beams, settings->longest);
-    while (s.count > 0 && s.length < longest) {
+    void *decoder = type->translator_create(model, batch, settings->beams, (int64_t)s.longest);
+    while (s.count > 0) {
         type->decode(decoder, read, s.logits);
         advance(&s);
         type->translator_select(decoder, s.from, s.count * beams);
-        for (size_t i = 0; i < s.count * beams; i++) read[i] = s.tokens[i * longest + s.length - 1];
+        for (size_t i = 0; i < s.count * beams; i++) read[i] = s.tokens[i * s.longest + s.length - 1];
     }
-    finish_live(&s);
     type->decoder_destroy(decoder);
     search_free(&s);
     free(read);

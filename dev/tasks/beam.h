@@ -3,9 +3,9 @@
 // In each step the 2 * beams best continuations of a sentence's live hypotheses by their log p are looked at,
 // best first. One that ends is finished, with score log p / length^alpha (its end counted), if it is among
 // the best `beams`; the best `beams` others live on. A sentence is done when `beams` or more are finished and
-// the best finished score is at least the best live log p / longest^alpha, or after `longest` tokens; only if
-// nothing is finished then, live ones count. With one beam the search is greedy: the most probable token,
-// until it is the end.
+// the best finished score is at least the best live log p / longest^alpha, or after its `longest` tokens;
+// only if nothing is finished then, live ones count. With one beam the search is greedy: the most probable
+// token, until it is the end.
 #ifndef TASKS_BEAM_H
 #define TASKS_BEAM_H
 
@@ -15,9 +15,9 @@
 typedef struct {
     int beams;
     double alpha;
-    int64_t vocabulary; // V
-    int32_t start, end; // token that the decoder reads first; that ends a translation
-    int64_t longest;    // tokens of a translation, the end counted
+    int64_t vocabulary;     // V
+    int32_t start, end;     // token that the decoder reads first; that ends a translation
+    const int64_t *longest; // (B) tokens of each translation at most, 1 or more, the end counted
 } BeamSettings;
 
 typedef struct {

@@ -62,16 +62,19 @@ static Text without_last_newline(const char *data, size_t size) {
     return (Text){data, size > 0 && data[size - 1] == '\n' ? size - 1 : size};
 }
 
+// All of it, or what came before a signal asked to stop.
 static Text read_standard_input(void) {
     Bytes all = {0};
-    for (;;) {
+    stop_interrupts(true);
+    while (!stop_requested()) {
         char *at = bytes_reserve(&all, 1 << 16);
         const ssize_t got = read(STDIN_FILENO, at, 1 << 16);
-        if (got < 0 && errno == EINTR && !stop_requested()) continue;
+        if (got < 0 && errno == EINTR) continue;
         if (got < 0) fail("standard input: cannot be read: %s", strerror(errno));
         if (got == 0) break;
         all.size += (size_t)got;
     }
+    stop_interrupts(false);
     return without_last_newline(all.data, all.size);
 }
 
@@ -276,7 +279,9 @@ static void converse(Writer *w, int64_t wanted) {
     fputs("Type a text; the model goes on, then you. Ctrl-D ends.\n", stderr);
     while (!stop_requested()) {
         fputs("> ", stderr);
+        stop_interrupts(true);
         const ssize_t length = getline(&line, &size, stdin);
+        stop_interrupts(false);
         if (length < 0) break;
         if (length > 0 && line[length - 1] == '\n') line[length - 1] = '\0';
         const Text typed = unescaped(line);
@@ -334,6 +339,16 @@ static void say_speed(const Writer *w, double elapsed) {
             (double)tokens / (elapsed > 1e-9 ? elapsed : 1e-9), (unsigned long long)w->seed);
 }
 
+static void continue_prompt(Writer *w, Text prompt, int64_t wanted) {
+    const bool json = options_flag(w->run->options, "json");
+    read_prompt(w, prompt);
+    const double start = seconds();
+    write_tokens(w, wanted, w->count == 1 && !json);
+    const double elapsed = seconds() - start;
+    show_samples(w, wanted);
+    if (!json) say_speed(w, elapsed);
+}
+
 void generate(Run *run) {
     const Options *o = run->options;
     const char *text = options_text(o, "prompt"), *path = options_text(o, "prompt-file");
@@ -352,12 +367,7 @@ void generate(Run *run) {
         const Text prompt = text && !from_input ? unescaped(text)
                             : path              ? read_prompt_file(path)
                                                 : read_standard_input();
-        read_prompt(&w, prompt);
-        const double start = seconds();
-        write_tokens(&w, wanted, count == 1 && !json);
-        const double elapsed = seconds() - start;
-        show_samples(&w, wanted);
-        if (!json) say_speed(&w, elapsed);
+        if (!stop_requested()) continue_prompt(&w, prompt, wanted);
         free((char *)prompt.data);
     }
     writer_free(&w);

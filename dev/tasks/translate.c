@@ -41,9 +41,10 @@ static bool read_sentence(Translator *t, Sentence *sentence) {
     const Dataset *dataset = t->run->dataset;
     char *line = NULL;
     size_t room = 0;
-    errno = 0;
+    stop_interrupts(true);
     ssize_t size = getline(&line, &room, stdin);
-    if (size < 0 && ferror(stdin) && errno != EINTR) fail("standard input: cannot read: %s", strerror(errno));
+    stop_interrupts(false);
+    if (size < 0 && ferror(stdin) && !stop_requested()) fail("standard input: cannot read: %s", strerror(errno));
     if (size > 0 && line[size - 1] == '\n') size--;
     *sentence = (Sentence){0};
     if (size > 0) {
@@ -90,15 +91,19 @@ static void translate_batch(Translator *t, Sentence *sentences, const Place *pla
     const size_t S = places[count - 1].count;
     int32_t *tokens = allocate(count * S, sizeof(int32_t), "batch");
     uint8_t *mask = allocate(count * S, 1, "batch");
+    int64_t *longest = allocate(count, sizeof(int64_t), "batch");
     Hypothesis *best = allocate(count, sizeof(Hypothesis), "batch");
     for (size_t i = 0; i < count * S; i++) {
         const Sentence *sentence = &sentences[places[i / S].number];
         mask[i] = i % S < sentence->count;
         tokens[i] = mask[i] ? sentence->tokens[i % S] : dataset->padding;
     }
+    for (size_t i = 0; i < count; i++) {
+        longest[i] = t->longest > 0 ? t->longest : 2 * (int64_t)places[i].count + 20;
+        if (longest[i] > (int64_t)t->positions) longest[i] = (int64_t)t->positions;
+    }
     const Batch batch = {.batch = (int64_t)count, .source = {(int64_t)S, tokens, mask}};
-    t->settings.longest = t->longest > 0 ? t->longest : 2 * (int64_t)S + 20;
-    if (t->settings.longest > (int64_t)t->positions) t->settings.longest = (int64_t)t->positions;
+    t->settings.longest = longest;
     beam_search(t->run->type, t->run->model, &t->settings, &batch, &t->logits, best);
     for (size_t i = 0; i < count; i++) {
         Sentence *sentence = &sentences[places[i].number];
@@ -110,6 +115,7 @@ static void translate_batch(Translator *t, Sentence *sentences, const Place *pla
         free(best[i].tokens);
     }
     free(best);
+    free(longest);
     free(tokens);
     free(mask);
 }

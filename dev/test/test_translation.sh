@@ -34,6 +34,9 @@ cmp whole/step_00000030.safetensors parts/step_00000030.safetensors &&
 ok "resumed: the same bytes"
 fails 1 "--batch-tokens 256" "$translate" -i data -o parts -y -x 40 -b 256
 
+train tuned -e run -x 2 -v 2
+ok "trained on, from weights"
+
 # ---- translating
 text() { printf 'one two three\n\nfour\nsix six seven one two\nfive'; }
 for beams in 1 4; do
@@ -45,8 +48,28 @@ for beams in 1 4; do
         cmp together.$beams alone.$beams
     ok "--beam $beams: lines keep their order, an empty one stays empty, and none depends on the others"
 done
+train hardly -x 1
+for beams in 1 4; do
+    printf "one\none two three four five six seven eight one two\n" |
+        "$translate" -e hardly --translate --beam $beams >together 2>out
+    echo one | "$translate" -e hardly --translate --beam $beams >alone 2>>out
+    [ ! -s out ] && [ -s alone ] && [ "$(head -n 1 together)" = "$(cat alone)" ]
+    ok "--beam $beams: nor where nothing ends it but its length"
+done
 [ "$(sed -n 3p together.1)" = FOUR ]
 ok "it has learnt"
+mkfifo input
+sleep 30 >input &
+silent=$!
+"$translate" -e run --translate <input >out 2>&1 &
+child=$!
+sleep 1
+start=$(date +%s)
+kill -TERM $child
+wait $child
+[ $? -eq 143 ] && [ $(($(date +%s) - start)) -lt 20 ]
+ok "SIGTERM ends it while it waits for a line"
+kill $silent 2>/dev/null
 printf '' | "$translate" -e run --translate >out 2>&1 && [ ! -s out ]
 ok "no line, no translation"
 printf 'one two three four five six seven\n' | "$translate" -e run --translate --max-length 3 --beam 2 >out 2>&1

@@ -515,7 +515,6 @@ static real *interpolated(const real *rows, size_t P, size_t C, size_t positions
 void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
     const int64_t P = checkpoint_integer(file, "n_positions", 1, 1 << 28);
     const char *name = type->position_embedding;
-    if (!name) fail("--seq-len %lld: the model has %lld positions", (long long)positions, (long long)P);
     const Tensor *found = safetensors_find(file, name);
     if (!found || found->rank != 2 || found->shape[0] != P)
         fail("%s: tensor %s is missing or has not %lld rows", file->file.path, name, (long long)P);

@@ -40,7 +40,7 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step, d
 Safetensors *checkpoint_open_weights(const char *path);
 
 // Gives a model more positions: rows of the embedding between the old ones are interpolated, its first and
-// last row stay. Ends the program where the model has no such embedding.
+// last row stay. The type has a position_embedding; ends the program where the file lacks it.
 void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions);
 
 // Opens the newest complete pair in DIR; false if there is none. Ends the program if it was not saved

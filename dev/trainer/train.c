@@ -69,6 +69,7 @@ static int64_t known_positions(const Safetensors *weights) {
 
 // Weights that are trained on take longer sequences where --seq-len asks for them.
 static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights) {
+    if (!type->position_embedding) return;
     const int64_t wanted = options_given(options, "seq-len") ? options_integer(options, "seq-len") : 0;
     const long long positions = known_positions(weights);
     if (wanted <= positions) return;

@@ -250,7 +250,7 @@ static void check_beams(const char *name) {
                                    .vocabulary = t.setup.vocabulary,
                                    .start = 0,
                                    .end = 1,
-                                   .longest = longest};
+                                   .longest = (int64_t[]){longest, longest, longest}};
     const Batch batch = {.batch = 3, .source = {S, source, bytes}};
     Hypothesis best[3];
     Room logits = {0};
