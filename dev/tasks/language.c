@@ -1,5 +1,6 @@
 #include "language.h"
 
+#include "error.h"
 #include "reader.h"
 #include "sequences.h"
 #include "train.h"
@@ -50,6 +51,23 @@ static void language_report(const void *task, SplitName name, Evaluation *result
                        (Metric){"word_ppl", "word ppl ", "", 2, exp(total / (share * (double)split->words))});
 }
 
+// Samples during training are refused at the start, where they cannot be written.
+static void *language_create(const TaskSetup *setup) {
+    const Dataset *dataset = setup->dataset;
+    if (setup->training && options_integer(setup->options, "sample-every") > 0) {
+        if (!dataset->tokenizer)
+            fail("--sample-every: %s has no tokenizer, so no text can be written; drop the option, or make "
+                 "the data "
+                 "with ./tokenize",
+                 dataset->name);
+        if (dataset->end < 0)
+            fail("--sample-every: %s has no token that stands before a text (\"end\" in meta.json); drop the "
+                 "option",
+                 dataset->name);
+    }
+    return sequences_create(setup);
+}
+
 static void language_sample(const Run *run, int64_t step) {
     generate_sample(run, (uint32_t)step);
 }
@@ -63,7 +81,7 @@ const TaskType task_language = {
     .lower = {"--batch", "--seq-len"},
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
-    .create = sequences_create,
+    .create = language_create,
     .destroy = sequences_destroy,
     .plan = sequences_plan,
     .describe = sequences_describe,

@@ -42,6 +42,13 @@ sh -c "$(sed -n 's/.*go on with: //p' out) -x $((step + 1))" >again 2>&1 </dev/n
 grep -q "going on after step $step" again && [ -f "a run/best.safetensors" ]
 ok "the line that says how to go on is the whole command"
 
+# ---- a text that cannot be written is refused before training
+sed 's/"end":[0-9-]*/"end":-1/' data/meta.json >meta && cp -r data noend && mv meta noend/meta.json
+cp -r bytes none && rm -f none/tokenizer* && sed 's/"tokenizer":"[a-z]*"/"tokenizer":"none"/' bytes/meta.json >none/meta.json
+for kind in noend none; do
+    fails 1 "error: --sample-every: $kind has no to" "$trainer" -i $kind -o $kind-run -L 2 -C 32 -H 2 -b 4 -t 64 -x 4 -s 3
+done
+
 # ---- what is missing, or of another run, is said
 cp -r bpe alone && rm alone/tokenizer.json alone/vocab.json && mv data moved
 fails 1 "its tokenizer (bpe) is not beside it" "$trainer" -e alone --prompt a
