@@ -142,12 +142,19 @@ static void test_failure_keeps(void) {
     CHECK_RUN_FAILS("-o /proc/none --tokenizer byte %s/text", 1, "/proc/none: cannot make the directory");
 }
 
-static void test_foreign_shards(void) {
+static void test_foreign_files(void) {
     make_text("text");
     check_runs("-o %s/out --tokenizer byte %s/text");
     test_file("out/fineweb_train_000001.bin", "x", 1);
     CHECK_RUN_FAILS("-o %s/out --tokenizer byte %s/text", 1,
-                    "fineweb_train_000001.bin: is a shard that another program made");
+                    "fineweb_train_000001.bin: another program made it");
+    // A model's directory.
+    char *directory = format_string("%s/theirs", test_directory());
+    mkdir(directory, 0777);
+    free(directory);
+    test_file("theirs/tokenizer.json", "{}", 2);
+    CHECK_RUN_FAILS("-o %s/theirs --tokenizer byte %s/text", 1, "tokenizer.json: another program made it");
+    CHECK(there("theirs/tokenizer.json") && !there("theirs/meta.json"));
 }
 
 static void test_usage(void) {
@@ -414,7 +421,7 @@ int main(int argc, char **argv) {
         {"named files", test_named_files},
         {"running again", test_run_again},
         {"a failure keeps what was there", test_failure_keeps},
-        {"shards of others", test_foreign_shards},
+        {"shards of others", test_foreign_files},
         {"usage", test_usage},
         {"large text", test_large},
         {"spm", test_spm},

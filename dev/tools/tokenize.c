@@ -238,10 +238,12 @@ static void prepare_output(const Job *job) {
     directory_create(job->output);
     lock_output(job->output);
     int count = list_directory(job->output, &entries);
+    bool used = false; // by an earlier run of this program, whose files are replaced
+    for (int i = 0; i < count; i++) used = used || strcmp(entries[i]->d_name, "meta.json") == 0;
     for (int i = 0; i < count; i++) {
         const char *name = entries[i]->d_name;
-        if (dataset_split_of(name) >= 0 && !is_ours(name))
-            fail("%s/%s: is a shard that another program made: take another --output", job->output, name);
+        if (is_ours(name) ? !used : dataset_split_of(name) >= 0)
+            fail("%s/%s: another program made it: take another --output", job->output, name);
     }
     free_list(entries, count);
     directory_create(job->staging);
