@@ -70,10 +70,3 @@ find_wikitext2() {
         download $url/test.txt $text/test.txt 6f3fc88e4cd88456ea892971f9f12243e8428624
     fi
 }
-
-# words_of_wikitext2 DIR: shards of WikiText-2 there with words as tokens; nothing is done where they are.
-words_of_wikitext2() {
-    [ ! -f "$1/meta.json" ] || return 0
-    find_wikitext2
-    ./tokenize -o "$1" --tokenizer word --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"
-}

@@ -44,6 +44,19 @@ require() {
     command -v gnuplot >/dev/null || fail 'gnuplot is missing; on Debian: apt install gnuplot-nox'
 }
 
+# has_data DIR: whether shards are there that ./tokenize finished.
+has_data() {
+    grep -qs '"splits"' "$1/meta.json"
+}
+
+# words_of_wikitext2 DIR: shards of WikiText-2 there with words as tokens; nothing is done where they are. Needs data/common.sh.
+words_of_wikitext2() {
+    if has_data "$1"; then return; fi
+    find_wikitext2
+    # shellcheck disable=SC2154 # text: found
+    ./tokenize -o "$1" --tokenizer word --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"
+}
+
 # tokens_of DATA SPLIT: how many tokens it has.
 tokens_of() {
     found=$(sed -n "s/.*\"$2\" *: *{\"tokens\" *: *\([0-9]*\).*/\1/p" "data/$1/meta.json")
@@ -57,7 +70,7 @@ keep_settings() {
     cat >"$1.tmp"
     if [ -f "$1" ] && ! cmp -s "$1" "$1.tmp"; then
         rm -f "$1.tmp"
-        fail "$1: the runs beside it have other settings; choose another --output"
+        fail "$1: the runs beside it have other settings; choose another directory"
     fi
     mv "$1.tmp" "$1"
 }
@@ -220,7 +233,7 @@ log_median() {
 
 # log_least KEY DIR: the least of them.
 log_least() {
-    sed -n "s/.*\"$1\":\([0-9][0-9.]*\).*/\1/p" "$2/log.jsonl" | sort -n | sed -n 1p
+    sed -n "s/.*\"$1\":\(-*[0-9][-+.0-9eE]*\).*/\1/p" "$2/log.jsonl" | sort -g | sed -n 1p
 }
 
 # validation_of KEY RUN...: of the evaluations of runs that differ in their seeds: epoch, seconds (of the updates before, each

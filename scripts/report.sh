@@ -11,7 +11,7 @@ set -eu
 
 for run in "$@"; do
     [ -f "$run/log.jsonl" ] || fail "$run/log.jsonl: no such file"
-    grep -q '"lr":' "$run/log.jsonl" || fail "$run/log.jsonl: no training step in it"
+    grep -q '"grad_norm":' "$run/log.jsonl" || fail "$run/log.jsonl: no training step in it"
 done
 
 # row NAME FUNCTION ARGUMENT RUN...: a row of the table, unless no run has anything to say.

@@ -75,7 +75,7 @@ cost_of() {
 prepare() {
     require train_gpt2 train_fastformer kurtosis tokenize
     for data in $datasets; do
-        [ -f "data/$data/meta.json" ] || make "data/$data" || fail "data/$data cannot be made"
+        has_data "data/$data" || make "data/$data" || fail "data/$data cannot be made"
         mkdir -p "$out/$data"
         settings "$data"
         echo "$options -x $steps, data $(cksum <"data/$data/meta.json")" | keep_settings "$out/$data/settings"

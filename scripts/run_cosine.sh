@@ -39,7 +39,7 @@ cost_of() {
 prepare() {
     require train_bert tokenize
     made='TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2'
-    [ -f "$data/meta.json" ] || TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2 || fail "$data cannot be made"
+    has_data "$data" || TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2 || fail "$data cannot be made"
     grep -q '"mask":[0-9]' "$data/meta.json" || fail "$data: has no mask token; $made"
 }
 

@@ -22,13 +22,17 @@ while [ $# -gt 0 ]; do
     -f | -m | -o) [ $# -ge 2 ] || usage 2 >&2 ;;
     esac
     case $1 in
-    -f) file=$(realpath "$2") && shift 2 ;;
-    -m) minutes=$2 && shift 2 ;;
-    -o) out=$(realpath -m "$2") && shift 2 ;;
+    -f) file=$(realpath -m "$2") ;;
+    -m) minutes=$2 ;;
+    -o) out=$(realpath -m "$2") ;;
     -h | --help) usage 0 ;;
     *) usage 2 >&2 ;;
     esac
+    shift 2
 done
+case $minutes in
+*[!0-9.]* | *.*.* | '' | .) usage 2 >&2 ;;
+esac
 cd "$root"
 . scripts/common.sh
 . data/common.sh
@@ -47,7 +51,7 @@ done
 
 mkdir -p "$out"
 echo "text $(cksum <"$file"), $minutes minutes" | keep_settings "$out/settings"
-[ -f "$out/data/meta.json" ] || ./tokenize -o "$out/data" --tokenizer bpe --vocab-size 1024 "$file"
+has_data "$out/data" || ./tokenize -o "$out/data" --tokenizer bpe --vocab-size 1024 "$file"
 resume=
 [ ! -f "$out/run/log.jsonl" ] || resume=-y
 # shellcheck disable=SC2086

@@ -73,7 +73,7 @@ fi
 options="$options -v $((steps / evaluations))"
 
 require train_fastformer train_gpt2 tokenize
-[ -f "$data/meta.json" ] || make data/wikitext2 || fail "$data cannot be made"
+has_data "$data" || make data/wikitext2 || fail "$data cannot be made"
 train_arms
 collect test_loss test_word_ppl
 report >"$tmp/results.md"

@@ -40,7 +40,7 @@ cost_of() {
 
 prepare() {
     require train_fastformer tokenize
-    [ -f "$data/meta.json" ] || make data/wikitext2 || fail "$data cannot be made"
+    has_data "$data" || make data/wikitext2 || fail "$data cannot be made"
 }
 
 # runs.csv: arm, rate, seed, best and last validation loss, largest and last gradient norm, largest and last share of

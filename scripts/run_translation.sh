@@ -48,7 +48,7 @@ build train_translate tokenize
 command -v sacrebleu >/dev/null || fail 'sacrebleu is missing: pip install sacrebleu'
 text=${MULTI30K_DIR:-../shared/data/multi30k}
 [ -d "$text" ] || text=data/download/multi30k
-[ -f data/multi30k/meta.json ] || make data/multi30k || fail 'data/multi30k cannot be made'
+has_data data/multi30k || make data/multi30k || fail 'data/multi30k cannot be made'
 
 # Wu et al. 2021: 4 + 4 layers, 128 channels, FFN 256, 4 heads, dropout 0.3, smoothing 0.1.
 evaluations=30
@@ -75,7 +75,7 @@ score() {
 measures() {
     run=$out/$1-$2
     below=$(awk "$json_number"'
-        number("step") != "" && number("lr") != "" && number("loss") < 4 { print number("seconds"); exit }' "$run/log.jsonl")
+        number("lr") != "" && number("loss") != "" && number("loss") < 4 { print number("seconds"); exit }' "$run/log.jsonl")
     echo "$1,$2,$(log_number test_loss "$run"),$(score "$run"),$(score "$run" -lc),${below:--},$(log_number seconds "$run")"
 }
 

@@ -185,7 +185,7 @@ done
 [ "$mode" = full ] || [ -z "$epochs" ] || usage
 
 require train_fastformer train_gpt2 tokenize
-[ -f data/wikitext2/meta.json ] || make data/wikitext2 || fail 'data/wikitext2 cannot be made'
+has_data data/wikitext2 || make data/wikitext2 || fail 'data/wikitext2 cannot be made'
 tokens=$(tokens_of wikitext2 train)
 options="-i data/wikitext2 $published -t 2048 -b 2"
 case $mode in

@@ -40,7 +40,7 @@ report() {
     echo "AWD-LSTM's test perplexity is $awd_lstm."
     echo
     # shellcheck disable=SC2016 # awk's
-    table 'add(i, exp($4)); add(i SUBSEP "test", $7)' '"dropout " value ": val | test"' \
+    table 'add(i, $4 == "" ? "" : exp($4)); add(i SUBSEP "test", $7)' '"dropout " value ": val | test"' \
         'both(i) mark(i) " | " both(i SUBSEP "test")'
     echo
     echo '![validation perplexity](perplexity_by_epoch.png)'
