@@ -44,7 +44,8 @@ static bool read_sentence(Translator *t, Sentence *sentence) {
     stop_interrupts(true);
     ssize_t size = getline(&line, &room, stdin);
     stop_interrupts(false);
-    if (size < 0 && ferror(stdin) && !stop_requested()) fail("standard input: cannot read: %s", strerror(errno));
+    if (size < 0 && ferror(stdin) && !stop_requested())
+        fail("standard input: cannot read: %s", strerror(errno));
     if (size > 0 && line[size - 1] == '\n') size--;
     *sentence = (Sentence){0};
     if (size > 0) {
