@@ -62,7 +62,7 @@ is_json() {
     ! command -v python3 >/dev/null || python3 -m json.tool "$1" >/dev/null
 }
 
-run all -t 6 test memcheck
+run all -t 12 test memcheck
 check 'a failed part fails the run' [ $? -eq 1 ]
 check 'passed' says all/gpu_check.md '| test-layers | passed |'
 check 'failed' says all/gpu_check.md '| test-attention | failed |'
@@ -83,7 +83,8 @@ check 'benchmarks' says some/gpu_check.json '{"model": "fastformer"'
 check 'no others' sh -c "! grep -q test-layers '$directory/some.txt'"
 check 'JSON of some' is_json "$directory/some/gpu_check.json"
 
-PATH=/usr/bin:/bin scripts/gpu_check.sh -b "$directory/none" -o "$directory/without" -p false >"$directory/without.txt" 2>&1
+echo 'exit 9' | fake none/nvidia-smi
+PATH=$directory/none:/usr/bin:/bin scripts/gpu_check.sh -b "$directory/none" -o "$directory/without" -p false >"$directory/without.txt" 2>&1
 check 'nothing fails without a GPU' [ $? -eq 0 ]
 check 'why' says without.txt 'there is no GPU (nvidia-smi finds none)'
 scripts/gpu_check.sh -t soon >/dev/null 2>&1

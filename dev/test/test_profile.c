@@ -29,10 +29,12 @@ static void steps_body(void *argument) {
     quiet();
     Log *log = log_open(call->directory, -1, false);
     Profile *profile = profile_create();
+    usleep(1); // more than a tick of any clock
     profile_lap(profile, "start", PROFILE_BETWEEN, 0);
     for (int step = 1; step <= call->steps; step++) {
         char kind[] = "product"; // found by what it says, not by where it stands
         profile_step(profile);
+        usleep(1);
         profile_lap(profile, "loader", PROFILE_STEP, 0);
         profile_lap(profile, "product", PROFILE_FORWARD, 0.5e9 * step);
         profile_lap(profile, kind, PROFILE_FORWARD, 0.5e9 * step);

@@ -24,8 +24,8 @@ start() {
     child=$!
     while kill -0 $child && ! grep -qs '"step":5,' "$1/log.jsonl"; do sleep 0.05; done
 }
-saved() { # DIR: it holds a checkpoint
-    ls "$1"/step_*.state.safetensors >out 2>&1
+saved() { # DIR: it holds a checkpoint, of which the weights are written last
+    ls "$1"/step_????????.safetensors >out 2>&1
 }
 
 # ---- signals

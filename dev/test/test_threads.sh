@@ -13,6 +13,7 @@ failed=0
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
 
 # Settings, one a line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
+core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status) # the first that we may use
 cat >settings <<END
 OMP_NUM_THREADS=1
 OMP_NUM_THREADS=3
@@ -22,7 +23,7 @@ OMP_NUM_THREADS=64 OMP_THREAD_LIMIT=3
 OMP_NUM_THREADS=64 OMP_DYNAMIC=true
 OMP_NUM_THREADS=4 OMP_MAX_ACTIVE_LEVELS=0
 OMP_NUM_THREADS=2,2 OMP_NESTED=true OMP_MAX_ACTIVE_LEVELS=3
-OMP_NUM_THREADS=4 taskset -c 0
+OMP_NUM_THREADS=4 taskset -c $core
 END
 [ -z "${QUICK-}" ] || sed -i '/=3$/!d' settings
 

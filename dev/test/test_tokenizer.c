@@ -159,6 +159,7 @@ static void test_process_killed(void) {
     for (int i = 0; i < 1000 && !file_exists(file); i++) usleep(10000);
     FileMap map = file_map(file);
     const long process = strtol((const char *)map.data, NULL, 10);
+    for (int i = 0; i < 1000 && !runs(process); i++) usleep(10000); // exec takes a moment
     CHECK(process > 0 && runs(process));
     kill(parent, SIGKILL);
     waitpid(parent, NULL, 0);

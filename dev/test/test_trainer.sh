@@ -88,15 +88,19 @@ last_step() { # DIR
     ls "$1" | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1
 }
 run timed --minutes 0.02 -m 2 && rates timed >falling && sort -gr falling | cmp - falling &&
-    tail -n 1 falling | awk '{ exit !($1 < 1.5e-4) }' && grep -q '"plan":"0.02 minutes of steps' timed/log.jsonl &&
-    grep -q test_loss timed/log.jsonl && grep -q '"seconds":"1\.[2-9]' timed/step_*.state.safetensors
+    [ "$(sort -u falling | wc -l)" -gt 1 ] && grep -q '"plan":"0.02 minutes of steps' timed/log.jsonl &&
+    grep -q test_loss timed/log.jsonl
 ok "--minutes: the rate falls with the time"
+step=$(last_step timed)
+# How long it took at least; by how much more is the machine's affair.
+seconds=$(cat timed/step_*"$step".state.safetensors | grep -ao '"seconds":"[0-9.]*"' | tr -dc 0-9.)
+awk "BEGIN { exit !($seconds >= 1.2) }"
+ok "--minutes: of updates"
 run timed -y -m 2 && grep -q 'the 0.02 minutes are over' out && [ "$(grep -c test_loss timed/log.jsonl)" -eq 1 ]
 ok "--minutes: a finished run stays finished"
-step=$(last_step timed)
-run timed -y -m 2 --minutes 0.03 && [ "$(last_step timed)" -gt "$step" ] && grep -q "going on after step $step" out &&
-    sed -n "s/.*\"step\":$((step + 1)),.*\"lr\":\([^,]*\),.*/\1/p" timed/log.jsonl |
-    awk '{ exit !($1 > 1.2e-4 && $1 < 1.7e-4) }'
+run timed -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 0.6) / 60 }")" && [ "$(last_step timed)" -gt "$step" ] &&
+    grep -q "going on after step $step" out && sed -n "s/.*\"step\":$((step + 1)),.*\"lr\":\([^,]*\),.*/\1/p" timed/log.jsonl |
+    awk -v seconds="$seconds" '{ exit !(($1 / 5e-4 - 0.6 / (seconds + 0.6)) ^ 2 < 1e-4) }'
 ok "--minutes: more of them go on where the time stood"
 run timed -y -x $(($(last_step timed) + 3)) -m 2 && grep -q '"minutes":0,' timed/log.jsonl
 ok "--steps ends a run that --minutes began"

@@ -4,13 +4,14 @@
 root=$(realpath "$(dirname "$0")/../..")
 trainer=$(realpath "${TRAINER:-$root/train_fastformer}") || exit 1
 tokenize=$(realpath "${TOKENIZE:-$root/tokenize}") || exit 1
+library=$(mktemp -d) || exit 1 # nothing in memory may be executed, on some machines
 # In memory, where there is a file system for it: thousands of fsync() on a disk take most of the time.
 [ -n "${TMPDIR-}" ] || { [ -w /dev/shm ] && export TMPDIR=/dev/shm; }
 dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
+trap 'rm -rf "$dir" "$library"' EXIT
 trap 'exit 130' INT TERM
 cd "$dir" && mkdir tried || exit
-"${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o faults.so -ldl || exit 1
+"${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o "$library/faults.so" -ldl || exit 1
 export OMP_NUM_THREADS=1          # the n-th call is the same one in each run
 export OMP_WAIT_POLICY=passive    # so that a trainer does not start itself anew, without the library
 export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1
@@ -35,7 +36,7 @@ disturbed() {
     calls=$1 mode=$2 at=$3
     shift 3
     rm -f report
-    timeout 60 env LD_PRELOAD="$dir/faults.so" FAULT_CALLS="$calls" FAULT_MODE="$mode" FAULT_AT="$at" \
+    timeout 60 env LD_PRELOAD="$library/faults.so" FAULT_CALLS="$calls" FAULT_MODE="$mode" FAULT_AT="$at" \
         FAULT_REPORT="$dir/report" "$@" >out 2>err </dev/null
     status=$?
 }
