@@ -45,8 +45,8 @@ struct Device {
 
 static __global__ void device_probe_kernel() {}
 
-// Whether there is a GPU that this build can use; if not, why (size bytes).
-static inline bool device_available(char *why, size_t size) {
+// How many GPUs there are; if none, why (size bytes). Touches none of them.
+static inline int device_count(char *why, size_t size) {
     int count = 0, driver = 0;
     const cudaError_t found = cudaGetDeviceCount(&count);
     cudaDriverGetVersion(&driver);
@@ -62,15 +62,28 @@ static inline bool device_available(char *why, size_t size) {
     } else if (found != cudaSuccess) {
         snprintf(why, size, "no GPU can be used: %s", cudaGetErrorString(found));
     } else {
-        cudaDeviceProp p;
-        cudaFuncAttributes attributes;
-        CUDA_CHECK(cudaGetDeviceProperties(&p, 0));
-        if (cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel) == cudaSuccess) return true;
-        (void)cudaGetLastError();
-        snprintf(why, size,
-                 "%s is sm_%d%d, for which this build has no code; build with CUDA_ARCHS=%d%d (80 at least)",
-                 p.name, p.major, p.minor, p.major, p.minor);
+        return count;
     }
+    return 0;
+}
+
+// Whether there is a GPU, and code for the current one in this build; if not, why (size bytes). One that is
+// full or out of order has code: device_create() says what is wrong with it.
+static inline bool device_available(char *why, size_t size) {
+    if (device_count(why, size) == 0) return false;
+    cudaDeviceProp p;
+    cudaFuncAttributes attributes;
+    int current = 0;
+    CUDA_CHECK(cudaGetDevice(&current));
+    CUDA_CHECK(cudaGetDeviceProperties(&p, current));
+    const cudaError_t found = cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel);
+    (void)cudaGetLastError();
+    if (found != cudaErrorNoKernelImageForDevice && found != cudaErrorInvalidDeviceFunction &&
+        found != cudaErrorUnsupportedPtxVersion)
+        return true;
+    snprintf(why, size,
+             "%s is sm_%d%d, for which this build has no code; build with CUDA_ARCHS=%d%d (80 at least)",
+             p.name, p.major, p.minor, p.major, p.minor);
     return false;
 }
 
@@ -90,7 +103,8 @@ static inline Device device_create() {
     d.shared_limit = p.sharedMemPerBlockOptin;
     snprintf(d.name, sizeof(d.name), "%s", p.name);
     cudaFuncAttributes attributes; // begin_kernel() has to be there: PTX of an older one may be all there is
-    CUDA_CHECK(cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel));
+    const cudaError_t found = cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel);
+    if (found != cudaSuccess) fail("%s cannot be used: %s", d.name, cudaGetErrorString(found));
     d.overlaps = d.capability >= 90 && attributes.ptxVersion >= 90;
     CUDA_CHECK(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
     return d;
@@ -205,8 +219,12 @@ static inline void launch_kernel(const Device *d, bool early, bool together, voi
                 together ? d->sms : 0);
 #else
     (void)together; // a GPU need not know
-    if (shared > 48 * 1024)
-        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    // 48 KiB need no leave, but arrays of a fixed size count there, too.
+    if (shared > 32 * 1024 &&
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared) != cudaSuccess)
+        fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller heads (a "
+             "larger --heads), or -p bf16",
+             d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

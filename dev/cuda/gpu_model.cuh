@@ -397,16 +397,16 @@ static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const Devic
 // Whether a graph of one batch does for the other.
 static inline bool gpu_same_shape(const DeviceBatch &a, const DeviceBatch &b) {
     return a.batch == b.batch && a.length == b.length && a.mask == b.mask && a.chosen == b.chosen &&
-           a.rows == b.rows && a.source.length == b.source.length && a.source.mask == b.source.mask &&
-           a.last == b.last;
+           a.rows == b.rows && a.source.length == b.source.length && a.source.mask == b.source.mask;
 }
 
 // Starts the work on a batch. A shape that comes for the first time is worked on as it is: libraries make
 // their plans, kernels are loaded, and a batch that never comes again costs no graph. The second time it is
-// captured. With --profile, which waits for every kind of work, training is never captured.
+// captured. What is never captured: training with --profile, which waits for every kind of work, and sums of
+// gradients (device_reduction_final()).
 static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     g->given = g->given || batch->last;
-    if (g->profile && work == GPU_TRAIN) {
+    if (batch->last || (g->profile && work == GPU_TRAIN)) {
         gpu_issue(g, work, batch);
         return;
     }
@@ -446,6 +446,8 @@ static inline int64_t gpu_correct(const void *model) {
 // Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask for, on
 // the same wait as the loss; that of sums over ranks is another one.
 static inline double gpu_finish_training(GpuModel *g) {
+    if (g->reduction && g->profile)
+        device_reduction_wait(g->reduction, g->device.stream); // before the lap does
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
     if (!g->reduction) gradient_norm(&g->device, &g->state, &g->results->norm);
     gpu_wait(g);

@@ -607,6 +607,7 @@ static void check_shapes(const Device *d, Setting is) {
     is.heads = 1;
     is.length = 70;
     for (size_t size : {(size_t)32, (size_t)128, (size_t)250}) {
+        if (size > 64 && d->shared_limit < (size_t)150 << 10) continue; // sm_86, sm_89, sm_120: 99 KiB
         is.size = size;
         check(d, is);
     }

@@ -22,11 +22,11 @@ static inline void device_identity(int device, char *text) {
 // Makes GPU number `place` of those that this process sees (counted round, as a launcher may show each
 // process one alone) the current one. Ends the program where there is none. Its name goes to text (64).
 static inline int device_take(int place, char *text) {
-    int count = 0;
     char why[512];
+    const int count = device_count(why, sizeof(why));
+    if (count == 0) fail("%s", why);
+    CUDA_CHECK(cudaSetDevice(place % count)); // first: memory on a GPU is taken by the first look at it
     if (!device_available(why, sizeof(why))) fail("%s", why);
-    CUDA_CHECK(cudaGetDeviceCount(&count));
-    CUDA_CHECK(cudaSetDevice(place % count));
     device_identity(place % count, text);
     return place % count;
 }
@@ -53,11 +53,12 @@ DeviceReduction *device_reduction_create(Ranks *ranks, const ReductionPlan *plan
 void device_reduction_free(DeviceReduction *reduction);
 
 // `gradients` from `from` on are final behind what is on the stream; those from `end` on were before, and are
-// taken care of. Their sums may be taken from here on. May be captured.
+// taken care of. Their sums may be taken from here on. Not to be captured: NCCL wants a sum captured by all
+// ranks or by none, and each meets other shapes.
 void device_reduction_final(DeviceReduction *reduction, float *gradients, size_t from, size_t end,
                             cudaStream_t stream);
 
-// What was begun so far is done before what comes next on the stream. May be captured.
+// What was begun so far is done before what comes next on the stream.
 void device_reduction_join(DeviceReduction *reduction, cudaStream_t stream);
 
 // All gradients are final, those from `end` on were before: they are sums before what comes next on the

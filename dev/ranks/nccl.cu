@@ -70,6 +70,13 @@ static char *numbers_of(Engine *e, size_t bytes) {
     return e->numbers;
 }
 
+// To the host, once the others have answered: such a copy waits for all that the stream does, and knows no
+// --timeout.
+static void copy_back(const Engine *e, void *to, const char *from, size_t bytes) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, e->stream));
+    CUDA_CHECK(cudaStreamSynchronize(e->stream));
+}
+
 static void broadcast(Ranks *r, void *data, size_t bytes) {
     Engine *e = (Engine *)r->engine;
     for (size_t at = 0; at < bytes; at += MOST) {
@@ -77,8 +84,8 @@ static void broadcast(Ranks *r, void *data, size_t bytes) {
         char *on_host = (char *)data + at, *numbers = numbers_of(e, part);
         CUDA_CHECK(cudaMemcpyAsync(numbers, on_host, part, cudaMemcpyHostToDevice, e->stream));
         nccl_check(ncclBroadcast(numbers, numbers, part, ncclChar, 0, e->comm, e->stream), "broadcast");
-        CUDA_CHECK(cudaMemcpyAsync(on_host, numbers, part, cudaMemcpyDeviceToHost, e->stream));
         wait_for(r, e->comm, e->stream, "broadcast");
+        copy_back(e, on_host, numbers, part);
     }
 }
 
@@ -88,9 +95,8 @@ static void gather(Ranks *r, const void *data, size_t bytes, void *all, const ch
     char *numbers = numbers_of(e, size * bytes), *mine = numbers + (size_t)r->rank * bytes;
     CUDA_CHECK(cudaMemcpyAsync(mine, data, bytes, cudaMemcpyHostToDevice, e->stream));
     nccl_check(ncclAllGather(mine, numbers, bytes, ncclChar, e->comm, e->stream), what);
-    if (r->rank == 0)
-        CUDA_CHECK(cudaMemcpyAsync(all, numbers, size * bytes, cudaMemcpyDeviceToHost, e->stream));
     wait_for(r, e->comm, e->stream, what);
+    if (r->rank == 0) copy_back(e, all, numbers, size * bytes);
 }
 
 static void leave(Ranks *r) {
@@ -208,7 +214,6 @@ void device_reduction_final(DeviceReduction *d, float *gradients, size_t from, s
     }
 }
 
-// While a stream is captured it may wait only for what is captured, too.
 void device_reduction_join(DeviceReduction *d, cudaStream_t stream) {
     if (!d->begun) return;
     d->begun = false;

@@ -11,7 +11,12 @@
 #include <sys/random.h>
 #include <vector>
 
-typedef enum { ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4 } ncclResult_t;
+typedef enum {
+    ncclSuccess = 0,
+    ncclSystemError = 2,
+    ncclInvalidArgument = 4,
+    ncclInvalidUsage = 5
+} ncclResult_t;
 typedef enum { ncclChar, ncclFloat, ncclBfloat16 } ncclDataType_t;
 typedef enum { ncclSum } ncclRedOp_t;
 struct ncclUniqueId {
@@ -24,9 +29,10 @@ struct NcclComm {
 typedef NcclComm *ncclComm_t;
 
 static inline const char *ncclGetErrorString(ncclResult_t result) {
-    return result == ncclSuccess       ? "no error"
-           : result == ncclSystemError ? "system error"
-                                       : "invalid argument";
+    return result == ncclSuccess        ? "no error"
+           : result == ncclSystemError  ? "system error"
+           : result == ncclInvalidUsage ? "invalid usage"
+                                        : "invalid argument";
 }
 
 static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
@@ -97,8 +103,11 @@ template <typename T> static void nccl_sum(const T *from, T *to, size_t count, n
     }
 }
 
+// A stream that is captured is refused: NCCL takes a sum that all processes capture or none, and which shapes
+// a process has met twice is its own affair.
 static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
                                          ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+    if (stream->capture) return ncclInvalidUsage;
     cuda_submit(stream, [=] {
         const size_t size = type == ncclFloat ? sizeof(float) : sizeof(__nv_bfloat16);
         if (comm->size == 1 && to != from) memcpy(to, from, count * size);
