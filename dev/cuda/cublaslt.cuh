@@ -121,7 +121,9 @@ static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
             cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof(alignment)));
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         blas->library, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, 1, &result, &found);
-    plan->supported = status == CUBLAS_STATUS_SUCCESS && found > 0;
+    const bool whole_groups = plan->product.epilogue < BLAS_GELU || plan->product.ldd % 8 == 0; // of aux
+    plan->supported =
+        whole_groups && status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     if (plan->supported) plan->algorithm = result.algo;
     BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
 }

@@ -176,8 +176,11 @@ static inline void self_attention_create(SelfAttention *m, TransformerShape is, 
 
 static inline void self_attention_destroy(void *model) {
     SelfAttention *m = (SelfAttention *)model;
+    if (m->kind.cudnn) { // before the stream that it works on
+        device_synchronize(&m->base.base.device);
+        cudnn_free(m->kind.cudnn);
+    }
     transformer_destroy(&m->base);
-    if (m->kind.cudnn) cudnn_free(m->kind.cudnn);
     free(m->attended);
     free(m);
 }
