@@ -220,11 +220,15 @@ static inline void launch_kernel(const Device *d, bool early, bool together, voi
 #else
     (void)together; // a GPU need not know
     // 48 KiB need no leave, but arrays of a fixed size count there, too.
-    if (shared > 32 * 1024 &&
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared) != cudaSuccess)
-        fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller heads (a "
-             "larger --heads), or -p bf16",
-             d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
+    if (shared > 32 * 1024) {
+        const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (error == cudaErrorInvalidValue && shared > d->shared_limit)
+            fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller heads "
+                 "(a larger --heads), or -p bf16",
+                 d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
+        CUDA_CHECK(error);
+    }
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
