@@ -25,11 +25,12 @@ static inline real vector_exp(real x) {
 }
 
 TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
-    TileVector normal;
+    TileVector normal = {0}, at = {0};
     for (size_t l = 0; l < TILE_LANES; l++) {
-        (*density)[l] = 0.39894228040143268 * exp(-0.5 * x[l] * x[l]);
+        at[l] = 0.39894228040143268 * exp(-0.5 * x[l] * x[l]);
         normal[l] = 0.5 * erfc(-0.70710678118654752 * x[l]);
     }
+    *density = at;
     return normal;
 }
 

@@ -1,5 +1,5 @@
 // AMX's instructions in plain C, by their definition in Intel's Software Developer's Manual, in the place of
-// those in dev/cpu/amx.c: so all that multiplies by AMX is tested on processors without it. A tile that was
+// those in dev/cpu/amx_tiles.h: so all that multiplies by AMX is tested on processors without it. A tile that was
 // not configured, which the processor would trap, ends the program.
 #ifndef TEST_AMX_IN_C_H
 #define TEST_AMX_IN_C_H
@@ -18,17 +18,13 @@ typedef struct {
     uint8_t data[AMX_ROWS][AMX_ROW_BYTES];
 } AmxTile;
 
-static _Thread_local AmxTile amx_tiles[AMX_TILES];
+extern _Thread_local AmxTile amx_tiles[AMX_TILES]; // amx.c has them
 
 #define AMX_CONFIGURE(configuration) amx_configure((const uint8_t *)(configuration))
 #define AMX_RELEASE() memset(amx_tiles, 0, sizeof(amx_tiles))
 #define AMX_LOAD(tile, from, row) amx_load(tile, from, row)
 #define AMX_STORE(tile, to, row) amx_store(tile, to, row)
 #define AMX_MULTIPLY_ADD(sum, a, b) amx_multiply_add(sum, a, b)
-
-bool amx_available(void) {
-    return true;
-}
 
 // 64 bytes: palette 1, first row 0, 14 zeros, 8 times the bytes of a row in 16 bits, 16 zeros, 8 times the
 // rows, 8 zeros.
