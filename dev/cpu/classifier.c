@@ -8,9 +8,9 @@
 // vocabulary are made from the logits while these are in cache, and go at once into the product that becomes
 // dh. Only they are kept for the rows of a chunk; once all Z_i are known, the product for dE takes h_i / Z_i.
 // It is our own (tile.h): it sums over rows, and reads the e_ij as words that hold two rows of one token,
-// where a library would first have to transpose them.
-// The target's own term is left out of the products and added in full precision: p_t - 1 = -(sum over j != t
-// of e_ij) / Z_i keeps its digits where p_t is close to 1.
+// where a library would first have to transpose them. Where a processor has AMX, all three are our own, and
+// e_ij are made between them (classifier_amx.h). The target's own term is left out of the products and added
+// in full precision: p_t - 1 = -(sum over j != t of e_ij) / Z_i keeps its digits where p_t is close to 1.
 //
 // Label smoothing by s adds s to that term, and -s / V to those of all tokens alike, which needs no product
 // but with sums: dh_i -= s/V sum_j E_j and dE_j -= s/V sum_i h_i. Its loss is s (l_it - mean_j l_ij) more.
@@ -18,6 +18,7 @@
 
 #include "arena.h"
 #include "bf16.h"
+#include "classifier_amx.h"
 #include "error.h"
 #include "memory.h"
 #include "rows.h"
@@ -38,8 +39,7 @@ enum {
     DEPTH = 32,
     TOKENS = 8,
     COLUMNS = 128,
-    AMX_DEPTH = 128,       // that of AMX, for which loading and storing sums takes longer than adding to them
-    PAIRS_STEP = AMX_BLOCK // rows of pairs are padded to multiples of this
+    PAIRS_STEP = 32 // rows of pairs are padded to multiples of this
 };
 
 // Where e_ij passes e^32, or a sum over a slice that, the row's shift rises.
@@ -54,14 +54,36 @@ typedef struct {
     GemmInput e;  // (BLOCK, SLICE) as the product for dh reads them, where that is bf16
     real *h;      // (2, padded C) two rows of h / Z
     real *sums;   // (SLICE, COLUMNS) a part of dE
+    // By AMX logits are (AMX_BLOCK, SLICE), sums (C' + 16, AMX_BLOCK), and there are:
+    uint16_t *strip; // (AMX_BLOCK, C') rows of h
+    real *left;      // (AMX_BLOCK, SLICE / 2) e for dh
+    real *dh;        // (BLOCK, C')
+    real *words;     // (AMX_BLOCK / 2, C') of h / Z
 } Worker;
+
+typedef struct Chunk Chunk;
+
+// How the passes over a chunk are made: with a library's products, or by AMX.
+typedef struct {
+    void (*plan)(Classifier *c, Arena *arena);
+    void (*pack)(Classifier *c, size_t slice, const real *rows); // a slice's weight (width, C)
+    void (*begin)(Classifier *c, const real *bias);              // NULL: nothing to be done
+    void (*rows)(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker);
+    void (*gradients)(const Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
+                      real *dweight, real *dbias);
+    void (*logits)(const Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker,
+                   real *logits);
+} Passes;
 
 // Of the product for dE, "words" are what tile.h multiplies: numbers, or with `pairs` two rows' bf16.
 struct Classifier {
     size_t vocabulary, channels, slices, chunk;
+    const Passes *passes;
     Gemm *gemm;
     const real *weight;  // (V, C)
-    GemmWeight **packed; // (slices) of (SLICE, C)
+    GemmWeight **packed; // (slices) of (SLICE, C); by AMX none, but
+    real *across, *down; // (V', C' / 2) words
+    real *padded_bias;   // (V') -Inf behind V
     real *no_bias;       // (SLICE) zeros
     real *shift;         // (chunk) c_i
     double *others;      // (chunk) sum of e_ij over j != t
@@ -71,10 +93,10 @@ struct Classifier {
     Arena *own;      // holds all arrays; NULL: another does
     // For training only:
     bool pairs;
-    Multiplier by;         // of the product for dE
-    real *e;               // slice after slice of (words of chunk, row of words)
-    real *scaled_h;        // (words of chunk, padded C) scale h_i / Z_i
-    real *factor;          // (chunk) scale / Z_i
+    Multiplier by;  // of the product for dE
+    real *e;        // slice after slice of (words of chunk, row of words)
+    real *scaled_h; // (words of chunk, padded C) scale h_i / Z_i; by AMX its tiles, a group each 32 rows
+    real *factor;   // (chunk) scale / Z_i
     real *target_gradient; // (chunk) scale (p_it - 1)
     double smoothing, unsmoothed;
     // With smoothing: sums of E and bias over V, and of smoothing / V times h, and 1, over a chunk's rows.
@@ -83,14 +105,14 @@ struct Classifier {
 };
 
 // What a pass over a chunk reads and writes, all from its first row on.
-typedef struct {
+struct Chunk {
     GemmInput h;
     const real *bias;
     const int32_t *targets;
     size_t rows;
     double scale;
     real *dh; // NULL: the loss alone
-} Chunk;
+};
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
@@ -123,6 +145,21 @@ static real *words_of_e(const Classifier *c, size_t slice, size_t i) {
     return c->e + slice * SLICE * words_of_rows(c, c->chunk) + words_of_rows(c, i) * row_of_words(c, slice);
 }
 
+static bool by_amx(const Classifier *c) {
+    return c->by == MULTIPLY_AMX;
+}
+
+// By AMX, from one block of AMX_BLOCK tokens of e to the next.
+static size_t words_step(const Classifier *c) {
+    return words_of_rows(c, c->chunk) * AMX_BLOCK;
+}
+
+// The word of e for dE that holds row i and token j of a slice.
+static real *word_of_e(const Classifier *c, size_t slice, size_t i, size_t j) {
+    if (!by_amx(c)) return words_of_e(c, slice, i) + j;
+    return c->e + (slice * SLICE + j) / AMX_BLOCK * words_step(c) + i / 2 * AMX_BLOCK + j % AMX_BLOCK;
+}
+
 // ---- creation --------------------------------------------------------------------------------------
 
 static size_t chunk_rows(bool pairs, size_t vocabulary, size_t rows) {
@@ -137,13 +174,21 @@ static void gradients_plan(Classifier *c, Arena *arena) {
     const size_t words = words_of_rows(c, c->chunk), columns = padded_channels(c);
     // The product reads TOKENS words at a time, maybe beyond the last row.
     arena_reals(arena, &c->e, tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, 1, buffers);
-    arena_reals(arena, &c->scaled_h, words, columns, buffers);
+    arena_reals(arena, &c->scaled_h, words, by_amx(c) ? columns + AMX_BLOCK / 2 : columns, buffers);
     arena_reals(arena, &c->factor, c->chunk, 1, buffers);
     arena_reals(arena, &c->target_gradient, c->chunk, 1, buffers);
     arena_reals(arena, &c->weight_sum, 1, c->channels, buffers);
     arena_reals(arena, &c->h_sum, 1, c->channels, buffers);
     for (int i = 0; i < c->threads; i++) {
         Worker *worker = &c->workers[i];
+        if (by_amx(c)) {
+            arena_reals(arena, &worker->left, AMX_BLOCK, SLICE / 2, buffers);
+            arena_reals(arena, &worker->dh, BLOCK, columns, buffers);
+            arena_reals(arena, &worker->words, AMX_BLOCK / 2, columns, buffers);
+            arena_reals(arena, &worker->h, 2, columns, buffers);
+            arena_reals(arena, &worker->sums, columns + AMX_BLOCK / 2, AMX_BLOCK, buffers);
+            continue;
+        }
         if (gemm_precision(c->gemm) == PRECISION_BFLOAT16)
             gemm_input_plan(&worker->e, c->gemm, arena, BLOCK, SLICE, buffers);
         arena_reals(arena, &worker->h, 2, columns, buffers);
@@ -151,60 +196,21 @@ static void gradients_plan(Classifier *c, Arena *arena) {
     }
 }
 
-Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels, size_t rows,
-                            int training) {
-    if (vocabulary == 0 || vocabulary > INT32_MAX || channels == 0)
-        fail("classifier: vocabulary %zu, channels %zu; expected 1 to %d, at least 1", vocabulary, channels,
-             INT32_MAX);
-    Classifier *c = allocate(1, sizeof(*c), "the classifier");
-    c->vocabulary = vocabulary;
-    c->channels = channels;
-    c->slices = (vocabulary + SLICE - 1) / SLICE;
-    c->by = tile_multiplier(gemm_precision(gemm) == PRECISION_BFLOAT16);
-    c->pairs = c->by != MULTIPLY_REALS;
-    c->chunk = chunk_rows(c->pairs, vocabulary, rows);
-    c->gemm = gemm;
+// Without AMX a library multiplies but for dE.
+static void library_plan(Classifier *c, Arena *arena) {
     c->packed = allocate(c->slices, sizeof(GemmWeight *), "the classifier's weight");
     for (size_t s = 0; s < c->slices; s++)
         c->packed[s] =
-            gemm_weight_plan(gemm, arena, slice_width(c, s), channels, WEIGHT_OUT_IN, "packed weights");
-    arena_reals(arena, &c->no_bias, 1, SLICE, buffers);
-    arena_reals(arena, &c->shift, c->chunk, 1, buffers);
-    arena_array(arena, &c->others, c->chunk, sizeof(*c->others), buffers);
-    arena_reals(arena, &c->target_logit, c->chunk, 1, buffers);
-    c->threads = thread_limit();
-    c->workers = allocate((size_t)c->threads, sizeof(*c->workers), "the classifier's threads");
+            gemm_weight_plan(c->gemm, arena, slice_width(c, s), c->channels, WEIGHT_OUT_IN, "packed weights");
     for (int i = 0; i < c->threads; i++) {
-        c->workers[i].gemm = gemm_create_serial(gemm);
+        c->workers[i].gemm = gemm_create_serial(c->gemm);
         arena_reals(arena, &c->workers[i].logits, BLOCK, SLICE, buffers);
         arena_reals(arena, &c->workers[i].unused, 2, SLICE, buffers);
     }
-    if (training) gradients_plan(c, arena);
-    return c;
 }
 
-Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training) {
-    Arena *arena = arena_create();
-    Classifier *c = classifier_plan(gemm, arena, vocabulary, channels, rows, training);
-    arena_allocate(arena);
-    c->own = arena;
-    return c;
-}
-
-void classifier_free(Classifier *c) {
-    if (!c) return;
-    for (size_t s = 0; s < c->slices; s++) gemm_weight_free(c->packed[s]);
-    for (int i = 0; i < c->threads; i++) gemm_free(c->workers[i].gemm);
-    arena_free(c->own);
-    free(c->packed);
-    free(c->workers);
-    free(c);
-}
-
-void classifier_pack(Classifier *c, const real *weight) {
-    c->weight = weight;
-#pragma omp parallel for schedule(static)
-    for (size_t s = 0; s < c->slices; s++) gemm_weight_pack(c->packed[s], weight + s * SLICE * c->channels);
+static void library_pack(Classifier *c, size_t slice, const real *rows) {
+    gemm_weight_pack(c->packed[slice], rows);
 }
 
 // ---- exponentials ----------------------------------------------------------------------------------
@@ -306,27 +312,32 @@ static void exponentials(const TwoRows *two, bool pairs, real sums[2]) {
 // Row i of e in one slice, which was kept, times `factor`.
 static void scale_words(const Classifier *c, size_t i, size_t slice, real factor) {
     const size_t width = slice_width(c, slice);
-    real *words = words_of_e(c, slice, i - (c->pairs ? i % 2 : 0));
     for (size_t j = 0; j < width; j++) {
+        real *word = word_of_e(c, slice, i - (c->pairs ? i % 2 : 0), j);
         if (c->pairs) {
             uint16_t two[2];
-            memcpy(two, words + j, sizeof(two));
+            memcpy(two, word, sizeof(two));
             two[i % 2] = bf16_from_float(float_from_bf16(two[i % 2]) * (float)factor);
-            memcpy(words + j, two, sizeof(two));
+            memcpy(word, two, sizeof(two));
         } else {
-            words[j] *= factor;
+            *word *= factor;
         }
     }
 }
 
-// Moves row i to a higher shift with all that was computed, up to `slice`, under the old one.
-static void raise_shift(Classifier *c, const Chunk *chunk, size_t i, size_t slice, real shift) {
+// Moves row i to a higher shift with all that was computed, up to `slice`, under the old one; dh (C) is its
+// row's, NULL where only the loss is wanted.
+static void raise_shift(Classifier *c, size_t i, size_t slice, real shift, real *dh) {
     const real factor = (real)exp((double)c->shift[i] - (double)shift);
     c->shift[i] = shift;
     c->others[i] *= (double)factor;
-    if (!chunk->dh || slice == 0) return;
-    for (size_t k = 0; k < c->channels; k++) chunk->dh[i * c->channels + k] *= factor;
+    if (!dh || slice == 0) return;
+    for (size_t k = 0; k < c->channels; k++) dh[k] *= factor;
     for (size_t s = 0; s < slice; s++) scale_words(c, i, s, factor);
+}
+
+static real *dh_of_row(const Classifier *c, const Chunk *chunk, size_t i) {
+    return chunk->dh ? chunk->dh + i * c->channels : NULL;
 }
 
 static real largest(const real *logits, const real *bias, size_t width) {
@@ -348,7 +359,8 @@ static void start_row(Classifier *c, const Chunk *chunk, size_t i, size_t slice,
     const real logit = logits[target] + bias[target];
     c->target_logit[i] = logit;
     logits[target] = -INFINITY;
-    if ((double)logit - (double)c->shift[i] > EXPONENT_LIMIT) raise_shift(c, chunk, i, slice, logit);
+    if ((double)logit - (double)c->shift[i] > EXPONENT_LIMIT)
+        raise_shift(c, i, slice, logit, dh_of_row(c, chunk, i));
 }
 
 // Rows i and i + 1, of which `count` (1 or 2) exist: e and its sums from their logits of one slice. A row
@@ -368,7 +380,7 @@ static void two_rows_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_
     for (size_t r = 0; r < count; r++) {
         if (!((double)sums[r] > SUM_LIMIT)) continue;
         two->shift[r] = largest(two->logits + r * width, two->bias, width);
-        raise_shift(c, chunk, i + r, slice, two->shift[r]);
+        raise_shift(c, i + r, slice, two->shift[r], dh_of_row(c, chunk, i + r));
         again = true;
     }
     if (again) exponentials(two, c->pairs, sums);
@@ -382,16 +394,18 @@ static double sum_of_row(const Classifier *c, size_t i) {
     return c->others[i] + exp((double)c->target_logit[i] - (double)c->shift[i]);
 }
 
-// With Z_i known: dh_i in full, and h_i / Z_i (C) for dE.
-static void finish_row(Classifier *c, const Chunk *chunk, size_t i, real *restrict h) {
+// With Z_i known: dh_i in full from its sums (C) over tokens, which may stand there, and h_i / Z_i (C) for
+// dE.
+static void finish_row(Classifier *c, const Chunk *chunk, size_t i, const real *sums, real *restrict h) {
     const size_t channels = c->channels;
-    real *restrict dh = chunk->dh + i * channels;
+    real *dh = dh_of_row(c, chunk, i);
     const int32_t target = chunk->targets[i];
     const double share = target < 0 ? 0 : chunk->scale / sum_of_row(c, i);
     const double smoothing = target < 0 ? 0 : chunk->scale * c->smoothing;
     const real factor = (real)share, gradient = (real)(smoothing - share * c->others[i]);
     const real *restrict weight = c->weight + (target < 0 ? 0 : (size_t)target) * channels;
-    for (size_t k = 0; k < channels; k++) dh[k] = dh[k] * factor + gradient * weight[k];
+#pragma omp simd
+    for (size_t k = 0; k < channels; k++) dh[k] = sums[k] * factor + gradient * weight[k];
     if (smoothing > 0) {
         const real spread = (real)(smoothing / (double)c->vocabulary);
         for (size_t k = 0; k < channels; k++) dh[k] -= spread * c->weight_sum[k];
@@ -402,19 +416,21 @@ static void finish_row(Classifier *c, const Chunk *chunk, size_t i, real *restri
     for (size_t k = 0; k < channels; k++) h[k] *= factor;
 }
 
-// Rows first .. first+rows-1, the first one even, in twos.
-static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker) {
+// Rows first .. first+rows-1, the first one even, in twos, from their sums (rows, C), `stride` apart; words
+// (rows in words, padded C).
+static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const real *sums,
+                        size_t stride, real *words, const Worker *worker) {
     const size_t columns = padded_channels(c);
     real *even = worker->h, *odd = even + columns;
-    for (size_t i = first; i < first + rows; i += 2) {
-        finish_row(c, chunk, i, even);
-        if (i + 1 < first + rows) {
-            finish_row(c, chunk, i + 1, odd);
+    for (size_t r = 0; r < rows; r += 2) {
+        finish_row(c, chunk, first + r, sums + r * stride, even);
+        if (r + 1 < rows) {
+            finish_row(c, chunk, first + r + 1, sums + (r + 1) * stride, odd);
         } else {
             memset(odd, 0, columns * sizeof(real));
-            c->factor[i + 1] = 0;
+            c->factor[first + r + 1] = 0;
         }
-        tile_right(c->scaled_h + words_of_rows(c, i) * columns, columns, even, odd, columns, c->pairs);
+        tile_right(words + words_of_rows(c, r) * columns, columns, even, odd, columns, c->pairs);
     }
 }
 
@@ -448,7 +464,9 @@ static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t ro
         else
             gemm_backward_input_add(worker->gemm, dh, e, c->packed[s], rows);
     }
-    if (chunk->dh) finish_rows(c, chunk, first, rows, worker);
+    if (chunk->dh)
+        finish_rows(c, chunk, first, rows, chunk->dh + first * c->channels, c->channels,
+                    c->scaled_h + words_of_rows(c, first) * padded_channels(c), worker);
 }
 
 // sums (width) += the sums of the columns of e (count, width), `count` rows of words from row `row` on, each
@@ -492,47 +510,6 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
     }
 }
 
-// For AMX, e is the right operand and h / Z, turned, the left one: their words are filled up with zeros.
-static void fill_words(Classifier *c, size_t slice, size_t rows) {
-    const size_t words = words_of_rows(c, rows), more = round_up(words, AMX_WORDS) - words;
-    const size_t width = row_of_words(c, slice);
-    memset(words_of_e(c, slice, 0) + words * width, 0, more * width * sizeof(real));
-}
-
-static void turn_h(Classifier *c, size_t rows) {
-    const size_t words = words_of_rows(c, rows), more = round_up(words, AMX_WORDS) - words;
-    const size_t columns = padded_channels(c);
-    memset(c->scaled_h + words * columns, 0, more * columns * sizeof(real));
-#pragma omp parallel for schedule(static)
-    for (size_t k = 0; k < words; k += AMX_WORDS)
-        tile_turn(c->scaled_h + k * columns, columns, AMX_WORDS, columns);
-}
-
-// sums (COLUMNS, SLICE), the transpose of slice_product()'s.
-static void slice_product_amx(const Classifier *c, real *sums, real *column_sums, size_t slice, size_t rows,
-                              size_t column, size_t columns) {
-    const size_t width = row_of_words(c, slice), words = words_of_rows(c, rows), stride = padded_channels(c);
-    memset(sums, 0, (size_t)SLICE * COLUMNS * sizeof(real));
-    tile_begin(MULTIPLY_AMX);
-    for (size_t k = 0; k < words; k += AMX_DEPTH) {
-        const size_t depth = smaller(words - k, AMX_DEPTH);
-        const real *e = words_of_e(c, slice, 0) + k * width, *h = c->scaled_h + k * stride + column;
-        if (column_sums) add_column_sums(c, column_sums, e, 2 * k, depth, width);
-        for (size_t j = 0; j < width; j += AMX_BLOCK) {
-            for (size_t i = 0; i < columns; i += AMX_BLOCK) {
-                if (k + 2 * AMX_DEPTH <= words) { // a share of the next words
-                    const size_t share = AMX_BLOCK * AMX_DEPTH * AMX_BLOCK / columns;
-                    tile_prefetch(e + AMX_DEPTH * (width + j) + i / AMX_BLOCK * share, share);
-                }
-                real *sum = sums + i * SLICE + j;
-                tile_product(sum, SLICE, sum, SLICE, (TileView){h + i, 1, stride}, e + j, width, AMX_BLOCK,
-                             AMX_BLOCK, round_up(depth, AMX_WORDS), MULTIPLY_AMX);
-            }
-        }
-    }
-    tile_end(MULTIPLY_AMX);
-}
-
 // `count` columns of `width` rows of dweight, `channels` apart, += sums (SLICE, COLUMNS).
 static void add_sums(real *restrict dweight, size_t channels, const real *restrict sums, size_t width,
                      size_t count) {
@@ -540,42 +517,23 @@ static void add_sums(real *restrict dweight, size_t channels, const real *restri
         for (size_t i = 0; i < count; i++) dweight[j * channels + i] += sums[j * COLUMNS + i];
 }
 
-// The same of sums (COLUMNS, SLICE).
-static void add_sums_transposed(real *dweight, size_t channels, const real *sums, size_t width,
-                                size_t count) {
-    for (size_t j = 0; j < width; j += TILE_LANES) {
-        for (size_t i = 0; i < count; i += TILE_LANES) {
-            TileVector square[TILE_LANES];
-            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(sums + (i + r) * SLICE + j);
-            tile_transpose(square);
-            for (size_t r = 0; r < TILE_LANES && j + r < width; r++) {
-                real *out = dweight + (j + r) * channels;
-                row_put(out, i, count, row_get(out, i, count) + square[r]);
-            }
-        }
-    }
-}
-
-// A slice of the vocabulary: its part of dweight and dbias, over all rows of the chunk.
-static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
-                       real *restrict dweight, real *restrict dbias) {
+// A slice's part of dweight and dbias, over all rows of the chunk.
+static void slice_gradients(const Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
+                            real *dweight, real *dbias) {
     const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
-    const bool amx = c->by == MULTIPLY_AMX;
     real column_sums[SLICE] = {0};
-    if (amx) fill_words(c, slice, chunk->rows);
     for (size_t k = 0; k < channels; k += COLUMNS) {
         const size_t count = smaller(channels - k, COLUMNS);
         const size_t columns = smaller(padded_channels(c) - k, COLUMNS);
-        real *out = dweight + first * channels + k, *for_bias = dbias && k == 0 ? column_sums : NULL;
-        if (amx) {
-            slice_product_amx(c, worker->sums, for_bias, slice, chunk->rows, k, columns);
-            add_sums_transposed(out, channels, worker->sums, width, count);
-        } else {
-            slice_product(c, worker->sums, for_bias, slice, chunk->rows, k, columns);
-            add_sums(out, channels, worker->sums, width, count);
-        }
+        slice_product(c, worker->sums, dbias && k == 0 ? column_sums : NULL, slice, chunk->rows, k, columns);
+        add_sums(dweight + first * channels + k, channels, worker->sums, width, count);
     }
     for (size_t j = 0; dbias && j < width; j++) dbias[first + j] += column_sums[j];
+}
+
+// Targets in a slice, whose e_ij are no part of the products.
+static void add_targets(const Classifier *c, const Chunk *chunk, size_t slice, real *dweight, real *dbias) {
+    const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
     for (size_t i = 0; i < chunk->rows; i++) {
         const size_t target = (size_t)chunk->targets[i];
         if (target - first >= width) continue; // also for -1
@@ -588,6 +546,241 @@ static void slice_pass(Classifier *c, const Chunk *chunk, size_t slice, const Wo
                 dweight[target * channels + k + j] += c->target_gradient[i] * h[j];
         }
     }
+}
+
+// Logits of a block of rows, bias added, to their rows of (M, V).
+static void logits_pass(const Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                        const Worker *worker, real *logits) {
+    for (size_t s = 0; s < c->slices; s++) {
+        const size_t width = slice_width(c, s);
+        const real *bias = chunk->bias ? chunk->bias + s * SLICE : c->no_bias;
+        gemm_forward(worker->gemm, worker->logits, gemm_input_rows(chunk->h, first), c->packed[s], rows);
+        for (size_t r = 0; r < rows; r++) {
+            const real *restrict in = worker->logits + r * width;
+            real *restrict out = logits + (first + r) * c->vocabulary + s * SLICE;
+            for (size_t j = 0; j < width; j++) out[j] = in[j] + bias[j];
+        }
+    }
+}
+
+static const Passes library_passes = {library_plan, library_pack,    NULL,
+                                      rows_pass,    slice_gradients, logits_pass};
+
+// ---- by AMX ----------------------------------------------------------------------------------------
+
+#if TILE_PAIRS
+
+static void amx_plan(Classifier *c, Arena *arena) {
+    const size_t tokens = round_up(c->vocabulary, AMX_BLOCK), columns = padded_channels(c);
+    arena_reals(arena, &c->across, tokens, columns / 2, "packed weights");
+    arena_reals(arena, &c->down, tokens, columns / 2, "packed weights");
+    arena_reals(arena, &c->padded_bias, tokens, 1, buffers);
+    for (int i = 0; i < c->threads; i++) {
+        arena_reals(arena, &c->workers[i].logits, AMX_BLOCK, SLICE, buffers);
+        arena_array(arena, &c->workers[i].strip, AMX_BLOCK * columns, sizeof(*c->workers[i].strip), buffers);
+    }
+}
+
+// Where the words of a slice begin in `across` and `down`.
+static size_t amx_slice(const Classifier *c, size_t slice) {
+    return slice * SLICE * padded_channels(c) / 2;
+}
+
+static void amx_pack(Classifier *c, size_t slice, const real *rows) {
+    const size_t at = amx_slice(c, slice);
+    classifier_amx_pack(c->across + at, c->down + at, rows, slice_width(c, slice), c->channels);
+}
+
+// A strip: rows i to i + AMX_BLOCK of a chunk, of which `rows` exist.
+typedef struct {
+    size_t i, rows;
+    ClassifierStrip in;
+    real shift[AMX_BLOCK];
+    int32_t targets[AMX_BLOCK];
+} Strip;
+
+// Rows of h as they lie, or where they are too few or too short, a copy filled up with zeros.
+static void strip_rows(const Classifier *c, const Chunk *chunk, const Worker *worker, Strip *strip) {
+    const size_t channels = c->channels, columns = padded_channels(c);
+    const uint16_t *h = (const uint16_t *)chunk->h.data + strip->i * channels;
+    strip->in.h = h;
+    strip->in.h_row = columns;
+    if (strip->rows == AMX_BLOCK && channels == columns) return;
+    memset(worker->strip, 0, AMX_BLOCK * columns * sizeof(*h));
+    for (size_t r = 0; r < strip->rows; r++)
+        memcpy(worker->strip + r * columns, h + r * channels, channels * sizeof(*h));
+    strip->in.h = worker->strip;
+}
+
+// What the kernels need to know of a strip and a slice. Rows that do not exist get e_ij of 0.
+static void strip_create(const Classifier *c, const Chunk *chunk, size_t i, size_t rows, size_t slice,
+                         const Worker *worker, Strip *strip) {
+    strip->i = i;
+    strip->rows = rows;
+    strip->in.across = c->across + amx_slice(c, slice);
+    strip->in.bias = c->padded_bias + slice * SLICE;
+    strip->in.width = round_up(slice_width(c, slice), AMX_BLOCK);
+    strip->in.channels = padded_channels(c);
+    strip->in.words_step = words_step(c);
+    strip->in.shift = strip->shift;
+    strip->in.targets = strip->targets;
+    strip_rows(c, chunk, worker, strip);
+    for (size_t r = 0; r < AMX_BLOCK; r++) {
+        strip->shift[r] = r < rows ? c->shift[i + r] : -LOWEST_SHIFT;
+        const int64_t target =
+            r < rows && chunk->targets ? (int64_t)chunk->targets[i + r] - (int64_t)(slice * SLICE) : -1;
+        strip->targets[r] = target >= 0 && target < (int64_t)slice_width(c, slice) ? (int32_t)target : -1;
+    }
+}
+
+// Raises the shifts of rows whose sum or target passes the limits; whether there were any.
+static bool raise_shifts(Classifier *c, Strip *strip, const real *sums, const real *target_logit,
+                         size_t slice, const Worker *worker, real *dh) {
+    bool known = false, raised = false;
+    for (size_t r = 0; r < strip->rows; r++) {
+        const bool far =
+            strip->targets[r] >= 0 && (double)target_logit[r] - (double)strip->shift[r] > EXPONENT_LIMIT;
+        if (!((double)sums[r] > SUM_LIMIT) && !far) continue;
+        if (!known) classifier_amx_logits(worker->logits, &strip->in);
+        known = raised = true;
+        strip->shift[r] = largest(worker->logits + r * strip->in.width, c->no_bias, slice_width(c, slice));
+        raise_shift(c, strip->i + r, slice, strip->shift[r], dh ? dh + r * strip->in.channels : NULL);
+    }
+    return raised;
+}
+
+// e of a strip and a slice, its sums and target logits, and what it gives to dh (rows, C'), if that is
+// wanted.
+static void strip_of_slice(Classifier *c, Strip *strip, size_t slice, const Worker *worker, real *dh) {
+    real sums[AMX_BLOCK], target_logit[AMX_BLOCK];
+    real *left = dh ? worker->left : NULL;
+    real *words = dh ? word_of_e(c, slice, strip->i, 0) : NULL;
+    classifier_amx_exponentials(sums, target_logit, left, words, &strip->in);
+    if (raise_shifts(c, strip, sums, target_logit, slice, worker, dh))
+        classifier_amx_exponentials(sums, target_logit, left, words, &strip->in);
+    for (size_t r = 0; r < strip->rows; r++) {
+        c->others[strip->i + r] += (double)sums[r];
+        if (strip->targets[r] >= 0) c->target_logit[strip->i + r] = target_logit[r];
+    }
+    if (dh)
+        classifier_amx_add_dh(dh, left, c->down + amx_slice(c, slice), strip->in.width, strip->in.channels);
+}
+
+// A first shift for each row: about the first token's logit, so that its e is about 1.
+static void start_rows(Classifier *c, const Chunk *chunk, size_t first, size_t rows) {
+    for (size_t i = first; i < first + rows; i++) {
+        real logit = c->padded_bias[0], h[COLUMNS];
+        for (size_t k = 0; k < c->channels; k += COLUMNS) {
+            const size_t count = smaller(c->channels - k, COLUMNS);
+            gemm_input_load(chunk->h, i, k, h, count);
+            logit += row_dot(h, c->weight + k, count);
+        }
+        c->shift[i] = logit > LOWEST_SHIFT ? logit : LOWEST_SHIFT;
+        c->others[i] = 0;
+    }
+}
+
+// Rows i to i + rows, a strip's, from their sums (rows, C').
+static void finish_strip(Classifier *c, const Chunk *chunk, size_t i, size_t rows, const real *sums,
+                         const Worker *worker) {
+    const size_t columns = padded_channels(c);
+    memset(worker->words, 0, AMX_BLOCK / 2 * columns * sizeof(real));
+    memset(c->factor + i, 0, AMX_BLOCK * sizeof(real));
+    finish_rows(c, chunk, i, rows, sums, columns, worker->words, worker);
+    classifier_amx_turn(c->scaled_h + i / 2 * (columns + AMX_BLOCK / 2), worker->words, c->factor + i,
+                        columns);
+}
+
+// rows_pass().
+static void amx_rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                          const Worker *worker) {
+    const size_t columns = padded_channels(c);
+    real *dh = chunk->dh ? worker->dh : NULL;
+    start_rows(c, chunk, first, rows);
+    if (dh) memset(dh, 0, BLOCK * columns * sizeof(real));
+    amx_begin();
+    for (size_t s = 0; s < c->slices; s++) {
+        for (size_t r = 0; r < rows; r += AMX_BLOCK) {
+            Strip strip;
+            strip_create(c, chunk, first + r, smaller(rows - r, AMX_BLOCK), s, worker, &strip);
+            strip_of_slice(c, &strip, s, worker, dh ? dh + r * columns : NULL);
+        }
+    }
+    amx_end();
+    for (size_t r = 0; dh && r < rows; r += AMX_BLOCK)
+        finish_strip(c, chunk, first + r, smaller(rows - r, AMX_BLOCK), dh + r * columns, worker);
+}
+
+// dweight and dbias of `tokens` tokens from `first` on += sums (C' + 16, AMX_BLOCK).
+static void add_turned(const Classifier *c, const real *sums, size_t first, size_t tokens, real *dweight,
+                       real *dbias) {
+    const size_t channels = c->channels;
+    const real *factors = sums + padded_channels(c) * AMX_BLOCK;
+    for (size_t j = 0; j < tokens; j += TILE_LANES) {
+        for (size_t k = 0; k < channels; k += TILE_LANES) {
+            TileVector square[TILE_LANES];
+            TILE_UNROLL
+            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(sums + (k + r) * AMX_BLOCK + j);
+            tile_transpose(square);
+            TILE_UNROLL
+            for (size_t r = 0; r < TILE_LANES; r++) {
+                real *out = dweight + (first + j + r) * channels;
+                if (j + r < tokens) row_put(out, k, channels, row_get(out, k, channels) + square[r]);
+            }
+        }
+    }
+    for (size_t j = 0; dbias && j < tokens; j++) dbias[first + j] += factors[j] + factors[AMX_BLOCK + j];
+}
+
+// slice_gradients().
+static void amx_slice_gradients(const Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
+                                real *dweight, real *dbias) {
+    const size_t width = slice_width(c, slice), groups = (chunk->rows + AMX_BLOCK - 1) / AMX_BLOCK;
+    amx_begin();
+    for (size_t j = 0; j < width; j += AMX_BLOCK) {
+        const real *words = word_of_e(c, slice, 0, j);
+        classifier_amx_gradient(worker->sums, c->scaled_h, words, words + words_step(c), groups,
+                                padded_channels(c));
+        add_turned(c, worker->sums, slice * SLICE + j, smaller(width - j, AMX_BLOCK), dweight, dbias);
+    }
+    amx_end();
+}
+
+// The chunk's bias, -Inf behind the vocabulary.
+static void amx_pad_bias(Classifier *c, const real *bias) {
+    const size_t tokens = round_up(c->vocabulary, AMX_BLOCK);
+    for (size_t j = 0; j < tokens; j++)
+        c->padded_bias[j] = j >= c->vocabulary ? -INFINITY : bias ? bias[j] : 0;
+}
+
+// logits_pass().
+static void amx_logits_pass(const Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                            const Worker *worker, real *logits) {
+    amx_begin();
+    for (size_t s = 0; s < c->slices; s++) {
+        for (size_t r = 0; r < rows; r += AMX_BLOCK) {
+            Strip strip;
+            strip_create(c, chunk, first + r, smaller(rows - r, AMX_BLOCK), s, worker, &strip);
+            classifier_amx_logits(worker->logits, &strip.in);
+            for (size_t i = 0; i < strip.rows; i++)
+                memcpy(logits + (strip.i + i) * c->vocabulary + s * SLICE,
+                       worker->logits + i * strip.in.width, slice_width(c, s) * sizeof(real));
+        }
+    }
+    amx_end();
+}
+
+static const Passes amx_passes = {amx_plan,       amx_pack, amx_pad_bias, amx_rows_pass, amx_slice_gradients,
+                                  amx_logits_pass};
+
+#endif
+
+static const Passes *passes_by(Multiplier by) {
+#if TILE_PAIRS
+    if (by == MULTIPLY_AMX) return &amx_passes;
+#endif
+    (void)by;
+    return &library_passes;
 }
 
 // ---- label smoothing -------------------------------------------------------------------------------
@@ -653,10 +846,11 @@ static void smooth_slice(const Classifier *c, size_t slice, real *restrict dweig
 }
 
 static void slices_of_chunk(Classifier *c, const Chunk *chunk, real *dweight, real *dbias) {
-    if (c->by == MULTIPLY_AMX) turn_h(c, chunk->rows);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
     for (size_t s = 0; s < c->slices; s++) {
-        slice_pass(c, chunk, s, &c->workers[thread_index()], dweight, dbias);
+        const Worker *worker = &c->workers[thread_index()];
+        c->passes->gradients(c, chunk, s, worker, dweight, dbias);
+        add_targets(c, chunk, s, dweight, dbias);
         if (c->smoothing > 0) smooth_slice(c, s, dweight, dbias);
     }
 }
@@ -671,8 +865,10 @@ static size_t block_rows(const Classifier *c, size_t rows) {
 static double rows_of_chunk(Classifier *c, const Chunk *chunk) {
     const size_t block = block_rows(c, chunk->rows);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
-    for (size_t i = 0; i < chunk->rows; i += block)
-        rows_pass(c, chunk, i, smaller(chunk->rows - i, block), &c->workers[thread_index()]);
+    for (size_t i = 0; i < chunk->rows; i += block) {
+        const size_t rows = smaller(chunk->rows - i, block);
+        c->passes->rows(c, chunk, i, rows, &c->workers[thread_index()]);
+    }
     double loss = 0;
     for (size_t i = 0; i < chunk->rows; i++)
         if (chunk->targets[i] >= 0)
@@ -681,6 +877,55 @@ static double rows_of_chunk(Classifier *c, const Chunk *chunk) {
 }
 
 // ---- the interface ---------------------------------------------------------------------------------
+
+Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels, size_t rows,
+                            int training) {
+    if (vocabulary == 0 || vocabulary > INT32_MAX || channels == 0)
+        fail("classifier: vocabulary %zu, channels %zu; expected 1 to %d, at least 1", vocabulary, channels,
+             INT32_MAX);
+    Classifier *c = allocate(1, sizeof(*c), "the classifier");
+    c->vocabulary = vocabulary;
+    c->channels = channels;
+    c->slices = (vocabulary + SLICE - 1) / SLICE;
+    c->by = tile_multiplier(gemm_precision(gemm) == PRECISION_BFLOAT16);
+    c->pairs = c->by != MULTIPLY_REALS;
+    c->passes = passes_by(c->by);
+    c->chunk = chunk_rows(c->pairs, vocabulary, rows);
+    c->gemm = gemm;
+    arena_reals(arena, &c->no_bias, 1, SLICE, buffers);
+    arena_reals(arena, &c->shift, c->chunk, 1, buffers);
+    arena_array(arena, &c->others, c->chunk, sizeof(*c->others), buffers);
+    arena_reals(arena, &c->target_logit, c->chunk, 1, buffers);
+    c->threads = thread_limit();
+    c->workers = allocate((size_t)c->threads, sizeof(*c->workers), "the classifier's threads");
+    c->passes->plan(c, arena);
+    if (training) gradients_plan(c, arena);
+    return c;
+}
+
+Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training) {
+    Arena *arena = arena_create();
+    Classifier *c = classifier_plan(gemm, arena, vocabulary, channels, rows, training);
+    arena_allocate(arena);
+    c->own = arena;
+    return c;
+}
+
+void classifier_free(Classifier *c) {
+    if (!c) return;
+    for (size_t s = 0; c->packed && s < c->slices; s++) gemm_weight_free(c->packed[s]);
+    for (int i = 0; i < c->threads; i++) gemm_free(c->workers[i].gemm);
+    arena_free(c->own);
+    free(c->packed);
+    free(c->workers);
+    free(c);
+}
+
+void classifier_pack(Classifier *c, const real *weight) {
+    c->weight = weight;
+#pragma omp parallel for schedule(static)
+    for (size_t s = 0; s < c->slices; s++) c->passes->pack(c, s, weight + s * SLICE * c->channels);
+}
 
 static void check_targets(const Classifier *c, const int32_t *targets, size_t m) {
     for (size_t i = 0; i < m; i++)
@@ -696,6 +941,7 @@ static size_t even_chunk(const Classifier *c, size_t m) {
 
 double classifier_forward(Classifier *c, GemmInput h, const real *bias, const int32_t *targets, size_t m) {
     check_targets(c, targets, m);
+    if (c->passes->begin) c->passes->begin(c, bias);
     const size_t step = even_chunk(c, m);
     double loss = 0;
     for (size_t i = 0; i < m; i += step) {
@@ -708,6 +954,7 @@ double classifier_forward(Classifier *c, GemmInput h, const real *bias, const in
 double classifier_train(Classifier *c, GemmInput h, const real *bias, const int32_t *targets, size_t m,
                         double scale, real *dh, real *dweight, real *dbias) {
     check_targets(c, targets, m);
+    if (c->passes->begin) c->passes->begin(c, bias);
     const size_t step = even_chunk(c, m);
     double loss = 0, more = 0;
     if (c->smoothing > 0) sum_weights(c, bias);
@@ -735,19 +982,11 @@ double classifier_unsmoothed(const Classifier *c) {
 
 void classifier_logits(Classifier *c, GemmInput h, const real *bias, size_t m, real *logits) {
     const size_t block = block_rows(c, m);
+    const Chunk chunk = {h, bias, NULL, m, 0, NULL};
+    if (c->passes->begin) c->passes->begin(c, bias);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
     for (size_t i = 0; i < m; i += block) {
         const Worker *worker = &c->workers[thread_index()];
-        const size_t rows = smaller(m - i, block);
-        for (size_t s = 0; s < c->slices; s++) {
-            const size_t width = slice_width(c, s);
-            const real *slice_bias = bias ? bias + s * SLICE : c->no_bias;
-            gemm_forward(worker->gemm, worker->logits, gemm_input_rows(h, i), c->packed[s], rows);
-            for (size_t r = 0; r < rows; r++) {
-                const real *restrict in = worker->logits + r * width;
-                real *restrict out = logits + (i + r) * c->vocabulary + s * SLICE;
-                for (size_t j = 0; j < width; j++) out[j] = in[j] + slice_bias[j];
-            }
-        }
+        c->passes->logits(c, &chunk, i, smaller(m - i, block), worker, logits);
     }
 }
