@@ -144,8 +144,13 @@ TILE_INLINE void two_rows(const Exponentials *x, size_t p, bool keep) {
     const __m512i b[2] = {round_up_half(e[1][0]), round_up_half(e[1][1])};
     _mm512_store_si512((void *)(x->left + 2 * p * HALF), join(a[0], a[1]));
     _mm512_store_si512((void *)(x->left + (2 * p + 1) * HALF), join(b[0], b[1]));
-    _mm512_stream_si512((void *)(x->words + p * AMX_BLOCK), join(a[0], b[0]));
-    _mm512_stream_si512((void *)(x->words + p * AMX_BLOCK + HALF), join(a[1], b[1]));
+    _mm512_store_si512((void *)(x->words + p * AMX_BLOCK), join(a[0], b[0]));
+    _mm512_store_si512((void *)(x->words + p * AMX_BLOCK + HALF), join(a[1], b[1]));
+}
+
+// Pairs of rows from *p to end.
+TILE_INLINE void rows_until(const Exponentials *x, size_t *p, size_t end, bool keep) {
+    for (; *p < end; (*p)++) two_rows(x, *p, keep);
 }
 
 // Targets among the tokens from `first` on: their logits move from the block (32, 32) to target_logit, and
@@ -178,13 +183,26 @@ TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sum
                                      keep && b > 0 ? words + (b - 1) * strip->words_step : NULL};
         size_t p = b > 0 ? 0 : PAIRS;
         if (b == blocks) {
-            for (; p < PAIRS; p++) two_rows(&before, p, keep);
+            rows_until(&before, &p, PAIRS, keep);
             return;
         }
         start_logits(strip->bias + b * AMX_BLOCK);
         for (size_t s = 0; s < steps; s++) {
-            add_logits(h + s * HALF, h_row, strip->across + (b * steps + s) * 2 * TILE);
-            for (; p < PAIRS * (s + 1) / steps; p++) two_rows(&before, p, keep);
+            // Pairs of rows behind each product: more in a row would fill the queue that products wait in.
+            const float *rows = h + s * HALF, *tokens = strip->across + (b * steps + s) * 2 * TILE;
+            const size_t done = PAIRS * 4 * s, all = 4 * steps;
+            AMX_LOAD(4, rows, h_row);
+            AMX_LOAD(6, tokens, HALF);
+            AMX_MULTIPLY_ADD(0, 4, 6);
+            rows_until(&before, &p, (done + PAIRS) / all, keep);
+            AMX_LOAD(7, tokens + TILE, HALF);
+            AMX_MULTIPLY_ADD(1, 4, 7);
+            rows_until(&before, &p, (done + 2 * PAIRS) / all, keep);
+            AMX_LOAD(5, rows + HALF * h_row, h_row);
+            AMX_MULTIPLY_ADD(2, 5, 6);
+            rows_until(&before, &p, (done + 3 * PAIRS) / all, keep);
+            AMX_MULTIPLY_ADD(3, 5, 7);
+            rows_until(&before, &p, (done + 4 * PAIRS) / all, keep);
         }
         store_block(logits[b % 2], AMX_BLOCK);
         take_targets(logits[b % 2], target_logit, strip->targets, (int32_t)(b * AMX_BLOCK));

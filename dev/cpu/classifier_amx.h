@@ -37,8 +37,7 @@ void classifier_amx_logits(real *logits, const ClassifierStrip *strip);
 
 // e_ij = exp(l_ij - c_i), 0 for the target, whose logit goes to target_logit (32); sums (32) over the slice.
 // e_ij are kept in bf16, where `left` is not NULL: left (width' / 32, 32, 16 words of t and t + 16) for dh;
-// words (width' / 32 blocks, 16 words of two rows, 32) for dE, past the caches, as dE is made much later. The
-// barrier behind a chunk's rows makes them visible to other threads.
+// words (width' / 32 blocks, 16 words of two rows, 32) for dE.
 void classifier_amx_exponentials(real sums[AMX_BLOCK], real target_logit[AMX_BLOCK], real *left, real *words,
                                  const ClassifierStrip *strip);
 

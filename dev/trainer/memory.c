@@ -6,12 +6,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 enum {
-    ALIGNMENT = 64,      // a cache line, and the widest vector
-    ZERO_CHUNK = 1 << 20 // bytes that a thread sets to zero at a time
+    ALIGNMENT = 64,       // a cache line, and the widest vector
+    ZERO_CHUNK = 1 << 20, // bytes that a thread sets to zero at a time
+    HUGE_PAGE = 1 << 21   // what blocks of at least that many bytes ask for
 };
+
+// A large block lies on huge pages, where the kernel has them: on small ones caches and their tables of pages
+// hold less of it (dev/bench/JOURNAL.md). NULL: no memory.
+static void *take(size_t bytes) {
+    if (bytes < HUGE_PAGE) return aligned_alloc(ALIGNMENT, bytes);
+    if (bytes > PTRDIFF_MAX - HUGE_PAGE) return NULL;
+    const size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    void *memory = aligned_alloc(HUGE_PAGE, rounded);
+#ifdef MADV_HUGEPAGE
+    if (memory) madvise(memory, rounded, MADV_HUGEPAGE); // a wish: what becomes of it does not matter
+#endif
+    return memory;
+}
 
 // All threads touch the pages of a large block for the first time: that takes the kernel longer than anything
 // else before the first step, and lays them out over the memory of all processors.
@@ -27,7 +42,7 @@ void *allocate(size_t count, size_t size, const char *what) {
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT)
         fail("no memory for %s: %zu elements of %zu bytes", what, count, size);
     const size_t rounded = bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    void *memory = aligned_alloc(ALIGNMENT, rounded);
+    void *memory = take(rounded);
     if (!memory) fail("no memory for %s: %zu bytes (%.1f MiB)", what, bytes, (double)bytes / (1 << 20));
     return zero(memory, rounded);
 }
