@@ -236,26 +236,41 @@ log_least() {
     sed -n "s/.*\"$1\":\(-*[0-9][-+.0-9eE]*\).*/\1/p" "$2/log.jsonl" | sort -g | sed -n 1p
 }
 
+# Runs that several machines share out have the same losses, and times that do not belong side by side: those of the processor (and
+# number of threads) that most runs had count. Empty: all do.
+machine=
+
+# choose_machine RUN...
+choose_machine() {
+    machine=$(for run in "$@"; do log_text processor "$run"; done | sort | uniq -c | sort -rn | sed -n '1s/^ *[0-9]* //p')
+}
+
+# of_a_step KEY RUN: the middle one of a time or speed of the run's steps; "-" where another machine made it.
+of_a_step() {
+    if [ -z "$machine" ] || [ "$(log_text processor "$2")" = "$machine" ]; then log_median "$1" "$2"; else echo -; fi
+}
+
 # validation_of KEY RUN...: of the evaluations of runs that differ in their seeds: epoch, seconds (of the updates before, each
-# the middle one's) and the geometric mean of the perplexity of that name.
+# the middle one's; nan where no run counts) and the geometric mean of the perplexity of that name.
 validation_of() {
     key=$1
     shift
     for run in "$@"; do
-        echo "{\"of_a_step\":$(log_median ms "$run")}"
+        echo "of_a_step $(of_a_step ms "$run")"
         cat "$run/log.jsonl"
     done | awk -v key="$key" "$json_number"'
-        number("of_a_step") != "" { ms = number("of_a_step") }
+        $1 == "of_a_step" { ms = $2 }
         number("epoch") != "" { epochs_of_a_step = number("epoch") / number("step") }
         number(key) != "" {
             step = number("step")
             if (!n[step]++) order[++steps] = step
-            at[step] = step * epochs_of_a_step; seconds[step] += step * ms / 1000; sum[step] += log(number(key))
+            at[step] = step * epochs_of_a_step; sum[step] += log(number(key))
+            if (ms != "-") { timed[step]++; seconds[step] += step * ms / 1000 }
         }
         END {
             for (i = 1; i <= steps; i++) {
                 step = order[i]
-                print at[step], seconds[step] / n[step], exp(sum[step] / n[step])
+                print at[step], (timed[step] ? seconds[step] / timed[step] : "nan"), exp(sum[step] / n[step])
             }
         }'
 }
@@ -369,12 +384,12 @@ time_left() {
 
 # ---- tables
 
-# Awk functions, behind show_number, for means and standard deviations: add(name, x), "" being unknown; mean(name),
+# Awk functions, behind show_number, for means and standard deviations: add(name, x), "" and "-" being unknown; mean(name),
 # spread(name); both(name): "mean ± deviation".
 # shellcheck disable=SC2034
 awk_statistics='
     function add(name, x) {
-        if (x == "") return
+        if (x == "" || x == "-") return
         # From values less the first one, so that nothing cancels.
         if (!count[name]++) first[name] = x
         sum[name] += x - first[name]

@@ -30,7 +30,7 @@ measures() {
         for run in $(runs_of $arm); do
             step=$(log_number step "$run")
             echo "$arm $(log_text model "$run" | sed 's/.*, \([0-9]*\) .*/\1/') $step" \
-                "$(awk "BEGIN { print $step * $(log_median ms "$run") / 60000 }")" \
+                "$(of_a_step ms "$run" | awk -v step="$step" '{ print ($1 == "-" ? "-" : step * $1 / 60000) }')" \
                 "$(log_least val_word_ppl "$run") $(log_number test_word_ppl "$run") $(log_number test_bpb "$run")"
         done
     done
@@ -51,14 +51,14 @@ report() {
         END {
             for (a = 1; a <= arms; a++) {
                 arm = order[a]
-                line = "| " arm " | " parameters[arm] " | " count[arm SUBSEP 4] " | " updates[arm] " |"
+                line = "| " arm " | " parameters[arm] " | " count[arm SUBSEP 5] " | " updates[arm] " |"
                 for (i = 4; i <= 7; i++) line = line " " both(arm SUBSEP i) " |"
                 print line
             }
         }'
     echo
     echo "\`$options -x $steps\`, words as tokens; $(log_text processor "$sample"), $(log_text products "$sample")."
-    echo "Minutes are those of all updates at the middle one's speed; with start, evaluations and test a run took, on the clock," \
+    echo "Minutes are those of all updates at the middle one's speed, of the runs on $machine; with start, evaluations and test a run took, on the clock," \
         "$(for run in $(runs_of speedrun); do log_number seconds "$run"; done |
             awk '{ printf "%s%.1f", (NR > 1 ? ", " : ""), $1 / 60 }')."
     echo 'The validation is the best one; the test is of its weights.'
@@ -120,6 +120,8 @@ echo "measuring what a run costs ($steps updates)"
 plan >"$tmp/plan"
 train_all "$tmp/plan"
 [ "$failures" -eq 0 ] || fail "$failures runs failed; the same command tries them again"
+# shellcheck disable=SC2046
+choose_machine $(runs_of published) $(runs_of speedrun)
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 plot

@@ -42,7 +42,7 @@ measures() {
         runs_of "$arm" | while read -r run; do
             parameters=$(log_text model "$run" | sed 's/.*, \([0-9]*\) .*/\1/')
             echo "$arm $parameters $(log_least val_ppl "$run") $(log_number test_ppl "$run") $(log_number test_word_ppl "$run")" \
-                "$(log_number test_bpb "$run") $(log_median tokens_per_s "$run") $(log_median ms "$run")"
+                "$(log_number test_bpb "$run") $(of_a_step tokens_per_s "$run") $(of_a_step ms "$run")"
         done
     done
 }
@@ -55,7 +55,7 @@ table() {
         !($1 in parameters) { order[++arms] = $1 }
         {
             parameters[$1] = $2
-            for (i = 3; i <= 8; i++) add($1 SUBSEP i, i == 8 ? $i * steps / 60000 : $i)
+            for (i = 3; i <= 8; i++) add($1 SUBSEP i, i == 8 && $i != "-" ? $i * steps / 60000 : $i)
         }
         END {
             for (a = 1; a <= arms; a++) {
@@ -85,7 +85,7 @@ report() {
     echo "\`$options -x $steps\`; $(machines)."
     echo "Perplexities are per token unless it says otherwise: validation (the best) over $(log_number val_tokens "$sample") of" \
         "$(tokens_of wikitext2 val) tokens, test over $(log_number test_tokens "$sample"). Minutes are those of all updates" \
-        "at the middle one's speed, without evaluations." \
+        "at the middle one's speed, without evaluations; they and tokens/s are of the runs on $machine." \
         'Where there is more than one seed: mean ± standard deviation.'
     echo
     echo '![validation perplexity](validation_perplexity.png)'
@@ -102,7 +102,7 @@ plot() {
         validation_of val_ppl $(runs_of "$arm") >"$tmp/$count"
     done
     cat "$tmp"/[1-9] | awk '
-        $2 > longest { longest = $2 }
+        $2 != "nan" && $2 > longest { longest = $2 }
         $3 > top { top = $3 }
         !low || $3 < low { low = $3 }
         END { print int(longest), 0.95 * low, 1.05 * top }' >"$tmp/ranges"
@@ -211,6 +211,8 @@ echo "$options -x $steps, data $(cksum <data/wikitext2/meta.json)" | open_runs
 echo "measuring what a run costs ($steps updates)"
 plan >"$tmp/plan"
 train_all "$tmp/plan"
+# shellcheck disable=SC2046
+choose_machine $(for arm in $arms; do runs_of "$arm"; done)
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 plot
