@@ -12,20 +12,19 @@
 enum {
     ALIGNMENT = 64,       // a cache line, and the widest vector
     ZERO_CHUNK = 1 << 20, // bytes that a thread sets to zero at a time
-    HUGE_PAGE = 1 << 21   // what blocks of at least that many bytes ask for
+    HUGE_PAGE = 1 << 21   // of x86-64, and of arm64 with pages of 4 KiB
 };
 
-// A large block lies on huge pages, where the kernel has them: on small ones caches and their tables of pages
-// hold less of it (dev/bench/JOURNAL.md). NULL: no memory.
-static void *take(size_t bytes) {
-    if (bytes < HUGE_PAGE) return aligned_alloc(ALIGNMENT, bytes);
-    if (bytes > PTRDIFF_MAX - HUGE_PAGE) return NULL;
-    const size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    void *memory = aligned_alloc(HUGE_PAGE, rounded);
+// Asks for huge pages where a block has whole ones: on small pages, caches and their tables of pages hold
+// less of it (dev/bench/JOURNAL.md). A wish: what becomes of it does not matter.
+static void wish_huge_pages(char *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
-    if (memory) madvise(memory, rounded, MADV_HUGEPAGE); // a wish: what becomes of it does not matter
+    const size_t before = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
+    if (bytes < before + HUGE_PAGE) return;
+    madvise(memory + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
 #endif
-    return memory;
 }
 
 // All threads touch the pages of a large block for the first time: that takes the kernel longer than anything
@@ -42,8 +41,9 @@ void *allocate(size_t count, size_t size, const char *what) {
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT)
         fail("no memory for %s: %zu elements of %zu bytes", what, count, size);
     const size_t rounded = bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    void *memory = take(rounded);
+    void *memory = aligned_alloc(ALIGNMENT, rounded);
     if (!memory) fail("no memory for %s: %zu bytes (%.1f MiB)", what, bytes, (double)bytes / (1 << 20));
+    wish_huge_pages(memory, rounded);
     return zero(memory, rounded);
 }
 
