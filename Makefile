@@ -51,7 +51,7 @@ DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier te
                 test_muon test_tile
 # Tests of what multiplies by AMX, which dev/test/amx_in_c.h stands in for.
 AMX_TESTS := test_tile test_classifier test_attention
-AMX_SOURCES := amx classifier_amx
+AMX_PARTS := amx classifier_amx softmax_attention_amx
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 BENCHES := $(call names,dev/bench/*.c)
 # Programs on the GPU, X.cu as Xcu. They link the CPU's models.
@@ -266,10 +266,10 @@ $(FLOAT)/dev/start/choose.o: $(FLOAT)/levels
 $(eval $(call remember,$(FLOAT)/levels,LEVELS))
 endif
 
-# In the place of the library's objects that multiply by AMX: its instructions in C.
+# In the place of the library's objects with AMX's instructions: these in C.
 $(eval $(call objects,$(FLOAT)/amx,c,AMX))
-$(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o $(AMX_SOURCES:%=$(FLOAT)/amx/dev/cpu/%.o) $(FLOAT)/lib.a \
-                     $(FLOAT)/linked
+$(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o $(AMX_PARTS:%=$(FLOAT)/amx/dev/cpu/%.o) \
+                     $(FLOAT)/lib.a $(FLOAT)/linked
 	$(call link,$(CC) $(C_FLAGS),$(LIBS_FLOAT))
 
 # Fuzz targets: with libFuzzer, or replaying a corpus. Their harness stands in the place of the C library's memory and

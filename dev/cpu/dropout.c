@@ -106,26 +106,33 @@ static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uin
 
 #endif
 
-// Bit i: the lower or upper 16 bits of words[i] are below limit / 65536.
-static inline void compare(const uint32_t words[2 * LANES], uint32_t limit, uint32_t *restrict lower,
-                           uint32_t *restrict upper) {
-    uint32_t low = 0, high = 0;
-#if defined(__AVX512F__)
+// bits (DROPOUT_BLOCK / 32) of a block: whether the lower and the upper 16 bits of its words are below the
+// threshold.
+static inline void compare(const uint32_t words[WORDS * LANES], uint32_t threshold, uint32_t *restrict bits) {
     TILE_UNROLL
-    for (size_t i = 0; i < 2 * LANES; i += LANES) {
-        const __m512i x = _mm512_loadu_si512(words + i), limits = _mm512_set1_epi32((int)limit);
-        low |= (uint32_t)_mm512_cmplt_epu32_mask(_mm512_slli_epi32(x, 16), limits) << i;
-        high |= (uint32_t)_mm512_cmplt_epu32_mask(x, limits) << i;
-    }
+    for (size_t pair = 0; pair < WORDS / 2; pair++) {
+        const uint32_t *at = words + pair * 2 * LANES;
+#if defined(__AVX512BW__) && defined(__BMI2__)
+        // Both halves of a word at once: the lower ones at even places of the mask, the upper ones at odd
+        // ones.
+        const __m512i limits = _mm512_set1_epi16((short)threshold);
+        const uint64_t first = _mm512_cmplt_epu16_mask(_mm512_loadu_si512(at), limits);
+        const uint64_t second = _mm512_cmplt_epu16_mask(_mm512_loadu_si512(at + LANES), limits);
+        const uint64_t mask = first | second << 32;
+        bits[pair] = (uint32_t)_pext_u64(mask, 0x5555555555555555);
+        bits[pair + 2] = (uint32_t)_pext_u64(mask, 0xAAAAAAAAAAAAAAAA);
 #else
+        const uint32_t limit = threshold << 16; // compared with 16 bits at the top of a word
+        uint32_t low = 0, high = 0;
 #pragma omp simd reduction(| : low, high)
-    for (uint32_t i = 0; i < 2 * LANES; i++) {
-        low |= (uint32_t)(words[i] << 16 < limit) << i;
-        high |= (uint32_t)(words[i] < limit) << i;
-    }
+        for (uint32_t i = 0; i < 2 * LANES; i++) {
+            low |= (uint32_t)(at[i] << 16 < limit) << i;
+            high |= (uint32_t)(at[i] < limit) << i;
+        }
+        bits[pair] = low;
+        bits[pair + 2] = high;
 #endif
-    *lower = low;
-    *upper = high;
+    }
 }
 
 void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_t count,
@@ -135,18 +142,13 @@ void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_
         return;
     }
     const Keys keys = round_keys(dropout);
-    const uint32_t limit = dropout->threshold << 16; // compared with 16 bits at the top of a word
     for (size_t done = 0; done < count; done += TOGETHER) {
         const size_t n = count - done < TOGETHER ? count - done : TOGETHER;
         uint32_t words[TOGETHER * WORDS * LANES], group[TOGETHER * DROPOUT_BLOCK / 32];
         philox(&keys, block + done * stride, stride, dropout->site, TOGETHER, words);
         TILE_UNROLL
-        for (size_t b = 0; b < TOGETHER; b++) {
-            const uint32_t *at = words + b * WORDS * LANES;
-            uint32_t *out = group + b * (DROPOUT_BLOCK / 32);
-            compare(at, limit, out, out + 2);
-            compare(at + 2 * LANES, limit, out + 1, out + 3);
-        }
+        for (size_t b = 0; b < TOGETHER; b++)
+            compare(words + b * WORDS * LANES, dropout->threshold, group + b * (DROPOUT_BLOCK / 32));
         memcpy(bits + done * (DROPOUT_BLOCK / 32), group, n * (DROPOUT_BLOCK / 8));
     }
 }

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "rows.h"
 #include "short_attention.h"
+#include "softmax_attention_amx.h"
 #include "tile.h"
 #include "vector_math.h"
 #include <math.h>
@@ -13,20 +14,17 @@
 #include <string.h>
 
 enum {
-    QUERIES = 32,  // rows of a tile
-    KEYS = 128,    // columns of a tile, a multiple of rows: a block of the dropout generator
     MAX_PARTS = 8, // of a head's keys in the backward pass
     WANTED = 16,   // units of work there
-    AHEAD = 8,     // rows to prefetch
-    MARGIN = 32    // log2 of how far a weight may pass 1
+    AHEAD = 8      // rows to prefetch
 };
 
 // Each big array is (B, H, T', ...) with T' = Tq or Tk rounded up to whole tiles and D' = D rounded up to
 // what products take, the rows of a tile that are used and D' filled with zeros. A left operand is (B, H, T',
 // W), a right one (B, H, T' W / D', D'), W = D' words or D' / 2 words of two bf16 numbers; transposed, (B, H,
 // T' / KEYS, W, KEYS).
-// By AMX, queries_right and doutput_right are turned (tile.h), and gradients of keys and values are summed as
-// (B, H, T' / KEYS, D', KEYS) and turned at last.
+// By AMX (softmax_attention_amx.h), what is transposed here is turned, queries_right and doutput_right are,
+// too, and gradients of keys and values are summed as (B, H, T' / 16, D' / 16, 16, 16).
 struct SoftmaxAttention {
     double sink;
     size_t heads, channels, size;          // H, C, D
@@ -213,21 +211,29 @@ static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
     }
 }
 
+// Two rows a word: neighbours, or by AMX PAIR_APART apart.
 static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
+    const size_t apart = a->by == MULTIPLY_AMX ? PAIR_APART : 1;
     for (size_t i = 0; i < source_end(&source); i += 2) {
+        const size_t row = i / (2 * apart) * 2 * apart + i / 2 % apart;
         for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
-            TileVector even[TILE_VECTORS], odd[TILE_VECTORS];
-            source_load(even, &source, i, d);
-            source_load(odd, &source, i + 1, d);
+            TileVector low[TILE_VECTORS], high[TILE_VECTORS];
+            source_load(low, &source, row, d);
+            source_load(high, &source, row + apart, d);
             for (size_t v = 0; v < TILE_VECTORS; v++)
-                tile_store_right(out + i * a->words + d + v * TILE_LANES, a->words, even[v], odd[v],
+                tile_store_right(out + i * a->words + d + v * TILE_LANES, a->words, low[v], high[v],
                                  a->pairs);
         }
     }
 }
 
-// Words of a left operand, transposed.
+// Words of a left operand, transposed: as a whole, or by AMX in squares.
 static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
+    if (a->by == MULTIPLY_AMX) {
+        pack_left(a, out, source);
+        tile_turn(out, a->words, source_end(&source), a->words);
+        return;
+    }
     const size_t step = a->pairs ? 2 : 1, width = TILE_COLUMNS / step, end = source_end(&source);
     for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
         _Alignas(64) real block[KEYS * TILE_COLUMNS]; // (KEYS, width)
@@ -249,7 +255,6 @@ typedef struct {
     const real *queries; // left (TILE_ROWS, W)
     const real *keys;    // transposed (W, KEYS)
     const real *hidden;  // (KEYS)
-    const real *scores;  // (TILE_ROWS, KEYS), if they have been computed; else NULL
     size_t words;        // W
     int seen;            // keys that the first query sees, the next one more; at least KEYS: all see all
 } Strip;
@@ -258,38 +263,19 @@ static const real *hidden_keys(const Pass *pass, size_t unit, size_t j0) {
     return pass->attention->hidden + unit / pass->attention->heads * pass->key_rows + j0;
 }
 
-// The strip from row r on of the tile of queries i0 to i0 + QUERIES, and its scores (QUERIES, KEYS), if they
-// have been computed.
-static inline Strip strip_create(const Pass *pass, size_t unit, size_t i0, size_t r, size_t j0,
-                                 const real *scores) {
+// The strip from row r on of the tile of queries i0 to i0 + QUERIES.
+static inline Strip strip_create(const Pass *pass, size_t unit, size_t i0, size_t r, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows + i0 + r, key = unit * pass->key_rows + j0;
-    return (Strip){a->queries + query * a->words,
-                   a->keys_transposed + key * a->words,
-                   hidden_keys(pass, unit, j0),
-                   scores ? scores + r * KEYS : NULL,
-                   a->words,
-                   pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
-}
-
-// scores (QUERIES, KEYS) of a tile, by AMX: n of its keys.
-static void tile_scores(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n, real *scores) {
-    const SoftmaxAttention *a = pass->attention;
-    const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
-    tile_product(scores, KEYS, hidden_keys(pass, unit, j0), 0,
-                 (TileView){a->queries + query * a->words, a->words, 1}, a->keys_transposed + key * a->words,
-                 KEYS, QUERIES, n, a->words, MULTIPLY_AMX);
+    return (Strip){a->queries + query * a->words, a->keys_transposed + key * a->words,
+                   hidden_keys(pass, unit, j0), a->words, pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
 }
 
 // Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
 TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pairs) {
-    if (strip->scores) {
-        tile_get(s, strip->scores + j, KEYS);
-    } else {
-        tile_get(s, strip->hidden + j, 0);
-        tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
-                         pairs);
-    }
+    tile_get(s, strip->hidden + j, 0);
+    tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
+                     pairs);
     const int seen = strip->seen - (int)j;
     if (seen >= (int)TILE_COLUMNS) return;
     TILE_UNROLL
@@ -300,7 +286,11 @@ TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pai
     }
 }
 
-typedef uint32_t Kept[KEYS / 32]; // by dropout: a bit a key
+// The block of the dropout generator that query 0 of a head starts with.
+static uint64_t first_block(const Pass *pass, size_t unit) {
+    const AttentionInput *in = pass->in;
+    return (in->first_row * pass->attention->heads + unit) * in->queries * (pass->key_rows / KEYS);
+}
 
 static void tile_kept(const Pass *pass, size_t unit, size_t i, size_t j0, Kept *kept) {
     const AttentionInput *in = pass->in;
@@ -308,9 +298,8 @@ static void tile_kept(const Pass *pass, size_t unit, size_t i, size_t j0, Kept *
         memset(kept, 0xff, QUERIES * sizeof(*kept));
         return;
     }
-    const uint64_t row = (in->first_row * pass->attention->heads + unit) * in->queries + i;
     const uint64_t blocks = pass->key_rows / KEYS;
-    dropout_bits(in->dropout, row * blocks + j0 / KEYS, blocks, QUERIES, &kept[0][0]);
+    dropout_bits(in->dropout, first_block(pass, unit) + i * blocks + j0 / KEYS, blocks, QUERIES, &kept[0][0]);
 }
 
 TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
@@ -318,14 +307,6 @@ TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
 }
 
 // ---- forward -----------------------------------------------------------------------------------------
-
-// The softmax of a tile's rows so far: `top`, what is subtracted from scores, and, lane by lane, the sum of
-// 2^(s - top). top is a score (the sink counts as one), and none so far is above it by more than MARGIN: as
-// sums are seldom rescaled, scores need not wait in memory for the largest of their tile.
-typedef struct {
-    real top[QUERIES];
-    TileVector sum[QUERIES];
-} Rows;
 
 static Rows rows_create(double sink) {
     Rows rows = {0};
@@ -398,47 +379,80 @@ TILE_INLINE void forward_strip(const Strip *strip, size_t n, bool first, const K
     }
 }
 
-// output (QUERIES, D') += weights of n keys times their values: strip by strip, or by AMX all at once.
+// output (QUERIES, D') += weights of n keys times their values, strip by strip
 TILE_INLINE void forward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n,
                                 const Kept *kept, Rows *rows, real *output, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t columns = a->columns, words = pairs ? n / 2 : n;
+    const size_t columns = a->columns;
     const real *values = a->values + (unit * pass->key_rows + j0) * a->words;
-    const bool amx = pairs && a->by == MULTIPLY_AMX;
-    _Alignas(64) real scores[QUERIES * KEYS], weights[QUERIES * KEYS];
-    if (amx) tile_scores(pass, unit, i0, j0, n, scores);
+    _Alignas(64) real weights[TILE_ROWS * KEYS];
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
-        const Strip strip = strip_create(pass, unit, i0, r, j0, amx ? scores : NULL);
-        real *strip_output = output + r * columns, *of_strip = weights + (amx ? r * KEYS : 0);
+        const Strip strip = strip_create(pass, unit, i0, r, j0);
+        real *strip_output = output + r * columns;
         forward_strip(&strip, n, j0 == 0, kept + r, rows->top + r, rows->sum + r, strip_output, columns,
-                      of_strip, pairs);
-        if (!amx)
-            tile_product(strip_output, columns, strip_output, columns, (TileView){weights, KEYS, 1}, values,
-                         columns, TILE_ROWS, columns, words, pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
+                      weights, pairs);
+        tile_product(strip_output, columns, strip_output, columns, (TileView){weights, KEYS, 1}, values,
+                     columns, TILE_ROWS, columns, pairs ? n / 2 : n, pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
     }
-    if (amx)
-        tile_product(output, columns, output, columns, (TileView){weights, KEYS, 1}, values, columns, QUERIES,
-                     columns, words, MULTIPLY_AMX);
 }
 
-static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, real *logsumexp) {
+// output (QUERIES, D') += weights of all keys times their values
+static void forward_keys(const Pass *pass, size_t unit, size_t i0, Rows *rows, real *output) {
     const SoftmaxAttention *a = pass->attention;
-    const AttentionInput *in = pass->in;
-    const size_t columns = a->columns, b = unit / a->heads, end = keys_end(pass, i0);
-    real *output = a->output + (unit * pass->query_rows + i0) * columns;
-    memset(output, 0, QUERIES * columns * sizeof(real));
-    Rows rows = rows_create(a->sink);
-    tile_begin(a->by);
+    const size_t end = keys_end(pass, i0);
     for (size_t j0 = 0; j0 < end; j0 += KEYS) {
         const size_t n = smaller(KEYS, end - j0);
         Kept kept[QUERIES];
         tile_kept(pass, unit, i0, j0, kept);
         if (a->pairs)
-            forward_strips(pass, unit, i0, j0, n, kept, &rows, output, true);
+            forward_strips(pass, unit, i0, j0, n, kept, rows, output, true);
         else
-            forward_strips(pass, unit, i0, j0, n, kept, &rows, output, false);
+            forward_strips(pass, unit, i0, j0, n, kept, rows, output, false);
     }
-    tile_end(a->by);
+}
+
+// All that AMX reads of a head.
+static AmxHead amx_head(const Pass *pass, size_t unit) {
+    const SoftmaxAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
+    const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, words = a->words;
+    AmxHead head = {.words = words,
+                    .columns = a->columns,
+                    .queries = a->queries + query * words,
+                    .keys_turned = a->keys_transposed + key * words,
+                    .values = a->values + key * words,
+                    .hidden = hidden_keys(pass, unit, 0),
+                    .dropout = in->dropout,
+                    .block = first_block(pass, unit),
+                    .blocks = pass->key_rows / KEYS,
+                    .query_end = tile_round_up(in->queries, QUERIES),
+                    .key_end = tile_round_up(in->keys, QUERIES),
+                    .causal = in->causal};
+    return head;
+}
+
+static void forward_keys_amx(const Pass *pass, size_t unit, size_t i0, Rows *rows, real *output) {
+#if TILE_PAIRS
+    const AmxHead head = amx_head(pass, unit);
+    tile_begin(MULTIPLY_AMX);
+    amx_attention_forward(&head, i0, rows, output);
+    tile_end(MULTIPLY_AMX);
+#else
+    (void)pass, (void)unit, (void)i0, (void)rows, (void)output, (void)amx_head;
+#endif
+}
+
+static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, real *logsumexp) {
+    const SoftmaxAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
+    const size_t columns = a->columns, b = unit / a->heads;
+    real *output = a->output + (unit * pass->query_rows + i0) * columns;
+    memset(output, 0, QUERIES * columns * sizeof(real));
+    Rows rows = rows_create(a->sink);
+    if (a->by == MULTIPLY_AMX)
+        forward_keys_amx(pass, unit, i0, &rows, output);
+    else
+        forward_keys(pass, unit, i0, &rows, output);
     const real kept = in->dropout ? in->dropout->scale : 1;
     for (size_t r = 0; r < QUERIES && i0 + r < in->queries; r++) {
         const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : kept / sum;
@@ -496,10 +510,9 @@ typedef struct {
     real left[QUERIES * KEYS / 2];                         // dscores as a left operand, where that is another
 } Gradients;
 
-// The rows from r on of those, for keys j to j + TILE_COLUMNS; dweights (TILE_ROWS, KEYS), if the gradients
-// to weights have been computed.
-TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const real *dweights, const Kept *kept,
-                                size_t row, size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
+// The rows from r on of those, for keys j to j + TILE_COLUMNS.
+TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept *kept, size_t row,
+                                size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
     const size_t words = a->words, step = pairs ? 2 : 1;
     TileSums w, dw = {0};
@@ -512,11 +525,8 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const real
             tile_store(buffer + i * TILE_COLUMNS + v * TILE_LANES,
                        tile_exp2(w[i][v] - a->logsumexp[row + i], pairs));
     }
-    if (dweights)
-        tile_get(dw, dweights + j, KEYS);
-    else
-        tile_add_product(dw, (TileView){a->doutput + row * words, words, 1},
-                         a->values_transposed + key * words + j, KEYS, words, pairs);
+    tile_add_product(dw, (TileView){a->doutput + row * words, words, 1},
+                     a->values_transposed + key * words + j, KEYS, words, pairs);
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL
@@ -539,32 +549,14 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const real
 
 TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n, Gradients *g,
                                  bool pairs) {
-    const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
-    const bool amx = pairs && a->by == MULTIPLY_AMX;
-    _Alignas(64) real scores[QUERIES * KEYS], dweights[QUERIES * KEYS]; // by AMX
     Kept kept[QUERIES];
     tile_kept(pass, unit, i0, j0, kept);
-    if (amx) {
-        const real zeros[KEYS] = {0};
-        tile_scores(pass, unit, i0, j0, n, scores);
-        tile_product(dweights, KEYS, zeros, 0, (TileView){a->doutput + query * a->words, a->words, 1},
-                     a->values_transposed + key * a->words, KEYS, QUERIES, n, a->words, MULTIPLY_AMX);
-    }
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
-        const Strip strip = strip_create(pass, unit, i0, r, j0, amx ? scores : NULL);
+        const Strip strip = strip_create(pass, unit, i0, r, j0);
         for (size_t j = 0; j < n; j += TILE_COLUMNS)
-            backward_block(pass, &strip, amx ? dweights + r * KEYS : NULL, kept + r, query + r, key, r, j, g,
-                           pairs);
+            backward_block(pass, &strip, kept + r, query + r, key, r, j, g, pairs);
     }
-}
-
-// By AMX, d (D', KEYS) += rows^T gradient, of QUERIES rows of a turned operand and a gradient (QUERIES / 2,
-// KEYS).
-static void add_transposed(const SoftmaxAttention *a, real *d, const real *rows, const real *gradient,
-                           size_t n) {
-    tile_product(d, KEYS, d, KEYS, (TileView){rows, 1, a->columns}, gradient, KEYS, a->columns, n,
-                 QUERIES / 2, MULTIPLY_AMX);
 }
 
 static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
@@ -580,38 +572,55 @@ static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0,
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
     if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
-    if (a->by == MULTIPLY_AMX) {
-        add_transposed(a, dvalues, a->doutput_right + i * words, g.weights, n);
-        add_transposed(a, dkeys, a->queries_right + i * words, g.dscores, n);
-    } else {
-        tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
-                     a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->by);
-        tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS},
-                     a->queries_right + i * words, columns, n, columns, QUERIES / step, a->by);
-    }
+    tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
+                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->by);
+    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS}, a->queries_right + i * words,
+                 columns, n, columns, QUERIES / step, a->by);
     tile_product(dqueries, columns, dqueries, columns,
                  (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words, columns,
                  QUERIES, columns, n / step, a->by);
 }
 
+static void backward_keys_amx(const Pass *pass, size_t unit, size_t part, size_t j0) {
+#if TILE_PAIRS
+    const SoftmaxAttention *a = pass->attention;
+    const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, columns = a->columns;
+    real *dqueries = a->dqueries + (unit * pass->parts + part) * pass->query_rows * columns;
+    AmxHead head = amx_head(pass, unit);
+    head.keys = a->keys + key * a->words;
+    head.values_turned = a->values_transposed + key * a->words;
+    head.doutput = a->doutput + query * a->words;
+    head.queries_turned = a->queries_right + query * a->words;
+    head.doutput_turned = a->doutput_right + query * a->words;
+    head.logsumexp = a->logsumexp + query;
+    head.product = a->product + query;
+    if (j0 == part * KEYS) memset(dqueries, 0, pass->query_rows * columns * sizeof(real));
+    tile_begin(MULTIPLY_AMX);
+    amx_attention_backward(&head, j0, dqueries, a->dkeys + (key + j0) * columns,
+                           a->dvalues + (key + j0) * columns);
+    tile_end(MULTIPLY_AMX);
+#else
+    (void)pass, (void)unit, (void)part, (void)j0;
+#endif
+}
+
+static void backward_keys(const Pass *pass, size_t unit, size_t part, size_t j0) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t at = (unit * pass->key_rows + j0) * a->columns, size = KEYS * a->columns * sizeof(real);
+    memset(a->dkeys + at, 0, size);
+    memset(a->dvalues + at, 0, size);
+    for (size_t i0 = pass->in->causal ? j0 : 0; i0 < pass->in->queries; i0 += QUERIES)
+        backward_tile(pass, unit, part, i0, j0);
+}
+
 // Every parts-th tile of keys, with all queries that see it.
 static void backward_part(const Pass *pass, size_t unit, size_t part) {
-    const SoftmaxAttention *a = pass->attention;
-    const AttentionInput *in = pass->in;
-    const size_t head = pass->key_rows * a->columns, tile = KEYS * a->columns;
-    tile_begin(a->by);
     for (size_t j0 = part * KEYS; j0 < pass->key_rows; j0 += pass->parts * KEYS) {
-        real *dkeys = a->dkeys + unit * head + j0 * a->columns;
-        real *dvalues = a->dvalues + unit * head + j0 * a->columns;
-        memset(dkeys, 0, tile * sizeof(real));
-        memset(dvalues, 0, tile * sizeof(real));
-        for (size_t i0 = in->causal ? j0 : 0; i0 < in->queries; i0 += QUERIES)
-            backward_tile(pass, unit, part, i0, j0);
-        if (a->by != MULTIPLY_AMX) continue;
-        tile_turn(dkeys, KEYS, a->columns, KEYS);
-        tile_turn(dvalues, KEYS, a->columns, KEYS);
+        if (pass->attention->by == MULTIPLY_AMX)
+            backward_keys_amx(pass, unit, part, j0);
+        else
+            backward_keys(pass, unit, part, j0);
     }
-    tile_end(a->by);
 }
 
 // dy . y of one head in row `row`.
@@ -667,8 +676,7 @@ static void pack_keys_backward(const Pass *pass, size_t unit, size_t t0) {
 // Where the TILE_LANES numbers from column d on of row t of a head's sums of gradients lie.
 static size_t place_of(const SoftmaxAttention *a, AttentionPart which, size_t t, size_t d) {
     if (a->by != MULTIPLY_AMX || which == QUERY) return t * a->columns + d;
-    const size_t key = t % KEYS, lane = key % TILE_LANES;
-    return (t - key) * a->columns + (d + lane) * KEYS + key - lane; // in a turned (D', KEYS)
+    return t / TILE_LANES * TILE_LANES * a->columns + d * TILE_LANES + t % TILE_LANES * TILE_LANES;
 }
 
 // One head's gradients of queries, keys or values, rows in order, and their sum.

@@ -24,6 +24,7 @@ extern _Thread_local AmxTile amx_tiles[AMX_TILES]; // amx.c has them
 #define AMX_RELEASE() memset(amx_tiles, 0, sizeof(amx_tiles))
 #define AMX_LOAD(tile, from, row) amx_load(tile, from, row)
 #define AMX_STORE(tile, to, row) amx_store(tile, to, row)
+#define AMX_ZERO(tile) amx_zero(tile)
 #define AMX_MULTIPLY_ADD(sum, a, b) amx_multiply_add(sum, a, b)
 
 // 64 bytes: palette 1, first row 0, 14 zeros, 8 times the bytes of a row in 16 bits, 16 zeros, 8 times the
@@ -45,6 +46,11 @@ static inline void amx_configure(const uint8_t bytes[64]) {
 static inline AmxTile *amx_tile(size_t t) {
     if (amx_tiles[t].rows == 0 || amx_tiles[t].row_bytes == 0) fail("AMX: tile %zu is not configured", t);
     return &amx_tiles[t];
+}
+
+static inline void amx_zero(size_t t) {
+    AmxTile *tile = amx_tile(t);
+    memset(tile->data, 0, sizeof(tile->data));
 }
 
 static inline void amx_load(size_t t, const float *from, size_t row) {
