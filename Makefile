@@ -50,7 +50,7 @@ TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global \
                 test_muon test_tile
 # Tests of what multiplies by AMX, which dev/test/amx_in_c.h stands in for.
-AMX_TESTS := test_tile test_classifier test_attention
+AMX_TESTS := test_tile test_classifier test_attention test_gemm
 AMX_PARTS := amx classifier_amx softmax_attention_amx
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 BENCHES := $(call names,dev/bench/*.c)

@@ -93,35 +93,13 @@ static void global_b(Bench *b) {
     attention_b(b, 1);
 }
 
-static void up_f(Bench *b) {
-    const FfnBlock *ffn = &b->f->layers[0].ffn;
-    linear_forward(&b->pass, &ffn->up, ffn->hidden, ffn->sublayer.input);
+// With its normalisation and residual connection.
+static void ffn_f(Bench *b) {
+    ffn_block_forward(&b->pass, &b->f->layers[0].ffn, b->f->x[2], b->f->x[1]);
 }
 
-static void up_b(Bench *b) {
-    const FfnBlock *ffn = &b->f->layers[0].ffn;
-    linear_backward(&b->pass, &ffn->up, b->pass.work->dnorm, b->pass.work->dhidden, ffn->sublayer.input);
-}
-
-static void gelu_f(Bench *b) {
-    const FfnBlock *ffn = &b->f->layers[0].ffn;
-    activation_forward(ffn->activated, ffn->hidden, NULL, GELU_ERF, b->M, ffn->activated.columns);
-}
-
-static void gelu_b(Bench *b) {
-    const FfnBlock *ffn = &b->f->layers[0].ffn;
-    activation_backward(b->pass.work->dhidden, NULL, b->pass.work->dactivated, ffn->hidden, NULL, GELU_ERF,
-                        b->M, ffn->activated.columns);
-}
-
-static void down_f(Bench *b) {
-    const FfnBlock *ffn = &b->f->layers[0].ffn;
-    linear_forward(&b->pass, &ffn->down, b->pass.work->output, ffn->activated);
-}
-
-static void down_b(Bench *b) {
-    const FfnBlock *ffn = &b->f->layers[0].ffn;
-    linear_backward(&b->pass, &ffn->down, b->pass.work->dactivated, b->pass.work->doutput, ffn->activated);
+static void ffn_b(Bench *b) {
+    ffn_block_backward(&b->pass, &b->f->layers[0].ffn, b->f->x[1]);
 }
 
 static void residual_f(Bench *b) {
@@ -278,12 +256,8 @@ static void measure_all(Bench *b) {
         {"attention, window 4", "backward", window_b, 0, MC * (6 * r + 3 * g), false},
         {"attention, global", "forward", global_f, 0, 7 * MC * r, false},
         {"attention, global", "backward", global_b, 0, MC * (6 * r + 3 * g), false},
-        {"ffn up", "forward", up_f, 4 * product, MC * (4 * r + g) + 4 * CC * g, false},
-        {"ffn up", "backward", up_b, 8 * product, MC * (5 * g + r) + 4 * CC * (g + 2 * r), false},
-        {"gelu", "forward", gelu_f, 0, 4 * MC * (r + g), false},
-        {"gelu", "backward", gelu_b, 0, 4 * MC * (2 * r + g), false},
-        {"ffn down", "forward", down_f, 4 * product, MC * (4 * g + r) + 4 * CC * g, false},
-        {"ffn down", "backward", down_b, 8 * product, MC * (5 * g + 4 * r) + 4 * CC * (g + 2 * r), false},
+        {"ffn", "forward", ffn_f, 8 * product, MC * (6 * r + 6 * g) + 8 * CC * g, false},
+        {"ffn", "backward", ffn_b, 16 * product, MC * (9 * r + 15 * g) + 8 * CC * (g + 2 * r), false},
         {"residual", "forward", residual_f, 0, 3 * MC * r, false},
         {"residual", "backward", residual_b, 0, MC * (r + g), false},
         {"classifier", "forward", classifier_f, classes, (VC + MC) * g, false},

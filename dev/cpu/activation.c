@@ -116,24 +116,31 @@ void activation_row(real *x, ActivationKind kind, size_t n) {
     piece_forward(x, x, NULL, kind, n);
 }
 
-void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
-                        size_t m, size_t n) {
-#pragma omp parallel for schedule(static)
-    for (size_t row = 0; row < m; row++) {
-        for (size_t i = 0; i < n; i += PIECE) {
-            const size_t count = n - i < PIECE ? n - i : PIECE;
-            real piece[PIECE];
-            piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, kind, count);
-            gemm_input_store(y, row, i, piece, count);
-        }
+static void row_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
+                        size_t row, size_t n) {
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t count = n - i < PIECE ? n - i : PIECE;
+        real piece[PIECE];
+        piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, kind, count);
+        gemm_input_store(y, row, i, piece, count);
     }
 }
 
-// Rows begin .. end-1; dbias (N) += their sum, or NULL.
-static void rows_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
-                          const real *restrict bias, ActivationKind kind, size_t begin, size_t end,
-                          size_t n) {
-    for (size_t row = begin; row < end; row++) {
+void activation_rows_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+                             ActivationKind kind, size_t m, size_t n) {
+    for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
+}
+
+void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
+                        size_t m, size_t n) {
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
+}
+
+void activation_rows_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+                              const real *restrict x, const real *restrict bias, ActivationKind kind,
+                              size_t m, size_t n) {
+    for (size_t row = 0; row < m; row++) {
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
             real piece[PIECE];
@@ -149,9 +156,11 @@ void activation_backward(GemmInput dx, real *restrict dbias, const real *restric
                          const real *restrict bias, ActivationKind kind, size_t m, size_t n) {
     real *partial = bias ? allocate(ROW_BLOCKS * n, sizeof(real), "bias gradients") : NULL; // (ROW_BLOCKS, N)
 #pragma omp parallel for schedule(static)
-    for (size_t block = 0; block < ROW_BLOCKS; block++)
-        rows_backward(dx, bias ? partial + block * n : NULL, dy, x, bias, kind, row_block_begin(m, block),
-                      row_block_begin(m, block + 1), n);
+    for (size_t block = 0; block < ROW_BLOCKS; block++) {
+        const size_t begin = row_block_begin(m, block), rows = row_block_begin(m, block + 1) - begin;
+        activation_rows_backward(gemm_input_rows(dx, begin), bias ? partial + block * n : NULL,
+                                 dy + begin * n, x + begin * n, bias, kind, rows, n);
+    }
     if (bias) row_blocks_add(dbias, partial, n);
     free(partial);
 }

@@ -19,6 +19,13 @@ void activation_forward(GemmInput y, const real *restrict x, const real *restric
 void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
                          const real *restrict bias, ActivationKind kind, size_t m, size_t n);
 
+// The same on the calling thread alone: each thread of a parallel region can have its own rows.
+void activation_rows_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+                             ActivationKind kind, size_t m, size_t n);
+void activation_rows_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+                              const real *restrict x, const real *restrict bias, ActivationKind kind,
+                              size_t m, size_t n);
+
 // In place on a row of decoding.
 void activation_row(real *x, ActivationKind kind, size_t n);
 

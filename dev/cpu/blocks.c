@@ -4,6 +4,8 @@
 #include "layernorm.h"
 #include "memory.h"
 #include "residual.h"
+#include "row_blocks.h"
+#include "threads.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -453,8 +455,8 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at, Act
                                  .bias = at->down.bias,
                                  .norm.at = at->norm},
                     .activation = activation,
-                    .up = linear_create(model, model->gemm, &at->up, "ffn up"),
-                    .down = linear_create(model, model->gemm, &at->down, "ffn down")};
+                    .up = linear_create(model, model->gemm, &at->up, "ffn"),
+                    .down = linear_create(model, model->gemm, &at->down, "ffn")};
 }
 
 void ffn_block_plan(FfnBlock *b, CpuModel *model) {
@@ -464,25 +466,67 @@ void ffn_block_plan(FfnBlock *b, CpuModel *model) {
     gemm_input_plan(&b->activated, model->gemm, model->arena, M, F, "activations");
 }
 
-void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x) {
+// A thread takes FFN_ROWS rows at a time from one product through the activation to the other one, so that
+// what lies between stays in its cache. Rows begin to begin + rows.
+static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, size_t begin, size_t rows) {
+    const size_t C = b->down.at.shape.outputs, F = b->activated.columns;
+    Gemm *gemm = pass->model->serial[thread_index()];
+    real *hidden = b->hidden + begin * F;
+    const GemmInput activated = gemm_input_rows(b->activated, begin);
+    gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
+    activation_rows_forward(activated, hidden, pass_values(pass, b->up.at.bias), b->activation, rows, F);
+    gemm_forward(gemm, pass->work->output + begin * C, activated, b->down.weight, rows);
+}
+
+// dbias (F) += the gradient to the bias, or NULL.
+static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, size_t begin, size_t rows) {
     const Workspace *w = pass->work;
+    const size_t C = b->down.at.shape.outputs, F = b->activated.columns;
+    Gemm *gemm = pass->model->serial[thread_index()];
+    real *dactivated = w->dactivated + (size_t)thread_index() * FFN_ROWS * F;
+    const GemmInput dhidden = gemm_input_rows(w->dhidden, begin);
+    gemm_backward_input(gemm, dactivated, gemm_input_rows(w->doutput, begin), b->down.weight, rows);
+    activation_rows_backward(dhidden, dbias, dactivated, b->hidden + begin * F,
+                             pass_values(pass, b->up.at.bias), b->activation, rows, F);
+    if (b->sublayer.order == PRE_NORM)
+        gemm_backward_input(gemm, w->dnorm + begin * C, dhidden, b->up.weight, rows);
+    else
+        gemm_backward_input_add(gemm, w->dx + begin * C, dhidden, b->up.weight, rows);
+}
+
+static size_t ffn_rows(const Pass *pass, size_t begin) {
+    return pass->rows - begin < FFN_ROWS ? pass->rows - begin : FFN_ROWS;
+}
+
+static void ffn_lap(const Pass *pass, const FfnBlock *b) {
+    pass_lap(pass, "ffn", linear_flops(pass, &b->up) + linear_flops(pass, &b->down));
+}
+
+void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x) {
     sublayer_begin(pass, &b->sublayer, x);
-    linear_forward(pass, &b->up, b->hidden, b->sublayer.input);
-    activation_forward(b->activated, b->hidden, pass_values(pass, b->up.at.bias), b->activation, pass->rows,
-                       b->activated.columns);
-    pass_lap(pass, "activation", 0);
-    linear_forward(pass, &b->down, w->output, b->activated);
-    sublayer_end(pass, &b->sublayer, out, x, w->output);
+#pragma omp parallel for schedule(static)
+    for (size_t begin = 0; begin < pass->rows; begin += FFN_ROWS)
+        ffn_rows_forward(pass, b, begin, ffn_rows(pass, begin));
+    ffn_lap(pass, b);
+    sublayer_end(pass, &b->sublayer, out, x, pass->work->output);
 }
 
 void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
+    const size_t F = b->activated.columns, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
+    real *dbias = pass_gradients(pass, b->up.at.bias);
+    real *partial = dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
     sublayer_end_backward(pass, &b->sublayer);
-    linear_backward(pass, &b->down, w->dactivated, w->doutput, b->activated);
-    activation_backward(w->dhidden, pass_gradients(pass, b->up.at.bias), w->dactivated, b->hidden,
-                        pass_values(pass, b->up.at.bias), b->activation, pass->rows, b->activated.columns);
-    pass_lap(pass, "activation", 0);
-    sublayer_begin_backward(pass, &b->sublayer, &b->up, w->dhidden, x);
+#pragma omp parallel for schedule(static)
+    for (size_t part = 0; part < parts; part++)
+        ffn_rows_backward(pass, b, partial ? partial + part * F : NULL, part * FFN_ROWS,
+                          ffn_rows(pass, part * FFN_ROWS));
+    if (dbias) row_parts_add(dbias, partial, parts, F);
+    free(partial);
+    ffn_lap(pass, b);
+    linear_backward_weight(pass, &b->down, w->doutput, b->activated);
+    linear_backward_weight(pass, &b->up, w->dhidden, b->sublayer.input);
+    if (b->sublayer.order == PRE_NORM) norm_backward(pass, &b->sublayer.norm, w->dx, w->dnorm, x);
 }
 
 // ---- a stack of layers -------------------------------------------------------------------------------

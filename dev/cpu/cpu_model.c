@@ -3,6 +3,7 @@
 #include "device.h"
 #include "error.h"
 #include "memory.h"
+#include "threads.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,13 @@ static void plan_lookups(Lookups *l, Arena *arena, const Parameter *embedding) {
     arena_array(arena, &l->touched, l->rows, 1, "gradients");
 }
 
+static void create_products(CpuModel *m, Precision precision) {
+    m->gemm = gemm_create(precision);
+    m->threads = thread_limit();
+    m->serial = allocate((size_t)m->threads, sizeof(*m->serial), "threads");
+    for (int i = 0; i < m->threads; i++) m->serial[i] = gemm_create_serial(m->gemm);
+}
+
 void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->type = setup->type;
     m->arena = arena_create();
@@ -40,7 +48,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     if (m->training) m->state.reduction = create_reduction(setup, &m->state.table, m->state.muon);
     parameter_state_plan(&m->state, m->arena, m->training);
     if (m->state.reduction) plan_lookups(&m->lookups, m->arena, &m->state.table.items[0]);
-    if (m->rows) m->gemm = gemm_create(cpu_precision(setup));
+    if (m->rows) create_products(m, cpu_precision(setup));
     if (m->state.muon) m->muon = muon_create(m->gemm, m->arena, &m->state.table);
 }
 
@@ -63,7 +71,7 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     gemm_input_plan(&w->dkey_value, m->gemm, arena, M, 2 * C, what);
     arena_close(arena, &projected);
     arena_member(arena, &shared);
-    arena_reals(arena, &w->dactivated, M, F, what);
+    arena_reals(arena, &w->dactivated, (size_t)m->threads * FFN_ROWS, F, what);
     gemm_input_plan(&w->dhidden, m->gemm, arena, M, F, what);
     arena_close(arena, &shared);
 }
@@ -142,6 +150,8 @@ void cpu_model_destroy(CpuModel *m) {
     free(m->weights);
     classifier_free(m->classifier);
     muon_free(m->muon);
+    for (int i = 0; i < m->threads; i++) gemm_free(m->serial[i]);
+    free(m->serial);
     gemm_free(m->gemm);
     parameter_state_free(&m->state);
     arena_free(m->arena);

@@ -10,6 +10,9 @@
 #include "model.h"
 #include "muon.h"
 
+// Rows of a feed-forward network that a thread takes at a time.
+enum { FFN_ROWS = 128 };
+
 // What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward network.
 typedef struct {
     real *output;      // (M, C) a sublayer's last product
@@ -18,7 +21,7 @@ typedef struct {
     real *dattended;   // (M, C)
     GemmInput dqkv;    // (M, 3C), or with cross-attention:
     GemmInput dquery, dkey_value; // (M, C), (M, 2C)
-    real *dactivated;             // (M, F)
+    real *dactivated;             // (threads, FFN_ROWS, F)
     GemmInput dhidden;            // (M, F)
 } Workspace;
 
@@ -43,7 +46,9 @@ typedef struct {
     bool training;
     size_t rows; // largest M, of either side; 0: no working memory, only decoding
     Gemm *gemm;  // NULL where rows is 0
-    Muon *muon;  // updates hidden matrices; NULL: AdamW does
+    int threads; // and of these, for each thread of a parallel region its own:
+    Gemm **serial;
+    Muon *muon; // updates hidden matrices; NULL: AdamW does
     Workspace work;
     PackedWeight *weights; // (weight_count)
     size_t weight_count;

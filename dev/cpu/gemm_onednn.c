@@ -5,6 +5,7 @@
 #include "gemm.h"
 #include "onednn.h"
 #include "threads.h"
+#include "weight_gradient.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ enum { PLAN_MAX = 64 };
 
 struct Gemm {
     Precision precision;
+    bool own_gradient;  // dw is weight_gradient()'s, where that suits
     const Gemm *parent; // of a serial one, which uses its engine; else NULL
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -136,6 +138,7 @@ Gemm *gemm_create(Precision precision) {
     threads_settle();
     Gemm *gemm = allocate(1, sizeof(*gemm), "a GEMM handle");
     gemm->precision = precision;
+    gemm->own_gradient = precision == PRECISION_BFLOAT16 && weight_gradient_available();
     onednn_check(dnnl_engine_create(&gemm->engine, dnnl_cpu, 0), "create an engine");
     onednn_check(dnnl_stream_create(&gemm->stream, gemm->engine, dnnl_stream_default_flags),
                  "create a stream");
@@ -147,6 +150,7 @@ Gemm *gemm_create(Precision precision) {
 Gemm *gemm_create_serial(const Gemm *parent) {
     Gemm *gemm = allocate(1, sizeof(*gemm), "a GEMM handle");
     gemm->precision = parent->precision;
+    gemm->own_gradient = parent->own_gradient;
     gemm->parent = parent;
     gemm->engine = parent->engine;
     onednn_check(dnnl_stream_create(&gemm->stream, gemm->engine, dnnl_stream_default_flags),
@@ -393,8 +397,14 @@ void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     gemm_check_input(gemm, x, m, weight->k, "x");
     const bool rows_are_outputs = weight->layout == WEIGHT_OUT_IN;
-    void *left = rows_are_outputs ? dy.data : x.data, *right = rows_are_outputs ? x.data : dy.data;
-    if (m > 0) product(gemm, PRODUCT_WEIGHT, weight, m, left, NULL, right, dw);
+    const GemmInput left = rows_are_outputs ? dy : x, right = rows_are_outputs ? x : dy;
+    if (m == 0) return;
+    if (gemm->own_gradient && weight_gradient_suits(left.columns, right.columns)) {
+        const int threads = gemm->parent ? 1 : thread_limit();
+        weight_gradient(dw, left.data, right.data, left.columns, right.columns, m,
+                        scratch_memory(gemm, weight_gradient_scratch(threads)), threads);
+    } else
+        product(gemm, PRODUCT_WEIGHT, weight, m, left.data, NULL, right.data, dw);
 }
 
 #endif

@@ -2,32 +2,45 @@
 
 #include "memory.h"
 #include "row_blocks.h"
+#include "rows.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <tgmath.h>
 
 static const real EPSILON = (real)1e-5; // of decoding
-enum {
-    PIECE = 1024, // channels normalised at a time, on their way to what the product reads
-    GROUP = 2048  // elements whose rows are summed before the first is normalised: the sums overlap
-};
+enum { PIECE = 1024 }; // channels normalised at a time, on their way to what the product reads
 
-// Two passes over a row in cache: the difference E[x^2] - mean^2 would cancel where the mean is large.
-static void row_statistics(const real *x, size_t channels, real epsilon, real *mean, real *rstd) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t c = 0; c < channels; c++) sum += x[c];
-    const real centre = sum / (real)channels;
-    real squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (size_t c = 0; c < channels; c++) squares += (x[c] - centre) * (x[c] - centre);
-    *mean = centre;
-    *rstd = 1 / sqrt(squares / (real)channels + epsilon);
+// x - mean, elements i to min(i + TILE_LANES, n); 0 beyond.
+TILE_INLINE TileVector centred(const real *x, size_t i, size_t n, real mean) {
+    const TileVector v = row_get(x, i, n) - mean;
+    return n - i < TILE_LANES ? tile_keep(v, (1u << (n - i)) - 1) : v;
+}
+
+// Of up to TILE_LANES rows, whose sums are added up side by side: one after the other, each would wait for
+// the one before. Two passes over rows in cache: the difference E[x^2] - mean^2 would cancel where the mean
+// is large.
+static void rows_statistics(const real *x, size_t rows, size_t channels, real epsilon, real *mean,
+                            real *rstd) {
+    TileVector lanes[TILE_LANES] = {0};
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < channels; c += TILE_LANES) lanes[r] += row_get(x + r * channels, c, channels);
+    row_put(mean, 0, rows, tile_sums_of_lanes(lanes) / (real)channels);
+    for (size_t r = 0; r < rows; r++) {
+        lanes[r] = (TileVector){0};
+        for (size_t c = 0; c < channels; c += TILE_LANES) {
+            const TileVector v = centred(x + r * channels, c, channels, mean[r]);
+            lanes[r] += v * v;
+        }
+    }
+    row_put(rstd, 0, rows, tile_sums_of_lanes(lanes) / (real)channels);
+    for (size_t r = 0; r < rows; r++) rstd[r] = 1 / sqrt(rstd[r] + epsilon);
 }
 
 static void normalise(real *restrict y, const real *restrict x, const real *restrict gain,
                       const real *restrict bias, real mean, real rstd, size_t count) {
-    for (size_t c = 0; c < count; c++) y[c] = gain[c] * ((x[c] - mean) * rstd) + bias[c];
+    for (size_t c = 0; c < count; c += TILE_LANES)
+        row_put(y, c, count,
+                row_get(gain, c, count) * ((row_get(x, c, count) - mean) * rstd) + row_get(bias, c, count));
 }
 
 // One row into what the product reads.
@@ -44,12 +57,11 @@ static void store_row(GemmInput y, size_t row, const real *restrict x, const rea
 void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
                        const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
                        size_t channels) {
-    const size_t group = 1 + GROUP / channels;
 #pragma omp parallel for schedule(static)
-    for (size_t first = 0; first < m; first += group) {
-        const size_t end = m - first < group ? m : first + group;
-        for (size_t row = first; row < end; row++)
-            row_statistics(x + row * channels, channels, (real)epsilon, &mean[row], &rstd[row]);
+    for (size_t first = 0; first < m; first += TILE_LANES) {
+        const size_t end = m - first < TILE_LANES ? m : first + TILE_LANES;
+        rows_statistics(x + first * channels, end - first, channels, (real)epsilon, &mean[first],
+                        &rstd[first]);
         for (size_t row = first; row < end; row++)
             store_row(y, row, x + row * channels, gain, bias, mean[row], rstd[row], channels);
     }
@@ -58,30 +70,40 @@ void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, co
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
                    const real *restrict bias, size_t channels) {
     real mean, rstd;
-    row_statistics(x, channels, EPSILON, &mean, &rstd);
+    rows_statistics(x, 1, channels, EPSILON, &mean, &rstd);
     normalise(y, x, gain, bias, mean, rstd, channels);
 }
 
-// With x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)); all arrays (C).
-static void row_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
-                         const real *restrict x, const real *restrict gain, real mean, real rstd,
-                         size_t channels) {
-    real sum = 0, product = 0;
-#pragma omp simd reduction(+ : sum, product)
-    for (size_t c = 0; c < channels; c++) {
-        const real n = dy[c] * gain[c];
-        sum += n;
-        product += n * ((x[c] - mean) * rstd);
+// With x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)), for up to TILE_LANES
+// rows.
+static void rows_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
+                          const real *restrict x, const real *restrict gain, const real *restrict mean,
+                          const real *restrict rstd, size_t rows, size_t channels) {
+    TileVector sums[TILE_LANES] = {0}, products[TILE_LANES] = {0};
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < channels; c += TILE_LANES) {
+            const size_t at = r * channels;
+            const TileVector n = row_get(dy + at, c, channels) * row_get(gain, c, channels);
+            sums[r] += n;
+            products[r] += n * ((row_get(x + at, c, channels) - mean[r]) * rstd[r]);
+        }
     }
-    const real mean_n = sum / (real)channels, mean_product = product / (real)channels;
+    real mean_n[TILE_LANES], mean_product[TILE_LANES];
+    row_put(mean_n, 0, TILE_LANES, tile_sums_of_lanes(sums) / (real)channels);
+    row_put(mean_product, 0, TILE_LANES, tile_sums_of_lanes(products) / (real)channels);
     const bool in_place = dx == dy;
-#pragma omp simd
-    for (size_t c = 0; c < channels; c++) {
-        const real normal = (x[c] - mean) * rstd, d = dy[c];
-        const real gradient = rstd * (d * gain[c] - mean_n - normal * mean_product);
-        dx[c] = in_place ? gradient : dx[c] + gradient;
-        dgain[c] += d * normal;
-        dbias[c] += d;
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < channels; c += TILE_LANES) {
+            const size_t at = r * channels;
+            const TileVector normal = (row_get(x + at, c, channels) - mean[r]) * rstd[r];
+            const TileVector d = row_get(dy + at, c, channels);
+            TileVector gradient =
+                rstd[r] * (d * row_get(gain, c, channels) - mean_n[r] - normal * mean_product[r]);
+            if (!in_place) gradient += row_get(dx + at, c, channels);
+            row_put(dx + at, c, channels, gradient);
+            row_put(dgain, c, channels, row_get(dgain, c, channels) + d * normal);
+            row_put(dbias, c, channels, row_get(dbias, c, channels) + d);
+        }
     }
 }
 
@@ -91,12 +113,14 @@ void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, co
     real *gains = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients"); // (ROW_BLOCKS, C)
     real *biases = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients");
 #pragma omp parallel for schedule(static)
-    for (size_t block = 0; block < ROW_BLOCKS; block++)
-        for (size_t row = row_block_begin(m, block); row < row_block_begin(m, block + 1); row++) {
-            const size_t at = row * channels;
-            row_backward(dx + at, gains + block * channels, biases + block * channels, dy + at, x + at, gain,
-                         mean[row], rstd[row], channels);
+    for (size_t block = 0; block < ROW_BLOCKS; block++) {
+        const size_t end = row_block_begin(m, block + 1);
+        for (size_t row = row_block_begin(m, block); row < end; row += TILE_LANES) {
+            const size_t at = row * channels, rows = end - row < TILE_LANES ? end - row : TILE_LANES;
+            rows_backward(dx + at, gains + block * channels, biases + block * channels, dy + at, x + at, gain,
+                          mean + row, rstd + row, rows, channels);
         }
+    }
     row_blocks_add(dgain, gains, channels);
     row_blocks_add(dbias, biases, channels);
     free(gains);

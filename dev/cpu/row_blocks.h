@@ -14,10 +14,16 @@ static inline size_t row_block_begin(size_t m, size_t block) {
     return m / ROW_BLOCKS * block + m % ROW_BLOCKS * block / ROW_BLOCKS;
 }
 
+// sum (columns) += partial (parts, columns), over parts
+static inline void row_parts_add(real *restrict sum, const real *restrict partial, size_t parts,
+                                 size_t columns) {
+    for (size_t part = 0; part < parts; part++)
+        for (size_t c = 0; c < columns; c++) sum[c] += partial[part * columns + c];
+}
+
 // sum (columns) += partial (ROW_BLOCKS, columns), over blocks
 static inline void row_blocks_add(real *restrict sum, const real *restrict partial, size_t columns) {
-    for (size_t block = 0; block < ROW_BLOCKS; block++)
-        for (size_t c = 0; c < columns; c++) sum[c] += partial[block * columns + c];
+    row_parts_add(sum, partial, ROW_BLOCKS, columns);
 }
 
 #endif

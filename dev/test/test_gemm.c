@@ -112,7 +112,7 @@ static void check_sizes(Gemm *gemm) {
     static const size_t sizes[][3] = {{1, 1, 1},      {0, 5, 3},     {1, 512, 128}, {5, 3, 2},
                                       {13, 33, 31},   {17, 1, 9},    {64, 64, 64},  {65, 127, 129},
                                       {100, 257, 63}, {7, 384, 260}, {301, 12, 14}, {31, 640, 256},
-                                      {530, 96, 48},  {2, 1, 700}};
+                                      {530, 96, 48},  {2, 1, 700},   {301, 96, 64}, {530, 544, 160}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         check_layer(gemm, sizes[i][0], sizes[i][1], sizes[i][2], WEIGHT_OUT_IN);
         check_layer(gemm, sizes[i][0], sizes[i][1], sizes[i][2], WEIGHT_IN_OUT);
