@@ -42,13 +42,18 @@ typedef struct {
 // STORE_HALF: an instruction that stores would wait for them and hold up the next product.
 #define START_HALF(C, D, A)                                                                                  \
     do {                                                                                                     \
-        AMX_LOAD(C, left_start, start_row);                                                                  \
-        AMX_LOAD(D, right_start, start_row);                                                                 \
+        if (p->add) {                                                                                        \
+            AMX_LOAD(C, left, c.row);                                                                        \
+            AMX_LOAD(D, right, c.row);                                                                       \
+        } else {                                                                                             \
+            AMX_ZERO(C);                                                                                     \
+            AMX_ZERO(D);                                                                                     \
+        }                                                                                                    \
         for (size_t s = 0; s < p->steps; s++) {                                                              \
             AMX_LOAD(A, a + s * p->a.step, p->a.row);                                                        \
-            AMX_LOAD(6, b + s * p->b.step, p->b.row);                                                        \
+            if (!held) AMX_LOAD(6, b + s * p->b.step, p->b.row);                                             \
             AMX_MULTIPLY_ADD(C, A, 6);                                                                       \
-            AMX_LOAD(7, b + s * p->b.step + p->b.half, p->b.row);                                            \
+            if (!held) AMX_LOAD(7, b + s * p->b.step + p->b.half, p->b.row);                                 \
             AMX_MULTIPLY_ADD(D, A, 7);                                                                       \
         }                                                                                                    \
     } while (0)
@@ -71,15 +76,14 @@ TILE_INLINE void store_waiting(Waiting *waiting, size_t tiles) {
     waiting->left = NULL;
 }
 
-// The first or second half of a product's rows, in the tiles that `turn` says.
-TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, Waiting waiting[2]) {
-    static const _Alignas(64) Square zeros = {0};
+// The first or second half of a product's rows, in the tiles that `turn` says. `follows`: it comes right
+// after the other half, whose right operand is still there, if that is no more than two squares.
+TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, bool follows, Waiting waiting[2]) {
+    const bool held = follows && p->steps == 1 && p->blocks == 1;
     for (size_t n = 0; n < p->blocks; n++, turn = 1 - turn) {
         const Sums c = p->sums;
         real *left = c.data + half * c.down + n * c.block, *right = left + c.right;
         const real *a = p->a.data + half * p->a.half + n * p->a.block, *b = p->b.data + n * p->b.block;
-        const real *left_start = p->add ? left : zeros, *right_start = p->add ? right : zeros;
-        const size_t start_row = p->add ? c.row : SQUARE;
         store_waiting(&waiting[turn], turn);
         if (turn == 0)
             START_HALF(0, 1, 4);
@@ -97,8 +101,8 @@ TILE_INLINE void store_all(Waiting waiting[2]) {
 
 TILE_INLINE void whole_product(const Product *p) {
     Waiting waiting[2] = {{NULL}, {NULL}};
-    half_product(p, 0, 0, waiting);
-    half_product(p, 1, 1, waiting);
+    half_product(p, 0, 0, false, waiting);
+    half_product(p, 1, 1, true, waiting);
     store_all(waiting);
 }
 
@@ -202,11 +206,11 @@ typedef struct {
 TILE_INLINE void forward_part(const ForwardBeside *beside, size_t part, size_t words, Waiting waiting[2]) {
     if (part % 2 == 0 && beside->next) {
         const Product p = block_product(&beside->next->scores, beside->queries, beside->keys_turned, words);
-        half_product(&p, part / 2, 0, waiting);
+        half_product(&p, part / 2, 0, false, waiting);
     }
     if (part % 2 == 1 && beside->last) {
         const Product p = add_product(beside->output, beside->last->weights, beside->values, 2 * words);
-        half_product(&p, part / 2, 1, waiting);
+        half_product(&p, part / 2, 1, false, waiting);
     }
 }
 
@@ -318,47 +322,33 @@ typedef struct {
     Square left[2];                // dscores, left [half of the queries]
 } Gradients;
 
-// Products beside the work on a block: the next block's, and those that add up the last one's gradients.
+// What the products read that make a block, which go beside the work on the one before.
 typedef struct {
-    Pair *next; // NULL: none
+    Pair *pair; // NULL: there is none
     const real *queries, *keys_turned, *doutput, *values_turned;
-    const Gradients *last; // NULL: none
-    real *dvalues, *dkeys, *dqueries;
-    const real *doutput_turned, *queries_turned, *keys;
-} BackwardBeside;
+} Next;
 
-enum { NEXT = 2, LAST = 3 };
+enum { NEXT = 2 };
 
-TILE_INLINE Product next_product(const BackwardBeside *b, size_t which, size_t words) {
-    return which == 0 ? block_product(&b->next->scores, b->queries, b->keys_turned, words)
-                      : block_product(&b->next->dweights, b->doutput, b->values_turned, words);
+TILE_INLINE Product next_product(const Next *n, size_t which, size_t words) {
+    return which == 0 ? block_product(&n->pair->scores, n->queries, n->keys_turned, words)
+                      : block_product(&n->pair->dweights, n->doutput, n->values_turned, words);
 }
 
-TILE_INLINE Product last_product(const BackwardBeside *b, size_t which, size_t columns) {
-    return which == 0   ? add_turned_product(b->dvalues, b->doutput_turned, b->last->weights, columns)
-           : which == 1 ? add_turned_product(b->dkeys, b->queries_turned, b->last->dscores, columns)
-                        : add_product(b->dqueries, b->last->left, b->keys, columns);
-}
-
-TILE_INLINE void backward_part(const BackwardBeside *beside, size_t part, size_t words, Waiting waiting[2]) {
-    const size_t which = part / 2, half = part % 2;
-    if (which < NEXT && beside->next) {
-        const Product p = next_product(beside, which, words);
-        half_product(&p, half, half, waiting);
-    }
-    if (which >= NEXT && which < NEXT + LAST && beside->last) {
-        const Product p = last_product(beside, which - NEXT, 2 * words);
-        half_product(&p, half, half, waiting);
-    }
+TILE_INLINE void next_part(const Next *next, size_t part, size_t words, Waiting waiting[2]) {
+    const size_t half = part % 2;
+    if (part >= 2 * NEXT || !next->pair) return;
+    const Product p = next_product(next, part / 2, words);
+    half_product(&p, half, half, half == 1, waiting);
 }
 
 TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const real *product, const Kept *kept,
-                               size_t group, Gradients *g, const BackwardBeside *beside, size_t words) {
+                               size_t group, Gradients *g, const Next *next, size_t words) {
     Waiting waiting[2] = {{NULL}, {NULL}};
     TILE_UNROLL
     for (size_t r = 0; r < SQUARE; r++) {
         __m512i dscores[2][2], weights[2][2]; // [half of the queries][half of the keys]
-        backward_part(beside, r, words, waiting);
+        next_part(next, r, words, waiting);
         TILE_UNROLL
         for (size_t half = 0; half < 2; half++) {
             const size_t row = half * SQUARE + r;
@@ -406,53 +396,58 @@ static bool advance(const AmxHead *head, size_t j0, Place *at) {
     return at->chunk < head->query_end;
 }
 
-TILE_INLINE void set_next(const AmxHead *head, Place at, Pair *pair, BackwardBeside *beside, size_t words) {
-    beside->next = pair;
-    beside->queries = head->queries + at.i * words;
-    beside->keys_turned = head->keys_turned + at.j * words;
-    beside->doutput = head->doutput + at.i * words;
-    beside->values_turned = head->values_turned + at.j * words;
+TILE_INLINE Next next_at(const AmxHead *head, Place at, Pair *pair, size_t words) {
+    return (Next){pair, head->queries + at.i * words, head->keys_turned + at.j * words,
+                  head->doutput + at.i * words, head->values_turned + at.j * words};
+}
+
+// Adds a block's gradients up. Beside the vectors of the next block it would be slower: twice as many of them
+// as now would not leave room for the rest in the first level of the cache.
+TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g, real *dqueries, real *dkeys,
+                               real *dvalues, size_t words) {
+    const size_t columns = 2 * words, i = at.i * words;
+    const Product products[] = {
+        add_turned_product(dvalues, head->doutput_turned + i, g->weights, columns),
+        add_turned_product(dkeys, head->queries_turned + i, g->dscores, columns),
+        add_product(dqueries + at.i * columns, g->left, head->keys + at.j * words, columns)};
+    Waiting waiting[2] = {{NULL}, {NULL}};
+    TILE_UNROLL
+    for (size_t n = 0; n < sizeof(products) / sizeof(*products); n++) {
+        half_product(&products[n], 0, 0, false, waiting);
+        half_product(&products[n], 1, 1, true, waiting);
+    }
+    store_all(waiting);
 }
 
 TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys, real *dvalues,
                           size_t words) {
     const size_t columns = 2 * words, first = head->causal ? j0 : 0;
     _Alignas(64) Pair pairs[2];
-    _Alignas(64) Gradients gradients[2];
+    _Alignas(64) Gradients gradients;
     Kept kept[DRAWN_QUERIES];
     memset(dkeys, 0, KEYS * columns * sizeof(real));
     memset(dvalues, 0, KEYS * columns * sizeof(real));
-    BackwardBeside beside = {0};
     Place now = {first, first, j0};
     bool more = true;
     for (size_t n = 0; more; n = 1 - n) {
-        if (now.j == j0 && now.i == now.chunk)
-            head_kept(head, now.i, j0, smaller(DRAWN_QUERIES, head->query_end - now.i), kept);
-        if (!beside.last) {
-            set_next(head, now, &pairs[n], &beside, words);
+        const bool chunk_begins = now.j == j0 && now.i == now.chunk;
+        if (chunk_begins) head_kept(head, now.i, j0, smaller(DRAWN_QUERIES, head->query_end - now.i), kept);
+        if (chunk_begins && now.chunk == first) {
+            const Next begin = next_at(head, now, &pairs[n], words);
             for (size_t which = 0; which < NEXT; which++) {
-                const Product p = next_product(&beside, which, words);
+                const Product p = next_product(&begin, which, words);
                 whole_product(&p);
             }
         }
-        Place next = now;
-        more = advance(head, j0, &next);
-        set_next(head, next, more ? &pairs[1 - n] : NULL, &beside, words);
+        Place place = now;
+        more = advance(head, j0, &place);
+        const Next next = next_at(head, place, more ? &pairs[1 - n] : NULL, words);
+        const size_t key = now.j - j0;
         hide(head, now.i, now.j, &pairs[n].scores);
         differentiate(&pairs[n], head->logsumexp + now.i, head->product + now.i, kept + (now.i - now.chunk),
-                      (now.j - j0) / SIDE, &gradients[n], &beside, words);
-        beside.last = &gradients[n];
-        beside.dvalues = dvalues + (now.j - j0) * columns;
-        beside.dkeys = dkeys + (now.j - j0) * columns;
-        beside.dqueries = dqueries + now.i * columns;
-        beside.doutput_turned = head->doutput_turned + now.i * words;
-        beside.queries_turned = head->queries_turned + now.i * words;
-        beside.keys = head->keys + now.j * words;
-        now = next;
-    }
-    for (size_t which = 0; which < LAST; which++) {
-        const Product p = last_product(&beside, which, columns);
-        whole_product(&p);
+                      key / SIDE, &gradients, &next, words);
+        add_gradients(head, now, &gradients, dqueries, dkeys + key * columns, dvalues + key * columns, words);
+        now = place;
     }
     for (size_t at = 0; at < KEYS * columns; at += SQUARE_WORDS) {
         tile_turn(dkeys + at, SQUARE, SQUARE, SQUARE);
