@@ -100,7 +100,7 @@ TILE_INLINE void store_all(Waiting waiting[2]) {
 }
 
 TILE_INLINE void whole_product(const Product *p) {
-    Waiting waiting[2] = {{NULL}, {NULL}};
+    Waiting waiting[2] = {0};
     half_product(p, 0, 0, false, waiting);
     half_product(p, 1, 1, true, waiting);
     store_all(waiting);
@@ -220,7 +220,7 @@ TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real 
                        const TileVector *before, TileVector *after, const ForwardBeside *beside,
                        size_t words) {
     enum { PARTS = 4 };
-    Waiting waiting[2] = {{NULL}, {NULL}};
+    Waiting waiting[2] = {0};
     TileVector total = {0};
     TILE_UNROLL
     for (size_t part = 0; part < PARTS; part++) {
@@ -344,7 +344,7 @@ TILE_INLINE void next_part(const Next *next, size_t part, size_t words, Waiting 
 
 TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const real *product, const Kept *kept,
                                size_t group, Gradients *g, const Next *next, size_t words) {
-    Waiting waiting[2] = {{NULL}, {NULL}};
+    Waiting waiting[2] = {0};
     TILE_UNROLL
     for (size_t r = 0; r < SQUARE; r++) {
         __m512i dscores[2][2], weights[2][2]; // [half of the queries][half of the keys]
@@ -410,7 +410,7 @@ TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g
         add_turned_product(dvalues, head->doutput_turned + i, g->weights, columns),
         add_turned_product(dkeys, head->queries_turned + i, g->dscores, columns),
         add_product(dqueries + at.i * columns, g->left, head->keys + at.j * words, columns)};
-    Waiting waiting[2] = {{NULL}, {NULL}};
+    Waiting waiting[2] = {0};
     TILE_UNROLL
     for (size_t n = 0; n < sizeof(products) / sizeof(*products); n++) {
         half_product(&products[n], 0, 0, false, waiting);
