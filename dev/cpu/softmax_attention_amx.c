@@ -42,13 +42,18 @@ typedef struct {
 // STORE_HALF: an instruction that stores would wait for them and hold up the next product.
 #define START_HALF(C, D, A)                                                                                  \
     do {                                                                                                     \
-        AMX_LOAD(C, left_start, start_row);                                                                  \
-        AMX_LOAD(D, right_start, start_row);                                                                 \
+        if (p->add) {                                                                                        \
+            AMX_LOAD(C, left, c.row);                                                                        \
+            AMX_LOAD(D, right, c.row);                                                                       \
+        } else {                                                                                             \
+            AMX_ZERO(C);                                                                                     \
+            AMX_ZERO(D);                                                                                     \
+        }                                                                                                    \
         for (size_t s = 0; s < p->steps; s++) {                                                              \
             AMX_LOAD(A, a + s * p->a.step, p->a.row);                                                        \
-            AMX_LOAD(6, b + s * p->b.step, p->b.row);                                                        \
+            if (!held) AMX_LOAD(6, b + s * p->b.step, p->b.row);                                             \
             AMX_MULTIPLY_ADD(C, A, 6);                                                                       \
-            AMX_LOAD(7, b + s * p->b.step + p->b.half, p->b.row);                                            \
+            if (!held) AMX_LOAD(7, b + s * p->b.step + p->b.half, p->b.row);                                 \
             AMX_MULTIPLY_ADD(D, A, 7);                                                                       \
         }                                                                                                    \
     } while (0)
@@ -59,7 +64,7 @@ typedef struct {
     size_t row;
 } Waiting;
 
-static void store_waiting(Waiting *waiting, size_t tiles) {
+TILE_INLINE void store_waiting(Waiting *waiting, size_t tiles) {
     if (!waiting->left) return;
     if (tiles == 0) {
         AMX_STORE(0, waiting->left, waiting->row);
@@ -71,15 +76,14 @@ static void store_waiting(Waiting *waiting, size_t tiles) {
     waiting->left = NULL;
 }
 
-// The first or second half of a product's rows, in the tiles that `turn` says.
-TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, Waiting waiting[2]) {
-    static const _Alignas(64) Square zeros = {0};
+// The first or second half of a product's rows, in the tiles that `turn` says. `follows`: it comes right
+// after the other half, whose right operand is still there, if that is no more than two squares.
+TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, bool follows, Waiting waiting[2]) {
+    const bool held = follows && p->steps == 1 && p->blocks == 1;
     for (size_t n = 0; n < p->blocks; n++, turn = 1 - turn) {
         const Sums c = p->sums;
         real *left = c.data + half * c.down + n * c.block, *right = left + c.right;
         const real *a = p->a.data + half * p->a.half + n * p->a.block, *b = p->b.data + n * p->b.block;
-        const real *left_start = p->add ? left : zeros, *right_start = p->add ? right : zeros;
-        const size_t start_row = p->add ? c.row : SQUARE;
         store_waiting(&waiting[turn], turn);
         if (turn == 0)
             START_HALF(0, 1, 4);
@@ -95,10 +99,10 @@ TILE_INLINE void store_all(Waiting waiting[2]) {
     store_waiting(&waiting[1], 1);
 }
 
-static void whole_product(const Product *p) {
-    Waiting waiting[2] = {{NULL}, {NULL}};
-    half_product(p, 0, 0, waiting);
-    half_product(p, 1, 1, waiting);
+TILE_INLINE void whole_product(const Product *p) {
+    Waiting waiting[2] = {0};
+    half_product(p, 0, 0, false, waiting);
+    half_product(p, 1, 1, true, waiting);
     store_all(waiting);
 }
 
@@ -152,22 +156,21 @@ static uint32_t not_hidden(const AmxHead *head, size_t j) {
     return low | (uint32_t)_mm512_cmpeq_ps_mask((__m512)tile_load(head->hidden + j + SQUARE), zero) << SQUARE;
 }
 
-// Which keys of a block its queries see: row r those of `keys`, but, on the diagonal, only up to r.
-typedef struct {
-    uint32_t keys;
-    bool diagonal;
-} Seen;
-
-static Seen seen_by(const AmxHead *head, size_t i0, size_t j) {
-    return (Seen){not_hidden(head, j), head->causal && i0 == j};
-}
-
-TILE_INLINE bool sees_all(Seen seen) {
-    return seen.keys == UINT32_MAX && !seen.diagonal;
-}
-
-TILE_INLINE uint32_t seen_from(Seen seen, size_t r) {
-    return seen.diagonal ? seen.keys & UINT32_MAX >> (SIDE - 1 - r) : seen.keys;
+// Scores of what queries from i0 on do not see of the keys from j on become -Inf: of padding, and on the
+// diagonal of what comes later.
+static void hide(const AmxHead *head, size_t i0, size_t j, Block *scores) {
+    const uint32_t keys = not_hidden(head, j);
+    const bool diagonal = head->causal && i0 == j;
+    if (keys == UINT32_MAX && !diagonal) return;
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
+    for (size_t row = 0; row < SIDE; row++) {
+        const uint32_t seen = diagonal ? keys & UINT32_MAX >> (SIDE - 1 - row) : keys;
+        for (size_t side = 0; side < 2; side++) {
+            real *at = scores->at[row / SQUARE][side] + row % SQUARE * SQUARE;
+            tile_store(at, (TileVector)_mm512_mask_mov_ps(lowest, (__mmask16)(seen >> side * SQUARE),
+                                                          (__m512)tile_load(at)));
+        }
+    }
 }
 
 // Rounded to bf16 where only the upper half is used: to nearest, ties away from 0. 0 where a bit of `kept` is
@@ -185,73 +188,76 @@ TILE_INLINE TileVector words_of(__m512i low, __m512i high) {
 
 // ---- forward -----------------------------------------------------------------------------------------
 
-// weights[half of the queries] (SQUARE, SQUARE words), left: 2^(s - top), or 0 where dropout does not keep
-// it. Their sums before dropout join `sum`. Returns false, with nothing added, if a score is above its top by
-// more than MARGIN. Between them the products `next` and `last`, if they are not NULL.
-TILE_INLINE bool weigh(const Block *scores, Seen seen, bool all, const Kept *kept, size_t group, Rows *rows,
-                       Square weights[2], const Product *next, const Product *last) {
-    enum { PARTS = 4 };
-    Waiting waiting[2] = {{NULL}, {NULL}};
-    TileVector greatest = {0};
-    _Alignas(64) TileVector sums[QUERIES];
-    TILE_UNROLL
-    for (size_t part = 0; part < PARTS; part++) {
-        const Product *product = part % 2 == 0 ? next : last;
-        if (product) half_product(product, part / 2, part % 2, waiting);
-        for (size_t row = part * QUERIES / PARTS; row < (part + 1) * QUERIES / PARTS; row++) {
-            const size_t half = row / SQUARE, r = row % SQUARE;
-            const uint32_t visible = seen_from(seen, row), bits = kept[row][group];
-            TileVector low = tile_load(scores->at[half][0] + r * SQUARE) - rows->top[row];
-            TileVector high = tile_load(scores->at[half][1] + r * SQUARE) - rows->top[row];
-            low = tile_exp2(low, true);
-            high = tile_exp2(high, true);
-            if (!all) {
-                low = tile_keep(low, visible);
-                high = tile_keep(high, visible >> SQUARE);
-            }
-            sums[row] = rows->sum[row] + (low + high);
-            greatest = tile_max(sums[row], greatest);
-            tile_store(weights[half] + r * SQUARE,
-                       words_of(rounded(low, (__mmask16)bits), rounded(high, (__mmask16)(bits >> SQUARE))));
-        }
-    }
-    store_all(waiting);
-    if (tile_greatest_lane(greatest) > (real)(1ull << MARGIN)) return false;
-    memcpy(rows->sum, sums, sizeof(sums));
-    return true;
-}
-
-// The largest score of each row joins `top`, and what was summed (output (QUERIES, columns), too) shrinks.
-static void raise_tops(const Block *scores, Seen seen, Rows *rows, real *output, size_t columns) {
-    for (size_t row = 0; row < QUERIES; row++) {
-        const size_t half = row / SQUARE, r = row % SQUARE;
-        const uint32_t visible = seen_from(seen, row);
-        TileVector greatest = (TileVector){0} + rows->top[row];
-        for (size_t side = 0; side < 2; side++) {
-            const __m512 s = (__m512)tile_load(scores->at[half][side] + r * SQUARE);
-            const __m512 before = (__m512)greatest; // where s is hidden, or NaN
-            greatest =
-                (TileVector)_mm512_mask_max_ps(before, (__mmask16)(visible >> side * SQUARE), s, before);
-        }
-        const real raised = tile_greatest_lane(greatest);
-        const TileVector shrink = tile_exp2((TileVector){0} + (rows->top[row] - raised), false);
-        rows->top[row] = raised;
-        rows->sum[row] *= shrink;
-        for (size_t d = 0; d < columns; d += TILE_LANES)
-            tile_store(output + row * columns + d, tile_load(output + row * columns + d) * shrink);
-    }
-}
-
-static bool weigh_block(const Block *scores, Seen seen, const Kept *kept, size_t group, Rows *rows,
-                        Square weights[2], const Product *next, const Product *last) {
-    return sees_all(seen) ? weigh(scores, seen, true, kept, group, rows, weights, next, last)
-                          : weigh(scores, seen, false, kept, group, rows, weights, next, last);
-}
-
+// A block on its way: its scores, and its weights, left [half of the queries].
 typedef struct {
     Block scores;
     Square weights[2];
 } Stage;
+
+// Products beside the work on a block: of the next block's scores, and of the last one's weights with values.
+typedef struct {
+    Stage *next; // NULL: none
+    const real *queries, *keys_turned;
+    const Stage *last; // NULL: none
+    const real *values;
+    real *output;
+} ForwardBeside;
+
+TILE_INLINE void forward_part(const ForwardBeside *beside, size_t part, size_t words, Waiting waiting[2]) {
+    if (part % 2 == 0 && beside->next) {
+        const Product p = block_product(&beside->next->scores, beside->queries, beside->keys_turned, words);
+        half_product(&p, part / 2, 0, false, waiting);
+    }
+    if (part % 2 == 1 && beside->last) {
+        const Product p = add_product(beside->output, beside->last->weights, beside->values, 2 * words);
+        half_product(&p, part / 2, 1, false, waiting);
+    }
+}
+
+// weights: 2^(s - top), or 0 where dropout does not keep it. `after`: the sums `before` and theirs before
+// dropout. Returns false if a score is above its top by more than MARGIN.
+TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real *top,
+                       const TileVector *before, TileVector *after, const ForwardBeside *beside,
+                       size_t words) {
+    enum { PARTS = 4 };
+    Waiting waiting[2] = {0};
+    TileVector total = {0};
+    TILE_UNROLL
+    for (size_t part = 0; part < PARTS; part++) {
+        forward_part(beside, part, words, waiting);
+        for (size_t row = part * QUERIES / PARTS; row < (part + 1) * QUERIES / PARTS; row++) {
+            const size_t half = row / SQUARE, r = row % SQUARE;
+            const uint32_t bits = kept[row][group];
+            TileVector low = tile_load(stage->scores.at[half][0] + r * SQUARE) - top[row];
+            TileVector high = tile_load(stage->scores.at[half][1] + r * SQUARE) - top[row];
+            low = tile_exp2(low, true);
+            high = tile_exp2(high, true);
+            after[row] = before[row] + (low + high);
+            total += after[row];
+            tile_store(stage->weights[half] + r * SQUARE,
+                       words_of(rounded(low, (__mmask16)bits), rounded(high, (__mmask16)(bits >> SQUARE))));
+        }
+    }
+    store_all(waiting);
+    // No sum is above their total.
+    const __m512 most = _mm512_set1_ps((float)(1ull << MARGIN));
+    return _mm512_cmp_ps_mask((__m512)total, most, _CMP_GT_OQ) == 0;
+}
+
+// The largest score of each row joins `top`, and what was summed (output (QUERIES, columns), too) shrinks.
+static void raise_tops(const Block *scores, real *top, TileVector *sum, real *output, size_t columns) {
+    for (size_t row = 0; row < QUERIES; row++) {
+        TileVector greatest = (TileVector){0} + top[row];
+        for (size_t side = 0; side < 2; side++)
+            greatest = tile_max(tile_load(scores->at[row / SQUARE][side] + row % SQUARE * SQUARE), greatest);
+        const real raised = tile_greatest_lane(greatest);
+        const TileVector shrink = tile_exp2((TileVector){0} + (top[row] - raised), false);
+        top[row] = raised;
+        sum[row] *= shrink;
+        for (size_t d = 0; d < columns; d += TILE_LANES)
+            tile_store(output + row * columns + d, tile_load(output + row * columns + d) * shrink);
+    }
+}
 
 // kept (., QUERIES) of the queries from i0 on and the keys from j0 on, up to `end` or DRAWN_KEYS.
 static void draw_row(const AmxHead *head, size_t i0, size_t j0, size_t end, Kept kept[][QUERIES]) {
@@ -259,31 +265,47 @@ static void draw_row(const AmxHead *head, size_t i0, size_t j0, size_t end, Kept
         head_kept(head, i0, j, QUERIES, kept[(j - j0) / KEYS]);
 }
 
-void amx_attention_forward(const AmxHead *head, size_t i0, Rows *rows, real *output) {
-    const size_t words = head->words, columns = head->columns;
-    const size_t end = head->causal ? i0 + QUERIES : head->key_end;
-    const real *queries = head->queries + i0 * words;
-    _Alignas(4096) Stage stages[2];
+TILE_INLINE void forward(const AmxHead *head, size_t i0, Rows *rows, real *output, size_t words) {
+    const size_t columns = 2 * words, end = head->causal ? i0 + QUERIES : head->key_end;
+    _Alignas(64) Stage stages[2];
+    _Alignas(64) TileVector sums[2][QUERIES];
     Kept kept[DRAWN_KEYS / KEYS][QUERIES];
-    Product next = block_product(&stages[0].scores, queries, head->keys_turned, words), last;
-    for (size_t j = 0; j < end; j += SIDE) {
-        const size_t at = j / SIDE % 2;
+    ForwardBeside beside = {.queries = head->queries + i0 * words, .output = output};
+    memcpy(sums[0], rows->sum, sizeof(rows->sum));
+    size_t n = 0;
+    for (size_t j = 0; j < end; j += SIDE, n = 1 - n) {
+        Stage *stage = &stages[n];
         if (j % DRAWN_KEYS == 0) draw_row(head, i0, j, end, kept);
-        if (j == 0) whole_product(&next);
-        const Kept *now = kept[j % DRAWN_KEYS / KEYS];
-        next = block_product(&stages[1 - at].scores, queries, head->keys_turned + (j + SIDE) * words, words);
-        const Seen seen = seen_by(head, i0, j);
-        // The first scores are a good guess of the largest.
-        if (j == 0) raise_tops(&stages[at].scores, seen, rows, output, columns);
-        if (!weigh_block(&stages[at].scores, seen, now, j % KEYS / SIDE, rows, stages[at].weights,
-                         j + SIDE < end ? &next : NULL, j > 0 ? &last : NULL)) {
-            raise_tops(&stages[at].scores, seen, rows, output, columns);
-            weigh_block(&stages[at].scores, seen, now, j % KEYS / SIDE, rows, stages[at].weights, NULL, NULL);
+        if (j == 0) {
+            const Product first = block_product(&stage->scores, beside.queries, head->keys_turned, words);
+            whole_product(&first);
         }
-        last =
-            add_product(output, (const Square *)stages[at].weights, head->values + j / 2 * columns, columns);
+        beside.next = j + SIDE < end ? &stages[1 - n] : NULL;
+        beside.keys_turned = head->keys_turned + (j + SIDE) * words;
+        hide(head, i0, j, &stage->scores);
+        // The first scores are a good guess of the largest.
+        if (j == 0) raise_tops(&stage->scores, rows->top, sums[n], output, columns);
+        const Kept *now = kept[j % DRAWN_KEYS / KEYS];
+        const size_t group = j % KEYS / SIDE;
+        while (!weigh(stage, now, group, rows->top, sums[n], sums[1 - n], &beside, words)) {
+            raise_tops(&stage->scores, rows->top, sums[n], output, columns);
+            beside.next = NULL;
+            beside.last = NULL;
+        }
+        beside.last = stage;
+        beside.values = head->values + j / 2 * columns;
     }
+    const Product last = add_product(output, beside.last->weights, beside.values, columns);
     whole_product(&last);
+    memcpy(rows->sum, sums[n], sizeof(rows->sum));
+}
+
+// Most heads have 32 channels, or up to that.
+void amx_attention_forward(const AmxHead *head, size_t i0, Rows *rows, real *output) {
+    if (head->words == SQUARE)
+        forward(head, i0, rows, output, SQUARE);
+    else
+        forward(head, i0, rows, output, head->words);
 }
 
 // ---- backward ----------------------------------------------------------------------------------------
@@ -300,41 +322,44 @@ typedef struct {
     Square left[2];                // dscores, left [half of the queries]
 } Gradients;
 
-enum { NEXT = 2, LAST = 3 };
+// What the products read that make a block, which go beside the work on the one before.
 typedef struct {
-    Product next[NEXT], last[LAST];
-    bool has_next, has_last;
-} Beside;
+    Pair *pair; // NULL: there is none
+    const real *queries, *keys_turned, *doutput, *values_turned;
+} Next;
 
-TILE_INLINE void beside_part(const Beside *beside, size_t part, Waiting waiting[2]) {
-    if (part < 2 * NEXT) {
-        if (beside->has_next) half_product(&beside->next[part / 2], part % 2, part % 2, waiting);
-    } else if (part < 2 * (NEXT + LAST)) {
-        if (beside->has_last) half_product(&beside->last[part / 2 - NEXT], part % 2, part % 2, waiting);
-    }
+enum { NEXT = 2 };
+
+TILE_INLINE Product next_product(const Next *n, size_t which, size_t words) {
+    return which == 0 ? block_product(&n->pair->scores, n->queries, n->keys_turned, words)
+                      : block_product(&n->pair->dweights, n->doutput, n->values_turned, words);
 }
 
-TILE_INLINE void differentiate(const AmxHead *head, size_t i0, const Pair *pair, Seen seen, bool all,
-                               const Kept *kept, size_t group, Gradients *g, const Beside *beside) {
-    Waiting waiting[2] = {{NULL}, {NULL}};
+TILE_INLINE void next_part(const Next *next, size_t part, size_t words, Waiting waiting[2]) {
+    const size_t half = part % 2;
+    if (part >= 2 * NEXT || !next->pair) return;
+    const Product p = next_product(next, part / 2, words);
+    half_product(&p, half, half, half == 1, waiting);
+}
+
+TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const real *product, const Kept *kept,
+                               size_t group, Gradients *g, const Next *next, size_t words) {
+    Waiting waiting[2] = {0};
+    TILE_UNROLL
     for (size_t r = 0; r < SQUARE; r++) {
-        __m512i dscores[2][2]; // [half of the queries][half of the keys]
-        __m512i weights[2][2];
-        beside_part(beside, r, waiting);
+        __m512i dscores[2][2], weights[2][2]; // [half of the queries][half of the keys]
+        next_part(next, r, words, waiting);
         TILE_UNROLL
         for (size_t half = 0; half < 2; half++) {
             const size_t row = half * SQUARE + r;
-            const uint32_t visible = seen_from(seen, row), bits = kept[row][group];
-            const TileVector product = (TileVector){0} + head->product[i0 + row];
+            const uint32_t bits = kept[row][group];
             TILE_UNROLL
             for (size_t side = 0; side < 2; side++) {
                 const __mmask16 mask = (__mmask16)(bits >> side * SQUARE);
                 const TileVector s = tile_load(pair->scores.at[half][side] + r * SQUARE);
-                const __m512 dw = (__m512)tile_load(pair->dweights.at[half][side] + r * SQUARE);
-                TileVector w = tile_exp2(s - head->logsumexp[i0 + row], true);
-                if (!all) w = tile_keep(w, visible >> side * SQUARE);
-                const TileVector kept_dw = (TileVector)_mm512_maskz_mov_ps(mask, dw);
-                dscores[half][side] = rounded(w * (kept_dw - product), UINT16_MAX);
+                const TileVector dw = tile_keep(tile_load(pair->dweights.at[half][side] + r * SQUARE), mask);
+                const TileVector w = tile_exp2(s - logsumexp[row], true);
+                dscores[half][side] = rounded(w * (dw - product[row]), UINT16_MAX);
                 weights[half][side] = rounded(w, mask);
             }
             tile_store(g->left[half] + r * SQUARE, words_of(dscores[half][0], dscores[half][1]));
@@ -348,59 +373,93 @@ TILE_INLINE void differentiate(const AmxHead *head, size_t i0, const Pair *pair,
     store_all(waiting);
 }
 
-void amx_attention_backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys, real *dvalues) {
-    const size_t words = head->words, columns = head->columns, first = head->causal ? j0 : 0;
+// A block of a tile of keys, in the order in which they come: DRAWN_QUERIES from `chunk` on with SIDE keys
+// after the other, so that what belongs to these stays in the first level of the cache.
+typedef struct {
+    size_t chunk, i, j;
+} Place;
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+// The next place of the keys from j0 on; false behind the last.
+static bool advance(const AmxHead *head, size_t j0, Place *at) {
+    at->i += SIDE;
+    if (at->i < smaller(at->chunk + DRAWN_QUERIES, head->query_end)) return true;
+    at->j += SIDE;
+    if (at->j == smaller(j0 + KEYS, head->key_end)) {
+        at->j = j0;
+        at->chunk += DRAWN_QUERIES;
+    }
+    at->i = head->causal && at->j > at->chunk ? at->j : at->chunk;
+    return at->chunk < head->query_end;
+}
+
+TILE_INLINE Next next_at(const AmxHead *head, Place at, Pair *pair, size_t words) {
+    return (Next){pair, head->queries + at.i * words, head->keys_turned + at.j * words,
+                  head->doutput + at.i * words, head->values_turned + at.j * words};
+}
+
+// Adds a block's gradients up. Beside the vectors of the next block it would be slower: twice as many of them
+// as now would not leave room for the rest in the first level of the cache.
+TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g, real *dqueries, real *dkeys,
+                               real *dvalues, size_t words) {
+    const size_t columns = 2 * words, i = at.i * words;
+    const Product products[] = {
+        add_turned_product(dvalues, head->doutput_turned + i, g->weights, columns),
+        add_turned_product(dkeys, head->queries_turned + i, g->dscores, columns),
+        add_product(dqueries + at.i * columns, g->left, head->keys + at.j * words, columns)};
+    Waiting waiting[2] = {0};
+    TILE_UNROLL
+    for (size_t n = 0; n < sizeof(products) / sizeof(*products); n++) {
+        half_product(&products[n], 0, 0, false, waiting);
+        half_product(&products[n], 1, 1, true, waiting);
+    }
+    store_all(waiting);
+}
+
+TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys, real *dvalues,
+                          size_t words) {
+    const size_t columns = 2 * words, first = head->causal ? j0 : 0;
     _Alignas(64) Pair pairs[2];
-    _Alignas(64) Gradients gradients[2];
+    _Alignas(64) Gradients gradients;
     Kept kept[DRAWN_QUERIES];
     memset(dkeys, 0, KEYS * columns * sizeof(real));
     memset(dvalues, 0, KEYS * columns * sizeof(real));
-    size_t at = 0;
-    Beside beside = {.has_last = false};
-    beside.next[0] = block_product(&pairs[at].scores, head->queries + first * words,
-                                   head->keys_turned + j0 * words, words);
-    beside.next[1] = block_product(&pairs[at].dweights, head->doutput + first * words,
-                                   head->values_turned + j0 * words, words);
-    whole_product(&beside.next[0]);
-    whole_product(&beside.next[1]);
-    for (size_t i0 = first; i0 < head->query_end; i0 += QUERIES) {
-        const size_t last = head->causal ? i0 + QUERIES : head->key_end;
-        const size_t end = last < j0 + KEYS ? last : j0 + KEYS;
-        const size_t drawn = (i0 - first) % DRAWN_QUERIES, left = head->query_end - i0;
-        if (drawn == 0) head_kept(head, i0, j0, left < DRAWN_QUERIES ? left : DRAWN_QUERIES, kept);
-        for (size_t j = j0; j < end; j += SIDE) {
-            const bool row_ends = j + SIDE == end;
-            const size_t next_i = row_ends ? i0 + QUERIES : i0, next_j = row_ends ? j0 : j + SIDE;
-            beside.has_next = next_i < head->query_end;
-            beside.next[0] = block_product(&pairs[1 - at].scores, head->queries + next_i * words,
-                                           head->keys_turned + next_j * words, words);
-            beside.next[1] = block_product(&pairs[1 - at].dweights, head->doutput + next_i * words,
-                                           head->values_turned + next_j * words, words);
-            const Seen seen = seen_by(head, i0, j);
-            Gradients *g = &gradients[at];
-            if (sees_all(seen))
-                differentiate(head, i0, &pairs[at], seen, true, kept + drawn, (j - j0) / SIDE, g, &beside);
-            else
-                differentiate(head, i0, &pairs[at], seen, false, kept + drawn, (j - j0) / SIDE, g, &beside);
-            beside.has_last = true;
-            beside.last[0] =
-                add_turned_product(dvalues + (j - j0) * columns, head->doutput_turned + i0 / 2 * columns,
-                                   (const Square *)g->weights, columns);
-            beside.last[1] =
-                add_turned_product(dkeys + (j - j0) * columns, head->queries_turned + i0 / 2 * columns,
-                                   (const Square *)g->dscores, columns);
-            beside.last[2] = add_product(dqueries + i0 * columns, (const Square *)g->left,
-                                         head->keys + j / 2 * columns, columns);
-            at = 1 - at;
+    Place now = {first, first, j0};
+    bool more = true;
+    for (size_t n = 0; more; n = 1 - n) {
+        const bool chunk_begins = now.j == j0 && now.i == now.chunk;
+        if (chunk_begins) head_kept(head, now.i, j0, smaller(DRAWN_QUERIES, head->query_end - now.i), kept);
+        if (chunk_begins && now.chunk == first) {
+            const Next begin = next_at(head, now, &pairs[n], words);
+            for (size_t which = 0; which < NEXT; which++) {
+                const Product p = next_product(&begin, which, words);
+                whole_product(&p);
+            }
         }
+        Place place = now;
+        more = advance(head, j0, &place);
+        const Next next = next_at(head, place, more ? &pairs[1 - n] : NULL, words);
+        const size_t key = now.j - j0;
+        hide(head, now.i, now.j, &pairs[n].scores);
+        differentiate(&pairs[n], head->logsumexp + now.i, head->product + now.i, kept + (now.i - now.chunk),
+                      key / SIDE, &gradients, &next, words);
+        add_gradients(head, now, &gradients, dqueries, dkeys + key * columns, dvalues + key * columns, words);
+        now = place;
     }
-    for (size_t n = 0; n < LAST; n++) whole_product(&beside.last[n]);
-    for (size_t j = 0; j < KEYS; j += SQUARE) {
-        for (size_t d = 0; d < columns; d += SQUARE) {
-            tile_turn(dkeys + j * columns + d * SQUARE, SQUARE, SQUARE, SQUARE);
-            tile_turn(dvalues + j * columns + d * SQUARE, SQUARE, SQUARE, SQUARE);
-        }
+    for (size_t at = 0; at < KEYS * columns; at += SQUARE_WORDS) {
+        tile_turn(dkeys + at, SQUARE, SQUARE, SQUARE);
+        tile_turn(dvalues + at, SQUARE, SQUARE, SQUARE);
     }
+}
+
+void amx_attention_backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys, real *dvalues) {
+    if (head->words == SQUARE)
+        backward(head, j0, dqueries, dkeys, dvalues, SQUARE);
+    else
+        backward(head, j0, dqueries, dkeys, dvalues, head->words);
 }
 
 #endif
