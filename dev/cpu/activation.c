@@ -47,7 +47,7 @@ TILE_INLINE TileVector slope_at(TileVector x, ActivationKind kind) {
 }
 
 // Elements i to min(i + TILE_LANES, n) of y = f(x + bias), bias NULL: none; y may be x. With dy of
-// dx = dy f'(x + bias), in place of y.
+// dx = dy f'(x + bias), and y where it is not NULL.
 TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t i,
                                 size_t n) {
     TileVector at = row_get(x, i, n);
@@ -55,11 +55,12 @@ TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, Activa
     row_put(y, i, n, activate(at, kind));
 }
 
-TILE_INLINE void vector_backward(real *dx, const real *dy, const real *x, const real *bias,
+TILE_INLINE void vector_backward(real *dx, real *y, const real *dy, const real *x, const real *bias,
                                  ActivationKind kind, size_t i, size_t n) {
     TileVector at = row_get(x, i, n);
     if (bias) at += row_get(bias, i, n);
     row_put(dx, i, n, row_get(dy, i, n) * slope_at(at, kind));
+    if (y) row_put(y, i, n, activate(at, kind));
 }
 
 // All n elements. That a vector is whole is said in a constant.
@@ -69,11 +70,11 @@ TILE_INLINE void all_forward(real *y, const real *x, const real *bias, Activatio
     if (i < n) vector_forward(y, x, bias, kind, i, n);
 }
 
-TILE_INLINE void all_backward(real *dx, const real *dy, const real *x, const real *bias, ActivationKind kind,
-                              size_t n) {
+TILE_INLINE void all_backward(real *dx, real *y, const real *dy, const real *x, const real *bias,
+                              ActivationKind kind, size_t n) {
     size_t i = 0;
-    for (; i + TILE_LANES <= n; i += TILE_LANES) vector_backward(dx, dy, x, bias, kind, i, i + TILE_LANES);
-    if (i < n) vector_backward(dx, dy, x, bias, kind, i, n);
+    for (; i + TILE_LANES <= n; i += TILE_LANES) vector_backward(dx, y, dy, x, bias, kind, i, i + TILE_LANES);
+    if (i < n) vector_backward(dx, y, dy, x, bias, kind, i, n);
 }
 
 // The same with the kind as a constant.
@@ -94,20 +95,20 @@ static void piece_forward(real *y, const real *x, const real *bias, ActivationKi
     }
 }
 
-static void piece_backward(real *dx, const real *dy, const real *x, const real *bias, ActivationKind kind,
-                           size_t n) {
+static void piece_backward(real *dx, real *y, const real *dy, const real *x, const real *bias,
+                           ActivationKind kind, size_t n) {
     switch (kind) {
     case GELU_ERF:
-        all_backward(dx, dy, x, bias, GELU_ERF, n);
+        all_backward(dx, y, dy, x, bias, GELU_ERF, n);
         break;
     case GELU_TANH:
-        all_backward(dx, dy, x, bias, GELU_TANH, n);
+        all_backward(dx, y, dy, x, bias, GELU_TANH, n);
         break;
     case RELU:
-        all_backward(dx, dy, x, bias, RELU, n);
+        all_backward(dx, y, dy, x, bias, RELU, n);
         break;
     case SILU:
-        all_backward(dx, dy, x, bias, SILU, n);
+        all_backward(dx, y, dy, x, bias, SILU, n);
         break;
     }
 }
@@ -137,15 +138,17 @@ void activation_forward(GemmInput y, const real *restrict x, const real *restric
     for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
 }
 
-void activation_rows_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias, const real *restrict dy,
                               const real *restrict x, const real *restrict bias, ActivationKind kind,
                               size_t m, size_t n) {
     for (size_t row = 0; row < m; row++) {
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
-            real piece[PIECE];
-            piece_backward(piece, dy + at, x + at, bias ? bias + i : NULL, kind, count);
+            real piece[PIECE], again[PIECE];
+            piece_backward(piece, y.data ? again : NULL, dy + at, x + at, bias ? bias + i : NULL, kind,
+                           count);
             gemm_input_store(dx, row, i, piece, count);
+            if (y.data) gemm_input_store(y, row, i, again, count);
             if (bias)
                 for (size_t j = 0; j < count; j++) dbias[i + j] += piece[j];
         }
@@ -158,8 +161,9 @@ void activation_backward(GemmInput dx, real *restrict dbias, const real *restric
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
         const size_t begin = row_block_begin(m, block), rows = row_block_begin(m, block + 1) - begin;
-        activation_rows_backward(gemm_input_rows(dx, begin), bias ? partial + block * n : NULL,
-                                 dy + begin * n, x + begin * n, bias, kind, rows, n);
+        activation_rows_backward(gemm_input_rows(dx, begin), (GemmInput){0},
+                                 bias ? partial + block * n : NULL, dy + begin * n, x + begin * n, bias, kind,
+                                 rows, n);
     }
     if (bias) row_blocks_add(dbias, partial, n);
     free(partial);

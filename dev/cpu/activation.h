@@ -19,10 +19,11 @@ void activation_forward(GemmInput y, const real *restrict x, const real *restric
 void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
                          const real *restrict bias, ActivationKind kind, size_t m, size_t n);
 
-// The same on the calling thread alone: each thread of a parallel region can have its own rows.
+// The same on the calling thread alone: each thread of a parallel region can have its own rows. The latter
+// makes y again, too, unless y.data is NULL.
 void activation_rows_forward(GemmInput y, const real *restrict x, const real *restrict bias,
                              ActivationKind kind, size_t m, size_t n);
-void activation_rows_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias, const real *restrict dy,
                               const real *restrict x, const real *restrict bias, ActivationKind kind,
                               size_t m, size_t n);
 

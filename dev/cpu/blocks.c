@@ -460,8 +460,10 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at, Act
 }
 
 void ffn_block_plan(FfnBlock *b, CpuModel *model) {
-    const size_t M = model->rows, F = b->up.at.shape.outputs;
+    const size_t M = model->rows, C = b->up.at.shape.inputs, F = b->up.at.shape.outputs;
     sublayer_plan(&b->sublayer, model);
+    b->kept = model->training && !ffn_remade(gemm_precision(model->gemm), C, F);
+    if (!b->kept) return;
     arena_reals(model->arena, &b->hidden, M, F, "activations");
     gemm_input_plan(&b->activated, model->gemm, model->arena, M, F, "activations");
 }
@@ -469,25 +471,32 @@ void ffn_block_plan(FfnBlock *b, CpuModel *model) {
 // A thread takes FFN_ROWS rows at a time from one product through the activation to the other one, so that
 // what lies between stays in its cache. Rows begin to begin + rows.
 static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, size_t begin, size_t rows) {
-    const size_t C = b->down.at.shape.outputs, F = b->activated.columns;
+    const Workspace *w = pass->work;
+    const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
+    const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
-    real *hidden = b->hidden + begin * F;
-    const GemmInput activated = gemm_input_rows(b->activated, begin);
+    real *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
+    const GemmInput activated =
+        b->kept ? gemm_input_rows(b->activated, begin) : gemm_input_rows(w->activated, own);
     gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
     activation_rows_forward(activated, hidden, pass_values(pass, b->up.at.bias), b->activation, rows, F);
-    gemm_forward(gemm, pass->work->output + begin * C, activated, b->down.weight, rows);
+    gemm_forward(gemm, w->output + begin * C, activated, b->down.weight, rows);
 }
 
 // dbias (F) += the gradient to the bias, or NULL.
 static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, size_t begin, size_t rows) {
     const Workspace *w = pass->work;
-    const size_t C = b->down.at.shape.outputs, F = b->activated.columns;
+    const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
+    const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
-    real *dactivated = w->dactivated + (size_t)thread_index() * FFN_ROWS * F;
+    real *dactivated = w->dactivated + own * F,
+         *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
     const GemmInput dhidden = gemm_input_rows(w->dhidden, begin);
+    const GemmInput again = b->kept ? (GemmInput){0} : gemm_input_rows(w->activated, begin);
+    if (!b->kept) gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
     gemm_backward_input(gemm, dactivated, gemm_input_rows(w->doutput, begin), b->down.weight, rows);
-    activation_rows_backward(dhidden, dbias, dactivated, b->hidden + begin * F,
-                             pass_values(pass, b->up.at.bias), b->activation, rows, F);
+    activation_rows_backward(dhidden, again, dbias, dactivated, hidden, pass_values(pass, b->up.at.bias),
+                             b->activation, rows, F);
     if (b->sublayer.order == PRE_NORM)
         gemm_backward_input(gemm, w->dnorm + begin * C, dhidden, b->up.weight, rows);
     else
@@ -513,7 +522,7 @@ void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const rea
 
 void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
-    const size_t F = b->activated.columns, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
+    const size_t F = b->up.at.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
     real *dbias = pass_gradients(pass, b->up.at.bias);
     real *partial = dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
     sublayer_end_backward(pass, &b->sublayer);
@@ -524,7 +533,7 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     if (dbias) row_parts_add(dbias, partial, parts, F);
     free(partial);
     ffn_lap(pass, b);
-    linear_backward_weight(pass, &b->down, w->doutput, b->activated);
+    linear_backward_weight(pass, &b->down, w->doutput, b->kept ? b->activated : w->activated);
     linear_backward_weight(pass, &b->up, w->dhidden, b->sublayer.input);
     if (b->sublayer.order == PRE_NORM) norm_backward(pass, &b->sublayer.norm, w->dx, w->dnorm, x);
 }

@@ -202,6 +202,7 @@ typedef struct {
     Sublayer sublayer;
     ActivationKind activation;
     Linear up, down;
+    bool kept;           // for the backward pass; else these are NULL:
     real *hidden;        // (M, F) before bias and activation
     GemmInput activated; // (M, F)
 } FfnBlock;

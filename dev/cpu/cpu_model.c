@@ -4,6 +4,7 @@
 #include "error.h"
 #include "memory.h"
 #include "threads.h"
+#include "tile.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,12 +53,21 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     if (m->state.muon) m->muon = muon_create(m->gemm, m->arena, &m->state.table);
 }
 
+bool ffn_remade(Precision precision, size_t channels, size_t inner) {
+    enum { CACHED = 1 << 17 }; // numbers of a weight
+    return channels * inner <= CACHED && tile_multiplier(precision == PRECISION_BFLOAT16) == MULTIPLY_AMX;
+}
+
 void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     const char *what = "gradients of activations";
     Workspace *w = &m->work;
     Arena *arena = m->arena;
     const size_t M = m->rows, C = channels, F = inner;
+    const size_t own = (size_t)m->threads * FFN_ROWS;
+    const bool remade = m->training && ffn_remade(gemm_precision(m->gemm), C, F);
     arena_reals(arena, &w->output, M, C, "activations");
+    arena_reals(arena, &w->hidden, own, F, "activations");
+    gemm_input_plan(&w->activated, m->gemm, arena, remade && M > own ? M : own, F, "activations");
     if (!m->training) return;
     arena_reals(arena, &w->dx, M, C, what);
     arena_reals(arena, &w->dnorm, M, C, what);
@@ -71,7 +81,7 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     gemm_input_plan(&w->dkey_value, m->gemm, arena, M, 2 * C, what);
     arena_close(arena, &projected);
     arena_member(arena, &shared);
-    arena_reals(arena, &w->dactivated, (size_t)m->threads * FFN_ROWS, F, what);
+    arena_reals(arena, &w->dactivated, own, F, what);
     gemm_input_plan(&w->dhidden, m->gemm, arena, M, F, what);
     arena_close(arena, &shared);
 }

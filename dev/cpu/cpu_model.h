@@ -13,13 +13,20 @@
 // Rows of a feed-forward network that a thread takes at a time.
 enum { FFN_ROWS = 128 };
 
+// Whether what lies between its two products is made again in the backward pass and not kept for it: where
+// AMX multiplies with weights that stay in a thread's cache, faster than memory is written and read. C
+// channels, F inside.
+bool ffn_remade(Precision precision, size_t channels, size_t inner);
+
 // What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward network.
 typedef struct {
-    real *output;      // (M, C) a sublayer's last product
-    real *dx, *dnorm;  // (M, C) gradients to the residual stream, and to what a block's first product reads
-    GemmInput doutput; // (M, C) to `output`
-    real *dattended;   // (M, C)
-    GemmInput dqkv;    // (M, 3C), or with cross-attention:
+    real *output; // (M, C) a sublayer's last product
+    real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and behind it:
+    GemmInput activated; // the same; where it is made again, (M, F)
+    real *dx, *dnorm;    // (M, C) gradients to the residual stream, and to what a block's first product reads
+    GemmInput doutput;   // (M, C) to `output`
+    real *dattended;     // (M, C)
+    GemmInput dqkv;      // (M, 3C), or with cross-attention:
     GemmInput dquery, dkey_value; // (M, C), (M, 2C)
     real *dactivated;             // (threads, FFN_ROWS, F)
     GemmInput dhidden;            // (M, F)

@@ -88,8 +88,8 @@ void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *w
 void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
 
 // dw += dy^T x in the weight's own layout. oneDNN shares out the sum over M where dw is small and M large, so
-// that its rounding depends on the number of threads; the built-in kernel and AMX (weight_gradient.h) have the
-// same bits for any.
+// that its rounding depends on the number of threads; the built-in kernel and AMX (weight_gradient.h) have
+// the same bits for any.
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
                           size_t m);
 

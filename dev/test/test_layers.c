@@ -254,6 +254,12 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
     activation_backward(dx, dbias, dy, x, bias, kind, m, n);
     check_gradient("dx", activation_loss, &plain, plain.x, dx.data, count);
     if (biased) check_gradient("dbias", activation_loss, &plain, plain.bias, dbias, n);
+    GemmInput again = plain_input(m, n), same = plain_input(m, n);
+    activation_rows_backward(same, again, dbias, dy, x, bias, kind, m, n);
+    double *first_y = doubles(y.data, count), *first_dx = doubles(dx.data, count);
+    check_values("y again", again.data, first_y, count, EXACT);
+    check_values("dx beside it", same.data, first_dx, count, EXACT);
+    gemm_input_free(&again), gemm_input_free(&same), free(first_y), free(first_dx);
     free(x), free(dy), free(bias), free(dbias), free(row), gemm_input_free(&y), gemm_input_free(&dx);
     free(plain.x), free(plain.bias), free(plain.y), free(plain.weights);
 }
