@@ -163,10 +163,24 @@ TILE_INLINE void block_factors(const Keys *keys, const Dropout *dropout, uint64_
     for (size_t b = 0; b < count; b++) {
         const uint32_t *restrict at = words + b * WORDS * LANES;
         real *restrict out = factors + b * DROPOUT_BLOCK;
+#if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
+        // Written out: compilers may prefer shorter vectors.
+        const __m512i limits = _mm512_set1_epi32((int)limit);
+        const __m512 scales = _mm512_set1_ps(scale);
+        TILE_UNROLL
+        for (size_t i = 0; i < DROPOUT_BLOCK / 2; i += LANES) {
+            const __m512i word = _mm512_loadu_si512(at + i);
+            const __mmask16 low = _mm512_cmplt_epu32_mask(_mm512_slli_epi32(word, 16), limits);
+            const __mmask16 high = _mm512_cmplt_epu32_mask(word, limits);
+            _mm512_storeu_ps(out + i, _mm512_maskz_mov_ps(low, scales));
+            _mm512_storeu_ps(out + DROPOUT_BLOCK / 2 + i, _mm512_maskz_mov_ps(high, scales));
+        }
+#else
         for (size_t i = 0; i < DROPOUT_BLOCK / 2; i++) {
             out[i] = at[i] << 16 < limit ? scale : 0;
             out[DROPOUT_BLOCK / 2 + i] = at[i] < limit ? scale : 0;
         }
+#endif
     }
 }
 

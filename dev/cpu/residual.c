@@ -5,7 +5,16 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { PIECE = 512 }; // elements of a row taken at a time, so that factors stay in L1
+enum { PIECE = 512 }; // elements taken at a time, of one row or of several, so that factors stay in L1
+
+// Rows that are taken at a time: their elements follow each other, and so do their factors.
+static size_t rows_together(size_t channels) {
+    return channels < PIECE ? PIECE / channels : 1;
+}
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
 
 static const real *factors_of(const Dropout *dropout, uint64_t first, size_t count, real *buffer) {
     if (!dropout) return NULL;
@@ -13,16 +22,36 @@ static const real *factors_of(const Dropout *dropout, uint64_t first, size_t cou
     return buffer;
 }
 
+// Channels c0 to c0 + n of a row; factors (n) or NULL.
+static void add_row(real *out, const real *x, const real *y, const real *restrict bias,
+                    const real *restrict factors, size_t n) {
+    if (!bias && factors) {
+#pragma omp simd
+        for (size_t c = 0; c < n; c++) out[c] = x[c] + y[c] * factors[c];
+        return;
+    }
+#pragma omp simd
+    for (size_t c = 0; c < n; c++) {
+        const real sum = bias ? y[c] + bias[c] : y[c];
+        out[c] = x[c] + (factors ? sum * factors[c] : sum);
+    }
+}
+
 void residual_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
                       uint64_t first, size_t m, size_t channels) {
+    const size_t together = rows_together(channels);
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < m; i++) {
+    for (size_t i = 0; i < m; i += together) {
+        const size_t rows = smaller(m - i, together);
         for (size_t c0 = 0; c0 < channels; c0 += PIECE) {
-            const size_t n = channels - c0 < PIECE ? channels - c0 : PIECE, at = i * channels + c0;
-            real buffer[PIECE], sum[PIECE];
-            const real *factors = factors_of(dropout, (first + i) * channels + c0, n, buffer);
-            for (size_t c = 0; c < n; c++) sum[c] = bias ? y[at + c] + bias[c0 + c] : y[at + c];
-            for (size_t c = 0; c < n; c++) out[at + c] = x[at + c] + (factors ? sum[c] * factors[c] : sum[c]);
+            const size_t n = smaller(channels - c0, PIECE);
+            real buffer[PIECE];
+            const real *factors = factors_of(dropout, (first + i) * channels + c0, rows * n, buffer);
+            for (size_t r = 0; r < rows; r++) {
+                const size_t at = (i + r) * channels + c0;
+                add_row(out + at, x + at, y + at, bias ? bias + c0 : NULL, factors ? factors + r * n : NULL,
+                        n);
+            }
         }
     }
 }
@@ -30,16 +59,20 @@ void residual_forward(real *out, const real *x, const real *y, const real *bias,
 // Rows begin .. end-1; dbias (C) += their sum, or NULL.
 static void residual_backward_rows(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout,
                                    uint64_t first, size_t begin, size_t end, size_t channels) {
-    for (size_t i = begin; i < end; i++) {
+    const size_t together = rows_together(channels);
+    for (size_t i = begin; i < end; i += together) {
+        const size_t rows = smaller(end - i, together);
         for (size_t c0 = 0; c0 < channels; c0 += PIECE) {
-            const size_t n = channels - c0 < PIECE ? channels - c0 : PIECE;
+            const size_t n = smaller(channels - c0, PIECE);
             real buffer[PIECE], product[PIECE];
-            const real *factors = factors_of(dropout, (first + i) * channels + c0, n, buffer);
-            const real *d = dout + i * channels + c0;
-            for (size_t c = 0; c < n; c++) product[c] = factors ? d[c] * factors[c] : d[c];
-            gemm_input_store(dy, i, c0, product, n);
-            if (dbias)
-                for (size_t c = 0; c < n; c++) dbias[c0 + c] += product[c];
+            const real *factors = factors_of(dropout, (first + i) * channels + c0, rows * n, buffer);
+            for (size_t r = 0; r < rows; r++) {
+                const real *d = dout + (i + r) * channels + c0;
+                for (size_t c = 0; c < n; c++) product[c] = factors ? d[c] * factors[r * n + c] : d[c];
+                gemm_input_store(dy, i + r, c0, product, n);
+                if (dbias)
+                    for (size_t c = 0; c < n; c++) dbias[c0 + c] += product[c];
+            }
         }
     }
 }
