@@ -18,8 +18,7 @@
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(AMX_BYTES(row)) : "memory")
 #define AMX_ZERO(tile) __asm__ volatile("tilezero %tmm" #tile)
 // sum += a b
-#define AMX_MULTIPLY_ADD(sum, a, b)                                                                          \
-    __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #sum)
+#define AMX_MULTIPLY_ADD(sum, a, b) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #sum)
 
 #endif
 #endif

@@ -1,6 +1,6 @@
 // AMX's instructions in plain C, by their definition in Intel's Software Developer's Manual, in the place of
-// those in dev/cpu/amx_tiles.h: so all that multiplies by AMX is tested on processors without it. A tile that was
-// not configured, which the processor would trap, ends the program.
+// those in dev/cpu/amx_tiles.h: so all that multiplies by AMX is tested on processors without it. A tile that
+// was not configured, which the processor would trap, ends the program.
 #ifndef TEST_AMX_IN_C_H
 #define TEST_AMX_IN_C_H
 
