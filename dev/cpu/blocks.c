@@ -242,6 +242,35 @@ void sublayer_end(const Pass *pass, const Sublayer *s, real *out, const real *x,
     pass_measure(pass, s->after_layer, s->after, out, C);
 }
 
+// The same for rows begin to begin + rows on the calling thread, without measurements; y (rows, C).
+
+static void norm_rows_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x, size_t begin,
+                              size_t rows) {
+    const size_t C = norm->at.channels;
+    layernorm_rows_forward(gemm_input_rows(y, begin), norm->mean + begin, norm->rstd + begin, x + begin * C,
+                           pass_values(pass, norm->at.gain), pass_values(pass, norm->at.bias),
+                           norm->at.epsilon, rows, C);
+}
+
+static void sublayer_rows_begin(const Pass *pass, const Sublayer *s, const real *x, size_t begin,
+                                size_t rows) {
+    const size_t C = s->norm.at.channels;
+    if (s->order == PRE_NORM)
+        norm_rows_forward(pass, &s->norm, s->input, x, begin, rows);
+    else
+        gemm_input_store_rows(s->input, begin, 0, x + begin * C, rows, C);
+}
+
+static void sublayer_rows_end(const Pass *pass, const Sublayer *s, real *out, const real *x, const real *y,
+                              size_t begin, size_t rows) {
+    const size_t C = s->norm.at.channels, at = begin * C;
+    Dropout dropout;
+    residual_rows_forward((s->order == PRE_NORM ? out : s->sum) + at, x + at, y, pass_values(pass, s->bias),
+                          pass_dropout(pass, s->site, &dropout), pass->first + begin, rows, C);
+    if (s->order == POST_NORM)
+        norm_rows_forward(pass, &s->norm, (GemmInput){out, C, false}, s->sum, begin, rows);
+}
+
 void sublayer_end_backward(const Pass *pass, const Sublayer *s) {
     Dropout dropout;
     if (s->order == POST_NORM) norm_backward(pass, &s->norm, pass->work->dx, pass->work->dx, s->sum);
@@ -468,9 +497,22 @@ void ffn_block_plan(FfnBlock *b, CpuModel *model) {
     gemm_input_plan(&b->activated, model->gemm, model->arena, M, F, "activations");
 }
 
-// A thread takes FFN_ROWS rows at a time from one product through the activation to the other one, so that
-// what lies between stays in its cache. Rows begin to begin + rows.
-static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, size_t begin, size_t rows) {
+// Asks for what the residual stream needs next: memory where this row goes, and the row that has its place in
+// the next block. The activation computes while they come.
+static void ffn_row_ahead(const Pass *pass, const real *out, const real *x, size_t row, size_t channels) {
+    enum { LINE = 64 / sizeof(real) };
+    const size_t next = row + FFN_ROWS;
+    for (size_t c = 0; c < channels; c += LINE) {
+        __builtin_prefetch(out + row * channels + c, 1);
+        if (next < pass->rows) __builtin_prefetch(x + next * channels + c, 0, 2);
+    }
+}
+
+// A thread takes FFN_ROWS rows at a time through the sublayer, from one product through the activation to the
+// other one, with normalisation and residual connection around them, so that what lies between stays in its
+// cache. f(x) is kept for all rows only to be measured. Rows begin to begin + rows.
+static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x, size_t begin,
+                             size_t rows) {
     const Workspace *w = pass->work;
     const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
@@ -478,9 +520,16 @@ static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, size_t begin, 
     real *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
     const GemmInput activated =
         b->kept ? gemm_input_rows(b->activated, begin) : gemm_input_rows(w->activated, own);
+    real *output = w->output + (pass->statistics ? begin : own) * C;
+    sublayer_rows_begin(pass, &b->sublayer, x, begin, rows);
     gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
-    activation_rows_forward(activated, hidden, pass_values(pass, b->up.at.bias), b->activation, rows, F);
-    gemm_forward(gemm, w->output + begin * C, activated, b->down.weight, rows);
+    for (size_t row = 0; row < rows; row++) {
+        ffn_row_ahead(pass, out, x, begin + row, C);
+        activation_rows_forward(gemm_input_rows(activated, row), hidden + row * F,
+                                pass_values(pass, b->up.at.bias), b->activation, 1, F);
+    }
+    gemm_forward(gemm, output, activated, b->down.weight, rows);
+    sublayer_rows_end(pass, &b->sublayer, out, x, output, begin, rows);
 }
 
 // dbias (F) += the gradient to the bias, or NULL.
@@ -512,12 +561,13 @@ static void ffn_lap(const Pass *pass, const FfnBlock *b) {
 }
 
 void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x) {
-    sublayer_begin(pass, &b->sublayer, x);
+    const Sublayer *s = &b->sublayer;
 #pragma omp parallel for schedule(static)
     for (size_t begin = 0; begin < pass->rows; begin += FFN_ROWS)
-        ffn_rows_forward(pass, b, begin, ffn_rows(pass, begin));
+        ffn_rows_forward(pass, b, out, x, begin, ffn_rows(pass, begin));
     ffn_lap(pass, b);
-    sublayer_end(pass, &b->sublayer, out, x, pass->work->output);
+    measure_sublayer(pass, s, pass->work->output);
+    pass_measure(pass, s->after_layer, s->after, out, s->norm.at.channels);
 }
 
 void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {

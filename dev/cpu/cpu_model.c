@@ -65,7 +65,7 @@ void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
     const size_t M = m->rows, C = channels, F = inner;
     const size_t own = (size_t)m->threads * FFN_ROWS;
     const bool remade = m->training && ffn_remade(gemm_precision(m->gemm), C, F);
-    arena_reals(arena, &w->output, M, C, "activations");
+    arena_reals(arena, &w->output, M > own ? M : own, C, "activations");
     arena_reals(arena, &w->hidden, own, F, "activations");
     gemm_input_plan(&w->activated, m->gemm, arena, remade && M > own ? M : own, F, "activations");
     if (!m->training) return;

@@ -54,10 +54,9 @@ static void store_row(GemmInput y, size_t row, const real *restrict x, const rea
     }
 }
 
-void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                       const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
-                       size_t channels) {
-#pragma omp parallel for schedule(static)
+void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                            const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
+                            size_t channels) {
     for (size_t first = 0; first < m; first += TILE_LANES) {
         const size_t end = m - first < TILE_LANES ? m : first + TILE_LANES;
         rows_statistics(x + first * channels, end - first, channels, (real)epsilon, &mean[first],
@@ -65,6 +64,15 @@ void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, co
         for (size_t row = first; row < end; row++)
             store_row(y, row, x + row * channels, gain, bias, mean[row], rstd[row], channels);
     }
+}
+
+void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                       const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
+                       size_t channels) {
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < m; row += TILE_LANES)
+        layernorm_rows_forward(gemm_input_rows(y, row), mean + row, rstd + row, x + row * channels, gain,
+                               bias, epsilon, m - row < TILE_LANES ? m - row : TILE_LANES, channels);
 }
 
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,

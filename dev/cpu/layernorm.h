@@ -12,6 +12,11 @@ void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, co
                        const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
                        size_t channels);
 
+// The same on the calling thread alone: each thread of a parallel region can have its own rows.
+void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                            const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
+                            size_t channels);
+
 // dx (M, C) += the gradient to x; where dx is dy, it becomes that gradient. dgain, dbias (C) +=. dy (M, C).
 // The sums over rows have a fixed order, whatever the number of threads.
 void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,

@@ -37,10 +37,9 @@ static void add_row(real *out, const real *x, const real *y, const real *restric
     }
 }
 
-void residual_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
-                      uint64_t first, size_t m, size_t channels) {
+void residual_rows_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
+                           uint64_t first, size_t m, size_t channels) {
     const size_t together = rows_together(channels);
-#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < m; i += together) {
         const size_t rows = smaller(m - i, together);
         for (size_t c0 = 0; c0 < channels; c0 += PIECE) {
@@ -53,6 +52,17 @@ void residual_forward(real *out, const real *x, const real *y, const real *bias,
                         n);
             }
         }
+    }
+}
+
+void residual_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
+                      uint64_t first, size_t m, size_t channels) {
+    const size_t together = rows_together(channels);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < m; i += together) {
+        const size_t at = i * channels;
+        residual_rows_forward(out + at, x + at, y + at, bias, dropout, first + i, smaller(m - i, together),
+                              channels);
     }
 }
 
