@@ -20,7 +20,8 @@ bool ffn_remade(Precision precision, size_t channels, size_t inner);
 
 // What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward network.
 typedef struct {
-    // (M, C) a sublayer's last product; the feed-forward network's lies where `hidden` would, unless measured
+    // (M, C) a sublayer's last product; of the feed-forward network's, which is kept only to be measured, the
+    // rows that threads are at: (threads, FFN_ROWS, C)
     real *output;
     real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and behind it:
     GemmInput activated; // the same; where it is made again, (M, F)
