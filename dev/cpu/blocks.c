@@ -541,8 +541,11 @@ static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, 
     real *dactivated = w->dactivated + own * F,
          *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
     const GemmInput dhidden = gemm_input_rows(w->dhidden, begin);
-    const GemmInput again = b->kept ? (GemmInput){0} : gemm_input_rows(w->activated, begin);
-    if (!b->kept) gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
+    GemmInput again = {0}; // where the activation's output is made a second time
+    if (!b->kept) {
+        again = gemm_input_rows(w->activated, begin);
+        gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
+    }
     gemm_backward_input(gemm, dactivated, gemm_input_rows(w->doutput, begin), b->down.weight, rows);
     activation_rows_backward(dhidden, again, dbias, dactivated, hidden, pass_values(pass, b->up.at.bias),
                              b->activation, rows, F);

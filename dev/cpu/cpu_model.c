@@ -30,7 +30,7 @@ static void plan_lookups(Lookups *l, Arena *arena, const Parameter *embedding) {
 static void create_products(CpuModel *m, Precision precision) {
     m->gemm = gemm_create(precision);
     m->threads = thread_limit();
-    m->serial = allocate((size_t)m->threads, sizeof(*m->serial), "threads");
+    m->serial = allocate((size_t)m->threads, sizeof(Gemm *), "threads");
     for (int i = 0; i < m->threads; i++) m->serial[i] = gemm_create_serial(m->gemm);
 }
 
