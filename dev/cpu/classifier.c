@@ -93,7 +93,7 @@ struct Classifier {
     Arena *own;      // holds all arrays; NULL: another does
     // For training only:
     bool pairs;
-    Multiplier by;  // of the product for dE
+    Multiplier by;  // of the products that are our own
     real *e;        // slice after slice of (words of chunk, row of words)
     real *scaled_h; // (words of chunk, padded C) scale h_i / Z_i; by AMX its tiles, a group each 32 rows
     real *factor;   // (chunk) scale / Z_i
