@@ -5,8 +5,8 @@
 #include "gemm.h"
 #include "model.h"
 
-// Of products, from --precision: "auto" is bf16 where processor and library are fast at it; "bf16" elsewhere
-// ends the program.
+// Of products, from --precision: "auto" is bf16 where that is faster (gemm_bf16_is_fast); "bf16" where there
+// are no such products ends the program.
 Precision cpu_precision(const ModelSetup *setup);
 
 // What decoding reads weights in. Any processor reads bf16 twice as fast, so "bf16" is as good everywhere.

@@ -86,26 +86,69 @@ static double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+// A product y (m, n) = x (m, k) w (k, n), to be timed.
+typedef struct {
+    Gemm *gemm;
+    GemmInput x;
+    GemmWeight *weight;
+    real *y;
+    size_t m;
+    double fastest; // seconds
+} Trial;
+
+static void trial_run(Trial *trial) {
+    const double before = seconds_now();
+    gemm_forward(trial->gemm, trial->y, trial->x, trial->weight, trial->m);
+    const double seconds = seconds_now() - before;
+    if (seconds < trial->fastest) trial->fastest = seconds;
+}
+
+static Trial trial_create(Gemm *gemm, size_t m, size_t n, size_t k) {
+    static const char what[] = "the measurement of the peak";
+    Trial trial = {gemm, gemm_input_create(gemm, m, k, what), NULL, NULL, m, 0};
+    trial.y = allocate(m * n, sizeof(*trial.y), what);
+    real *values = allocate(n * k, sizeof(*values), what);
+    trial.weight = gemm_weight_create(gemm, n, k, WEIGHT_OUT_IN, what);
+    gemm_weight_pack(trial.weight, values);
+    free(values);
+    trial_run(&trial); // touches the memory, makes the plan
+    trial.fastest = 1e30;
+    return trial;
+}
+
+static void trial_free(Trial *trial) {
+    gemm_weight_free(trial->weight);
+    gemm_input_free(&trial->x);
+    free(trial->y);
+}
+
 double gemm_measure_peak(Gemm *gemm) {
     enum { M = 2048, N = 1024, K = 512, AT_LEAST = 3 };
     const double duration = 0.1;
-    GemmInput x = gemm_input_create(gemm, M, K, "the measurement of the peak");
-    real *y = allocate((size_t)M * N, sizeof(*y), "the measurement of the peak");
-    real *values = allocate((size_t)N * K, sizeof(*values), "the measurement of the peak");
-    GemmWeight *weight = gemm_weight_create(gemm, N, K, WEIGHT_OUT_IN, "the measurement of the peak");
-    gemm_weight_pack(weight, values);
-    gemm_forward(gemm, y, x, weight, M); // touches the memory, makes the plan
-    double best = 1e30;
+    Trial trial = trial_create(gemm, M, N, K);
     const double start = seconds_now();
-    for (int i = 0; i < AT_LEAST || seconds_now() - start < duration; i++) {
-        const double before = seconds_now();
-        gemm_forward(gemm, y, x, weight, M);
-        const double seconds = seconds_now() - before;
-        if (seconds < best) best = seconds;
+    for (int i = 0; i < AT_LEAST || seconds_now() - start < duration; i++) trial_run(&trial);
+    trial_free(&trial);
+    return 2.0 * M * N * K / trial.fastest;
+}
+
+bool gemm_bf16_is_fast(void) {
+    // By one thread, in turns, each for less than a scheduler's slice: what else runs slows down all or none.
+    enum { SIZE = 256, TURNS = 16, KINDS = 2 };
+    if (!gemm_supports(PRECISION_BFLOAT16)) return false;
+    Gemm *shared[KINDS], *serial[KINDS];
+    Trial trials[KINDS];
+    for (int p = 0; p < KINDS; p++) {
+        shared[p] = gemm_create((Precision)p);
+        serial[p] = gemm_create_serial(shared[p]);
+        trials[p] = trial_create(serial[p], SIZE, SIZE, SIZE);
     }
-    gemm_weight_free(weight);
-    gemm_input_free(&x);
-    free(values);
-    free(y);
-    return 2.0 * M * N * K / best;
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int p = 0; p < KINDS; p++) trial_run(&trials[p]);
+    for (int p = 0; p < KINDS; p++) {
+        trial_free(&trials[p]);
+        gemm_free(serial[p]);
+        gemm_free(shared[p]);
+    }
+    return trials[PRECISION_BFLOAT16].fastest < trials[PRECISION_FLOAT32].fastest;
 }
