@@ -16,7 +16,7 @@ rounds=${ROUNDS:-3}
 seconds=${SECONDS_EACH:-5}
 [ -x "$trainer" ] || fail "$trainer is missing: make train_fastformer"
 cores=$(nproc)
-unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY
+unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_USE_YIELD KMP_LIBRARY
 # Behind as_it_is the library's own default.
 if ldd "$trainer" | grep -q libomp; then
     default=KMP_BLOCKTIME=200

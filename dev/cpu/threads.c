@@ -9,7 +9,10 @@
 
 #ifdef _OPENMP
 // libgomp counts looks, libomp milliseconds. With fewer looks an idle machine is slower (dev/bench/busy.sh).
-static const char gomp_looks[] = "30000", kmp_milliseconds[] = "0";
+static const char gomp_looks[] = "30000", kmp_milliseconds[] = "1";
+// libomp also yields while it spins, which gives a whole slice of the core away: 2 lets it do so only where
+// threads outnumber cores.
+static const char kmp_yield[] = "2";
 
 // libomp's; not there in a program that has libgomp.
 extern void kmp_set_blocktime(int milliseconds) __attribute__((weak));
@@ -28,7 +31,8 @@ void threads_wait_briefly(char **argv) {
         if (getenv(policies[i])) return;
     const char *preloaded = getenv("LD_PRELOAD");
     if (preloaded && strstr(preloaded, "vgpreload")) return; // valgrind would not follow
-    if (setenv("GOMP_SPINCOUNT", gomp_looks, 1) != 0 || setenv("KMP_BLOCKTIME", kmp_milliseconds, 1) != 0)
+    if (setenv("GOMP_SPINCOUNT", gomp_looks, 1) != 0 || setenv("KMP_BLOCKTIME", kmp_milliseconds, 1) != 0 ||
+        setenv("KMP_USE_YIELD", kmp_yield, 0) != 0)
         return;
     execve((const char *)getauxval(AT_EXECFN), argv, environ);
 #else
@@ -37,29 +41,31 @@ void threads_wait_briefly(char **argv) {
 }
 
 #ifdef _OPENMP
-// How long the main thread has waited for a core so far, in seconds; -1 where the kernel does not say.
-static double seconds_without_core(void) {
+// How long the main thread has had a core so far, and has waited for one, in nanoseconds; false where the
+// kernel does not say.
+static bool read_times(double *with_core, double *without) {
     FILE *file = fopen("/proc/self/schedstat", "re");
-    if (!file) return -1;
-    double nanoseconds;
-    const bool found = fscanf(file, "%*s %lf", &nanoseconds) == 1;
+    if (!file) return false;
+    const bool found = fscanf(file, "%lf %lf", with_core, without) == 2;
     fclose(file);
-    return found ? 1e-9 * nanoseconds : -1;
+    return found;
 }
 #endif
 
 void threads_follow_load(double now) {
 #ifdef _OPENMP
-    enum { SPIN = 200 }; // milliseconds, libomp's default
-    static double last_look, last_waited;
+    // Beside one busy process a core it is half, beside two two thirds, or a little less while threads sleep.
+    const double crowded = 0.53;
+    static double last_look, last_with, last_without;
+    double with_core, without;
     if (!kmp_set_blocktime || now - last_look < 0.2 || !is_set("GOMP_SPINCOUNT", gomp_looks) ||
-        !is_set("KMP_BLOCKTIME", kmp_milliseconds))
+        !is_set("KMP_BLOCKTIME", kmp_milliseconds) || !read_times(&with_core, &without))
         return;
-    const double waited = seconds_without_core();
-    const bool alone = last_look > 0 && waited >= 0 && waited - last_waited < 0.05 * (now - last_look);
-    kmp_set_blocktime(alone ? SPIN : 0);
+    const double wanted = with_core - last_with + without - last_without;
+    kmp_set_blocktime(without - last_without > crowded * wanted ? 0 : atoi(kmp_milliseconds));
     last_look = now;
-    last_waited = waited;
+    last_with = with_core;
+    last_without = without;
 #else
     (void)now;
 #endif

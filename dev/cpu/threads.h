@@ -6,18 +6,18 @@
 #include <omp.h>
 #endif
 
-// Lets threads that wait sleep after some microseconds, where OpenMP's libraries would let them spin for
-// milliseconds and take the core from the thread they wait for when other programs are at work. The libraries
-// read this from the environment, and before main: so this sets GOMP_SPINCOUNT and KMP_BLOCKTIME and executes
-// the program again, once; returns where the user has set one of them, OMP_WAIT_POLICY or KMP_LIBRARY, and
-// where that is not possible. For the first line of main, while nothing is open.
+// Lets threads that wait sleep after a short while, where OpenMP's libraries would let them spin for
+// milliseconds and take the core from the thread they wait for when other programs are at work
+// (dev/bench/busy.sh). The libraries read this from the environment, and before main: so this sets
+// GOMP_SPINCOUNT, KMP_BLOCKTIME and KMP_USE_YIELD and executes the program again, once; returns where the
+// user has set one of the first two, OMP_WAIT_POLICY or KMP_LIBRARY, and where that is not possible. For the
+// first line of main, while nothing is open.
 void threads_wait_briefly(char **argv);
 
-// LLVM's OpenMP knows nothing between sleeping at once, which makes a step a seventh longer, and spinning for
-// a millisecond, which beside other programs makes it several times as long. So where threads_wait_briefly
-// has set how they wait, they spin while the main thread gets the core whenever it wants it, and sleep while
-// it has to wait for it more than a twentieth of the time. Call it after each step; now: a clock, in seconds.
-// Nothing to do with gcc's.
+// LLVM's OpenMP knows nothing between sleeping at once, which makes a step a tenth longer, and spinning for a
+// millisecond, which is too long where several other threads want each core. So where threads_wait_briefly
+// has set how they wait, they spin unless the main thread, when it wants a core, waits for it most of the
+// time. Call it after each step; now: a clock, in seconds. Nothing to do with gcc's.
 void threads_follow_load(double now);
 
 // Parallel regions get so many threads, unless the user says how many (OMP_NUM_THREADS).

@@ -10,7 +10,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 passed=0
 failed=0
-unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_LIBRARY OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
+unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_USE_YIELD KMP_LIBRARY OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
 
 # Settings, one a line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
 core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status) # the first that we may use
