@@ -36,9 +36,11 @@ best() {
     echo baseline
 }
 
-# trains NAME PROGRAM: a few steps
+# trains NAME PROGRAM: a few steps, in bf16 where the level is chosen for it: -p auto takes it only where it is fast
 trains() {
-    mkdir "$dir/$1" && (cd "$dir/$1" && "$2" -o run -L 1 -C 64 -H 2 -b 2 -t 64 -x 3 -m 1 --no-test) >"$dir/out" 2>&1
+    local precision=auto
+    [ "$level" != avx512_bf16 ] || precision=bf16
+    mkdir "$dir/$1" && (cd "$dir/$1" && "$2" -o run -p $precision -L 1 -C 64 -H 2 -b 2 -t 64 -x 3 -m 1 --no-test) >"$dir/out" 2>&1
 }
 
 level=$(best env)
