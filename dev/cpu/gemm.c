@@ -104,7 +104,7 @@ static void trial_run(Trial *trial) {
 }
 
 static Trial trial_create(Gemm *gemm, size_t m, size_t n, size_t k) {
-    static const char what[] = "the measurement of the peak";
+    static const char what[] = "a measured product";
     Trial trial = {gemm, gemm_input_create(gemm, m, k, what), NULL, NULL, m, 0};
     trial.y = allocate(m * n, sizeof(*trial.y), what);
     real *values = allocate(n * k, sizeof(*values), what);
