@@ -60,7 +60,7 @@ int __wrap_munmap(void *memory, size_t size);
 
 #define BEHIND_ASAN __attribute__((no_sanitize("address"))) // reads headers, which nobody else may
 
-static size_t round_up(size_t size, size_t alignment) {
+BEHIND_ASAN static size_t round_up(size_t size, size_t alignment) {
     return (size + alignment - 1) / alignment * alignment;
 }
 
@@ -70,7 +70,7 @@ static _Noreturn void broken(const char *what, size_t size) {
     abort();
 }
 
-static Header *header_at(size_t at) {
+BEHIND_ASAN static Header *header_at(size_t at) {
     return (Header *)(void *)(blocks.memory + at) - 1;
 }
 

@@ -104,10 +104,11 @@ static void add_pair(PairList *list, int64_t max_length, int64_t start, int64_t 
 // Finds the pairs by the tokens that end their sentences.
 static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_length) {
     const Split *split = list->split;
-    int32_t *tokens = allocate(READ_TOKENS, sizeof(*tokens), "tokens");
+    const int64_t most = split->tokens < READ_TOKENS ? split->tokens : READ_TOKENS;
+    int32_t *tokens = allocate((size_t)most, sizeof(*tokens), "tokens");
     int64_t start = 0, middle = -1; // of the pair that is being read
-    for (int64_t read = 0; read < split->tokens; read += READ_TOKENS) {
-        const int64_t left = split->tokens - read, count = left < READ_TOKENS ? left : READ_TOKENS;
+    for (int64_t read = 0; read < split->tokens; read += most) {
+        const int64_t left = split->tokens - read, count = left < most ? left : most;
         split_copy(split, read, count, tokens);
         for (int64_t i = 0; i < count; i++) {
             if (tokens[i] != dataset->end) continue;

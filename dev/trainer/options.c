@@ -178,8 +178,9 @@ static int edit_distance(const char *a, const char *b) {
 static void nearest_consider(Nearest *nearest, const char *candidate) {
     const size_t length = strlen(nearest->word), other = strlen(candidate);
     if (length >= NAME_SIZE) return;
-    const size_t shorter = length < other ? length : other;
+    const size_t shorter = length < other ? length : other, apart = length + other - 2 * shorter;
     const bool begun = shorter >= 2 && memcmp(candidate, nearest->word, shorter) == 0;
+    if (!begun && (int)apart >= nearest->distance) return; // the distance is at least that
     const int distance = begun ? 1 : edit_distance(nearest->word, candidate);
     if (distance >= nearest->distance) return;
     nearest->distance = distance;
