@@ -25,12 +25,13 @@ static size_t utf8_length(const char *s, size_t left) {
     return overlong || surrogate || beyond ? 0 : length;
 }
 
-// Bytes at s up to the first that is no ASCII character or stands for something else in a string.
-static size_t plain_length(const char *s, size_t left) {
-    size_t length = 0;
-    while (length < left && s[length] >= 0x20 && s[length] < 0x7f && s[length] != '"' && s[length] != '\\')
-        length++;
-    return length;
+// Bytes at s that a string takes over at once: the ASCII characters that stand for themselves, up to another
+// one, or that one; 0 if it is not well-formed.
+static size_t run_length(const char *s, size_t left) {
+    size_t plain = 0;
+    while (plain < left && s[plain] >= 0x20 && s[plain] < 0x7f && s[plain] != '"' && s[plain] != '\\')
+        plain++;
+    return plain > 0 ? plain : utf8_length(s, left);
 }
 
 // Writes a code point and returns the place after it.
@@ -173,15 +174,13 @@ static char *parse_string(Parser *p) {
             out = parse_escape(p, out);
             continue;
         }
-        const char *s = p->text + p->at;
-        const size_t left = p->size - p->at, plain = plain_length(s, left),
-                     length = plain > 0 ? plain : utf8_length(s, left);
+        const size_t length = run_length(p->text + p->at, p->size - p->at);
         if (peek(p) < 0x20)
             expected(p, "a string's next character or '\"'");
         else if (length == 0)
             expected(p, "UTF-8");
         if (p->error) break;
-        memcpy(out, s, length);
+        memcpy(out, p->text + p->at, length);
         out += length;
         p->at += length;
     }
@@ -421,7 +420,7 @@ void json_write_text(JsonWriter *w, const char *value, size_t size) {
     size_t left = size;
     append_value(w, "\"");
     while (left > 0) {
-        const size_t plain = plain_length(value, left), length = plain > 0 ? plain : utf8_length(value, left);
+        const size_t length = run_length(value, left);
         if (length == 0)
             append(w, "\xef\xbf\xbd", 3); // U+FFFD for a byte that is not UTF-8: a path, a token cut in half
         else if ((unsigned char)*value < 0x20 || *value == '"' || *value == '\\')
