@@ -1,12 +1,13 @@
 #include "muon.h"
 
 #include "memory.h"
+#include "muon_constants.h"
 #include "threads.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 5, TILE = 16 };
+enum { TILE = 16 };
 
 #define WHAT "orthogonalisation"
 
@@ -122,7 +123,7 @@ static void normalise(real *x, size_t count) {
 
 // gram (N, N) = a I + b gram + c square
 static void polynomial(real *restrict gram, const real *restrict square, size_t n) {
-    const real a = (real)3.4445, b = (real)-4.7750, c = (real)2.0315;
+    const real a = (real)MUON_A, b = (real)MUON_B, c = (real)MUON_C;
     for (size_t i = 0; i < n * n; i++) gram[i] = b * gram[i] + c * square[i];
     for (size_t i = 0; i < n; i++) gram[i * n + i] += a;
 }
@@ -140,7 +141,7 @@ static void orthogonalise(const Workspace *w, GemmWeight *weight, Shape shape) {
     GemmInput x = w->x, gram = w->gram_input;
     x.columns = gram.columns = n;
     normalise(w->values, k * n);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < MUON_STEPS; step++) {
         gemm_input_store_rows(x, 0, 0, w->values, k, n);
         multiply_by_itself(w, weight, w->gram, x, k);
         gemm_input_store_rows(gram, 0, 0, w->gram, n, n);
@@ -172,7 +173,8 @@ static void update_matrix(const Workspace *w, GemmWeight *weight, const Paramete
         transpose(g, result, columns, rows);
         result = g;
     }
-    step_along(state->values + p->offset, result, (real)(s->learning_rate * 0.2 * sqrt((double)shape.k)),
+    step_along(state->values + p->offset, result,
+               (real)(s->learning_rate * MUON_REACH * sqrt((double)shape.k)),
                p->decay ? (real)(s->learning_rate * s->weight_decay) : 0, p->size);
     memset(g, 0, p->size * sizeof(real));
 }

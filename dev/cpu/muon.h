@@ -5,9 +5,6 @@
 #include "adamw.h"
 #include "gemm.h"
 
-#define MUON_MOMENTUM 0.95
-#define MUON_EPSILON 1e-7 // the least norm that a matrix is divided by
-
 typedef struct Muon Muon;
 
 // Plans what an update of the hidden matrices of a table works in, for each thread. Products are of `gemm`'s

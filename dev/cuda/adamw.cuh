@@ -27,6 +27,7 @@ struct ParameterPiece {
 
 struct ParameterState {
     size_t total;                                             // elements
+    bool muon;                                                // hidden matrices are left to Muon (muon.cuh)
     float *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
     bf16 *rounded;          // (total) values as products read them; NULL: as float32
     ParameterPiece *pieces; // (piece_count), training only
@@ -36,12 +37,18 @@ struct ParameterState {
 
 // ---- memory ----------------------------------------------------------------------------------------------
 
-// Cuts the table into pieces, of which none is in two ranges; `out` NULL: only counts them.
-static inline size_t parameter_pieces(const ParameterTable *table, ParameterPiece *out) {
+static inline bool parameters_alike(const Parameter *p, const Parameter *q) {
+    return p->decay == q->decay && p->hidden == q->hidden;
+}
+
+// Cuts what AdamW updates of the table into pieces, of which none is in two ranges; `out` NULL: only counts
+// them.
+static inline size_t parameter_pieces(const ParameterTable *table, bool muon, ParameterPiece *out) {
     size_t count = 0;
     for (int i = 0; i < table->count;) {
         const Parameter *first = &table->items[i];
-        while (i < table->count && table->items[i].decay == first->decay) i++;
+        while (i < table->count && parameters_alike(&table->items[i], first)) i++;
+        if (muon && first->hidden) continue;
         const size_t end = i < table->count ? table->items[i].offset : table->total;
         for (size_t at = first->offset; at < end; at += UPDATE_PIECE, count++)
             if (out)
@@ -51,18 +58,20 @@ static inline size_t parameter_pieces(const ParameterTable *table, ParameterPiec
     return count;
 }
 
-// Carves the arrays of a finished table; with bf16, products read a bf16 copy of the values.
+// Carves the arrays of a finished table; muon: hidden matrices are left to it; rounded: products read a bf16
+// copy of the values.
 static inline void parameter_state_carve(ParameterState *s, Arena *arena, const ParameterTable *table,
-                                         bool training, bool rounded) {
+                                         bool training, bool muon, bool rounded) {
     *s = ParameterState();
     s->total = table->total;
+    s->muon = muon;
     s->values = arena_array<float>(arena, s->total, "parameters");
     if (rounded) s->rounded = arena_array<bf16>(arena, s->total, "parameters in bf16");
     if (!training) return;
     s->gradients = arena_array<float>(arena, s->total, "gradients of parameters");
     s->first_moment = arena_array<float>(arena, s->total, "AdamW's moments");
     s->second_moment = arena_array<float>(arena, s->total, "AdamW's moments");
-    s->piece_count = parameter_pieces(table, NULL);
+    s->piece_count = parameter_pieces(table, muon, NULL);
     s->pieces = arena_array<ParameterPiece>(arena, s->piece_count, "AdamW's moments");
     s->partial_norms =
         arena_array<double>(arena, (s->total + NORM_PIECE - 1) / NORM_PIECE, "AdamW's moments");
@@ -80,7 +89,7 @@ static inline void parameter_state_start(const Device *d, const ParameterState *
     CUDA_CHECK(cudaMemsetAsync(s->second_moment, 0, bytes, d->stream));
     ParameterPiece *pieces =
         (ParameterPiece *)allocate(s->piece_count, sizeof(ParameterPiece), "AdamW's pieces");
-    parameter_pieces(table, pieces);
+    parameter_pieces(table, s->muon, pieces);
     CUDA_CHECK(cudaMemcpyAsync(s->pieces, pieces, s->piece_count * sizeof(ParameterPiece),
                                cudaMemcpyHostToDevice, d->stream));
     device_synchronize(d);
@@ -185,7 +194,7 @@ static __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-// One update of every parameter in one pass over memory, then gradients = 0:
+// One update of every parameter that is not left to Muon, in one pass over memory, then gradients = 0:
 // g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
 static inline void adamw_update(const Device *d, const ParameterState *s, const UpdateSettings *u) {
     const double correction1 = 1 - pow(u->beta1, (double)u->step),

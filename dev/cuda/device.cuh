@@ -265,6 +265,18 @@ static inline void launch_together(const Device *d, void (*kernel)(P...), dim3 g
     launch_kernel(d, true, true, kernel, grid, block, shared, arguments...);
 }
 
+// A graph of what `work` starts on the device's stream, which must not wait for anything.
+template <typename Work> static inline cudaGraphExec_t device_capture(const Device *d, const Work &work) {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    CUDA_CHECK(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
+    work();
+    CUDA_CHECK(cudaStreamEndCapture(d->stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    return executable;
+}
+
 // Blocks of `size` that cover n.
 static inline unsigned blocks_of(size_t n, size_t size) {
     const size_t blocks = (n + size - 1) / size;

@@ -11,6 +11,7 @@
 #include "classifier.cuh"
 #include "device_ranks.cuh"
 #include "dropout.cuh"
+#include "muon.cuh"
 extern "C" {
 #include "model.h"
 #include "options.h"
@@ -70,6 +71,7 @@ struct GpuModel {
     size_t row_limit;         // B*T that kernels can count, in every head
     bool chooses;             // only rows that have a target are predicted
     bool training, recompute;
+    bool uses_muon; // hidden matrices are updated by it, all else by AdamW
     GpuPrecision precision;
     uint64_t seed;
     double dropout, attention_dropout; // the latter of attention's weights
@@ -84,6 +86,7 @@ struct GpuModel {
     Arena arena;
     size_t available, fits; // bytes that were free, and the largest batch for which they would do
     ParameterState state;
+    Muon muon; // where it is used
     PartialSums sums;
     char *on_host, *on_device; // a batch as it is copied: StepParameters, then its arrays
     GpuResults *results;       // on the device
@@ -128,12 +131,13 @@ static inline size_t gpu_batch_bytes(size_t rows) {
 }
 
 static inline void gpu_carve(GpuModel *g, Arena *a) {
-    parameter_state_carve(&g->state, a, g->host_type->parameters(g->host), g->training,
-                          g->precision == GPU_BF16);
+    const ParameterTable *table = g->host_type->parameters(g->host);
+    parameter_state_carve(&g->state, a, table, g->training, g->uses_muon, g->precision == GPU_BF16);
     g->results = arena_array<GpuResults>(a, 1, "batches");
     g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
     if (gpu_rows(g) == 0) return;
     blas_workspace(&g->blas, a);
+    if (g->state.muon) muon_carve(&g->muon, a, table, g->precision == GPU_BF16);
     g->carve(g, a);
 }
 
@@ -186,7 +190,9 @@ static inline void gpu_memory_create(GpuModel *g) {
     gpu_carve(g, &g->arena);
     CUDA_CHECK(cudaMallocHost((void **)&g->on_host, gpu_batch_bytes(gpu_rows(g))));
     CUDA_CHECK(cudaMallocHost((void **)&g->host_results, sizeof(GpuResults)));
-    parameter_state_start(&g->device, &g->state, g->host_type->parameters(g->host));
+    const ParameterTable *table = g->host_type->parameters(g->host);
+    parameter_state_start(&g->device, &g->state, table);
+    if (g->state.muon) muon_start(&g->device, &g->muon, table);
 }
 
 // ---- create and destroy ----------------------------------------------------------------------------------
@@ -209,9 +215,6 @@ static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
 
 // First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
 static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, const ModelSetup *setup) {
-    if (setup->training && strcmp(options_text(setup->options, "optimizer"), "adamw") != 0)
-        fail("--optimizer %s: is not there on a GPU; train with adamw, or with the CPU's program",
-             options_text(setup->options, "optimizer"));
     ModelSetup host = *setup;
     const bool translates = host_type->translator_create && !setup->training; // in the memory of a batch
     if (options_integer(setup->options, "stats") == 0 && !translates)
@@ -226,6 +229,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
     g->length = (size_t)(setup->rows > 0 ? 1 : setup->length);
     g->vocabulary = setup->vocabulary;
     g->training = setup->training;
+    g->uses_muon = setup->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
     g->profile = setup->profile;
     g->recompute = options_flag(setup->options, "recompute");
     g->precision = gpu_precision(setup->options);
@@ -245,6 +249,7 @@ static inline void gpu_model_destroy(GpuModel *g) {
     for (int i = 0; i < g->graph_count; i++) gpu_graph_free(&g->graphs[i]);
     device_reduction_free(g->reduction);
     partial_sums_free(&g->sums);
+    muon_free(&g->muon);
     arena_free(&g->arena);
     CUDA_CHECK(cudaFreeHost(g->on_host));
     CUDA_CHECK(cudaFreeHost(g->host_results));
@@ -383,17 +388,6 @@ static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch
     if (batch->last) device_reduction_join(g->reduction, g->device.stream);
 }
 
-static inline cudaGraphExec_t gpu_capture(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    CUDA_CHECK(cudaStreamBeginCapture(g->device.stream, cudaStreamCaptureModeThreadLocal));
-    gpu_issue(g, work, batch);
-    CUDA_CHECK(cudaStreamEndCapture(g->device.stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    CUDA_CHECK(cudaGraphDestroy(graph));
-    return executable;
-}
-
 // Whether a graph of one batch does for the other.
 static inline bool gpu_same_shape(const DeviceBatch &a, const DeviceBatch &b) {
     return a.batch == b.batch && a.length == b.length && a.mask == b.mask && a.chosen == b.chosen &&
@@ -413,7 +407,7 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
     for (int i = 0; i < g->graph_count; i++) {
         GpuGraph *known = &g->graphs[i];
         if (known->work != work || !gpu_same_shape(known->batch, *batch)) continue;
-        if (!known->graph) known->graph = gpu_capture(g, work, batch);
+        if (!known->graph) known->graph = device_capture(&g->device, [&] { gpu_issue(g, work, batch); });
         CUDA_CHECK(cudaGraphLaunch(known->graph, g->device.stream));
         return;
     }
@@ -520,6 +514,7 @@ static inline double gpu_gradient_norm(const void *model) {
 static inline void gpu_update(void *model, const UpdateSettings *settings) {
     GpuModel *g = (GpuModel *)model;
     adamw_update(&g->device, &g->state, settings);
+    if (g->state.muon) muon_update(&g->device, &g->blas, &g->muon, &g->state, settings);
     if (g->profile) device_synchronize(&g->device); // the loop's next lap is of other work
     g->host_current = false;
     g->norm = 0;

@@ -5,11 +5,14 @@
 #include "cuda_test.cuh"
 #include "embedding.cuh"
 #include "ffn.cuh"
+#include "muon.cuh"
 #include "residual.cuh"
 #include "weight_groups.cuh"
 #include <algorithm>
 extern "C" {
+#include "checkpoint.h"
 #include "layernorm.h"
+#include "safetensors.h"
 }
 
 // Names that both sides define.
@@ -1167,10 +1170,10 @@ static void check_adamw(const Device *d, bool rounded) {
     cpu::arena_allocate(host_arena);
     ParameterState gpu;
     Arena counting = {}, arena;
-    parameter_state_carve(&gpu, &counting, &host.table, true, rounded);
+    parameter_state_carve(&gpu, &counting, &host.table, true, false, rounded);
     arena = counting;
     arena_allocate(&arena, "this is a test");
-    parameter_state_carve(&gpu, &arena, &host.table, true, rounded);
+    parameter_state_carve(&gpu, &arena, &host.table, true, false, rounded);
     parameter_state_start(d, &gpu, &host.table);
     check_state(d, &gpu, &host);
     Random r = random_stream(SEED, RANDOM_TEST, 4, 4);
@@ -1211,6 +1214,114 @@ static void test_adamw(void) {
     device_destroy(&d);
 }
 
+static const Tensor *muon_tensor(const Safetensors *file, const char *name, const char *suffix) {
+    char *full = format_string("%s%s", name, suffix);
+    const Tensor *tensor = safetensors_find(file, full);
+    if (!tensor) fail("%s is not in the file", full);
+    free(full);
+    return tensor;
+}
+
+static const char *const muon_names[] = {"wide", "tall", "square", "row", "low_rank"};
+
+// Each matrix of the file three times, the last time right behind the one before, and a vector that Muon
+// leaves alone.
+static ParameterTable muon_table(const Safetensors *file) {
+    ParameterTable table = {};
+    const int64_t size = 21;
+    for (const char *name : muon_names)
+        for (const char *number : {"0", "1", "2"}) {
+            const Tensor *tensor = muon_tensor(file, name, "");
+            char *full = format_string("%s%s", name, number);
+            (*number == '2' ? parameter_add_behind : parameter_add)(&table, full, 2, tensor->shape, true, 0,
+                                                                    0);
+            parameter_mark_hidden(&table);
+            free(full);
+        }
+    parameter_add(&table, "vector", 1, &size, true, 0, 0);
+    return table;
+}
+
+// Three steps by AdamW and Muon beside torch.optim.Muon in float64, as the CPU's does (dev/test/test_muon.c).
+static void check_muon(const Device *d, bool in_bf16, double tolerance) {
+    Safetensors *file = safetensors_open("dev/reference/muon.safetensors");
+    ParameterTable table = muon_table(file);
+    const size_t vector = table.items[table.count - 1].offset, copies = 3;
+    ParameterState state;
+    Muon muon;
+    Blas blas;
+    Arena arena = {};
+    blas_create(&blas, d, false);
+    for (int pass = 0; pass < 2; pass++) {
+        parameter_state_carve(&state, &arena, &table, true, true, in_bf16);
+        blas_workspace(&blas, &arena);
+        muon_carve(&muon, &arena, &table, in_bf16);
+        if (pass == 0) arena_allocate(&arena, "this is a test");
+    }
+    parameter_state_start(d, &state, &table);
+    muon_start(d, &muon, &table);
+    const int64_t steps = checkpoint_integer(file, "steps", 1, 100);
+    float *values = zero_numbers(table.total), *gradients = zero_numbers(table.total),
+          *scales = zero_numbers((size_t)steps);
+    tensor_read_real(file, muon_tensor(file, "scale", ""), scales);
+    for (int i = 0; i < table.count - 1; i++)
+        tensor_read_real(file, muon_tensor(file, muon_names[i / copies], ""), values + table.items[i].offset);
+    parameter_state_write(d, &state, MODEL_VALUES, values);
+    for (int64_t step = 0; step < steps; step++) {
+        for (int i = 0; i < table.count - 1; i++) {
+            const Parameter *p = &table.items[i];
+            float *all = zero_numbers((size_t)steps * p->size);
+            tensor_read_real(file, muon_tensor(file, muon_names[i / copies], ".grad"), all);
+            memcpy(gradients + p->offset, all + (size_t)step * p->size, p->size * sizeof(float));
+            free(all);
+        }
+        gradients[vector] = 1;
+        parameter_state_write(d, &state, MODEL_GRADIENTS, gradients);
+        const UpdateSettings settings = {
+            checkpoint_number(file, "lr"), 0.9,     0.9, 1e-8, checkpoint_number(file, "weight_decay"),
+            (double)scales[step],          step + 1};
+        adamw_update(d, &state, &settings);
+        muon_update(d, &blas, &muon, &state, &settings);
+    }
+    parameter_state_read(d, &state, MODEL_VALUES, values);
+    for (int i = 0; i < table.count - 1; i++) {
+        const Parameter *p = &table.items[i];
+        double *expected = (double *)allocate(p->size, sizeof(double), "expected"), error = 0, norm = 0;
+        tensor_read_double(file, muon_tensor(file, muon_names[i / copies], ".final"), expected);
+        for (size_t j = 0; j < p->size; j++) {
+            error += pow((double)values[p->offset + j] - expected[j], 2);
+            norm += expected[j] * expected[j];
+        }
+        if (!(sqrt(error / norm) <= tolerance))
+            test_fail(__FILE__, __LINE__, "%s is off by %.1e", p->name, sqrt(error / norm));
+        free(expected);
+    }
+    CHECK(values[vector] < 0 && values[vector + 1] == 0);
+    if (in_bf16) {
+        round_numbers(values, table.total);
+        compare_device(d, "parameters in bf16", {state.rounded, table.total, true}, values, 1, 0);
+    }
+    parameter_state_read(d, &state, MODEL_GRADIENTS, gradients);
+    for (size_t i = 0; i < table.total; i++) CHECK(gradients[i] == 0);
+    parameter_state_read(d, &state, MODEL_SECOND_MOMENT, values);
+    for (size_t i = 0; i < table.total; i++) CHECK((values[i] != 0) == (i == vector));
+    muon_free(&muon);
+    blas_destroy(&blas);
+    arena_free(&arena);
+    parameter_table_free(&table);
+    safetensors_close(file);
+    free(values);
+    free(gradients);
+    free(scales);
+}
+
+static void test_muon(void) {
+    Device d = device_create();
+    check_muon(&d, false, 1e-5);
+    check_muon(&d, true, 5e-3);
+    device_destroy(&d);
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"linear", test_linear},
@@ -1229,6 +1340,7 @@ int main(int argc, char **argv) {
         {"classifier chunks", test_classifier_chunks},
         {"classifier: extremes", test_classifier_extremes},
         {"adamw", test_adamw},
+        {"muon", test_muon},
     };
     return gpu_test_main(argc, argv, "test_layerscu", cases, sizeof(cases) / sizeof(cases[0]));
 }
