@@ -1,6 +1,6 @@
 // BERT on the GPU: the model of train_bert.c, whose options, parameters, statistics and description it takes;
 // forward and backward pass in CUDA. Both programs read and write the same checkpoints, and drop the same
-// elements. --attention additive is the CPU's alone.
+// elements.
 //
 // M = B*T rows, C channels, K rows that are predicted (masked.h).
 //
@@ -99,7 +99,7 @@ static void *bert_create(const ModelSetup *setup) {
     parts.predict = predict;
     parts.predict_backward = predict_backward;
     g->chooses = true;
-    m->kind = attention_of_kind(&c->attention, bert.program);
+    m->kind = attention_of_kind(&c->attention);
     m->heads = c->size.heads;
     m->at = o->layers;
     m->causal = c->size.layers; // none

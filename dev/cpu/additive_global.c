@@ -217,11 +217,6 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
     }
 }
 
-double additive_global_flops(size_t channels, double tokens) {
-    return 9 * tokens *
-           (double)channels; // two scores and two sums of 2 a channel, and the product with values
-}
-
 void additive_global_measure(const AdditiveGlobal *a, const real *weights, const AttentionInput *in,
                              Measurement *m) {
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {

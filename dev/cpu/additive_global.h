@@ -28,9 +28,6 @@ void additive_global_forward(const AdditiveGlobal *attention, GemmInput y, const
 void additive_global_backward(const AdditiveGlobal *attention, const AttentionGradients *gradients,
                               real *dweights, const real *dy, const real *weights, const AttentionInput *in);
 
-// FLOP of the forward pass for so many tokens.
-double additive_global_flops(size_t channels, double tokens);
-
 // Adds the weights of both poolings to a measurement.
 void additive_global_measure(const AdditiveGlobal *attention, const real *weights, const AttentionInput *in,
                              Measurement *m);

@@ -1,3 +1,4 @@
+#include "additive_global.cuh"
 #include "attention.cuh"
 #include "cosine_attention.cuh"
 #include "cudnn_attention.cuh"
@@ -5,23 +6,34 @@
 
 size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t batch, size_t length,
                            size_t channels, size_t heads, bool in_bf16) {
-    return a->cosine ? cosine_attention_workspace(batch, length, channels, heads)
-                     : softmax_attention_workspace(d, batch, length, channels, heads, in_bf16);
+    return a->cosine     ? cosine_attention_workspace(batch, length, channels, heads)
+           : a->additive ? additive_global_workspace(batch, length, channels, heads)
+                         : softmax_attention_workspace(d, batch, length, channels, heads, in_bf16);
 }
 
-void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *logsumexp,
+size_t attention_kept(const DeviceAttention *a, size_t batch, size_t length, size_t channels, size_t heads) {
+    return a->cosine     ? 0
+           : a->additive ? additive_global_kept(batch, channels, heads)
+                         : batch * length * heads;
+}
+
+void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *kept,
                        const float *learned, const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_forward(d, y, learned, a->power, in, workspace);
-    else if (!cudnn_attention_forward(a->cudnn, d, y, logsumexp, in, a->sink))
-        softmax_attention_forward(d, y, logsumexp, in, a->sink);
+    else if (a->additive)
+        additive_global_forward(d, y, kept, learned, in, workspace);
+    else if (!cudnn_attention_forward(a->cudnn, d, y, kept, in, a->sink))
+        softmax_attention_forward(d, y, kept, in, a->sink);
 }
 
 void attention_backward(const Device *d, const DeviceAttention *a, const DeviceAttentionGradients *gradients,
-                        float *dlearned, GemmInput dy, GemmInput y, const float *logsumexp,
-                        const float *learned, const DeviceAttentionInput *in, float *workspace) {
+                        float *dlearned, GemmInput dy, GemmInput y, const float *kept, const float *learned,
+                        const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);
-    else if (!cudnn_attention_backward(a->cudnn, d, gradients, dy, y, logsumexp, in, a->sink))
-        softmax_attention_backward(d, gradients, dy, y, logsumexp, in, workspace);
+    else if (a->additive)
+        additive_global_backward(d, gradients, dlearned, dy, kept, learned, in, workspace);
+    else if (!cudnn_attention_backward(a->cudnn, d, gradients, dy, y, kept, in, a->sink))
+        softmax_attention_backward(d, gradients, dy, y, kept, in, workspace);
 }

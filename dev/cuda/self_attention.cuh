@@ -8,8 +8,8 @@
 
 // What a layer's attention leaves for its backward pass.
 struct Attended {
-    GemmInput y;      // (M, C)
-    float *logsumexp; // (B, H, T) of the softmax kinds
+    GemmInput y; // (M, C)
+    float *kept; // attention_kept()
 };
 
 struct SelfAttention {
@@ -34,6 +34,7 @@ struct AttentionSublayer {
 
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
     const DeviceAttentionInput *in = &a->in;
+    if (a->kind->additive) return additive_global_flops(in->channels, (double)(in->batch * in->queries));
     return attention_flops(a->kind->cosine, in->channels, in->heads, (double)(in->batch * in->queries),
                            (double)in->keys / (in->causal ? 2 : 1));
 }
@@ -42,8 +43,8 @@ static inline double attention_sublayer_flops(const AttentionSublayer *a) {
 static inline void attention_sublayer_forward(Transformer *t, GpuWork work, const AttentionSublayer *a) {
     GpuModel *g = &t->base;
     const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
-    attention_forward(&g->device, a->kind, a->attended.y, a->attended.logsumexp,
-                      transformer_values(t, a->learned), &a->in, t->attention);
+    attention_forward(&g->device, a->kind, a->attended.y, a->attended.kept, transformer_values(t, a->learned),
+                      &a->in, t->attention);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, attention_sublayer_flops(a));
     gemm_forward(&g->blas, float_matrix(t->sublayer_out, C), a->attended.y, device_weight(t, a->projection),
                  M);
@@ -61,21 +62,21 @@ static inline void attention_sublayer_backward(Transformer *t, const AttentionSu
     gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * (double)M * (double)(C * C));
     weight_backward(t, "projection", a->projection, a->dprojected, a->attended.y, M);
     attention_backward(&g->device, a->kind, gradients, transformer_gradients(t, a->learned), dattended,
-                       a->attended.y, a->attended.logsumexp, transformer_values(t, a->learned), &a->in,
+                       a->attended.y, a->attended.kept, transformer_values(t, a->learned), &a->in,
                        t->attention);
     gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * attention_sublayer_flops(a));
 }
 
-// y and logarithms of M rows.
-static inline Attended attended_carve(const Transformer *t, Arena *arena, bool cosine, size_t heads) {
-    const size_t M = gpu_rows(&t->base);
-    return {arena_matrix(arena, M, t->is.channels, t->base.precision == GPU_BF16, "activations"),
-            cosine ? NULL : arena_array<float>(arena, M * heads, "activations")};
+static inline Attended attended_carve(const SelfAttention *m, Arena *arena) {
+    const GpuModel *g = &m->base.base;
+    const size_t C = m->base.is.channels, kept = attention_kept(&m->kind, g->batch, g->length, C, m->heads);
+    return {arena_matrix(arena, gpu_rows(g), C, g->precision == GPU_BF16, "activations"),
+            kept > 0 ? arena_array<float>(arena, kept, "activations") : NULL};
 }
 
 static inline void self_attention_carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     SelfAttention *m = (SelfAttention *)t;
-    m->attended[l] = own ? attended_carve(t, arena, m->kind.cosine, m->heads) : m->attended[0];
+    m->attended[l] = own ? attended_carve(m, arena) : m->attended[0];
 }
 
 static inline void self_attention_carve(Transformer *t, Arena *arena) {
@@ -97,7 +98,9 @@ static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, 
     DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal, batch->mask,
                                              batch->batch, batch->length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
-    return {&m->kind, in, &at->projection, at->norm_const, m->attended[l], m->base.gradients[l].projection};
+    return {&m->kind,        in,
+            &at->projection, m->kind.additive ? at->pooling : at->norm_const,
+            m->attended[l],  m->base.gradients[l].projection};
 }
 
 static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
@@ -171,7 +174,7 @@ static inline void self_attention_create(SelfAttention *m, TransformerShape is, 
     is.layer_sums = 5; // the biases of q and of v (or of all three), and behind attention and in the FFN
     is.layer_sum_width = 5 * is.channels + is.inner;
     transformer_create(&m->base, is, parts, layer);
-    if (cudnn_is_there() && !m->kind.cosine) m->kind.cudnn = cudnn_create();
+    if (cudnn_is_there() && !m->kind.cosine && !m->kind.additive) m->kind.cudnn = cudnn_create();
 }
 
 static inline void self_attention_destroy(void *model) {

@@ -1,5 +1,6 @@
 // The kernels of attention beside the CPU's layers and beside their definition, on small random shapes.
 #include "additive_attention.cuh"
+#include "additive_global.cuh"
 #include "cosine_attention.cuh"
 #include "cuda_test.cuh"
 #include "cudnn_attention.cuh"
@@ -11,7 +12,15 @@ extern "C" {
 #include "cosine_attention.h"
 #include "dropout.h"
 #include "softmax_attention.h"
+#include "statistics.h"
 }
+
+// Names that both sides define.
+namespace cpu {
+extern "C" {
+#include "additive_global.h"
+}
+} // namespace cpu
 
 static constexpr double FLOAT_TOLERANCE = 2e-5, BF16_TOLERANCE = 2e-2;
 static constexpr uint64_t FIRST_ROW = 3, LATE_ROW = 1 << 20; // of the dropout masks
@@ -837,6 +846,100 @@ static void test_cudnn_problem(void) {
     CHECK(p.gradient_strides[0] == 128 && p.gradient_strides[1] == 256 && p.gradient_strides[2] == 256);
 }
 
+// Additive attention in both directions: y, dqkv and dweights of the kernels beside the CPU's.
+typedef struct {
+    float *y, *dqkv, *dweights;
+} GlobalResult;
+
+static void global_result_free(GlobalResult *r) {
+    free(r->y);
+    free(r->dqkv);
+    free(r->dweights);
+}
+
+static GlobalResult global_cpu_run(const Problem *p, const float *weights) {
+    const Setting is = p->is;
+    const size_t C = p->channels;
+    const GlobalResult r = {zero_numbers(p->rows * C), zero_numbers(p->numbers), zero_numbers(2 * C)};
+    const AttentionInput in = attention_self(p->qkv, NULL, C, false, p->mask, is.batch, is.length);
+    const AttentionGradients gradients = attention_self_gradients({r.dqkv, 3 * C, false}, NULL, C);
+    cpu::Arena *arena = cpu::arena_create();
+    cpu::AdditiveGlobal *a = cpu::additive_global_plan(arena, is.batch, is.length, C, is.heads);
+    cpu::arena_allocate(arena);
+    cpu::additive_global_forward(a, {r.y, C, false}, weights, &in);
+    cpu::additive_global_backward(a, &gradients, r.dweights, p->dy, weights, &in);
+    free(a);
+    cpu::arena_free(arena);
+    return r;
+}
+
+// Working memory is planned for a larger batch.
+static GlobalResult global_gpu_run(const Device *d, const Problem *p, const float *weights) {
+    const Setting is = p->is;
+    const size_t C = p->channels, B = is.batch + 1, T = is.length + 200;
+    const GemmInput dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
+                    y = upload_matrix(d, NULL, p->rows, C, is.in_bf16),
+                    qkv = upload_matrix(d, p->qkv, p->rows, 3 * C, is.in_bf16),
+                    dqkv = upload_matrix(d, NULL, p->rows, 3 * C, is.in_bf16);
+    uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, p->rows) : NULL;
+    float *zero = zero_numbers(2 * C), *at = upload_numbers(d, weights, 2 * C),
+          *dweights = upload_numbers(d, zero, 2 * C),
+          *kept = upload_numbers(d, NULL, additive_global_kept(B, C, is.heads)),
+          *workspace = upload_numbers(d, NULL, additive_global_workspace(B, T, C, is.heads));
+    const DeviceAttentionInput in = attention_self(qkv, is.heads, false, mask, is.batch, is.length);
+    const DeviceAttentionGradients gradients = attention_self_gradients(dqkv);
+    additive_global_forward(d, y, kept, at, &in, workspace);
+    additive_global_backward(d, &gradients, dweights, dy, kept, at, &in, workspace);
+    const GlobalResult r = {download_matrix(d, y, p->rows), download_matrix(d, dqkv, p->rows),
+                            download(d, dweights, 2 * C)};
+    void *const memory[] = {dy.data, y.data, qkv.data, dqkv.data, mask, at, dweights, kept, workspace};
+    for (void *at_device : memory) device_free(at_device);
+    free(zero);
+    return r;
+}
+
+static void check_global(const Device *d, Setting is) {
+    Problem p = problem_create(is);
+    for (size_t t = 0; is.holes && t < is.length; t++) p.mask[is.length + t] = 0; // of a sequence all
+    Random random = random_stream(2, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
+    float *weights = random_numbers(&random, 2 * p.channels, 1);
+    GlobalResult expected = global_cpu_run(&p, weights), ours = global_gpu_run(d, &p, weights);
+    const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
+    char text[200];
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu in both directions%s%s", is.batch,
+             is.length, is.heads, is.size, is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "");
+    compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
+    compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
+    compare_results("dweights", text, ours.dweights, expected.dweights, 2 * p.channels, 0.1, tolerance);
+    global_result_free(&expected);
+    global_result_free(&ours);
+    free(weights);
+    problem_free(&p);
+}
+
+static void test_additive_everywhere(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    for (bool in_bf16 : {false, true}) {
+        is.in_bf16 = in_bf16;
+        for (size_t length : {(size_t)1, (size_t)33, (size_t)128, (size_t)129, (size_t)300}) {
+            is.length = length;
+            is.holes = length % 2;
+            for (size_t size : {(size_t)1, (size_t)21, (size_t)64}) {
+                is.size = size;
+                check_global(&d, is);
+            }
+        }
+        is.length = 140;
+        is.holes = true;
+        for (size_t size : {(size_t)32, (size_t)100, (size_t)250}) {
+            is.size = size;
+            check_global(&d, is);
+        }
+    }
+    device_destroy(&d);
+}
+
 static void test_cosine_everywhere(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -878,6 +981,7 @@ int main(int argc, char **argv) {
         {"cudnn_takes", test_cudnn_takes},
         {"cudnn_problem", test_cudnn_problem},
         {"cosine_everywhere", test_cosine_everywhere},
+        {"additive_everywhere", test_additive_everywhere},
     };
     return gpu_test_main(argc, argv, "test_attention", cases, sizeof(cases) / sizeof(*cases));
 }

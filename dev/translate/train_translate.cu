@@ -68,7 +68,7 @@ static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     crossed->rstd = arena_array<float>(arena, M, "activations");
     crossed->query = arena_matrix(arena, M, C, in_bf16, "activations");
     crossed->key_value = arena_matrix(arena, M, 2 * C, in_bf16, "activations");
-    crossed->attended = attended_carve(t, arena, false, m->config->heads);
+    crossed->attended = attended_carve(&m->base, arena);
 }
 
 static void carve(Transformer *t, Arena *arena) {
