@@ -275,7 +275,19 @@ for model in fastformer gpt2; do # the same number of tokens a step at each leng
 done
 
 for model in fastformer gpt2; do
-    bench "seed-$model" 180 "$model" eager-bf16,compile-bf16,graphs-bf16 B=2,T=2048
+    bench "seed-$model" 165 "$model" eager-bf16,compile-bf16,graphs-bf16 B=2,T=2048
+done
+# steps NAME SECONDS WHY_NOT PROGRAM OPTION...: tokens/s of a trainer on the embedded corpus.
+steps() {
+    steps_name=$1 steps_limit=$2 steps_why=$3
+    shift 3
+    # shellcheck disable=SC2016
+    part "$steps_name" "$steps_limit" "$(first "$no_gpu" "$steps_why")" sh -c 'run=$0; "$@" -o "$run" &&
+        echo "tokens/s: $(grep -o "\"tokens_per_s\":[0-9.]*" "$run/log.jsonl" | tail -n 1)"' "$said/run-$steps_name" "$@"
+    rm -rf "$said/run-$steps_name"
+}
+for optimizer in adamw muon; do
+    steps "seed-$optimizer" 15 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
 for model in fastformer gpt2; do
     bench "b32-$model" 85 "$model" compile-bf16 B=32,T=2048
@@ -296,14 +308,11 @@ part cudnn-build 330 "$(first "$no_nvcc" "$no_cudnn")" make -j"$(nproc)" CUDA_AR
 no_cudnn_build=
 [ -x "$said/cudnn/train_gpt2cu" ] || no_cudnn_build='its programs are not built'
 part cudnn-test 60 "$(first "$no_gpu" "$no_cudnn_build")" "$said/cudnn/test_attentioncu"
-speed() { # NAME PROGRAM WHY_NOT: GPT-2 124M, 30 steps of the embedded corpus
-    # shellcheck disable=SC2016
-    part "$1" 70 "$(first "$no_gpu" "$no_cudnn_build" "$3")" sh -c '"$0" -o "$1" -L 12 -C 768 -H 12 -t 1024 -b 32 --dropout 0 -x 30 &&
-        echo "tokens/s: $(grep -o "\"tokens_per_s\":[0-9.]*" "$1/log.jsonl" | tail -n 1)"' "$2" "$said/run-$1"
-    rm -rf "$said/run-$1"
-}
-speed cudnn-ours "$programs/train_gpt2cu" "$(missing train_gpt2cu)"
-speed cudnn-124m "$said/cudnn/train_gpt2cu" ''
+size='-L 12 -C 768 -H 12 -t 1024 -b 32 --dropout 0 -x 30' # GPT-2 124M
+# shellcheck disable=SC2086
+steps cudnn-ours 70 "$(first "$no_cudnn_build" "$(missing train_gpt2cu)")" "$programs/train_gpt2cu" $size
+# shellcheck disable=SC2086
+steps cudnn-124m 70 "$no_cudnn_build" "$said/cudnn/train_gpt2cu" $size
 
 write_report
 for file in md json tar.gz; do echo "$output/gpu_check.$file"; done

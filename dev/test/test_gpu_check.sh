@@ -32,7 +32,10 @@ echo 'echo "7 passed, 0 failed"' | fake test_layerscu
 echo 'echo "6 passed, 1 failed"; exit 1' | fake test_attentioncu
 echo 'echo "skipped: not today"; echo "0 passed, 0 failed, 9 skipped"' | fake test_gpt2cu
 echo 'echo one row; sleep 60' | fake test_fastformercu
-: | fake train_fastformercu
+fake train_fastformercu <<'END'
+while [ "$1" != -o ]; do shift; done
+mkdir "$2" && echo '{"step":200,"tokens_per_s":1234.5}' >"$2/log.jsonl"
+END
 fake python <<'END'
 case "$*" in -c*) exit 0 ;; esac
 while [ $# -gt 0 ]; do
@@ -78,6 +81,7 @@ check 'what is not built' says some.txt 'train_gpt2cu is not built'
 check 'the machine' says some/gpu_check.json '"machine": {"gpu": "Fake"}'
 check 'a row is shown' says some.txt '| ours | 1.300 |'
 check 'chosen parts' says some/gpu_check.md '| seed-fastformer | passed |'
+check 'steps of an optimiser' says some/gpu_check.md 'tokens/s: "tokens_per_s":1234.5'
 check 'rows in the report' says some/gpu_check.md '| ours | 1.300 |'
 check 'benchmarks' says some/gpu_check.json '{"model": "fastformer"'
 check 'no others' sh -c "! grep -q test-layers '$directory/some.txt'"
