@@ -14,6 +14,12 @@
 // first line of main, while nothing is open.
 void threads_wait_briefly(char **argv);
 
+// Gives each thread of the calling thread's parallel regions a core of its own. Beside other programs the
+// kernel else puts two on one and leaves a core to the others (dev/bench/busy.sh). Does nothing where there
+// are not as many threads as cores that the process may use, and where the user says where they run
+// (OMP_PROC_BIND). For once, when their number is known: behind threads_settle().
+void threads_bind(void);
+
 // LLVM's OpenMP knows nothing between sleeping at once, which makes a step a tenth longer, and spinning for a
 // millisecond, which is too long where several other threads want each core. So where threads_wait_briefly
 // has set how they wait, they spin unless the main thread, when it wants a core, waits for it most of the

@@ -75,14 +75,25 @@ for trainer in $trainers; do
     done
 done
 
-# waits VARIABLE=VALUE: GOMP_SPINCOUNT as a running trainer has it that was started with that variable
-waits() {
+# look VARIABLE=VALUE COMMAND...: what the command says, in /proc, of a running trainer that was started with the variable
+look() {
     rm -rf run
     env "$1" "${trainers%% *}" -i data -o run -L 1 -C 16 -H 1 -b 3 -t 96 -x 100000 -v 100000 >out 2>&1 </dev/null &
     while kill -0 $! 2>/dev/null && ! grep -qs '"step":1,' run/log.jsonl; do sleep 0.05; done
-    tr '\0' '\n' <"/proc/$!/environ" | sed -n 's/^GOMP_SPINCOUNT=//p'
+    shift
+    (cd "/proc/$!" && "$@")
     kill -KILL $!
     wait $!
+}
+
+# waits VARIABLE=VALUE: GOMP_SPINCOUNT as it has it
+waits() {
+    look "$1" sh -c 'tr "\0" "\n" <environ | sed -n "s/^GOMP_SPINCOUNT=//p"'
+}
+
+# places VARIABLE=VALUE: how many threads have a core of their own
+places() {
+    look "$1" sh -c 'sed -n "s/^Cpus_allowed_list:[^0-9]*\([0-9]*\)$/\1/p" task/*/status | sort -u | wc -l'
 }
 
 # Threads that wait sleep soon, unless the user says how they should wait.
@@ -91,6 +102,23 @@ if { [ "$(waits A=1)" = 30000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [
 else
     failed=$((failed + 1))
     echo "FAIL threads that wait" && cat out err
+fi
+
+# Each thread has a core of its own, by itself or as the user says; but not where there are more or fewer of them.
+cores=$(nproc)
+[ "$cores" -eq 1 ] || for setting in A=1 OMP_PROC_BIND=true; do
+    if { [ "$(places $setting)" -eq "$cores" ]; } 2>err; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL places, $setting" && cat out err
+    fi
+done
+if { [ "$(places OMP_NUM_THREADS=$((cores + 1)))" -eq 0 ]; } 2>err; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    echo "FAIL places of more threads than cores" && cat out err
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -25,6 +25,7 @@ typedef struct {
     double begin;  // of the run on the clock, as if it had never been interrupted
     const char *directory;
     double flops_per_token, peak_flops;
+    int threads;             // that compute
     double seconds_per_step; // smoothed, for the time that is left
     Progress progress;
     int bad_updates; // in a row
@@ -333,6 +334,7 @@ static void introduce(Loop *loop) {
     Run *run = loop->run;
     DeviceInfo device;
     run->type->device(run->model, &device);
+    loop->threads = device.threads;
     loop->peak_flops = device.peak_flops;
     ranks_sum(run->ranks, &loop->peak_flops, 1);
     loop->flops_per_token = run->type->flops_per_token(run->model, run->setup.length);
@@ -451,6 +453,7 @@ int train_loop(Run *run) {
         fail("%s: has no val split, which --patience looks at", run->dataset->name);
     resume(&loop);
     introduce(&loop);
+    if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
     if (loop.progress.step > 0) log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
     say_place(&loop);
 
