@@ -162,8 +162,8 @@ static __global__ void __launch_bounds__(MUON_THREADS)
     __shared__ double shared[WARP];
     const float momentum = (float)MUON_MOMENTUM, rest = (float)(1 - MUON_MOMENTUM),
                 scale = b.settings->gradient_scale;
-    float *const m = moments + b.matrices[blockIdx.y].offset, *const g =
-                                                                  gradients + b.matrices[blockIdx.y].offset;
+    const size_t first = b.matrices[blockIdx.y].offset;
+    float *const m = moments + first, *const g = gradients + first;
     double sum = 0;
     for (int k = 0; k < MUON_EACH; k++) {
         const size_t i = ((size_t)blockIdx.x * MUON_EACH + (size_t)k) * MUON_THREADS + threadIdx.x;
