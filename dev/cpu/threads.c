@@ -15,16 +15,6 @@ static const char gomp_looks[] = "30000", kmp_milliseconds[] = "1";
 // threads outnumber cores.
 static const char kmp_yield[] = "2";
 
-// libomp's; not there in a program that has libgomp.
-extern void kmp_set_blocktime(int milliseconds) __attribute__((weak));
-
-static bool is_set(const char *variable, const char *value) {
-    const char *found = getenv(variable);
-    return found && strcmp(found, value) == 0;
-}
-#endif
-
-#ifdef _OPENMP
 // Where the user binds threads (OMP_PROC_BIND), the library has bound this one, before main: lets it run in
 // all places again, so that a program that it executes finds them.
 static void leave_place(void) {
@@ -61,16 +51,6 @@ void threads_wait_briefly(char **argv) {
 }
 
 #ifdef _OPENMP
-// How long the main thread has had a core so far, and has waited for one, in nanoseconds; false where the
-// kernel does not say.
-static bool read_times(double *with_core, double *without) {
-    FILE *file = fopen("/proc/self/schedstat", "re");
-    if (!file) return false;
-    const bool found = fscanf(file, "%lf %lf", with_core, without) == 2;
-    fclose(file);
-    return found;
-}
-
 // The core that is number `n` of a set.
 static int core_of(const cpu_set_t *cores, int n) {
     int core = 0;
@@ -93,25 +73,6 @@ void threads_bind(void) {
         CPU_SET(core_of(&cores, (first + omp_get_thread_num()) % count), &own);
         sched_setaffinity(0, sizeof(own), &own); // where it fails, the thread stays where it was
     }
-#endif
-}
-
-void threads_follow_load(double now) {
-#ifdef _OPENMP
-    // Beside one busy process a core it is half, beside two two thirds, or a little less while threads sleep.
-    const double crowded = 0.53;
-    static double last_look, last_with, last_without;
-    double with_core, without;
-    if (!kmp_set_blocktime || now - last_look < 0.2 || !is_set("GOMP_SPINCOUNT", gomp_looks) ||
-        !is_set("KMP_BLOCKTIME", kmp_milliseconds) || !read_times(&with_core, &without))
-        return;
-    const double wanted = with_core - last_with + without - last_without;
-    kmp_set_blocktime(without - last_without > crowded * wanted ? 0 : atoi(kmp_milliseconds));
-    last_look = now;
-    last_with = with_core;
-    last_without = without;
-#else
-    (void)now;
 #endif
 }
 

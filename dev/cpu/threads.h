@@ -20,12 +20,6 @@ void threads_wait_briefly(char **argv);
 // (OMP_PROC_BIND). For once, when their number is known: behind threads_settle().
 void threads_bind(void);
 
-// LLVM's OpenMP knows nothing between sleeping at once, which makes a step a tenth longer, and spinning for a
-// millisecond, which is too long where several other threads want each core. So where threads_wait_briefly
-// has set how they wait, they spin unless the main thread, when it wants a core, waits for it most of the
-// time. Call it after each step; now: a clock, in seconds. Nothing to do with gcc's.
-void threads_follow_load(double now);
-
 // Parallel regions get so many threads, unless the user says how many (OMP_NUM_THREADS).
 void threads_use(int count);
 

@@ -206,7 +206,6 @@ static void train_step(Loop *loop) {
     loop->progress.step++;
     loop->progress.sequences += update.sequences;
     const double now = seconds();
-    threads_follow_load(now);
     loop->progress.seconds = now - loop->begin;
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
