@@ -1,8 +1,8 @@
 #!/bin/sh
-# How long a training step takes while other programs want the cores: idle, with one and with two busy processes a core;
-# for the trainer as it is and for other ways in which OpenMP's threads may wait; the library is gcc's, or LLVM's where the
-# trainer was built with clang. Writes OUTPUT (results/busy.md beside this script): medians in milliseconds, and their
-# ratios. About 3 minutes; leave the machine alone meanwhile.
+# How long a training step takes while other programs want the cores: idle, beside one busy process in all, one and two a
+# core, and another run of the same; for the trainer as it is and for other ways in which OpenMP's threads may wait, or run
+# on any core; the library is gcc's, or LLVM's where the trainer was built with clang. Writes OUTPUT (results/busy.md beside
+# this script): medians in milliseconds, and their ratios. About 9 minutes; leave the machine alone meanwhile.
 #
 #   dev/bench/busy.sh [OUTPUT]      TRAINER (./train_fastformer), OPTIONS (those of make run), ROUNDS (3), SECONDS_EACH (5)
 set -eu
@@ -16,14 +16,14 @@ rounds=${ROUNDS:-3}
 seconds=${SECONDS_EACH:-5}
 [ -x "$trainer" ] || fail "$trainer is missing: make train_fastformer"
 cores=$(nproc)
-unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_USE_YIELD KMP_LIBRARY
+unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_USE_YIELD KMP_LIBRARY OMP_PROC_BIND OMP_PLACES
 # Behind as_it_is the library's own default.
 if ldd "$trainer" | grep -q libomp; then
     default=KMP_BLOCKTIME=200
-    settings="as_it_is $default KMP_BLOCKTIME=1 KMP_BLOCKTIME=0"
+    settings="as_it_is OMP_PROC_BIND=false $default KMP_BLOCKTIME=1 KMP_BLOCKTIME=0"
 else
     default=GOMP_SPINCOUNT=300000
-    settings="as_it_is $default GOMP_SPINCOUNT=10000 GOMP_SPINCOUNT=1000"
+    settings="as_it_is OMP_PROC_BIND=false $default GOMP_SPINCOUNT=10000 GOMP_SPINCOUNT=1000"
 fi
 
 hogs=
@@ -33,13 +33,25 @@ rest() {
 }
 trap 'rest; rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
-# busy N: N processes that do nothing else than run
+# busy LOAD SETTING: so many processes that do nothing else than run, or another run
 busy() {
     rest
+    if [ "$1" = run ]; then
+        rm -rf "$tmp/other"
+        train "$2" other &
+        hogs=$!
+        return
+    fi
     while [ "$(echo "$hogs" | wc -w)" -lt "$1" ]; do
         sh -c 'while :; do :; done' &
         hogs="$hogs $!"
     done
+}
+
+# train SETTING DIRECTORY: in place of this shell
+train() {
+    # shellcheck disable=SC2086
+    exec env "$1" "$trainer" $options -o "$tmp/$2" -x 100000 -v 100000 >"$tmp/$2.out" 2>&1 </dev/null
 }
 
 # wait_for N: until the run has taken N steps, or ended
@@ -52,13 +64,12 @@ wait_for() {
 # steps SETTING: the milliseconds of each step but the first, a number a line, for `seconds` and at least 4 steps
 steps() {
     rm -rf "$tmp/run"
-    # shellcheck disable=SC2086
-    env "$1" "$trainer" $options -o "$tmp/run" -x 100000 -v 100000 >"$tmp/out" 2>&1 </dev/null &
+    train "$1" run &
     run=$!
     wait_for 1
     sleep "$seconds"
     wait_for 5
-    kill -KILL $run 2>/dev/null || { cat "$tmp/out" >&2; fail "$trainer ended"; }
+    kill -KILL $run 2>/dev/null || { cat "$tmp/run.out" >&2; fail "$trainer ended"; }
     wait $run 2>/dev/null || :
     awk "$json_number"' { ms = number("ms") } ms != "" && n++ { print ms }' "$tmp/run/log.jsonl"
 }
@@ -69,12 +80,13 @@ median() {
 }
 
 # Rounds of all settings, one after the other: what changes on the machine meets all of them.
-for load in 0 1 2; do
-    busy $((load * cores))
+loads="0 1 $cores $((2 * cores)) run"
+for load in $loads; do
     round=0
     while [ $round -lt "$rounds" ]; do
         for setting in $settings; do
             if [ "$setting" = as_it_is ]; then variable=A=1; else variable=$setting; fi
+            busy "$load" "$variable"
             steps "$variable" >>"$tmp/$setting.$load"
         done
         round=$((round + 1))
@@ -89,18 +101,23 @@ first=$(head -n 1 "$tmp/run/log.jsonl" | sed -n 's/.*"products":"\([^"]*\)".*/\1
     echo
     echo "\`dev/bench/busy.sh\` on ${processor:-an unknown processor}, $cores cores: \`$(basename "$trainer") $options\`, $first."
     echo "Medians of the steps of $rounds rounds, in milliseconds; in brackets, how many times as long as that setting's idle step."
-    echo "With N busy processes a core a fair share is N + 1 times."
+    echo "With N busy processes a core a fair share is N + 1 times, beside another run 2."
     echo
-    echo "| threads wait | idle | one busy process a core | two | idle, against $default |"
-    echo "|---|---|---|---|---|"
+    echo "| threads | idle | one busy process | one a core | two a core | another run | idle, against $default |"
+    echo "|---|---|---|---|---|---|---|"
     base=$(median "$tmp/$default.0")
     for setting in $settings; do
-        if [ "$setting" = as_it_is ]; then name='as the trainer has it'; else name="\`$setting\`"; fi
-        [ "$setting" = $default ] && name="$name, the library's default"
-        echo "$name $(median "$tmp/$setting.0") $(median "$tmp/$setting.1") $(median "$tmp/$setting.2") $base" |
-            awk "$show_number"' { idle = $(NF - 3); one = $(NF - 2); two = $(NF - 1); base = $NF
-                NF -= 4; printf "| %s | %s | %s (%.1f) | %s (%.1f) | %+.1f%% |\n", $0, show(idle), show(one), one / idle,
-                show(two), two / idle, 100 * (idle / base - 1) }'
+        case $setting in
+        as_it_is) name='as the trainer has them' ;;
+        OMP_PROC_BIND=false) name="\`$setting\`, on any core" ;;
+        "$default") name="\`$setting\`, the library's default" ;;
+        *) name="\`$setting\`" ;;
+        esac
+        for load in $loads; do median "$tmp/$setting.$load"; done |
+            awk -v name="$name" -v base="$base" "$show_number"' { ms[NR] = $1 }
+                END { printf "| %s | %s |", name, show(ms[1])
+                for (i = 2; i <= NR; i++) printf " %s (%.1f) |", show(ms[i]), ms[i] / ms[1]
+                printf " %+.1f%% |\n", 100 * (ms[1] / base - 1) }'
     done
 } >"$tmp/report"
 mv "$tmp/report" "$output"

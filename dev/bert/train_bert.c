@@ -450,9 +450,8 @@ static double bert_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Bert *)model)->config;
     const ModelSizes *size = &c->size;
     const double C = (double)size->channels, L = (double)size->layers, F = (double)c->inner;
-    const double attention = 3 * (c->attention.additive ? additive_global_flops(size->channels, 1)
-                                                        : attention_flops(c->attention.cosine, size->channels,
-                                                                          size->heads, 1, (double)length));
+    const double attention = 3 * attention_flops(c->attention.cosine, c->attention.additive, size->channels,
+                                                 size->heads, 1, (double)length);
     const double prediction = MASKED_SHARE * C * (C + (double)size->vocabulary);
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }

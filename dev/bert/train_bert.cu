@@ -99,9 +99,7 @@ static void *bert_create(const ModelSetup *setup) {
     parts.predict = predict;
     parts.predict_backward = predict_backward;
     g->chooses = true;
-    m->kind = attention_of_kind(&c->attention);
-    m->heads = c->size.heads;
-    m->at = o->layers;
+    self_attention_choose(m, &c->attention, c->size.heads, o->layers);
     m->causal = c->size.layers; // none
     self_attention_create(m, shape(c, o), parts, [&](size_t l) {
         return self_attention_layer(&o->layers[l], SITE_LAYERS + 3 * (uint32_t)l,

@@ -107,17 +107,13 @@ static inline AttentionGradients attention_cross_gradients(GemmInput dq, real *d
     return gradients;
 }
 
-// FLOP of the products of one layer's forward pass: with the keys and values that a query sees on average, or
-// with the state (D, D) of a head.
-static inline double attention_flops(bool cosine, size_t channels, size_t heads, double queries,
-                                     double keys) {
-    return 4 * queries * (double)channels * (cosine ? (double)channels / (double)heads : keys);
-}
-
-// The same of additive attention over a whole sequence, for so many tokens: two scores and two sums of 2 a
-// channel, and the product with values.
-static inline double additive_global_flops(size_t channels, double tokens) {
-    return 9 * tokens * (double)channels;
+// FLOP of one layer's forward pass: of the products with the keys and values that a query sees on average; of
+// those with the state (D, D) of a head (cosine); of two scores and two sums of 2 a channel, and the product
+// with values (additive, over a whole sequence).
+static inline double attention_flops(bool cosine, bool additive, size_t channels, size_t heads,
+                                     double queries, double keys) {
+    const double each = additive ? 9 : 4 * (cosine ? (double)channels / (double)heads : keys);
+    return each * queries * (double)channels;
 }
 
 // A caller whose batch is larger than the memory for (batch, queries, keys), or whose causal queries are not

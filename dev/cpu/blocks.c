@@ -329,9 +329,7 @@ static void attention_dropout(const Pass *pass, const AttentionSublayer *a, Atte
 static double attention_sublayer_flops(const AttentionSublayer *a, const AttentionInput *in) {
     const Attention *attention = a->attention;
     const double keys = (double)in->keys;
-    if (attention->additive)
-        return additive_global_flops(attention->channels, (double)in->batch * (double)in->queries);
-    return attention_flops(attention->cosine, attention->channels, attention->heads,
+    return attention_flops(attention->cosine, attention->additive, attention->channels, attention->heads,
                            (double)in->batch * (double)in->queries, in->causal ? keys / 2 : keys);
 }
 

@@ -62,8 +62,8 @@ static int core_of(const cpu_set_t *cores, int n) {
 void threads_bind(void) {
 #ifdef _OPENMP
     cpu_set_t cores; // that the process may use
-    if (omp_get_proc_bind() != omp_proc_bind_false || sched_getaffinity(0, sizeof(cores), &cores) != 0 ||
-        CPU_COUNT(&cores) != omp_get_max_threads())
+    if (getenv("OMP_PROC_BIND") || omp_get_proc_bind() != omp_proc_bind_false ||
+        sched_getaffinity(0, sizeof(cores), &cores) != 0 || CPU_COUNT(&cores) != omp_get_max_threads())
         return;
     const int count = CPU_COUNT(&cores), first = (int)getpid() % count; // main threads of runs are apart, too
 #pragma omp parallel

@@ -17,7 +17,7 @@ void threads_wait_briefly(char **argv);
 // Gives each thread of the calling thread's parallel regions a core of its own. Beside other programs the
 // kernel else puts two on one and leaves a core to the others (dev/bench/busy.sh). Does nothing where there
 // are not as many threads as cores that the process may use, and where the user says where they run
-// (OMP_PROC_BIND). For once, when their number is known: behind threads_settle().
+// (OMP_PROC_BIND, OMP_PLACES). For once, when their number is known: behind threads_settle().
 void threads_bind(void);
 
 // Parallel regions get so many threads, unless the user says how many (OMP_NUM_THREADS).

@@ -137,7 +137,7 @@ static inline void gpu_carve(GpuModel *g, Arena *a) {
     g->on_device = arena_array<char>(a, gpu_batch_bytes(gpu_rows(g)), "batches");
     if (gpu_rows(g) == 0) return;
     blas_workspace(&g->blas, a);
-    if (g->state.muon) muon_carve(&g->muon, a, table, g->precision == GPU_BF16);
+    if (g->uses_muon) muon_carve(&g->muon, a, table, g->precision == GPU_BF16);
     g->carve(g, a);
 }
 
@@ -192,7 +192,7 @@ static inline void gpu_memory_create(GpuModel *g) {
     CUDA_CHECK(cudaMallocHost((void **)&g->host_results, sizeof(GpuResults)));
     const ParameterTable *table = g->host_type->parameters(g->host);
     parameter_state_start(&g->device, &g->state, table);
-    if (g->state.muon) muon_start(&g->device, &g->muon, table);
+    if (g->uses_muon) muon_start(&g->device, &g->muon, table);
 }
 
 // ---- create and destroy ----------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ static inline double gpu_gradient_norm(const void *model) {
 static inline void gpu_update(void *model, const UpdateSettings *settings) {
     GpuModel *g = (GpuModel *)model;
     adamw_update(&g->device, &g->state, settings);
-    if (g->state.muon) muon_update(&g->device, &g->blas, &g->muon, &g->state, settings);
+    if (g->uses_muon) muon_update(&g->device, &g->blas, &g->muon, &g->state, settings);
     if (g->profile) device_synchronize(&g->device); // the loop's next lap is of other work
     g->host_current = false;
     g->norm = 0;

@@ -34,9 +34,8 @@ struct AttentionSublayer {
 
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
     const DeviceAttentionInput *in = &a->in;
-    if (a->kind->additive) return additive_global_flops(in->channels, (double)(in->batch * in->queries));
-    return attention_flops(a->kind->cosine, in->channels, in->heads, (double)(in->batch * in->queries),
-                           (double)in->keys / (in->causal ? 2 : 1));
+    return attention_flops(a->kind->cosine, a->kind->additive, in->channels, in->heads,
+                           (double)(in->batch * in->queries), (double)in->keys / (in->causal ? 2 : 1));
 }
 
 // From queries, keys and values to sublayer_out.
@@ -164,6 +163,14 @@ static inline TransformerParts self_attention_parts() {
             self_attention_workspace,
             NULL,
             NULL};
+}
+
+// What layers attend with: as --attention says, by so many heads, with these parameters (L).
+static inline void self_attention_choose(SelfAttention *m, const AttentionKind *kind, size_t heads,
+                                         const TransformerParameters *at) {
+    m->kind = attention_of_kind(kind);
+    m->heads = heads;
+    m->at = at;
 }
 
 // Memory. m->kind, causal, heads and at are set. layer(l): as of self_attention_layer().

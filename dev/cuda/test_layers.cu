@@ -1242,11 +1242,43 @@ static ParameterTable muon_table(const Safetensors *file) {
     return table;
 }
 
-// Three steps by AdamW and Muon beside torch.optim.Muon in float64, as the CPU's does (dev/test/test_muon.c).
+static constexpr int MUON_COPIES = 3;
+
+// The gradients of a step, and 1 for the vector's first number.
+static void muon_gradients(const Safetensors *file, const ParameterTable *table, int64_t steps, int64_t step,
+                           float *gradients) {
+    for (int i = 0; i < table->count - 1; i++) {
+        const Parameter *p = &table->items[i];
+        float *all = zero_numbers((size_t)steps * p->size);
+        tensor_read_real(file, muon_tensor(file, muon_names[i / MUON_COPIES], ".grad"), all);
+        memcpy(gradients + p->offset, all + (size_t)step * p->size, p->size * sizeof(float));
+        free(all);
+    }
+    gradients[table->items[table->count - 1].offset] = 1;
+}
+
+// What the matrices are behind the last step.
+static void compare_muon(const Safetensors *file, const ParameterTable *table, const float *values,
+                         double tolerance) {
+    for (int i = 0; i < table->count - 1; i++) {
+        const Parameter *p = &table->items[i];
+        double *expected = (double *)allocate(p->size, sizeof(double), "expected"), error = 0, norm = 0;
+        tensor_read_double(file, muon_tensor(file, muon_names[i / MUON_COPIES], ".final"), expected);
+        for (size_t j = 0; j < p->size; j++) {
+            error += pow((double)values[p->offset + j] - expected[j], 2);
+            norm += expected[j] * expected[j];
+        }
+        if (!(sqrt(error / norm) <= tolerance))
+            test_fail(__FILE__, __LINE__, "%s is off by %.1e", p->name, sqrt(error / norm));
+        free(expected);
+    }
+}
+
+// The file's steps by AdamW and Muon beside torch.optim.Muon in float64, as the CPU's (dev/test/test_muon.c).
 static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     Safetensors *file = safetensors_open("dev/reference/muon.safetensors");
     ParameterTable table = muon_table(file);
-    const size_t vector = table.items[table.count - 1].offset, copies = 3;
+    const size_t vector = table.items[table.count - 1].offset;
     ParameterState state;
     Muon muon;
     Blas blas;
@@ -1265,17 +1297,11 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
           *scales = zero_numbers((size_t)steps);
     tensor_read_real(file, muon_tensor(file, "scale", ""), scales);
     for (int i = 0; i < table.count - 1; i++)
-        tensor_read_real(file, muon_tensor(file, muon_names[i / copies], ""), values + table.items[i].offset);
+        tensor_read_real(file, muon_tensor(file, muon_names[i / MUON_COPIES], ""),
+                         values + table.items[i].offset);
     parameter_state_write(d, &state, MODEL_VALUES, values);
     for (int64_t step = 0; step < steps; step++) {
-        for (int i = 0; i < table.count - 1; i++) {
-            const Parameter *p = &table.items[i];
-            float *all = zero_numbers((size_t)steps * p->size);
-            tensor_read_real(file, muon_tensor(file, muon_names[i / copies], ".grad"), all);
-            memcpy(gradients + p->offset, all + (size_t)step * p->size, p->size * sizeof(float));
-            free(all);
-        }
-        gradients[vector] = 1;
+        muon_gradients(file, &table, steps, step, gradients);
         parameter_state_write(d, &state, MODEL_GRADIENTS, gradients);
         const UpdateSettings settings = {
             checkpoint_number(file, "lr"), 0.9,     0.9, 1e-8, checkpoint_number(file, "weight_decay"),
@@ -1284,18 +1310,7 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
         muon_update(d, &blas, &muon, &state, &settings);
     }
     parameter_state_read(d, &state, MODEL_VALUES, values);
-    for (int i = 0; i < table.count - 1; i++) {
-        const Parameter *p = &table.items[i];
-        double *expected = (double *)allocate(p->size, sizeof(double), "expected"), error = 0, norm = 0;
-        tensor_read_double(file, muon_tensor(file, muon_names[i / copies], ".final"), expected);
-        for (size_t j = 0; j < p->size; j++) {
-            error += pow((double)values[p->offset + j] - expected[j], 2);
-            norm += expected[j] * expected[j];
-        }
-        if (!(sqrt(error / norm) <= tolerance))
-            test_fail(__FILE__, __LINE__, "%s is off by %.1e", p->name, sqrt(error / norm));
-        free(expected);
-    }
+    compare_muon(file, &table, values, tolerance);
     CHECK(values[vector] < 0 && values[vector + 1] == 0);
     if (in_bf16) {
         round_numbers(values, table.total);

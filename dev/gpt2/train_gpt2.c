@@ -272,8 +272,8 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
 static double gpt2_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Gpt2 *)model)->config;
     const double C = (double)c->size.channels, L = (double)c->size.layers, V = (double)c->size.vocabulary;
-    const double attention =
-        3 * attention_flops(c->attention.cosine, c->size.channels, c->size.heads, 1, (double)length / 2);
+    const double attention = 3 * attention_flops(c->attention.cosine, false, c->size.channels, c->size.heads,
+                                                 1, (double)length / 2);
     return 6 * (L * 12 * C * C + V * C) + L * attention;
 }
 

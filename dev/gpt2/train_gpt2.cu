@@ -16,9 +16,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     const Offsets *o = gpt2_offsets(m->base.base.host);
     TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
     is.activation = GELU_TANH;
-    m->kind = attention_of_kind(&c->attention);
-    m->heads = c->size.heads;
-    m->at = o->layers;
+    self_attention_choose(m, &c->attention, c->size.heads, o->layers);
     self_attention_create(m, is, self_attention_parts(), [&](size_t l) {
         return self_attention_layer(&o->layers[l], dropout_site(l, SITE_ATTENTION), NULL);
     });

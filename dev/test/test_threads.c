@@ -2,8 +2,6 @@
 #include "test.h"
 #include "threads.h"
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 #ifdef _OPENMP
 enum { MOST = 64 };

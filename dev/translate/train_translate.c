@@ -572,7 +572,7 @@ static double translate_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Translate *)model)->config;
     const double C = (double)c->channels, F = (double)c->inner, T = (double)length;
     const double encoder = (double)c->encoder_layers, decoder = (double)c->decoder_layers;
-    const double attention = attention_flops(false, c->channels, c->heads, 1, T);
+    const double attention = attention_flops(false, false, c->channels, c->heads, 1, T);
     const double read = 6 * encoder * (4 * C * C + 2 * C * F) + 3 * encoder * attention;
     const double written =
         6 * (decoder * (8 * C * C + 2 * C * F) + C * (double)c->vocabulary) + 3 * decoder * 1.5 * attention;
