@@ -137,6 +137,13 @@ ok "--eval --json --stats"
 ok "--eval"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --stats 2 >out 2>&1 && grep -q query_weights out
 ok "--stats"
+run measured -x 20 -v 10 -m 2 --stats 1 && awk '
+    function number(key) { return match($0, "\"" key "\":-?[0-9][-+.0-9e]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "" }
+    /"best":true/ { weights = number("val_weight_kurtosis"); largest = number("val_activation_max_abs") }
+    /"tensor":/ { sum += number("kurtosis"); tensors++ }
+    /"place":"residual"/ && number("layer") > 0 && number("max_abs") > top { top = number("max_abs") }
+    END { d = weights - sum / tensors; exit !(tensors == 6 && d * d < 1e-20 && top == largest && top > 0) }' measured/log.jsonl
+ok "what evaluations say with --stats is what the end says of each matrix and layer"
 run profiled -x 3 --profile && grep -q classifier out && grep -q '"event":"profile","steps":2' profiled/log.jsonl
 ok "--profile"
 "$trainer" -e whole/best.safetensors -i bytes --prompt "int " -g 30 >out 2>&1 && grep -q '^int ' out

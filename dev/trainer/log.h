@@ -25,7 +25,7 @@ typedef struct {
     double value;
 } Metric;
 
-enum { EVALUATION_METRICS = 8 };
+enum { EVALUATION_METRICS = 12 };
 
 // The result of an evaluation.
 typedef struct {

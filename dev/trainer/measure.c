@@ -1,6 +1,7 @@
 #include "train.h"
 
 #include "error.h"
+#include "memory.h"
 #include "statistics.h"
 #include "stop.h"
 #include <math.h>
@@ -28,7 +29,8 @@ static int64_t run_batches(Run *run, SplitName split, int64_t batches, Statistic
     return done;
 }
 
-static void log_measurement(Log *log, int64_t step, const Measurement *m) {
+// Begins a line of the log.
+static JsonWriter *begin_statistics(Log *log, int64_t step) {
     JsonWriter *w = log_begin(log);
     json_key(w, "event");
     json_write_string(w, "statistics");
@@ -36,29 +38,108 @@ static void log_measurement(Log *log, int64_t step, const Measurement *m) {
         json_key(w, "step");
         json_write_integer(w, step);
     }
-    measurement_to_json(m, w);
+    return w;
+}
+
+static void log_measurement(Log *log, int64_t step, const Measurement *m) {
+    measurement_to_json(m, begin_statistics(log, step));
     log_end(log);
 }
 
-bool measure_attention(Run *run, Evaluation *result) {
+static void log_weight(Log *log, int64_t step, const char *name, const Moments *moments) {
+    JsonWriter *w = begin_statistics(log, step);
+    json_key(w, "tensor");
+    json_write_string(w, name);
+    moments_to_json(moments, w);
+    log_end(log);
+}
+
+// ---- weights
+
+// All parameters: where the model has them, or a copy, for which *copy is to be freed.
+static const real *read_parameters(const Run *run, real **copy) {
+    const real *values = run->type->view ? run->type->view(run->model, MODEL_VALUES) : NULL;
+    *copy = NULL;
+    if (values) return values;
+    *copy = allocate(run->type->parameters(run->model)->total, sizeof(real), "statistics");
+    run->type->read(run->model, MODEL_VALUES, *copy);
+    return *copy;
+}
+
+// Excess kurtosis of the matrices between hidden layers, their mean; NaN where there are none. Where there is
+// a log, a line for each goes there.
+static double measure_weights(const Run *run, Log *log, int64_t step) {
+    const ParameterTable *table = run->type->parameters(run->model);
+    real *copy;
+    const real *values = read_parameters(run, &copy);
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < table->count; i++) {
+        const Parameter *p = &table->items[i];
+        if (!p->hidden) continue;
+        Moments moments = {0};
+        moments_add_real(&moments, values + p->offset, p->size);
+        if (log) log_weight(log, step, p->name, &moments);
+        sum += moments_kurtosis(&moments);
+        count++;
+    }
+    free(copy);
+    return count > 0 ? sum / count : (double)NAN;
+}
+
+// ---- activations
+
+// Of all layers together.
+typedef struct {
+    double attention_largest; // |x| that attention adds to the residual stream
+    double residual_kurtosis; // of the residual stream behind a layer, summed over
+    int residuals;            // layers
+    double residual_largest;  // |x| of it
+    Measurement scores;       // those that have a bound
+    double sink_share;        // summed over
+    int sinks;                // places that have a sink
+} Summary;
+
+static Summary summarise(const Statistics *statistics) {
+    Summary all = {0};
+    for (size_t i = 0; i < statistics->count; i++) {
+        const Measurement *m = statistics->items[i];
+        if (strcmp(m->place, "attention") == 0)
+            all.attention_largest = fmax(all.attention_largest, m->values.largest);
+        if (strcmp(m->place, "residual") == 0 && m->layer > 0) {
+            all.residual_kurtosis += moments_kurtosis(&m->values);
+            all.residual_largest = fmax(all.residual_largest, m->values.largest);
+            all.residuals++;
+        }
+        all.scores.scores += m->scores;
+        all.scores.saturated += m->saturated;
+        if (m->queries > 0) {
+            all.sink_share += measurement_sink_share(m);
+            all.sinks++;
+        }
+    }
+    return all;
+}
+
+bool measure_validation(Run *run, Evaluation *result) {
     const int64_t batches = options_integer(run->options, "stats");
     if (batches == 0) return true;
     Statistics statistics = {0};
     run_batches(run, SPLIT_VAL, batches, &statistics);
-    double largest = 0;
-    Measurement scores = {0};
-    for (size_t i = 0; i < statistics.count; i++) {
-        const Measurement *m = statistics.items[i];
-        if (strcmp(m->place, "attention") == 0) largest = fmax(largest, m->values.largest);
-        scores.scores += m->scores;
-        scores.saturated += m->saturated;
-    }
+    const Summary all = summarise(&statistics);
     statistics_free(&statistics);
     if (stop_requested()) return false;
-    evaluation_add(result, (Metric){"attention_max_abs", "max |attention| ", "", 3, largest});
-    if (scores.scores > 0)
-        evaluation_add(
-            result, (Metric){"saturated_share", "saturated ", "", 3, measurement_saturated_share(&scores)});
+    const double weights = measure_weights(run, NULL, -1);
+    evaluation_add(result, (Metric){"attention_max_abs", "max |attention| ", "", 3, all.attention_largest});
+    if (all.scores.scores > 0)
+        evaluation_add(result, (Metric){"saturated_share", "saturated ", "", 3,
+                                        measurement_saturated_share(&all.scores)});
+    if (all.sinks > 0)
+        evaluation_add(result, (Metric){"sink_share", "sink ", "", 3, all.sink_share / all.sinks});
+    evaluation_add(result, (Metric){"activation_max_abs", "max |x| ", "", 1, all.residual_largest});
+    evaluation_add(result, (Metric){"activation_kurtosis", "kurtosis of x ", "", 2,
+                                    all.residual_kurtosis / all.residuals});
+    evaluation_add(result, (Metric){"weight_kurtosis", "of weights ", "", 2, weights});
     return true;
 }
 
@@ -78,6 +159,7 @@ bool measure(Run *run, Log *log, int64_t step) {
         free(line);
         log_measurement(log, step, statistics.items[i]);
     }
+    if (!stopped) measure_weights(run, log, step);
     statistics_free(&statistics);
     return !stopped;
 }

@@ -57,15 +57,18 @@ int train_loop(Run *run);
 // shared out among ranks. Returns false, and no result, if a signal asked one of them to stop meanwhile.
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result);
 
-// Measures activations (statistics.h) on --stats batches of the validation split, to the log and as a table;
-// nothing if that is 0. A negative step is unknown. Returns false, having said nothing, if a signal asked to
-// stop.
+// Measures activations (statistics.h) on --stats batches of the validation split, to the log and as a table,
+// and the matrices between hidden layers, to the log; nothing if that is 0. A negative step is unknown.
+// Returns false, having said nothing, if a signal asked to stop.
 bool measure(Run *run, Log *log, int64_t step);
 
 // With --stats, adds to an evaluation what those batches show of all layers (statistics.h): the largest |x|
-// that attention adds to the residual stream, "attention_max_abs", and where scores have a bound the share
-// that lies beyond nine tenths of it, "saturated_share". Returns false if a signal asked to stop.
-bool measure_attention(Run *run, Evaluation *result);
+// that attention adds to the residual stream, "attention_max_abs"; where scores have a bound the share that
+// lies beyond nine tenths of it, "saturated_share"; where there is a sink its share of the mass,
+// "sink_share"; of the residual stream behind each layer the largest |x|, "activation_max_abs", and the mean
+// excess kurtosis, "activation_kurtosis"; and that of the matrices between hidden layers, "weight_kurtosis".
+// Returns false if a signal asked to stop.
+bool measure_validation(Run *run, Evaluation *result);
 
 // Ends the program if --stats asks for what model or data do not have. Needs no model.
 void measure_check(const Run *run);

@@ -221,7 +221,7 @@ static void validate(Loop *loop) {
     Evaluation result;
     if (run->dataset->splits[SPLIT_VAL].tokens == 0) return;
     if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return;
-    if (leads(loop) && !measure_attention(run, &result)) return;
+    if (leads(loop) && !measure_validation(run, &result)) return;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     const bool best = result.loss < loop->best_loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
