@@ -31,17 +31,14 @@ plan() {
     done
 }
 
-# train_arms: all of them; $tmp/plan has them afterwards.
+# train_arms: all of them.
 train_arms() {
     # shellcheck disable=SC2154 # data: the script's
     echo "$options -x $steps, data $(cksum <"$data/meta.json")" | open_runs
-    echo 'measuring what a run costs'
-    plan >"$tmp/plan"
-    train_all "$tmp/plan"
-    [ "$failures" -eq 0 ] || fail "$failures runs failed; the same command tries them again"
+    train_all
 }
 
-# collect KEY...: $out/runs.csv, a line a run: best and last validation loss, for each key the largest and the last number of
+# collect KEY...: $out/runs.csv, a line a finished run: best and last validation loss, for each key the largest and the last number of
 # that name in its log, and whether it diverged: updates were not finite, or it ended a tenth above its best.
 collect() {
     {
@@ -50,6 +47,7 @@ collect() {
         echo ,diverged
     } >"$tmp/runs.csv"
     while read -r _ name _; do
+        finished "$out/$name" || continue
         diverged=0
         [ ! -f "$out/$name/diverged" ] || diverged=1
         awk -v run="$(arm_key "$name")" -v diverged="$diverged" -v keys="$*" "$json_number"'
@@ -72,10 +70,11 @@ collect() {
     mv "$tmp/runs.csv" "$out/"
 }
 
-# collect_steps KEY FILE: $out/FILE.csv, a line for each time that a run logged the key.
+# collect_steps KEY FILE: $out/FILE.csv, a line for each time that a finished run logged the key.
 collect_steps() {
     echo "arm,$value_name,seed,step,$1" >"$tmp/steps.csv"
     while read -r _ name _; do
+        finished "$out/$name" || continue
         awk -v run="$(arm_key "$name")" -v key="$1" "$json_number"'
             number(key) != "" { print run "," number("step") "," number(key) }' "$out/$name/log.jsonl" >>"$tmp/steps.csv"
     done <"$tmp/plan"
@@ -114,9 +113,11 @@ table() {
         }' "$out/runs.csv"
 }
 
-# draw FILE: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms.
+# draw FILE DATA: FILE.png and FILE.svg by the gnuplot commands on stdin, with names and colours of the arms, from the files
+# $tmp/DATA.*; nothing where these are empty, as no run of them is finished.
 draw() {
     cat >"$tmp/plot"
+    [ -n "$(cat "$tmp/$2".*)" ] || return 0
     {
         # shellcheck disable=SC2086
         plot_names $arms

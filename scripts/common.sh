@@ -86,33 +86,61 @@ from_start() {
 # ---- options of several scripts
 
 quick_is='small models, one seed, about a quarter of an hour' # what --quick does, where a script does not say something else
+quick_seeds=1
+own_usage=    # lines about options that a script has beside these, each after a newline
+keeps=1       # empty: a script without --keep
+jobs=1        # runs side by side
+keep=         # where logs of finished runs are kept, thinned; those that lie there are not made again. Empty: nowhere
+report_only=  # not empty: nothing is trained
+
+# own_option ARGUMENT...: takes those of the script itself that come first, and sets `taken` to how many these are. A script sets it anew.
+own_option() {
+    taken=0
+}
 
 # usage: of the script, whose results go to $default_out.
 usage() {
     cat >&2 <<END
-usage: ${0##*/} [--quick] [--seeds N] [--output DIR] [--keep DIR]
+usage: ${0##*/} [OPTION...]
   --quick       $quick_is
-  --seeds N     runs that differ in nothing else (3; --quick 1)
+  --seeds N     runs that differ in nothing else (3; --quick $quick_seeds)$own_usage
+  --jobs N      runs side by side, which share out the cores (1)
+  --report      table and plots of what is finished; trains nothing
   --output DIR  results and runs ($default_out, $default_out-quick)
+END
+    [ -z "$keeps" ] || cat >&2 <<END
   --keep DIR    results and logs of finished runs go there, too; a run whose log is there is not made again
 END
     exit 2
 }
 
-# comparison_options DEFAULT_OUT ARGUMENT...: --quick, --seeds, --output and --keep, else usage.
+# whole_number TEXT: whether it is one, above 0.
+whole_number() {
+    case $1 in
+    '' | 0* | *[!0-9]*) return 1 ;;
+    esac
+}
+
+# comparison_options DEFAULT_OUT ARGUMENT...: those of usage.
 comparison_options() {
     default_out=$1 seed_count='' quick='' given=''
     shift
     while [ $# -gt 0 ]; do
+        own_option "$@"
+        [ "$taken" -eq 0 ] || {
+            shift "$taken"
+            continue
+        }
         case $1 in
         --quick) quick=1 ;;
-        --seeds | --output | --keep)
-            [ $# -gt 1 ] || usage
-            case $1-$2 in
-            --seeds-*[!0-9]* | --seeds- | --seeds-0* | --output- | --keep-) usage ;;
-            --seeds-*) seed_count=$2 ;;
-            --output-*) given=$(from_start "$2") ;;
-            --keep-*) keep=$(from_start "$2") ;;
+        --report) report_only=1 ;;
+        --seeds | --jobs | --output | --keep)
+            [ $# -gt 1 ] && [ -n "$2" ] || usage
+            case $1 in
+            --seeds) seed_count=$2 ;;
+            --jobs) jobs=$2 ;;
+            --output) given=$(from_start "$2") ;;
+            --keep) keep=$(from_start "$2") ;;
             esac
             shift
             ;;
@@ -121,24 +149,34 @@ comparison_options() {
         shift
     done
     out=${given:-$default_out${quick:+-quick}}
-    seed_count=${seed_count:-$(if [ -n "$quick" ]; then echo 1; else echo 3; fi)}
+    seed_count=${seed_count:-$(if [ -n "$quick" ]; then echo "$quick_seeds"; else echo 3; fi)}
+    if ! whole_number "$seed_count" || ! whole_number "$jobs"; then usage; fi
+    [ -n "$keeps" ] || [ -z "$keep" ] || usage
     seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
+    share_cores
+}
+
+# share_cores: how many threads each of $jobs runs has. nproc goes by OMP_NUM_THREADS where the user sets it.
+share_cores() {
+    [ "$jobs" -gt 1 ] || return 0
+    cores=$(nproc)
+    [ "$jobs" -le "$cores" ] || fail "--jobs $jobs: there are $cores cores"
+    OMP_NUM_THREADS=$((cores / jobs))
+    export OMP_NUM_THREADS
 }
 
 # ---- runs that another machine finished
 
-keep= # where logs of finished runs are kept, thinned; those that lie there are not made again. Empty: nowhere
-
-# open_runs: makes $out and $keep, of the settings on stdin, and takes over what $keep has.
+# open_runs [SUBDIRECTORY]: makes it in $out and $keep (or these), for runs of the settings on stdin, and takes over what $keep has.
 open_runs() {
-    mkdir -p "$out"
+    mkdir -p "$out/${1-}"
     cat >"$tmp/settings"
-    keep_settings "$out/settings" <"$tmp/settings"
+    keep_settings "$out/${1:+$1/}settings" <"$tmp/settings"
     [ -n "$keep" ] || return 0
-    mkdir -p "$keep"
-    keep_settings "$keep/settings" <"$tmp/settings"
-    for log in "$keep"/*-seed-*.jsonl; do
-        run=$out/$(basename "$log" .jsonl)
+    mkdir -p "$keep/${1-}"
+    keep_settings "$keep/${1:+$1/}settings" <"$tmp/settings"
+    for log in "$keep/${1:+$1/}"*-seed-*.jsonl; do
+        run=$out/${1:+$1/}$(basename "$log" .jsonl)
         [ -f "$log" ] && [ ! -f "$run/log.jsonl" ] || continue
         mkdir -p "$run"
         [ ! -f "${log%.jsonl}.diverged" ] || : >"$run/diverged"
@@ -155,11 +193,11 @@ keep_run() {
     mv "$keep/$1.new" "$keep/$1.jsonl"
 }
 
-# keep_results: tables and plots.
+# keep_results [SUBDIRECTORY]: its tables and plots.
 keep_results() {
     [ -n "$keep" ] || return 0
-    for file in "$out"/*.md "$out"/*.csv "$out"/*.png; do
-        [ ! -f "$file" ] || cp "$file" "$keep/"
+    for file in "$out/${1:+$1/}"*.md "$out/${1:+$1/}"*.csv "$out/${1:+$1/}"*.png; do
+        [ ! -f "$file" ] || cp "$file" "$keep/${1-}"
     done
 }
 
@@ -181,37 +219,53 @@ language_model() {
 
 # ---- training
 
-child=
+child=  # processes that run in the background
+worker= # not empty: this is one of those that train_all started
 stopped=
 
-# A signal ends the trainer first, which saves a checkpoint. A terminal sends SIGINT to the trainer as well; SIGTERM after
-# that does not make it a second SIGINT, which would end it at once.
+# A signal ends trainers first, which save a checkpoint. A terminal sends SIGINT to a trainer as well; SIGTERM after
+# that does not make it a second SIGINT, which would end it at once, as a second SIGTERM would.
 stop() {
+    [ -z "$stopped" ] || return 0
     stopped=1
     [ -n "$child" ] || exit 130
-    kill -TERM "$child" 2>/dev/null || :
+    # shellcheck disable=SC2086
+    kill -TERM $child 2>/dev/null || :
 }
 trap stop HUP INT TERM
 
+# await PROCESS: until it has ended; its exit status.
+await() {
+    while :; do # a signal ends `wait` before the process has ended
+        status=0
+        wait "$1" || status=$?
+        kill -0 "$1" 2>/dev/null || return "$status"
+    done
+}
+
+# end_stopped: ends this process as stopped by a signal, which the others of train_all hear of.
+end_stopped() {
+    if [ -n "$worker" ]; then
+        kill -TERM $$ 2>/dev/null || :
+    else
+        echo "stopped; the same command goes on" >&2
+    fi
+    exit 130
+}
+
 # train DIR COMMAND...: trains in DIR, or goes on where an earlier call stopped. What the trainer says goes to
-# DIR/output.txt. Returns its exit status; ends the script where a signal stopped it.
+# DIR/output.txt. Returns its exit status; ends the process where a signal stopped it.
 train() {
     directory=$1
     shift
     mkdir -p "$directory"
     "$@" -o "$directory" -y >"$directory/output.txt" 2>&1 </dev/null &
     child=$!
-    while :; do # a signal ends `wait` before the trainer has ended
-        status=0
-        wait "$child" || status=$?
-        kill -0 "$child" 2>/dev/null || break
-    done
+    status=0
+    await "$child" || status=$?
     child=
     # 130, 143: the trainer was stopped by a signal that did not come here.
-    if [ -n "$stopped" ] || [ "$status" -eq 130 ] || [ "$status" -eq 143 ]; then
-        echo "stopped; the same command goes on" >&2
-        exit 130
-    fi
+    if [ -n "$stopped" ] || [ "$status" -eq 130 ] || [ "$status" -eq 143 ]; then end_stopped; fi
     return "$status"
 }
 
@@ -288,45 +342,106 @@ excused() {
     return 1
 }
 
-# train_all PLAN: trains every run of the plan that is not finished, and counts those that fail in `failures`. A line of the
-# plan is: the seconds that the run still takes, its directory below $out, its command.
-failures=0
-train_all() {
-    left=$(awk '{ seconds += $1 } END { print seconds + 0 }' "$1")
-    total=$(awk 'END { print NR }' "$1")
-    spent=0   # seconds, and
-    planned=0 # what they were to be: what is left takes longer by as much
-    echo "$total runs, of which $(awk '$1 == 0' "$1" | awk 'END { print NR }') are finished; about $(duration "$left") to go"
-    while read -r _ name _; do
-        if finished "$out/$name"; then keep_run "$name"; fi
-    done <"$1"
+# runs_left: the seconds that the runs of $tmp/plan take that are not finished, which take longer than planned by as much as
+# those did that are.
+runs_left() {
+    awk -v jobs="$jobs" '
+        FILENAME ~ /took$/ { planned += $1; spent += $2; next }
+        { all += $1 }
+        END { print (planned > 0 ? (all - planned) * spent / planned : all) / jobs }' "$tmp/took" "$tmp/plan"
+}
+
+# train_run NUMBER SECONDS NAME COMMAND: one run of train_all, unless it is finished.
+train_run() {
+    run=$out/$3
+    if finished "$run"; then return; fi
+    title=$(printf '%3d/%d  %-32s' "$1" "$total" "$3")
+    echo "$title  starts"
+    begin=$(clock)
+    # shellcheck disable=SC2086
+    if train "$run" $4; then
+        result=$(log_number test_loss "$run")
+        if [ -n "$result" ]; then
+            result=$(awk "BEGIN { printf \"test perplexity %.2f\", exp($result) }")
+        else
+            result="validation loss $(log_number val_loss "$run")"
+        fi
+    elif ! result=$(excused "$run"); then
+        result="failed: $(tail -n 1 "$run/output.txt")"
+        echo "$3" >>"$tmp/failed"
+    fi
+    if finished "$run"; then keep_run "$3"; fi
+    took=$(awk "BEGIN { print $(clock) - $begin }")
+    echo "$2 $took" >>"$tmp/took"
+    echo "$title  $result in $(duration "$took"), about $(duration "$(runs_left)") to go"
+}
+
+# work: trains the runs that nobody else of train_all has taken.
+work() {
+    worker=1
+    child=
+    trap stop HUP INT TERM # what traps there were are not a background process's
     number=0
     while read -r seconds name command <&3; do
         number=$((number + 1))
-        # shellcheck disable=SC2154 # the script's own directory
-        run=$out/$name
-        if finished "$run"; then continue; fi
-        printf '%3d/%d  %-32s  ' "$number" "$total" "$name"
-        begin=$(clock)
-        # shellcheck disable=SC2086
-        if train "$run" $command; then
-            loss=$(log_number test_loss "$run")
-            if [ -n "$loss" ]; then
-                printf 'test perplexity %.2f' "$(awk "BEGIN { print exp($loss) }")"
-            else
-                printf 'validation loss %.4f' "$(log_number val_loss "$run")"
-            fi
-        elif ! excused "$run"; then
-            failures=$((failures + 1))
-            printf 'failed: %s' "$(tail -n 1 "$run/output.txt")"
-        fi
-        if finished "$run"; then keep_run "$name"; fi
-        took=$(awk "BEGIN { print $(clock) - $begin }")
-        spent=$(awk "BEGIN { print $spent + $took }")
-        planned=$(awk "BEGIN { print $planned + $seconds }")
-        printf ' in %s, about %s to go\n' "$(duration "$took")" \
-            "$(duration "$(awk "BEGIN { print ($planned > 0 ? ($left - $planned) * $spent / $planned : 0) }")")"
-    done 3<"$1"
+        mkdir "$tmp/taken.$number" 2>/dev/null || continue
+        train_run "$number" "$seconds" "$name" "$command"
+    done 3<"$tmp/plan"
+}
+
+failures=0
+unfinished=0
+
+# train_others: the runs of $tmp/plan, $jobs at a time; `failures` says how many failed.
+train_others() {
+    : >"$tmp/took"
+    : >"$tmp/failed"
+    echo "$total runs, of which $(awk '$1 == 0' "$tmp/plan" | awk 'END { print NR }') are finished; about $(duration "$(runs_left)") to go"
+    workers=
+    while [ "$(echo "$workers" | wc -w)" -lt "$jobs" ]; do
+        work &
+        workers="$workers $!"
+        child=$workers
+    done
+    broken=
+    for process in $workers; do
+        await "$process" || broken=$?
+    done
+    child=
+    if [ -n "$stopped" ]; then end_stopped; fi
+    [ -z "$broken" ] || fail 'cannot go on'
+    failures=$(wc -l <"$tmp/failed")
+}
+
+# train_all: trains every run of the plan that is not finished; with --report nothing. Sets `failures` and `unfinished`. The script's
+# function `plan` prints a line for each run: the seconds that it still takes (time_left), its directory below $out, its command.
+# They are in $tmp/plan afterwards.
+train_all() {
+    [ -n "$report_only" ] || echo 'measuring what a run costs'
+    plan >"$tmp/plan"
+    total=$(awk 'END { print NR }' "$tmp/plan")
+    while read -r _ name _; do
+        if finished "$out/$name"; then keep_run "$name"; fi
+    done <"$tmp/plan"
+    if [ -z "$report_only" ]; then train_others; fi
+    while read -r _ name _; do
+        if ! finished "$out/$name"; then unfinished=$((unfinished + 1)); fi
+    done <"$tmp/plan"
+    [ "$unfinished" -lt "$total" ] || fail "$out: no run is finished"
+}
+
+# say_unfinished: a paragraph for the table, where runs are missing.
+say_unfinished() {
+    [ "$unfinished" -gt 0 ] || return 0
+    echo "**$((total - unfinished)) of $total runs are finished so far.**"
+    echo
+}
+
+# end_comparison: keeps and shows what came out; ends the script with an error where runs failed.
+end_comparison() {
+    keep_results
+    cat "$out/results.md"
+    [ "$failures" -eq 0 ] || fail "$failures runs failed and are not in the table; the same command tries them again"
 }
 
 # ---- time
@@ -348,11 +463,11 @@ duration() {
 }
 
 # probe FILE COMMAND...: measures what a run costs by training for a few steps; FILE then has the seconds of a step, of an
-# evaluation, and of all that a run does once. Nothing is done where FILE is there.
+# evaluation, and of all that a run does once. Nothing is done where FILE is there, or nothing is to be trained.
 probe() {
     cost=$1
     shift
-    [ ! -f "$cost" ] || return 0
+    [ ! -f "$cost" ] && [ -z "$report_only" ] || return 0
     rm -rf "$cost.tmp"
     begin=$(clock)
     train "$cost.tmp" "$@" -x 5 || fail "$(tail -n 1 "$cost.tmp/output.txt")"
@@ -372,7 +487,7 @@ probe() {
 
 # time_left FILE STEPS EVALUATIONS DIR: the seconds that a run in DIR still takes, from what `probe` wrote into FILE.
 time_left() {
-    if finished "$4"; then
+    if finished "$4" || [ -n "$report_only" ]; then
         echo 0
         return
     fi

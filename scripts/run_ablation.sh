@@ -2,7 +2,7 @@
 # What the denominator of attention does: GPT-2 with softmax, softmax1 and cosine attention, and the Fastformer with a sink
 # of 0, 1e-5 and 1, on two data sets, the same seeds in each.
 #
-#   scripts/run_ablation.sh [--quick] [--seeds N] [--data NAME] [--output DIR]
+#   scripts/run_ablation.sh [OPTION...]     (--help)
 #
 # writes results.md, results.csv (an arm a line), runs.csv (a run a line), layers.csv and the plots into DIR. It says first
 # how long it will take. After an interruption the same command goes on.
@@ -14,27 +14,34 @@ cd "$(dirname "$0")/.."
 arms='gpt2-softmax gpt2-softmax1 gpt2-cosine fastformer-sink-0 fastformer-sink-1e-5 fastformer-sink-1'
 last_line='"event":"statistics"'
 
-usage() {
-    cat >&2 <<'END'
-usage: run_ablation.sh [--quick] [--seeds N] [--data NAME] [--output DIR]
-  --quick       small models, a quarter of an hour
-  --seeds N     runs of each arm, at least 2 (3)
-  --data NAME   tinyshakespeare or wikitext2; without: both
-  --output DIR  results and runs (runs/ablation, runs/ablation-quick)
-END
-    exit 2
+quick_is='small models, a quarter of an hour'
+quick_seeds=3
+own_usage='
+  --data NAME   tinyshakespeare or wikitext2; without: both'
+datasets='tinyshakespeare wikitext2'
+
+own_option() {
+    taken=0
+    case $1 in
+    --data)
+        case ${2-} in
+        tinyshakespeare | wikitext2) datasets=$2 taken=2 ;;
+        *) usage ;;
+        esac
+        ;;
+    esac
 }
 
 # settings DATA: sets the trainers' options, the number of updates and how many evaluations there are on the way.
 settings() {
-    case $mode-$1 in
-    full-tinyshakespeare) # as nanoGPT's train_shakespeare_char
+    case ${quick:+quick-}$1 in
+    tinyshakespeare) # as nanoGPT's train_shakespeare_char
         options='-L 6 -H 6 -C 384 -t 256 -b 16 -d 16384 --dropout 0.2 -l 1e-3 -k cosine -q 0.1 -u 100 --beta2 0.99'
         options="$options --stats 8"
         steps=8000
         evaluations=20
         ;;
-    full-wikitext2) # the published configuration of the Fastformer
+    wikitext2) # the published configuration of the Fastformer
         options='-L 6 -H 4 -C 128 -t 2048 -b 2 --dropout 0.1 -l 5e-4 -k linear --stats 8'
         tokens=$(tokens_of wikitext2 train)
         evaluations=25
@@ -73,12 +80,11 @@ cost_of() {
 # ---- training
 
 prepare() {
-    require train_gpt2 train_fastformer kurtosis tokenize
+    require train_gpt2 train_fastformer tokenize
     for data in $datasets; do
         has_data "data/$data" || make "data/$data" || fail "data/$data cannot be made"
-        mkdir -p "$out/$data"
         settings "$data"
-        echo "$options -x $steps, data $(cksum <"data/$data/meta.json")" | keep_settings "$out/$data/settings"
+        echo "$options -x $steps, data $(cksum <"data/$data/meta.json")" | open_runs "$data"
     done
     case $datasets in
     *tinyshakespeare*)
@@ -96,7 +102,7 @@ plan() {
             for arm in $arms; do
                 run=$data/$arm-seed-$seed
                 # shellcheck disable=SC2046,SC2086
-                probe "$(cost_of "$data" "$arm")" $(command_of "$arm") $options
+                finished "$out/$run" || probe "$(cost_of "$data" "$arm")" $(command_of "$arm") $options
                 seconds=$(time_left "$(cost_of "$data" "$arm")" "$steps" "$evaluations" "$out/$run")
                 echo "$seconds $run $(command_of "$arm") $options -x $steps -S $seed"
             done
@@ -109,23 +115,17 @@ plan() {
 # collect_run DATA ARM SEED: prints its line of runs.csv, and appends its layers to $tmp/layers.csv.
 collect_run() {
     run=$out/$1/$2-seed-$3
-    ./kurtosis --json "$run/best.safetensors" >"$tmp/kurtosis"
     awk -v key="$1,$2,$3" -v speed="$(log_median tokens_per_s "$run")" -v layers_csv="$tmp/layers.csv" "$json_number"'
         function mean(sum, n) { return n ? sum / n : "" }
-        # In the first file the tensors. Those of layers have the number in their names; there the matrices are counted,
-        # not norms and biases.
-        NR == FNR {
-            match($0, /"tensor" *: *"[^"]*"/)
-            name = substr($0, RSTART, RLENGTH)
-            if (name !~ /[._](c_attn|c_proj|c_fc|projections|boom|unboom)\.weight"/) next
-            match(name, /\.[0-9]+\./)
-            layer = substr(name, RSTART + 1, RLENGTH - 2) + 1
-            weights[layer] += number("kurtosis"); matrices[layer]++
-            all_weights += number("kurtosis"); all_matrices++
-            next
-        }
         number("val_loss") != "" && (val == "" || number("val_loss") < val) { val = number("val_loss") }
         number("test_loss") != "" { test = number("test_loss") }
+        # Matrices of layers have the number in their names.
+        /"tensor":"/ {
+            match($0, /\.[0-9]+\./)
+            layer = substr($0, RSTART + 1, RLENGTH - 2) + 1
+            weights[layer] += number("kurtosis"); matrices[layer]++
+            all_weights += number("kurtosis"); all_matrices++
+        }
         # The residual stream that enters a layer is what the one before gave; a value is written anew where a run
         # measured twice.
         /"place":"residual"/ && number("layer") > 0 {
@@ -143,7 +143,7 @@ collect_run() {
             for (i in share) { shares += share[i]; places++ }
             print key, val, exp(val), test, exp(test), mean(all_weights, all_matrices), mean(sum, layers), top, \
                 mean(shares, places), speed
-        }' OFS=, OFMT=%.8g CONVFMT=%.8g "$tmp/kurtosis" "$run/log.jsonl"
+        }' OFS=, OFMT=%.8g CONVFMT=%.8g "$run/log.jsonl"
 }
 
 collect() {
@@ -234,6 +234,7 @@ table() {
 report() {
     echo '# Ablation: the denominator of attention'
     echo
+    say_unfinished
     for data in $datasets; do
         settings "$data"
         sample=$out/$data/$(awk -F, -v data="$data" '$1 == data { print $2 "-seed-" $3; exit }' "$out/runs.csv")
@@ -246,6 +247,7 @@ report() {
             "$(tokens_of "$data" val) tokens, test over $(log_number test_tokens "$sample")."
         echo
         echo "![kurtosis by layer]($data/kurtosis_by_layer.png)"
+        echo "![kurtosis by step]($data/kurtosis_by_step.png)"
         echo "![loss by step]($data/loss_by_step.png)"
         echo
     done
@@ -321,93 +323,85 @@ layers_of() {
         }' "$out/layers.csv"
 }
 
-# kurtosis_by_layer DATA: of weights on the left, of the residual stream on the right.
-kurtosis_by_layer() {
-    data=$1
-    count=0
-    for arm in $arms; do
-        count=$((count + 1))
-        layers_of "$data" "$arm" 5 >"$tmp/weights.$count"
-        layers_of "$data" "$arm" 6 >"$tmp/activations.$count"
-    done
+# by_step DATA ARM KEY: step, mean and standard deviation over the seeds of what evaluations say.
+by_step() {
+    for seed in $seeds; do
+        run=$out/$1/$2-seed-$seed
+        if finished "$run"; then cat "$run/log.jsonl"; fi
+    done | awk -v key="$3" "$json_number$show_number$awk_statistics"'
+        number(key) != "" { add(number("step"), number(key)) }
+        END { for (step in count) print step, mean(step), spread(step) + 0 }' | sort -g
+}
+
+# two_panels DATA FILE AXIS WEIGHTS ACTIVATIONS: FILE.png, FILE.svg: what $tmp/weights.N has of each arm on the left, of
+# $tmp/activations.N on the right. AXIS: gnuplot's commands.
+two_panels() {
     {
         # shellcheck disable=SC2086
         plot_names $arms
         for format in png svg; do
-            plot_style "$format" kurtosis_by_layer 1300 500
+            plot_style "$format" "$2" 1300 500
             cat <<END
 set autoscale xfix
-set offsets 0.3, 0.3, 0, 0
-set xtics 1
-set xlabel 'layer'
-set multiplot layout 1,2 title '$data: mean and standard deviation over seeds' margins 0.08,0.77,0.15,0.83 spacing 0.06
+$3
+set multiplot layout 1,2 title '$1: mean and standard deviation over seeds' margins 0.08,0.77,0.15,0.83 spacing 0.06
 # Shifted a little, so that bars do not hide each other.
-place(x, i) = x + (i - ($count + 1) / 2.0) * 0.04
+place(x, i) = x + (i - ($arm_count + 1) / 2.0) * shift
 unset key
 set ylabel 'excess kurtosis' offset 1
-set title 'weight matrices'
-plot for [i=1:$count] sprintf('weights.%d', i) using (place(\$1, i)):2:3 with yerrorlines lw 2 pt 7 ps 0.7 lc rgb colours[i]
+set title '$4'
+plot for [i=1:$arm_count] sprintf('weights.%d', i) using (place(\$1, i)):2:3 with yerrorlines lw 2 pt 7 ps 0.7 \
+    lc rgb colours[i]
 unset ylabel
-set title 'residual stream behind the layer'
+set title '$5'
 set key at screen 0.99, 0.83 right top samplen 2 spacing 1.3
-plot for [i=1:$count] sprintf('activations.%d', i) using (place(\$1, i)):2:3 with yerrorlines lw 2 pt 7 ps 0.7 \
+plot for [i=1:$arm_count] sprintf('activations.%d', i) using (place(\$1, i)):2:3 with yerrorlines lw 2 pt 7 ps 0.7 \
     lc rgb colours[i] title names[i]
 unset multiplot
 END
         done
     } >"$tmp/commands"
-    plot_draw "$out/$data" kurtosis_by_layer
+    plot_draw "$out/$1" "$2"
+}
+
+# kurtosis DATA: of the weights and of the residual stream, by layer at the end, and by step.
+kurtosis() {
+    arm_count=0
+    for arm in $arms; do
+        arm_count=$((arm_count + 1))
+        layers_of "$1" "$arm" 5 >"$tmp/weights.$arm_count"
+        layers_of "$1" "$arm" 6 >"$tmp/activations.$arm_count"
+    done
+    two_panels "$1" kurtosis_by_layer "set offsets 0.3, 0.3, 0, 0
+set xtics 1
+set xlabel 'layer'
+shift = 0.04" 'weight matrices' 'residual stream behind the layer'
+    arm_count=0
+    for arm in $arms; do
+        arm_count=$((arm_count + 1))
+        by_step "$1" "$arm" val_weight_kurtosis >"$tmp/weights.$arm_count"
+        by_step "$1" "$arm" val_activation_kurtosis >"$tmp/activations.$arm_count"
+    done
+    two_panels "$1" kurtosis_by_step "set xlabel 'step'
+shift = 0" 'weight matrices, mean of the layers' 'residual stream, mean of the layers'
 }
 
 # ---- main
 
-mode=full
-seed_count=3
-datasets='tinyshakespeare wikitext2'
-out=
-while [ $# -gt 0 ]; do
-    case $1 in
-    --quick)
-        mode=quick
-        shift
-        ;;
-    --seeds | --data | --output)
-        [ $# -gt 1 ] || usage
-        case $1-$2 in
-        --seeds-*[!0-9]* | --seeds- | --seeds-0* | --seeds-1) usage ;;
-        --seeds-*) seed_count=$2 ;;
-        --data-tinyshakespeare | --data-wikitext2) datasets=$2 ;;
-        --data-*) usage ;;
-        --output-) usage ;;
-        --output-*) out=$(from_start "$2") ;;
-        esac
-        shift 2
-        ;;
-    *) usage ;;
-    esac
-done
-case $mode in
-full) out=${out:-runs/ablation} ;;
-quick) out=${out:-runs/ablation-quick} ;;
-esac
-seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
+comparison_options runs/ablation "$@"
+[ "$seed_count" -gt 1 ] || usage # there is a spread
 measures='val_loss,val_ppl,test_loss,test_ppl,weight_kurtosis,activation_kurtosis,largest_activation,sink_share,tokens_per_s'
 
 prepare
-echo 'measuring what a run costs'
-plan >"$tmp/plan"
-train_all "$tmp/plan"
+train_all
 collect
 datasets=$(awk -F, 'NR > 1 && !seen[$1]++ { print $1 }' "$out/runs.csv")
-[ -n "$datasets" ] || fail 'no run is finished'
 summarise
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 for data in $datasets; do
     loss_curves "$data"
-    kurtosis_by_layer "$data"
+    kurtosis "$data"
+    keep_results "$data"
 done
-for file in results.md results.csv runs.csv layers.csv; do echo "$out/$file"; done
-echo
-cat "$out/results.md"
-[ "$failures" -eq 0 ] || fail "$failures runs failed and are not in the table"
+end_comparison

@@ -2,7 +2,7 @@
 # BERT with softmax attention, and with cosine attention whose sum is divided by a power of the number of tokens: 0, 0.5, 1
 # or learned; each at five learning rates. Which of them diverge, and at which rate?
 #
-#   scripts/run_cosine.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
+#   scripts/run_cosine.sh [OPTION...]     (--help)
 #
 # writes into DIR runs.csv (a run a line), attention.csv (an evaluation a line), results.md, loss_by_rate.png and
 # attention_by_step.png. It says first how long it will take. After an interruption the same command goes on. A run has
@@ -46,6 +46,7 @@ prepare() {
 report() {
     echo '# Cosine attention in BERT: the power of its divisor'
     echo
+    say_unfinished
     echo "\`$options -x $steps\`. Best validation loss, mean ± standard deviation over seeds; in brackets"
     echo 'the largest |attention output| of all evaluations and seeds; x: a run diverged, or ended a tenth above its best.'
     echo
@@ -61,7 +62,7 @@ loss_by_rate() {
         awk -F, -v arm="$arm" '$1 == arm && $4 != "" { n[$2]++; s[$2] += $4; bad[$2] += $8 }
             END { for (r in n) print r, s[r] / n[r], (bad[r] > 0) }' "$out/runs.csv" | sort -g >"$tmp/rates.$count"
     done
-    draw loss_by_rate <<END
+    draw loss_by_rate rates <<END
 set logscale x
 set format x '%.0e'
 set xlabel 'learning rate'
@@ -78,7 +79,7 @@ attention_by_step() {
         awk -F, -v arm="$arm" -v rate="$largest_rate" '$1 == arm && $2 == rate && $5 > largest[$4] { largest[$4] = $5 }
             END { for (step in largest) print step, largest[step] }' "$out/attention.csv" | sort -g >"$tmp/steps.$count"
     done
-    draw attention_by_step <<END
+    draw attention_by_step steps <<END
 set logscale y
 set xlabel 'step, learning rate $largest_rate'
 set ylabel 'largest |attention output|'
@@ -104,5 +105,4 @@ report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 loss_by_rate
 attention_by_step
-keep_results
-cat "$out/results.md"
+end_comparison

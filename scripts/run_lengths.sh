@@ -2,7 +2,7 @@
 # Three language models on WikiText-2, trained with contexts of 512, 2,048 and 8,192 tokens and 8,192 tokens an update, so that all
 # learn from the same tokens. How much is a longer context worth to each?
 #
-#   scripts/run_lengths.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
+#   scripts/run_lengths.sh [OPTION...]     (--help)
 #
 # writes into DIR runs.csv (a run a line), results.md and perplexity_by_length.png. It says first how long it will take. After an
 # interruption the same command goes on. How fast they are by length is dev/bench/run.sh's.
@@ -34,6 +34,7 @@ cost_of() {
 report() {
     echo '# WikiText-2, by the length of the context'
     echo
+    say_unfinished
     echo "\`$options -x $steps\`, $update tokens an update. Test perplexity a token; a word in brackets; mean ± standard deviation over"
     echo 'seeds; x: a run diverged, or ended a tenth above its best validation loss.'
     echo
@@ -52,7 +53,7 @@ perplexity_by_length() {
                 END { if (count["test"]) print length_of, mean("test"), spread("test") + 0 }' "$out/runs.csv"
         done >"$tmp/lengths.$count"
     done
-    draw perplexity_by_length <<END
+    draw perplexity_by_length lengths <<END
 set logscale x 2
 set xtics ($(echo "$values" | tr ' ' ','))
 set xlabel 'tokens of context'
@@ -79,5 +80,4 @@ collect test_loss test_word_ppl
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 perplexity_by_length
-keep_results
-cat "$out/results.md"
+end_comparison

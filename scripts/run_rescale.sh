@@ -2,7 +2,7 @@
 # The Fastformer's rescale s, which bounds its scores: 5, 10, 15, 20 and 30, each at two learning rates. Is 15 unstable, as the
 # published report says? And at s = 10: pooling the raw q and k instead of the normalised ones, and other sinks.
 #
-#   scripts/run_rescale.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
+#   scripts/run_rescale.sh [OPTION...]     (--help)
 #
 # writes into DIR runs.csv (a run a line), grad_norm.csv (a logged step a line), results.md, loss_by_rescale.png and
 # grad_norm_by_step.png. It says first how long it will take. After an interruption the same command goes on. A run has
@@ -48,6 +48,7 @@ prepare() {
 report() {
     echo "# The Fastformer's rescale, what it pools, its sink"
     echo
+    say_unfinished
     echo "\`$options -x $steps\`. For each learning rate: best validation loss, mean ± standard deviation over seeds, x where a run"
     echo 'diverged or ended a tenth above its best; the largest gradient norm of all steps; the share of scores beyond 0.9 s at the end.'
     echo
@@ -67,7 +68,7 @@ loss_by_rescale() {
                 END { if (count["loss"]) print x, mean("loss"), spread("loss") + 0, (bad > 0) }' "$out/runs.csv"
         done >"$tmp/rescale.$count"
     done
-    draw loss_by_rescale <<END
+    draw loss_by_rescale rescale <<END
 set xlabel 'rescale s'
 set ylabel 'validation loss'
 rates = "$rates"
@@ -86,7 +87,7 @@ grad_norm_by_step() {
             $1 == arm && $2 == rate && $5 > largest[$4] { largest[$4] = $5 }
             END { for (step in largest) print step, largest[step] }' "$out/grad_norm.csv" | sort -g >"$tmp/norms.$count"
     done
-    draw grad_norm_by_step <<END
+    draw grad_norm_by_step norms <<END
 set logscale y
 set xlabel 'step, learning rate ${rates##* }'
 set ylabel 'largest gradient norm of the seeds'
@@ -113,5 +114,4 @@ report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 loss_by_rescale
 grad_norm_by_step
-keep_results
-cat "$out/results.md"
+end_comparison

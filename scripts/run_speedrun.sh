@@ -3,7 +3,7 @@
 # windows), in as few minutes as the best recipe found takes. It has words as tokens, three layers, Muon, 20 times the
 # learning rate, a quarter of the tokens an update, short contexts and no dropout.
 #
-#   scripts/run_speedrun.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
+#   scripts/run_speedrun.sh [OPTION...]     (--help)
 #
 # writes results.md and word_perplexity_by_time.png, .svg into DIR. After an interruption the same command goes on.
 set -eu
@@ -40,6 +40,7 @@ report() {
     sample=$(runs_of speedrun | sed -n '1p;q')
     echo '# Time to quality: WikiText-2'
     echo
+    say_unfinished
     echo '| recipe | parameters | seeds | updates | minutes | val ppl per word | test ppl per word | test bits per byte |'
     echo '|---|---|---|---|---|---|---|---|'
     measures | awk "$show_number$awk_statistics"'
@@ -116,14 +117,10 @@ for log in $published_runs; do
 done
 
 echo "$options -x $steps, data $(cksum <"$out/data/meta.json")" | open_runs
-echo "measuring what a run costs ($steps updates)"
-plan >"$tmp/plan"
-train_all "$tmp/plan"
-[ "$failures" -eq 0 ] || fail "$failures runs failed; the same command tries them again"
+train_all
 # shellcheck disable=SC2046
 choose_machine $(runs_of published) $(runs_of speedrun)
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 plot
-keep_results
-cat "$out/results.md"
+end_comparison

@@ -2,7 +2,7 @@
 # The Transformer of "Attention Is All You Need" in its published tiny configuration, English to German on Multi30k: BLEU of
 # the test sentences, with normalisation behind or before each sublayer, and with or without a warm-up of the learning rate.
 #
-#   scripts/run_translation.sh [--quick | --one] [--updates N] [--output DIR]
+#   scripts/run_translation.sh [OPTION...]     (--help)
 #
 # writes runs.csv (a run a line), results.md, and for each run the translations (test.de), into DIR. Needs sacrebleu, which only scores. After an
 # interruption the same command goes on.
@@ -11,39 +11,27 @@ start=$PWD
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-usage() {
-    cat >&2 <<'END'
-usage: run_translation.sh [--quick | --one] [--updates N] [--output DIR]
-  --quick       one seed instead of three
+quick_is='one seed'
+own_usage='
   --one         only the published configuration, one seed
-  --updates N   of each run (9000)
-  --output DIR  results and runs (runs/translation)
-END
-    exit 2
-}
-
-seeds='42 43 44'
+  --updates N   of each run (9000)'
+keeps= # a run is scored by its weights
 arms='post-warmup post pre-warmup pre'
 updates=9000
-out=runs/translation
-while [ $# -gt 0 ]; do
+
+own_option() {
+    taken=0
     case $1 in
-    --quick) seeds=42 ;;
-    --one) seeds=42 arms=post-warmup ;;
-    --updates | --output)
-        [ $# -gt 1 ] || usage
-        case $1-$2 in
-        --output-) usage ;;
-        --updates-*[!0-9]* | --updates- | --updates-0*) usage ;;
-        --updates-*) updates=$2 ;;
-        --output-*) out=$(from_start "$2") ;;
-        esac
-        shift
+    --one) quick=1 arms=post-warmup taken=1 ;;
+    --updates)
+        [ $# -gt 1 ] && whole_number "$2" || usage
+        updates=$2 taken=2
         ;;
-    *) usage ;;
     esac
-    shift
-done
+}
+
+comparison_options runs/translation "$@"
+seeds=$(for seed in $seeds; do echo $((seed + 41)); done) # those of dev/bench/results/multi30k
 build train_translate tokenize
 command -v sacrebleu >/dev/null || fail 'sacrebleu is missing: pip install sacrebleu'
 text=${MULTI30K_DIR:-../shared/data/multi30k}
@@ -73,7 +61,7 @@ score() {
 # measures ARM SEED: of what its run left, a line: arm, seed, test loss, BLEU, BLEU in lower case, seconds until a step's loss was below
 # 4 (- where none was), seconds in all.
 measures() {
-    run=$out/$1-$2
+    run=$out/$1-seed-$2
     below=$(awk "$json_number"'
         number("lr") != "" && number("loss") != "" && number("loss") < 4 { print number("seconds"); exit }' "$run/log.jsonl")
     echo "$1,$2,$(log_number test_loss "$run"),$(score "$run"),$(score "$run" -lc),${below:--},$(log_number seconds "$run")"
@@ -97,25 +85,28 @@ table() {
         }' "$out/runs.csv"
 }
 
-mkdir -p "$out"
-echo "$options -x $updates, data $(cksum <data/multi30k/meta.json)" | keep_settings "$out/settings"
-echo 'measuring what a run costs'
-# shellcheck disable=SC2086
-probe "$out/cost" ./train_translate $options
-for seed in $seeds; do
-    for arm in $arms; do
-        # shellcheck disable=SC2086
-        echo "$(time_left "$out/cost" "$updates" "$evaluations" "$out/$arm-$seed") $arm-$seed ./train_translate" \
-            $options "$(options_of "$arm") -x $updates -S $seed"
+# plan: a line for each run (train_all).
+plan() {
+    # shellcheck disable=SC2086
+    probe "$out/cost" ./train_translate $options
+    for seed in $seeds; do
+        for arm in $arms; do
+            run=$arm-seed-$seed
+            # shellcheck disable=SC2086
+            echo "$(time_left "$out/cost" "$updates" "$evaluations" "$out/$run") $run ./train_translate" \
+                $options "$(options_of "$arm") -x $updates -S $seed"
+        done
     done
-done >"$tmp/plan"
-train_all "$tmp/plan"
+}
+
+echo "$options -x $updates, data $(cksum <data/multi30k/meta.json)" | open_runs
+train_all
 
 last=
 echo 'arm,seed,test_loss,bleu,bleu_lowercase,below_4_seconds,seconds' >"$tmp/runs.csv"
 for seed in $seeds; do
     for arm in $arms; do
-        run=$out/$arm-$seed
+        run=$out/$arm-seed-$seed
         finished "$run" || continue
         last=$run
         if ! [ -f "$run/test.de" ]; then
@@ -126,12 +117,12 @@ for seed in $seeds; do
         measures "$arm" "$seed" >>"$tmp/runs.csv"
     done
 done
-[ -n "$last" ] || fail 'no run is finished'
 mv "$tmp/runs.csv" "$out/"
 run=$last
 {
     echo '# Multi30k, English to German, test_2016_flickr'
     echo
+    say_unfinished
     table
     echo
     echo "\`$(printf '%s' "$options -x $updates" | tr -s ' \n' ' ')\`; $(log_text processor "$run"), $(log_text products "$run")."
@@ -141,5 +132,4 @@ run=$last
         sed 's/^BLEU|//; s/ =.*//')\`"
 } >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
-echo "$out/results.md"
-[ "$failures" -eq 0 ] || fail "$failures runs failed and are not in the table"
+end_comparison

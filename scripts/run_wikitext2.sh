@@ -2,10 +2,10 @@
 # Three language models on WikiText-2 with the same budget: the Fastformer with every layer global, with windows that grow
 # from layer to layer, and GPT-2.
 #
-#   scripts/run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [--keep DIR] [-- OPTION...]
+#   scripts/run_wikitext2.sh [OPTION...] [-- OPTION OF THE TRAINERS...]
 #
 # writes results.md and validation_perplexity.png, .svg into DIR. It says first how long it will take. After an
-# interruption the same command goes on. OPTIONs are the trainers', for another comparison than the published one
+# interruption the same command goes on. Options of the trainers make another comparison than the published one
 # (-t 8192, -l 1e-3).
 set -eu
 start=$PWD
@@ -14,17 +14,26 @@ cd "$(dirname "$0")/.."
 
 arms=$language_models
 
-usage() {
-    cat >&2 <<'END'
-usage: run_wikitext2.sh [--quick | --epochs N] [--seeds N] [--output DIR] [--keep DIR] [-- OPTION...]
-  --quick       one epoch, one seed, about a quarter of an hour
+quick_is='one epoch, one seed, about a quarter of an hour'
+own_usage='
   --epochs N    passes over the data (25)
-  --seeds N     runs of each model (3; --quick 1)
-  --output DIR  results and runs (runs/wikitext2, runs/wikitext2-quick)
-  --keep DIR    results and logs of finished runs go there, too; a run whose log is there is not made again
-  OPTION        of the trainers, e.g. -t 8192 -l 1e-3
-END
-    exit 2
+  -- OPTION...  of the trainers, behind all others: -- -t 8192 -l 1e-3'
+epochs=
+trainer_options=
+
+own_option() {
+    taken=0
+    case $1 in
+    --epochs)
+        [ $# -gt 1 ] && whole_number "$2" || usage
+        epochs=$2 taken=2
+        ;;
+    --)
+        taken=$#
+        shift
+        trainer_options=$*
+        ;;
+    esac
 }
 
 # runs_of ARM: those that are finished.
@@ -80,6 +89,7 @@ report() {
     for arm in $arms; do sample=$(runs_of "$arm" | sed -n '1p;q'); [ -z "$sample" ] || break; done
     echo '# WikiText-2'
     echo
+    say_unfinished
     table
     echo
     echo "\`$options -x $steps\`; $(machines)."
@@ -152,70 +162,29 @@ plan() {
 
 # ---- main
 
-mode=full
-epochs=
-seed_count=
-out=
-while [ $# -gt 0 ]; do
-    case $1 in
-    --quick)
-        mode=quick
-        shift
-        ;;
-    --epochs | --seeds | --output | --keep)
-        [ $# -gt 1 ] || usage
-        case $1-$2 in
-        --epochs-*[!0-9]* | --epochs- | --epochs-0* | --seeds-*[!0-9]* | --seeds- | --seeds-0*) usage ;;
-        --epochs-*) epochs=$2 ;;
-        --seeds-*) seed_count=$2 ;;
-        --output- | --keep-) usage ;;
-        --output-*) out=$(from_start "$2") ;;
-        --keep-*) keep=$(from_start "$2") ;;
-        esac
-        shift 2
-        ;;
-    --)
-        shift
-        break
-        ;;
-    *) usage ;;
-    esac
-done
-
-[ "$mode" = full ] || [ -z "$epochs" ] || usage
+comparison_options runs/wikitext2 "$@"
+[ -z "$quick" ] || [ -z "$epochs" ] || usage
 
 require train_fastformer train_gpt2 tokenize
 has_data data/wikitext2 || make data/wikitext2 || fail 'data/wikitext2 cannot be made'
 tokens=$(tokens_of wikitext2 train)
 options="-i data/wikitext2 $published -t 2048 -b 2"
-case $mode in
-full)
-    out=${out:-runs/wikitext2}
-    seed_count=${seed_count:-3}
+if [ -z "$quick" ]; then
     evaluations=${epochs:-25}
     every=$((tokens / 4096))
-    ;;
-quick)
-    out=${out:-runs/wikitext2-quick}
-    seed_count=${seed_count:-1}
+else
     evaluations=5
     every=$((tokens / 4096 / evaluations))
     options="$options -m 10"
-    ;;
-esac
+fi
 steps=$((every * evaluations))
-options="$options -v $every${*:+ $*}"
-seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
+options="$options -v $every${trainer_options:+ $trainer_options}"
 
 echo "$options -x $steps, data $(cksum <data/wikitext2/meta.json)" | open_runs
-echo "measuring what a run costs ($steps updates)"
-plan >"$tmp/plan"
-train_all "$tmp/plan"
+train_all
 # shellcheck disable=SC2046
 choose_machine $(for arm in $arms; do runs_of "$arm"; done)
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 plot
-keep_results
-echo "$out/results.md"
-[ "$failures" -eq 0 ] || fail "$failures runs failed and are not in the table"
+end_comparison

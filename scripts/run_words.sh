@@ -3,7 +3,7 @@
 # them: its test perplexity of 65.8 is of a word, the published Fastformer's is of a piece of one. The Fastformer with 128 and 256
 # channels, each with three dropouts, for 20 epochs: a night of two cores.
 #
-#   scripts/run_words.sh [--quick] [--seeds N] [--output DIR] [--keep DIR]
+#   scripts/run_words.sh [OPTION...]     (--help)
 #
 # writes into DIR runs.csv (a run a line), results.md and perplexity_by_epoch.png. It says first how long it will take. After an
 # interruption the same command goes on.
@@ -35,6 +35,7 @@ cost_of() {
 report() {
     echo '# WikiText-2 by words'
     echo
+    say_unfinished
     echo "\`$options -x $steps\`, words as tokens; $(log_text processor "$sample"), $(log_text products "$sample")."
     echo 'Perplexity of the best validation, and of the test by its weights; x: the run ended a tenth above its best validation loss.'
     echo "AWD-LSTM's test perplexity is $awd_lstm."
@@ -46,26 +47,29 @@ report() {
     echo '![validation perplexity](perplexity_by_epoch.png)'
 }
 
-# A curve a run of the first seed.
+# A curve for each run of the first seed that is finished.
 perplexity_by_epoch() {
     count=0
     set --
     for arm in $arms; do
         for dropout in $values; do
+            run=$out/$arm-$dropout-seed-1
+            finished "$run" || continue
             count=$((count + 1))
             set -- "$@" "$(echo "$arm, dropout $dropout" | tr - ' ')"
-            validation_of val_word_ppl "$out/$arm-$dropout-seed-1" >"$tmp/$count"
+            validation_of val_word_ppl "$run" >"$tmp/epochs.$count"
         done
     done
+    [ "$count" -gt 0 ] || return 0
     {
         plot_names "$@"
         cat <<END
 set key inside right top
 set xlabel 'epoch'
 set ylabel 'validation perplexity, a word'
-plot for [i=1:$count] sprintf('%d', i) using 1:3 with linespoints lw 2 pt 7 ps 0.7 lc rgb colours[i] title names[i]
+plot for [i=1:$count] sprintf('epochs.%d', i) using 1:3 with linespoints lw 2 pt 7 ps 0.7 lc rgb colours[i] title names[i]
 END
-    } | draw perplexity_by_epoch
+    } | draw perplexity_by_epoch epochs
 }
 
 # ---- main
@@ -88,9 +92,8 @@ require train_fastformer tokenize
 words_of_wikitext2 "$data"
 train_arms
 collect test_word_ppl
-sample=$out/channels-128-0.1-seed-1
+for log in "$out"/channels-*-seed-*/log.jsonl; do sample=${log%/*}; done
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 perplexity_by_epoch
-keep_results
-cat "$out/results.md"
+end_comparison
