@@ -45,7 +45,8 @@ TRAINERS := $(call names,train_*.c $(MODELS:%=dev/%/train_*.c))
 TRAINER_TESTS := $(call names,test_*.c $(MODELS:%=dev/%/test_*.c))
 PROGRAMS := $(TRAINERS) $(call names,dev/tools/*.c)
 TESTS := $(call names,dev/test/test_*.c)
-TEST_SCRIPTS := $(wildcard dev/test/test_*.sh)
+# Those that put others in the place of our programs need no second run.
+TEST_SCRIPTS := $(filter-out $(if $(filter 1,$(SANITIZE) $(QUICK)),%/test_gpu_check.sh %/test_scripts.sh),                 $(wildcard dev/test/test_*.sh))
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global \
                 test_muon test_tile
