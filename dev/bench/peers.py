@@ -24,8 +24,8 @@ import time
 import step as bench
 from step import DROPOUT, PRECISIONS, fail
 
-# Ours: with all threads, with one, and without any library.
-TRAINER_VARIANTS = {"c": PRECISIONS, "c-one-thread": PRECISIONS, "c-built-in": ("fp32",)}
+# Ours: with all threads, with one, and without any library. "auto" is the precision that a trainer chooses by itself.
+TRAINER_VARIANTS = {"c": (*PRECISIONS, "auto"), "c-one-thread": PRECISIONS, "c-built-in": ("fp32",)}
 PYTORCH_MODES = ("eager-fp32", "compile-fp32", "compile-bf16")
 PYTORCH_VARIANTS = {
     "fastformer": ("published", "ours"),

@@ -226,8 +226,24 @@ PRODUCT_COLUMNS = {
 }
 
 
+def show_models(parts):
+    """Both models by length."""
+    pairs = {}
+    for name in parts:
+        if name.startswith("models"):
+            for contender in ("fastformer/c/auto", "gpt2/c/auto"):
+                for length, row in lengths_of(parts, name, contender):
+                    pairs.setdefault(length, {})[contender] = row
+    lines = ["", "## both models by length", "", "| T | Fastformer, tokens/s | GPT-2, tokens/s | times |", "|---|---|---|---|"]
+    for length, rows in sorted(pairs.items()):
+        fast, slow = (rows[name]["tokens_per_s"] for name in ("fastformer/c/auto", "gpt2/c/auto"))
+        times = ratio(rows, "gpt2/c/auto", "fastformer/c/auto")
+        lines.append(f"| {length:,} | {fast:,.0f} | {slow:,.0f} | {times:.2f} |")
+    return lines if pairs else []
+
+
 def show_sections(parts):
-    lines = []
+    lines = show_models(parts)
     for name, part in parts.items():
         if isinstance(part, dict) and "runs" in part:
             lines += ["", f"## {name}", *show_peers(part)]

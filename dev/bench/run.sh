@@ -3,7 +3,7 @@
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
-# Parts: products steps layers decoding fastformer gpt2 lengths large; default: all, without large in the quick mode. Each
+# Parts: products steps layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
 # writes DIR/parts/PART*.json (default DIR: dev/bench/results); what is there is not measured again, so a call that was
 # interrupted goes on where it stopped. --again measures the parts anew. Then DIR/report.md, DIR/results.json and the plots
 # are made from all parts that are there. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such
@@ -27,7 +27,7 @@ absolute() {
     esac
 }
 
-all='products steps layers decoding fastformer gpt2 lengths large'
+all='products steps layers decoding fastformer gpt2 lengths models large'
 full=1
 quick=
 out=dev/bench/results
@@ -145,11 +145,11 @@ measure_decoding() {
 }
 
 measure_fastformer() {
-    peers fastformer.json "fastformer/c*/*,fastformer/published/*,fastformer/ours/compile-*${full:+,fastformer/*}"
+    peers fastformer.json "fastformer/c*/fp32,fastformer/c*/bf16,fastformer/published/*,fastformer/ours/compile-*${full:+,fastformer/*}"
 }
 
 measure_gpt2() {
-    peers gpt2.json "gpt2/c/*,gpt2/*/compile-bf16${full:+,gpt2/*}"
+    peers gpt2.json "gpt2/c/fp32,gpt2/c/bf16,gpt2/*/compile-bf16${full:+,gpt2/*}"
 }
 
 # The same tokens a step at each length: 16,384 beside PyTorch, 65,536 alone.
@@ -158,6 +158,14 @@ measure_lengths() {
         --config T=16384,B=1 --lengths "${full:+512,2048,8192,}16384" --rounds "$few_rounds"
     peers lengths-ours.json fastformer/c/bf16 --config T=65536,B=1 \
         --lengths "512,${full:+2048,}8192,${full:+16384,32768,}65536" --rounds "$few_rounds"
+}
+
+# Our two models, as everybody trains them. A step of GPT-2 with 65,536 tokens takes minutes.
+measure_models() {
+    peers models.json 'fastformer/c/auto,gpt2/c/auto' --config T=16384,B=1 --lengths 512,2048,8192,16384 --rounds "$few_rounds"
+    for T in ${full:+32768 65536}; do
+        peers "models-$T.json" 'fastformer/c/auto,gpt2/c/auto' --config "T=$T,B=1" --rounds "$few_rounds"
+    done
 }
 
 # GPT-2 124M, which takes 16 GB.
