@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # What run_cosine.sh, run_rescale.sh, run_lengths.sh and run_words.sh share: arms of a comparison, each at several values of something
-# else (learning rates, lengths) and several seeds. Sourced behind common.sh. The script sets: data, arms, values and value_name,
+# else (learning rates, lengths) and several seeds. Sourced behind compare.sh. The script sets: data, arms, values and value_name,
 # evaluations (of a run), last_line; command_of ARM and value_options VALUE, the command that trains it and the options that make the
 # value; cost_of ARM VALUE, a name for what a step costs.
 
@@ -90,7 +90,7 @@ arm_key() {
 # line of a run of arm and value i, HEAD (from `value`) and CELL (from i) make the columns, with a bar between two. mark(i) says
 # whether a run of i diverged.
 table() {
-    # shellcheck disable=SC2154 # show_number, awk_statistics: common.sh's
+    # shellcheck disable=SC2154 # show_number, awk_statistics: compare.sh's
     awk -F, -v arms="$arms" -v values="$values" "$show_number$awk_statistics"'
         function mark(i) { return bad[i] ? " x" : "" }
         NR > 1 {

@@ -9,7 +9,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 
 arms='gpt2-softmax gpt2-softmax1 gpt2-cosine fastformer-sink-0 fastformer-sink-1e-5 fastformer-sink-1'
 last_line='"event":"statistics"'

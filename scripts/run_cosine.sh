@@ -10,7 +10,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 . scripts/arms.sh
 
 arms='softmax cosine-0 cosine-0.5 cosine-1 cosine-learned'

@@ -9,7 +9,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 . scripts/arms.sh
 
 arms=$language_models

@@ -10,7 +10,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 . scripts/arms.sh
 
 rescales='5 10 15 20 30'

@@ -9,7 +9,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 . data/common.sh
 
 recipe='--windows auto -L 3 -C 128 -H 4 -t 256 -b 4 --dropout 0 --optimizer muon -l 1e-2 -k linear -u 200'

@@ -9,7 +9,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 
 quick_is='one seed'
 own_usage='

@@ -10,7 +10,7 @@
 set -eu
 start=$PWD
 cd "$(dirname "$0")/.."
-. scripts/common.sh
+. scripts/compare.sh
 
 arms=$language_models
 

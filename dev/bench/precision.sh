@@ -8,7 +8,7 @@
 # cores, 22 for GPT-2. After an interruption the same command goes on.
 set -eu
 cd "$(dirname "$0")/../.."
-. scripts/common.sh
+. scripts/compare.sh
 
 usage() {
     sed -n '5s/^# *//p' "$0" >&2

@@ -19,14 +19,6 @@ usage() {
     exit 2
 }
 
-# absolute PATH: as the caller means it.
-absolute() {
-    case $1 in
-    /*) echo "$1" ;;
-    *) echo "$start/$1" ;;
-    esac
-}
-
 all='products steps layers decoding fastformer gpt2 lengths models large'
 full=1
 quick=
@@ -41,8 +33,8 @@ while [ $# -gt 0 ]; do
     --output | --python | --lock)
         [ -n "${2-}" ] || usage
         case $1 in
-        --output) out=$(absolute "$2") ;;
-        --python) python=$(absolute "$(command -v "$2" || echo "$2")") ;;
+        --output) out=$(from_start "$2") ;;
+        --python) python=$(from_start "$(command -v "$2" || echo "$2")") ;;
         --lock) lock=$2 ;;
         esac
         shift

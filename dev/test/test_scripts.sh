@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests what the scripts that compare models share (scripts/common.sh, arms.sh), with trainers that only write logs: runs side by
+# Tests what the scripts that compare models share (scripts/compare.sh, arms.sh), with trainers that only write logs: runs side by
 # side, what a signal leaves, what is kept, tables of what is finished.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
