@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 . scripts/compare.sh
 
 arms='gpt2-softmax gpt2-softmax1 gpt2-cosine fastformer-sink-0 fastformer-sink-1e-5 fastformer-sink-1'
-last_line='"event":"statistics"'
+last_line='"tensor":'
 
 quick_is='small models, a quarter of an hour'
 quick_seeds=3
