@@ -155,7 +155,8 @@ plot_names() {
 
 # plot_draw DIR FILE: runs $tmp/commands in $tmp and moves the pictures that it draws, FILE.png and FILE.svg, to DIR.
 plot_draw() {
-    (cd "$tmp" && gnuplot commands) || fail 'gnuplot ended with an error'
+    # Curves that are still empty are no error.
+    (cd "$tmp" && gnuplot commands 2>said) || fail "gnuplot ended with an error: $(head -n 1 "$tmp/said")"
     for format in png svg; do
         mv "$tmp/$2.$format" "$1/"
         echo "$1/$2.$format"

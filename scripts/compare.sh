@@ -116,10 +116,11 @@ keep_run() {
     mv "$keep/$1.new" "$keep/$1.jsonl"
 }
 
-# keep_results [SUBDIRECTORY]: its tables and plots.
+# keep_results [SUBDIRECTORY]: its tables and plots; what has a line a step is made of the logs again.
 keep_results() {
     [ -n "$keep" ] || return 0
-    for file in "$out/${1:+$1/}"*.md "$out/${1:+$1/}"*.csv "$out/${1:+$1/}"*.png; do
+    from=$out/${1:+$1/}
+    for file in "$from"*.md "$from"runs.csv "$from"results.csv "$from"layers.csv "$from"*.png; do
         [ ! -f "$file" ] || cp "$file" "$keep/${1-}"
     done
 }

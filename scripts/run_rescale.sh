@@ -55,7 +55,7 @@ report() {
     # shellcheck disable=SC2016 # awk's
     table 'add(i, $4); add(i SUBSEP "saturated", $9); if ($6 > norm[i]) norm[i] = $6' \
         '"loss, " value " | norm | saturated"' \
-        'both(i) mark(i) " | " show(norm[i]) " | " sprintf("%.1f%%", 100 * mean(i SUBSEP "saturated"))'
+        'both(i) mark(i) " | " show(norm[i]) " | " (count[i] ? sprintf("%.2f%%", 100 * mean(i SUBSEP "saturated")) : "-")'
 }
 
 loss_by_rescale() {
