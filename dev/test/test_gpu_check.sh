@@ -2,28 +2,8 @@
 # Tests scripts/gpu_check.sh without a GPU: with programs and tools that only say what the real ones would.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-directory=$(mktemp -d) || exit 1
-trap 'rm -rf "$directory"' EXIT
-passed=0
-failed=0
-
-# check WHAT COMMAND...
-check() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL test_gpu_check: $what"
-    fi
-}
-
-# fake NAME: a program of that name, from stdin.
-fake() {
-    { echo '#!/bin/sh' && cat; } >"$directory/$1"
-    chmod +x "$directory/$1"
-}
+# shellcheck source=dev/test/stand_ins.sh
+. dev/test/stand_ins.sh
 
 mkdir "$directory/bin" "$directory/none"
 echo 'echo "Fake GPU, 550.1, 9.0, 81559 MiB"' | fake bin/nvidia-smi
@@ -94,5 +74,4 @@ check 'why' says without.txt 'there is no GPU (nvidia-smi finds none)'
 scripts/gpu_check.sh -t soon >/dev/null 2>&1
 check 'usage' [ $? -eq 2 ]
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

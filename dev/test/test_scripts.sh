@@ -2,40 +2,18 @@
 # Tests what the scripts that compare models share (scripts/compare.sh, arms.sh), with trainers that only write logs: runs side by
 # side, what a signal leaves, what is kept, tables of what is finished.
 set -u
-root=$(cd "$(dirname "$0")/../.." && pwd)
-directory=$(mktemp -d) || exit 1
-trap 'rm -rf "$directory"' EXIT
-passed=0
-failed=0
-
-# check WHAT COMMAND...
-check() {
-    what=$1
-    shift
-    if "$@" >"$directory/checked" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL test_scripts: $what"
-        sed 's/^/    /' "$directory/checked" "$directory/said"
-    fi
-}
-
-# fake NAME: a program of that name, from stdin.
-fake() {
-    cat >"$directory/$1"
-    chmod +x "$directory/$1"
-}
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=dev/test/stand_ins.sh
+. dev/test/stand_ins.sh
 
 mkdir -p "$directory/data/wikitext2" "$directory/data/tinyshakespeare" "$directory/bin"
-cp -r "$root/scripts" "$directory/"
+cp -r scripts "$directory/"
 cd "$directory" || exit 1
 for data in wikitext2 tinyshakespeare; do
     echo '{"tokenizer":"byte","splits":{"train":{"tokens":40960},"val":{"tokens":100},"test":{"tokens":100}}}' >data/$data/meta.json
 done
 echo 'exit 0' | fake tokenize
 fake train_fastformer <<'END'
-#!/bin/sh
 # Writes what a run of -x steps would log, unless the file `slow` makes it wait for a signal; the file `failing` names runs that fail.
 command=$*
 while [ $# -gt 0 ]; do
@@ -80,7 +58,6 @@ cp train_fastformer train_gpt2
 # Without gnuplot its pictures are empty.
 if ! command -v gnuplot >/dev/null; then
     fake bin/gnuplot <<'END'
-#!/bin/sh
 sed -n "s/^set output '\(.*\)'$/\1/p" "$1" | while read -r file; do : >"$file"; done
 END
     PATH=$directory/bin:$PATH
@@ -164,5 +141,4 @@ check 'its logs are kept' says 0 '24 runs, of which 24 are finished' scripts/run
 check 'pictures are kept' [ -f ablation/tinyshakespeare/kurtosis_by_step.png ]
 check 'a spread takes two seeds' says 2 usage: scripts/run_ablation.sh --seeds 1
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish
