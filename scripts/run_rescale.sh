@@ -88,10 +88,10 @@ grad_norm_by_step() {
             END { for (step in largest) print step, largest[step] }' "$out/grad_norm.csv" | sort -g >"$tmp/norms.$count"
     done
     draw grad_norm_by_step norms <<END
-set logscale y
+set logscale xy
 set xlabel 'step, learning rate ${rates##* }'
 set ylabel 'largest gradient norm of the seeds'
-plot for [i=1:$count] sprintf('norms.%d', i) using 1:2 with lines lw 2 lc rgb colours[i] title names[i]
+plot for [i=$count:1:-1] sprintf('norms.%d', i) using 1:2 with lines lw 2 lc rgb colours[i] title names[i]
 END
 }
 
