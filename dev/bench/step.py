@@ -56,6 +56,15 @@ def write_shard(path, vocabulary, tokens):
         array.array("I" if wide else "H", tokens).tofile(file)
 
 
+def read_shard(path):
+    """The tokens of a shard, 16 bits each."""
+    with open(path, "rb") as file:
+        header = array.array("I", file.read(1024))
+        if list(header[:2]) != [20240520, 1]:
+            fail(f"{path}: expected a shard of 16-bit tokens, found magic {header[0]}, version {header[1]}")
+        return array.array("H", file.read(2 * header[2]))
+
+
 def random_tokens(vocabulary, count, lowest=1):
     return random.Random(1).choices(range(lowest, vocabulary), k=count)
 
