@@ -81,6 +81,19 @@ collect_steps() {
     mv "$tmp/steps.csv" "$out/$2.csv"
 }
 
+# largest_by_step FILE VALUE ARM...: of the numbers of $out/FILE.csv, for each arm at VALUE a file $tmp/FILE.N, N from 1, with a line a
+# step: it and the largest number of all seeds. Sets `count`, how many.
+largest_by_step() {
+    file=$1 value=$2 count=0
+    shift 2
+    for arm in "$@"; do
+        count=$((count + 1))
+        awk -F, -v arm="$arm" -v value="$value" '
+            NR > 1 && $1 == arm && $2 == value && (!($4 in largest) || $5 > largest[$4]) { largest[$4] = $5 }
+            END { for (step in largest) print step, largest[step] }' "$out/$file.csv" | sort -g >"$tmp/$file.$count"
+    done
+}
+
 # arm_key RUN: its arm, value and seed.
 arm_key() {
     echo "$1" | sed -E "s/^(.*)-($(echo "$values" | tr ' ' '|'))-seed-([0-9]+)$/\1,\2,\3/"

@@ -73,17 +73,13 @@ END
 }
 
 attention_by_step() {
-    count=0
-    for arm in $arms; do
-        count=$((count + 1))
-        awk -F, -v arm="$arm" -v rate="$largest_rate" '$1 == arm && $2 == rate && $5 > largest[$4] { largest[$4] = $5 }
-            END { for (step in largest) print step, largest[step] }' "$out/attention.csv" | sort -g >"$tmp/steps.$count"
-    done
-    draw attention_by_step steps <<END
+    # shellcheck disable=SC2086
+    largest_by_step attention "$largest_rate" $arms
+    draw attention_by_step attention <<END
 set logscale y
 set xlabel 'step, learning rate $largest_rate'
 set ylabel 'largest |attention output|'
-plot for [i=1:$count] sprintf('steps.%d', i) using 1:2 with linespoints lw 2 pt 7 lc rgb colours[i] title names[i]
+plot for [i=1:$count] sprintf('attention.%d', i) using 1:2 with linespoints lw 2 pt 7 lc rgb colours[i] title names[i]
 END
 }
 

@@ -80,18 +80,13 @@ END
 
 # Of each rescale at the larger rate, the largest norm of all seeds at a step.
 grad_norm_by_step() {
-    count=0
-    for rescale in $rescales; do
-        count=$((count + 1))
-        awk -F, -v arm="rescale-$rescale" -v rate="${rates##* }" '
-            $1 == arm && $2 == rate && $5 > largest[$4] { largest[$4] = $5 }
-            END { for (step in largest) print step, largest[step] }' "$out/grad_norm.csv" | sort -g >"$tmp/norms.$count"
-    done
-    draw grad_norm_by_step norms <<END
+    # shellcheck disable=SC2046,SC2086
+    largest_by_step grad_norm "${rates##* }" $(printf 'rescale-%s ' $rescales)
+    draw grad_norm_by_step grad_norm <<END
 set logscale xy
 set xlabel 'step, learning rate ${rates##* }'
 set ylabel 'largest gradient norm of the seeds'
-plot for [i=$count:1:-1] sprintf('norms.%d', i) using 1:2 with lines lw 2 lc rgb colours[i] title names[i]
+plot for [i=$count:1:-1] sprintf('grad_norm.%d', i) using 1:2 with lines lw 2 lc rgb colours[i] title names[i]
 END
 }
 

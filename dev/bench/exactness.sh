@@ -62,19 +62,14 @@ report() {
 
 # At the larger rate, the largest norm of all seeds at a step.
 grad_norm_by_step() {
-    count=0
-    for arm in $arms; do
-        count=$((count + 1))
-        awk -F, -v arm="$arm" -v rate="${rates##* }" '
-            $1 == arm && $2 == rate && $5 > largest[$4] { largest[$4] = $5 }
-            END { for (step in largest) print step, largest[step] }' "$out/grad_norm.csv" | sort -g >"$tmp/norms.$count"
-    done
-    draw grad_norm_by_step norms <<END
+    # shellcheck disable=SC2086
+    largest_by_step grad_norm "${rates##* }" $arms
+    draw grad_norm_by_step grad_norm <<END
 set logscale y
-set format y '10^{%L}' enhanced
+set format y '%.0e'
 set xlabel 'step, learning rate ${rates##* }'
 set ylabel 'largest gradient norm of the seeds'
-plot for [i=1:$count] sprintf('norms.%d', i) using 1:2 with lines lw 1.5 lc rgb colours[i] title names[i]
+plot for [i=1:$count] sprintf('grad_norm.%d', i) using 1:2 with lines lw 1.5 lc rgb colours[i] title names[i]
 END
 }
 
