@@ -18,7 +18,7 @@ import time
 import torch
 
 from pytorch_models import Config, create_model, create_optimizer, loss_function, replace_dropout, training_step
-from step import read_shard
+from step import processor, read_shard
 
 SUMS = {"published": "published", "doubling": "ours"}  # variants of pytorch_models.py
 
@@ -85,13 +85,15 @@ def main():
         def write(**values):
             log.write(json.dumps(values | {"seconds": round(time.monotonic() - begin, 3)}, separators=(",", ":")) + "\n")
 
-        write(event="start", model="fastformer", sums=arguments.sums, command=" ".join(sys.argv))
+        command = " ".join(sys.argv)
+        products = f"PyTorch {torch.__version__}, fp32"
+        write(event="start", model="fastformer", command=command, processor=processor(), products=products)
         for step, tokens in zip(range(1, arguments.steps + 1), batches(train, arguments.batch, arguments.seed)):
             start = time.monotonic()
             loss, norm = training_step(loss_of, parameters, optimizer, tokens, tokens)
             if not math.isfinite(loss + norm):
                 sys.exit(f"step {step}: loss {loss}, gradient norm {norm}: not finite")
-            write(step=step, loss=loss, lr=arguments.lr, grad_norm=norm, ms=1000 * (time.monotonic() - start))
+            write(step=step, loss=loss, lr=arguments.lr, grad_norm=norm, ms=round(1000 * (time.monotonic() - start), 3))
             if step % 10 == 1:
                 print(f"step {step}/{arguments.steps}  loss {loss:.4f}  |g| {norm:.3g}", flush=True)
         start = time.monotonic()
