@@ -170,10 +170,14 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
          MAX_BAD_UPDATES, last);
 }
 
+// What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to come: a
+// step counts as three of the mean at most.
+static double smooth(double mean, double elapsed) {
+    return mean > 0 ? 0.95 * mean + 0.05 * fmin(elapsed, 3 * mean) : elapsed;
+}
+
 static void report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate, double elapsed) {
-    const double smoothed =
-        loop->seconds_per_step > 0 ? 0.95 * loop->seconds_per_step + 0.05 * elapsed : elapsed;
-    loop->seconds_per_step = smoothed;
+    loop->seconds_per_step = smooth(loop->seconds_per_step, elapsed);
     const int64_t step = loop->progress.step;
     const int64_t steps = ended(loop) ? step : (int64_t)fmax((double)step + 1, floor(loop->schedule.steps));
     const StepReport report = {
@@ -188,7 +192,7 @@ static void report_step(Loop *loop, int64_t tokens, double loss, double norm, do
         .tokens_per_second = (double)tokens / elapsed,
         .peak_fraction = loop->flops_per_token * (double)tokens / elapsed / loop->peak_flops,
         .seconds_left = loop->budget > 0 ? fmax(loop->budget - loop->progress.seconds, 0)
-                                         : smoothed * (double)(steps - step)};
+                                         : loop->seconds_per_step * (double)(steps - step)};
     log_step(loop->log, &report, integer(loop, "log-every"));
 }
 
