@@ -6,11 +6,12 @@ cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=dev/test/stand_ins.sh
 . dev/test/stand_ins.sh
 
-mkdir -p "$directory/data/wikitext2" "$directory/data/tinyshakespeare" "$directory/bin"
+mkdir -p "$directory/data/wikitext2" "$directory/data/tinyshakespeare" "$directory/bin" "$directory/dev/bench"
 cp -r scripts "$directory/"
+cp dev/bench/exactness.sh "$directory/dev/bench/"
 cd "$directory" || exit 1
 for data in wikitext2 tinyshakespeare; do
-    echo '{"tokenizer":"byte","splits":{"train":{"tokens":40960},"val":{"tokens":100},"test":{"tokens":100}}}' >data/$data/meta.json
+    echo '{"tokenizer":"byte","mask":1,"splits":{"train":{"tokens":40960},"val":{"tokens":100},"test":{"tokens":100}}}' >data/$data/meta.json
 done
 echo 'exit 0' | fake tokenize
 fake train_fastformer <<'END'
@@ -46,7 +47,7 @@ cat >"$run/log.jsonl" <<LOG
 {"event":"start","model":"fake, 1000 parameters","processor":"Fake CPU, 1 threads","products":"none, fp32, peak 1"}
 {"step":1,"epoch":0.5,"loss":6,"lr":1e-3,"grad_norm":0.5,"ms":10,"tokens_per_s":100,"seconds":0.1}
 {"step":$steps,"epoch":1,"loss":5.5,"lr":0,"grad_norm":0.25,"ms":10,"tokens_per_s":100,"seconds":0.2}
-{"step":$steps,"val_loss":$loss,"val_ppl":200,"val_word_ppl":300,"val_saturated_share":0.01,"val_weight_kurtosis":0.5,"val_activation_kurtosis":2,"val_tokens":100,"val_ms":5,"best":true,"seconds":0.3}
+{"step":$steps,"val_loss":$loss,"val_ppl":200,"val_word_ppl":300,"val_saturated_share":0.01,"val_attention_max_abs":4,"val_weight_kurtosis":0.5,"val_activation_kurtosis":2,"val_tokens":100,"val_ms":5,"best":true,"seconds":0.3}
 {"step":$steps,"test_loss":$loss,"test_ppl":200,"test_bpb":1.5,"test_word_ppl":300,"test_tokens":100,"test_ms":5,"seconds":0.4}
 {"event":"statistics","step":$steps,"layer":0,"place":"residual","kurtosis":0.5,"max_abs":1}
 {"event":"statistics","step":$steps,"layer":1,"place":"residual","kurtosis":$seed.5,"max_abs":2}
@@ -55,6 +56,11 @@ LOG
 exit 0
 END
 cp train_fastformer train_gpt2
+cp train_fastformer train_bert
+fake python <<'END'
+# Has PyTorch, and trains as train_fastformer does.
+[ "$1" = -c ] || { shift && exec ./train_fastformer "$@"; }
+END
 # Without gnuplot its pictures are empty.
 if ! command -v gnuplot >/dev/null; then
     fake bin/gnuplot <<'END'
@@ -139,6 +145,12 @@ check 'the ablation' says 0 '| fastformer-sink-1 | 2 |' scripts/run_ablation.sh 
 check 'kurtosis of weights and of activations' grep -q '^wikitext2,gpt2-softmax,2,1,0.25,2.5,2$' fifth/layers.csv
 check 'its logs are kept' says 0 '24 runs, of which 24 are finished' scripts/run_ablation.sh --quick --seeds 2 --output sixth --keep ablation
 check 'pictures are kept' [ -f ablation/tinyshakespeare/kurtosis_by_step.png ]
+check 'cosine attention' says 0 '| cosine-learned | 5.' scripts/run_cosine.sh --quick --jobs 2 --output seventh
+check 'largest numbers by step' [ -f seventh/attention_by_step.png ]
+check 'exactness' says 0 '| published-15 | 5.' dev/bench/exactness.sh --python ./python --quick --jobs 2 --output eighth --keep exactness
+check 'its options' grep -q ' --sums published --rescale 15 -i data/wikitext2 .* -x 50 -S 1 -l 2e-3 ' trained
+check 'its settings' says 1 'the runs beside it have other settings' dev/bench/exactness.sh --python ./python --output eighth
+check 'without PyTorch' says 1 'false has no PyTorch' dev/bench/exactness.sh --python false --quick --output eighth
 check 'a spread takes two seeds' says 2 usage: scripts/run_ablation.sh --seeds 1
 
 finish
