@@ -240,9 +240,8 @@ template <int SIZE> static __device__ __forceinline__ Share share_of(int i, int 
 // As with tiles, what lies between r and r+1 of the block before are the other segments, of which only the
 // totals are needed.
 template <int SIZE>
-static __device__ __forceinline__ void window_sums(float *__restrict__ own, float *__restrict__ before,
-                                                   float *__restrict__ totals, const float *carry, int blocks,
-                                                   int rows, int span) {
+static __device__ __forceinline__ void window_sums(float *own, float *before, float *totals,
+                                                   const float *carry, int blocks, int rows, int span) {
     constexpr int STRIDE = Row<SIZE>::STRIDE / 4; // in float4
     float4 *own4 = (float4 *)own, *before4 = (float4 *)before, *totals4 = (float4 *)totals;
     const int segments = segments_of(1, span), work = blocks * segments * (SIZE / 4 + 1);

@@ -383,7 +383,10 @@ static inline void chunk_gradients(const Device *d, Blas *blas, const Classifier
                                    DeviceWeight weight, size_t i, const int32_t *targets,
                                    const StepParameters *step, size_t rows, bool bias) {
     const GemmInput logits = {c->logits, c->stride, h.bf16}, chunk = gemm_input_rows(h, i);
-    if (!bias && ROW_SUMS + c->stride * sizeof(T) <= d->shared_limit / 2 - 1024) {
+    // A multiprocessor has 1 KiB more than a block may take, and each block takes 1 KiB for the system, 1 for
+    // `warps`.
+    const size_t half = (d->shared_limit + 1024) / 2 - 2048;
+    if (!bias && ROW_SUMS + c->stride * sizeof(T) <= half) {
         gemm_forward(blas, logits, chunk, weight, rows);
         cross_entropy<T>(d, c, i, targets, step, rows);
         return;

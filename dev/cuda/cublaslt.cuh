@@ -13,7 +13,8 @@ struct BlasPlan {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-static constexpr int BLAS_PLANS = 128;                     // that are kept
+static constexpr int BLAS_PLANS = 128;         // that are kept
+static constexpr uint32_t BLAS_ALIGNMENT = 16; // bytes: parameters start at multiples of 16 numbers
 static constexpr size_t BLAS_WORKSPACE = (size_t)32 << 20; // what NVIDIA advises for Hopper
 
 struct Blas {
@@ -109,7 +110,6 @@ static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     const size_t workspace = BLAS_WORKSPACE;
-    const uint32_t alignment = 16; // parameters start at multiples of 16 numbers
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -117,8 +117,8 @@ static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
     BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                     &workspace, sizeof(workspace)));
     for (int i = 0; i < 4; i++)
-        BLAS_CHECK(
-            cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof(alignment)));
+        BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &BLAS_ALIGNMENT,
+                                                        sizeof(BLAS_ALIGNMENT)));
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         blas->library, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, 1, &result, &found);
     const bool whole_groups = plan->product.epilogue < BLAS_GELU || plan->product.ldd % 8 == 0; // of aux
@@ -150,7 +150,12 @@ static inline BlasPlan *blas_plan(Blas *blas, const BlasProduct &p, const BlasOp
     BlasPlan *plan = blas_place(blas);
     plan->product = p;
     blas_describe(blas, plan);
-    blas_set_pointers(plan, o);
+    // The choice depends on how these are aligned, and other operands of this plan may be so less than the
+    // first.
+    BlasOperands least = o;
+    if (o.bias) least.bias = (const void *)(uintptr_t)BLAS_ALIGNMENT;
+    if (o.aux) least.aux = (void *)(uintptr_t)BLAS_ALIGNMENT;
+    blas_set_pointers(plan, least);
     plan->a = blas_layout(p.a_bf16, p.transpose_a, p.m, p.k, p.lda, p.count, p.step_a);
     plan->b = blas_layout(p.a_bf16, p.transpose_b, p.k, p.n, p.ldb, p.count, p.step_b);
     plan->d = blas_layout(p.d_bf16, false, p.m, p.n, p.ldd, p.count, p.step_d);

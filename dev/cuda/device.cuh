@@ -105,7 +105,9 @@ static inline Device device_create() {
     cudaFuncAttributes attributes; // begin_kernel() has to be there: PTX of an older one may be all there is
     const cudaError_t found = cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel);
     if (found != cudaSuccess) fail("%s cannot be used: %s", d.name, cudaGetErrorString(found));
-    d.overlaps = d.capability >= 90 && attributes.ptxVersion >= 90;
+    int driver = 0; // before 12.3 graphs do not know such launches
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
+    d.overlaps = d.capability >= 90 && attributes.ptxVersion >= 90 && driver >= 12030;
     CUDA_CHECK(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
     return d;
 }
@@ -209,6 +211,23 @@ static inline void arena_free(Arena *a) {
 
 // ---- launches --------------------------------------------------------------------------------------------
 
+#ifndef CUDA_ON_CPU
+// Lets the kernel have as many bytes of dynamic shared memory. Never fewer than before: what it may have is
+// the kernel's, not the launch's, and a graph that is being captured may hold launches of it that need more.
+static inline void allow_shared(const Device *d, const void *kernel, size_t shared) {
+    cudaFuncAttributes now;
+    CUDA_CHECK(cudaFuncGetAttributes(&now, kernel));
+    if (shared <= (size_t)now.maxDynamicSharedSizeBytes) return;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (error == cudaErrorInvalidValue && shared > d->shared_limit)
+        fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller heads "
+             "(a larger --heads), or -p bf16",
+             d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
+    CUDA_CHECK(error);
+}
+#endif
+
 // Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early: it begins
 // with begin_kernel(). together: its blocks wait for each other.
 template <typename... P, typename... A>
@@ -220,15 +239,7 @@ static inline void launch_kernel(const Device *d, bool early, bool together, voi
 #else
     (void)together; // a GPU need not know
     // 48 KiB need no leave, but arrays of a fixed size count there, too.
-    if (shared > 32 * 1024) {
-        const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-        if (error == cudaErrorInvalidValue && shared > d->shared_limit)
-            fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller heads "
-                 "(a larger --heads), or -p bf16",
-                 d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
-        CUDA_CHECK(error);
-    }
+    if (shared > 32 * 1024) allow_shared(d, (const void *)kernel, shared);
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -6,7 +6,7 @@
 
 // All but the sublayer's output y.
 struct ResidualNorm {
-    float *out;         // (M, C) x + dropout(y); may be x
+    float *out;         // (M, C) x + dropout(y); not x, which is read again
     LayerNormOutput to; // of its LayerNorm
     const float *x;     // (M, C)
     LayerNormWeights weights;

@@ -325,7 +325,7 @@ template <typename T, int SIZE> static void run_forward(const Device *d, const P
 
 template <typename T, int SIZE> static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
     if constexpr (WITH_WARP_GROUPS<T, SIZE>)
-        if (group_takes(d, p)) {
+        if (group_takes(d, p) && gathers((size_t)p.queries, SIZE)) {
             group_backward<SIZE>(d, p, batch);
             return;
         }
@@ -386,7 +386,8 @@ static inline void softmax_attention_forward(const Device *device, GemmInput y, 
     (y.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, in, sink);
 }
 
-// Floats of working memory of the backward pass, for so many queries. It begins at a multiple of 16 bytes.
+// Floats of working memory of the backward pass, for so many queries, or any batch of as many tokens. It
+// begins at a multiple of 16 bytes.
 static inline size_t softmax_attention_workspace(const Device *device, size_t batch, size_t queries,
                                                  size_t channels, size_t heads, bool in_bf16) {
     const size_t units = batch * heads, size = channels / heads;

@@ -754,6 +754,27 @@ static void test_softmax_turns(void) {
     device_destroy(&d);
 }
 
+// What is planned for a number of tokens is enough for every batch of so many that warp groups take.
+static void test_softmax_workspace(void) {
+    Device d = device_create();
+    d.capability = 90;
+    if (!softmax::group_takes_heads(&d, 64)) return;
+    const size_t H = 8, tokens = 25000;
+    for (size_t size : {(size_t)64, (size_t)128}) {
+        const size_t planned = softmax_attention_workspace(&d, tokens, 1, H * size, H, true);
+        CHECK(planned < 3 * tokens * H * size);
+        for (size_t length = 1; length <= tokens; length += 1 + length / 7) {
+            const size_t units = tokens / length * H,
+                         needed =
+                             units * softmax::gathered_steps(length, size) * (softmax::STEP_NUMBERS + 1) + 1;
+            CHECK(!softmax::gathers(length, size) ||
+                  softmax::gathered_place(units, length) + needed <= planned);
+            CHECK(softmax_attention_workspace(&d, tokens / length, length, H * size, H, true) <= planned);
+        }
+    }
+    device_destroy(&d);
+}
+
 // Scores so low that an absent key, whose score would be 0, would have an infinite weight.
 static void test_softmax_low(void) {
     Device d = device_create();
@@ -974,6 +995,7 @@ int main(int argc, char **argv) {
         {"softmax_late", test_softmax_late},
         {"softmax_tiles", test_softmax_tiles},
         {"softmax_turns", test_softmax_turns},
+        {"softmax_workspace", test_softmax_workspace},
         {"softmax_low", test_softmax_low},
         {"cosine", test_cosine},
         {"softmax_everywhere", test_softmax_everywhere},

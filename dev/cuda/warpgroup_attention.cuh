@@ -602,9 +602,18 @@ static inline size_t gathered_steps(size_t queries, size_t size) {
     return (queries * size + STEP_NUMBERS - 1) / STEP_NUMBERS;
 }
 
-// Floats of working memory behind dy . y of (B, H, Tq), which begin at a multiple of 4.
+// Whether steps are at least half full. Where queries are fewer, most of what is gathered would be nothing.
+static inline bool gathers(size_t queries, size_t size) {
+    return 2 * queries * size >= STEP_NUMBERS;
+}
+
+// Floats of working memory behind dy . y of (B, H, Tq), which begin at a multiple of 4. Batches come in many
+// lengths: it is enough for any batch of as many tokens, as those that gathers() takes fill at least half
+// of their steps.
 static inline size_t gathered_workspace(size_t units, size_t queries, size_t size) {
-    return units * gathered_steps(queries, size) * (STEP_NUMBERS + 1) + 1;
+    const size_t exact = units * gathered_steps(queries, size) * (STEP_NUMBERS + 1) + 1,
+                 twice = 2 * units * queries * size, any = twice + twice / STEP_NUMBERS + 2;
+    return exact < any ? exact : any;
 }
 
 static inline size_t gathered_place(size_t units, size_t queries) {
