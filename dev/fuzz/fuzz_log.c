@@ -11,9 +11,9 @@ void fuzz_start(void) {}
 
 void fuzz_one(const uint8_t *data, size_t size) {
     const char *path = fuzz_file("log.jsonl", data, size);
-    log_close(log_open(fuzz_directory(), 3, true));
+    log_close(log_open(fuzz_directory(), 3, LOG_END | LOG_EVALUATION));
     FileMap first = file_map(path);
-    log_close(log_open(fuzz_directory(), 3, true));
+    log_close(log_open(fuzz_directory(), 3, LOG_END | LOG_EVALUATION));
     FileMap second = file_map(path);
     if (first.size != second.size || memcmp(first.data, second.data, first.size) != 0) abort();
     file_unmap(&first);

@@ -63,7 +63,7 @@ static void quiet(void) {
 
 static void write_body(void *argument) {
     quiet();
-    Log *log = log_open(argument, -1, false);
+    Log *log = log_open(argument, -1, 0);
     JsonWriter *w = log_begin(log);
     json_key(w, "event");
     json_write_string(w, "start \"\n");
@@ -98,7 +98,7 @@ static void test_objects(void) {
 // Two logs of one file: every line is whole.
 static void append_body(void *argument) {
     quiet();
-    Log *a = log_open(argument, -1, false), *b = log_open(argument, -1, false);
+    Log *a = log_open(argument, -1, 0), *b = log_open(argument, -1, 0);
     for (int i = 0; i < 100; i++) log_step(i % 3 ? a : b, &step_787, 10);
     log_close(a);
     log_close(b);
@@ -117,19 +117,19 @@ static void test_append(void) {
 typedef struct {
     const char *directory;
     int64_t resume_step;
-    bool finished;
+    unsigned again;
 } OpenCall;
 
 static void open_body(void *argument) {
     const OpenCall *call = argument;
-    log_close(log_open(call->directory, call->resume_step, call->finished));
+    log_close(log_open(call->directory, call->resume_step, call->again));
 }
 
 // warning: what stderr is to hold, "" for nothing
 static void check_pruned(const char *before, int64_t resume_step, const char *after, const char *warning) {
     char errors[1024];
     test_file("log.jsonl", before, strlen(before));
-    OpenCall call = {test_directory(), resume_step, false};
+    OpenCall call = {test_directory(), resume_step, 0};
     CHECK(test_child(open_body, &call, errors, sizeof errors) == 0);
     if (*warning)
         CHECK(strstr(errors, warning));
@@ -155,16 +155,35 @@ static void test_resume(void) {
     check_pruned("", 1, "", "");
 }
 
-// A run that is finished and comes to its end again says it once; one that goes on keeps what it said.
-static void test_resume_finished(void) {
+static void best_body(void *argument) {
+    const OpenCall *call = argument;
+    Log *log = log_open(call->directory, call->resume_step, call->again);
+    fprintf(stderr, "%g", log_best_loss(log));
+    log_close(log);
+}
+
+// What comes again at the step where a run goes on stands there once; all else is kept.
+static void test_resume_again(void) {
     static const char before[] =
-        "{\"step\":1,\"test_loss\":3}\n{\"step\":2,\"val_loss\":1}\n"
+        "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
+        "{\"step\":2,\"val_loss\":1,\"best\":true}\n"
         "{\"step\":2,\"test_loss\":2}\n{\"event\":\"statistics\",\"step\":2}\n{\"event\":3}\n";
     check_pruned(before, 2, before, "");
-    OpenCall call = {test_directory(), 2, true};
+    OpenCall call = {test_directory(), 2, LOG_END};
     run_quietly(open_body, &call);
-    char *text = read_log();
-    CHECK_TEXT(text, "{\"step\":1,\"test_loss\":3}\n{\"step\":2,\"val_loss\":1}\n{\"event\":3}\n");
+    char *text = read_log(), best[64];
+    CHECK_TEXT(text, "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
+                     "{\"step\":2,\"val_loss\":1,\"best\":true}\n{\"event\":3}\n");
+    free(text);
+    call.again = 0;
+    CHECK(test_child(best_body, &call, best, sizeof best) == 0);
+    CHECK_TEXT(best, "1");
+    call.again = LOG_EVALUATION;
+    CHECK(test_child(best_body, &call, best, sizeof best) == 0);
+    CHECK_TEXT(best, "2");
+    text = read_log();
+    CHECK_TEXT(text,
+               "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n{\"event\":3}\n");
     free(text);
 }
 
@@ -183,7 +202,7 @@ static void test_resume_damaged(void) {
 static void test_resume_broken(void) {
     static const char broken[] = "{\"step\":1}\n{\"step\":\n{\"step\":2}\n";
     test_file("log.jsonl", broken, strlen(broken));
-    OpenCall call = {test_directory(), 2, false};
+    OpenCall call = {test_directory(), 2, 0};
     CHECK_FAILS(open_body, &call, 1, "log.jsonl, line 2: is damaged, and good lines follow");
     char *text = read_log();
     CHECK_TEXT(text, broken);
@@ -192,7 +211,7 @@ static void test_resume_broken(void) {
 
 static void resume_clock_body(void *argument) {
     quiet();
-    Log *log = log_open(argument, 1, false);
+    Log *log = log_open(argument, 1, 0);
     log_step(log, &step_787, 10);
     log_close(log);
 }
@@ -215,7 +234,7 @@ static void full_body(void *argument) {
     signal(SIGXFSZ, SIG_IGN);
     const struct rlimit limit = {300, 300};
     setrlimit(RLIMIT_FSIZE, &limit);
-    Log *log = log_open(argument, -1, false);
+    Log *log = log_open(argument, -1, 0);
     for (int i = 0; i < 100; i++) log_step(log, &step_787, 10);
 }
 
@@ -223,13 +242,13 @@ static void full_output_body(void *argument) {
     (void)argument;
     const int full = open("/dev/full", O_WRONLY);
     dup2(full, STDOUT_FILENO);
-    Log *log = log_open(NULL, -1, false);
+    Log *log = log_open(NULL, -1, 0);
     log_line(log, "hello");
 }
 
 static void test_full_disk(void) {
     CHECK_FAILS(full_body, (void *)(uintptr_t)test_directory(), 1, "log.jsonl: cannot write: File too large");
-    OpenCall call = {test_directory(), 0, false};
+    OpenCall call = {test_directory(), 0, 0};
     char errors[1024]; // the line that was cut off does not stop a resumed run
     CHECK(test_child(open_body, &call, errors, sizeof errors) == 0 && strstr(errors, "is cut off"));
     CHECK_FAILS(full_output_body, NULL, 1, "standard output: cannot write: No space left on device");
@@ -263,7 +282,7 @@ static void pipe_body(void *argument) {
     dup2(STDERR_FILENO, STDOUT_FILENO);
     char name[] = "model", long_name[] = "parameters", value[] = "fastformer", count[] = "5,123";
     log_table("training", (const Metadata[]){{name, value}, {long_name, count}}, 2);
-    Log *log = log_open(NULL, -1, false);
+    Log *log = log_open(NULL, -1, 0);
     report(log);
     log_close(log);
 }
@@ -293,7 +312,7 @@ typedef struct {
 static void terminal_body(void *argument) {
     const Terminal *t = argument;
     dup2(t->terminal, STDOUT_FILENO);
-    Log *log = log_open(NULL, -1, false);
+    Log *log = log_open(NULL, -1, 0);
     t->report(log);
     log_close(log);
 }
@@ -395,7 +414,7 @@ int main(int argc, char **argv) {
         {"append", test_append},
         {"resume", test_resume},
         {"resume damaged", test_resume_damaged},
-        {"resume finished", test_resume_finished},
+        {"resume finished", test_resume_again},
         {"resume broken", test_resume_broken},
         {"resume clock", test_resume_clock},
         {"full disk", test_full_disk},

@@ -27,7 +27,7 @@ typedef struct {
 static void steps_body(void *argument) {
     const Call *call = argument;
     quiet();
-    Log *log = log_open(call->directory, -1, false);
+    Log *log = log_open(call->directory, -1, 0);
     Profile *profile = profile_create();
     usleep(1); // more than a tick of any clock
     profile_lap(profile, "start", PROFILE_BETWEEN, 0);

@@ -38,6 +38,38 @@ ok "SIGHUP saves"
 [ $? -eq 143 ]
 ok "nohup: an ignored SIGHUP stays ignored"
 
+# Evaluations that take longer than the steps between them, so that a signal comes during one: none gets lost.
+head -n 1000 text >short
+"$tokenize" -o slow --tokenizer byte --train short --val text --test text >out 2>&1
+slow="-i slow -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 -v 2 -k constant --patience 9"
+stopped_at() { # STEP OPTIONS...: a run in `stopped` that gets SIGTERM behind that step
+    step=$1
+    shift
+    # shellcheck disable=SC2086
+    "$trainer" $slow -o stopped "$@" >out 2>&1 </dev/null &
+    child=$!
+    while kill -0 $child 2>/dev/null && ! grep -qs "^{\"step\":$step,.*\"lr\"" stopped/log.jsonl; do sleep 0.02; done
+    kill -TERM $child
+    wait $child
+    [ $? -eq 143 ] && grep -aq '"evaluation_due":"1"' stopped/step_*"$step".state.safetensors
+}
+results() { # DIR: the log's evaluations without times
+    grep _loss "$1/log.jsonl" | sed 's/,"[a-z]*_ms":[0-9]*//; s/,"seconds":[0-9.]*//'
+}
+# shellcheck disable=SC2086
+"$trainer" $slow -o through -x 6 >out 2>&1 && results through >through.results && [ "$(grep -c val_loss through.results)" -eq 3 ]
+ok "three evaluations"
+stopped_at 4 -x 6
+ok "an evaluation that a signal interrupts is due"
+echo '{"step":4,"val_loss":1,"best":true}' >>stopped/log.jsonl # as if a kill came before the state that says it is done
+stopped_at 6 -x 6 -y
+ok "and so is the last one"
+# shellcheck disable=SC2086
+"$trainer" $slow -o stopped -y >out 2>&1 && results stopped | cmp - through.results &&
+    cmp stopped/step_00000006.state.safetensors through/step_00000006.state.safetensors &&
+    cmp stopped/best.safetensors through/best.safetensors
+ok "a resumed run makes up for the evaluations that are due"
+
 # ---- standard output and input
 # shellcheck disable=SC2086
 { "$trainer" $small -o pipe -x 1000000 -v 1000000 --log-every 1 2>err; echo $? >code; } | head -n 20 >out
@@ -64,6 +96,10 @@ ok "--prompt to a closed pipe"
 printf '{"step":41,"los\n' >>closed/log.jsonl
 run closed -x 50 -y && grep -q 'was damaged and is cut off' out && ! grep -qv '^{.*}$' closed/log.jsonl
 ok "a damaged last line of the log is cut off"
+sed 's/"val_loss":"[0-9]*/"val_loss":"0/' closed/best.safetensors >better && cp better closed/best.safetensors
+: >closed/log.jsonl
+run closed -x 60 -y && cmp closed/best.safetensors better && ! grep -q '"best":true' closed/log.jsonl
+ok "a log that is lost loses no best weights"
 
 # ---- two runs in one directory
 start two

@@ -82,6 +82,7 @@ static void write_state(const Run *run, const char *path, const real *first, con
         metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
     if (options_number(run->options, "minutes") > 0)
         metadata_add(&rows, &count, "seconds", format_string("%.17g", progress->seconds));
+    if (progress->evaluation_due) metadata_add(&rows, &count, "evaluation_due", copy_string("1"));
     options_to_metadata(run->options, OPTION_TRAINING, &rows, &count);
     options_to_metadata(run->options, OPTION_LENGTH, &rows, &count);
 
@@ -584,6 +585,8 @@ void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *pr
     progress->skipped = checkpoint_integer(file, "skipped", 0, progress->step);
     if (safetensors_metadata(file, "stale"))
         progress->stale = checkpoint_integer(file, "stale", 0, progress->step);
+    progress->evaluation_due =
+        safetensors_metadata(file, "evaluation_due") && checkpoint_integer(file, "evaluation_due", 0, 1) == 1;
     if (safetensors_metadata(file, "seconds")) progress->seconds = checkpoint_number(file, "seconds");
     if (progress->seconds < 0)
         fail("%s: metadata seconds is %g, expected at least 0", file->file.path, progress->seconds);

@@ -22,11 +22,12 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t step;      // updates since the start, skipped ones too
-    int64_t sequences; // the loader's place
-    int64_t skipped;   // updates skipped because loss or gradient was not finite
-    int64_t stale;     // evaluations since the best one; stored with --patience
-    double seconds;    // that training took, what lies between updates included; stored with --minutes
+    int64_t step;        // updates since the start, skipped ones too
+    int64_t sequences;   // the loader's place
+    int64_t skipped;     // updates skipped because loss or gradient was not finite
+    int64_t stale;       // evaluations since the best one; stored with --patience
+    double seconds;      // that training took, what lies between updates included; stored with --minutes
+    bool evaluation_due; // that of this step was left out, as a signal asked to stop; stored where it was
 } Progress;
 
 // Writes the pair of a step into DIR, then removes all but the last `keep` pairs. Weights that are not finite

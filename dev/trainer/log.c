@@ -28,7 +28,6 @@ struct Log {
     bool progress;      // the cursor stands behind a progress line
     bool stepped;       // a step was reported
     double time_offset; // "seconds" minus the clock
-    bool goes_on;       // the file was there before
     double best_loss;   // of the lines that were kept
 };
 
@@ -59,23 +58,23 @@ static void keep(Kept *kept, const char *line, size_t size) {
     kept->size += size;
 }
 
-// Whether a line is one that a run writes at its end.
-static bool is_of_end(const Json *object) {
+// Whether a line is one that comes again.
+static bool comes_again(const Json *object, unsigned again) {
     const Json *event = json_find(object, "event");
-    return json_find(object, "test_loss") ||
-           (event && event->kind == JSON_STRING && strcmp(event->string, "statistics") == 0);
+    const bool statistics = event && event->kind == JSON_STRING && strcmp(event->string, "statistics") == 0;
+    return ((again & LOG_END) && (statistics || json_find(object, "test_loss"))) ||
+           ((again & LOG_EVALUATION) && json_find(object, "val_loss"));
 }
 
-// Keeps a line, which ends with its newline, unless it is of a later step, or of the end that comes again. A
-// damaged one must not be followed by one that is kept.
+// Keeps a line, which ends with its newline, unless it is of a later step, or comes again. A damaged one must
+// not be followed by one that is kept.
 static void prune_line(Kept *kept, const char *path, size_t number, const char *line, size_t size,
-                       int64_t resume_step, bool finished) {
+                       int64_t resume_step, unsigned again) {
     Json *object = json_try_parse(line, size);
     const double step = object ? member_number(object, "step", -1) : 0;
     if (!object) {
         if (!kept->damaged) kept->damaged = number;
-    } else if (step <= (double)resume_step &&
-               !(finished && step == (double)resume_step && is_of_end(object))) {
+    } else if (step <= (double)resume_step && !(step == (double)resume_step && comes_again(object, again))) {
         if (kept->damaged) fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
         keep(kept, line, size);
         kept->seconds = fmax(kept->seconds, member_number(object, "seconds", 0));
@@ -85,8 +84,8 @@ static void prune_line(Kept *kept, const char *path, size_t number, const char *
 }
 
 // Removes a last line that was cut off or damaged and, with resume_step >= 0, the lines of later steps.
-// finished: and what a run says at its end, at that step. The text of what is returned is gone.
-static Kept prune(const char *path, int64_t resume_step, bool finished) {
+// And what comes again at that step. The text of what is returned is gone.
+static Kept prune(const char *path, int64_t resume_step, unsigned again) {
     FileMap file = file_map(path);
     const char *text = (const char *)file.data, *const end = text + file.size;
     Kept kept = {.text = allocate(file.size, 1, "the log"), .best_loss = INFINITY};
@@ -94,7 +93,7 @@ static Kept prune(const char *path, int64_t resume_step, bool finished) {
     for (const char *newline; text < end && (newline = memchr(text, '\n', (size_t)(end - text))); number++) {
         const size_t size = (size_t)(newline + 1 - text);
         if (resume_step >= 0)
-            prune_line(&kept, path, number, text, size, resume_step, finished);
+            prune_line(&kept, path, number, text, size, resume_step, again);
         else
             keep(&kept, text, size);
         text += size;
@@ -112,18 +111,17 @@ static Kept prune(const char *path, int64_t resume_step, bool finished) {
     return kept;
 }
 
-Log *log_open(const char *directory, int64_t resume_step, bool finished) {
+Log *log_open(const char *directory, int64_t resume_step, unsigned again) {
     Log *log = allocate(1, sizeof *log, "the log");
     log->terminal = isatty(STDOUT_FILENO);
-    Kept kept = {0};
+    Kept kept = {.best_loss = INFINITY};
     if (directory) {
         log->path = format_string("%s/log.jsonl", directory);
-        log->goes_on = file_exists(log->path);
-        if (log->goes_on) kept = prune(log->path, resume_step, finished);
-        log->best_loss = kept.best_loss;
+        if (file_exists(log->path)) kept = prune(log->path, resume_step, again);
         log->file = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (log->file < 0) fail("%s: cannot write: %s", log->path, strerror(errno));
     }
+    log->best_loss = kept.best_loss;
     log->time_offset = kept.seconds - clock_seconds();
     return log;
 }
@@ -135,9 +133,8 @@ Log *log_open_json(void) {
     return log;
 }
 
-bool log_best_loss(const Log *log, double *loss) {
-    if (log->goes_on) *loss = log->best_loss;
-    return log->goes_on;
+double log_best_loss(const Log *log) {
+    return log->best_loss;
 }
 
 JsonWriter *log_begin(Log *log) {

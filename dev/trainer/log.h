@@ -46,17 +46,20 @@ typedef struct Log Log;
 // with a warning; a damaged line before one that is kept ends the program.
 // "seconds" in the lines counts from here, in a resumed run from the last line that is left.
 //
-// finished: a run goes on that has no step left and comes to its end again. What the end says (test,
-// statistics) is removed where it stands already, so that it stands there once.
-Log *log_open(const char *directory, int64_t resume_step, bool finished);
+// again: a set of what comes again at that step, and is removed where it stands already, so that it stands
+// there once.
+enum {
+    LOG_END = 1,       // what a run says at its end (test, statistics)
+    LOG_EVALUATION = 2 // on the validation split
+};
+Log *log_open(const char *directory, int64_t resume_step, unsigned again);
 void log_close(Log *log);
 
 // The lines that log.jsonl would get, on standard output, and nothing else there.
 Log *log_open_json(void);
 
-// The lowest validation loss in the lines that log_open() kept, infinite if there is none; false, and *loss
-// as it was, if there was no log before.
-bool log_best_loss(const Log *log, double *loss);
+// The lowest validation loss in the lines that log_open() kept; infinite if there is none.
+double log_best_loss(const Log *log);
 
 // Appends one object: begin, add members with json_*, end. The line is written in one piece and at once.
 // What is not a step or an evaluation begins with {"event": NAME}.

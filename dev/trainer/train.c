@@ -157,7 +157,7 @@ static void evaluate_only(Run *run) {
     Evaluation result;
     if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return;
     if (ranks_rank(run->ranks) > 0) return;
-    Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, false);
+    Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, 0);
     log_evaluation(log, -1, name, &result, false);
     measure(run, log, -1);
     log_close(log);

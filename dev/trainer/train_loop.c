@@ -220,18 +220,20 @@ static void train_step(Loop *loop) {
 
 // ---- between updates
 
-static void validate(Loop *loop) {
+// Whether it came to its end, which all ranks agree on; else a signal interrupted it.
+static bool validate(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
-    if (run->dataset->splits[SPLIT_VAL].tokens == 0) return;
-    if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return;
-    if (leads(loop) && !measure_validation(run, &result)) return;
+    if (run->dataset->splits[SPLIT_VAL].tokens == 0) return true;
+    if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return false;
+    if (ranks_vote(run->ranks, leads(loop) && !measure_validation(run, &result))) return false;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     const bool best = result.loss < loop->best_loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best_loss = result.loss;
     if (best && leads(loop)) checkpoint_save_best(run, loop->directory, loop->progress.step, result.loss);
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
+    return true;
 }
 
 // What is due after an update: evaluation, sample, checkpoint.
@@ -242,7 +244,7 @@ static void after_step(Loop *loop, const Progress *before) {
     const bool evaluates =
         last || (val_every > 0 ? passed(before->step, now->step, val_every)
                                : passed(before->sequences, now->sequences, loop->plan->sequences));
-    if (evaluates && !loop->stop) validate(loop);
+    loop->progress.evaluation_due = evaluates && (loop->stop || !validate(loop));
     const TaskType *task = loop->run->type->task;
     if (leads(loop) && task->sample && passed(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
@@ -253,6 +255,16 @@ static void after_step(Loop *loop, const Progress *before) {
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
     if (saves || last || impatient(loop) || loop->stop)
         checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
+    profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
+}
+
+// The evaluation that a signal left out comes first, as the one without that signal did. From then on the
+// state is that one's, too.
+static void make_up_evaluation(Loop *loop) {
+    loop->progress.evaluation_due = !validate(loop);
+    agree_on_stop(loop);
+    if (!loop->progress.evaluation_due)
+        checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
@@ -280,15 +292,18 @@ static void test(Loop *loop) {
 
 // ---- start and end
 
-// Goes on where the state was saved. The log says which losses are of before; the best weights may be of an
-// evaluation that comes again.
+// Goes on where the state was saved. The log says which losses are of before, and where it is lost the best
+// weights do, unless they are of an evaluation that comes again.
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
-    const int64_t step = loop->progress.step;
+    const Progress *p = &loop->progress;
+    const unsigned again =
+        (ended(loop) || impatient(loop) ? LOG_END : 0) | (p->evaluation_due ? LOG_EVALUATION : 0);
     if (leads(loop)) checkpoint_tidy(loop->directory, integer(loop, "keep"));
-    loop->log = log_open(leads(loop) ? loop->directory : NULL, step, ended(loop) || impatient(loop));
-    if (leads(loop) && !log_best_loss(loop->log, &loop->best_loss) && step > 0)
-        loop->best_loss = checkpoint_best_loss(loop->directory, step);
+    loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
+    if (leads(loop) && p->step > 0)
+        loop->best_loss = fmin(log_best_loss(loop->log),
+                               checkpoint_best_loss(loop->directory, p->step - p->evaluation_due));
     ranks_broadcast(loop->run->ranks, &loop->best_loss, sizeof(double));
 }
 
@@ -458,13 +473,14 @@ int train_loop(Run *run) {
     introduce(&loop);
     if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
     if (loop.progress.step > 0) log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
-    say_place(&loop);
-
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
     loop.begin = seconds() - loop.progress.seconds;
     loop.first_step = loop.progress.step;
-    set_expected_steps(&loop);
     agree_on_stop(&loop);
+    if (loop.progress.evaluation_due && !loop.stop) make_up_evaluation(&loop);
+    say_place(&loop);
+
+    set_expected_steps(&loop);
     bool trained = false;
     while (!ended(&loop) && !impatient(&loop) && !loop.stop) {
         const Progress before = loop.progress;
