@@ -19,6 +19,7 @@ static const Option trainer_rows[] = {
     {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "0", -INFINITY, INFINITY, NULL, NULL, "Training",
      "seed"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, "Text", "only evaluate"},
+    {0, "init", OPTION_TEXT, OPTION_RUN, "PATH", NULL, 0, 0, NULL, NULL, "Text", "weights"},
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Text", "continue this"},
     {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "1", 0, INFINITY, NULL, NULL, "Text", "of sampling"},
     {0, "rare", OPTION_INTEGER, OPTION_RUN, "N", "1", 0, 9, NULL, NULL, OPTION_GROUP_MORE, "a rare thing"},
@@ -234,7 +235,7 @@ static void test_help(void) {
     int lines = 0;
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1, lines++)
         CHECK(strcspn(line, "\n") <= 79);
-    CHECK(lines == 2 + 5 + 17 + 2 + 1);
+    CHECK(lines == 2 + 5 + 18 + 2 + 1);
     CHECK(test_child(print_body, "--version", text, sizeof text) == 0);
     CHECK(strncmp(text, "train_test ", 11) == 0);
 }
@@ -353,7 +354,7 @@ static void test_json(void) {
     CHECK_TEXT(json_find(json, "output")->string, "a\"b");
     CHECK(json_find(json, "input")->kind == JSON_NULL && json_find(json, "steps")->kind == JSON_NULL);
     CHECK(json_find(json, "resume")->kind == JSON_BOOL && !json_find(json, "resume")->boolean);
-    CHECK(!json_find(json, "help") && json->count == 19);
+    CHECK(!json_find(json, "help") && json->count == 20);
     json_free(json);
     json_writer_free(&w);
     options_free(o);
@@ -379,6 +380,21 @@ static void test_config(void) {
     options_free(o);
     o = configure("-x 9", all);
     CHECK(options_integer(o, "steps") == 9);
+    options_free(o);
+    // A flag that is false is not given, as on a command line.
+    o = configure("", "{\"dry\": false, \"resume\": false, \"tied\": true, \"rare\": 2}");
+    CHECK(!options_given(o, "dry") && !options_given(o, "resume") && options_given(o, "tied"));
+    static const char *const none[] = {NULL};
+    char *text = options_given_text(o, OPTION_RUN, none);
+    CHECK_TEXT(text, " --rare 2");
+    free(text);
+    options_free(o);
+    // A run that is resumed has begun.
+    o = configure("", "{\"init\": \"weights\"}");
+    CHECK(options_given(o, "init"));
+    options_free(o);
+    o = configure("-y", "{\"init\": \"weights\", \"batch\": 3}");
+    CHECK(!options_given(o, "init") && options_given(o, "batch"));
     options_free(o);
     // What a run's log writes reads back; of a log the last line with options counts.
     o = parse("-b 3 -l 7e-5 --windows 4,8 --tied");

@@ -25,7 +25,7 @@ start() {
     while kill -0 $child && ! grep -qs '"step":5,' "$1/log.jsonl"; do sleep 0.05; done
 }
 saved() { # DIR: it holds a checkpoint, of which the weights are written last
-    ls "$1"/step_????????.safetensors >out 2>&1
+    ls "$1"/step_????????.safetensors >/dev/null 2>&1
 }
 
 # ---- signals
@@ -69,6 +69,26 @@ ok "and so is the last one"
     cmp stopped/step_00000006.state.safetensors through/step_00000006.state.safetensors &&
     cmp stopped/best.safetensors through/best.safetensors
 ok "a resumed run makes up for the evaluations that are due"
+# shellcheck disable=SC2086
+"$trainer" $slow -o tested -x 2 >out 2>&1 </dev/null &
+child=$!
+while kill -0 $child 2>/dev/null && ! saved tested; do sleep 0.02; done
+kill -TERM $child
+wait $child
+[ $? -eq 143 ] && grep -q 'test and report were interrupted; go on with: .*/train_fastformer -o tested -y' out && [ ! -e tested/report.md ]
+ok "a signal during the test is said"
+"$trainer" -o tested -y >out 2>&1 && [ "$(grep -c test_loss tested/log.jsonl)" -eq 1 ] && [ -s tested/report.md ]
+ok "and the test comes again"
+rm out
+# shellcheck disable=SC2086
+"$trainer" $small -o never --config hangup/log.jsonl >out 2>&1 </dev/null &
+child=$!
+while kill -0 $child 2>/dev/null && ! grep -qs '^memory:' out; do sleep 0.005; done
+kill -TERM $child
+wait $child
+# Behind the first step after all, there is something to go on with.
+[ $? -eq 143 ] && if saved never; then grep -q 'go on with: .* -o never -y --val-every 1000000$' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
+ok "a signal before the first step"
 
 # ---- standard output and input
 # shellcheck disable=SC2086
@@ -151,8 +171,16 @@ rm -rf old && cp -r one old
 without_id one/step_00000020.state.safetensors old/step_00000020.state.safetensors
 fails 1 "does not belong" "$trainer" -i bytes -o old -y
 without_id one/step_00000020.safetensors old/step_00000020.safetensors
-run old -x 30 -y && run one -x 30 -y && cmp old/step_00000030.safetensors one/step_00000030.safetensors
+run one -x 20 -y && run one -x 30 -y && [ "$(find one -name 'step_*' | wc -l)" -eq 6 ]
+ok "a run that goes on keeps as many checkpoints as it did"
+run old -x 30 -y && cmp old/step_00000030.safetensors one/step_00000030.safetensors
 ok "a pair from before there were ids goes on"
+
+# ---- a run that began with a mean of weights goes on without them
+run mean -e one --average 2 -x 3 -k constant && rm -rf told && cp -r mean told &&
+    run told -y --config mean/log.jsonl -x 6 && run mean -y --average 2 -x 6 &&
+    cmp told/step_00000006.safetensors mean/step_00000006.safetensors
+ok "--average and its --init are of the beginning"
 
 # ---- what kills leave
 run clean -x 30 -n 10 -v 10 --stats 1 -k constant

@@ -96,6 +96,8 @@ loss() { "$translate" -i data "$@" --eval val --json -p fp32 2>&1 | sed -n 's/.*
 [ -n "$(loss -e one)" ] && [ "$(loss -e one)" = "$(loss -e run --average 1)" ] &&
     [ "$(loss -e one)" != "$(loss -e run --average 3)" ]
 ok "--average: the mean of the last checkpoints"
+train told --config hardly/log.jsonl && [ -e told/step_00000001.safetensors ]
+ok "--config: what is false in a log is no action"
 fails 1 "--average 9: run holds 4 checkpoints; train with a larger --keep" "$translate" -e run --average 9 --translate
 fails 2 "--translate: needs weights" "$translate" --translate
 fails 2 "--beam 9: takes a larger --batch-tokens or --max-length" "$translate" -e run --translate --beam 9 --max-length 8

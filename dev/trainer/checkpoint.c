@@ -82,6 +82,8 @@ static void write_state(const Run *run, const char *path, const real *first, con
         metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
     if (options_number(run->options, "minutes") > 0)
         metadata_add(&rows, &count, "seconds", format_string("%.17g", progress->seconds));
+    metadata_add(&rows, &count, "keep",
+                 format_string("%lld", (long long)options_integer(run->options, "keep")));
     if (progress->evaluation_due) metadata_add(&rows, &count, "evaluation_due", copy_string("1"));
     options_to_metadata(run->options, OPTION_TRAINING, &rows, &count);
     options_to_metadata(run->options, OPTION_LENGTH, &rows, &count);

@@ -689,7 +689,8 @@ static void set_from_json(Entry *entry, const Json *value, const char *path) {
         fail("%s: \"%s\": expected %s", path, entry->row->name, expected);
     }
     set_from(entry, entry->row->name, text, path);
-    entry->given = true;
+    // As on a command line, where no flag can be false.
+    entry->given = entry->row->kind != OPTION_FLAG || strcmp(entry->text, "true") == 0;
     free(text);
 }
 
@@ -711,8 +712,15 @@ static Json *config_of_log(const FileMap *file) {
     return config;
 }
 
+// Whether a file does not count: where its run stood; where a run is resumed, what it began with.
+static bool is_passed_over(const Options *options, const char *name) {
+    static const char *const place[] = {"output", "resume", "config", "ranks-file", NULL};
+    static const char *const beginning[] = {"init", "average", NULL};
+    const Entry *resume = find_name(options, "resume", strlen("resume"));
+    return in_list(place, name) || (resume && resume->given && in_list(beginning, name));
+}
+
 void options_read_config(Options *options, const char *path) {
-    static const char *const passed_over[] = {"output", "resume", "config", "ranks-file"};
     FileMap file = file_map(path);
     Json *whole = config_of_log(&file);
     if (!whole) whole = json_parse((const char *)file.data, file.size, path);
@@ -722,9 +730,7 @@ void options_read_config(Options *options, const char *path) {
     const bool length = length_given(options);
     for (size_t i = 0; i < config->count; i++) {
         const char *name = config->keys[i];
-        bool passed = config->items[i].kind == JSON_NULL;
-        for (size_t j = 0; j < sizeof passed_over / sizeof *passed_over; j++)
-            passed = passed || strcmp(name, passed_over[j]) == 0;
+        const bool passed = config->items[i].kind == JSON_NULL || is_passed_over(options, name);
         Entry *entry = find_name(options, name, strlen(name));
         if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, path, name);
         if (passed || entry->given || (length && entry->row->scope == OPTION_LENGTH)) continue;

@@ -53,10 +53,10 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 
 // Reads options from a JSON file: an object of values by long name as options_to_json() writes them, null:
 // not set; or an object that has it as its member "options"; or a log of such objects, a line each, of which
-// the last is taken. They count as given. What was given on the command line stays, and where that says how
-// long to train nothing of the file about it is taken. What names a run and not how it was made is passed
-// over: "output", "resume", "config", "ranks-file". Ends the program (exit 1) where a name, kind or value
-// cannot be.
+// the last is taken. They count as given, a flag where it is true. What was given on the command line stays,
+// and where that says how long to train nothing of the file about it is taken. What names a run and not how
+// it was made is passed over: "output", "resume", "config", "ranks-file"; where --resume was given what it
+// began with, too: "init", "average". Ends the program (exit 1) where a name, kind or value cannot be.
 void options_read_config(Options *options, const char *path);
 
 // The last value that the command line gives to --NAME, before it is checked and parsed; NULL: none.

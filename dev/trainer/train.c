@@ -25,9 +25,10 @@ static const Action *find_action(const Options *options, const TaskType *task) {
 static void check_start(const Options *options) {
     if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
         fail_usage("--minutes and --steps exclude each other: say how long to train in one way");
-    if (options_integer(options, "average") > 0 && !options_text(options, "init"))
+    const bool resumes = options_flag(options, "resume");
+    if (options_integer(options, "average") > 0 && !options_text(options, "init") && !resumes)
         fail_usage("--average: needs --init RUN, whose checkpoints are averaged");
-    if (!options_flag(options, "resume")) return;
+    if (!resumes) return;
     if (!options_text(options, "output")) fail_usage("--resume: needs --output DIR, the run to go on with");
     if (options_text(options, "init"))
         fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
@@ -91,6 +92,10 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with --init");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
+    // Else going on would remove what the run was told to keep.
+    const char *keep = safetensors_metadata(checkpoint->state, "keep");
+    if (keep && !options_given(options, "keep"))
+        options_set(options, "keep", keep, checkpoint->state->file.path);
     // States from before there was a choice do not say.
     if (!safetensors_metadata(checkpoint->state, "optimizer") &&
         strcmp(options_text(options, "optimizer"), "adamw") != 0)
@@ -212,7 +217,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     if (checkpoint.weights) check_size(checkpoint.weights, type, &run.setup);
     run.model = type->create(&run.setup);
     if (checkpoint.weights) {
-        if (options_integer(options, "average") > 0)
+        if (options_integer(options, "average") > 0 && !checkpoint.state)
             checkpoint_load_average(checkpoint.weights, options_integer(options, "average"), &run);
         else
             checkpoint_load_weights(checkpoint.weights, &run);

@@ -31,6 +31,7 @@ typedef struct {
     int bad_updates; // in a row
     double best_loss;
     int64_t first_step; // of this process
+    bool trained;       // to the end
     int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
 } Loop;
 
@@ -290,6 +291,15 @@ static void test(Loop *loop) {
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
 }
 
+// What is said of a run that is through, by its best weights. A signal may interrupt it.
+static void finish(Loop *loop) {
+    load_best(loop);
+    test(loop);
+    if (leads(loop)) measure(loop->run, loop->log, loop->progress.step);
+    profile_lap(loop->run->setup.profile, "test", PROFILE_BETWEEN, 0);
+    agree_on_stop(loop);
+}
+
 // ---- start and end
 
 // Goes on where the state was saved. The log says which losses are of before, and where it is lost the best
@@ -335,7 +345,8 @@ static char *command_text(const Run *run) {
     return command;
 }
 
-static void write_report(const Loop *loop) {
+// Not where a signal asks to stop: the samples would end early.
+static void write_report(Loop *loop) {
     Run *run = loop->run;
     char *samples[REPORT_SAMPLES];
     int count = 0;
@@ -343,7 +354,7 @@ static void write_report(const Loop *loop) {
         samples[count] = run->type->task->text(run, (uint32_t)count);
         if (!samples[count]) break;
     }
-    report_write(loop->directory, samples, count);
+    if (!stop_requested()) report_write(loop->directory, samples, count);
     for (int i = 0; i < count; i++) free(samples[i]);
 }
 
@@ -448,21 +459,34 @@ static void say_reduction(const Loop *loop) {
     log_end(loop->log);
 }
 
-// And the command that goes on: the data and all that belongs to the run stand in its checkpoint.
-static void say_stopped(const Loop *loop, int signal) {
-    static const char *const known[] = {"input", "output", "resume", "init", "config", NULL};
+// The command that goes on, fresh: the data and all that belongs to the run stand in its checkpoint.
+static char *resuming_command(const Loop *loop) {
+    static const char *const known[] = {"input", "output", "resume", "init", "average", "config", NULL};
     char *options = options_given_text(loop->run->options, OPTION_RUN, known);
     char *program = options_quoted(loop->run->program), *directory = options_quoted(loop->directory);
-    char *line = format_string("stopped after step %lld; go on with: %s -o %s -y%s",
-                               (long long)loop->progress.step, program, directory, options);
-    if (signal == SIGPIPE)
+    char *command = format_string("%s -o %s -y%s", program, directory, options);
+    free(program);
+    free(directory);
+    free(options);
+    return command;
+}
+
+// Where a signal stopped the run, and how to go on.
+static void say_stopped(const Loop *loop) {
+    char *command = resuming_command(loop), *line;
+    if (loop->progress.step == 0)
+        line = copy_string("stopped before the first step; nothing was saved");
+    else if (loop->trained)
+        line = format_string("test and report were interrupted; go on with: %s", command);
+    else
+        line =
+            format_string("stopped after step %lld; go on with: %s", (long long)loop->progress.step, command);
+    if (loop->stop == SIGPIPE)
         warn("standard output was closed: %s", line);
     else
         log_line(loop->log, "%s", line);
     free(line);
-    free(program);
-    free(directory);
-    free(options);
+    free(command);
 }
 
 int train_loop(Run *run) {
@@ -481,25 +505,19 @@ int train_loop(Run *run) {
     say_place(&loop);
 
     set_expected_steps(&loop);
-    bool trained = false;
     while (!ended(&loop) && !impatient(&loop) && !loop.stop) {
         const Progress before = loop.progress;
         train_step(&loop);
         after_step(&loop, &before);
-        trained = true;
     }
-    if (trained && impatient(&loop) && !loop.stop) say_place(&loop);
-    const int signal = loop.stop;
-    if (signal == 0) {
-        load_best(&loop);
-        test(&loop);
-        if (leads(&loop)) measure(run, loop.log, loop.progress.step);
-        profile_lap(run->setup.profile, "test", PROFILE_BETWEEN, 0);
-    }
+    loop.trained = !loop.stop;
+    if (loop.trained && loop.progress.step > loop.first_step && impatient(&loop)) say_place(&loop);
+    if (loop.trained) finish(&loop);
     say_reduction(&loop);
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
-    if (signal && leads(&loop)) say_stopped(&loop, signal);
+    if (!loop.stop && leads(&loop)) write_report(&loop);
+    agree_on_stop(&loop);
+    if (loop.stop && leads(&loop)) say_stopped(&loop);
     log_close(loop.log);
-    if (!signal && leads(&loop)) write_report(&loop);
-    return signal ? 128 + signal : 0;
+    return loop.stop ? 128 + loop.stop : 0;
 }
