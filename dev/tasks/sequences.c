@@ -25,11 +25,13 @@ struct Sequences {
     int32_t *inputs, *targets; // (B, T)
 };
 
-// T, no longer than the model's positions.
+// T, no longer than the model's positions. Weights are evaluated at the length that they were trained for.
 static int64_t sequence_length(const TaskSetup *setup) {
     const int64_t length = options_integer(setup->options, "seq-len");
-    if (setup->positions == 0 || length <= setup->positions) return length;
-    if (options_given(setup->options, "seq-len"))
+    const bool given = options_given(setup->options, "seq-len");
+    const bool known = given || setup->resumed || setup->training;
+    if (setup->positions == 0 || (known && length <= setup->positions)) return length;
+    if (given)
         fail("--seq-len %lld: the model has %lld positions", (long long)length, (long long)setup->positions);
     return setup->positions;
 }

@@ -18,6 +18,7 @@ typedef struct {
     const Options *options; // the task's own rows among them
     const Dataset *dataset;
     int64_t positions; // the longest sequence that the model of a checkpoint takes; 0: any
+    bool resumed;      // the options say how these weights were trained
     bool training;     // false: only evaluation
 } TaskSetup;
 

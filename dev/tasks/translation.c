@@ -52,6 +52,7 @@ typedef struct {
     size_t count, left_out;
     Group *groups; // (group_count)
     size_t group_count;
+    uint32_t *evaluated; // (group_count) groups as evaluation takes them; NULL: it takes none
 } PairList;
 
 // The order of one epoch.
@@ -188,6 +189,19 @@ static size_t end_of_length(const PairList *list, size_t first) {
     return end;
 }
 
+// All groups in an order that says nothing of lengths.
+static void shuffle_groups(Random *random, const PairList *list, uint32_t *order) {
+    for (size_t g = 0; g < list->group_count; g++) order[g] = (uint32_t)g;
+    shuffle(random, order, list->group_count);
+}
+
+// The first batches of an evaluation are like all of them, and the same whatever the run's seed.
+static void order_evaluation(PairList *list) {
+    Random random = random_stream(0, RANDOM_SHUFFLE, 0, 0);
+    list->evaluated = allocate(list->group_count, sizeof(uint32_t), "the order of batches");
+    shuffle_groups(&random, list, list->evaluated);
+}
+
 static void make_order(Translation *t, int64_t epoch) {
     const PairList *list = &t->lists[SPLIT_TRAIN];
     Order *order = &t->order;
@@ -198,8 +212,7 @@ static void make_order(Translation *t, int64_t epoch) {
         end = end_of_length(list, first);
         shuffle(&random, order->pairs + first, end - first);
     }
-    for (size_t g = 0; g < list->group_count; g++) order->groups[g] = (uint32_t)g;
-    shuffle(&random, order->groups, list->group_count);
+    shuffle_groups(&random, list, order->groups);
     for (size_t g = 0; g < list->group_count; g++)
         order->places[g + 1] = order->places[g] + (int64_t)list->groups[order->groups[g]].count;
     order->epoch = epoch;
@@ -223,13 +236,16 @@ static size_t group_at(const Translation *t, int64_t place) {
 
 // ---- creating ----------------------------------------------------------------------------------------
 
-static int64_t longest_sentence(const TaskSetup *setup) {
+// Weights are evaluated at the length that they were trained for, where a batch has room for it.
+static int64_t longest_sentence(const TaskSetup *setup, int64_t batch_tokens) {
     const int64_t length = options_integer(setup->options, "max-length");
-    if (setup->positions == 0 || length <= setup->positions) return length;
-    if (options_given(setup->options, "max-length"))
+    const bool given = options_given(setup->options, "max-length");
+    const bool known = given || setup->resumed || setup->training;
+    if (setup->positions == 0 || (known && length <= setup->positions)) return length;
+    if (given)
         fail("--max-length %lld: the model has %lld positions", (long long)length,
              (long long)setup->positions);
-    return setup->positions;
+    return known || setup->positions < batch_tokens ? setup->positions : batch_tokens;
 }
 
 static void plan_training(Translation *t) {
@@ -259,7 +275,7 @@ static void *translation_create(const TaskSetup *setup) {
     t->seed = (uint64_t)options_integer(setup->options, "seed");
     t->accumulate = options_integer(setup->options, "accumulate");
     t->batch_tokens = options_integer(setup->options, "batch-tokens");
-    t->max_length = longest_sentence(setup);
+    t->max_length = longest_sentence(setup, t->batch_tokens);
     if (t->max_length > t->batch_tokens)
         fail_usage("--batch-tokens %lld: a sentence may have --max-length %lld tokens",
                    (long long)t->batch_tokens, (long long)t->max_length);
@@ -267,6 +283,7 @@ static void *translation_create(const TaskSetup *setup) {
         .batch = 1 + t->batch_tokens / SIDE_BY_SIDE, .length = t->max_length, .rows = t->batch_tokens};
     for (int split = setup->training ? SPLIT_TRAIN : SPLIT_VAL; split < SPLIT_COUNT; split++)
         list_pairs(t, (SplitName)split);
+    for (int split = SPLIT_VAL; split < SPLIT_COUNT; split++) order_evaluation(&t->lists[split]);
     if (setup->training) plan_training(t);
     const size_t N = (size_t)t->batch_tokens;
     t->sentences = allocate(2 * (size_t)t->max_length, sizeof(int32_t), "batch");
@@ -284,6 +301,7 @@ static void translation_destroy(void *task) {
     for (int split = 0; split < SPLIT_COUNT; split++) {
         free(t->lists[split].pairs);
         free(t->lists[split].groups);
+        free(t->lists[split].evaluated);
     }
     void *const arrays[] = {t->order.pairs, t->order.groups, t->order.places, t->sentences,   t->inputs,
                             t->targets,     t->source,       t->mask,         t->source_mask, t};
@@ -371,7 +389,7 @@ static bool translation_evaluation_batch(void *task, SplitName split, int64_t i,
     const Translation *t = task;
     const PairList *list = &t->lists[split];
     if (i >= (int64_t)list->group_count) return false;
-    build_batch(t, list, &list->groups[i], NULL, batch);
+    build_batch(t, list, &list->groups[list->evaluated[i]], NULL, batch);
     return true;
 }
 

@@ -4,7 +4,8 @@
 //
 // A batch holds pairs of like length, padded to the longest, at most --batch-tokens positions on a side. Each
 // epoch deals pairs of one length anew among the batches of that length, and shuffles the batches, by seed
-// and epoch alone. A pair with a sentence longer than --max-length is left out.
+// and epoch alone. Evaluation takes them in one order for all runs, which is not that of lengths. A pair with
+// a sentence longer than --max-length is left out.
 #ifndef TASKS_TRANSLATION_H
 #define TASKS_TRANSLATION_H
 

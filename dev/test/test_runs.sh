@@ -192,6 +192,8 @@ run kept -x 30 -n 10 -v 10 --keep 1 --stats 1 -y
     cmp kept/step_00000030.state.safetensors clean/step_00000030.state.safetensors &&
     cmp kept/best.safetensors clean/best.safetensors
 ok "a resumed run tidies up"
+cp -rL clean flat && [ ! -L flat/model.safetensors ] && run flat -x 40 -v 10 -y && [ -L flat/model.safetensors ]
+ok "a copy with files for links goes on"
 lines() { # DIR: what the log says of evaluations, without times
     grep -E '_loss"|statistics' "$1/log.jsonl" | sed 's/,"[a-z]*_ms":[0-9]*//; s/,"seconds":[0-9.]*//' | sort
 }

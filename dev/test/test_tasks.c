@@ -411,14 +411,47 @@ static void test_translation_evaluation(void) {
     const TaskSetup setup = {.options = options, .dataset = dataset};
     void *task = task_translation.create(&setup);
     int seen[30] = {0};
+    bool rises = true, falls = true; // lengths from batch to batch
+    int64_t length = 0;
     Batch batch;
-    for (int64_t i = 0; task_translation.evaluation_batch(task, SPLIT_VAL, i, &batch); i++)
+    for (int64_t i = 0; task_translation.evaluation_batch(task, SPLIT_VAL, i, &batch); i++) {
         for (int64_t b = 0; b < batch.batch; b++) seen[check_pair(&batch, b)]++;
+        rises = rises && (i == 0 || batch.length >= length);
+        falls = falls && (i == 0 || batch.length <= length);
+        length = batch.length;
+    }
     for (int i = 0; i < 30; i++) CHECK(seen[i] == 1);
+    CHECK(!rises && !falls);
     CHECK(!task_translation.evaluation_batch(task, SPLIT_TEST, 0, &batch));
     task_translation.destroy(task);
     options_free(options);
     dataset_close(dataset);
+}
+
+// Without training, at the length that the weights take, unless the user or a run's state say another.
+static void check_length(const TaskType *type, Options *options, int64_t positions, int64_t evaluated,
+                         int64_t stored) {
+    Dataset *dataset = dataset_open(test_directory());
+    for (int resumed = 0; resumed < 2; resumed++) {
+        const TaskSetup setup = {
+            .options = options, .dataset = dataset, .positions = positions, .resumed = resumed};
+        void *task = type->create(&setup);
+        CHECK(type->plan(task)->length == (resumed ? stored : evaluated));
+        type->destroy(task);
+    }
+    options_free(options);
+    dataset_close(dataset);
+}
+
+static void test_lengths(void) {
+    make_shard("train_0.bin", 50);
+    check_length(&task_language, make_options(1, 4, 0), 9, 9, 4);
+    check_length(&task_language, make_options(1, 4, 0), 3, 3, 3);
+    check_length(&task_language, make_options(1, 4, 0), 0, 4, 4);
+    dataset_close(paired_dataset());
+    check_length(&task_translation, translation_options("40", "1", "20"), 30, 30, 20);
+    check_length(&task_translation, translation_options("40", "1", "20"), 50, 40, 20);
+    check_length(&task_translation, translation_options("40", "1", "20"), 12, 12, 12);
 }
 
 typedef struct {
@@ -468,6 +501,7 @@ int main(int argc, char **argv) {
         {"masked: refusals", test_masked_refusals},
         {"translation: training", test_translation_training},
         {"translation: evaluation", test_translation_evaluation},
+        {"lengths", test_lengths},
         {"translation: refusals", test_translation_refusals},
         {"report", test_report},
         {"refusals", test_refusals},

@@ -164,6 +164,8 @@ fails 1 "--heads" "$trainer" -i bytes -o whole -y -H 8
 fails 1 "--lr" "$trainer" -i bytes -o whole -y -l 0.1
 fails 1 "--resume" "$trainer" -i bytes -o whole -x 10
 fails 1 "--seq-len 65" "$trainer" -i bytes -e whole/best.safetensors -t 65 --eval val
+fails 1 "--seq-len 65: the model has 64 positions, and --average makes no more" \
+    "$trainer" -i bytes -e whole --average 2 -t 65 -o x
 fails 1 "shorter --seq-len" "$trainer" -i bytes -o long -t 1000000 -b 1
 fails 1 "lower --seq-len or --batch" "$trainer" -i bytes -o wide -b 100000
 

@@ -15,13 +15,14 @@ void measure_check(const Run *run) {
         fail("--stats: %s has no val split to measure on", run->dataset->name);
 }
 
-// Runs the model on up to `batches` batches of the split. A last, shorter one is left out, unless it is all
-// there is. Returns their number.
+// Runs the model on up to `batches` batches of the split. Of running text, which no mask cuts into sentences,
+// a last, shorter one is left out, unless it is all there is. Returns their number.
 static int64_t run_batches(Run *run, SplitName split, int64_t batches, Statistics *statistics) {
     int64_t done = 0, length = 0;
     Batch batch;
     while (done < batches && !stop_requested() &&
-           run->type->task->evaluation_batch(run->task, split, done, &batch) && batch.length >= length) {
+           run->type->task->evaluation_batch(run->task, split, done, &batch) &&
+           (batch.mask || batch.length >= length)) {
         run->type->statistics(run->model, &batch, statistics);
         length = batch.length;
         done++;

@@ -74,6 +74,10 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
     const int64_t wanted = options_given(options, "seq-len") ? options_integer(options, "seq-len") : 0;
     const long long positions = known_positions(weights);
     if (wanted <= positions) return;
+    if (options_integer(options, "average") > 0)
+        fail("--seq-len %lld: the model has %lld positions, and --average makes no more; train with the mean "
+             "first, then on from that run",
+             (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
     char *line = format_string("%s: its %lld positions are interpolated to %lld", weights->file.path,
                                positions, (long long)wanted);
@@ -207,7 +211,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .dataset = run_data_open(options, checkpoint.weights, action != NULL),
                .state = checkpoint.state};
     share_check_data(ranks, run.dataset);
-    const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights), trains};
+    const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights),
+                                  checkpoint.state != NULL, trains};
     if (!action || action->batches) run.task = task_type->create(&task_setup);
     run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
@@ -239,7 +244,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     } else {
         if (leads) {
             if (lock < 0) lock = choose_output(options, type->name);
-            huggingface_check_output(type, run.model, options_text(options, "output"));
+            // A run's own directory may have been copied, files for links.
+            if (!run.state) huggingface_check_output(type, run.model, options_text(options, "output"));
             run_data_save_tokenizer(run.dataset, options_text(options, "output"));
         }
         code = train_loop(&run);
