@@ -37,6 +37,12 @@ fails 1 "--batch-tokens 256" "$translate" -i data -o parts -y -x 40 -b 256
 train tuned -e run -x 2 -v 2
 ok "trained on, from weights"
 
+# ---- updates of an epoch: 9 pairs in 7 batches
+awk 'BEGIN { for (i = 0; i < 9; i++) { for (j = i < 4 ? 25 : 40; j > 0; j--) printf "%s ", j % 2 ? "one" : "two"; print "" } }' >nine
+"$tokenize" -o nine.data --vocab-size 320 --source nine --target nine --val-source nine --val-target nine >out 2>&1 &&
+    train nine.run -i nine.data -b 64 -t 64 -E 1 && [ -e nine.run/step_00000007.safetensors ]
+ok "no update is lost to rounding"
+
 # ---- translating
 text() { printf 'one two three\n\nfour\nsix six seven one two\nfive'; }
 for beams in 1 4; do

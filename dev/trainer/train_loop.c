@@ -69,7 +69,8 @@ static int64_t planned_steps(const Loop *loop) {
     if (sequences < loop->plan->sequences_per_update)
         fail_usage("--epochs %g: is less than one update, which takes %g sequences", number(loop, "epochs"),
                    loop->plan->sequences_per_update);
-    return (int64_t)(sequences / loop->plan->sequences_per_update);
+    // 9 sequences are 7 updates of 9/7, though their quotient may be less.
+    return (int64_t)floor(sequences / loop->plan->sequences_per_update * (1 + 1e-12) + 1e-9);
 }
 
 static double epochs_passed(const Loop *loop) {
