@@ -104,14 +104,14 @@ static _Noreturn void give_up(const Messages *m) {
 
 // Waits until all have arrived.
 static void wait_for(Messages *m) {
-    const double deadline = ranks_seconds() + m->ranks->timeout;
+    Deadline deadline = deadline_in(m->ranks->timeout);
     for (int64_t looks = 0;; looks++) {
+        const bool late = deadline_passed(&deadline); // they may have come meanwhile
         int done;
         check(MPI_Testall(m->count, m->requests, &done, MPI_STATUSES_IGNORE), m->what);
         if (done) break;
-        if (looks < LOOKS) continue;
-        ranks_nap();
-        if (ranks_seconds() > deadline) give_up(m);
+        if (late) give_up(m);
+        if (looks >= LOOKS) ranks_nap();
     }
     m->count = 0;
 }

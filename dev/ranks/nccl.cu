@@ -29,16 +29,16 @@ static void nccl_check(ncclResult_t result, const char *what) {
 
 // Waits until what is on the stream is done.
 static void wait_for(const Ranks *r, ncclComm_t comm, cudaStream_t stream, const char *what) {
-    const double end = ranks_seconds() + r->timeout;
+    Deadline deadline = deadline_in(r->timeout);
     for (;;) {
+        const bool late = deadline_passed(&deadline); // it may be done meanwhile
         const cudaError_t state = cudaStreamQuery(stream);
         if (state == cudaSuccess) return;
         if (state != cudaErrorNotReady) CUDA_CHECK(state);
         ncclResult_t of_others = ncclSuccess;
         nccl_check(ncclCommGetAsyncError(comm, &of_others), what);
         nccl_check(of_others, what);
-        if (ranks_seconds() > end)
-            fail("%s: waited %g s (--timeout) for the other processes", what, r->timeout);
+        if (late) fail("%s: waited %g s (--timeout) for the other processes", what, r->timeout);
         ranks_nap();
     }
 }

@@ -29,6 +29,18 @@ void ranks_nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
 }
 
+Deadline deadline_in(double seconds) {
+    const double now = ranks_seconds();
+    return (Deadline){now + seconds, now};
+}
+
+bool deadline_passed(Deadline *deadline) {
+    const double now = ranks_seconds(), between = now - deadline->looked;
+    if (between > 1) deadline->end += between;
+    deadline->looked = now;
+    return now > deadline->end;
+}
+
 // ---- a limit for what has none ----------------------------------------------------------------------------
 
 struct Watchdog {

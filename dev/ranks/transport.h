@@ -39,6 +39,14 @@ Ranks *ranks_open_file(const char *file, double timeout);
 double ranks_seconds(void); // of a clock that only goes on
 void ranks_nap(void);       // for as long as a message may take
 
+// How long others may take to answer, looked at again and again: a second and more between two looks is time
+// in which this process stood still (Ctrl-Z, a machine that sleeps), as perhaps all did, and does not count.
+typedef struct {
+    double end, looked;
+} Deadline;
+Deadline deadline_in(double seconds);
+bool deadline_passed(Deadline *deadline);
+
 // Ends the program where `what` takes longer than that many seconds, for what cannot be called with a limit.
 typedef struct Watchdog Watchdog;
 Watchdog *watchdog_start(double seconds, const char *what);

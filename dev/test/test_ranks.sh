@@ -270,6 +270,18 @@ if thorough; then
         echo "skipped: no right to mount, so no disk is full"
     fi
 fi
+if thorough; then
+    endless paused --timeout 2 -k constant
+    kill -STOP "$(of_rank 0 paused)" "$(of_rank 1 paused)"
+    sleep 4
+    kill -CONT "$(of_rank 0 paused)" "$(of_rank 1 paused)"
+    step=$(tail -n 1 paused/log.jsonl | sed 's/{"step":\([0-9]*\),.*/\1/')
+    while kill -0 $launcher 2>/dev/null && ! grep -q "\"step\":$((step + 9))," paused/log.jsonl; do sleep 0.05; done
+    kill -TERM "$(of_rank 1 paused)"
+    wait $launcher
+    [ $? -eq 143 ] && good paused
+    ok "a run that was suspended for longer than --timeout goes on"
+fi
 endless frozen --timeout 10
 frozen=$(of_rank 1 frozen)
 kill -STOP "$frozen"
