@@ -437,6 +437,28 @@ static void test_writer(void) {
     CHECK(shard_writer_close(writer) == 0);
 }
 
+static void open_lone_token(void *unused) {
+    (void)unused;
+    Dataset *dataset = dataset_open(test_directory());
+    if (dataset->splits[SPLIT_VAL].tokens != 0 || dataset->splits[SPLIT_TEST].tokens != 2) exit(EXIT_FAILURE);
+    dataset_close(dataset);
+}
+
+// The first token of a split is predicted where one stands before every text, and only there.
+static void test_lone_token(void) {
+    char errors[1024];
+    make_shard("train_0.bin", 20240520, 1, 0, 8);
+    make_shard("val_0.bin", 20240520, 1, 0, 1);
+    make_shard("test_0.bin", 20240520, 1, 0, 2);
+    Dataset *dataset = dataset_open(test_directory());
+    CHECK(dataset->end >= 0 && dataset->splits[SPLIT_VAL].tokens == 1);
+    dataset_close(dataset);
+    make_text("meta.json",
+              "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": {}}");
+    CHECK(test_child(open_lone_token, NULL, errors, sizeof(errors)) == 0);
+    CHECK(strstr(errors, "its val split is a single token, of which nothing can be predicted"));
+}
+
 int main(int argc, char **argv) {
     const TestCase cases[] = {
         {"shards", test_shards},
@@ -451,6 +473,7 @@ int main(int argc, char **argv) {
         {"training order", test_loader},
         {"shuffling is uniform", test_shuffle_uniform},
         {"split too short", test_too_short},
+        {"split of one token", test_lone_token},
         {"evaluation order", test_blocks},
         {"writing shards", test_writer},
     };

@@ -1,8 +1,10 @@
+#include "file.h"
 #include "memory.h"
 #include "report.h"
 #include "test.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // The report of a log, fresh; NULL: there is none.
@@ -67,7 +69,32 @@ static void test_strange_logs(void) {
     }
 }
 
+// Steps without a loss are no points of the curve, which a stand-in for gnuplot shows.
+static void test_curve(void) {
+    char *script = format_string("#!/bin/sh\ncat >%s/commands\n: >%s/curve.png.tmp\n", test_directory(),
+                                 test_directory());
+    char *path = format_string("%s:%s", test_directory(), getenv("PATH")), *log = copy_string(START);
+    chmod(test_file("gnuplot", script, strlen(script)), 0700);
+    setenv("PATH", path, 1);
+    for (int i = 1; i <= REPORT_CURVE_STEPS + 2; i++)
+        append_format(&log, "{\"step\":%d,\"loss\":%s,\"lr\":1,\"tokens_per_s\":9}\n", i,
+                      i % 60 ? "5" : "null");
+    append_format(&log, "{\"step\":9,\"val_loss\":4}\n{\"step\":19,\"val_loss\":null}\n");
+    char *report = report_of(log, NULL, 0);
+    CHECK(report && strstr(report, "(curve.png)") && strstr(report, "| trained | 102 steps"));
+    free(path);
+    path = format_string("%s/commands", test_directory());
+    FileMap commands = file_map(path);
+    char *text = format_string("%.*s", (int)commands.size, (const char *)commands.data);
+    CHECK(strstr(text, "\n59 5\n61 5\n") && strstr(text, "\n102 5\nEND\n"));
+    CHECK(strstr(text, "$val << END\n9 4\nEND\n"));
+    file_unmap(&commands);
+    char *const strings[] = {script, path, log, report, text};
+    for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++) free(strings[i]);
+}
+
 int main(int argc, char **argv) {
-    static const TestCase cases[] = {{"facts", test_facts}, {"strange logs", test_strange_logs}};
+    static const TestCase cases[] = {
+        {"facts", test_facts}, {"strange logs", test_strange_logs}, {"curve", test_curve}};
     return test_main(argc, argv, "report", cases, sizeof(cases) / sizeof(cases[0]));
 }

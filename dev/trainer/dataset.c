@@ -194,6 +194,17 @@ static Dataset *open_embedded(void) {
     return dataset;
 }
 
+// A token that none stands before is no target, and a split of it alone has none.
+static void leave_out_lone_tokens(Dataset *dataset) {
+    for (int s = SPLIT_VAL; s < SPLIT_COUNT; s++) {
+        Split *split = &dataset->splits[s];
+        if (split->tokens != 1 || dataset->end >= 0) continue;
+        warn("%s: its %s split is a single token, of which nothing can be predicted: taken for none",
+             dataset->name, split->name);
+        split->tokens = 0;
+    }
+}
+
 Dataset *dataset_open(const char *directory) {
     if (!directory) return open_embedded();
     Dataset *dataset = dataset_create(directory);
@@ -207,6 +218,7 @@ Dataset *dataset_open(const char *directory) {
     for (int s = 0; s < SPLIT_COUNT; s++)
         for (int i = 0; i < dataset->splits[s].shard_count; i++)
             dataset->splits[s].shards[i].vocabulary = dataset->vocabulary;
+    leave_out_lone_tokens(dataset);
     return dataset;
 }
 

@@ -41,7 +41,8 @@ typedef struct {
 
 // Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks headers, sizes
 // and meta.json. Tokens are checked against the vocabulary where they are read. A missing val or test split
-// is empty; a missing train split ends the program.
+// is empty, and so is one of a single token that no `end` stands before (a warning says so); a missing train
+// split ends the program.
 Dataset *dataset_open(const char *directory);
 
 // Checks all tokens now, so that no run ends hours later at one of them: those of every shard whose number,

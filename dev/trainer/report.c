@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "picture.h"
 #include "text.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +21,11 @@ typedef struct {
     Json *best, *test; // the last evaluation that was best, and the test; NULL: none
     Json **commands;   // (command_count) lines that say how the run was started or went on
     size_t command_count;
-    Point *steps, *evaluations;
-    size_t step_count, evaluation_count;
+    Point *losses, *evaluations; // those that are numbers
+    size_t loss_count, evaluation_count;
     double *speeds; // (step_count) tokens/s
-    double epoch, seconds;
+    size_t step_count;
+    double step, epoch, seconds; // at the end
 } Summary;
 
 static double number(const Json *line, const char *key, double otherwise) {
@@ -36,11 +38,20 @@ static const char *text(const Json *line, const char *key) {
     return value && value->kind == JSON_STRING ? value->string : "";
 }
 
+// A loss that is no number, as a step that was skipped has it, is no point.
+static Point *add_point(Point *points, size_t *count, const Json *line, const char *loss) {
+    const Point point = {number(line, "step", 0), number(line, loss, NAN)};
+    if (isnan(point.loss)) return points;
+    points = grow_list(points, *count, sizeof(Point), "a report");
+    points[(*count)++] = point;
+    return points;
+}
+
 static void add_step(Summary *s, const Json *line) {
-    s->steps = grow_list(s->steps, s->step_count, sizeof(Point), "a report");
+    s->losses = add_point(s->losses, &s->loss_count, line, "loss");
     s->speeds = grow_list(s->speeds, s->step_count, sizeof(double), "a report");
-    s->speeds[s->step_count] = number(line, "tokens_per_s", 0);
-    s->steps[s->step_count++] = (Point){number(line, "step", 0), number(line, "loss", 0)};
+    s->speeds[s->step_count++] = number(line, "tokens_per_s", 0);
+    s->step = number(line, "step", 0);
     s->epoch = number(line, "epoch", 0);
     s->seconds = number(line, "seconds", 0);
 }
@@ -57,8 +68,7 @@ static bool add_line(Summary *s, Json *line) {
     if (line->kind != JSON_OBJECT) return false;
     if (json_find(line, "lr")) add_step(s, line);
     if (json_find(line, "val_loss")) {
-        s->evaluations = grow_list(s->evaluations, s->evaluation_count, sizeof(Point), "a report");
-        s->evaluations[s->evaluation_count++] = (Point){number(line, "step", 0), number(line, "val_loss", 0)};
+        s->evaluations = add_point(s->evaluations, &s->evaluation_count, line, "val_loss");
         return json_find(line, "best") && keep(&s->best, line);
     }
     if (json_find(line, "test_loss")) return keep(&s->test, line);
@@ -84,7 +94,7 @@ static void summary_free(Summary *s) {
     json_free(s->best);
     json_free(s->test);
     free(s->commands);
-    free(s->steps);
+    free(s->losses);
     free(s->evaluations);
     free(s->speeds);
 }
@@ -99,18 +109,18 @@ static int ascending(const void *a, const void *b) {
 // Means of as many steps as make a point for every two columns of the picture.
 static void write_losses(FILE *f, const Summary *s) {
     enum { POINTS = 500 };
-    const size_t every = s->step_count / POINTS + 1;
-    for (size_t i = 0; i < s->step_count; i += every) {
-        const size_t count = s->step_count - i < every ? s->step_count - i : every;
+    const size_t every = s->loss_count / POINTS + 1;
+    for (size_t i = 0; i < s->loss_count; i += every) {
+        const size_t count = s->loss_count - i < every ? s->loss_count - i : every;
         double sum = 0;
-        for (size_t j = i; j < i + count; j++) sum += s->steps[j].loss;
-        fprintf(f, "%g %g\n", s->steps[i + count - 1].step, sum / (double)count);
+        for (size_t j = i; j < i + count; j++) sum += s->losses[j].loss;
+        fprintf(f, "%g %g\n", s->losses[i + count - 1].step, sum / (double)count);
     }
 }
 
 static void write_plot(FILE *f, const Summary *s) {
     // The beginning falls so steeply that nothing else would be seen.
-    const Point early = s->steps[s->step_count / 50];
+    const Point early = s->losses[s->loss_count / 50];
     fprintf(f,
             "set xlabel 'step'\nset ylabel 'loss (nats a token)'\nset yrange [*:%g]\n"
             "set grid lt 1 lc rgb 0xdddddd\n$train << END\n",
@@ -129,7 +139,7 @@ static void write_plot(FILE *f, const Summary *s) {
 
 // Whether there is a picture.
 static bool draw_curve(const char *directory, const Summary *s) {
-    if (s->step_count < REPORT_CURVE_STEPS) return false;
+    if (s->loss_count < REPORT_CURVE_STEPS) return false;
     char *path = format_string("%s/curve.png", directory);
     Picture picture;
     const bool begun = picture_begin(&picture, path, 800, 480);
@@ -156,8 +166,7 @@ static void write_facts(FILE *f, const Summary *s) {
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) write_row(f, rows[i], text(last, rows[i]));
     char *trained, duration[32];
     format_duration(s->seconds, duration);
-    trained =
-        format_string("%.0f steps, %.4g epochs, %s", s->steps[s->step_count - 1].step, s->epoch, duration);
+    trained = format_string("%.0f steps, %.4g epochs, %s", s->step, s->epoch, duration);
     write_row(f, "trained", trained);
     free(trained);
     qsort(s->speeds, s->step_count, sizeof(double), ascending);
