@@ -232,12 +232,13 @@ static Bytes run(const char *const *arguments, Text input) {
     return result.output;
 }
 
-// spm_train does not look whether all of its model was written. Where no byte more can be, it was not.
-static void check_written(const char *prefix) {
+// spm_train does not look whether all of its model was written, and leaves it to the system when that comes
+// to the disk. Where no byte more can be written, not all of it was.
+static void finish_writing(const char *prefix) {
     char *path = format_string("%s.model", prefix);
     const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     const off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
-    if (size < 0 || write(fd, "", 1) != 1 || ftruncate(fd, size) != 0)
+    if (size < 0 || write(fd, "", 1) != 1 || ftruncate(fd, size) != 0 || fsync(fd) != 0)
         fail("%s: cannot write: %s", path, strerror(errno));
     close(fd);
     free(path);
@@ -263,7 +264,7 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
         normalise ? "--remove_extra_whitespaces=true" : "--remove_extra_whitespaces=false", NULL};
     Bytes output = run(arguments, text);
     bytes_free(&output);
-    check_written(prefix);
+    finish_writing(prefix);
     free(prefix_flag);
     free(size_flag);
 

@@ -65,10 +65,27 @@ bool file_lock(int fd) {
 
 // ---- directories -----------------------------------------------------------------------------------
 
+// The name is on the disk only when its directory is.
+static void sync_directory(const char *path) {
+    char *directory = copy_string(path);
+    char *slash = strrchr(directory, '/');
+    if (slash == directory) slash++; // "/file"
+    if (slash) *slash = '\0';
+    const int fd = open(slash ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // EINVAL: a file system that cannot sync directories.
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
+        fail("%s: cannot sync its directory: %s", path, strerror(errno));
+    close(fd);
+    free(directory);
+}
+
 // One directory whose parent is there.
 static void make_directory(const char *path) {
     struct stat status;
-    if (mkdir(path, 0777) == 0) return;
+    if (mkdir(path, 0777) == 0) {
+        sync_directory(path);
+        return;
+    }
     const int cause = errno;
     if (stat(path, &status) != 0) fail("%s: cannot make the directory: %s", path, strerror(cause));
     if (!S_ISDIR(status.st_mode)) fail("%s: is there and is not a directory", path);
@@ -94,9 +111,12 @@ bool directory_create_new(const char *path) {
         directory_create(parent);
     }
     free(parent);
-    if (mkdir(path, 0777) == 0) return true;
-    if (errno != EEXIST) fail("%s: cannot make the directory: %s", path, strerror(errno));
-    return false;
+    if (mkdir(path, 0777) != 0) {
+        if (errno != EEXIST) fail("%s: cannot make the directory: %s", path, strerror(errno));
+        return false;
+    }
+    sync_directory(path);
+    return true;
 }
 
 char **directory_list(const char *path, size_t *count) {
@@ -175,20 +195,6 @@ void atomic_write(AtomicFile *file, const void *data, size_t size) {
         memcpy(file->buffer + file->used, data, size);
         file->used += size;
     }
-}
-
-// The name is on the disk only when its directory is.
-static void sync_directory(const char *path) {
-    char *directory = copy_string(path);
-    char *slash = strrchr(directory, '/');
-    if (slash == directory) slash++; // "/file"
-    if (slash) *slash = '\0';
-    const int fd = open(slash ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // EINVAL: a file system that cannot sync directories.
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
-        fail("%s: cannot sync its directory: %s", path, strerror(errno));
-    close(fd);
-    free(directory);
 }
 
 void atomic_commit(AtomicFile *file) {

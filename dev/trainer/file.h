@@ -24,7 +24,7 @@ bool file_exists(const char *path);
 // be locked.
 bool file_lock(int fd);
 
-// Makes DIR and its parents; ends the program if one of them cannot be made or is no directory.
+// Makes DIR and its parents, on the disk; ends the program if one of them cannot be made or is no directory.
 void directory_create(const char *path);
 
 // Makes DIR and its parents, likewise; false if DIR was there already.
