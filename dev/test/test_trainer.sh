@@ -104,6 +104,11 @@ run timed -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 0.6) / 60 }")" && 
 ok "--minutes: more of them go on where the time stood"
 run timed -y -x $(($(last_step timed) + 3)) -m 2 && grep -q '"minutes":0,' timed/log.jsonl
 ok "--steps ends a run that --minutes began"
+run counted -x 40 -m 2 && seconds=$(sed -n 's/.*"step":40,.*"seconds":\([0-9.]*\)}$/\1/p' counted/log.jsonl | tail -n 1) &&
+    run counted -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 1) / 60 }")" &&
+    sed -n 's/.*"step":41,.*"lr":\([^,]*\),.*/\1/p' counted/log.jsonl |
+    awk -v seconds="$seconds" '{ exit !(($1 / 5e-4 - 1 / (seconds + 1)) ^ 2 < 1e-3) }'
+ok "--minutes goes on where --steps ended, at the rate of the time that is left"
 fails 2 "--minutes and --steps exclude each other" "$trainer" -i bytes -o x --minutes 1 -x 3
 run patient -x 200 -l 10 -v 2 -m 1 --patience 3 --clip 0 && grep -q 'no better validation loss in the last 3 eval' out &&
     [ "$(last_step patient)" -lt 200 ] && grep -q test_loss patient/log.jsonl &&
@@ -125,6 +130,13 @@ ok "--config: the command line wins"
 echo '{"lr": "fast"}' >my.json
 fails 1 'my.json: "lr": expected a number' "$trainer" -i bytes -o x --config my.json
 fails 1 "nowhere.json" "$trainer" -i bytes -o x --config nowhere.json
+
+# ---- gradients whose squares are too large: the last weight of the output layer, before its bias, is 1e22
+cp whole/best.safetensors huge.safetensors
+printf '\170\206\007\144' | dd of=huge.safetensors bs=1 seek=$(($(wc -c <huge.safetensors) - 257 * 4)) conv=notrunc 2>/dev/null
+run huge -e huge.safetensors -x 3 --clip 0 -m 1 --no-test && grep -q 'step 3 skipped: loss .*, gradient norm [0-9.]*e+2' out &&
+    run huge -y -x 4 -m 1 --no-test
+ok "an update whose second moments would be infinite is skipped"
 
 # ---- evaluation and generation
 "$trainer" -e whole/best.safetensors -i bytes --eval val --json >out 2>&1 && [ "$(wc -l <out)" -eq 1 ] &&

@@ -189,26 +189,34 @@ static void remove_pairs(const char *directory, const Listing *listing, int64_t 
     }
 }
 
-// Whether a killed run may have left a file of that name half written.
-static bool is_temporary(const char *name) {
+// Whether a killed run of such a model may have left a file of that name half written.
+static bool is_temporary(const ModelType *type, const char *name) {
     const size_t length = strlen(name), end = strlen(".tmp");
     if (length < end || strcmp(name + length - end, ".tmp") != 0) return false;
     char *base = copy_string(name);
     base[length - end] = '\0';
-    const bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
-                      strcmp(base, BEST_NAME) == 0 || strcmp(base, HUGGINGFACE_WEIGHTS) == 0 ||
-                      strcmp(base, "config.json") == 0 || strcmp(base, "report.md") == 0 ||
-                      strcmp(base, "curve.png") == 0 || tokenizer_has_file(base);
+    const char *const names[] = {BEST_NAME,
+                                 HUGGINGFACE_WEIGHTS,
+                                 "config.json",
+                                 "log.jsonl",
+                                 "report.md",
+                                 "curve.png",
+                                 type->exchange ? type->exchange->code_name : NULL};
+    bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
+                tokenizer_has_file(base);
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        ours = ours || (names[i] && strcmp(base, names[i]) == 0);
     free(base);
     return ours;
 }
 
-void checkpoint_tidy(const char *directory, int64_t keep) {
+void checkpoint_tidy(const ModelType *type, const char *directory, int64_t keep) {
     Listing listing = listing_create(directory);
     for (size_t i = 0; i < listing.count; i++) {
         const int64_t step = step_of_name(listing.names[i], state_name);
         const bool orphan = step >= 0 && !listed(&listing, weights_name(step));
-        if (orphan || is_temporary(listing.names[i])) remove_file(directory, copy_string(listing.names[i]));
+        if (orphan || is_temporary(type, listing.names[i]))
+            remove_file(directory, copy_string(listing.names[i]));
     }
     remove_pairs(directory, &listing, keep);
     listing_free(&listing);
@@ -333,16 +341,14 @@ static Safetensors *try_open(const char *directory, char *name) {
     return file;
 }
 
-bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
-    // A run that goes on in DIR may remove the newest pair, having saved a newer one, before it is open here.
+// The newest complete pair in DIR, or its weights alone; false if there is none. A run that goes on in DIR
+// may remove it, having saved a newer one, before it is open here.
+static bool open_newest(const char *directory, bool state, Checkpoint *pair) {
     for (int64_t step, before = -1; (step = latest_step(directory)) >= 0; before = step) {
         if (step == before) fail("%s: step %lld is listed and cannot be opened", directory, (long long)step);
         pair->weights = try_open(directory, weights_name(step));
-        pair->state = try_open(directory, state_name(step));
-        if (pair->weights && pair->state) {
-            check_pair(pair);
-            return true;
-        }
+        pair->state = state ? try_open(directory, state_name(step)) : NULL;
+        if (pair->weights && (pair->state || !state)) return true;
         safetensors_close(pair->weights);
         safetensors_close(pair->state);
     }
@@ -350,28 +356,28 @@ bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
     return false;
 }
 
+bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
+    const bool found = open_newest(directory, true, pair);
+    if (found) check_pair(pair);
+    return found;
+}
+
 // The weights in a directory: of a run, the best ones or else the newest, or of a model of Hugging Face's.
-static char *weights_in(const char *directory) {
-    char *best = checkpoint_best_path(directory), *latest = checkpoint_latest_path(directory);
-    char *model = path_in(directory, HUGGINGFACE_WEIGHTS);
-    char *found = file_exists(best) ? best : latest ? latest : file_exists(model) ? model : NULL;
+static Safetensors *open_weights_in(const char *directory) {
+    Checkpoint newest = {0};
+    Safetensors *found = try_open(directory, copy_string(BEST_NAME));
+    if (!found && open_newest(directory, false, &newest)) found = newest.weights;
+    if (!found) found = try_open(directory, copy_string(HUGGINGFACE_WEIGHTS));
     if (!found)
         fail("%s: holds no weights: neither %s nor step_N.safetensors nor %s, which is one file", directory,
              BEST_NAME, HUGGINGFACE_WEIGHTS);
-    char *path = copy_string(found);
-    free(best);
-    free(latest);
-    free(model);
-    return path;
+    return found;
 }
 
 Safetensors *checkpoint_open_weights(const char *path) {
     struct stat status;
-    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) return safetensors_open(path);
-    char *file = weights_in(path);
-    Safetensors *weights = safetensors_open(file);
-    free(file);
-    return weights;
+    const bool directory = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    return directory ? open_weights_in(path) : safetensors_open(path);
 }
 
 char *checkpoint_latest_path(const char *directory) {

@@ -22,11 +22,11 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t step;        // updates since the start, skipped ones too
-    int64_t sequences;   // the loader's place
-    int64_t skipped;     // updates skipped because loss or gradient was not finite
-    int64_t stale;       // evaluations since the best one; stored with --patience
-    double seconds;      // that training took, what lies between updates included; stored with --minutes
+    int64_t step;      // updates since the start, skipped ones too
+    int64_t sequences; // the loader's place
+    int64_t skipped;   // updates skipped because loss or gradient was not finite
+    int64_t stale;     // evaluations since the best one; stored with --patience
+    double seconds; // that training took, what lies between updates included; stored with --minutes, else 0
     bool evaluation_due; // that of this step was left out, as a signal asked to stop; stored where it was
 } Progress;
 
@@ -61,9 +61,9 @@ double checkpoint_best_loss(const char *directory, int64_t step);
 // saved no checkpoint are no reason.
 void checkpoint_refuse_used(const char *directory, bool resumes);
 
-// Removes what a killed run may have left in DIR: states without weights, half-written files, pairs beyond
-// the last `keep`.
-void checkpoint_tidy(const char *directory, int64_t keep);
+// Removes what a killed run of such a model may have left in DIR: states without weights, half-written files,
+// pairs beyond the last `keep`.
+void checkpoint_tidy(const ModelType *type, const char *directory, int64_t keep);
 
 // Ends the program if FILE does not hold a model of this type, as its metadata say.
 void checkpoint_check_type(const Safetensors *file, const ModelType *type);

@@ -137,6 +137,10 @@ double log_best_loss(const Log *log) {
     return log->best_loss;
 }
 
+double log_seconds(const Log *log) {
+    return clock_seconds() + log->time_offset;
+}
+
 JsonWriter *log_begin(Log *log) {
     json_begin(&log->line, '{');
     return &log->line;
@@ -173,7 +177,7 @@ static void write_number(JsonWriter *w, const char *key, double value) {
 }
 
 static void write_seconds(const Log *log, JsonWriter *w) {
-    write_rounded(w, "seconds", clock_seconds() + log->time_offset, 1e3);
+    write_rounded(w, "seconds", log_seconds(log), 1e3);
 }
 
 static void write_step(Log *log, const StepReport *report) {

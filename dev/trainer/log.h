@@ -61,6 +61,9 @@ Log *log_open_json(void);
 // The lowest validation loss in the lines that log_open() kept; infinite if there is none.
 double log_best_loss(const Log *log);
 
+// What "seconds" would say now.
+double log_seconds(const Log *log);
+
 // Appends one object: begin, add members with json_*, end. The line is written in one piece and at once.
 // What is not a step or an evaluation begins with {"event": NAME}.
 JsonWriter *log_begin(Log *log);

@@ -143,10 +143,17 @@ static double accumulate(Loop *loop, const Update *update) {
     return loss * scale;
 }
 
-// Applies the gradients, or drops them where they are not finite; ends the program after too many of those.
+// Whether gradients of that norm, as they are clipped, and their squares are numbers.
+static bool is_usable(const Loop *loop, double norm) {
+    const double clipped = norm * clip_scale(norm, number(loop, "clip"));
+    return isfinite(norm) && isfinite((real)(clipped * clipped));
+}
+
+// Applies the gradients, or drops them where they or their second moments would not be finite; ends the
+// program after too many of those.
 static void apply(Loop *loop, double loss, double norm, double rate) {
     const Run *run = loop->run;
-    if (isfinite(loss) && isfinite(norm)) {
+    if (isfinite(loss) && is_usable(loop, norm)) {
         const UpdateSettings settings = {.learning_rate = rate,
                                          .beta1 = number(loop, "beta1"),
                                          .beta2 = number(loop, "beta2"),
@@ -310,12 +317,15 @@ static void resume(Loop *loop) {
     const Progress *p = &loop->progress;
     const unsigned again =
         (ended(loop) || impatient(loop) ? LOG_END : 0) | (p->evaluation_due ? LOG_EVALUATION : 0);
-    if (leads(loop)) checkpoint_tidy(loop->directory, integer(loop, "keep"));
+    if (leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
     loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
     if (leads(loop) && p->step > 0)
         loop->best_loss = fmin(log_best_loss(loop->log),
                                checkpoint_best_loss(loop->directory, p->step - p->evaluation_due));
     ranks_broadcast(loop->run->ranks, &loop->best_loss, sizeof(double));
+    // A run that counted steps so far: how long they took stands in its log.
+    if (loop->budget > 0 && p->step > 0 && p->seconds == 0) loop->progress.seconds = log_seconds(loop->log);
+    ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
 }
 
 static Loop loop_create(Run *run) {
