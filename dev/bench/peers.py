@@ -223,7 +223,6 @@ def create_stepper(name, sizes, threads):
         dropout=DROPOUT,
         attention_dropout=0.0 if variant == "flash" else DROPOUT,
     )
-    variant = "huggingface" if variant == "flash" else variant
     compiled = mode.startswith("compile")
     precision = torch.bfloat16 if mode.endswith("bf16") else torch.float32
     module = pytorch_models.create_model(model, variant, config, compiled)

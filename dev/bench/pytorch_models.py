@@ -12,10 +12,13 @@ Two Fastformers share one module tree, with the parameter names of the published
     ours        the fastest PyTorch found, see README.md: windowed sums by doubling, which nothing cancels in, and a
                 classifier that takes rows in chunks and makes its gradients in the forward pass
 
-GPT-2 is Hugging Face's class with SDPA, as it comes ("huggingface") and with our classifier ("ours").
+GPT-2:
 
-"plain" is for GPUs, where PyTorch's own kernels are fast: both models with all logits at once and PyTorch's dropout, GPT-2
-in a class of its own, which needs nothing but PyTorch.
+    huggingface     Hugging Face's class with SDPA, as it comes
+    ours            the fastest PyTorch found: a class of its own, attention in blocks of queries, our classifier
+    flash           the same, with PyTorch's own attention: its flash kernel, if nothing of the weights is dropped
+
+"plain" is for GPUs, where PyTorch's own kernels are fast: both models with all logits at once and PyTorch's dropout.
 
 B batch, T sequence length, C channels, H heads, D = C/H, V vocabulary, k window.
 """
@@ -89,53 +92,78 @@ def window_sum_doubling(y, k):
 # ---- the classifier --------------------------------------------------------------------------------------------------
 
 CHUNK = 1024  # rows: as fast as any; fewer take less memory and a little more time
+SLICE = 4000  # of the vocabulary: its logits stay in cache between two products
+LARGEST = 80.0  # logits beyond it, which no training reaches, count as it
 
 
 def classifier_chunk(hidden, weight, bias, targets, scale):
     """One chunk of rows: the sum of its losses and, with `scale` times that sum as the function, the gradients to
-    hidden (R, C), weight (V, C) and bias (V). hidden and weight are in the precision of the matrix products."""
+    hidden (R, C), weight (V, C) and bias (V; None: there is none). hidden and weight are in the precision of the matrix
+    products. Exponentials are divided by their sums only behind the products, so each logit is visited once."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
-    counted = targets != NOT_COUNTED
-    places = torch.where(counted, targets, 0).unsqueeze(1)
-    logits = (hidden @ weight.t()).to(wide) + bias
-    largest = logits.amax(-1, keepdim=True)
-    exponentials = (logits - largest).exp()
-    total = exponentials.sum(-1, keepdim=True)
-    log_probability = logits.gather(1, places) - largest - total.log()
-    row_scale = counted.unsqueeze(1) * scale
-    gradient = (exponentials * (row_scale / total)).to(hidden.dtype)
-    gradient = gradient.scatter(1, places, ((log_probability.exp() - 1) * row_scale).to(hidden.dtype))
-    loss = -(log_probability.squeeze(1) * counted).sum()
-    ones = hidden.new_ones(1, hidden.shape[0])
-    return loss, gradient @ weight, gradient.t() @ hidden, (ones @ gradient).squeeze(0)
+    counted = (targets != NOT_COUNTED).unsqueeze(1)
+    places = torch.where(counted.squeeze(1), targets, 0)
+    total, d_hidden, parts = 0.0, 0.0, []
+    for start in range(0, weight.shape[0], SLICE):
+        rows = weight[start : start + SLICE]
+        logits = (hidden @ rows.t()).to(wide)
+        if bias is not None:
+            logits = logits + bias[start : start + SLICE]
+        part = logits.clamp(max=LARGEST).exp()
+        total = total + part.sum(-1, keepdim=True)
+        part = part.to(hidden.dtype)
+        d_hidden = d_hidden + (part @ rows).to(wide)
+        parts.append(part)
+    factor = counted * scale / total
+    own = weight[places].to(wide)
+    target = (hidden.to(wide) * own).sum(-1, keepdim=True)
+    if bias is not None:
+        target = target + bias[places].unsqueeze(1)
+    loss = ((total.log() - target) * counted).sum()
+    columns = hidden.to(wide) * factor
+    if bias is not None:  # one more column of the product is the bias's gradient
+        columns = torch.cat([columns, factor.expand(-1, BIAS_COLUMNS)], 1)
+    columns = columns.to(hidden.dtype)
+    d_weight = torch.cat([part.t() @ columns for part in parts])
+    return loss, d_hidden * factor - own * (counted * scale), d_weight
+
+
+BIAS_COLUMNS = 16  # a product of 144 columns is faster than one of 129
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of hidden (N, C) @ weight (V, C)^T + bias (V) against targets (N), with matrix products in
-    `precision`. The gradients are made chunk by chunk in the forward pass, while the logits are in cache."""
+    """Mean cross-entropy of hidden (N, C) @ weight (V, C)^T + bias (V, or None) against targets (N), with matrix products
+    in `precision`. The gradients are made chunk by chunk in the forward pass, while the logits are in cache."""
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, targets, precision, chunk):
-        counted = (targets != NOT_COUNTED).sum()
-        scale = 1.0 / counted.to(bias.dtype)
+        counted = targets != NOT_COUNTED
+        scale = 1.0 / counted.sum().to(weight.dtype)
+        C = hidden.shape[1]
         hidden_cast, weight_cast = hidden.to(precision), weight.to(precision)
-        d_hidden = torch.empty_like(hidden_cast)
-        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        loss = bias.new_zeros(())
+        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        d_bias = None if bias is None else torch.zeros_like(bias)
+        loss = weight.new_zeros(())
         for start in range(0, hidden.shape[0], CHUNK):
             rows = slice(start, start + CHUNK)
             part = chunk(hidden_cast[rows], weight_cast, bias, targets[rows], scale)
             loss += part[0]
             d_hidden[rows] = part[1]
-            d_weight += part[2]
-            d_bias += part[3]
-        ctx.save_for_backward(d_hidden, d_weight, d_bias)
+            d_weight += part[2][:, :C]
+            if bias is not None:
+                d_bias += part[2][:, C]
+        places = torch.where(counted, targets, 0)
+        d_weight.index_add_(0, places, hidden.detach() * counted.unsqueeze(1), alpha=-scale.item())
+        if bias is not None:
+            d_bias.index_add_(0, places, counted.to(bias.dtype), alpha=-scale.item())
+        ctx.gradients = [d_hidden, d_weight, d_bias]
         return loss * scale
 
     @staticmethod
     def backward(ctx, gradient):
-        d_hidden, d_weight, d_bias = ctx.saved_tensors
-        return gradient * d_hidden, gradient * d_weight, gradient * d_bias, None, None, None
+        gradients, ctx.gradients = ctx.gradients, None  # so that they are not copied
+        factor = gradient.item()
+        return *(d if d is None or factor == 1 else factor * d for d in gradients), None, None, None
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------
@@ -255,6 +283,8 @@ class Layers(nn.Module):
 
 
 class Fastformer(nn.Module):
+    untrained = PADDING  # the token whose embedding has no gradient
+
     def __init__(self, config, published):
         super().__init__()
         self.published = published
@@ -265,16 +295,16 @@ class Fastformer(nn.Module):
         self.proj_logits.weight = self.word_embedding.weight
         self.apply(initialise)
 
-    def hidden(self, tokens, mask=None):
-        """(B, T, C) from tokens (B, T); mask (B, T): 1 token, 0 padding."""
+    def hidden(self, x, mask=None):
+        """(B, T, C) from the tokens' embeddings (B, T, C); mask (B, T): 1 token, 0 padding."""
         if self.published and mask is None:
-            mask = torch.ones_like(tokens)
+            mask = x.new_ones(x.shape[:2])
         if mask is not None:
             mask = ((1.0 - mask.to(self.last_norm.weight.dtype)) * MASKED).unsqueeze(-1)
-        return self.last_norm(self.fastformer_model(self.word_embedding(tokens), mask))
+        return self.last_norm(self.fastformer_model(x, mask))
 
     def logits(self, tokens, mask=None):
-        return self.proj_logits(self.hidden(tokens, mask))
+        return self.proj_logits(self.hidden(self.word_embedding(tokens), mask))
 
     def classifier(self):
         return self.proj_logits.weight, self.proj_logits.bias
@@ -290,39 +320,35 @@ def initialise(module):
 # ---- GPT-2 -----------------------------------------------------------------------------------------------------------
 
 
-def blocked_attention(module, query, key, value, attention_mask, scaling=None, **_):
-    """Softmax attention in blocks of queries, each with the keys up to its end: half of T x T is never made. On a CPU
-    PyTorch's own has a flash kernel only without dropout, and makes all of T x T with it.
+def blocked_attention(query, key, value, visible, dropout):
+    """Causal softmax attention in blocks of queries, each with the keys up to its end: half of T x T is never made. On a
+    CPU PyTorch's own has a flash kernel only without dropout, and makes all of T x T with it.
 
-    query, key, value (B, H, T, D); attention_mask None or (B, 1, T, T), True where a key is visible."""
+    query, key, value (B, H, T, D); visible None or (B, 1, T, T), True where a key is visible."""
     T, wide = query.shape[2], torch.promote_types(query.dtype, torch.float32)
     block = max(256, T // 8)
     outputs = []
     for start in range(0, T, block):
         stop = min(start + block, T)
-        scores = (query[:, :, start:stop] @ key[:, :, :stop].transpose(-1, -2)).to(wide) * scaling
+        scores = (query[:, :, start:stop] @ key[:, :, :stop].transpose(-1, -2)).to(wide) * query.shape[-1] ** -0.5
         place = torch.arange(stop, dtype=torch.int32)
         scores = scores + torch.where(place[start:].unsqueeze(1) >= place, 0.0, -torch.inf).to(wide)
-        if attention_mask is not None:
-            scores = scores.masked_fill(~attention_mask[:, :, start:stop, :stop], -torch.inf)
+        if visible is not None:
+            scores = scores.masked_fill(~visible[:, :, start:stop, :stop], -torch.inf)
         weights = scores.softmax(dim=-1).to(value.dtype)
-        dropout = module.attn_dropout
         weights = dropout(weights, start * T) if isinstance(dropout, HashedDropout) else dropout(weights)
         outputs.append(weights @ value[:, :, :stop])
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
+    return torch.cat(outputs, dim=2)
 
 
-class Gpt2(nn.Module):
+class HuggingFaceGpt2(nn.Module):
     """Hugging Face's class, with its parameter names behind "lm."."""
 
-    def __init__(self, config, attention="sdpa"):
+    def __init__(self, config):
         super().__init__()
         # Takes seconds: only who needs it waits.
-        from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
-        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+        from transformers import GPT2Config, GPT2LMHeadModel
 
-        AttentionInterface.register("blocked", blocked_attention)
-        AttentionMaskInterface.register("blocked", sdpa_mask)
         self.lm = GPT2LMHeadModel(
             GPT2Config(
                 vocab_size=config.vocabulary,
@@ -336,20 +362,13 @@ class Gpt2(nn.Module):
                 use_cache=False,
                 bos_token_id=None,
                 eos_token_id=None,
-                attn_implementation=attention,
+                attn_implementation="sdpa",
             )
         )
         self.lm.loss_type = "ForCausalLM"
 
-    def hidden(self, tokens, mask=None):
-        return self.lm.transformer(tokens, attention_mask=mask).last_hidden_state
-
     def logits(self, tokens, mask=None):
         return self.lm(tokens, attention_mask=mask).logits
-
-    def classifier(self):
-        weight = self.lm.lm_head.weight
-        return weight, weight.new_zeros(weight.shape[0])
 
 
 class Conv1D(nn.Module):
@@ -364,27 +383,33 @@ class Conv1D(nn.Module):
         return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
 
 
-class PlainAttention(nn.Module):
-    def __init__(self, config, residual_deviation):
+class Gpt2Attention(nn.Module):
+    def __init__(self, config, blocked, residual_deviation):
         super().__init__()
         C = config.channels
-        self.config = config
+        self.heads = config.heads
+        self.blocked = blocked
         self.c_attn = Conv1D(C, 3 * C)
         self.c_proj = Conv1D(C, C, residual_deviation)
+        self.dropout = nn.Dropout(config.attention_dropout)
 
     def forward(self, x, visible):
         """visible (B, 1, T, T), True where a key is; None: every position up to the query's."""
         B, T, C = x.shape
-        H = self.config.heads
-        query, key, value = (y.view(B, T, H, C // H).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1))
-        dropout = self.config.attention_dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=visible, dropout_p=dropout, is_causal=visible is None
+        query, key, value = (
+            y.view(B, T, self.heads, C // self.heads).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1)
         )
+        if self.blocked:
+            y = blocked_attention(query, key, value, visible, self.dropout)
+        else:
+            dropout = self.dropout.p if self.training else 0.0
+            y = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=visible, dropout_p=dropout, is_causal=visible is None
+            )
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
 
 
-class PlainFeedForward(nn.Module):
+class Gpt2FeedForward(nn.Module):
     def __init__(self, channels, residual_deviation):
         super().__init__()
         self.c_fc = Conv1D(channels, 4 * channels)
@@ -394,14 +419,14 @@ class PlainFeedForward(nn.Module):
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
-class PlainLayer(nn.Module):
-    def __init__(self, config):
+class Gpt2Layer(nn.Module):
+    def __init__(self, config, blocked):
         super().__init__()
         deviation = 0.02 / (2 * config.layers) ** 0.5
         self.ln_1 = nn.LayerNorm(config.channels)
-        self.attn = PlainAttention(config, deviation)
+        self.attn = Gpt2Attention(config, blocked, deviation)
         self.ln_2 = nn.LayerNorm(config.channels)
-        self.mlp = PlainFeedForward(config.channels, deviation)
+        self.mlp = Gpt2FeedForward(config.channels, deviation)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, visible):
@@ -409,51 +434,60 @@ class PlainLayer(nn.Module):
         return x + self.dropout(self.mlp(self.ln_2(x)))
 
 
-class PlainTransformer(nn.Module):
-    def __init__(self, config):
+class Gpt2Transformer(nn.Module):
+    def __init__(self, config, blocked):
         super().__init__()
         self.wte = nn.Embedding(config.vocabulary, config.channels)
         self.wpe = nn.Embedding(config.length, config.channels)
         self.dropout = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(PlainLayer(config) for _ in range(config.layers))
+        self.h = nn.ModuleList(Gpt2Layer(config, blocked) for _ in range(config.layers))
         self.ln_f = nn.LayerNorm(config.channels)
 
-    def forward(self, tokens, mask):
-        T = tokens.shape[1]
+    def forward(self, x, mask):
+        """x (B, T, C): the tokens' embeddings."""
+        T = x.shape[1]
         visible = None
         if mask is not None:
-            visible = torch.ones(T, T, dtype=torch.bool, device=tokens.device).tril() & mask.bool()[:, None, None, :]
-        x = self.dropout(self.wte(tokens) + self.wpe.weight[:T])
+            visible = torch.ones(T, T, dtype=torch.bool, device=x.device).tril() & mask.bool()[:, None, None, :]
+        x = self.dropout(x + self.wpe.weight[:T])
         for layer in self.h:
             x = layer(x, visible)
         return self.ln_f(x)
 
 
-class PlainGpt2(nn.Module):
-    """GPT-2 without Hugging Face's package, with its parameter names."""
+class Gpt2(nn.Module):
+    """GPT-2 with Hugging Face's parameter names. blocked: attention by blocked_attention(), else PyTorch's own."""
 
-    def __init__(self, config):
+    untrained = None
+
+    def __init__(self, config, blocked):
         super().__init__()
-        self.transformer = PlainTransformer(config)
+        self.transformer = Gpt2Transformer(config, blocked)
         self.transformer.apply(initialise)
 
+    def hidden(self, x, mask=None):
+        return self.transformer(x, mask)
+
     def logits(self, tokens, mask=None):
-        return self.transformer(tokens, mask) @ self.transformer.wte.weight.t()
+        return self.hidden(self.transformer.wte(tokens), mask) @ self.transformer.wte.weight.t()
+
+    def classifier(self):
+        return self.transformer.wte.weight, None
 
 
 # ---- one way to train each -------------------------------------------------------------------------------------------
 
-VARIANTS = {"fastformer": ("published", "ours", "plain"), "gpt2": ("huggingface", "ours", "plain")}
+VARIANTS = {"fastformer": ("published", "ours", "plain"), "gpt2": ("huggingface", "ours", "flash", "plain")}
 
 
 def create_model(model, variant, config, compiled):
-    if model == "gpt2" and variant == "plain":
-        module = PlainGpt2(config)
-    elif model == "gpt2":
-        module = Gpt2(config, "blocked" if variant == "ours" else "sdpa")
-    else:
+    if model == "fastformer":
         module = Fastformer(config, published=variant == "published")
-    if variant == "ours" and compiled:
+    elif variant == "huggingface":
+        module = HuggingFaceGpt2(config)
+    else:
+        module = Gpt2(config, blocked=variant == "ours")
+    if variant in ("ours", "flash") and compiled:
         replace_dropout(module)
     return module
 
@@ -481,6 +515,13 @@ def plain_loss(module):
     return loss
 
 
+def add_rows(total, tokens, rows, left_out):
+    """Adds rows (B, T, C) to those rows of total (V, C) that tokens (B, T) name, but for one token."""
+    if left_out is not None:
+        rows = rows * (tokens != left_out).unsqueeze(-1)
+    total.index_add_(0, tokens.flatten(), rows.flatten(0, 1))
+
+
 def loss_function(variant, module, compiled, precision):
     """A function of tokens (B, T), labels (B, T) and mask (B, T) or None that gives the loss to train on. labels are
     the tokens themselves. `precision` is that of the matrix products; autocast is the caller's."""
@@ -498,8 +539,11 @@ def loss_function(variant, module, compiled, precision):
     def loss(tokens, labels, mask):
         targets = next_tokens(labels)
         draw_seeds(module)
-        rows = hidden(tokens, mask)
         weight, bias = module.classifier()
+        # The embedding's gradient is added to the classifier's of the same weight, which is there before.
+        x = weight.detach()[tokens].requires_grad_()
+        x.register_hook(lambda gradient: add_rows(weight.grad, tokens, gradient, module.untrained))
+        rows = hidden(x, mask)
         return ChunkedCrossEntropy.apply(
             rows.reshape(-1, rows.shape[-1]), weight, bias, targets.reshape(-1), precision, chunk
         )
@@ -646,8 +690,10 @@ def check(paths, variants, device):
     failed = 0
     for path in paths:
         meta, tensors = read_safetensors(path, device)
-        if meta.get("attention", "softmax") != "softmax":
-            print(f"{os.path.basename(path)}: {meta['attention']} attention is not Hugging Face's: left out")
+        if meta.get("model") not in variants or meta.get("attention", "softmax") != "softmax":
+            print(
+                f"{os.path.basename(path)}: {meta.get('model', 'no model')}, {meta.get('attention', 'softmax')} attention: left out"
+            )
             continue
         failed += sum(not check_variant(path, variant, tensors, meta, device) for variant in variants[meta["model"]])
     return failed
