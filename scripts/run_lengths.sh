@@ -56,6 +56,7 @@ perplexity_by_length() {
     draw perplexity_by_length lengths <<END
 set logscale x 2
 set xtics ($(echo "$values" | tr ' ' ','))
+set xrange [400:10500]
 set xlabel 'tokens of context'
 set ylabel 'test perplexity, a token'
 plot for [i=1:$count] sprintf('lengths.%d', i) using 1:2:3 with yerrorlines lw 2 pt 7 lc rgb colours[i] title names[i]
