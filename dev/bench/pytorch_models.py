@@ -93,13 +93,15 @@ def window_sum_doubling(y, k):
 
 CHUNK = 1024  # rows: as fast as any; fewer take less memory and a little more time
 SLICE = 4000  # of the vocabulary: its logits stay in cache between two products
+BIAS_COLUMNS = 16  # one would do, but products of 144 columns are in whole vectors
 LARGEST = 80.0  # logits beyond it, which no training reaches, count as it
 
 
 def classifier_chunk(hidden, weight, bias, targets, scale):
-    """One chunk of rows: the sum of its losses and, with `scale` times that sum as the function, the gradients to
-    hidden (R, C), weight (V, C) and bias (V; None: there is none). hidden and weight are in the precision of the matrix
-    products. Exponentials are divided by their sums only behind the products, so each logit is visited once."""
+    """One chunk of rows: the sum of its losses and, with `scale` times that sum as the function, the gradient to hidden
+    (R, C), and that to weight (V, C) but for the rows of the targets, which the caller subtracts; with a bias (V; None:
+    there is none) BIAS_COLUMNS more columns, each its gradient, likewise. hidden and weight are in the precision of the
+    matrix products. Exponentials are divided by their sums only behind the products, so each logit is visited once."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     counted = (targets != NOT_COUNTED).unsqueeze(1)
     places = torch.where(counted.squeeze(1), targets, 0)
@@ -121,14 +123,11 @@ def classifier_chunk(hidden, weight, bias, targets, scale):
         target = target + bias[places].unsqueeze(1)
     loss = ((total.log() - target) * counted).sum()
     columns = hidden.to(wide) * factor
-    if bias is not None:  # one more column of the product is the bias's gradient
+    if bias is not None:
         columns = torch.cat([columns, factor.expand(-1, BIAS_COLUMNS)], 1)
     columns = columns.to(hidden.dtype)
     d_weight = torch.cat([part.t() @ columns for part in parts])
     return loss, d_hidden * factor - own * (counted * scale), d_weight
-
-
-BIAS_COLUMNS = 16  # a product of 144 columns is faster than one of 129
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):

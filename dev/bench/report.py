@@ -302,6 +302,7 @@ def write_curves(parts, directory):
     for name, mark in (("lengths-peers", ""), ("lengths-ours", " (65,536 a step)")):
         contenders = {row["contender"] for run in parts.get(name, {}).get("runs", []) for row in run["results"]}
         for contender in contenders:
+            # The same trainer with the same tokens a step is in its model's curve.
             twice = name == "lengths-peers" and contender.replace("bf16", "auto") in curves
             if not twice:
                 curves[contender + mark] = lengths_of(parts, name, contender)

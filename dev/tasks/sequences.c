@@ -25,17 +25,6 @@ struct Sequences {
     int32_t *inputs, *targets; // (B, T)
 };
 
-// T, no longer than the model's positions. Weights are evaluated at the length that they were trained for.
-static int64_t sequence_length(const TaskSetup *setup) {
-    const int64_t length = options_integer(setup->options, "seq-len");
-    const bool given = options_given(setup->options, "seq-len");
-    const bool known = given || setup->resumed || setup->training;
-    if (setup->positions == 0 || (known && length <= setup->positions)) return length;
-    if (given)
-        fail("--seq-len %lld: the model has %lld positions", (long long)length, (long long)setup->positions);
-    return setup->positions;
-}
-
 static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T) {
     const int64_t total = options_integer(options, "total-batch"), tokens = B * T;
     if (total == 0) return B;
@@ -63,7 +52,7 @@ void *sequences_create(const TaskSetup *setup) {
     Sequences *s = allocate(1, sizeof(*s), "task");
     s->dataset = setup->dataset;
     s->plan.batch = options_integer(setup->options, "batch");
-    s->plan.length = sequence_length(setup);
+    s->plan.length = task_length(setup, "seq-len");
     if (setup->training) plan_training(s, setup->options);
     const size_t tokens = (size_t)(s->plan.batch * s->plan.length);
     s->inputs = allocate(tokens, sizeof(int32_t), "batch");

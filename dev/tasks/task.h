@@ -22,6 +22,10 @@ typedef struct {
     bool training;     // false: only evaluation
 } TaskSetup;
 
+// The option's length of a sequence, no longer than the model's positions; a user who asks for more ends the
+// program. Weights are evaluated at the length that they take, unless the user or a run's state says another.
+int64_t task_length(const TaskSetup *setup, const char *option);
+
 // What stays the same over a run.
 typedef struct {
     int64_t batch, length;       // the largest B and T of a batch

@@ -236,16 +236,11 @@ static size_t group_at(const Translation *t, int64_t place) {
 
 // ---- creating ----------------------------------------------------------------------------------------
 
-// Weights are evaluated at the length that they were trained for, where a batch has room for it.
+// Where nobody chose it, a batch has room for it.
 static int64_t longest_sentence(const TaskSetup *setup, int64_t batch_tokens) {
-    const int64_t length = options_integer(setup->options, "max-length");
-    const bool given = options_given(setup->options, "max-length");
-    const bool known = given || setup->resumed || setup->training;
-    if (setup->positions == 0 || (known && length <= setup->positions)) return length;
-    if (given)
-        fail("--max-length %lld: the model has %lld positions", (long long)length,
-             (long long)setup->positions);
-    return known || setup->positions < batch_tokens ? setup->positions : batch_tokens;
+    const int64_t length = task_length(setup, "max-length");
+    const bool chosen = setup->training || options_given(setup->options, "max-length");
+    return chosen || length < batch_tokens ? length : batch_tokens;
 }
 
 static void plan_training(Translation *t) {
