@@ -11,6 +11,8 @@ import json
 import os
 import statistics
 
+PRECISIONS = {"bf16": "bf16", "fp32": "float32"}
+
 
 def load(path):
     """An object, or the list of objects of a file with one a line."""
@@ -70,31 +72,38 @@ def ours(rows, contender):
     return f"ours {rows[contender]['tokens_per_s']:,.0f} tokens/s" if contender in rows else ""
 
 
+def fast_precision(parts):
+    """In which run.sh measured what it measures in one precision: float32 where the processor has no bf16 products."""
+    return "bf16" if "steps-fastformer-bf16" in parts or "steps-fastformer-fp32" not in parts else "fp32"
+
+
 def speed_targets(parts):
     """[(what, target, measured, remark)]; a target is (">=" or "<=", number), or ("", None)."""
     fastformer, gpt2, large = rows_of(parts, "fastformer"), rows_of(parts, "gpt2"), rows_of(parts, "large")
-    step = parts.get("steps-fastformer-bf16", {})
+    fast = fast_precision(parts)
+    step = parts.get(f"steps-fastformer-{fast}", {})
     targets = []
-    for what, rows, model, mode, least in (
-        ("Fastformer, bf16", fastformer, "fastformer", "compile-bf16", 4),
-        ("Fastformer, float32", fastformer, "fastformer", "compile-fp32", 3),
-        ("GPT-2, bf16", gpt2, "gpt2", "compile-bf16", 2.5),
-        ("GPT-2 124M, bf16", large, "gpt2", "compile-bf16", 1.6),
+    for what, rows, model, precision, target in (
+        ("Fastformer", fastformer, "fastformer", "bf16", (">=", 4)),
+        ("Fastformer", fastformer, "fastformer", "fp32", (">=", 3)),
+        ("GPT-2", gpt2, "gpt2", "bf16", (">=", 2.5)),
+        ("GPT-2", gpt2, "gpt2", "fp32", ("", None)),
+        ("GPT-2 124M", large, "gpt2", fast, (">=", 1.6) if fast == "bf16" else ("", None)),
     ):
-        times, fastest = over_fastest(rows, model, mode)
-        remark = f"{ours(rows, f'{model}/c/{mode[-4:]}')}; {fastest}"
-        targets.append((f"{what}: times the fastest torch.compile", (">=", least), times, remark))
-    for what, rows, slow, fast in (
-        ("Fastformer, bf16: times the published class", fastformer, "fastformer/published", "fastformer/c"),
-        ("GPT-2, bf16: times PyTorch's flash attention, which drops no weights", gpt2, "gpt2/flash", "gpt2/c"),
-        ("GPT-2 124M, bf16: times PyTorch's flash attention, which drops no weights", large, "gpt2/flash", "gpt2/c"),
+        times, fastest = over_fastest(rows, model, f"compile-{precision}")
+        remark = f"{ours(rows, f'{model}/c/{precision}')}; {fastest}"
+        targets.append((f"{what}, {PRECISIONS[precision]}: times the fastest torch.compile", target, times, remark))
+    flash = "PyTorch's flash attention, which drops no weights"
+    for what, rows, slow, ours_of in (
+        ("Fastformer, {}: times the published class", fastformer, "fastformer/published", "fastformer/c"),
+        ("GPT-2, {}: times " + flash, gpt2, "gpt2/flash", "gpt2/c"),
+        ("GPT-2 124M, {}: times " + flash, large, "gpt2/flash", "gpt2/c"),
     ):
-        times = ratio(rows, f"{slow}/compile-bf16", f"{fast}/bf16")
-        targets.append((f"{what}, torch.compile", ("", None), times, ""))
+        times = ratio(rows, f"{slow}/compile-{fast}", f"{ours_of}/{fast}")
+        targets.append((f"{what.format(PRECISIONS[fast])}, torch.compile", ("", None), times, ""))
+    what = f"Fastformer, {PRECISIONS[fast]}: percent of a large product's speed"
     remark = f"of {step['peak_gflops']:,.0f} GFLOP/s" if step else ""
-    targets.append(
-        ("Fastformer, bf16: percent of a large product's speed", (">=", 70), step.get("percent_of_peak"), remark)
-    )
+    targets.append((what, (">=", 70), step.get("percent_of_peak"), remark))
     built_in = ratio(fastformer, "fastformer/c/fp32", "fastformer/c-built-in/fp32")
     targets.append(("no library: percent of float32 with oneDNN", (">=", 60), built_in and 100 * built_in, ""))
     eager = ratio(fastformer, "fastformer/published/eager-fp32", "fastformer/c-built-in/fp32")
@@ -107,7 +116,8 @@ def speed_targets(parts):
 
 def length_targets(parts):
     targets = []
-    curve = lengths_of(parts, "lengths-ours", "fastformer/c/bf16")
+    fast = fast_precision(parts)
+    curve = lengths_of(parts, "lengths-ours", f"fastformer/c/{fast}")
     speeds = [row["tokens_per_s"] for _, row in curve]
     if curve:
         slowest = 100 * (1 - min(speeds) / max(speeds))
@@ -117,7 +127,8 @@ def length_targets(parts):
         remark = f"{min(memory):,.0f} .. {max(memory):,.0f} MB with the same tokens a step"
         targets.append(("memory by length: largest over smallest", ("<=", 1.1), max(memory) / min(memory), remark))
     rows = rows_of(parts, "lengths-peers", T=16384)
-    targets.append(("T = 16,384: times our GPT-2", (">=", 5), ratio(rows, "gpt2/c/bf16", "fastformer/c/bf16"), ""))
+    times = ratio(rows, f"gpt2/c/{fast}", f"fastformer/c/{fast}")
+    targets.append(("T = 16,384: times our GPT-2", (">=", 5), times, ""))
     return targets
 
 
@@ -133,7 +144,7 @@ def other_targets(parts):
             targets.append(
                 (f"decoding, {what}: percent of reading the weights", (">=", 70), part["percent_of_read"], remark)
             )
-    start, step = parts.get("steps-wikitext2", {}), parts.get("steps-fastformer-bf16", {})
+    start, step = parts.get("steps-wikitext2", {}), parts.get(f"steps-fastformer-{fast_precision(parts)}", {})
     targets.append(("WikiText-2: seconds from start to first step", ("<=", 1), start.get("start_s"), ""))
     evaluation = step and step["eval_tokens_per_s"] / step["tokens_per_s"]
     targets.append(("evaluation: times the training speed", (">=", 2.5), evaluation or None, ""))
@@ -303,7 +314,7 @@ def write_curves(parts, directory):
         contenders = {row["contender"] for run in parts.get(name, {}).get("runs", []) for row in run["results"]}
         for contender in contenders:
             # The same trainer with the same tokens a step is in its model's curve.
-            twice = name == "lengths-peers" and contender.replace("bf16", "auto") in curves
+            twice = name == "lengths-peers" and contender.replace(fast_precision(parts), "auto") in curves
             if not twice:
                 curves[contender + mark] = lengths_of(parts, name, contender)
     for name, curve in curves.items():

@@ -78,6 +78,49 @@ TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint3
     }
 }
 
+#elif defined(__AVX2__)
+
+// Two quarters of a block's lanes at a time: more do not fit into registers.
+static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
+                          uint32_t *restrict words) {
+    enum { QUARTER = LANES / 4, TWO = 2, EVEN = 0x88, IN_ORDER = 0xD8 };
+    const __m256i multiplier0 = _mm256_set1_epi64x(0xD2511F53), multiplier1 = _mm256_set1_epi64x(0xCD9E8D57);
+    const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
+    for (size_t h = 0; h < count * 4; h += TWO) {
+        const uint64_t first = (block + h / 4 * stride) * LANES; // a multiple of LANES
+        __m256i c[TWO][WORDS];
+        TILE_UNROLL
+        for (size_t i = 0; i < TWO; i++) {
+            const uint64_t lane = first + (h % 4 + i) * QUARTER;
+            c[i][0] = _mm256_add_epi64(_mm256_set1_epi64x((long long)lane), lanes);
+            c[i][1] = _mm256_set1_epi64x((long long)(first >> 32));
+            c[i][2] = _mm256_set1_epi64x(site);
+            c[i][3] = _mm256_setzero_si256();
+        }
+        TILE_UNROLL
+        for (size_t r = 0; r < ROUNDS; r++) {
+            const __m256i key0 = _mm256_set1_epi64x((long long)keys->round[r][0]);
+            const __m256i key1 = _mm256_set1_epi64x((long long)keys->round[r][1]);
+            TILE_UNROLL
+            for (size_t i = 0; i < TWO; i++) {
+                const __m256i p0 = _mm256_mul_epu32(c[i][0], multiplier0);
+                const __m256i p1 = _mm256_mul_epu32(c[i][2], multiplier1);
+                c[i][0] = _mm256_xor_si256(_mm256_xor_si256(c[i][1], key0), _mm256_srli_epi64(p1, 32));
+                c[i][1] = p1;
+                c[i][2] = _mm256_xor_si256(_mm256_xor_si256(c[i][3], key1), _mm256_srli_epi64(p0, 32));
+                c[i][3] = p0;
+            }
+        }
+        uint32_t *out = words + h / 4 * WORDS * LANES + h % 4 * QUARTER;
+        TILE_UNROLL
+        for (size_t w = 0; w < WORDS; w++) {
+            const __m256 lower = _mm256_shuffle_ps((__m256)c[0][w], (__m256)c[1][w], EVEN);
+            _mm256_storeu_si256((__m256i *)(out + w * LANES),
+                                _mm256_permute4x64_epi64((__m256i)lower, IN_ORDER));
+        }
+    }
+}
+
 #else
 
 static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
@@ -121,6 +164,21 @@ static inline void compare(const uint32_t words[WORDS * LANES], uint32_t thresho
         const uint64_t mask = first | second << 32;
         bits[pair] = (uint32_t)_pext_u64(mask, 0x5555555555555555);
         bits[pair + 2] = (uint32_t)_pext_u64(mask, 0xAAAAAAAAAAAAAAAA);
+#elif defined(__AVX2__)
+        // Both halves of a word at once, as numbers with a sign. Of each word the highest bit of a half goes
+        // into the mask.
+        const __m256i sign = _mm256_set1_epi16(INT16_MIN);
+        const __m256i limits = _mm256_xor_si256(_mm256_set1_epi16((short)threshold), sign);
+        uint32_t low = 0, high = 0;
+        TILE_UNROLL
+        for (uint32_t i = 0; i < 2 * LANES; i += 8) {
+            const __m256i word = _mm256_loadu_si256((const __m256i *)(at + i));
+            const __m256i below = _mm256_cmpgt_epi16(limits, _mm256_xor_si256(word, sign));
+            low |= (uint32_t)_mm256_movemask_ps((__m256)_mm256_slli_epi32(below, 16)) << i;
+            high |= (uint32_t)_mm256_movemask_ps((__m256)below) << i;
+        }
+        bits[pair] = low;
+        bits[pair + 2] = high;
 #else
         const uint32_t limit = threshold << 16; // compared with 16 bits at the top of a word
         uint32_t low = 0, high = 0;

@@ -20,8 +20,10 @@
 #define TILE_PAIRS 0
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
+#endif
+#if defined(__AVX512F__)
 enum { TILE_BYTES = 64 };
 #elif defined(__AVX__)
 enum { TILE_BYTES = 32 };
@@ -30,9 +32,14 @@ enum { TILE_BYTES = 16 };
 #endif
 
 // A product is computed in blocks of TILE_ROWS x TILE_COLUMNS: 16 sums in registers keep two multiply-add
-// units busy and leave registers for the operands. AVX has only 16 registers.
+// units busy and leave registers for the operands. SSE and AVX have only 16 registers.
+#if defined(__x86_64__) && !defined(__AVX512F__)
+#define TILE_FEW_REGISTERS 1
+#else
+#define TILE_FEW_REGISTERS 0
+#endif
 enum {
-#if defined(__AVX__) && !defined(__AVX512F__)
+#if TILE_FEW_REGISTERS
     TILE_ROWS = 4,
 #else
     TILE_ROWS = 8,
@@ -391,7 +398,13 @@ TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_
     for (size_t s = 0; s < k; s++) {
         TileVector row[TILE_VECTORS];
         TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++) row[v] = tile_load(b + s * b_row + v * TILE_LANES);
+        for (size_t v = 0; v < TILE_VECTORS; v++) {
+            row[v] = tile_load(b + s * b_row + v * TILE_LANES);
+#if TILE_FEW_REGISTERS
+            // Compilers would rather read it anew for each of its uses, which takes as long as all else.
+            __asm__("" : "+x"(row[v]));
+#endif
+        }
         TILE_UNROLL
         for (size_t i = 0; i < TILE_ROWS; i++) {
             const real x = a.data[i * a.row + s * a.column];

@@ -26,6 +26,27 @@ static void test_known_answer(void) {
     }
 }
 
+static void test_bits(void) {
+    const uint64_t blocks[] = {0, 7, (1ULL << 28) - 3, 1ULL << 52};
+    const double rates[] = {0, 0.1, 0.5, 0.9};
+    for (size_t i = 0; i < 16; i++) {
+        const Dropout d = dropout_create(rates[i % 4], 11, 5, 2);
+        const uint64_t block = blocks[i / 4], stride = 1 + i % 3 * 4;
+        enum { BLOCKS = 10, WORDS = DROPOUT_BLOCK / 32 };
+        uint32_t bits[BLOCKS * WORDS + 1];
+        for (size_t count = 0; count <= BLOCKS; count++) {
+            memset(bits, 0x5a, sizeof(bits));
+            dropout_bits(&d, block, stride, count, bits);
+            for (uint64_t e = 0; e < count * DROPOUT_BLOCK; e++) {
+                const uint64_t element =
+                    (block + e / DROPOUT_BLOCK * stride) * DROPOUT_BLOCK + e % DROPOUT_BLOCK;
+                CHECK((bits[e / 32] >> e % 32 & 1) == (expected_factor(&d, element) > 0));
+            }
+            CHECK(bits[count * WORDS] == 0x5a5a5a5a);
+        }
+    }
+}
+
 static void test_key(void) {
     const Dropout d = dropout_create(0.1, 42, 0x300000007ULL, 9);
     Random stream = random_stream(42, RANDOM_DROPOUT, 7, 3);
@@ -127,6 +148,7 @@ static void test_autocorrelation(void) {
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"known answer", test_known_answer},
+        {"bits", test_bits},
         {"key", test_key},
         {"any cut of a range", test_any_cut},
         {"bounds", test_bounds},
