@@ -38,12 +38,6 @@ build() {
     done
 }
 
-# require PROGRAM...: these, and gnuplot.
-require() {
-    build "$@"
-    command -v gnuplot >/dev/null || fail 'gnuplot is missing; on Debian: apt install gnuplot-nox'
-}
-
 # has_data DIR: whether shards are there that ./tokenize finished.
 has_data() {
     grep -qs '"splits"' "$1/meta.json"

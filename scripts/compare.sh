@@ -12,6 +12,7 @@ quick_seeds=1
 own_usage=    # lines about options that a script has beside these, each after a newline
 keeps=1       # empty: a script without --keep
 jobs=1        # runs side by side
+gpu=          # "cu": the programs of that name train, on a GPU
 keep=         # where logs of finished runs are kept, thinned; those that lie there are not made again. Empty: nowhere
 report_only=  # not empty: nothing is trained
 
@@ -28,6 +29,7 @@ usage: ${0##*/} [OPTION...]
   --quick       $quick_is
   --seeds N     runs that differ in nothing else (3; --quick $quick_seeds)$own_usage
   --jobs N      runs side by side, which share out the cores (1)
+  --gpu         on a GPU
   --report      table and plots of what is finished; trains nothing
   --output DIR  results and runs ($default_out, $default_out-quick)
 END
@@ -57,6 +59,7 @@ comparison_options() {
         case $1 in
         --quick) quick=1 ;;
         --report) report_only=1 ;;
+        --gpu) gpu=cu ;;
         --seeds | --jobs | --output | --keep)
             [ $# -gt 1 ] && [ -n "$2" ] || usage
             case $1 in
@@ -77,6 +80,15 @@ comparison_options() {
     [ -n "$keeps" ] || [ -z "$keep" ] || usage
     seeds=$(awk "BEGIN { for (i = 1; i <= $seed_count; i++) print i }")
     share_cores
+}
+
+# require PROGRAM...: these, trainers for the device that trains, and gnuplot.
+require() {
+    for program in "$@"; do
+        case $program in train_*) program=$program$gpu ;; esac
+        build "$program"
+    done
+    command -v gnuplot >/dev/null || fail 'gnuplot is missing; on Debian: apt install gnuplot-nox'
 }
 
 # share_cores: how many threads each of $jobs runs has. nproc goes by OMP_NUM_THREADS where the user sets it.
@@ -177,13 +189,14 @@ end_stopped() {
     exit 130
 }
 
-# train DIR COMMAND...: trains in DIR, or goes on where an earlier call stopped. What the trainer says goes to
+# train DIR PROGRAM OPTION...: trains in DIR, or goes on where an earlier call stopped. What the trainer says goes to
 # DIR/output.txt. Returns its exit status; ends the process where a signal stopped it.
 train() {
-    directory=$1
-    shift
+    directory=$1 program=$2
+    case $program in ./train_*) program=$program$gpu ;; esac
+    shift 2
     mkdir -p "$directory"
-    "$@" -o "$directory" -y >"$directory/output.txt" 2>&1 </dev/null &
+    "$program" "$@" -o "$directory" -y >"$directory/output.txt" 2>&1 </dev/null &
     child=$!
     status=0
     await "$child" || status=$?

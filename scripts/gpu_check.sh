@@ -9,12 +9,14 @@ cd "$(dirname "$0")/.." || exit 1
 
 usage() {
     cat <<'END'
-usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [-b DIR] [PART...]
+usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [-b DIR] [-l PROGRAM]... [PART...]
 
   -o DIR      the report; default: runs/gpu_check
   -t SECONDS  of all parts together; default: 530. Parts for which no time is left are skipped
   -p PYTHON   that has torch; default: python3
   -b DIR      CUDA programs that were built elsewhere, with `make ARCH=x86-64-v3`; nothing is built then
+  -l PROGRAM  llm.c's train_gpt2cu, for llmc-gpt2, maybe with options of its own; any number. In a clone of karpathy/llm.c:
+              make train_gpt2cu NO_MULTI_GPU=1 NO_USE_MPI=1 GPU_COMPUTE_CAPABILITY=90 [USE_CUDNN=1]
   PART...     only parts whose names begin so
 
 Three calls of nine minutes do everything, each is of use alone; the fourth needs cuDNN 9 and the headers of cudnn-frontend, as
@@ -24,6 +26,7 @@ Python's packages nvidia-cudnn-cu13 and nvidia-cudnn-frontend, or in CUDNN_ROOT 
   scripts/gpu_check.sh -o runs/gpu_check_2 seed b32
   scripts/gpu_check.sh -o runs/gpu_check_3 124m long memcheck racecheck
   scripts/gpu_check.sh -o runs/gpu_check_4 cudnn
+  scripts/gpu_check.sh -o runs/gpu_check_5 -l llm.c/train_gpt2cu build llmc
 END
 }
 
@@ -36,12 +39,17 @@ output=runs/gpu_check
 seconds=530
 python=python3
 programs=
-while getopts o:t:p:b:h option; do
+llmc= # one a line
+while getopts o:t:p:b:l:h option; do
     case $option in
     o) output=$OPTARG ;;
     t) seconds=$OPTARG ;;
     p) python=$OPTARG ;;
     b) programs=$OPTARG ;;
+    l)
+        llmc="$llmc$OPTARG
+"
+        ;;
     h) usage && exit 0 ;;
     *) usage >&2 && exit 2 ;;
     esac
@@ -239,7 +247,15 @@ part() {
     esac
 }
 
-# bench NAME SECONDS MODEL MODES CONFIG...: our trainer beside PyTorch.
+# peers NAME SECONDS WHY_NOT MODEL MODES OPTION...: our trainer beside PyTorch.
+peers() {
+    peers_name=$1 peers_limit=$2 peers_why=$3 model=$4 modes=$5
+    shift 5
+    part "$peers_name" "$peers_limit" "$(first "$no_gpu" "$no_torch_gpu" "$(missing "train_${model}cu")" "$peers_why")" \
+        "$python" dev/bench/pytorch_peer.py measure "$model" --build "$programs" --modes "$modes" --json "$said/$peers_name.json" "$@"
+}
+
+# bench NAME SECONDS MODEL MODES CONFIG...: the same in these sizes.
 bench() {
     bench_name=$1 bench_limit=$2 model=$3 modes=$4
     shift 4
@@ -247,8 +263,7 @@ bench() {
         shift
         set -- "$@" --config "$config"
     done
-    part "$bench_name" "$bench_limit" "$(first "$no_gpu" "$no_torch_gpu" "$(missing "train_${model}cu")")" \
-        "$python" dev/bench/pytorch_peer.py measure "$model" --build "$programs" --modes "$modes" --json "$said/$bench_name.json" "$@"
+    peers "$bench_name" "$bench_limit" '' "$model" "$modes" "$@"
 }
 
 # sanitize TOOL SECONDS NAME
@@ -293,7 +308,8 @@ for model in fastformer gpt2; do
     bench "b32-$model" 85 "$model" compile-bf16 B=32,T=2048
 done
 
-bench 124m-gpt2 150 gpt2 compile-bf16,eager-bf16 B=32,T=1024,C=768,H=12,L=12,V=50257
+gpt2_124m=B=32,T=1024,C=768,H=12,L=12,V=50257
+bench 124m-gpt2 150 gpt2 compile-bf16,eager-bf16 $gpt2_124m
 bench long-fastformer 100 fastformer compile-bf16,eager-bf16 B=1,T=65536
 for tool in memcheck racecheck; do
     for name in layers attention; do
@@ -313,6 +329,17 @@ size='-L 12 -C 768 -H 12 -t 1024 -b 32 --dropout 0 -x 30' # GPT-2 124M
 steps cudnn-ours 70 "$(first "$no_cudnn_build" "$(missing train_gpt2cu)")" "$programs/train_gpt2cu" $size
 # shellcheck disable=SC2086
 steps cudnn-124m 70 "$no_cudnn_build" "$said/cudnn/train_gpt2cu" $size
+
+# llm.c beside ours and PyTorch, without dropout, which it does not have.
+no_llmc=
+[ -n "$llmc" ] || no_llmc="no program of llm.c's is named (-l)"
+set --
+while read -r program; do
+    [ -z "$program" ] || set -- "$@" --llmc "$program"
+done <<END
+$llmc
+END
+peers llmc-gpt2 200 "$no_llmc" gpt2 compile-bf16 --dropout 0 --config $gpt2_124m "$@"
 
 write_report
 for file in md json tar.gz; do echo "$output/gpu_check.$file"; done

@@ -32,7 +32,7 @@ own_option() {
 
 comparison_options runs/translation "$@"
 seeds=$(for seed in $seeds; do echo $((seed + 41)); done) # those of dev/bench/results/multi30k
-build train_translate tokenize
+build train_translate "train_translate$gpu" tokenize
 command -v sacrebleu >/dev/null || fail 'sacrebleu is missing: pip install sacrebleu'
 text=${MULTI30K_DIR:-../shared/data/multi30k}
 [ -d "$text" ] || text=data/download/multi30k

@@ -3,7 +3,7 @@
 
     python3 dev/bench/pytorch_peer.py check [--device cpu]
     python3 dev/bench/pytorch_peer.py gpu --json FILE
-    python3 dev/bench/pytorch_peer.py measure MODEL [--config B=32,...]... [--modes MODE,...] [--json FILE]
+    python3 dev/bench/pytorch_peer.py measure MODEL [--config B=32,...]... [--modes MODE,...] [--llmc PROGRAM]... [--json FILE]
 
 check compares the PyTorch models that are measured with the reference vectors in float64. gpu says what the GPU is and how
 fast: products in bf16, copies of memory. measure takes training steps (forward, backward, clipping at norm 1, AdamW, with
@@ -14,15 +14,20 @@ dropout 0.1, on random tokens): with ./train_MODELcu, then with PyTorch in each 
     graphs-bf16     torch.compile(mode="reduce-overhead"): CUDA graphs, as ours has
     eager-fp32, compile-fp32, graphs-fp32
 
-and our trainer once more, so that a drift of the machine shows. Each row is printed and written as soon as it is measured.
-Needs nothing but PyTorch. Fails where one contender could not be measured, and says what was.
+then with llm.c's train_gpt2cu where it is named, and our trainer once more, so that a drift of the machine shows. Each row
+is printed and written as soon as it is measured. Needs nothing but PyTorch. Fails where one contender could not be
+measured, and says what was.
 """
 
 import argparse
+import collections
+import glob
 import json
 import os
 import re
+import shlex
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +40,10 @@ from step import fail
 
 ROOT = bench.ROOT
 MODES = tuple(f"{how}-{precision}" for precision in ("bf16", "fp32") for how in ("eager", "compile", "graphs"))
+
+# llm.c's models by layers: channels and heads. All have this vocabulary, and positions up to this length.
+LLMC_MODELS = {12: (768, 12), 24: (1024, 16), 36: (1280, 20), 48: (1600, 25)}
+LLMC_VOCABULARY, LLMC_LENGTH = 50257, 1024
 
 # By the maker: FLOP/s in bf16 without sparsity, bytes/s. The first name that is in the GPU's counts.
 GPUS = (
@@ -107,15 +116,15 @@ def flops_per_token(model, c):
     return 6 * (c["L"] * layer + c["V"] * C)
 
 
-def model_config(c):
+def model_config(c, dropout=bench.DROPOUT):
     return pytorch_models.Config(
         vocabulary=c["V"],
         length=c["T"],
         channels=c["C"],
         heads=c["H"],
         layers=c["L"],
-        dropout=bench.DROPOUT,
-        attention_dropout=bench.DROPOUT,
+        dropout=dropout,
+        attention_dropout=dropout,
     )
 
 
@@ -138,13 +147,13 @@ def bytes_per_step(model, c):
 # ---- contenders ------------------------------------------------------------------------------------------------------
 
 
-def create_stepper(model, mode, sizes, device):
+def create_stepper(model, mode, sizes, device, dropout=bench.DROPOUT):
     """A function that takes one training step on fresh random tokens and returns its milliseconds. A step ends with the
     loss on the host, so it is over when its time is taken."""
     how, precision = mode.split("-")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")  # TF32
-    module = pytorch_models.create_model(model, "plain", model_config(sizes), compiled=False).to(device)
+    module = pytorch_models.create_model(model, "plain", model_config(sizes, dropout), compiled=False).to(device)
     loss = pytorch_models.plain_loss(module)
     if how != "eager":
         loss = torch.compile(loss, dynamic=False, mode="reduce-overhead" if how == "graphs" else None)
@@ -173,7 +182,7 @@ def step_count(milliseconds, seconds):
 
 def time_pytorch(mode, sizes, settings):
     torch.compiler.reset()
-    step = create_stepper(settings.model, mode, sizes, settings.device)
+    step = create_stepper(settings.model, mode, sizes, settings.device, settings.dropout)
     warmup = [step() for _ in range(peers.WARMUP_STEPS)]
     return [step() for _ in range(step_count(warmup[-1], settings.seconds))]
 
@@ -182,12 +191,68 @@ def time_ours(data, sizes, settings):
     program = os.path.join(settings.build, f"train_{settings.model}cu")
     if not os.path.exists(program):
         fail(f"{program} is not built")
-    trainer = peers.Trainer(f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores())
+    trainer = peers.Trainer(f"{settings.model}/cuda/bf16", program, sizes, data, bench.cores(), settings.dropout)
     try:
         trainer.start()
         return trainer.steps(step_count(trainer.steps(3)[-1], settings.seconds))
     finally:
         trainer.stop()
+
+
+def llmc_command(words, data, c):
+    """llm.c's program and options of its own before those that make it take nothing but steps, without end: validation is
+    at the first and last step anyway, so it sees no batch (-m 0). It recomputes GELU unless told otherwise (-r 0)."""
+    if LLMC_MODELS.get(c["L"]) != (c["C"], c["H"]) or c["V"] != LLMC_VOCABULARY or c["T"] > LLMC_LENGTH:
+        known = " or ".join(f"L={L},C={C},H={H}" for L, (C, H) in LLMC_MODELS.items())
+        fail(f"llm.c has only models of {known}, with V={LLMC_VOCABULARY} and T of at most {LLMC_LENGTH}")
+    shard = os.path.join(data, "train_000000.bin")
+    options = {"-i": shard, "-j": shard, "-e": f"d{c['L']}", "-b": c["B"], "-t": c["T"], "-d": c["B"] * c["T"]}
+    options |= {"-x": 1 << 30, "-v": 1 << 30, "-m": 0, "-s": 0, "-h": 0, "-n": 0, "-r": 0}
+    command = [os.path.abspath(words[0])] + [str(word) for option in options.items() for word in option]
+    return ["stdbuf", "-oL", *command, *words[1:]]  # a line as soon as it is printed
+
+
+def llmc_environment():
+    """It finds cuDNN, and cuBLAS where it has no other, in the packages that PyTorch has."""
+    packages = {path for root in sys.path for path in glob.glob(os.path.join(root, "nvidia", "*", "lib"))}
+    paths = [*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), *sorted(packages)]
+    return bench.environment(bench.cores()) | {"LD_LIBRARY_PATH": ":".join(paths)}
+
+
+def time_llmc(words, data, sizes, settings):
+    """Its own milliseconds, which are from the batch that is read to the update that is over."""
+    if settings.dropout:
+        fail("llm.c has no dropout: take --dropout 0")
+    command = llmc_command(words, data, sizes)
+    if not os.path.exists(command[2]):
+        fail(f"{command[2]} is not built")
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd=data,
+        env=llmc_environment(),
+    )
+    said, times, enough = collections.deque(maxlen=20), [], None
+    try:
+        while enough is None or len(times) < enough:
+            line = process.stdout.readline()
+            if not line:
+                fail(f"{words[0]}: ended with exit code {process.wait()}\n{''.join(said)}")
+            said.append(line)
+            found = re.match(r"step +\d+/\d+ \|.*\| ([0-9.]+) ms \|", line)
+            if found:
+                times.append(float(found[1]))
+                if len(times) == peers.WARMUP_STEPS:
+                    enough = peers.WARMUP_STEPS + step_count(times[-1], settings.seconds)
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+    return times[peers.WARMUP_STEPS :]
 
 
 def attempt(name, function, *arguments):
@@ -211,7 +276,10 @@ def measure(sizes, settings):
         yield attempt(name, time_ours, data, sizes, settings)
         for mode in settings.modes:
             yield attempt(f"{settings.model}/pytorch/{mode}", time_pytorch, mode, sizes, settings)
-        if settings.modes:
+        for words in settings.llmc:
+            row = " ".join([os.path.basename(words[0]), *words[1:]])
+            yield attempt(f"{settings.model}/llm.c/{row}", time_llmc, words, data, sizes, settings)
+        if settings.modes or settings.llmc:
             yield attempt(f"{name} again", time_ours, data, sizes, settings)
 
 
@@ -234,8 +302,10 @@ def share(row, key):
     return f"{100 * row[key]:.1f} %" if key in row else "-"
 
 
-def markdown_head(model, sizes):
+def markdown_head(model, sizes, dropout):
     title = ", ".join(f"{key} {value}" for key, value in sizes.items())
+    if dropout != bench.DROPOUT:
+        title += f", dropout {dropout:g}"
     return (
         f"### {model}: {title}\n\n"
         "| | ms/step | tokens/s | of bf16 peak | of memory bandwidth | times ours |\n|---|---|---|---|---|---|"
@@ -266,6 +336,10 @@ def parse_arguments():
         "--config", action="append", help="such as T=8192,B=1, any number; default: B=2,T=2048,C=128,H=4,L=6,V=32000"
     )
     steps.add_argument("--modes", default="eager-bf16,compile-bf16,graphs-bf16", help=f"some of {','.join(MODES)}; or ''")
+    steps.add_argument(
+        "--llmc", action="append", metavar="PROGRAM", help="llm.c's train_gpt2cu, maybe with options; any number; gpt2 only"
+    )
+    steps.add_argument("--dropout", type=float, default=bench.DROPOUT, metavar="X", help="default: %(default)s; llm.c has none")
     steps.add_argument("--seconds", type=float, default=2, help="of steps a contender takes")
     steps.add_argument("--build", default=ROOT, metavar="DIR", help="where train_fastformercu is")
     for command in (check, steps):
@@ -276,6 +350,11 @@ def parse_arguments():
     if settings.command == "measure":
         settings.sizes = [bench.parse_config(text) for text in settings.config or [""]]
         settings.modes = list(filter(None, settings.modes.split(",")))
+        settings.llmc = [shlex.split(text) for text in settings.llmc or []]
+        if settings.llmc and settings.model != "gpt2":
+            fail("--llmc: llm.c has only gpt2")
+        if not all(settings.llmc):
+            fail("--llmc: no program")
         for mode in settings.modes:
             if mode not in MODES:
                 fail(f"--modes: {mode!r} is none of {', '.join(MODES)}")
@@ -306,8 +385,8 @@ def main():
     results = []
     for sizes in settings.sizes:
         rows = []
-        results.append({"model": settings.model, "config": sizes, "results": rows})
-        print(markdown_head(settings.model, sizes), flush=True)
+        results.append({"model": settings.model, "config": sizes, "dropout": settings.dropout, "results": rows})
+        print(markdown_head(settings.model, sizes, settings.dropout), flush=True)
         for row in measure(sizes, settings):
             rows.append(row)
             complete(row, rows[0].get("ms"), settings.model, sizes, where)

@@ -91,14 +91,14 @@ def write_pairs(directory, config):
         json.dump({"tokenizer": "none", "vocab_size": vocabulary, "pad": 0, "end": 1, "paired": True}, file)
 
 
-def trainer_command(program, data, output, precision, config, steps):
+def trainer_command(program, data, output, precision, config, steps, dropout=DROPOUT):
     """Nothing but steps until the end; each has its line on standard output."""
     sizes = {"-b": config["B"], "-t": config["T"], "-C": config["C"], "-H": config["H"], "-L": config["L"]}
     if os.path.basename(program) == "train_translate":  # as many layers that read as that write
         sizes |= {"-b": config["B"] * config["T"], "-D": config["L"], "--ffn": 2 * config["C"]}
     command = [program, "-i", data, "-o", output, "-p", precision]
     command += [word for option, size in sizes.items() for word in (option, str(size))]
-    command += ["-x", str(steps), "--dropout", str(DROPOUT), "--clip", "1", "--log-every", "1"]
+    command += ["-x", str(steps), "--dropout", str(dropout), "--clip", "1", "--log-every", "1"]
     return command + ["-v", str(1 << 40), "-n", str(1 << 40)]
 
 
