@@ -72,11 +72,26 @@ def delay(y, steps):
     return F.pad(y[:, :-steps], (0, 0) * (y.dim() - 2) + (steps, 0))
 
 
+@torch.library.custom_op("peer::prefix_sum", mutates_args=())
+def prefix_sum(y: torch.Tensor) -> torch.Tensor:
+    """torch.cumsum(y, dim=1), which PyTorch 2.11 does not compile for a GPU (an error in the code for its SplitScan). The
+    kernel for a last dimension is the fast one."""
+    return torch.cumsum(y.movedim(1, -1).contiguous(), dim=-1).movedim(-1, 1).contiguous()
+
+
+@prefix_sum.register_fake
+def _(y):
+    return torch.empty_like(y, memory_format=torch.contiguous_format)
+
+
+prefix_sum.register_autograd(lambda _, dy: prefix_sum(dy.flip(1)).flip(1))
+
+
 def window_sum_doubling(y, k):
     """The sum over 2n positions is that over n plus the one n positions earlier: log2(k) additions, which a compiler
     fuses, and no subtraction."""
     if k >= y.shape[1]:
-        return torch.cumsum(y, dim=1)
+        return prefix_sum(y) if y.is_cuda else torch.cumsum(y, dim=1)
     power, size = y, 1  # sum over the last `size` positions
     result, done = None, 0  # sum over the last `done`
     while done < k:

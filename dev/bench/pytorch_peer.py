@@ -31,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import peers
 import pytorch_models
@@ -261,8 +262,9 @@ def attempt(name, function, *arguments):
     try:
         times = function(*arguments)
     except (Exception, SystemExit) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return {"contender": name, "error": lines[-1][:300]}
+        traceback.print_exc()
+        lines = str(error).strip().splitlines() or [""]
+        return {"contender": name, "error": f"{type(error).__name__}: {lines[0]}"[:300]}
     finally:
         torch.cuda.empty_cache()
     return {"contender": name, "ms": statistics.median(times), "ms_of_steps": [round(t, 4) for t in times]}

@@ -5,13 +5,10 @@
 //     e_ij = exp(l_ij - m_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + m_i - l_it
 //     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE += dl^T h
 //
-// A chunk's logits stay in the L2 cache; where dE does not, of which each chunk reads and writes all, chunks
-// are longer instead. They are gone over as seldom as can be, for the largest logit and the sum of a row, and
-// once more for the gradients, in the place of the logits, with the sums of their columns. Without the
-// gradient of a bias, and where two rows fit into shared memory, one kernel does both, which keeps a row
-// meanwhile. Else the product leaves the sums (logits_product.cuh), or where there is no such product a
-// kernel that reads the logits once more, and another one makes the gradients. The target's own gradient is
-// made of the other tokens' sum, so that it keeps its digits where the target is nearly certain.
+// The product writes a chunk's logits, a kernel with a row a block puts gradients in their place, and two
+// more products read these; a bias takes the sums of their columns. A row stays in shared memory between its
+// sums and its gradients where two rows fit. The target's own gradient is made of the other tokens' sum, so
+// that it keeps its digits where the target is nearly certain.
 //
 // Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s (l_it -
 // mean_j l_ij) more. Only training smooths.
@@ -21,16 +18,27 @@
 #ifndef CUDA_CLASSIFIER_CUH
 #define CUDA_CLASSIFIER_CUH
 
-#include "logits_product.cuh"
+#include "gemm.cuh"
 #include "partial_sums.cuh"
 
-static constexpr int CLASSIFIER_THREADS = 512, GRADIENT_THREADS = 256, SUM_THREADS = 1024;
-static constexpr int LOGITS = 8;                                 // that a thread takes at a time
-static constexpr uint32_t GRADIENT_ROWS = 16, ROWS_TOGETHER = 4; // merged, and loaded, at a time
-static constexpr unsigned GRADIENT_BLOCKS = 256, LEAST_PARTS = 8;
+static constexpr int CLASSIFIER_THREADS = 512, SUM_THREADS = 1024;
+static constexpr int LOGITS = 8;           // that a thread takes at a time
+static constexpr unsigned BIAS_PARTS = 16; // of a chunk's rows, for sums of columns
 static constexpr size_t STRIDE_STEP = 64;  // rows of logits start at multiples of this
 static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a tile of the products
-static constexpr size_t LONG_CHUNK = 4096; // rows of bf16 where dE leaves the cache
+// Rows of bf16. Chunks that stay in the L2 cache were slower on an H100 and an H200: their products are too
+// small, and each chunk reads and writes all of dE.
+static constexpr size_t CHUNK = 4096;
+static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
+
+// Some of a row's terms: the largest of their logits, and the sum of exp(logit - largest).
+struct RowSum {
+    float largest, sum;
+};
+
+static __device__ __forceinline__ float exponential(float x, float shift) {
+    return exp2_fast((x - shift) * LOG2_E);
+}
 
 // What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m), what
 // smoothing takes from each, and the target's own gradient.
@@ -50,51 +58,29 @@ struct Classifier {
     void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
     float smoothing;
     float *losses, *unsmoothed, *correct; // (M), the last 1 where the target is the most probable token
-    LogitsSums sums;                      // of a chunk of bf16, in as many parts as the product leaves
-    unsigned gradient_parts;              // of a chunk's rows
-    float *bias_sums;                     // (gradient_parts, V)
+    float *bias_sums;                     // (BIAS_PARTS, V)
 };
 
 static inline size_t classifier_round_up(size_t value, size_t step) {
     return (value + step - 1) / step * step;
 }
 
-// Bytes of a chunk of at most `rows` rows of logits. An H100's L2 cache has two halves, and what lies in the
-// other one is far: two fifths fit in one.
-static inline size_t classifier_bytes(const Classifier *c, const Device *d, size_t rows) {
-    const size_t row = c->stride * sizeof(float), dweight = sizeof(float) * c->vocabulary * c->channels;
-    const size_t least = CHUNK_STEP * row, most = classifier_round_up(rows, CHUNK_STEP) * row;
-    const size_t wanted = dweight > d->l2 / 2 ? LONG_CHUNK * c->stride * sizeof(bf16) : d->l2 / 5 * 2;
-    return wanted < least ? least : wanted > most ? most : wanted;
-}
-
-// Parts of a chunk's rows, with a block of threads for some columns of each: so many that there is work for a
-// whole GPU with any vocabulary.
-static inline unsigned gradient_parts(size_t vocabulary) {
-    const unsigned parts = GRADIENT_BLOCKS / blocks_of(vocabulary, LOGITS * GRADIENT_THREADS);
-    return parts < LEAST_PARTS ? LEAST_PARTS : parts;
-}
-
 // For weights (V, C) and at most `rows` rows. smoothing: 0 none.
-static inline void classifier_carve(Classifier *c, Arena *arena, const Device *d, size_t vocabulary,
-                                    size_t channels, size_t rows, double smoothing) {
+static inline void classifier_carve(Classifier *c, Arena *arena, size_t vocabulary, size_t channels,
+                                    size_t rows, double smoothing) {
     *c = Classifier();
     c->smoothing = (float)smoothing;
     c->vocabulary = vocabulary;
     c->channels = channels;
     c->stride = classifier_round_up(vocabulary, STRIDE_STEP);
-    c->bytes = classifier_bytes(c, d, rows);
+    const size_t row = c->stride * sizeof(float), most = classifier_round_up(rows, CHUNK_STEP) * row;
+    c->bytes = CHUNK * c->stride * sizeof(bf16);
+    if (c->bytes > most) c->bytes = most;
     c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
     c->losses = arena_array<float>(arena, rows, "a chunk of logits");
     c->unsmoothed = arena_array<float>(arena, rows, "a chunk of logits");
     c->correct = arena_array<float>(arena, rows, "a chunk of logits");
-    const size_t chunk = c->bytes / (c->stride * sizeof(bf16));
-    c->sums.parts = logits_parts(vocabulary);
-    c->sums.others = arena_array<RowSum>(arena, chunk * c->sums.parts, "a chunk of logits");
-    if (smoothing > 0) c->sums.all = arena_array<float>(arena, chunk * c->sums.parts, "a chunk of logits");
-    c->sums.target = arena_array<float>(arena, chunk, "a chunk of logits");
-    c->gradient_parts = gradient_parts(vocabulary);
-    c->bias_sums = arena_array<float>(arena, c->gradient_parts * vocabulary, "a chunk of logits");
+    c->bias_sums = arena_array<float>(arena, BIAS_PARTS * vocabulary, "a chunk of logits");
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long. size: of a logit, bytes.
@@ -104,10 +90,10 @@ static inline size_t classifier_chunk(const Classifier *c, size_t size, size_t m
     return classifier_round_up((m + chunks - 1) / chunks, CHUNK_STEP);
 }
 
-// Threads for a row, `most` at most: no more warps than it gives work to.
-static inline unsigned classifier_threads(const Classifier *c, size_t most) {
+// Threads for a row: no more warps than it gives work to.
+static inline unsigned classifier_threads(const Classifier *c) {
     const size_t threads = classifier_round_up(c->vocabulary, LOGITS * WARP) / LOGITS;
-    return (unsigned)(threads < most ? threads : most);
+    return (unsigned)(threads < CLASSIFIER_THREADS ? threads : CLASSIFIER_THREADS);
 }
 
 // ---- loss and gradient of the logits ---------------------------------------------------------------------
@@ -232,15 +218,17 @@ static __device__ __forceinline__ RowTotal row_total(const T *row, T *kept, uint
 }
 
 // A row a block: losses; and without `step` whether the target is the most probable token, with it the
-// gradients, times its scale, in the place of the logits (rows, stride). targets (rows), -1: none.
+// gradients, times its scale, in the place of the logits (rows, stride), which wait in shared memory if
+// `keeps`. targets (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
-                         uint32_t vocabulary, size_t stride, float smoothing) {
+                         uint32_t vocabulary, size_t stride, float smoothing, bool keeps) {
     begin_kernel();
-    T *const row = logits + blockIdx.x * stride, *const kept = shared_memory<T>() + ROW_SUMS / sizeof(T);
+    T *const row = logits + blockIdx.x * stride, *const kept =
+                                                     keeps ? shared_memory<T>() + ROW_SUMS / sizeof(T) : NULL;
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
-    const RowTotal total = row_total(row, step ? kept : NULL, target, vocabulary, smoothing > 0);
+    const RowTotal total = row_total(row, kept, target, vocabulary, smoothing > 0);
     if (threadIdx.x == 0) {
         store_losses(to, blockIdx.x, total, vocabulary, smoothing);
         if (!step) to.correct[blockIdx.x] = total.counts && total.target >= total.others.largest;
@@ -249,23 +237,9 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     const RowGradient gradient = row_gradient(total, step->scale, vocabulary, smoothing);
     for (uint32_t at = LOGITS * threadIdx.x; at < vocabulary; at += LOGITS * blockDim.x) {
         float x[LOGITS];
-        load_logits(x, kept, at, vocabulary, target);
+        load_logits(x, kept ? kept : row, at, vocabulary, target);
         store_gradients(x, row, at, target, gradient);
     }
-}
-
-// A row a block: what logits_product() leaves, in one part.
-template <typename T>
-static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
-    row_sums_kernel(const LogitsSums to, const T *logits, const int32_t *targets, uint32_t vocabulary,
-                    size_t stride) {
-    begin_kernel();
-    const RowTotal total = row_total(logits + blockIdx.x * stride, (T *)NULL, (uint32_t)targets[blockIdx.x],
-                                     vocabulary, to.all != NULL);
-    if (threadIdx.x != 0) return;
-    to.others[blockIdx.x] = total.others;
-    if (to.all) to.all[blockIdx.x] = total.all;
-    to.target[blockIdx.x] = total.target;
 }
 
 // The sums of losses (m), and of correct where it has data, in double, in a fixed order.
@@ -285,122 +259,22 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *result = {loss, unsmoothed, correct};
 }
 
-// A row's parts together, by a warp.
-static __device__ __forceinline__ RowTotal merge_parts(const LogitsSums &sums, size_t row, bool counts) {
-    RowTotal total = {{LOWEST_LOGIT, 0}, 0, counts ? sums.target[row] : 0, counts};
-    for (unsigned i = lane_index(); i < sums.parts; i += WARP) {
-        const RowSum part = sums.others[row * sums.parts + i];
-        const float largest = fmaxf(total.others.largest, part.largest);
-        total.others = {largest, total.others.sum * exponential(total.others.largest, largest) +
-                                     part.sum * exponential(part.largest, largest)};
-        if (sums.all) total.all += sums.all[row * sums.parts + i];
-    }
-    total.others = row_sum_warp(total.others);
-    if (sums.all) total.all = warp_sum(total.all);
-    return total;
-}
-
-// Block (x, part): eight columns a thread of its share of the rows. Gradients, times the step's scale, in the
-// place of logits (rows, stride), losses, and bias_sums (gridDim.y, V), or NULL, += the sums of the
-// gradients' columns (set in the first chunk), row after row.
-template <typename T>
-static __global__ void __launch_bounds__(GRADIENT_THREADS)
-    logits_gradient_kernel(T *logits, float *bias_sums, const RowResults to, const LogitsSums sums,
-                           const int32_t *targets, const StepParameters *step, uint32_t rows,
-                           uint32_t vocabulary, size_t stride, float smoothing, bool first_chunk) {
-    begin_kernel();
-    __shared__ RowGradient gradients[GRADIENT_ROWS];
-    const uint32_t at = LOGITS * (blockIdx.x * blockDim.x + threadIdx.x);
-    const uint32_t begin = (uint32_t)((uint64_t)rows * blockIdx.y / gridDim.y),
-                   end = (uint32_t)((uint64_t)rows * (blockIdx.y + 1) / gridDim.y);
-    float sum[LOGITS] = {};
-    for (uint32_t first = begin; first < end; first += GRADIENT_ROWS) {
-        const uint32_t count = min(end - first, GRADIENT_ROWS);
-        __syncthreads(); // the gradients before these are read
-        for (uint32_t i = threadIdx.x / WARP; i < count; i += blockDim.x / WARP) {
-            const RowTotal total = merge_parts(sums, first + i, (uint32_t)targets[first + i] < vocabulary);
-            if (lane_index() != 0) continue;
-            gradients[i] = row_gradient(total, step->scale, vocabulary, smoothing);
-            if (blockIdx.x == 0) store_losses(to, first + i, total, vocabulary, smoothing);
-        }
-        __syncthreads();
-        if (at >= vocabulary) continue;
-        for (uint32_t i = 0; i < count; i += ROWS_TOGETHER) {
-            float x[ROWS_TOGETHER][LOGITS];
-#pragma unroll
-            for (uint32_t r = 0; r < ROWS_TOGETHER; r++)
-                if (i + r < count)
-                    load_logits(x[r], logits + (first + i + r) * stride, at, vocabulary,
-                                (uint32_t)targets[first + i + r]);
-#pragma unroll
-            for (uint32_t r = 0; r < ROWS_TOGETHER; r++) {
-                if (i + r >= count) continue;
-                store_gradients(x[r], logits + (first + i + r) * stride, at, (uint32_t)targets[first + i + r],
-                                gradients[i + r]);
-#pragma unroll
-                for (int k = 0; k < LOGITS; k++) sum[k] += x[r][k];
-            }
-        }
-    }
-    if (!bias_sums) return;
-#pragma unroll
-    for (int k = 0; k < LOGITS; k++) {
-        float *const column = bias_sums + (size_t)blockIdx.y * vocabulary + at + k;
-        if (at + k < vocabulary) *column = (first_chunk ? 0 : *column) + sum[k];
-    }
-}
-
 // Of rows from i on. Training leaves no `correct`.
 static inline RowResults row_results(const Classifier *c, size_t i, bool training) {
     return {c->losses + i, c->unsmoothed + i, training ? NULL : c->correct + i};
 }
 
-// Starts cross_entropy_kernel() for a chunk; with `step` for gradients, which takes shared memory for a row.
+// Starts cross_entropy_kernel() for a chunk; with `step` for gradients.
 template <typename T>
 static inline void cross_entropy(const Device *d, const Classifier *c, size_t i, const int32_t *targets,
                                  const StepParameters *step, size_t rows) {
-    launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c, CLASSIFIER_THREADS),
-                 ROW_SUMS + (step ? c->stride * sizeof(T) : 0), (T *)c->logits,
-                 row_results(c, i, step != NULL), targets + i, step, (uint32_t)c->vocabulary, c->stride,
-                 step ? c->smoothing : 0.0f);
-}
-
-// Starts logits_gradient_kernel() for a chunk.
-template <typename T>
-static inline void logits_gradient(const Device *d, const Classifier *c, const LogitsSums &sums, size_t i,
-                                   const int32_t *targets, const StepParameters *step, size_t rows,
-                                   bool bias) {
-    const unsigned threads = classifier_threads(c, GRADIENT_THREADS);
-    const dim3 grid(blocks_of(c->vocabulary, LOGITS * threads), c->gradient_parts);
-    launch_early(d, logits_gradient_kernel<T>, grid, threads, 0, (T *)c->logits, bias ? c->bias_sums : NULL,
-                 row_results(c, i, true), sums, targets + i, step, (uint32_t)rows, (uint32_t)c->vocabulary,
-                 c->stride, c->smoothing, i == 0);
-}
-
-// Gradients in the place of a chunk's logits, which are computed before. i: its first row.
-template <typename T>
-static inline void chunk_gradients(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
-                                   DeviceWeight weight, size_t i, const int32_t *targets,
-                                   const StepParameters *step, size_t rows, bool bias) {
-    const GemmInput logits = {c->logits, c->stride, h.bf16}, chunk = gemm_input_rows(h, i);
     // A multiprocessor has 1 KiB more than a block may take, and each block takes 1 KiB for the system, 1 for
     // `warps`.
-    const size_t half = (d->shared_limit + 1024) / 2 - 2048;
-    if (!bias && ROW_SUMS + c->stride * sizeof(T) <= half) {
-        gemm_forward(blas, logits, chunk, weight, rows);
-        cross_entropy<T>(d, c, i, targets, step, rows);
-        return;
-    }
-    LogitsSums sums = c->sums;
-    if (logits_product_takes(d, chunk, weight)) {
-        logits_product(d, logits, chunk, weight, rows, targets + i, sums);
-    } else {
-        sums.parts = 1;
-        gemm_forward(blas, logits, chunk, weight, rows);
-        launch_early(d, row_sums_kernel<T>, blocks_of(rows, 1), classifier_threads(c, CLASSIFIER_THREADS),
-                     ROW_SUMS, sums, (const T *)c->logits, targets + i, (uint32_t)c->vocabulary, c->stride);
-    }
-    logits_gradient<T>(d, c, sums, i, targets, step, rows, bias);
+    const size_t half = (d->shared_limit + 1024) / 2 - 2048, row = c->stride * sizeof(T);
+    const bool keeps = step && ROW_SUMS + row <= half;
+    launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
+                 ROW_SUMS + (keeps ? row : 0), (T *)c->logits, row_results(c, i, step != NULL), targets + i,
+                 step, (uint32_t)c->vocabulary, c->stride, step ? c->smoothing : 0.0f, keeps);
 }
 
 // ---- the interface ---------------------------------------------------------------------------------------
@@ -430,12 +304,13 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
     const GemmInput logits = {c->logits, c->stride, h.bf16};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
-        WITH_TYPE(logits, T,
-                  chunk_gradients<T>(d, blas, c, h, weight, i, targets, step, rows, dbias != NULL));
+        gemm_forward(blas, logits, gemm_input_rows(h, i), weight, rows);
+        WITH_TYPE(logits, T, cross_entropy<T>(d, c, i, targets, step, rows));
+        if (dbias) column_sums_of(d, c->bias_sums, logits, rows, c->vocabulary, BIAS_PARTS, i > 0);
         gemm_backward_input(blas, gemm_input_rows(dh, i), logits, weight, rows);
         gemm_backward_weight(blas, dweight, logits, gemm_input_rows(h, i), weight, rows);
     }
-    if (dbias) partial_sums_join(sums, dbias, c->bias_sums, c->gradient_parts, c->vocabulary);
+    if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
 }
 

@@ -10,6 +10,7 @@
 
 #include "dropout.cuh"
 #include "partial_sums.cuh"
+#include "parts.cuh"
 
 static constexpr int LAYERNORM_WARPS = 8; // a block
 
@@ -27,7 +28,10 @@ static constexpr int LAYERNORM_WARPS = 8; // a block
         } else if (row_items > 2 && row_items <= 4) {                                                        \
             constexpr int VEC = 4, ITEMS = 4;                                                                \
             __VA_ARGS__;                                                                                     \
-        } else if (row_items > 4 && row_items <= 8) {                                                        \
+        } else if (row_items > 4 && row_items <= 6) {                                                        \
+            constexpr int VEC = 4, ITEMS = 6;                                                                \
+            __VA_ARGS__;                                                                                     \
+        } else if (row_items > 6 && row_items <= 8) {                                                        \
             constexpr int VEC = 4, ITEMS = 8;                                                                \
             __VA_ARGS__;                                                                                     \
         } else {                                                                                             \
@@ -117,11 +121,10 @@ struct PlainRows {
 
 // x = base + dropout(y); base is loaded by load(), which drops nothing out: the caller does, before add().
 struct ResidualRows {
-    const float *x, *y; // (M, C), the latter without the rows before `first`
-    size_t first;
+    const float *x, *y; // (M, C)
     template <int VEC>
     __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
-        load_row<VEC>(v, y + (row - first) * channels + c);
+        load_row<VEC>(v, y + row * channels + c);
     }
     template <int VEC>
     __device__ __forceinline__ void add(float v[VEC], size_t row, unsigned c, unsigned channels) const {
@@ -161,14 +164,14 @@ struct LayerNormWeights {
 
 // What the forward pass leaves.
 struct LayerNormOutput {
-    GemmInput norm;     // (M, C) what the next product reads
+    GemmInput norm;     // (M, C) what the next product reads; or (M, 3C): its parts (parts.cuh)
     float *stream;      // (M, C) the same in float32, where it is the residual stream (post-norm); else NULL
     float *mean, *rstd; // (M) for the backward pass; NULL: there is none
 };
 
 // What the forward pass reads and writes. T: of the next product's input.
 template <typename T, typename Source> struct LayerNormForward {
-    T *y;                     // (M, C) without the rows before `first`, `stride` apart
+    T *y;                     // (M, C), or parts (M, 3C)
     float *stream;            // (M, C) or NULL; may be what the source adds
     float *mean, *rstd;       // (M) or NULL
     float *out;               // (M, C) rows = source, dropped out, plus what the source adds; or NULL
@@ -177,7 +180,7 @@ template <typename T, typename Source> struct LayerNormForward {
     const float *gain, *bias; // (C) or NULL
     float epsilon;
     unsigned length, channels;
-    size_t first, stride;
+    bool in_parts;
 };
 
 // One row, by a whole warp.
@@ -195,13 +198,14 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
     float sum = 0, squares = 0;
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         fetch(i, c);
-        if (p.out) store_row<VEC>(p.out + row * channels + c, x[i]);
 #pragma unroll
         for (int v = 0; v < VEC; v++) sum += x[i][v];
     });
     const float mean = warp_sum(sum) / (float)channels;
+    // Nothing is stored before all is loaded: a compiler does not know that no load reads what is stored.
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         if (ITEMS == 0) fetch(i, c);
+        if (p.out) store_row<VEC>(p.out + row * channels + c, x[i]);
 #pragma unroll
         for (int v = 0; v < VEC; v++) squares += (x[i][v] - mean) * (x[i][v] - mean);
     });
@@ -215,7 +219,15 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
         }
 #pragma unroll
         for (int v = 0; v < VEC; v++) result[v] = p.gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
-        store_row<VEC>(p.y + (row - p.first) * p.stride + c, result);
+        T *const y = p.y + row * (p.in_parts ? PARTS_COLUMNS : 1) * channels + c;
+        store_row<VEC>(y, result);
+        if (p.in_parts) {
+            store_row<VEC>(y + 2 * channels, result);
+            float rest[VEC];
+#pragma unroll
+            for (int v = 0; v < VEC; v++) rest[v] = rounding_rest(result[v]);
+            store_row<VEC>(y + channels, rest);
+        }
         if (p.stream) store_row<VEC>(p.stream + row * channels + c, result);
     });
     if (p.mean && lane_index() == 0) {
@@ -248,8 +260,7 @@ layernorm_forward_pass(float *out, LayerNormOutput to, Source source, DropoutSit
             (float)w.epsilon,
             (unsigned)length,
             (unsigned)channels,
-            0,
-            channels};
+            to.norm.columns == PARTS_COLUMNS * channels};
 }
 
 template <typename Source>
@@ -299,15 +310,21 @@ template <typename T> struct LayerNormBackward {
 template <typename T, int VEC, int ITEMS>
 static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBackward<T> &p, size_t row,
                                                               float (*dgain)[VEC], float (*dbias)[VEC]) {
-    float normal[ITEMS > 0 ? ITEMS : 1][VEC], dy[ITEMS > 0 ? ITEMS : 1][VEC];
+    float normal[ITEMS > 0 ? ITEMS : 1][VEC], dy[ITEMS > 0 ? ITEMS : 1][VEC],
+        before[ITEMS > 0 ? ITEMS : 1][VEC];
     const float mean = p.mean[row], rstd = p.rstd[row];
     const size_t start = row * p.channels;
+    // All of a row that is read before any of it is stored: a compiler does not know what may overlap.
     const auto fetch = [&](unsigned i, unsigned c) {
         float x[VEC];
         load_row<VEC>(x, p.x + start + c);
         load_row<VEC>(dy[i], p.dy + start + c);
+        if (!p.first) load_row<VEC>(before[i], p.dx + start + c);
 #pragma unroll
-        for (int v = 0; v < VEC; v++) normal[i][v] = (x[v] - mean) * rstd;
+        for (int v = 0; v < VEC; v++) {
+            normal[i][v] = (x[v] - mean) * rstd;
+            if (p.first) before[i][v] = 0;
+        }
     };
     float sum = 0, product = 0;
     for_row<VEC, ITEMS>(p.channels, [&](unsigned i, unsigned c) {
@@ -332,15 +349,9 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
         float dx[VEC], gain[VEC];
         if (ITEMS == 0) fetch(i, c);
         load_row<VEC>(gain, p.gain + c);
-        if (p.first) {
-#pragma unroll
-            for (int v = 0; v < VEC; v++) dx[v] = 0;
-        } else {
-            load_row<VEC>(dx, p.dx + start + c);
-        }
 #pragma unroll
         for (int v = 0; v < VEC; v++)
-            dx[v] += rstd * (dy[i][v] * gain[v] - mean_n - normal[i][v] * mean_product);
+            dx[v] = before[i][v] + rstd * (dy[i][v] * gain[v] - mean_n - normal[i][v] * mean_product);
         store_row<VEC>(p.dx + start + c, dx);
         if (p.norm) {
             float norm[VEC], bias[VEC];

@@ -62,17 +62,24 @@ static inline float *partial_sums_add(PartialSums *s, float *target, unsigned pa
     return partial;
 }
 
+static constexpr unsigned SUMS_TOGETHER = 64;
+
 // What one launch adds up. It is passed by value, so that a captured graph keeps it.
 struct PartialSumBatch {
-    PartialSum sums[64];
+    PartialSum sums[SUMS_TOGETHER];
+    unsigned first[SUMS_TOGETHER]; // block of each
+    unsigned count;
 };
 
-// Block (x, sum): 32 columns; warp w takes parts w, w + 8, ...
+// A block: 32 columns of a sum; warp w takes parts w, w + 8, ...
 static __global__ void partial_sums_kernel(const PartialSumBatch batch) {
     begin_kernel();
     __shared__ float rows[8][WARP + 1];
-    const PartialSum s = batch.sums[blockIdx.y];
-    const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+    unsigned i = 0;
+    while (i + 1 < batch.count && batch.first[i + 1] <= blockIdx.x) i++;
+    const PartialSum s = batch.sums[i];
+    const unsigned lane = lane_index(), warp = threadIdx.x / WARP,
+                   column = (blockIdx.x - batch.first[i]) * WARP + lane;
     float sum = 0;
     if (column < s.width)
         for (unsigned part = warp; part < s.parts; part += 8)
@@ -89,12 +96,13 @@ static __global__ void partial_sums_kernel(const PartialSumBatch batch) {
 static inline void partial_sums_finish(const Device *d, PartialSums *s) {
     for (unsigned i = 0; i < s->count;) {
         PartialSumBatch batch = {};
-        unsigned count = 0, widest = 0;
-        for (; i < s->count && count < 64; i++) {
-            batch.sums[count++] = s->sums[i];
-            if (s->sums[i].width > widest) widest = s->sums[i].width;
+        unsigned blocks = 0;
+        for (; i < s->count && batch.count < SUMS_TOGETHER; i++) {
+            batch.sums[batch.count] = s->sums[i];
+            batch.first[batch.count++] = blocks;
+            blocks += blocks_of(s->sums[i].width, WARP);
         }
-        launch_early(d, partial_sums_kernel, dim3(blocks_of(widest, WARP), count), dim3(8 * WARP), 0, batch);
+        launch_early(d, partial_sums_kernel, dim3(blocks), dim3(8 * WARP), 0, batch);
     }
 }
 
@@ -108,7 +116,7 @@ template <typename T, bool WIDE> struct SumShape {
 // Block (x, part): COLUMNS columns, its share of the rows.
 template <typename T, bool WIDE>
 static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
-    column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride) {
+    column_sums_kernel(float *partial, const T *x, size_t m, unsigned n, size_t stride, bool add) {
     begin_kernel();
     using Shape = SumShape<T, WIDE>;
     __shared__ float rows[SUM_ROWS][Shape::COLUMNS + 1];
@@ -129,30 +137,36 @@ static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
     for (int i = 0; i < Shape::EACH; i++) rows[first][lane + i] = sum[i];
     __syncthreads();
     if (threadIdx.x >= Shape::COLUMNS || begin_column + threadIdx.x >= n) return;
-    float total = 0;
+    float *const to = partial + (size_t)blockIdx.y * n + begin_column + threadIdx.x;
+    float total = add ? *to : 0;
     for (int r = 0; r < SUM_ROWS; r++) total += rows[r][threadIdx.x];
-    partial[(size_t)blockIdx.y * n + begin_column + threadIdx.x] = total;
+    *to = total;
 }
 
 template <typename T, bool WIDE>
 static inline void column_sums_launch(const Device *d, float *partial, GemmInput x, size_t m, size_t n,
-                                      unsigned parts) {
+                                      unsigned parts, bool add) {
     launch_early(d, column_sums_kernel<T, WIDE>, dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts),
-                 dim3(SUM_LANES * SUM_ROWS), 0, partial, (const T *)x.data, m, (unsigned)n, x.columns);
+                 dim3(SUM_LANES * SUM_ROWS), 0, partial, (const T *)x.data, m, (unsigned)n, x.columns, add);
+}
+
+// partial (parts, n) = the sums over parts of the m rows of x's first n columns, or += them.
+static inline void column_sums_of(const Device *d, float *partial, GemmInput x, size_t m, size_t n,
+                                  unsigned parts, bool add) {
+    WITH_TYPE(x, T, {
+        constexpr size_t EACH = SumShape<T, true>::EACH;
+        if (n % EACH == 0 && x.columns % EACH == 0 && (uintptr_t)x.data % 16 == 0)
+            column_sums_launch<T, true>(d, partial, x, m, n, parts, add);
+        else
+            column_sums_launch<T, false>(d, partial, x, m, n, parts, add);
+    });
 }
 
 // target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().
 static inline void column_sums(const Device *d, PartialSums *s, float *target, GemmInput x, size_t m,
                                size_t n) {
     const unsigned parts = sum_parts(m, 64);
-    float *partial = partial_sums_add(s, target, parts, n);
-    WITH_TYPE(x, T, {
-        constexpr size_t EACH = SumShape<T, true>::EACH;
-        if (n % EACH == 0 && x.columns % EACH == 0 && (uintptr_t)x.data % 16 == 0)
-            column_sums_launch<T, true>(d, partial, x, m, n, parts);
-        else
-            column_sums_launch<T, false>(d, partial, x, m, n, parts);
-    });
+    column_sums_of(d, partial_sums_add(s, target, parts, n), x, m, n, parts, false);
 }
 
 #endif

@@ -17,7 +17,7 @@ struct ResidualNorm {
 // y (M, C). The backward pass is layernorm_backward() with a tail: the gradient to x is that to out.
 static inline void residual_layernorm_forward(const Device *d, const ResidualNorm &r, const float *y,
                                               size_t m, size_t channels) {
-    layernorm_forward_from(d, r.out, r.to, ResidualRows{r.x, y, 0}, r.site, r.weights, m, r.length, channels);
+    layernorm_forward_from(d, r.out, r.to, ResidualRows{r.x, y}, r.site, r.weights, m, r.length, channels);
 }
 
 #endif

@@ -4,7 +4,6 @@
 #include "classifier.cuh"
 #include "cuda_test.cuh"
 #include "embedding.cuh"
-#include "ffn.cuh"
 #include "muon.cuh"
 #include "residual.cuh"
 #include "weight_groups.cuh"
@@ -552,130 +551,49 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
-// ---- the feed-forward network in one kernel --------------------------------------------------------------
-
-struct FfnSetting {
-    size_t length, channels, inner; // two sequences
-    WeightLayout layout;
-    ActivationKind kind;
-    bool bias, norm_bf16, post_norm, normalises;
-};
-
-// What a forward pass gives.
-struct FfnResult {
-    GemmInput hidden, activated; // (M, F)
-    NormTest norm;               // (M, C), with what is added
-    float *out;                  // (M, C)
-};
-
-static FfnResult ffn_result_create(const Device *d, const FfnSetting *is) {
-    const size_t m = 2 * is->length;
-    return {upload_matrix(d, NULL, m, is->inner, true), upload_matrix(d, NULL, m, is->inner, true),
-            norm_test_create(d, 2, is->length, is->channels, is->norm_bf16),
-            upload_numbers(d, NULL, m * is->channels)};
-}
-
-static ResidualNorm ffn_behind(const FfnResult *r, const FfnSetting *is, DropoutSite site) {
-    LayerNormOutput to = norm_test_output(&r->norm);
-    to.stream = is->post_norm ? r->norm.gpu_x : NULL;
-    return {r->out, to, r->norm.gpu_x, norm_test_weights(&r->norm), site, is->length};
-}
-
-static void ffn_result_free(FfnResult *r) {
-    device_free(r->hidden.data);
-    device_free(r->activated.data);
-    device_free(r->out);
-    norm_test_free(&r->norm);
-}
-
-static void compare_matrices(const Device *d, const char *what, GemmInput x, GemmInput expected, size_t rows,
-                             double tolerance) {
-    float *numbers = download_matrix(d, expected, rows);
-    compare_device(d, what, x, numbers, rows, tolerance);
-    free(numbers);
-}
-
-// Both passes beside the kernels that do a part each.
-static void check_ffn(const Device *d, Blas *blas, FfnSetting is) {
-    const size_t m = 2 * is.length, C = is.channels, F = is.inner;
-    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)F);
-    TestWeight up = weight_create(d, &r, {m, F, C, is.layout, true, false, is.bias}),
-               down = weight_create(d, &r, {m, C, F, is.layout, true, false, is.bias});
-    float *numbers = random_numbers(&r, m * C, 1), *gradients = random_numbers(&r, m * C, 1);
-    float *mean = upload_numbers(d, NULL, m), *rstd = upload_numbers(d, NULL, m);
-    StepParameters *step = upload_step(d, 1);
-    const DropoutSite site = dropout_place(step, 0.2, 7).gpu;
-    const GemmInput n = upload_matrix(d, numbers, m, C, true), dy = upload_matrix(d, gradients, m, C, true),
-                    inner = upload_matrix(d, NULL, m, F, false), y = upload_matrix(d, NULL, m, C, false);
-    FfnResult parts = ffn_result_create(d, &is), fused = ffn_result_create(d, &is);
-    const ResidualNorm behind = ffn_behind(&fused, &is, site);
-    NormTest before = norm_test_create(d, 2, is.length, C, true); // of n, where it is not there yet
-    FfnSource from = {n, before.gpu_x, norm_test_output(&before), norm_test_weights(&before)};
-    if (is.normalises) {
-        layernorm_forward(d, {n, NULL, before.gpu_mean, before.gpu_rstd}, before.gpu_x, from.weights, m, C);
-        from.n = {};
-        from.to = {{}, NULL, mean, rstd};
+// A product of what a LayerNorm gives in parts, of weights of several matrices in parts, beside one in
+// float32.
+static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) {
+    enum { MATRICES = 3 };
+    NormTest t = norm_test_create(d, 2, 9, channels, false);
+    const size_t m = t.batch * t.length, columns = PARTS_COLUMNS * channels, step = n * channels + 5;
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)channels, (uint32_t)n);
+    float *weights = random_numbers(&r, MATRICES * step, 0.3), *y = zero_numbers(m * n);
+    float *gpu_weights = upload_numbers(d, weights, MATRICES * step);
+    const GemmInput gpu_y = upload_matrix(d, NULL, m, n, false), x = upload_matrix(d, NULL, m, columns, true);
+    bf16 *parts = (bf16 *)upload(d, NULL, MATRICES * n * columns * sizeof(bf16));
+    LayerNormOutput to = norm_test_output(&t);
+    to.norm = x;
+    layernorm_forward(d, to, t.gpu_x, norm_test_weights(&t), m, channels);
+    layernorm_forward(host_matrix(t.norm, channels), t.mean, t.rstd, t.x, t.gain, t.bias, t.epsilon, m,
+                      channels);
+    weight_parts(d, parts, gpu_weights, step, MATRICES, n, channels);
+    for (size_t i = 0; i < MATRICES; i++) {
+        const DeviceWeight w = {NULL, parts + i * n * columns, NULL, NULL, n, columns, WEIGHT_OUT_IN};
+        gemm_forward(blas, gpu_y, x, w, m);
+        for (size_t j = 0; j < m * n; j++) {
+            double sum = 0;
+            for (size_t c = 0; c < channels; c++)
+                sum +=
+                    (double)t.norm[j / n * channels + c] * (double)weights[i * step + j % n * channels + c];
+            y[j] = (float)sum;
+        }
+        compare_device(d, "product in parts", gpu_y, y, m, 3e-5);
     }
-
-    gemm_forward(blas, inner, n, up.device, m);
-    activation_forward(d, parts.activated, parts.hidden, inner, is.kind, m, F);
-    gemm_forward(blas, y, parts.activated, down.device, m);
-    residual_layernorm_forward(d, ffn_behind(&parts, &is, site), (const float *)y.data, m, C);
-    for (const ResidualNorm *after : {(const ResidualNorm *)NULL, &behind}) {
-        fused_ffn_forward(d, fused.hidden, fused.activated, from, up.device, down.device, is.kind, after, m);
-        compare_matrices(d, "hidden", fused.hidden, parts.hidden, m, ROUNDED);
-        compare_matrices(d, "activated", fused.activated, parts.activated, m, ROUNDED);
-    }
-    if (is.normalises) {
-        compare_matrices(d, "mean before", float_matrix(mean, 1), float_matrix(before.gpu_mean, 1), m, EXACT);
-        compare_matrices(d, "rstd before", float_matrix(rstd, 1), float_matrix(before.gpu_rstd, 1), m, EXACT);
-    }
-    compare_matrices(d, "out", float_matrix(fused.out, C), float_matrix(parts.out, C), m, 1e-3);
-    compare_matrices(d, "norm", fused.norm.gpu_norm, parts.norm.gpu_norm, m, ROUNDED);
-    compare_matrices(d, "stream", float_matrix(fused.norm.gpu_x, C), float_matrix(parts.norm.gpu_x, C), m,
-                     1e-3);
-    compare_matrices(d, "mean", float_matrix(fused.norm.gpu_mean, 1), float_matrix(parts.norm.gpu_mean, 1), m,
-                     1e-3);
-    compare_matrices(d, "rstd", float_matrix(fused.norm.gpu_rstd, 1), float_matrix(parts.norm.gpu_rstd, 1), m,
-                     1e-3);
-
-    const GemmInput dinner = upload_matrix(d, NULL, m, F, true), dhidden = upload_matrix(d, NULL, m, F, true),
-                    dn = upload_matrix(d, numbers, m, C, false),
-                    dn_parts = upload_matrix(d, numbers, m, C, false);
-    gemm_backward_input(blas, inner, dy, down.device, m);
-    activation_backward(d, dinner, inner, parts.hidden, is.kind, m, F);
-    if (is.post_norm)
-        gemm_backward_input_add(blas, dn_parts, dinner, up.device, m);
-    else
-        gemm_backward_input(blas, dn_parts, dinner, up.device, m);
-    fused_ffn_backward(d, (float *)dn.data, is.post_norm, dhidden, dy, parts.hidden, up.device, down.device,
-                       is.kind, m);
-    compare_matrices(d, "gradient to hidden", dhidden, dinner, m, ROUNDED);
-    compare_matrices(d, "gradient to the input", dn, dn_parts, m, 1e-3);
-
-    norm_test_free(&before);
-    ffn_result_free(&parts);
-    ffn_result_free(&fused);
-    void *const on_device[] = {n.data,  dy.data,       inner.data, y.data, dinner.data, dhidden.data,
-                               dn.data, dn_parts.data, step,       mean,   rstd};
+    void *const on_device[] = {gpu_weights, gpu_y.data, x.data, parts};
     for (void *p : on_device) device_free(p);
-    free(numbers);
-    free(gradients);
-    weight_free(&up);
-    weight_free(&down);
+    free(weights);
+    free(y);
+    norm_test_free(&t);
 }
 
-static void test_ffn(void) {
+static void test_parts(void) {
     Device d = device_create();
     Arena arena;
     Blas blas = blas_here(&d, &arena, false);
-    check_ffn(&d, &blas, {1, 8, 8, WEIGHT_OUT_IN, GELU_ERF, false, false, false, false});
-    check_ffn(&d, &blas, {19, 24, 96, WEIGHT_OUT_IN, GELU_ERF, false, false, false, true});
-    check_ffn(&d, &blas, {33, 128, 512, WEIGHT_OUT_IN, GELU_ERF, false, true, false, true});
-    check_ffn(&d, &blas, {40, 64, 256, WEIGHT_IN_OUT, GELU_TANH, true, true, false, false});
-    check_ffn(&d, &blas, {17, 120, 40, WEIGHT_IN_OUT, SILU, true, true, false, true});
-    check_ffn(&d, &blas, {16, 40, 136, WEIGHT_OUT_IN, RELU, true, true, true, false});
-    CHECK(fused_ffn_fits(128, 512) && !fused_ffn_fits(136, 512) && !fused_ffn_fits(20, 80));
+    check_parts(&d, &blas, 8, 24);
+    check_parts(&d, &blas, 40, 120);
+    check_parts(&d, &blas, 128, 384);
     blas_destroy(&blas);
     arena_free(&arena);
     device_destroy(&d);
@@ -812,8 +730,8 @@ static void test_embedding(void) {
 // ---- the classifier --------------------------------------------------------------------------------------
 
 struct ClassifierSetting {
-    size_t m, vocabulary, channels, l2; // bytes of cache, which decide the chunks
-    double spread;                      // of the weights
+    size_t m, vocabulary, channels, chunk; // rows of float32 at most, 0: all
+    double spread;                         // of the weights
     bool in_bf16, bias;
     double smoothing;
 };
@@ -904,23 +822,22 @@ static double device_double(const Device *d, const double *p) {
     return x;
 }
 
-static Classifier classifier_here(Arena *arena, const Device *d, const ClassifierSetting *is) {
+static Classifier classifier_here(Arena *arena, const ClassifierSetting *is) {
     Classifier c;
     Arena counting = {};
-    classifier_carve(&c, &counting, d, is->vocabulary, is->channels, is->m, is->smoothing);
+    classifier_carve(&c, &counting, is->vocabulary, is->channels, is->m, is->smoothing);
     *arena = counting;
     arena_allocate(arena, "this is a test");
-    classifier_carve(&c, arena, d, is->vocabulary, is->channels, is->m, is->smoothing);
+    classifier_carve(&c, arena, is->vocabulary, is->channels, is->m, is->smoothing);
+    if (is->chunk) c.bytes = is->chunk * c.stride * sizeof(float);
     return c;
 }
 
 static void check_classifier(Device d, ClassifierSetting is) {
-    if (is.l2) d.l2 = is.l2;
     ClassifierTest t = classifier_test_create(&d, is);
     classifier_expected(&t);
     Arena arena, blas_arena;
-    Classifier c = classifier_here(&arena, &d, &is);
-    c.gradient_parts = 3; // of more rows than are merged at a time
+    Classifier c = classifier_here(&arena, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
     Arena sums_arena;
     PartialSums sums = partial_sums_here(&sums_arena, 1, 1);
@@ -952,145 +869,21 @@ static void check_classifier(Device d, ClassifierSetting is) {
     classifier_test_free(&t);
 }
 
-// The product that leaves sums, beside the CPU's logits, and its sums beside those over what it stored.
-static void check_logits_product(Device d, ClassifierSetting is, int sms) {
-    d.sms = sms;
-    ClassifierTest t = classifier_test_create(&d, is);
-    classifier_expected(&t);
-    const size_t V = is.vocabulary, stride = classifier_round_up(V, STRIDE_STEP), parts = logits_parts(V);
-    const GemmInput gpu_logits = upload_matrix(&d, NULL, is.m, stride, true);
-    const LogitsSums sums = {(unsigned)parts, (RowSum *)upload(&d, NULL, is.m * parts * sizeof(RowSum)),
-                             upload_numbers(&d, NULL, is.m * parts), upload_numbers(&d, NULL, is.m)};
-    CHECK(logits_product_takes(&d, t.gpu_h, t.weight.device));
-    logits_product(&d, gpu_logits, t.gpu_h, t.weight.device, is.m, t.gpu_targets, sums);
-    float *logits = download_matrix(&d, gpu_logits, is.m), *target = download(&d, sums.target, is.m),
-          *all = download(&d, sums.all, is.m * parts),
-          *others = download(&d, (const float *)sums.others, 2 * is.m * parts);
-    for (size_t i = 0; i < is.m; i++) {
-        float *const row = logits + i * stride;
-        compare("a row of logits", row, t.logits + i * V, V, 4e-3);
-        if (t.targets[i] >= 0) CHECK(target[i] == row[t.targets[i]]);
-        for (size_t part = 0; part < parts; part++) {
-            const size_t begin = part * BLOCK_COLUMNS, at = i * parts + part;
-            float largest = LOWEST_LOGIT;
-            double sum = 0, of_all = 0;
-            for (int pass = 0; pass < 2; pass++)
-                for (size_t v = begin; v < V && v < begin + BLOCK_COLUMNS; v++) {
-                    if ((int32_t)v == t.targets[i]) continue;
-                    if (pass == 0) {
-                        largest = fmaxf(largest, row[v]);
-                    } else {
-                        sum += exp((double)row[v] - (double)largest);
-                        of_all += (double)row[v];
-                    }
-                }
-            CHECK(others[2 * at] == largest);
-            CHECK_CLOSE(others[2 * at + 1], sum, 1e-5 * sum);
-            CHECK_CLOSE(all[at], of_all, 1e-3);
-        }
-    }
-    float *const on_host[] = {logits, target, all, others};
-    for (float *p : on_host) free(p);
-    void *const on_device[] = {gpu_logits.data, sums.others, sums.all, sums.target};
-    for (void *p : on_device) device_free(p);
-    classifier_test_free(&t);
-}
-
-// Rows and columns that fill no block, a last block of one column, and several blocks of logits a block of
-// threads.
-static void test_logits_product(void) {
-    Device d = device_create();
-    if (d.capability == 90 && HAVE_WARP_GROUPS) {
-        check_logits_product(d, {1, 1, 64, 0, 1, true, true, 0}, 132);
-        check_logits_product(d, {130, 512, 64, 0, 0.3, true, false, 0}, 132);
-        check_logits_product(d, {150, 525, 128, 0, 0.3, true, true, 0}, 2);
-        check_logits_product(d, {5, 257, 320, 0, 0.1, true, true, 0}, 1);
-    }
-    device_destroy(&d);
-}
-
-// Losses of rows whose sums are in more parts than a warp has lanes.
-static void test_logits_sums(void) {
-    enum { ROWS = 20, PARTS = 70, COLUMNS = 64 };
-    static constexpr float SMOOTHING = 0.1f;
-    Device d = device_create();
-    Random r = random_stream(SEED, RANDOM_TEST, PARTS, 0);
-    float *target = random_numbers(&r, ROWS, 3), *all = random_numbers(&r, ROWS * PARTS, 30),
-          *others = random_numbers(&r, 2 * ROWS * PARTS, 3);
-    int32_t targets[ROWS];
-    for (int i = 0; i < ROWS; i++) targets[i] = i % COLUMNS;
-    for (int i = 1; i < 2 * ROWS * PARTS; i += 2) others[i] = fabsf(others[i]);
-    const LogitsSums sums = {PARTS, (RowSum *)upload_numbers(&d, others, 2 * ROWS * PARTS),
-                             upload_numbers(&d, all, ROWS * PARTS), upload_numbers(&d, target, ROWS)};
-    Classifier c = {};
-    c.vocabulary = c.stride = COLUMNS;
-    c.smoothing = SMOOTHING;
-    c.gradient_parts = 1;
-    c.logits = upload_matrix(&d, others, ROWS, COLUMNS, true).data; // any
-    c.losses = upload_numbers(&d, NULL, ROWS);
-    c.unsmoothed = upload_numbers(&d, NULL, ROWS);
-    int32_t *gpu_targets = (int32_t *)upload(&d, targets, sizeof(targets));
-    StepParameters *step = upload_step(&d, SCALE);
-    logits_gradient<bf16>(&d, &c, sums, 0, gpu_targets, step, ROWS, false);
-    float *losses = download(&d, c.losses, ROWS), *unsmoothed = download(&d, c.unsmoothed, ROWS);
-    for (int i = 0; i < ROWS; i++) {
-        double sum = exp((double)target[i]), of_all = (double)target[i];
-        for (int part = i * PARTS; part < (i + 1) * PARTS; part++) {
-            sum += (double)others[2 * part + 1] * exp((double)others[2 * part]);
-            of_all += (double)all[part];
-        }
-        const double loss = log(sum) - (double)target[i],
-                     more = (double)SMOOTHING * ((double)target[i] - of_all / COLUMNS);
-        CHECK_CLOSE(unsmoothed[i], loss, 1e-5 * loss);
-        CHECK_CLOSE(losses[i], loss + more, 1e-4);
-    }
-    float *const on_host[] = {target, all, others, losses, unsmoothed};
-    for (float *p : on_host) free(p);
-    void *const on_device[] = {sums.others, sums.all,     sums.target, c.logits,
-                               c.losses,    c.unsmoothed, gpu_targets, step};
-    for (void *p : on_device) device_free(p);
-    device_destroy(&d);
-}
-
 static void test_classifier(void) {
-    Device d = device_create(), no_room = d, older = d; // for a row of logits in shared memory; than sm_90
+    Device d = device_create(), no_room = d; // for a row of logits in shared memory
     no_room.shared_limit = 4096;
-    older.capability = 80;
-    for (const Device &with : {d, older}) {
-        check_classifier(with, {37, 300, 64, 0, 0.3, true, true, 0.1});
-        check_classifier(with, {300, 300, 64, 40000, 0.3, true, true, 0});
-    }
-    check_classifier(no_room, {70, 900, 64, 0, 0.3, true, false, 0.1});
     check_classifier(d, {20, 64, 64, 0, 5, true, true, 0}); // nearly certain
     for (bool in_bf16 : {false, true}) {
         check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0});
         check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0});
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0});
-        check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, true, 0}); // several chunks, the last one short
-        check_classifier(d, {300, 131, 8, 1, 1, in_bf16, true, 0});     // dE leaves the cache: one chunk
+        check_classifier(d, {300, 131, 8, 128, 1, in_bf16, true, 0}); // several chunks, the last one short
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0.1});
-        check_classifier(d, {300, 131, 8, 40000, 1, in_bf16, false, 0.3});
-        check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, false, 0.1});
+        check_classifier(d, {300, 131, 8, 128, 1, in_bf16, false, 0.3});
+        check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, true, 0.1});
         check_classifier(d, {9, 4200, 16, 0, 1, in_bf16, true, 0});  // more than a thread has once
         check_classifier(d, {20, 64, 16, 0, 30, in_bf16, false, 0}); // nearly certain
     }
-    device_destroy(&d);
-}
-
-// An H100's L2 cache: chunks that stay in one half of it, or that are long.
-static void test_classifier_chunks(void) {
-    Device d = device_create();
-    d.l2 = (size_t)50 << 20;
-    const ClassifierSetting small = {4096, 32000, 128, 0, 1, true, true, 0},
-                            large = {32768, 50257, 768, 0, 1, true, false, 0};
-    Arena counting = {};
-    Classifier c;
-    classifier_carve(&c, &counting, &d, small.vocabulary, small.channels, small.m, 0);
-    CHECK(c.bytes == d.l2 / 5 * 2);
-    CHECK(classifier_chunk(&c, sizeof(bf16), small.m) == 256);
-    classifier_carve(&c, &counting, &d, large.vocabulary, large.channels, large.m, 0);
-    CHECK(classifier_chunk(&c, sizeof(bf16), large.m) == LONG_CHUNK);
-    CHECK(classifier_chunk(&c, sizeof(bf16), 100) == CHUNK_STEP);
     device_destroy(&d);
 }
 
@@ -1100,7 +893,7 @@ static void test_classifier_extremes(void) {
     const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false, 0};
     ClassifierTest t = classifier_test_create(&d, is);
     Arena arena, blas_arena;
-    const Classifier c = classifier_here(&arena, &d, &is);
+    const Classifier c = classifier_here(&arena, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
     classifier_train(&d, &blas, NULL, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
                      t.gpu_dweight, NULL, t.gpu_result);
@@ -1345,14 +1138,11 @@ int main(int argc, char **argv) {
         {"activation", test_activation},
         {"gelu's slope", test_gelu_slope},
         {"residual and layernorm", test_residual},
-        {"feed-forward network", test_ffn},
+        {"products in parts", test_parts},
         {"dropout", test_dropout},
         {"chosen rows", test_chosen_rows},
         {"embedding", test_embedding},
-        {"logits product", test_logits_product},
-        {"sums over logits", test_logits_sums},
         {"classifier", test_classifier},
-        {"classifier chunks", test_classifier_chunks},
         {"classifier: extremes", test_classifier_extremes},
         {"adamw", test_adamw},
         {"muon", test_muon},

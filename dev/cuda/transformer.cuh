@@ -15,7 +15,6 @@
 
 #include "activation.cuh"
 #include "embedding.cuh"
-#include "ffn.cuh"
 #include "gpu_model.cuh"
 #include "residual.cuh"
 #include "weight_groups.cuh"
@@ -116,7 +115,8 @@ struct Transformer {
     Stack stacks[2];
     float *stream;          // (M, C) post-norm: the residual stream
     const float *sinusoids; // (positions, C), or NULL: positions are learned
-    GemmInput norm_qkv;     // (M, C) what the product for q, k and v reads
+    GemmInput norm_qkv;     // (M, C) what the product for q, k and v reads; exact and bf16: its parts (M, 3C)
+    bf16 *qkv_parts;        // (L, 3C, 3C) those of that product's weights, or NULL
     GemmInput norm;         // (M, C)
     GemmInput hidden_exact; // (M, F) float32, with bf16, for activations that are kernels of their own
     float *sublayer_out;    // (M, C)
@@ -177,12 +177,27 @@ static inline DeviceWeight output_weight(const Transformer *t) {
     return device_weight(t, &at);
 }
 
-// Whether the feed-forward network is one kernel each way.
-static inline bool ffn_is_fused(const Transformer *t) {
-    return t->base.precision == GPU_BF16 && fused_ffn_fits(t->is.channels, t->is.inner);
+// The weight of a layer's product for q, k and v, for norm_qkv.
+static inline DeviceWeight qkv_weight(const Transformer *t, size_t l) {
+    DeviceWeight w = device_weight(t, &t->plan[l].qkv);
+    if (!t->qkv_parts) return w;
+    w.rounded = t->qkv_parts + l * PARTS_COLUMNS * w.n * w.k;
+    w.k *= PARTS_COLUMNS;
+    return w;
 }
 
-// Whether the activation is part of a product, where that is not so.
+// The parts of all layers' weights as they are.
+static inline void qkv_parts_forward(const Transformer *t) {
+    const LinearParameters *first = &t->plan[0].qkv;
+    const size_t step = t->is.layers > 1 ? t->plan[1].qkv.weight - first->weight : 0;
+    for (size_t l = 0; l < t->is.layers; l++)
+        if (t->plan[l].qkv.weight != first->weight + l * step || first->shape.layout != WEIGHT_OUT_IN)
+            fail("weights of layers lie at different distances");
+    weight_parts(&t->base.device, t->qkv_parts, transformer_values(t, first->weight), step, t->is.layers,
+                 first->shape.outputs, first->shape.inputs);
+}
+
+// Whether the activation is part of a product.
 static inline bool activation_is_fused(const Transformer *t) {
     return t->is.activation == GELU_TANH;
 }
@@ -264,12 +279,16 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
     for (size_t i = 0; i < t->is.stack_count; i++) stack_carve(t, &t->stacks[i], arena);
     if (t->is.post_norm) t->stream = arena_array<float>(arena, M * C, "activations");
     t->norm = arena_matrix(arena, M, C, in_bf16, "activations");
-    t->norm_qkv = in_bf16 && t->is.exact_qkv ? arena_matrix(arena, M, C, false, "activations") : t->norm;
-    if (in_bf16 && !ffn_is_fused(t) && !activation_is_fused(t))
+    t->norm_qkv = t->norm;
+    if (in_bf16 && t->is.exact_qkv) {
+        t->norm_qkv = arena_matrix(arena, M, PARTS_COLUMNS * C, true, "activations");
+        t->qkv_parts = arena_array<bf16>(arena, t->is.layers * PARTS_COLUMNS * 3 * C * C, "attention");
+    }
+    if (in_bf16 && !activation_is_fused(t))
         t->hidden_exact = arena_matrix(arena, M, t->is.inner, false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, attention, "attention");
-    classifier_carve(&t->classifier, arena, &model->device, t->is.vocabulary, C, M, t->is.smoothing);
+    classifier_carve(&t->classifier, arena, t->is.vocabulary, C, M, t->is.smoothing);
     t->groups_weights = weights_wait(t);
     for (size_t l = 0; model->training && l < t->is.layers; l++) {
         t->gradients[l] = t->gradients[0];
@@ -368,35 +387,16 @@ static inline double ffn_flops(const Transformer *t, const DeviceBatch *batch) {
     return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels * (double)t->is.inner;
 }
 
-// Whether LayerNorm 2 is part of the FFN's kernel: it is not part of attention's last one.
-static inline bool ffn_normalises(const Transformer *t, size_t l) {
-    return ffn_is_fused(t) && !t->plan[l].projects;
-}
-
-// From norm_qkv, LayerNorm 1 of x_in, to x_middle and `norm`, LayerNorm 2 of it, or without that.
+// From norm_qkv, LayerNorm 1 of x_in, to x_middle and `norm`, LayerNorm 2 of it.
 static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
-    gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, device_weight(t, &t->plan[l].qkv),
-                 batch->batch * batch->length);
+    gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, qkv_weight(t, l), batch->batch * batch->length);
     gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
     t->parts.attend(t, work, batch, l);
-    if (t->plan[l].projects || ffn_normalises(t, l)) return;
+    if (t->plan[l].projects) return; // `norm` is there
     norm_forward(t, &t->plan[l].ffn.norm, t->norm, t->layers[l].mean2, t->layers[l].rstd2,
                  t->layers[l].x_middle, batch->batch * batch->length);
     gpu_lap(g, work, "norm", PROFILE_FORWARD, 0);
-}
-
-// The FFN in one kernel, with what stands before it, if that is left to it, and behind it; `behind` NULL: to
-// its activated hidden layer.
-static inline void ffn_fused(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l,
-                             const ResidualNorm *behind) {
-    const TransformerActivations *a = &t->layers[l];
-    const FfnParameters *at = &t->plan[l].ffn;
-    const FfnSource from = {ffn_normalises(t, l) ? GemmInput{} : t->norm, a->x_middle,
-                            norm_output(t, t->norm, a->mean2, a->rstd2), norm_weights(t, &at->norm)};
-    fused_ffn_forward(&t->base.device, a->hidden, a->activated, from, device_weight(t, &at->up),
-                      device_weight(t, &at->down), t->is.activation, behind, batch->batch * batch->length);
-    gpu_lap(&t->base, work, "ffn, norm", PROFILE_FORWARD, 2 * ffn_flops(t, batch));
 }
 
 // From `norm` to the FFN's activated hidden layer.
@@ -430,10 +430,6 @@ static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch 
                                                     t->norm_qkv, next->mean1, next->rstd1, a->x_middle)
                                     : residual_norm(t, work, batch, site, &shape->norm, s->x_out, s->result,
                                                     s->mean, s->rstd, a->x_middle);
-    if (ffn_is_fused(t)) {
-        ffn_fused(t, work, batch, l, &behind);
-        return;
-    }
     ffn_up(t, work, batch, l);
     gemm_forward(&t->base.blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
@@ -526,10 +522,7 @@ static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t 
     norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in, batch->batch * batch->length);
     if (l == t->is.stacks[stack].first) drop_embedded(t, GPU_TRAIN, batch, stack);
     layer_attention(t, GPU_TRAIN, batch, l);
-    if (ffn_is_fused(t))
-        ffn_fused(t, GPU_TRAIN, batch, l, NULL);
-    else
-        ffn_up(t, GPU_TRAIN, batch, l);
+    ffn_up(t, GPU_TRAIN, batch, l);
 }
 
 // From the gradient to what the FFN gives to that to its hidden layer, and to what it reads.
@@ -541,12 +534,6 @@ static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, 
     const FfnParameters *at = &t->plan[l].ffn;
     const DeviceWeight up = device_weight(t, &at->up), down = device_weight(t, &at->down);
     const double flops = ffn_flops(t, batch);
-    if (ffn_is_fused(t)) {
-        fused_ffn_backward(&g->device, t->is.post_norm ? t->dx : t->dnorm, t->is.post_norm, dhidden, dffn,
-                           hidden, up, down, t->is.activation, M);
-        gpu_lap(g, GPU_TRAIN, "ffn", PROFILE_BACKWARD, 2 * flops);
-        return;
-    }
     if (activation_is_fused(t)) {
         gemm_backward_input_gelu(&g->blas, dhidden, dffn, down, hidden, M);
         gpu_lap(g, GPU_TRAIN, "ffn down, activation", PROFILE_BACKWARD, flops);
@@ -657,6 +644,7 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
     Transformer *t = (Transformer *)g;
     const size_t K = batch->chosen, C = t->is.channels;
     const DeviceBatch source = source_batch(batch);
+    if (t->qkv_parts) qkv_parts_forward(t);
     if (t->is.stack_count > 1) stack_forward(t, work, &source, 0);
     stack_forward(t, work, batch, t->is.stack_count - 1);
     t->predicted = t->parts.predict ? t->parts.predict(t, work, batch) : transformer_result(t);

@@ -507,7 +507,21 @@ static void encode_cats(void *script) {
     tokenizer_encode(tokenizer, "the\ncat", 7, 1, &tokens);
 }
 
+// A sample without a prompt needs no program.
+static void encode_nothing(void) {
+    char *path = format_string("%s", getenv("PATH"));
+    setenv("PATH", test_directory(), 1);
+    Tokenizer *tokenizer = open_small_model(true, true);
+    int32_t *tokens;
+    CHECK(tokenizer_encode(tokenizer, "", 0, 0, &tokens) == 0);
+    free(tokens);
+    tokenizer_free(tokenizer);
+    setenv("PATH", path, 1);
+    free(path);
+}
+
 static void test_bad_programs(void) {
+    encode_nothing();
     CHECK_FAILS(encode_cats, NULL, 1, "spm_encode is not installed");
     CHECK_FAILS(encode_cats, "exec cat", 1, "1 lines of tokens for 2 lines of text");
     CHECK_FAILS(encode_cats, "exec tr a-z -", 1, "wrote 1 lines of tokens for 2 lines");

@@ -285,6 +285,10 @@ static size_t encode_words(const Tokenizer *tokenizer, Text text, bool last_end,
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens) {
     const Text whole = {text, size};
+    if (size == 0) { // needs no program, and no merges
+        *tokens = allocate(1, sizeof(int32_t), "tokens");
+        return 0;
+    }
     switch (tokenizer->kind) {
     case TOKENIZER_BYTE:
         return encode_bytes(whole, tokens);
