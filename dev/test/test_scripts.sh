@@ -100,6 +100,10 @@ for options in '--jobs 0' '--jobs' '--seeds 1x' '--keep' '--epochs 2'; do
     check "$options" says 2 'usage: run_lengths.sh' scripts/run_lengths.sh $options
 done
 
+for trainer in fastformer gpt2; do mv train_$trainer train_${trainer}cu; done
+check 'on a GPU by the programs for it' says 0 '9 runs, of which 0 are finished' scripts/run_lengths.sh --quick --gpu --output gpu
+for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
+
 # ---- what a signal leaves
 : >trained
 : >slow
