@@ -72,19 +72,20 @@ def delay(y, steps):
     return F.pad(y[:, :-steps], (0, 0) * (y.dim() - 2) + (steps, 0))
 
 
-@torch.library.custom_op("peer::prefix_sum", mutates_args=())
-def prefix_sum(y: torch.Tensor) -> torch.Tensor:
-    """torch.cumsum(y, dim=1), which PyTorch 2.11 does not compile for a GPU (an error in the code for its SplitScan). The
-    kernel for a last dimension is the fast one."""
-    return torch.cumsum(y.movedim(1, -1).contiguous(), dim=-1).movedim(-1, 1).contiguous()
+SCAN = 32  # numbers: longer cumulative sums PyTorch may split among blocks of threads
 
 
-@prefix_sum.register_fake
-def _(y):
-    return torch.empty_like(y, memory_format=torch.contiguous_format)
-
-
-prefix_sum.register_autograd(lambda _, dy: prefix_sum(dy.flip(1)).flip(1))
+def prefix_sum(y):
+    """torch.cumsum(y, dim=1) for GPUs: cumulative sums of SCAN positions, and of their totals likewise. PyTorch 2.11 does not
+    compile one that it splits (its issue 180221: an input that is broadcast), and without compiler it gives a channel's
+    whole sequence to one thread."""
+    T = y.shape[1]
+    if T <= SCAN:
+        return torch.cumsum(y, dim=1)
+    padded = F.pad(y, (0, 0) * (y.dim() - 2) + (0, -T % SCAN))
+    within = torch.cumsum(padded.unflatten(1, (-1, SCAN)), dim=2)
+    before = delay(prefix_sum(within[:, :, -1]), 1)
+    return (within + before.unsqueeze(2)).flatten(1, 2)[:, :T]
 
 
 def window_sum_doubling(y, k):
