@@ -147,8 +147,13 @@ plot_names() {
     done
 }
 
-# plot_draw DIR FILE: runs $tmp/commands in $tmp and moves the pictures that it draws, FILE.png and FILE.svg, to DIR.
+# plot_draw DIR FILE: runs $tmp/commands in $tmp and moves the pictures that it draws, FILE.png and FILE.svg, to DIR; without gnuplot
+# it says that there are none.
 plot_draw() {
+    if ! command -v gnuplot >/dev/null; then
+        echo "no $2.png: gnuplot is missing; on Debian: apt install gnuplot-nox; the same command with --report draws it then"
+        return
+    fi
     # Curves that are still empty are no error.
     (cd "$tmp" && gnuplot commands 2>said) || fail "gnuplot ended with an error: $(head -n 1 "$tmp/said")"
     for format in png svg; do

@@ -82,13 +82,12 @@ comparison_options() {
     share_cores
 }
 
-# require PROGRAM...: these, trainers for the device that trains, and gnuplot.
+# require PROGRAM...: these, trainers for the device that trains.
 require() {
     for program in "$@"; do
         case $program in train_*) program=$program$gpu ;; esac
         build "$program"
     done
-    command -v gnuplot >/dev/null || fail 'gnuplot is missing; on Debian: apt install gnuplot-nox'
 }
 
 # share_cores: how many threads each of $jobs runs has. nproc goes by OMP_NUM_THREADS where the user sets it.
@@ -219,13 +218,16 @@ excused() {
     return 1
 }
 
-# runs_left: the seconds that the runs of $tmp/plan take that are not finished, which take longer than planned by as much as
-# those did that are.
-runs_left() {
-    awk -v jobs="$jobs" '
+# to_go: ", about 1h 02m to go" for the runs of $tmp/plan that are not finished, which take longer than planned by as much as those
+# did that are. Nothing where nobody measured what they cost, and none is finished.
+to_go() {
+    awk -v jobs="$jobs" -v gpu="$gpu" '
         FILENAME ~ /took$/ { planned += $1; spent += $2; next }
         { all += $1 }
-        END { print (planned > 0 ? (all - planned) * spent / planned : all) / jobs }' "$tmp/took" "$tmp/plan"
+        END {
+            if (planned > 0) print (all - planned) * spent / planned / jobs
+            else if (gpu == "") print all / jobs
+        }' "$tmp/took" "$tmp/plan" | while read -r seconds; do echo ", about $(duration "$seconds") to go"; done
 }
 
 # train_run NUMBER SECONDS NAME COMMAND: one run of train_all, unless it is finished.
@@ -250,7 +252,7 @@ train_run() {
     if finished "$run"; then keep_run "$3"; fi
     took=$(awk "BEGIN { print $(clock) - $begin }")
     echo "$2 $took" >>"$tmp/took"
-    echo "$title  $result in $(duration "$took"), about $(duration "$(runs_left)") to go"
+    echo "$title  $result in $(duration "$took")$(to_go)"
 }
 
 # work: trains the runs that nobody else of train_all has taken.
@@ -273,7 +275,7 @@ unfinished=0
 train_others() {
     : >"$tmp/took"
     : >"$tmp/failed"
-    echo "$total runs, of which $(grep -c '^0 ' "$tmp/plan") are finished; about $(duration "$(runs_left)") to go"
+    echo "$total runs, of which $(grep -c '^0 ' "$tmp/plan") are finished$(to_go)"
     workers=
     while [ "$(echo "$workers" | wc -w)" -lt "$jobs" ]; do
         work &
@@ -294,7 +296,7 @@ train_others() {
 # function `plan` prints a line for each run: the seconds that it still takes (time_left), its directory below $out, its command.
 # They are in $tmp/plan afterwards.
 train_all() {
-    [ -n "$report_only" ] || echo 'measuring what a run costs'
+    [ -n "$report_only$gpu" ] || echo 'measuring what a run costs'
     plan >"$tmp/plan"
     total=$(awk 'END { print NR }' "$tmp/plan")
     while read -r _ name _; do
@@ -324,11 +326,12 @@ end_comparison() {
 # ---- what a run costs
 
 # probe FILE COMMAND...: measures what a run costs by training for a few steps; FILE then has the seconds of a step, of an
-# evaluation, and of all that a run does once. Nothing is done where FILE is there, or nothing is to be trained.
+# evaluation, and of all that a run does once. Nothing is done where FILE is there, where nothing is to be trained, and on a GPU,
+# where starting takes as long as many steps.
 probe() {
     cost=$1
     shift
-    [ ! -f "$cost" ] && [ -z "$report_only" ] || return 0
+    [ ! -f "$cost" ] && [ -z "$report_only$gpu" ] || return 0
     rm -rf "$cost.tmp"
     begin=$(clock)
     train "$cost.tmp" "$@" -x 5 || fail "$(tail -n 1 "$cost.tmp/output.txt")"
@@ -346,10 +349,15 @@ probe() {
     rm -rf "$cost.tmp"
 }
 
-# time_left FILE STEPS EVALUATIONS DIR: the seconds that a run in DIR still takes, from what `probe` wrote into FILE.
+# time_left FILE STEPS EVALUATIONS DIR: the seconds that a run in DIR still takes, from what `probe` wrote into FILE; where it wrote
+# nothing, the same for each.
 time_left() {
     if finished "$4" || [ -n "$report_only" ]; then
         echo 0
+        return
+    fi
+    if [ ! -f "$1" ]; then
+        echo 1
         return
     fi
     passed=0

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../.." || exit 1
 
 mkdir -p "$directory/data/wikitext2" "$directory/data/tinyshakespeare" "$directory/bin" "$directory/dev/bench"
 cp -r scripts "$directory/"
+cp data/common.sh "$directory/data/"
 cp dev/bench/exactness.sh "$directory/dev/bench/"
 cd "$directory" || exit 1
 for data in wikitext2 tinyshakespeare; do
@@ -61,13 +62,11 @@ fake python <<'END'
 # Has PyTorch, and trains as train_fastformer does.
 [ "$1" = -c ] || { shift && exec ./train_fastformer "$@"; }
 END
-# Without gnuplot its pictures are empty.
-if ! command -v gnuplot >/dev/null; then
-    fake bin/gnuplot <<'END'
+# Its pictures are empty.
+fake bin/gnuplot <<'END'
 sed -n "s/^set output '\(.*\)'$/\1/p" "$1" | while read -r file; do : >"$file"; done
 END
-    PATH=$directory/bin:$PATH
-fi
+PATH=$directory/bin:$PATH
 export OMP_NUM_THREADS=2 # so many cores there are, for the scripts
 
 runs_made() { wc -l <trained; }
@@ -102,6 +101,7 @@ done
 
 for trainer in fastformer gpt2; do mv train_$trainer train_${trainer}cu; done
 check 'on a GPU by the programs for it' says 0 '9 runs, of which 0 are finished' scripts/run_lengths.sh --quick --gpu --output gpu
+check 'where nothing is measured first' [ "$(find gpu -name '*.cost' | wc -l)" -eq 0 ]
 for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 
 # ---- what a signal leaves
@@ -140,6 +140,20 @@ check 'a report trains nothing' says 0 '15 of 16 runs' scripts/run_rescale.sh --
 check 'sixteen were tried' [ "$(runs_made)" -eq 16 ]
 check 'the failed one is tried again' says 0 '| raw | ' scripts/run_rescale.sh --quick --output third
 check 'and alone' [ "$(runs_made)" -eq 17 ]
+
+# ---- all of them
+check 'a signal ends all comparisons' sh -c '
+    : >slow
+    scripts/run_claims.sh --quick >said 2>&1 &
+    script=$!
+    while [ "$(ls -d running.* 2>/dev/null | wc -l)" -lt 1 ]; do sleep 0.05; done
+    kill -TERM $script
+    wait $script
+    code=$?
+    rm slow
+    [ $code -eq 130 ] && [ "$(grep -c "^==" said)" -eq 1 ]'
+rm -r runs
+check 'one that cannot be made keeps none from being tried' says 1 'run_claims.sh: 6 comparisons failed' scripts/run_claims.sh --quick --report
 
 # ---- options of one script
 : >trained
