@@ -110,9 +110,21 @@ static void test_hostile_shards(void) {
     CHECK_REFUSED("has 0 bytes");
 }
 
-static void open_nowhere(void *unused) {
-    (void)unused;
-    dataset_open("no/such/directory");
+static void open_named(void *name) {
+    dataset_open(name);
+}
+
+// A directory that is not there can be made: by its recipe, or of a text.
+static void test_no_directory(void) {
+    char name[512];
+    CHECK_FAILS(
+        open_named, "no/such/directory", 1,
+        "no/such/directory: there is no such directory; ./tokenize -o no/such/directory TEXT makes it");
+    snprintf(name, sizeof(name), "%s/corpus", test_directory());
+    make_text("corpus.sh", "exit 0");
+    CHECK_FAILS(open_named, name, 1, "corpus: there is no such directory; make ");
+    snprintf(name, sizeof(name), "%s/corpus.sh", test_directory());
+    CHECK_FAILS(open_named, name, 1, "corpus.sh: cannot read the directory");
 }
 
 // Every length around a vector's, and the largest token at every place.
@@ -204,7 +216,6 @@ static void test_hostile_meta(void) {
         make_text("meta.json", cases[i].text);
         CHECK_REFUSED(cases[i].message);
     }
-    CHECK_FAILS(open_nowhere, NULL, 1, "no/such/directory: cannot read the directory");
 }
 
 // ---- files that change while they are used -------------------------------------------------------------
@@ -468,6 +479,7 @@ int main(int argc, char **argv) {
         {"every token is checked", test_token_check},
         {"meta.json", test_meta},
         {"hostile meta.json", test_hostile_meta},
+        {"no directory", test_no_directory},
         {"files that change", test_changing_files},
         {"embedded corpus", test_embedded},
         {"training order", test_loader},

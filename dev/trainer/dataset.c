@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const split_names[SPLIT_COUNT] = {"train", "val", "test"};
 
@@ -57,9 +58,17 @@ static void reserve_shards(Split *split, int count) {
     split->first = allocate((size_t)count + 1, sizeof(int64_t), "the list of shards");
 }
 
+// There is no such directory. The recipe of data/NAME is data/NAME.sh.
+static _Noreturn void fail_without_directory(const char *name) {
+    char *recipe = format_string("%s.sh", name);
+    if (access(recipe, R_OK) == 0) fail("%s: there is no such directory; make %s makes it", name, name);
+    fail("%s: there is no such directory; ./tokenize -o %s TEXT makes it", name, name);
+}
+
 static void open_splits(Dataset *dataset) {
     struct dirent **entries;
     const int count = scandir(dataset->name, &entries, NULL, compare_names);
+    if (count < 0 && errno == ENOENT) fail_without_directory(dataset->name);
     if (count < 0) fail("%s: cannot read the directory: %s", dataset->name, strerror(errno));
     for (int s = 0; s < SPLIT_COUNT; s++) reserve_shards(&dataset->splits[s], count);
     for (int i = 0; i < count; i++) {
