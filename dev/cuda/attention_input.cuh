@@ -22,13 +22,6 @@ struct DeviceAttentionGradients {
     GemmInput parts[3];
 };
 
-// Columns from part * channels on.
-static inline GemmInput matrix_part(GemmInput x, size_t part, size_t channels) {
-    const size_t size = x.bf16 ? sizeof(bf16) : sizeof(float);
-    x.data = (char *)x.data + part * channels * size;
-    return x;
-}
-
 // Of tokens among themselves, without dropout: qkv (B, T, 3C).
 static inline DeviceAttentionInput attention_self(GemmInput qkv, size_t heads, bool causal,
                                                   const uint8_t *mask, size_t batch, size_t length) {

@@ -179,6 +179,13 @@ static inline GemmInput float_matrix(float *data, size_t columns) {
     return matrix;
 }
 
+// Columns from part * channels on.
+static inline GemmInput matrix_part(GemmInput x, size_t part, size_t channels) {
+    const size_t size = x.bf16 ? sizeof(bf16) : sizeof(float);
+    x.data = (char *)x.data + part * channels * size;
+    return x;
+}
+
 // Runs statements with T as the type of a tagged matrix.
 #define WITH_TYPE(matrix, T, ...)                                                                            \
     do {                                                                                                     \

@@ -21,6 +21,17 @@ struct DeviceWeight {
     WeightLayout layout;
 };
 
+// Rows first .. first+count-1 of a weight (N, K).
+static inline DeviceWeight weight_rows(DeviceWeight w, size_t first, size_t count) {
+    if (w.layout != WEIGHT_OUT_IN) fail("rows of a weight that has none");
+    w.values += first * w.k;
+    if (w.rounded) w.rounded += first * w.k;
+    if (w.bias) w.bias += first;
+    if (w.bias_rounded) w.bias_rounded += first;
+    w.n = count;
+    return w;
+}
+
 enum BlasEpilogue { BLAS_PLAIN, BLAS_BIAS, BLAS_GELU, BLAS_GELU_BACKWARD };
 
 // d (m, n) = a' (m, k) b' (k, n), or += it; column-major as in BLAS, ' as the flags say.
