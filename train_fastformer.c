@@ -12,13 +12,13 @@
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
 #include "additive_attention.h"
-#include "checkpoint.h"
 #include "decoder.h"
 #include "error.h"
 #include "fastformer.h"
 #include "language.h"
 #include "memory.h"
 #include "model_options.h"
+#include "safetensors.h"
 #include "train.h"
 #include "transformer.h"
 #include <ctype.h>
@@ -410,7 +410,7 @@ static char *windows_text(const Config *c) {
 // A window that spans all positions spans all of more positions, too.
 static void fastformer_extend(Safetensors *file, int64_t positions) {
     const char *sizes = safetensors_metadata(file, "window_sizes");
-    const size_t old = (size_t)checkpoint_integer(file, "n_positions", 1, 1 << 28);
+    const size_t old = (size_t)safetensors_integer(file, "n_positions", 1, 1 << 28);
     char *windows = copy_string(""), *new_sizes = copy_string("");
     for (const char *p = sizes ? sizes : ""; *(p += strspn(p, "[], "));) {
         const size_t length = strcspn(p, "[], "), window = parse_window(p, length, old, sizes);

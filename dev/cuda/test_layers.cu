@@ -9,7 +9,6 @@
 #include "weight_groups.cuh"
 #include <algorithm>
 extern "C" {
-#include "checkpoint.h"
 #include "layernorm.h"
 #include "safetensors.h"
 }
@@ -1085,7 +1084,7 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     }
     parameter_state_start(d, &state, &table);
     muon_start(d, &muon, &table);
-    const int64_t steps = checkpoint_integer(file, "steps", 1, 100);
+    const int64_t steps = safetensors_integer(file, "steps", 1, 100);
     float *values = zero_numbers(table.total), *gradients = zero_numbers(table.total),
           *scales = zero_numbers((size_t)steps);
     tensor_read_real(file, muon_tensor(file, "scale", ""), scales);
@@ -1097,8 +1096,8 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
         muon_gradients(file, &table, steps, step, gradients);
         parameter_state_write(d, &state, MODEL_GRADIENTS, gradients);
         const UpdateSettings settings = {
-            checkpoint_number(file, "lr"), 0.9,     0.9, 1e-8, checkpoint_number(file, "weight_decay"),
-            (double)scales[step],          step + 1};
+            safetensors_number(file, "lr"), 0.9,     0.9, 1e-8, safetensors_number(file, "weight_decay"),
+            (double)scales[step],           step + 1};
         adamw_update(d, &state, &settings);
         muon_update(d, &blas, &muon, &state, &settings);
     }

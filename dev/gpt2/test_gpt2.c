@@ -241,7 +241,7 @@ static void check_import(const ModelTest *t, Variant v) {
     Safetensors *file = safetensors_open(write_theirs(t, v));
     huggingface_import(file, &gpt2);
     checkpoint_check_type(file, &gpt2);
-    CHECK(checkpoint_integer(file, "n_positions", 1, 100) == 16);
+    CHECK(safetensors_integer(file, "n_positions", 1, 100) == 16);
     ModelTest loaded = model_test_create(&gpt2, TINY, 1, 16, 1024);
     options_from_metadata(loaded.options, OPTION_MODEL, file, "");
     CHECK(options_integer(loaded.options, "layers") == 2);

@@ -100,7 +100,7 @@ static Reference reference_open(const ModelType *type, const Safetensors *file, 
                            .batch = ids->shape[0],
                            .length = ids->shape[1],
                            .positions = ids->shape[1],
-                           .vocabulary = checkpoint_integer(file, "vocab_size", 1, INT32_MAX),
+                           .vocabulary = safetensors_integer(file, "vocab_size", 1, INT32_MAX),
                            .padding_token = padding,
                            .training = true};
     r.model = type->create(&r.setup);
@@ -243,8 +243,8 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
     const bool labelled = safetensors_find(r->file, "train.labels") != NULL;
     const int64_t T = labelled ? label_length(r, "train.labels") : r->setup.length;
     const size_t N = (size_t)(r->setup.batch * r->setup.length), M = (size_t)(r->setup.batch * T);
-    const double lr = checkpoint_number(r->file, "train_lr"),
-                 decay = checkpoint_number(r->file, "train_weight_decay");
+    const double lr = safetensors_number(r->file, "train_lr"),
+                 decay = safetensors_number(r->file, "train_weight_decay");
     int32_t *ids = read_integers(r->file, "train.input_ids", steps * N);
     int32_t *targets = allocate(M, sizeof(int32_t), "targets"), *labels = ids,
             *inputs = allocate(M, sizeof(int32_t), "inputs");
@@ -281,7 +281,7 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
 // all steps are.
 static void compare_training(Reference *r, double rounding, double tolerance, Errors *errors) {
     if (!safetensors_metadata(r->file, "train_steps")) return;
-    const size_t steps = (size_t)checkpoint_integer(r->file, "train_steps", 1, 1000000);
+    const size_t steps = (size_t)safetensors_integer(r->file, "train_steps", 1, 1000000);
     Trajectory plain = train_steps(r, steps, 0), perturbed = train_steps(r, steps, rounding);
     double *losses = read_doubles(r->file, "train.losses", steps),
            *norms = read_doubles(r->file, "train.grad_norms", steps);

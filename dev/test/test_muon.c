@@ -1,5 +1,4 @@
 // Muon beside torch.optim.Muon in float64 (dev/reference/check_muon.py).
-#include "checkpoint.h"
 #include "memory.h"
 #include "muon.h"
 #include "safetensors.h"
@@ -60,7 +59,7 @@ static void check_reference(Precision precision, double tolerance) {
     }
     Setup s = setup_create(table, precision);
     ParameterState *state = &s.state;
-    const int64_t steps = checkpoint_integer(file, "steps", 1, 100);
+    const int64_t steps = safetensors_integer(file, "steps", 1, 100);
     real *gradients[MATRICES], *scales = allocate((size_t)steps, sizeof(real), "scales");
     tensor_read_real(file, tensor_of(file, "scale", ""), scales);
     for (int i = 0; i < MATRICES; i++) {
@@ -76,8 +75,8 @@ static void check_reference(Precision precision, double tolerance) {
                    p->size * sizeof(real));
         }
         muon_update(s.muon, state,
-                    &(UpdateSettings){.learning_rate = checkpoint_number(file, "lr"),
-                                      .weight_decay = checkpoint_number(file, "weight_decay"),
+                    &(UpdateSettings){.learning_rate = safetensors_number(file, "lr"),
+                                      .weight_decay = safetensors_number(file, "weight_decay"),
                                       .gradient_scale = (double)scales[step],
                                       .step = step + 1});
     }

@@ -316,8 +316,8 @@ static void check_pair(const Checkpoint *pair) {
     const char *weights = safetensors_metadata(pair->weights, ID_KEY);
     const char *state = safetensors_metadata(pair->state, ID_KEY);
     const bool same = weights && state ? strcmp(weights, state) == 0 : weights == state;
-    if (!same || checkpoint_integer(pair->state, "step", 0, INT64_MAX) !=
-                     checkpoint_integer(pair->weights, "step", 0, INT64_MAX))
+    if (!same || safetensors_integer(pair->state, "step", 0, INT64_MAX) !=
+                     safetensors_integer(pair->weights, "step", 0, INT64_MAX))
         fail("%s: does not belong to the weights beside it: the two were not saved together; remove both to "
              "go "
              "on from an older checkpoint, or start from the weights with --init and another --output",
@@ -386,28 +386,6 @@ char *checkpoint_latest_path(const char *directory) {
     char *name = weights_name(step), *path = path_in(directory, name);
     free(name);
     return path;
-}
-
-double checkpoint_number(const Safetensors *file, const char *key) {
-    const char *text = safetensors_metadata(file, key);
-    if (!text) fail("%s: metadata has no %s", file->file.path, key);
-    char *end;
-    const double value = strtod(text, &end);
-    if (end == text || *end || !isfinite(value))
-        fail("%s: metadata %s is \"%s\", expected a number", file->file.path, key, text);
-    return value;
-}
-
-int64_t checkpoint_integer(const Safetensors *file, const char *key, int64_t min, int64_t max) {
-    const char *text = safetensors_metadata(file, key);
-    if (!text) fail("%s: metadata has no %s", file->file.path, key);
-    char *end;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < min || value > max)
-        fail("%s: metadata %s is \"%s\", expected an integer from %lld to %lld", file->file.path, key, text,
-             (long long)min, (long long)max);
-    return value;
 }
 
 void checkpoint_check_type(const Safetensors *file, const ModelType *type) {
@@ -522,7 +500,7 @@ static real *interpolated(const real *rows, size_t P, size_t C, size_t positions
 }
 
 void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
-    const int64_t P = checkpoint_integer(file, "n_positions", 1, 1 << 28);
+    const int64_t P = safetensors_integer(file, "n_positions", 1, 1 << 28);
     const char *name = type->position_embedding;
     const Tensor *found = safetensors_find(file, name);
     if (!found || found->rank != 2 || found->shape[0] != P)
@@ -574,8 +552,8 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
 double checkpoint_best_loss(const char *directory, int64_t step) {
     char *path = checkpoint_best_path(directory);
     Safetensors *best = safetensors_try_open(path);
-    const bool ours = best && checkpoint_integer(best, "step", 0, INT64_MAX) <= step;
-    const double loss = ours ? checkpoint_number(best, "val_loss") : INFINITY;
+    const bool ours = best && safetensors_integer(best, "step", 0, INT64_MAX) <= step;
+    const double loss = ours ? safetensors_number(best, "val_loss") : INFINITY;
     safetensors_close(best);
     free(path);
     return loss;
@@ -583,19 +561,19 @@ double checkpoint_best_loss(const char *directory, int64_t step) {
 
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress) {
     const int64_t tokens = run->dataset->splits[SPLIT_TRAIN].tokens;
-    const int64_t stored = checkpoint_integer(file, "train_tokens", 0, INT64_MAX);
+    const int64_t stored = safetensors_integer(file, "train_tokens", 0, INT64_MAX);
     if (stored != tokens)
         fail(
             "%s: was trained on %lld tokens, %s has %lld; to train on other data start a new run with --init",
             file->file.path, (long long)stored, run->dataset->name, (long long)tokens);
-    progress->step = checkpoint_integer(file, "step", 0, INT64_MAX);
-    progress->sequences = checkpoint_integer(file, "sequences", 0, INT64_MAX);
-    progress->skipped = checkpoint_integer(file, "skipped", 0, progress->step);
+    progress->step = safetensors_integer(file, "step", 0, INT64_MAX);
+    progress->sequences = safetensors_integer(file, "sequences", 0, INT64_MAX);
+    progress->skipped = safetensors_integer(file, "skipped", 0, progress->step);
     if (safetensors_metadata(file, "stale"))
-        progress->stale = checkpoint_integer(file, "stale", 0, progress->step);
-    progress->evaluation_due =
-        safetensors_metadata(file, "evaluation_due") && checkpoint_integer(file, "evaluation_due", 0, 1) == 1;
-    if (safetensors_metadata(file, "seconds")) progress->seconds = checkpoint_number(file, "seconds");
+        progress->stale = safetensors_integer(file, "stale", 0, progress->step);
+    progress->evaluation_due = safetensors_metadata(file, "evaluation_due") &&
+                               safetensors_integer(file, "evaluation_due", 0, 1) == 1;
+    if (safetensors_metadata(file, "seconds")) progress->seconds = safetensors_number(file, "seconds");
     if (progress->seconds < 0)
         fail("%s: metadata seconds is %g, expected at least 0", file->file.path, progress->seconds);
     ranks_broadcast(run->ranks, progress, sizeof(*progress));

@@ -82,10 +82,4 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
 // Moments and progress, rank 0's for all; the run's data must be those that the state was made with.
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress);
 
-// A finite number of the metadata; ends the program if it is missing or not one.
-double checkpoint_number(const Safetensors *file, const char *key);
-
-// An integer of the metadata; ends the program if it is missing or outside min .. max.
-int64_t checkpoint_integer(const Safetensors *file, const char *key, int64_t min, int64_t max);
-
 #endif

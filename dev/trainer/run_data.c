@@ -1,6 +1,5 @@
 #include "run_data.h"
 
-#include "checkpoint.h"
 #include "error.h"
 #include "file.h"
 #include "hash.h"
@@ -59,7 +58,8 @@ static char *directory_of(const char *path) {
 }
 
 static void take_token(const Safetensors *weights, const char *key, int32_t *token) {
-    if (safetensors_metadata(weights, key)) *token = (int32_t)checkpoint_integer(weights, key, -1, INT32_MAX);
+    if (safetensors_metadata(weights, key))
+        *token = (int32_t)safetensors_integer(weights, key, -1, INT32_MAX);
 }
 
 // Of what the weights say they were trained with, or of what stands beside them where they do not.
@@ -115,7 +115,7 @@ static Dataset *open_data(const Safetensors *weights) {
 // Of vocabularies of one size; others are seen by their size.
 static void check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
-    if (checkpoint_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
+    if (safetensors_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
     char *id = stored ? tokenizer_id(dataset) : NULL;
     if (id && strcmp(stored, id) != 0)
         fail("%s: was trained with another tokenizer than that of %s; give the data it was trained on with "

@@ -2,6 +2,7 @@
 #include "error.h"
 #include "json.h"
 #include "memory.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,33 @@ const char *safetensors_metadata(const Safetensors *file, const char *key) {
     for (int i = 0; i < file->metadata_count; i++)
         if (strcmp(file->metadata[i].key, key) == 0) return file->metadata[i].value;
     return NULL;
+}
+
+// The metadata's text; ends the program if there is none.
+static const char *needed_metadata(const Safetensors *file, const char *key) {
+    const char *text = safetensors_metadata(file, key);
+    if (!text) fail("%s: metadata has no %s", file->file.path, key);
+    return text;
+}
+
+double safetensors_number(const Safetensors *file, const char *key) {
+    const char *text = needed_metadata(file, key);
+    char *end;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value))
+        fail("%s: metadata %s is \"%s\", expected a number", file->file.path, key, text);
+    return value;
+}
+
+int64_t safetensors_integer(const Safetensors *file, const char *key, int64_t min, int64_t max) {
+    const char *text = needed_metadata(file, key);
+    char *end;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < min || value > max)
+        fail("%s: metadata %s is \"%s\", expected an integer from %lld to %lld", file->file.path, key, text,
+             (long long)min, (long long)max);
+    return value;
 }
 
 // ---- elements ---------------------------------------------------------------------------------------

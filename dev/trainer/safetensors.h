@@ -57,6 +57,12 @@ void safetensors_index(Safetensors *file);
 const Tensor *safetensors_find(const Safetensors *file, const char *name);  // NULL: none
 const char *safetensors_metadata(const Safetensors *file, const char *key); // NULL: none
 
+// A finite number of the metadata; ends the program if it is missing or not one.
+double safetensors_number(const Safetensors *file, const char *key);
+
+// An integer of the metadata; ends the program if it is missing or outside min .. max.
+int64_t safetensors_integer(const Safetensors *file, const char *key, int64_t min, int64_t max);
+
 size_t tensor_bytes(const Tensor *tensor); // of its data
 
 // Converts all elements. tensor_read_real takes F64, F32, F16, BF16; tensor_read_int32 takes I32, I64 (range

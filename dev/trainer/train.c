@@ -65,7 +65,7 @@ static Checkpoint find_checkpoint(const Options *options, bool trains) {
 
 // The longest sequence that the weights take; 0: any, there are none yet.
 static int64_t known_positions(const Safetensors *weights) {
-    return weights ? checkpoint_integer(weights, "n_positions", 1, 1 << 28) : 0;
+    return weights ? safetensors_integer(weights, "n_positions", 1, 1 << 28) : 0;
 }
 
 // Weights that are trained on take longer sequences where --seq-len asks for them.
@@ -124,14 +124,14 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
                         .training = training};
     if (!weights) return setup;
     setup.positions = known_positions(weights);
-    setup.vocabulary = checkpoint_integer(weights, "vocab_size", 1, INT32_MAX);
+    setup.vocabulary = safetensors_integer(weights, "vocab_size", 1, INT32_MAX);
     if (setup.vocabulary != dataset->vocabulary)
         fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained on with "
              "--input",
              weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
     // Files of others do not say.
     if (safetensors_metadata(weights, "padding_token") &&
-        checkpoint_integer(weights, "padding_token", -1, INT32_MAX) != setup.padding_token)
+        safetensors_integer(weights, "padding_token", -1, INT32_MAX) != setup.padding_token)
         fail("%s: its padding_token is %s, that of %s is %d; give the data it was trained on with --input",
              weights->file.path, safetensors_metadata(weights, "padding_token"), dataset->name,
              dataset->padding);

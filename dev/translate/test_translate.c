@@ -8,9 +8,9 @@
 #include "train_translate.c"
 
 #include "beam.h"
-#include "checkpoint.h"
 #include "model_test.h"
 #include "random.h"
+#include "safetensors.h"
 #include "threads.h"
 
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
@@ -226,9 +226,9 @@ static void check_beams(const char *name) {
     Safetensors *file = safetensors_open(path);
     char *options = format_string("encoder-layers=2 decoder-layers=2 channels=32 ffn=64 norm=%s",
                                   safetensors_metadata(file, "norm"));
-    const int64_t longest = checkpoint_integer(file, "beam_longest", 1, 100);
+    const int64_t longest = safetensors_integer(file, "beam_longest", 1, 100);
     ModelTest t =
-        model_test_create(&translate, options, 3, longest, checkpoint_integer(file, "vocab_size", 1, 100));
+        model_test_create(&translate, options, 3, longest, safetensors_integer(file, "vocab_size", 1, 100));
     for (int i = 0; i < t.table->count; i++)
         tensor_read_real(file, safetensors_find(file, t.table->items[i].name),
                          t.values + t.table->items[i].offset);
@@ -245,8 +245,8 @@ static void check_beams(const char *name) {
     tensor_read_int32(file, sequences, expected);
     tensor_read_double(file, safetensors_find(file, "beam.scores"), scores);
     for (int64_t i = 0; i < 3 * S; i++) bytes[i] = mask[i] != 0;
-    const BeamSettings settings = {.beams = (int)checkpoint_integer(file, "beams", 1, 64),
-                                   .alpha = checkpoint_number(file, "beam_alpha"),
+    const BeamSettings settings = {.beams = (int)safetensors_integer(file, "beams", 1, 64),
+                                   .alpha = safetensors_number(file, "beam_alpha"),
                                    .vocabulary = t.setup.vocabulary,
                                    .start = 0,
                                    .end = 1,
