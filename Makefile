@@ -174,7 +174,7 @@ COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) $(NVCC_OPTIMISE) --threads 0 -Xcom
                $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
 COMPILE_CUDNN = $(CXX) $(CUDA_FLAGS) -DCUDNN_FRONTEND_SKIP_JSON_LIB -O1 $(WARNINGS) -I$(CUDNN_ROOT)/include \
                 -isystem $(CUDNN_FRONTEND)/include -isystem $(CUDA)/include
-COMPILE_EMULATED = $(CXX) -x c++ $(CUDA_FLAGS) -DCUDA_ON_CPU -g1 -O1 $(WARNINGS) -Wno-unknown-pragmas $(PARALLEL) \
+COMPILE_EMULATED = $(CXX) -x c++ $(CUDA_FLAGS) -DCUDA_ON_CPU -g1 -O2 $(WARNINGS) -Wno-unknown-pragmas $(PARALLEL) \
                    $(SANITIZERS)
 # Only the trainers ask for MPI.
 LINK_MPI = $(if $(USE_MPI),-Wl$(,)--as-needed $(MPI_LIBS) -Wl$(,)--no-as-needed)

@@ -26,9 +26,8 @@ static inline float tf32_from_float(float x) {
     return cuda_bits<float>(cuda_bits<unsigned>(x) & ~0x1fffu);
 }
 
-template <typename T> static inline float blas_element(const T *x, size_t at, bool tf32) {
-    const float value = (float)x[at];
-    return tf32 && sizeof(T) == sizeof(float) ? tf32_from_float(value) : value;
+template <bool TF32> static inline float blas_element(float x) {
+    return TF32 ? tf32_from_float(x) : x;
 }
 
 static inline float blas_epilogue(const BlasProduct &p, const BlasOperands &o, float sum, size_t i,
@@ -55,15 +54,15 @@ static inline BlasOperands blas_operands_of(const BlasProduct &p, BlasOperands o
 }
 
 // A block has a column of d of one product, a thread one of its elements, and so on.
-template <typename T> static void blas_kernel(BlasProduct p, BlasOperands all, bool tf32) {
-    const size_t j = blockIdx.x;
+template <typename T, bool TF32> static void blas_kernel(BlasProduct p, BlasOperands all) {
+    const size_t j = blockIdx.x, stride_a = p.transpose_a ? 1 : p.lda, stride_b = p.transpose_b ? p.ldb : 1;
     const BlasOperands o = blas_operands_of<T>(p, all, blockIdx.y);
-    const T *a = (const T *)o.a, *b = (const T *)o.b;
+    const T *b = (const T *)o.b + (p.transpose_b ? j : j * p.ldb);
     for (size_t i = threadIdx.x; i < p.m; i += blockDim.x) {
+        const T *a = (const T *)o.a + (p.transpose_a ? i * p.lda : i);
         float sum = 0;
         for (size_t k = 0; k < p.k; k++)
-            sum += blas_element(a, p.transpose_a ? i * p.lda + k : k * p.lda + i, tf32) *
-                   blas_element(b, p.transpose_b ? k * p.ldb + j : j * p.ldb + k, tf32);
+            sum += blas_element<TF32>((float)a[k * stride_a]) * blas_element<TF32>((float)b[k * stride_b]);
         const float result = blas_epilogue(p, o, sum, i, j);
         const size_t at = j * p.ldd + i;
         if (p.d_bf16)
@@ -90,9 +89,11 @@ static inline bool blas_run(Blas *blas, const BlasProduct &p, const BlasOperands
     if (p.count != 1) blas_check_steps(p);
     const dim3 grid((unsigned)p.n, (unsigned)p.count), block(4);
     if (p.a_bf16)
-        launch(blas->device, blas_kernel<bf16>, grid, block, 0, p, o, blas->tf32);
+        launch(blas->device, blas_kernel<bf16, false>, grid, block, 0, p, o);
+    else if (blas->tf32)
+        launch(blas->device, blas_kernel<float, true>, grid, block, 0, p, o);
     else
-        launch(blas->device, blas_kernel<float>, grid, block, 0, p, o, blas->tf32);
+        launch(blas->device, blas_kernel<float, false>, grid, block, 0, p, o);
     return true;
 }
 
