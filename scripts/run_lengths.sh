@@ -64,18 +64,18 @@ END
 }
 
 comparison_options runs/lengths "$@"
+require train_fastformer train_gpt2 tokenize
+has_data "$data" || make data/wikitext2 || fail "$data cannot be made"
 if [ -n "$quick" ]; then
     options="-i $data -L 4 -C 64 -H 2 -m 4"
     steps=60
 else
     # Five epochs.
     options="-i $data $published"
-    steps=$(awk "BEGIN { print int(5 * $(tokens_of wikitext2 train) / $update) }")
+    tokens=$(tokens_of wikitext2 train)
+    steps=$((5 * tokens / update))
 fi
 options="$options -v $((steps / evaluations))"
-
-require train_fastformer train_gpt2 tokenize
-has_data "$data" || make data/wikitext2 || fail "$data cannot be made"
 train_arms
 collect test_loss test_word_ppl
 report >"$tmp/results.md"

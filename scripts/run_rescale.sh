@@ -91,17 +91,17 @@ END
 }
 
 comparison_options runs/rescale "$@"
+prepare
 if [ -n "$quick" ]; then
     options="-i $data -L 4 -C 64 -H 2 -b 2 -t 512 -m 20 --stats 2 --no-test"
     steps=500
 else
     # Five epochs of 4,096 tokens a step.
     options="-i $data --stats 2 --no-test"
-    steps=$(awk "BEGIN { print int(5 * $(tokens_of wikitext2 train) / 4096) }")
+    tokens=$(tokens_of wikitext2 train)
+    steps=$((5 * tokens / 4096))
 fi
 options="$options -v $((steps / evaluations))"
-
-prepare
 train_arms
 collect grad_norm val_saturated_share
 collect_steps grad_norm grad_norm
