@@ -361,8 +361,8 @@ test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(RANKS_TRAINERS
 
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
-	$(AT_HERE)./train_fastformer -o runs/first -y -L 4 -C 128 -H 4 -b 8 -t 256 --minutes 0.75 --optimizer muon -l 1e-2 \
-	    -u 20 -k cosine -v 100
+	$(AT_HERE)./train_fastformer -o runs/first $(if $(wildcard $(HERE)/runs/first/log.jsonl),-y) -L 4 -C 128 -H 4 -b 8 -t 256 \
+	    --minutes 0.75 --optimizer muon -l 1e-2 -u 20 -k cosine -v 100
 	$(AT_HERE)./train_fastformer -e runs/first/best.safetensors --prompt "static void " -g 400 --temperature 0.7
 
 data/wikitext2 data/tinyshakespeare data/multi30k: data/%: tokenize

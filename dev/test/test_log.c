@@ -158,7 +158,8 @@ static void test_resume(void) {
 static void best_body(void *argument) {
     const OpenCall *call = argument;
     Log *log = log_open(call->directory, call->resume_step, call->again);
-    fprintf(stderr, "%g", log_best_loss(log));
+    const BestLoss best = log_best(log);
+    fprintf(stderr, "%g of %lld", best.loss, (long long)best.tokens);
     log_close(log);
 }
 
@@ -166,21 +167,21 @@ static void best_body(void *argument) {
 static void test_resume_again(void) {
     static const char before[] =
         "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
-        "{\"step\":2,\"val_loss\":1,\"best\":true}\n"
+        "{\"step\":2,\"val_loss\":1,\"val_tokens\":9,\"best\":true}\n"
         "{\"step\":2,\"test_loss\":2}\n{\"event\":\"statistics\",\"step\":2}\n{\"event\":3}\n";
     check_pruned(before, 2, before, "");
     OpenCall call = {test_directory(), 2, LOG_END};
     run_quietly(open_body, &call);
     char *text = read_log(), best[64];
     CHECK_TEXT(text, "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
-                     "{\"step\":2,\"val_loss\":1,\"best\":true}\n{\"event\":3}\n");
+                     "{\"step\":2,\"val_loss\":1,\"val_tokens\":9,\"best\":true}\n{\"event\":3}\n");
     free(text);
     call.again = 0;
     CHECK(test_child(best_body, &call, best, sizeof best) == 0);
-    CHECK_TEXT(best, "1");
+    CHECK_TEXT(best, "1 of 9");
     call.again = LOG_EVALUATION;
     CHECK(test_child(best_body, &call, best, sizeof best) == 0);
-    CHECK_TEXT(best, "2");
+    CHECK_TEXT(best, "2 of 0");
     text = read_log();
     CHECK_TEXT(text,
                "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n{\"event\":3}\n");

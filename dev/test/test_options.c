@@ -22,7 +22,7 @@ static const Option trainer_rows[] = {
     {0, "init", OPTION_TEXT, OPTION_RUN, "PATH", NULL, 0, 0, NULL, NULL, "Text", "weights"},
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Text", "continue this"},
     {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "1", 0, INFINITY, NULL, NULL, "Text", "of sampling"},
-    {0, "rare", OPTION_INTEGER, OPTION_RUN, "N", "1", 0, 9, NULL, NULL, OPTION_GROUP_MORE, "a rare thing"},
+    {0, "rare", OPTION_INTEGER, OPTION_HABIT, "N", "1", 0, 9, NULL, NULL, OPTION_GROUP_MORE, "a rare thing"},
     {0, "dry", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, OPTION_GROUP_MORE, "another"},
 };
 static const Option model_rows[] = {
@@ -342,6 +342,21 @@ static void test_contradiction(void) {
     options_free(o);
 }
 
+// A habit is taken over where the user says nothing else.
+static void test_habit(void) {
+    char rare[] = "rare", seven[] = "7";
+    const Metadata row = {rare, seven};
+    const Safetensors file = file_of(&row, 1);
+    Options *o = parse("-x 20");
+    options_from_metadata(o, OPTION_HABIT, &file, NULL);
+    CHECK(options_integer(o, "rare") == 7 && !options_given(o, "rare"));
+    options_free(o);
+    o = parse("--rare 3");
+    options_from_metadata(o, OPTION_HABIT, &file, NULL);
+    CHECK(options_integer(o, "rare") == 3);
+    options_free(o);
+}
+
 static void test_json(void) {
     Options *o = parse("-b 3 -l 1e-3 -o a\"b");
     JsonWriter w = {0};
@@ -470,6 +485,7 @@ int main(int argc, char **argv) {
         {"set", test_set},
         {"metadata", test_metadata},
         {"contradiction", test_contradiction},
+        {"habit", test_habit},
         {"json", test_json},
         {"config", test_config},
         {"config refused", test_config_refused},

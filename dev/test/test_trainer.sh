@@ -118,6 +118,23 @@ run patient -y -v 2 -m 1 --patience 3 && grep -q 'no better' out && [ "$(grep -c
 ok "--patience: an ended run stays ended"
 run untested -x 3 -m 1 --no-test && ! grep -q test_loss untested/log.jsonl
 ok "--no-test"
+
+# ---- what a run was told of its evaluations holds where it goes on
+evaluated() { # DIR STEP: the tokens of the validation behind that step
+    sed -n "s/^{\"step\":$2,\"val_loss\".*\"val_tokens\":\([0-9]*\),.*/\1/p" "$1/log.jsonl"
+}
+run habits -x 10 -v 5 -m 1 --no-test --sample-every 5 -g 3 && "$trainer" -o habits -y -x 20 >out 2>&1 &&
+    [ "$(evaluated habits 5)" -gt 0 ] && [ "$(evaluated habits 15)" = "$(evaluated habits 5)" ] && ! grep -q test_loss habits/log.jsonl &&
+    grep -q '^sample at step 15' out
+ok "-y evaluates and samples as before"
+"$trainer" -o habits -y -x 25 -m 2 >out 2>&1 && grep -q "is of $(evaluated habits 5) tokens, this evaluation of $(evaluated habits 25)" out &&
+    grep -q '^{"step":25,"val_loss".*"best":true' habits/log.jsonl
+ok "a best loss of other text does not count"
+"$trainer" --config habits/log.jsonl -o configured -x 1 >out 2>&1 && grep -q "data  .*/bytes: " out
+ok "the log of a resumed run says its data"
+fails 1 "nowhere: holds no run to go on with; check --output" "$trainer" -o nowhere -y
+[ ! -e nowhere ]
+ok "no directory is made for it"
 run betas -x 5 -n 5 -m 1 --beta1 0.8 --eps 1e-6 && run default -x 5 -n 5 -m 1 &&
     ! cmp -s betas/step_00000005.safetensors default/step_00000005.safetensors
 ok "--beta1 and --eps"

@@ -41,9 +41,9 @@ static const real *view_array(const Run *run, ModelArray which, real **copy) {
     return *copy;
 }
 
-// id: of the pair that the file is half of; NULL: of none. val_loss: NULL where it is unknown.
+// id: of the pair that the file is half of; NULL: of none. validation: NULL where there is none of these.
 static void write_weights(const Run *run, const char *path, const real *values, int64_t step, const char *id,
-                          const double *val_loss) {
+                          const Evaluation *validation) {
     const ParameterTable *table = run->type->parameters(run->model);
     Metadata *rows = NULL;
     int count = 0;
@@ -56,7 +56,10 @@ static void write_weights(const Run *run, const char *path, const real *values, 
     if (run->type->describe) run->type->describe(run->model, &rows, &count);
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)step));
     if (id) metadata_add(&rows, &count, ID_KEY, copy_string(id));
-    if (val_loss) metadata_add(&rows, &count, "val_loss", format_string("%.17g", *val_loss));
+    if (validation) {
+        metadata_add(&rows, &count, "val_loss", format_string("%.17g", validation->loss));
+        metadata_add(&rows, &count, "val_tokens", format_string("%lld", (long long)validation->tokens));
+    }
 
     TensorSource *sources = allocate((size_t)table->count, sizeof(TensorSource), "checkpoint");
     add_sources(table, "", values, sources);
@@ -82,11 +85,10 @@ static void write_state(const Run *run, const char *path, const real *first, con
         metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
     if (options_number(run->options, "minutes") > 0)
         metadata_add(&rows, &count, "seconds", format_string("%.17g", progress->seconds));
-    metadata_add(&rows, &count, "keep",
-                 format_string("%lld", (long long)options_integer(run->options, "keep")));
     if (progress->evaluation_due) metadata_add(&rows, &count, "evaluation_due", copy_string("1"));
     options_to_metadata(run->options, OPTION_TRAINING, &rows, &count);
     options_to_metadata(run->options, OPTION_LENGTH, &rows, &count);
+    options_to_metadata(run->options, OPTION_HABIT, &rows, &count);
 
     TensorSource *sources = allocate(2 * (size_t)table->count, sizeof(TensorSource), "checkpoint");
     add_sources(table, "first_moment.", first, sources);
@@ -297,12 +299,12 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
     for (size_t i = 0; i < sizeof(copies) / sizeof(*copies); i++) free(copies[i]);
 }
 
-void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss) {
+void checkpoint_save_best(const Run *run, const char *directory, int64_t step, const Evaluation *result) {
     char *path = checkpoint_best_path(directory);
     real *copy;
     const real *values = view_array(run, MODEL_VALUES, &copy);
     refuse_non_finite(run, values, step);
-    write_weights(run, path, values, step, NULL, &val_loss);
+    write_weights(run, path, values, step, NULL, result);
     huggingface_export(run->type, run->model, directory, BEST_NAME);
     free(copy);
     free(path);
@@ -549,14 +551,18 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
     free(directory);
 }
 
-double checkpoint_best_loss(const char *directory, int64_t step) {
+BestLoss checkpoint_best(const char *directory, int64_t step) {
     char *path = checkpoint_best_path(directory);
     Safetensors *best = safetensors_try_open(path);
-    const bool ours = best && safetensors_integer(best, "step", 0, INT64_MAX) <= step;
-    const double loss = ours ? safetensors_number(best, "val_loss") : INFINITY;
+    BestLoss found = {INFINITY, 0};
+    if (best && safetensors_integer(best, "step", 0, INT64_MAX) <= step) {
+        found.loss = safetensors_number(best, "val_loss");
+        if (safetensors_metadata(best, "val_tokens"))
+            found.tokens = safetensors_integer(best, "val_tokens", 0, INT64_MAX);
+    }
     safetensors_close(best);
     free(path);
-    return loss;
+    return found;
 }
 
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress) {

@@ -35,7 +35,7 @@ typedef struct {
 void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep);
 
 // Writes DIR/best.safetensors, likewise.
-void checkpoint_save_best(const Run *run, const char *directory, int64_t step, double val_loss);
+void checkpoint_save_best(const Run *run, const char *directory, int64_t step, const Evaluation *result);
 
 // Opens weights to begin with: a file, or what stands in a directory, a run's or one of Hugging Face's.
 Safetensors *checkpoint_open_weights(const char *path);
@@ -53,8 +53,8 @@ char *checkpoint_latest_path(const char *directory);
 
 char *checkpoint_best_path(const char *directory);
 
-// The validation loss of DIR/best.safetensors; infinite if there are no such weights, or of a later step.
-double checkpoint_best_loss(const char *directory, int64_t step);
+// What DIR/best.safetensors says of its validation; nothing if there are no such weights, or of a later step.
+BestLoss checkpoint_best(const char *directory, int64_t step);
 
 // Ends the program if a new run in DIR would overwrite what an earlier one left: a checkpoint, or weights.
 // resumes: the user wants to go on in DIR, where no checkpoint was found; then the best weights of a run that

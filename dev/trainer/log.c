@@ -28,7 +28,7 @@ struct Log {
     bool progress;      // the cursor stands behind a progress line
     bool stepped;       // a step was reported
     double time_offset; // "seconds" minus the clock
-    double best_loss;   // of the lines that were kept
+    BestLoss best;      // of the lines that were kept
 };
 
 static double clock_seconds(void) {
@@ -48,9 +48,9 @@ static double member_number(const Json *object, const char *key, double otherwis
 typedef struct {
     char *text;
     size_t size;
-    double seconds;   // the greatest
-    double best_loss; // the last that was the best
-    size_t damaged;   // number of the first line that is no JSON; 0: none so far
+    double seconds; // the greatest
+    BestLoss best;  // the last
+    size_t damaged; // number of the first line that is no JSON; 0: none so far
 } Kept;
 
 static void keep(Kept *kept, const char *line, size_t size) {
@@ -78,7 +78,9 @@ static void prune_line(Kept *kept, const char *path, size_t number, const char *
         if (kept->damaged) fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
         keep(kept, line, size);
         kept->seconds = fmax(kept->seconds, member_number(object, "seconds", 0));
-        if (json_find(object, "best")) kept->best_loss = member_number(object, "val_loss", kept->best_loss);
+        if (json_find(object, "best"))
+            kept->best = (BestLoss){member_number(object, "val_loss", kept->best.loss),
+                                    (int64_t)fmin(member_number(object, "val_tokens", 0), 1e18)};
     }
     json_free(object);
 }
@@ -88,7 +90,7 @@ static void prune_line(Kept *kept, const char *path, size_t number, const char *
 static Kept prune(const char *path, int64_t resume_step, unsigned again) {
     FileMap file = file_map(path);
     const char *text = (const char *)file.data, *const end = text + file.size;
-    Kept kept = {.text = allocate(file.size, 1, "the log"), .best_loss = INFINITY};
+    Kept kept = {.text = allocate(file.size, 1, "the log"), .best = {INFINITY, 0}};
     size_t number = 1;
     for (const char *newline; text < end && (newline = memchr(text, '\n', (size_t)(end - text))); number++) {
         const size_t size = (size_t)(newline + 1 - text);
@@ -114,14 +116,14 @@ static Kept prune(const char *path, int64_t resume_step, unsigned again) {
 Log *log_open(const char *directory, int64_t resume_step, unsigned again) {
     Log *log = allocate(1, sizeof *log, "the log");
     log->terminal = isatty(STDOUT_FILENO);
-    Kept kept = {.best_loss = INFINITY};
+    Kept kept = {.best = {INFINITY, 0}};
     if (directory) {
         log->path = format_string("%s/log.jsonl", directory);
         if (file_exists(log->path)) kept = prune(log->path, resume_step, again);
         log->file = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (log->file < 0) fail("%s: cannot write: %s", log->path, strerror(errno));
     }
-    log->best_loss = kept.best_loss;
+    log->best = kept.best;
     log->time_offset = kept.seconds - clock_seconds();
     return log;
 }
@@ -133,8 +135,8 @@ Log *log_open_json(void) {
     return log;
 }
 
-double log_best_loss(const Log *log) {
-    return log->best_loss;
+BestLoss log_best(const Log *log) {
+    return log->best;
 }
 
 double log_seconds(const Log *log) {

@@ -58,8 +58,15 @@ void log_close(Log *log);
 // The lines that log.jsonl would get, on standard output, and nothing else there.
 Log *log_open_json(void);
 
-// The lowest validation loss in the lines that log_open() kept; infinite if there is none.
-double log_best_loss(const Log *log);
+// A validation loss, the lowest so far, and the targets that it is the mean of. Losses of other numbers of
+// targets, other text, do not compare.
+typedef struct {
+    double loss;    // infinite: none
+    int64_t tokens; // 0: unknown
+} BestLoss;
+
+// That of the lines that log_open() kept.
+BestLoss log_best(const Log *log);
 
 // What "seconds" would say now.
 double log_seconds(const Log *log);

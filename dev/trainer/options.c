@@ -640,7 +640,7 @@ void options_from_metadata(Options *options, OptionScope scope, const Safetensor
         Entry *entry = &options->entries[i];
         const Option *row = entry->row;
         const char *stored = row->scope == scope ? stored_text(row, file) : NULL;
-        if (!stored) continue;
+        if (!stored || (scope == OPTION_HABIT && entry->given)) continue;
         Entry theirs = {.row = row};
         set_from(&theirs, row->name, stored, source);
         const bool demands = entry->given && strcmp(entry->text, "auto") != 0;

@@ -12,9 +12,10 @@ typedef enum { OPTION_FLAG, OPTION_INTEGER, OPTION_NUMBER, OPTION_TEXT, OPTION_C
 
 // What a checkpoint has to say about an option.
 typedef enum {
-    OPTION_RUN,      // not stored: paths, how often to report
+    OPTION_RUN,      // not stored: paths, the machine's affairs
     OPTION_TRAINING, // stored with the optimiser's state; a resumed run must agree
     OPTION_LENGTH,   // stored likewise; a resumed run may change it (how long to train)
+    OPTION_HABIT,    // stored likewise; a resumed run may change each (how to evaluate and save)
     OPTION_MODEL,    // stored with the weights; whoever loads them must agree
 } OptionScope;
 
@@ -88,8 +89,8 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
 
 // Takes over the values of one scope from a checkpoint. An option that the user gave and that differs ends
 // the program: "--heads 8: FILE has 4; ADVICE". "auto" demands nothing, and what a checkpoint says of the
-// scope OPTION_LENGTH gives way, all of it, where the user says anything of that. A missing key keeps what
-// the option is.
+// scope OPTION_LENGTH gives way, all of it, where the user says anything of that; of OPTION_HABIT each does.
+// A missing key keeps what the option is.
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file, const char *advice);
 
 // Whether what FILE says under `key` is the value of an option.

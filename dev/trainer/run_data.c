@@ -135,3 +135,8 @@ Dataset *run_data_open(const Options *options, const Safetensors *weights, bool 
     check_tokenizer(weights, dataset);
     return dataset;
 }
+
+void run_data_tell(Options *options, const Dataset *dataset) {
+    if (!options_text(options, "input") && !dataset->embedded)
+        options_set(options, "input", dataset->name, "--input");
+}

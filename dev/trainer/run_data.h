@@ -14,6 +14,9 @@
 // there, or the tokenizer is another one than the weights were trained with.
 Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text);
 
+// Sets --input to the data of a run that did not name them, as its log says them.
+void run_data_tell(Options *options, const Dataset *dataset);
+
 // Adds what a checkpoint says of the data.
 void run_data_describe(const Dataset *dataset, Metadata **rows, int *count);
 

@@ -34,6 +34,20 @@ static void check_start(const Options *options) {
         fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
 }
 
+// A directory that is mistyped is no place for a new run on the embedded text.
+static void check_resumed(const Options *options) {
+    const char *output = options_text(options, "output");
+    if (!options_flag(options, "resume") || options_text(options, "input") || options_text(options, "config"))
+        return;
+    char *log = format_string("%s/log.jsonl", output), *latest = checkpoint_latest_path(output);
+    if (!latest && !file_exists(log))
+        fail("%s: holds no run to go on with; check --output, or say with --input what a new run there "
+             "trains on",
+             output);
+    free(latest);
+    free(log);
+}
+
 // Makes and locks --output; nobody else changes it from here on.
 static int lock_output(const Options *options) {
     directory_create(options_text(options, "output"));
@@ -96,10 +110,8 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with --init");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
-    // Else going on would remove what the run was told to keep.
-    const char *keep = safetensors_metadata(checkpoint->state, "keep");
-    if (keep && !options_given(options, "keep"))
-        options_set(options, "keep", keep, checkpoint->state->file.path);
+    // Else going on would look at other text, and remove what the run was told to keep.
+    options_from_metadata(options, OPTION_HABIT, checkpoint->state, NULL);
     // States from before there was a choice do not say.
     if (!safetensors_metadata(checkpoint->state, "optimizer") &&
         strcmp(options_text(options, "optimizer"), "adamw") != 0)
@@ -194,6 +206,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     check_start(options);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun", action->option);
+    if (leads) check_resumed(options);
     int lock = leads && trains && options_text(options, "output") ? lock_output(options) : -1;
     Checkpoint checkpoint = {0};
     if (leads) checkpoint = find_checkpoint(options, trains);
@@ -211,6 +224,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .dataset = run_data_open(options, checkpoint.weights, action != NULL),
                .state = checkpoint.state};
     share_check_data(ranks, run.dataset);
+    if (trains) run_data_tell(options, run.dataset);
     const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights),
                                   checkpoint.state != NULL, trains};
     if (!action || action->batches) run.task = task_type->create(&task_setup);

@@ -29,7 +29,7 @@ typedef struct {
     double seconds_per_step; // smoothed, for the time that is left
     Progress progress;
     int bad_updates; // in a row
-    double best_loss;
+    BestLoss best;
     int64_t first_step; // of this process
     bool trained;       // to the end
     int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
@@ -229,6 +229,17 @@ static void train_step(Loop *loop) {
 
 // ---- between updates
 
+// The best loss of another number of tokens, as before a run was resumed with another --val-batches, does not
+// count.
+static void forget_other_text(Loop *loop, int64_t tokens) {
+    if (loop->best.tokens == 0 || loop->best.tokens == tokens) return;
+    log_line(
+        loop->log,
+        "the best loss so far, %.4f, is of %lld tokens, this evaluation of %lld: the best is looked for anew",
+        loop->best.loss, (long long)loop->best.tokens, (long long)tokens);
+    loop->best = (BestLoss){INFINITY, 0};
+}
+
 // Whether it came to its end, which all ranks agree on; else a signal interrupted it.
 static bool validate(Loop *loop) {
     Run *run = loop->run;
@@ -237,10 +248,11 @@ static bool validate(Loop *loop) {
     if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return false;
     if (ranks_vote(run->ranks, leads(loop) && !measure_validation(run, &result))) return false;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
-    const bool best = result.loss < loop->best_loss;
+    forget_other_text(loop, result.tokens);
+    const bool best = result.loss < loop->best.loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
-    if (best) loop->best_loss = result.loss;
-    if (best && leads(loop)) checkpoint_save_best(run, loop->directory, loop->progress.step, result.loss);
+    if (best) loop->best = (BestLoss){result.loss, result.tokens};
+    if (best && leads(loop)) checkpoint_save_best(run, loop->directory, loop->progress.step, &result);
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
     return true;
 }
@@ -281,7 +293,7 @@ static void make_up_evaluation(Loop *loop) {
 static void load_best(const Loop *loop) {
     if (leads(loop)) {
         char *path = checkpoint_best_path(loop->directory);
-        if (isfinite(loop->best_loss) && file_exists(path)) {
+        if (isfinite(loop->best.loss) && file_exists(path)) {
             Safetensors *file = safetensors_open(path);
             checkpoint_load_weights(file, loop->run);
             safetensors_close(file);
@@ -319,10 +331,12 @@ static void resume(Loop *loop) {
         (ended(loop) || impatient(loop) ? LOG_END : 0) | (p->evaluation_due ? LOG_EVALUATION : 0);
     if (leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
     loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
-    if (leads(loop) && p->step > 0)
-        loop->best_loss = fmin(log_best_loss(loop->log),
-                               checkpoint_best_loss(loop->directory, p->step - p->evaluation_due));
-    ranks_broadcast(loop->run->ranks, &loop->best_loss, sizeof(double));
+    if (leads(loop) && p->step > 0) {
+        const BestLoss logged = log_best(loop->log),
+                       saved = checkpoint_best(loop->directory, p->step - p->evaluation_due);
+        loop->best = logged.loss < saved.loss ? logged : saved;
+    }
+    ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
     // A run that counted steps so far: how long they took stands in its log.
     if (loop->budget > 0 && p->step > 0 && p->seconds == 0) loop->progress.seconds = log_seconds(loop->log);
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
@@ -334,7 +348,7 @@ static Loop loop_create(Run *run) {
                  .plan = run->type->task->plan(run->task),
                  .budget = 60 * options_number(o, "minutes"),
                  .directory = options_text(o, "output"),
-                 .best_loss = INFINITY};
+                 .best = {.loss = INFINITY}};
     loop.steps = planned_steps(&loop);
     loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, "schedule")),
                                .peak = options_number(o, "lr"),
