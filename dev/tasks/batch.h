@@ -19,7 +19,7 @@ typedef struct {
     const uint8_t *mask;    // (B, T) 1: token, 0: padding; NULL: all are tokens
     SourceSide source;
     uint64_t step;     // of the update, and
-    int64_t first_row; // place of row 0 among the update's rows: with the seed they determine dropout
+    int64_t first_row; // place of row 0 in it: with the seed they determine dropout. Else in the split
     bool last;         // of the update on this process: behind it gradients are final
 } Batch;
 

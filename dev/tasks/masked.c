@@ -117,7 +117,7 @@ static void masked_train_batch(void *task, const Update *update, int64_t i, Batc
 static bool masked_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     const Masked *m = task;
     if (!sequences_evaluation_batch(m->sequences, split, i, batch)) return false;
-    hide_batch(m, batch, (uint64_t)split, RANDOM_MASK_FIXED, (uint64_t)(i * masked_plan(m)->batch));
+    hide_batch(m, batch, (uint64_t)split, RANDOM_MASK_FIXED, (uint64_t)batch->first_row);
     return true;
 }
 

@@ -115,6 +115,7 @@ bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *b
     *batch = (Batch){.batch = count,
                      .length = i < batches ? T : data->tokens % T,
                      .inputs = s->inputs,
-                     .targets = s->targets};
+                     .targets = s->targets,
+                     .first_row = first};
     return true;
 }

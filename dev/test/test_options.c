@@ -400,7 +400,7 @@ static void test_config(void) {
     o = configure("", "{\"dry\": false, \"resume\": false, \"tied\": true, \"rare\": 2}");
     CHECK(!options_given(o, "dry") && !options_given(o, "resume") && options_given(o, "tied"));
     static const char *const none[] = {NULL};
-    char *text = options_given_text(o, OPTION_RUN, none);
+    char *text = options_given_text(o, OPTION_HABIT, none);
     CHECK_TEXT(text, " --rare 2");
     free(text);
     options_free(o);
@@ -473,22 +473,14 @@ static void test_help_more(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"defaults", test_defaults},
-        {"spellings", test_spellings},
-        {"values", test_values},
-        {"unknown", test_unknown},
-        {"long words", test_long_words},
-        {"refused values", test_refused_values},
-        {"operands", test_operands},
-        {"help", test_help},
-        {"help wraps", test_help_wraps},
-        {"set", test_set},
-        {"metadata", test_metadata},
-        {"contradiction", test_contradiction},
-        {"habit", test_habit},
-        {"json", test_json},
-        {"config", test_config},
-        {"config refused", test_config_refused},
+        {"defaults", test_defaults},     {"spellings", test_spellings},
+        {"values", test_values},         {"unknown", test_unknown},
+        {"long words", test_long_words}, {"refused values", test_refused_values},
+        {"operands", test_operands},     {"help", test_help},
+        {"help wraps", test_help_wraps}, {"set", test_set},
+        {"metadata", test_metadata},     {"contradiction", test_contradiction},
+        {"habit", test_habit},           {"json", test_json},
+        {"config", test_config},         {"config refused", test_config_refused},
         {"help more", test_help_more},
     };
     return test_main(argc, argv, "options", cases, sizeof cases / sizeof *cases);
