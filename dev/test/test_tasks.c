@@ -155,7 +155,7 @@ static Dataset *masked_dataset(void) {
         "{\"tokenizer\": \"none\", \"vocab_size\": 60001, \"pad\": -1, \"mask\": 60000, "
         "\"end\": -1, \"splits\": {}}";
     make_shard("train_0.bin", 400 * HIDDEN_LENGTH + 1);
-    make_shard("val_0.bin", 301 * HIDDEN_LENGTH + 3);
+    make_shard("val_0.bin", 301 * HIDDEN_LENGTH + 9);
     test_file("meta.json", meta, strlen(meta));
     return dataset_open(test_directory());
 }
@@ -235,7 +235,7 @@ static void test_masked_training(void) {
 // Every token is there, the same ones are hidden each time, whatever the batch.
 static void test_masked_evaluation(void) {
     Dataset *dataset = masked_dataset();
-    static int32_t targets[2][301 * HIDDEN_LENGTH + 3];
+    static int32_t targets[2][301 * HIDDEN_LENGTH + 9];
     for (int k = 0; k < 2; k++) {
         Options *options;
         void *task = masked_task(dataset, k == 0 ? 4 : 1, &options);
@@ -252,7 +252,7 @@ static void test_masked_evaluation(void) {
                     count_hidden(inputs, at, b.length, (int32_t)next + 1, &n);
             }
         }
-        CHECK(next == 301 * HIDDEN_LENGTH + 3);
+        CHECK(next == 301 * HIDDEN_LENGTH + 9);
         task_masked.destroy(task);
         options_free(options);
     }
