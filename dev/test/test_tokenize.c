@@ -164,6 +164,7 @@ static void test_usage(void) {
         {"-o %s/out", "found 0 text files"},
         {"-o %s/out %s/text %s/text", "found 2 text files"},
         {"-o %s/out --train %s/text %s/text", "found both --train and a FILE"},
+        {"-o %s/out --train %s/text --train %s/text", "--train is there twice, and takes one file"},
         {"-o %s/out --val %s/text", "--val and --test need --train"},
         {"-o %s/out --tokenizer byte --vocab-size 300 %s/text", "--vocab-size: bytes are always 256"},
         {"-o %s/out --tokenizer word --model %s/text %s/text", "--model is for --tokenizer bpe or spm"},

@@ -111,7 +111,17 @@ static void check_pair_options(const Options *options, int operand_count) {
         fail_usage("--source and --target are for --tokenizer bpe");
 }
 
+// One file each: what the option said first would be lost.
+static void check_repeated(const Options *options, const char *name) {
+    if (options_given_again(options, name))
+        fail_usage("--%s is there twice, and takes one file; make one of several with cat", name);
+}
+
 static void check_options(const Options *options, int operand_count) {
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        check_repeated(options, split_name(s));
+        for (int side = 0; side < 2; side++) check_repeated(options, pair_options[s][side]);
+    }
     const TokenizerKind kind = read_settings(options).kind;
     check_pair_options(options, operand_count);
     const bool named = options_given(options, "train"), trains = !options_given(options, "model");
@@ -121,7 +131,8 @@ static void check_options(const Options *options, int operand_count) {
     if (named && operand_count > 0)
         fail_usage("found both --train and a FILE to be cut, expected one of them");
     if (!named && !options_given(options, "source") && operand_count != 1)
-        fail_usage("found %d text files, expected one (or --train, --val and --test)", operand_count);
+        fail_usage("found %d text files, expected one (or --train, --val and --test)%s", operand_count,
+                   operand_count > 1 ? "; make one of several with cat" : "");
     if (kind == TOKENIZER_BYTE && options_given(options, "vocab-size"))
         fail_usage("--vocab-size: bytes are always 256");
     if (!trains && kind != TOKENIZER_SPM && kind != TOKENIZER_BPE)
@@ -462,7 +473,9 @@ static void print_table(const Job *job) {
 
 int main(int argc, char **argv) {
     streams_open();
-    signal(SIGXFSZ, SIG_IGN); // a file that grows too large is an error of write(), with a line of its own
+    // A file that grows too large, or a reader that went, is an error of write(), with a line of its own.
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
     const char **operands;
     int operand_count;
     Options *options = options_create("tokenize", "Makes a directory of tokens for training, of plain text.");

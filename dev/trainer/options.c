@@ -25,7 +25,8 @@ enum {
 typedef struct {
     const Option *row;
     char *text; // NULL: not set
-    bool given; // on the command line
+    bool given; // on the command line,
+    bool again; // more than once
 } Entry;
 
 struct Options {
@@ -351,6 +352,7 @@ static void print_and_exit(const Options *options, const Option *row) {
 
 static void give(const Options *options, Entry *entry, const char *text) {
     if (!assign(entry, text)) refuse_value(entry->row, text);
+    entry->again = entry->given;
     entry->given = true;
     if (entry->row >= built_in && entry->row < built_in + BUILT_IN) print_and_exit(options, entry->row);
 }
@@ -508,7 +510,7 @@ static void print_names(const Options *options) {
 }
 
 void options_help(const Options *options, bool all) {
-    printf("usage: %s [options]%s\n", options->program, options->operands ? " FILE..." : "");
+    printf("usage: %s [options]%s\n", options->program, options->operands ? " [FILE]" : "");
     print_wrapped(options->summary, 0, 0);
     const int column = help_column(options, all);
     // Groups stand in the order of their first rows.
@@ -553,6 +555,10 @@ const char *options_text(const Options *options, const char *name) {
 
 bool options_given(const Options *options, const char *name) {
     return entry_of(options, name)->given;
+}
+
+bool options_given_again(const Options *options, const char *name) {
+    return entry_of(options, name)->again;
 }
 
 char *options_quoted(const char *word) {
