@@ -6,6 +6,7 @@
 #include "reader.h"
 #include "sampler.h"
 #include "stop.h"
+#include "streams.h"
 #include "train.h"
 #include <errno.h>
 #include <stdio.h>
@@ -171,7 +172,7 @@ static void read_prompt(Writer *w, Text prompt) {
 
 static void show(Sample *sample) {
     const GrowingText *g = &sample->text;
-    if (g->end > sample->shown) fwrite(g->text.data + sample->shown, 1, g->end - sample->shown, stdout);
+    if (g->end > sample->shown) streams_show(g->text.data + sample->shown, g->end - sample->shown);
     if (g->end > sample->shown) sample->shown = g->end;
     log_flush();
 }

@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "show_attention.h"
 #include "stop.h"
+#include "streams.h"
 #include "train.h"
 #include "translation.h"
 #include <errno.h>
@@ -180,8 +181,10 @@ void translate_lines(Run *run) {
     do {
         for (count = 0; count < most && !stop_requested() && read_sentence(&t, &sentences[count]);) count++;
         translate_sentences(&t, sentences, count);
-        for (size_t i = 0; i < count && !stop_requested(); i++)
-            puts(sentences[i].output ? sentences[i].output : "");
+        for (size_t i = 0; i < count && !stop_requested(); i++) {
+            if (sentences[i].output) streams_show(sentences[i].output, strlen(sentences[i].output));
+            putchar('\n');
+        }
         log_flush();
         for (size_t i = 0; i < count; i++) {
             free(sentences[i].tokens);

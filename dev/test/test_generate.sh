@@ -117,6 +117,12 @@ if command -v script >/dev/null; then
     printf 'int a\nint b\n' | script -qec "$trainer -e bpe -S 7 --prompt - -g 5" /dev/null >out 2>&1 &&
         [ "$(grep -c '^> ' out)" -ge 2 ]
     ok "a terminal: one types on"
+    odd="-e byte -S 3 --prompt a -g 300 --temperature 3 --top-p 1"
+    controls() { tr -d '\n\t\r' | LC_ALL=C tr -dc '\000-\037\177' | wc -c; }
+    # shellcheck disable=SC2086
+    [ "$("$trainer" $odd 2>err | controls)" -gt 0 ] && script -qec "$trainer $odd" /dev/null </dev/null >out 2>&1 &&
+        [ "$(controls <out)" -eq 0 ]
+    ok "a terminal gets no control characters"
 fi
 fails 2 "exclude each other" "$trainer" -e bpe --prompt a --prompt-file prompt
 fails 1 "nowhere" "$trainer" -e bpe --prompt-file nowhere

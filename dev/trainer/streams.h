@@ -2,6 +2,8 @@
 #ifndef TRAINER_STREAMS_H
 #define TRAINER_STREAMS_H
 
+#include <stddef.h>
+
 // What main() calls first: opens /dev/null in the place of each of the three that is closed, so that no file
 // of the program takes its number and is written what was meant for a terminal.
 void streams_open(void);
@@ -14,5 +16,9 @@ int streams_error(void);
 
 // The same, ending the program where it is refused (a full disk).
 void streams_flush(void);
+
+// Text that a model wrote, to standard output: as it is, but for control characters that a terminal would
+// obey, which it has as U+FFFD. No character is cut.
+void streams_show(const char *text, size_t size);
 
 #endif
