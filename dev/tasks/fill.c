@@ -62,23 +62,62 @@ static int best_tokens(const real *logits, size_t vocabulary, int32_t best[BEST]
     return count;
 }
 
-// What best_tokens finds, with its probabilities.
-static void print_best(const Dataset *dataset, const real *logits, size_t vocabulary) {
-    int32_t best[BEST];
-    const int count = best_tokens(logits, vocabulary, best);
-    if (count == 0) return;
-    const double largest = (double)logits[best[0]];
+// What best_tokens finds, and with which probabilities.
+typedef struct {
+    int32_t tokens[BEST];
+    double probabilities[BEST];
+    int count;
+} Guesses;
+
+static Guesses guess(const real *logits, size_t vocabulary) {
+    Guesses g;
+    g.count = best_tokens(logits, vocabulary, g.tokens);
+    const double largest = g.count > 0 ? (double)logits[g.tokens[0]] : 0;
     double sum = 0;
     for (size_t v = 0; v < vocabulary; v++) sum += exp((double)logits[v] - largest);
-    for (int rank = 0; rank < count; rank++) {
-        size_t size;
-        char *text = tokenizer_decode(dataset->tokenizer, &best[rank], 1, &size);
+    for (int rank = 0; rank < g.count; rank++)
+        g.probabilities[rank] = exp((double)logits[g.tokens[rank]] - largest) / sum;
+    return g;
+}
+
+// As a JSON string: white space shows.
+static void write_token(JsonWriter *w, const Dataset *dataset, int32_t token) {
+    size_t size;
+    char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);
+    json_write_text(w, text, size);
+    free(text);
+}
+
+static void print_guesses(const Dataset *dataset, int mask, const Guesses *g) {
+    printf("%s %d\n", MASK, mask);
+    for (int rank = 0; rank < g->count; rank++) {
         JsonWriter quoted = {0};
-        json_write_string(&quoted, text); // white space shows
-        printf("  %.6f  %s\n", exp((double)logits[best[rank]] - largest) / sum, quoted.text);
+        write_token(&quoted, dataset, g->tokens[rank]);
+        printf("  %.6f  %s\n", g->probabilities[rank], quoted.text);
         json_writer_free(&quoted);
-        free(text);
     }
+}
+
+// {"mask": 1, "best": [{"token": " the", "probability": 0.5}, ...]}
+static void write_json(const Dataset *dataset, int mask, const Guesses *g) {
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    json_key(&w, "mask");
+    json_write_integer(&w, mask);
+    json_key(&w, "best");
+    json_begin(&w, '[');
+    for (int rank = 0; rank < g->count; rank++) {
+        json_begin(&w, '{');
+        json_key(&w, "token");
+        write_token(&w, dataset, g->tokens[rank]);
+        json_key(&w, "probability");
+        json_write_number(&w, g->probabilities[rank]);
+        json_end(&w, '}');
+    }
+    json_end(&w, ']');
+    json_end(&w, '}');
+    puts(w.text);
+    json_writer_free(&w);
 }
 
 void fill(Run *run) {
@@ -96,10 +135,11 @@ void fill(Run *run) {
     real *logits = allocate(t.count * V, sizeof(real), "logits");
     const Batch batch = {.batch = 1, .length = (int64_t)t.count, .inputs = t.tokens};
     run->type->logits(run->model, &batch, logits);
-    for (size_t i = 0, number = 1; i < t.count; i++) {
+    int mask = 0;
+    for (size_t i = 0; i < t.count; i++) {
         if (t.tokens[i] != dataset->mask) continue;
-        printf("%s %zu\n", MASK, number++);
-        print_best(dataset, logits + i * V, V);
+        const Guesses guesses = guess(logits + i * V, V);
+        (options_flag(run->options, "json") ? write_json : print_guesses)(dataset, ++mask, &guesses);
     }
     log_flush();
     free(logits);

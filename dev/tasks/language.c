@@ -78,6 +78,7 @@ const TaskType task_language = {
     .name = "language",
     .summary = "trains a language model on tokenized text, and evaluates or samples it",
     .add_options = add_options,
+    .learns_embedded = true,
     .lower = {"--batch", "--seq-len"},
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),

@@ -54,6 +54,7 @@ typedef struct {
     const char *name;                      // "language"
     const char *summary;                   // what a trainer of this task does, for --help
     void (*add_options)(Options *options); // the rows of the task
+    bool learns_embedded;                  // from the text in the program, where no data are given
     const char *lower[2];                  // those that make a batch smaller: "--batch", "--seq-len"
     const Action *actions;
     int action_count;

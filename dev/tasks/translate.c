@@ -147,6 +147,23 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
 
 // ---- the program -------------------------------------------------------------------------------------
 
+// A translation, nothing of an empty line; with --json as {"text": "..."}.
+static void print_translation(const Run *run, const Sentence *sentence) {
+    const char *text = sentence->output ? sentence->output : "";
+    if (!options_flag(run->options, "json")) {
+        streams_show(text, strlen(text));
+        putchar('\n');
+        return;
+    }
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    json_key(&w, "text");
+    json_write_string(&w, text);
+    json_end(&w, '}');
+    puts(w.text);
+    json_writer_free(&w);
+}
+
 static Translator translator_create(const Run *run) {
     const Options *o = run->options;
     const TaskPlan *plan = run->type->task->plan(run->task);
@@ -181,10 +198,7 @@ void translate_lines(Run *run) {
     do {
         for (count = 0; count < most && !stop_requested() && read_sentence(&t, &sentences[count]);) count++;
         translate_sentences(&t, sentences, count);
-        for (size_t i = 0; i < count && !stop_requested(); i++) {
-            if (sentences[i].output) streams_show(sentences[i].output, strlen(sentences[i].output));
-            putchar('\n');
-        }
+        for (size_t i = 0; i < count && !stop_requested(); i++) print_translation(run, &sentences[i]);
         log_flush();
         for (size_t i = 0; i < count; i++) {
             free(sentences[i].tokens);

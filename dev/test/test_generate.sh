@@ -111,6 +111,8 @@ done
 write --prompt "int a" -g 40 --temperature 0 >one &&
     write --prompt "int a" -g 40 --temperature 0 --repetition-penalty 5 >two && ! cmp -s one two
 ok "--repetition-penalty"
+"$trainer" -e bpe --eval val --json >out && ! grep -q '"seconds":0}' out
+ok "--eval --json: how long it took"
 "$trainer" -e byte -S 3 --prompt "a" -g 300 --temperature 3 --top-p 1 --json >out 2>err && grep -q '"tokens":300' out
 ok "bytes that are no text are no harm"
 if command -v script >/dev/null; then
@@ -162,4 +164,11 @@ fails 1 "its vocabulary has 300 tokens" "$gpt2" -e hf --prompt a
     "$bert" -e hfbert --fill "int [MASK]" >out 2>&1 && grep -q '\[MASK\] 1' out &&
     "$bert" -e asked --fill "int [MASK]" >one 2>&1 && cmp out one
 ok "-e DIR: BERT, and its run"
+"$bert" -e asked --fill "int [MASK] = [MASK]" --json >out 2>&1 && [ "$(wc -l <out)" -eq 2 ] &&
+    [ "$(grep -cE '^\{"mask":[12],"best":\[(\{"token":"[^,]*","probability":[0-9.e-]*\},?){5}\]\}$' out)" -eq 2 ]
+ok "--fill --json: an object a mask"
+"$bert" --help >out && grep -q "without: -e's$" out && "$trainer" --help >out && grep -q "or the embedded$" out
+ok "--help: who has an embedded text"
+fails 2 "--prompt and --eval exclude each other" "$trainer" -e bpe --prompt a --eval val
+fails 2 "--json: is for --eval" "$trainer" -i data --json -x 1
 finish

@@ -84,6 +84,9 @@ grep -q 'warning: 1 lines are longer than 3 tokens and were cut' out
 ok "is cut, and counted"
 printf 'one\n' | "$translate" -e run --translate --longest 1 --beam 3 >out 2>&1 && [ "$(wc -l <out)" -eq 1 ]
 ok "--longest"
+printf 'one\n\n' | "$translate" -e run --translate --json >out 2>&1 && [ "$(sed -n 2p out)" = '{"text":""}' ] &&
+    grep -q '^{"text":"[A-Z ]*"}$' out
+ok "--json"
 printf 'one \000 two \377\n' | "$translate" -e run --translate >out 2>&1 && [ "$(wc -l <out)" -eq 1 ]
 ok "bytes that are no text"
 yes one two | head -n 5000 | "$translate" -e run --translate >out 2>&1 && [ "$(sort -u out | wc -l)" -eq 1 ] &&

@@ -22,7 +22,11 @@ static const Action *find_action(const Options *options, const TaskType *task) {
     return NULL;
 }
 
-static void check_start(const Options *options) {
+static void check_start(const Options *options, const Action *action) {
+    const bool evaluates = options_text(options, "eval");
+    if (action && evaluates) fail_usage("--%s and --eval exclude each other", action->option);
+    if (options_flag(options, "json") && !action && !evaluates)
+        fail_usage("--json: is for --eval and for what is asked of weights; training logs to log.jsonl");
     if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
         fail_usage("--minutes and --steps exclude each other: say how long to train in one way");
     const bool resumes = options_flag(options, "resume");
@@ -175,12 +179,13 @@ static void evaluate_only(Run *run) {
     const char *name = options_text(run->options, "eval");
     const SplitName split = strcmp(name, "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
     if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
-    Evaluation result;
-    if (!evaluate(run, split, options_integer(run->options, "val-batches"), &result)) return;
-    if (ranks_rank(run->ranks) > 0) return;
     Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, 0);
-    log_evaluation(log, -1, name, &result, false);
-    measure(run, log, -1);
+    Evaluation result;
+    const bool ended = evaluate(run, split, options_integer(run->options, "val-batches"), &result);
+    if (ended && ranks_rank(run->ranks) == 0) {
+        log_evaluation(log, -1, name, &result, false);
+        measure(run, log, -1);
+    }
     log_close(log);
 }
 
@@ -203,7 +208,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     const bool leads = ranks_rank(ranks) == 0;
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
-    check_start(options);
+    check_start(options, action);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun", action->option);
     if (leads) check_resumed(options);

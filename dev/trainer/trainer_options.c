@@ -5,9 +5,15 @@
 #define REPORT "Reports"
 #define MORE OPTION_GROUP_MORE
 
-static const Option rows[] = {
+// Of a task that needs its own data, and of one that learns from the embedded text, too.
+static const Option input_rows[] = {
+    {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
+     "shards and tokenizer; without: -e's"},
     {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
      "shards and tokenizer; without: -e's, or the embedded"},
+};
+
+static const Option rows[] = {
     {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, DATA,
      "log and checkpoints; without: a new one in runs/"},
     {'y', "resume", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, DATA,
@@ -79,11 +85,12 @@ static const Option rows[] = {
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
     {0, "json", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT,
-     "--eval and --prompt answer in JSON"},
+     "--eval and what is asked answer in JSON"},
 };
 
 Options *trainer_options_create(const ModelType *type) {
     Options *options = options_create(type->program, type->task->summary);
+    options_add(options, &input_rows[type->task->learns_embedded], 1);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     type->task->add_options(options);
     options_add(options, type->options, type->option_count);
