@@ -84,9 +84,9 @@ log_number() {
     sed -n "s/.*\"$1\":\(-*[0-9][-+.0-9eE]*\).*/\1/p" "$2/log.jsonl" | tail -n 1
 }
 
-# log_text KEY DIR: the first text of that name.
+# log_text KEY DIR: the last text of that name.
 log_text() {
-    sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$2/log.jsonl" | sed -n 1p
+    sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$2/log.jsonl" | tail -n 1
 }
 
 # log_median KEY DIR: the middle one of the numbers of that name.

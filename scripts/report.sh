@@ -3,10 +3,14 @@
 #
 #   scripts/report.sh RUN... >REPORT.md
 set -eu
-[ $# -gt 0 ] || {
-    echo 'usage: report.sh RUN...   (directories that hold a log.jsonl)' >&2
-    exit 2
+usage() {
+    echo 'usage: report.sh RUN...   (directories that hold a log.jsonl)'
+    exit "$1"
 }
+[ $# -gt 0 ] || usage 2 >&2
+case $1 in
+-h | --help) usage 0 ;;
+esac
 . "$(dirname "$0")/common.sh"
 
 for run in "$@"; do

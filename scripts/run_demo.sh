@@ -13,6 +13,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 file=
 minutes=2.5
 out=
+least=20000 # bytes of a text: of fewer no update can be made
 usage() {
     sed -n '5,8s/^# *//p' "$root/scripts/run_demo.sh"
     exit "$1"
@@ -44,7 +45,10 @@ if [ -z "$file" ]; then
     find_tinyshakespeare
     file=$text
 fi
+[ ! -d "$file" ] || fail "$file: is a directory, expected a text"
 [ -f "$file" ] || fail "$file: no such file"
+size=$(wc -c <"$file")
+[ "$size" -ge "$least" ] || fail "$file: has $size bytes, expected a text of at least $least"
 for program in tokenize train_fastformer; do
     [ -x "./$program" ] || make "$program" || fail "$program cannot be built"
 done

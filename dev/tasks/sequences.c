@@ -44,7 +44,7 @@ static void plan_training(Sequences *s, const Options *options) {
     s->plan.sequences_per_update = (double)s->per_update;
     if (s->plan.sequences < s->per_update)
         fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
-             "or --batch",
+             "or --batch, or train on a longer text",
              s->dataset->name, (long long)s->plan.sequences, (long long)T, (long long)s->per_update);
 }
 

@@ -124,7 +124,7 @@ static void test_no_directory(void) {
     make_text("corpus.sh", "exit 0");
     CHECK_FAILS(open_named, name, 1, "corpus: there is no such directory; make ");
     snprintf(name, sizeof(name), "%s/corpus.sh", test_directory());
-    CHECK_FAILS(open_named, name, 1, "corpus.sh: cannot read the directory");
+    CHECK_FAILS(open_named, name, 1, "corpus.sh: is a file, not a directory of tokens; ./tokenize -o DIR ");
 }
 
 // Every length around a vector's, and the largest token at every place.

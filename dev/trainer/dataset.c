@@ -69,6 +69,9 @@ static void open_splits(Dataset *dataset) {
     struct dirent **entries;
     const int count = scandir(dataset->name, &entries, NULL, compare_names);
     if (count < 0 && errno == ENOENT) fail_without_directory(dataset->name);
+    if (count < 0 && errno == ENOTDIR)
+        fail("%s: is a file, not a directory of tokens; ./tokenize -o DIR %s makes one", dataset->name,
+             dataset->name);
     if (count < 0) fail("%s: cannot read the directory: %s", dataset->name, strerror(errno));
     for (int s = 0; s < SPLIT_COUNT; s++) reserve_shards(&dataset->splits[s], count);
     for (int i = 0; i < count; i++) {
