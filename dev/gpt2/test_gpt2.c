@@ -469,7 +469,7 @@ static void check_export(const char *options, bool expected) {
     check_link(directory, expected ? "step_00000003.safetensors" : "");
     checkpoint_save(&run, directory, &(Progress){.step = 4}, 1);
     check_link(directory, expected ? "step_00000004.safetensors" : "");
-    checkpoint_save_best(&run, directory, 5, 1.5);
+    checkpoint_save_best(&run, directory, 5, &(Evaluation){.loss = 1.5, .tokens = 9});
     checkpoint_save(&run, directory, &(Progress){.step = 6}, 1);
     check_link(directory, expected ? "best.safetensors" : "");
     huggingface_check_output(&gpt2, t.model, directory); // a run may go on there
