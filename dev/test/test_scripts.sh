@@ -30,10 +30,10 @@ case $run in
 *.tmp) ;; # a probe
 *)
     echo "$run $command" >>trained
+    trap 'echo "$run" >>stopped; rmdir "running.$$"; exit 143' TERM
     mkdir "running.$$"
     count=$(ls -d running.* | wc -l)
     echo "$count $OMP_NUM_THREADS" >>side_by_side
-    trap 'echo "$run" >>stopped; rmdir "running.$$"; exit 143' TERM
     while [ -f slow ]; do sleep 0.05; done
     sleep 0.1
     rmdir "running.$$"
