@@ -86,7 +86,7 @@ log_number() {
 
 # log_text KEY DIR: the last text of that name.
 log_text() {
-    sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$2/log.jsonl" | tail -n 1
+    sed -n "s/.*\"$1\":\"\(\([^\"\\\\]\|\\\\.\)*\)\".*/\1/p" "$2/log.jsonl" | tail -n 1 | sed 's/\\\(["\\]\)/\1/g'
 }
 
 # log_median KEY DIR: the middle one of the numbers of that name.

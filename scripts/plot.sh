@@ -177,7 +177,9 @@ quote() {
 # heading LOG: model and data of a run.
 heading() {
     sed -n '/"event":"start"/{
-        s/.*"model":"\([^",]*\).*"data":"\([^":]*\).*/\1 on \2/p
+        s/.*"model":"\([^",]*\).*"data":"\(\([^":\\]\|\\.\)*\).*/\1 on \2/
+        s/\\\(["\\]\)/\1/g
+        p
         q
     }' "$1"
 }
@@ -226,7 +228,8 @@ read -r seconds top <"$tmp/summary"
     echo "heading = $(quote "$title")"
     commands "$count" "$evaluated" "$bytes" "$seconds" "$top"
 } >"$tmp/commands"
-(cd "$tmp" && gnuplot commands) || fail 'gnuplot ended with an error'
+# Of a curve of one point it warns.
+(cd "$tmp" && gnuplot commands 2>said) || fail "gnuplot ended with an error: $(head -n 1 "$tmp/said")"
 mkdir -p "$out"
 for by in step time; do
     for format in png svg; do

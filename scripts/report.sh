@@ -18,13 +18,16 @@ for run in "$@"; do
     grep -q '"grad_norm":' "$run/log.jsonl" || fail "$run/log.jsonl: no training step in it"
 done
 
+# cell_text TEXT: as a cell has it, in one line and without a bar of its own.
+cell_text() { printf '%s' "$1" | tr -d '\n' | sed 's/|/\\|/g'; }
+
 # row NAME FUNCTION ARGUMENT RUN...: a row of the table, unless no run has anything to say.
 row() {
     name=$1 function=$2 argument=$3
     shift 3
     line="| $name |" any=
     for run in "$@"; do
-        cell=$($function "$argument" "$run" | tr -d '\n' | sed 's/|/\\|/g')
+        cell=$(cell_text "$($function "$argument" "$run")")
         [ -z "$cell" ] || any=1
         line="$line ${cell:--} |"
     done
@@ -51,7 +54,7 @@ trained() { duration "$(log_number seconds "$2")"; }
 shorten() { awk "$show_number { print show(\$1) }"; }
 
 printf '| |'
-for run in "$@"; do printf ' %s |' "${run%/}"; done
+for run in "$@"; do printf ' %s |' "$(cell_text "${run%/}")"; done
 printf '\n|---|'
 for run in "$@"; do printf -- '---|'; done
 echo

@@ -32,7 +32,9 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 case $minutes in
-*[!0-9.]* | *.*.* | '' | .) usage 2 >&2 ;;
+*[!0-9.]* | *.*.*) usage 2 >&2 ;;
+*[1-9]*) ;;
+*) usage 2 >&2 ;;
 esac
 cd "$root"
 . scripts/common.sh

@@ -35,7 +35,8 @@ static void write_shards(const char *tokens, size_t count) {
 static void check_batches(void) {
     Dataset *dataset = dataset_open(fuzz_directory());
     const TaskType *type = &task_translation;
-    void *task = type->create(&(TaskSetup){options, dataset, 0, false, true});
+    void *task = type->create(
+        &(TaskSetup){.options = options, .dataset = dataset, .training = true, .uses = {true, true}});
     const int64_t pairs = type->plan(task)->sequences;
     int64_t place = 0, validated = 0;
     Batch batch;

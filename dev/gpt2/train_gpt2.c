@@ -205,6 +205,7 @@ static const ConfigMember fixed_members[] = {
     {"layer_norm_epsilon", {.kind = JSON_NUMBER, .number = 1e-5}},
     {"scale_attn_weights", {.kind = JSON_BOOL, .boolean = true}},
     {"scale_attn_by_inverse_layer_idx", {.kind = JSON_BOOL, .boolean = false}},
+    {"tie_word_embeddings", {.kind = JSON_BOOL, .boolean = true}},
 };
 enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
@@ -220,6 +221,11 @@ static void gpt2_read_config(const Json *config, const char *source, Metadata **
     huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
     huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
+    const Json *inner = json_find(config, "n_inner");
+    const double expected = 4 * (double)json_integer(config, "n_embd", 1, MAX_CHANNELS, source);
+    if (inner && inner->kind != JSON_NULL && (inner->kind != JSON_NUMBER || inner->number != expected))
+        fail("%s: has another \"n_inner\" than this program computes: expected %.0f or null", source,
+             expected);
 }
 
 static bool ends_with(const char *text, const char *end) {

@@ -72,7 +72,9 @@ static void language_sample(const Run *run, int64_t step) {
     generate_sample(run, (uint32_t)step);
 }
 
-static const Action actions[] = {{"prompt", false, generate}, {"prompt-file", false, generate}};
+static const char *const generation_options[] = {"samples", NULL};
+static const Action actions[] = {{"prompt", false, generate, generation_options},
+                                 {"prompt-file", false, generate, generation_options}};
 
 const TaskType task_language = {
     .name = "language",
@@ -80,6 +82,7 @@ const TaskType task_language = {
     .add_options = add_options,
     .learns_embedded = true,
     .lower = {"--batch", "--seq-len"},
+    .length = "seq-len",
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = language_create,

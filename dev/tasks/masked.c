@@ -130,7 +130,8 @@ static void masked_report(const void *task, SplitName split, Evaluation *result)
         result, (Metric){"accuracy", "accuracy ", "", 4, (double)result->correct / (double)result->tokens});
 }
 
-static const Action actions[] = {{"fill", true, fill}};
+static const char *const fill_options[] = {NULL};
+static const Action actions[] = {{"fill", true, fill, fill_options}};
 
 const TaskType task_masked = {
     .name = "masked",
@@ -138,6 +139,7 @@ const TaskType task_masked = {
         "trains a model that predicts masked tokens of a text from all others, and evaluates or asks it",
     .add_options = add_options,
     .lower = {"--batch", "--seq-len"},
+    .length = "seq-len",
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = masked_create,

@@ -17,9 +17,10 @@ typedef struct Run Run; // train.h
 typedef struct {
     const Options *options; // the task's own rows among them
     const Dataset *dataset;
-    int64_t positions; // the longest sequence that the model of a checkpoint takes; 0: any
-    bool resumed;      // the options say how these weights were trained
-    bool training;     // false: only evaluation
+    int64_t positions;      // the longest sequence that the model of a checkpoint takes; 0: any
+    bool resumed;           // the options say how these weights were trained
+    bool training;          // false: only evaluation
+    bool uses[SPLIT_COUNT]; // splits whose batches will be asked for
 } TaskSetup;
 
 // The option's length of a sequence, no longer than the model's positions; a user who asks for more ends the
@@ -48,6 +49,7 @@ typedef struct {
     const char *option;
     bool batches; // it runs the model on batches; false: it only decodes
     void (*run)(Run *run);
+    const char *const *own; // options that nothing else reads, up to NULL
 } Action;
 
 typedef struct {
@@ -56,6 +58,7 @@ typedef struct {
     void (*add_options)(Options *options); // the rows of the task
     bool learns_embedded;                  // from the text in the program, where no data are given
     const char *lower[2];                  // those that make a batch smaller: "--batch", "--seq-len"
+    const char *length;                    // option: tokens of a sequence, "seq-len"
     const Action *actions;
     int action_count;
 

@@ -33,11 +33,12 @@ typedef struct {
     bool shows_progress;
     const char *picture; // of the attention of sentence `shown`; NULL: none, or it is drawn
     size_t shown;
+    Hypothesis seen; // its translation
 } Translator;
 
 // ---- text --------------------------------------------------------------------------------------------
 
-// A source without its line end; false: there is none.
+// The source in a line (text_sentence); false: there is none.
 static bool read_sentence(Translator *t, Sentence *sentence) {
     const Dataset *dataset = t->run->dataset;
     char *line = NULL;
@@ -49,9 +50,10 @@ static bool read_sentence(Translator *t, Sentence *sentence) {
         fail("standard input: cannot read: %s", strerror(errno));
     if (size > 0 && line[size - 1] == '\n') size--;
     *sentence = (Sentence){0};
-    if (size > 0) {
+    const Text source = text_sentence((Text){line, size > 0 ? (size_t)size : 0});
+    if (source.size > 0) {
         int32_t *encoded;
-        size_t count = tokenizer_encode(dataset->tokenizer, line, (size_t)size, 0, &encoded);
+        size_t count = tokenizer_encode(dataset->tokenizer, source.data, source.size, 0, &encoded);
         t->cut += count >= t->positions;
         if (count >= t->positions) count = t->positions - 1;
         sentence->tokens = allocate(count + 1, sizeof(int32_t), "a sentence");
@@ -110,11 +112,10 @@ static void translate_batch(Translator *t, Sentence *sentences, const Place *pla
     for (size_t i = 0; i < count; i++) {
         Sentence *sentence = &sentences[places[i].number];
         sentence->output = text_of(dataset, &best[i]);
-        if (t->picture && places[i].number == t->shown) {
-            show_attention(t->run, t->picture, sentence->tokens, sentence->count, &best[i]);
-            t->picture = NULL;
-        }
-        free(best[i].tokens);
+        if (t->picture && places[i].number == t->shown)
+            t->seen = best[i];
+        else
+            free(best[i].tokens);
     }
     free(best);
     free(longest);
@@ -143,6 +144,18 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
         show_progress(t, done + n);
     }
     free(order);
+}
+
+// Behind the translations themselves, so that none is lost with it.
+static void draw_seen(Translator *t, const Sentence *sentences) {
+    const Sentence *sentence = &sentences[t->shown];
+    if (t->seen.count == 0) return;
+    if (!stop_requested()) {
+        show_attention(t->run, t->picture, sentence->tokens, sentence->count, &t->seen);
+        t->picture = NULL;
+    }
+    free(t->seen.tokens);
+    t->seen = (Hypothesis){0};
 }
 
 // ---- the program -------------------------------------------------------------------------------------
@@ -186,6 +199,7 @@ static Translator translator_create(const Run *run) {
     if (streams == 0 || t.settings.beams > plan->length)
         fail_usage("--beam %d: takes a larger --batch-tokens or --max-length", t.settings.beams);
     if (t.most > streams) t.most = streams;
+    if (t.picture) show_attention_check(t.picture);
     return t;
 }
 
@@ -200,6 +214,7 @@ void translate_lines(Run *run) {
         translate_sentences(&t, sentences, count);
         for (size_t i = 0; i < count && !stop_requested(); i++) print_translation(run, &sentences[i]);
         log_flush();
+        draw_seen(&t, sentences);
         for (size_t i = 0; i < count; i++) {
             free(sentences[i].tokens);
             free(sentences[i].output);

@@ -236,11 +236,27 @@ static size_t group_at(const Translation *t, int64_t place) {
 
 // ---- creating ----------------------------------------------------------------------------------------
 
-// Where nobody chose it, a batch has room for it.
-static int64_t longest_sentence(const TaskSetup *setup, int64_t batch_tokens) {
-    const int64_t length = task_length(setup, "max-length");
-    const bool chosen = setup->training || options_given(setup->options, "max-length");
-    return chosen || length < batch_tokens ? length : batch_tokens;
+static bool uses_splits(const TaskSetup *setup) {
+    for (int split = 0; split < SPLIT_COUNT; split++)
+        if (setup->uses[split]) return true;
+    return false;
+}
+
+// Sets the most tokens of a sentence, and of a batch. What to evaluate does not depend on the memory for it,
+// so a batch gives way where nobody chose its size; sentences of a text that is translated give way to the
+// batch.
+static void plan_lengths(Translation *t, const TaskSetup *setup) {
+    const Options *o = setup->options;
+    t->max_length = task_length(setup, "max-length");
+    t->batch_tokens = options_integer(o, "batch-tokens");
+    if (t->max_length <= t->batch_tokens) return;
+    if (!uses_splits(setup) && !options_given(o, "max-length"))
+        t->max_length = t->batch_tokens;
+    else if (!setup->training && !options_given(o, "batch-tokens"))
+        t->batch_tokens = t->max_length;
+    else
+        fail_usage("--batch-tokens %lld: a sentence may have --max-length %lld tokens",
+                   (long long)t->batch_tokens, (long long)t->max_length);
 }
 
 static void plan_training(Translation *t) {
@@ -269,15 +285,11 @@ static void *translation_create(const TaskSetup *setup) {
     t->dataset = dataset;
     t->seed = (uint64_t)options_integer(setup->options, "seed");
     t->accumulate = options_integer(setup->options, "accumulate");
-    t->batch_tokens = options_integer(setup->options, "batch-tokens");
-    t->max_length = longest_sentence(setup, t->batch_tokens);
-    if (t->max_length > t->batch_tokens)
-        fail_usage("--batch-tokens %lld: a sentence may have --max-length %lld tokens",
-                   (long long)t->batch_tokens, (long long)t->max_length);
+    plan_lengths(t, setup);
     t->plan = (TaskPlan){
         .batch = 1 + t->batch_tokens / SIDE_BY_SIDE, .length = t->max_length, .rows = t->batch_tokens};
-    for (int split = setup->training ? SPLIT_TRAIN : SPLIT_VAL; split < SPLIT_COUNT; split++)
-        list_pairs(t, (SplitName)split);
+    for (int split = 0; split < SPLIT_COUNT; split++)
+        if (setup->uses[split]) list_pairs(t, (SplitName)split);
     for (int split = SPLIT_VAL; split < SPLIT_COUNT; split++) order_evaluation(&t->lists[split]);
     if (setup->training) plan_training(t);
     const size_t N = (size_t)t->batch_tokens;
@@ -394,13 +406,15 @@ static void translation_report(const void *task, SplitName split, Evaluation *re
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
 }
 
-static const Action actions[] = {{"translate", true, translate_lines}};
+static const char *const translate_options[] = {"beam", "alpha", "longest", "show-attention", NULL};
+static const Action actions[] = {{"translate", true, translate_lines, translate_options}};
 
 const TaskType task_translation = {
     .name = "translation",
     .summary = "trains a model that translates sentences, and evaluates it or translates with it",
     .add_options = add_options,
     .lower = {"--batch-tokens", "--max-length"},
+    .length = "max-length",
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = translation_create,

@@ -207,7 +207,11 @@ static void test_hostile_meta(void) {
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
          "{\"words\": -1}}}",
          "words"},
-        {"{\"tokenizer\": \"none\", \"vocab_size\": 3, \"pad\": 0, \"end\": 0}", "token number 3 is 3"},
+        {"{\"tokenizer\": \"none\", \"vocab_size\": 3, \"pad\": 0, \"end\": 1}", "token number 3 is 3"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0}",
+         "meta.json: \"pad\" and \"end\" are both token 0"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 2, \"mask\": 2}",
+         "meta.json: \"mask\" and \"end\" are both token 2"},
         {"{\"tokenizer\": \"word\", \"vocab_size\": 4, \"pad\": 0, \"end\": 0}", "tokenizer.vocab"},
         {"{\"tokenizer\": \"spm\", \"vocab_size\": 4, \"pad\": 0, \"end\": 0}", "tokenizer.model"},
     };

@@ -383,7 +383,7 @@ static void test_translation_training(void) {
     static uint32_t order[2][EPOCHS * PAIRS];
     for (int k = 0; k < 2; k++) {
         Options *options = translation_options("48", k == 0 ? "1" : "4", "48");
-        const TaskSetup setup = {.options = options, .dataset = dataset, .training = true};
+        const TaskSetup setup = {.options = options, .dataset = dataset, .training = true, .uses = {true}};
         void *task = task_translation.create(&setup);
         CHECK(task_translation.plan(task)->sequences == PAIRS);
         read_epochs(task, EPOCHS, order[k]);
@@ -408,7 +408,7 @@ static void test_translation_training(void) {
 static void test_translation_evaluation(void) {
     Dataset *dataset = paired_dataset();
     Options *options = translation_options("40", "1", "40");
-    const TaskSetup setup = {.options = options, .dataset = dataset};
+    const TaskSetup setup = {.options = options, .dataset = dataset, .uses[SPLIT_VAL] = true};
     void *task = task_translation.create(&setup);
     int seen[30] = {0};
     bool rises = true, falls = true; // lengths from batch to batch
@@ -433,8 +433,11 @@ static void check_length(const TaskType *type, Options *options, int64_t positio
                          int64_t stored) {
     Dataset *dataset = dataset_open(test_directory());
     for (int resumed = 0; resumed < 2; resumed++) {
-        const TaskSetup setup = {
-            .options = options, .dataset = dataset, .positions = positions, .resumed = resumed};
+        const TaskSetup setup = {.options = options,
+                                 .dataset = dataset,
+                                 .positions = positions,
+                                 .resumed = resumed,
+                                 .uses[SPLIT_VAL] = true};
         void *task = type->create(&setup);
         CHECK(type->plan(task)->length == (resumed ? stored : evaluated));
         type->destroy(task);
@@ -450,7 +453,7 @@ static void test_lengths(void) {
     check_length(&task_language, make_options(1, 4, 0), 0, 4, 4);
     dataset_close(paired_dataset());
     check_length(&task_translation, translation_options("40", "1", "20"), 30, 30, 20);
-    check_length(&task_translation, translation_options("40", "1", "20"), 50, 40, 20);
+    check_length(&task_translation, translation_options("40", "1", "20"), 50, 50, 20);
     check_length(&task_translation, translation_options("40", "1", "20"), 12, 12, 12);
 }
 
@@ -464,6 +467,7 @@ static void create_translation(void *argument) {
     const TaskSetup setup = {.options = translation_options(c->batch_tokens, "1", c->max_length),
                              .dataset = dataset_open(test_directory()),
                              .training = true,
+                             .uses = {true, true},
                              .positions = 30};
     void *task = task_translation.create(&setup);
     task_translation.update(task, c->place);

@@ -314,7 +314,7 @@ static void test_bpe(void) {
 // Pairs of sentences: one vocabulary, and an end behind each sentence.
 static void test_pairs(void) {
     static const char source[] = "a dog runs\nno pair\na cat\r\na last line",
-                      target[] = "ein Hund\n\neine Katze\n letzte \n";
+                      target[] = "ein Hund\n \t\r\neine Katze\n letzte \n";
     test_file("source", source, strlen(source));
     test_file("target", target, strlen(target));
     char errors[1024];
@@ -330,9 +330,10 @@ static void test_pairs(void) {
     CHECK(train->lines == 6 && train->tokens == dataset->splits[SPLIT_TEST].tokens && train->shard_count > 1);
     size_t size;
     char *text = decode_split(dataset, SPLIT_TRAIN, &size);
-    CHECK_TEXT(text, "a dog runs<|endoftext|>ein Hund<|endoftext|>a cat\r<|endoftext|>eine Katze<|endoftext|>"
+    CHECK_TEXT(text, "a dog runs<|endoftext|>ein Hund<|endoftext|>a cat<|endoftext|>eine Katze<|endoftext|>"
                      "a last line<|endoftext|> letzte <|endoftext|>");
-    CHECK(train->bytes == (int64_t)(strlen(source) + 1 - strlen("no pair\n") + strlen(target) - 1));
+    CHECK(train->bytes ==
+          (int64_t)(strlen(source) + 1 - strlen("no pair\n\r") + strlen(target) - strlen(" \t\r\n")));
     free(text);
     CHECK(dataset->splits[SPLIT_VAL].tokens == 0);
     dataset_close(dataset);

@@ -100,6 +100,11 @@ if command -v gnuplot >/dev/null; then
 fi
 fails 1 "gnuplot takes no path with a quote" seen "PATH=$PATH" "it's.png"
 fails 1 "gnuplot is missing" seen PATH=/nowhere seen.png
+fails 1 "--show-attention nodir/seen.png: No such file or directory" seen "PATH=$PATH" nodir/seen.png
+fails 2 "--beam: is for --translate" "$translate" -e run --beam 5
+printf 'one\r\n\r\n \t\none\n' | "$translate" -e run --translate >out 2>&1 && [ "$(sed -n 1p out)" = "$(sed -n 4p out)" ] &&
+    [ -z "$(sed -n 2,3p out)" ] && [ "$(wc -l <out)" -eq 4 ]
+ok "carriage returns and white space are no text"
 mkdir one && cp run/step_00000160.safetensors run/step_00000160.state.safetensors run/tokenizer.json one
 loss() { "$translate" -i data "$@" --eval val --json -p fp32 2>&1 | sed -n 's/.*"val_loss":\([0-9.e-]*\).*/\1/p'; }
 [ -n "$(loss -e one)" ] && [ "$(loss -e one)" = "$(loss -e run --average 1)" ] &&
@@ -115,7 +120,30 @@ fails 2 "--beam 9: takes a larger --batch-tokens or --max-length" "$translate" -
 [ $? -eq 1 ] && grep -q 'error: --batch-tokens: the model needs .*; lower it or --max-length' out
 ok "too large a batch is refused by the option that says it"
 
-# ---- data that are no pairs
+# ---- only the splits that are used
+head -n 40 source >few
+yes one two | head -n 200 | tr '\n' ' ' >long && echo >>long
+"$tokenize" -o lopsided --vocab-size 320 --source source --target target --val-source few --val-target few --test-source long \
+    --test-target long >out 2>&1
+ok "data whose test is one long pair"
+train refused -i lopsided -x 1
+[ $? -eq 1 ] && grep -q 'lopsided: no pair of the test split is left' out
+ok "a split without a pair that can be used is refused"
+train accepted -i lopsided -x 1 --no-test
+ok "--no-test asks nothing of the test split"
+loss_of() { "$translate" -e accepted -i lopsided --eval val --json "$@" | sed -n 's/.*"val_loss":\([0-9]*\.[0-9]\{6\}\).*/\1/p'; }
+[ -n "$(loss_of)" ] && [ "$(loss_of)" = "$(loss_of -b 128)" ]
+ok "--eval val, nor does it depend on the batch"
+fails 2 "--batch-tokens 64: a sentence may have --max-length 128 tokens" "$translate" -e accepted -i lopsided --eval val -b 64
+echo one | "$translate" -e accepted -i lopsided --translate -t 4 >out 2>&1 && ! grep -q split out
+ok "--translate asks nothing of any"
+
+# ---- data that are no pairs, or others
+sed 's/$/\r/' few >few.crlf
+"$tokenize" -o lf --vocab-size 320 --source few --target few >out 2>&1 &&
+    "$tokenize" -o crlf --vocab-size 320 --source few.crlf --target few.crlf >out 2>&1 &&
+    cmp lf/train_000000.bin crlf/train_000000.bin
+ok "a carriage return belongs to the end of the line"
 "$tokenize" -o text source >out 2>&1
 fails 1 "text: has no pairs of sentences; make the data with ./tokenize --source" "$translate" -i text -x 1
 fails 1 "has no pairs of sentences" "$translate" -x 1

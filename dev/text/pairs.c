@@ -3,14 +3,14 @@
 #include "error.h"
 #include <string.h>
 
-// The next line of *rest, which moves behind it, without its newline.
-static Text next_line(Text *rest) {
+// The sentence of the next line of *rest, which moves behind it.
+static Text next_sentence(Text *rest) {
     const char *newline = memchr(rest->data, '\n', rest->size);
     const size_t size = newline ? (size_t)(newline - rest->data) : rest->size,
                  step = size + (newline != NULL);
-    const Text line = {rest->data, size};
+    const Text sentence = text_sentence((Text){rest->data, size});
     *rest = (Text){rest->data + step, rest->size - step};
-    return line;
+    return sentence;
 }
 
 static void add_counts(TextCounts *sum, TextCounts counts) {
@@ -19,13 +19,13 @@ static void add_counts(TextCounts *sum, TextCounts counts) {
     sum->bytes += counts.bytes + 1;
 }
 
-static void append(Pairs *pairs, const char *name, int64_t number, Text line, const char *end) {
-    if (memmem(line.data, line.size, end, strlen(end)))
+static void append(Pairs *pairs, const char *name, int64_t number, Text sentence, const char *end) {
+    if (memmem(sentence.data, sentence.size, end, strlen(end)))
         fail("%s, line %lld: holds %s, which ends a sentence: remove it, or the pair", name,
              (long long)number, end);
-    bytes_append(&pairs->text, line.data, line.size);
+    bytes_append(&pairs->text, sentence.data, sentence.size);
     bytes_append(&pairs->text, end, strlen(end));
-    add_counts(&pairs->counts, text_count(line));
+    add_counts(&pairs->counts, text_count(sentence));
 }
 
 Pairs pairs_join(PairSide source, PairSide target, const char *end) {
@@ -33,12 +33,12 @@ Pairs pairs_join(PairSide source, PairSide target, const char *end) {
     const PairSide sides[] = {source, target};
     int64_t number = 1;
     for (; source.text.size > 0 && target.text.size > 0; number++) {
-        const Text lines[] = {next_line(&source.text), next_line(&target.text)};
-        if (lines[0].size == 0 || lines[1].size == 0) {
+        const Text sentences[] = {next_sentence(&source.text), next_sentence(&target.text)};
+        if (sentences[0].size == 0 || sentences[1].size == 0) {
             if (pairs.left_out++ == 0) pairs.first_empty = number;
             continue;
         }
-        for (int side = 0; side < 2; side++) append(&pairs, sides[side].name, number, lines[side], end);
+        for (int side = 0; side < 2; side++) append(&pairs, sides[side].name, number, sentences[side], end);
         pairs.pairs++;
     }
     if (source.text.size > 0 || target.text.size > 0) {

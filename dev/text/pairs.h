@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *name; // of its file
-    Text text;        // a sentence a line
+    Text text;        // a sentence a line (text_sentence)
 } PairSide;
 
 typedef struct {

@@ -28,6 +28,13 @@ TextItem text_next(Text text, size_t *at, Text *word) {
     return TEXT_END;
 }
 
+Text text_sentence(Text line) {
+    size_t at = 0;
+    Text word;
+    if (text_next(line, &at, &word) != TEXT_WORD) return (Text){line.data, 0};
+    return (Text){line.data, line.size - (line.data[line.size - 1] == '\r')};
+}
+
 TextCounts text_count(Text text) {
     TextCounts counts = {.bytes = (int64_t)text.size};
     Text word;

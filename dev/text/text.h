@@ -23,6 +23,10 @@ typedef enum { TEXT_END, TEXT_WORD, TEXT_LINE_END } TextItem;
 // a line end (a newline; also the end of a last line that has none), or the end of the text.
 TextItem text_next(Text text, size_t *at, Text *word);
 
+// A line without its newline as a sentence: without the carriage return at its end, and of no bytes where all
+// is white space.
+Text text_sentence(Text line);
+
 // What perplexity per word and bits per byte are computed from. A word as the WikiText papers count:
 // white-space separated, plus one for the end of each line.
 typedef struct {

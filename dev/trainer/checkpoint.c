@@ -501,18 +501,22 @@ static real *interpolated(const real *rows, size_t P, size_t C, size_t positions
     return out;
 }
 
-void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
-    const int64_t P = safetensors_integer(file, "n_positions", 1, 1 << 28);
-    const char *name = type->position_embedding;
+// Of the embedding (positions, C).
+static void interpolate_embedding(Safetensors *file, const char *name, int64_t old, int64_t positions) {
     const Tensor *found = safetensors_find(file, name);
-    if (!found || found->rank != 2 || found->shape[0] != P)
-        fail("%s: tensor %s is missing or has not %lld rows", file->file.path, name, (long long)P);
+    if (!found || found->rank != 2 || found->shape[0] != old)
+        fail("%s: tensor %s is missing or has not %lld rows", file->file.path, name, (long long)old);
     Tensor *tensor = &file->tensors[found - file->tensors];
     const size_t C = (size_t)tensor->shape[1];
     real *rows = allocate(tensor->count, sizeof(real), "positions");
     tensor_read_real(file, tensor, rows);
-    tensor_replace(tensor, positions, interpolated(rows, (size_t)P, C, (size_t)positions));
+    tensor_replace(tensor, positions, interpolated(rows, (size_t)old, C, (size_t)positions));
     free(rows);
+}
+
+void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
+    const int64_t old = safetensors_integer(file, "n_positions", 1, 1 << 28);
+    if (type->position_embedding) interpolate_embedding(file, type->position_embedding, old, positions);
     if (type->extend) type->extend(file, positions);
     metadata_set(&file->metadata, &file->metadata_count, "n_positions",
                  format_string("%lld", (long long)positions));

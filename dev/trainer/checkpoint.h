@@ -40,8 +40,8 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step, c
 // Opens weights to begin with: a file, or what stands in a directory, a run's or one of Hugging Face's.
 Safetensors *checkpoint_open_weights(const char *path);
 
-// Gives a model more positions: rows of the embedding between the old ones are interpolated, its first and
-// last row stay. The type has a position_embedding; ends the program where the file lacks it.
+// Gives a model more positions. Where they are looked up, rows of the embedding between the old ones are
+// interpolated, its first and last row stay; ends the program where the file lacks it.
 void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions);
 
 // Opens the newest complete pair in DIR; false if there is none. Ends the program if it was not saved

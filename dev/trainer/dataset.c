@@ -112,6 +112,36 @@ static void read_counts(Split *split, const Json *splits, const char *source) {
     split->bytes = count_of(counts, json_find(counts, "decoded_bytes") ? "decoded_bytes" : "bytes", source);
 }
 
+static void open_tokenizer(Dataset *dataset, TokenizerKind kind, const char *path) {
+    dataset->tokenizer = tokenizer_open(kind, dataset->name);
+    if (tokenizer_vocabulary(dataset->tokenizer) != dataset->vocabulary)
+        fail("%s: \"vocab_size\" is %d, but the tokenizer beside it has %d tokens", path, dataset->vocabulary,
+             tokenizer_vocabulary(dataset->tokenizer));
+}
+
+// Tokens that differ from those of the tokenizer, or mean two things at once, would train something else in
+// silence. Where a text ends the tokenizer alone does not say.
+static void check_meanings(const Dataset *dataset, const char *path) {
+    const Tokenizer *tokenizer = dataset->tokenizer;
+    const struct {
+        const char *key;
+        int32_t token, theirs;
+    } meanings[] = {{"pad", dataset->padding, tokenizer ? tokenizer_padding(tokenizer) : -1},
+                    {"mask", dataset->mask, tokenizer ? tokenizer_mask(tokenizer) : -1},
+                    {"end", dataset->end, -1}};
+    for (int i = 0; i < 3; i++) {
+        const int32_t token = meanings[i].token, theirs = meanings[i].theirs;
+        if (token < 0) continue;
+        if (theirs >= 0 && token != theirs)
+            fail("%s: \"%s\" is token %d, but %d in the tokenizer beside it", path, meanings[i].key, token,
+                 theirs);
+        for (int j = 0; j < i; j++)
+            if (token == meanings[j].token)
+                fail("%s: \"%s\" and \"%s\" are both token %d", path, meanings[j].key, meanings[i].key,
+                     token);
+    }
+}
+
 static void read_meta(Dataset *dataset, const char *path) {
     FileMap file = file_map(path);
     Json *meta = json_parse((const char *)file.data, file.size, path);
@@ -131,11 +161,8 @@ static void read_meta(Dataset *dataset, const char *path) {
     json_free(meta);
     file_unmap(&file);
 
-    if (kind == TOKENIZER_NONE) return;
-    dataset->tokenizer = tokenizer_open(kind, dataset->name);
-    if (tokenizer_vocabulary(dataset->tokenizer) != dataset->vocabulary)
-        fail("%s: \"vocab_size\" is %d, but the tokenizer beside it has %d tokens", path, dataset->vocabulary,
-             tokenizer_vocabulary(dataset->tokenizer));
+    if (kind != TOKENIZER_NONE) open_tokenizer(dataset, kind, path);
+    check_meanings(dataset, path);
 }
 
 static void assume_llmc(Dataset *dataset) {
@@ -164,8 +191,6 @@ static Dataset *dataset_create(const char *name) {
 Dataset *dataset_of_tokenizer(const char *name, Tokenizer *tokenizer) {
     Dataset *dataset = dataset_create(name);
     dataset->tokenizer = tokenizer;
-    dataset->padding = dataset->end = -1;
-    if (!tokenizer) return dataset;
     dataset->vocabulary = tokenizer_vocabulary(tokenizer);
     dataset->padding = tokenizer_padding(tokenizer);
     dataset->mask = tokenizer_mask(tokenizer);

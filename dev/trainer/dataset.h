@@ -50,7 +50,7 @@ Dataset *dataset_open(const char *directory);
 void dataset_check(const Dataset *dataset, int part, int parts);
 void dataset_close(Dataset *dataset);
 
-// Without splits: what the tokens of a tokenizer mean, which it takes over (NULL: none).
+// Without splits: what the tokens of a tokenizer mean, which it takes over.
 Dataset *dataset_of_tokenizer(const char *name, Tokenizer *tokenizer);
 
 // The split whose shard a file of that name is; -1: none. One of the words, joined by '_', before ".bin"

@@ -87,6 +87,7 @@ static void make_directory(const char *path) {
         return;
     }
     const int cause = errno;
+    if (cause == EEXIST && stat(path, &status) != 0) fail("%s: is a link that leads nowhere", path);
     if (stat(path, &status) != 0) fail("%s: cannot make the directory: %s", path, strerror(cause));
     if (!S_ISDIR(status.st_mode)) fail("%s: is there and is not a directory", path);
 }

@@ -106,10 +106,10 @@ static Summary summarise(const Statistics *statistics) {
     for (size_t i = 0; i < statistics->count; i++) {
         const Measurement *m = statistics->items[i];
         if (strcmp(m->place, "attention") == 0)
-            all.attention_largest = fmax(all.attention_largest, m->values.largest);
+            all.attention_largest = larger_or_nan(all.attention_largest, m->values.largest);
         if (strcmp(m->place, "residual") == 0 && m->layer > 0) {
             all.residual_kurtosis += moments_kurtosis(&m->values);
-            all.residual_largest = fmax(all.residual_largest, m->values.largest);
+            all.residual_largest = larger_or_nan(all.residual_largest, m->values.largest);
             all.residuals++;
         }
         all.scores.scores += m->scores;

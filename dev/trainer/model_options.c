@@ -4,17 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+size_t model_head_size(const Options *options, const char *file) {
+    const int64_t channels = options_integer(options, "channels"), heads = options_integer(options, "heads");
+    if (channels % heads == 0) return (size_t)(channels / heads);
+    if (file)
+        fail("%s: has %lld channels and %lld heads, into which they do not divide", file, (long long)channels,
+             (long long)heads);
+    fail("--heads %lld: the %lld channels must divide into heads", (long long)heads, (long long)channels);
+}
+
 ModelSizes model_sizes(const ModelSetup *setup) {
     const Options *o = setup->options;
-    ModelSizes s = {.layers = (size_t)options_integer(o, "layers"),
-                    .channels = (size_t)options_integer(o, "channels"),
-                    .heads = (size_t)options_integer(o, "heads"),
-                    .vocabulary = (size_t)setup->vocabulary,
-                    .positions = (size_t)setup->positions};
-    s.head_size = s.channels / s.heads;
-    if (s.channels % s.heads != 0)
-        fail("--heads %zu: the %zu channels must divide into heads", s.heads, s.channels);
-    return s;
+    return (ModelSizes){.layers = (size_t)options_integer(o, "layers"),
+                        .channels = (size_t)options_integer(o, "channels"),
+                        .heads = (size_t)options_integer(o, "heads"),
+                        .head_size = model_head_size(o, NULL),
+                        .vocabulary = (size_t)setup->vocabulary,
+                        .positions = (size_t)setup->positions};
 }
 
 AttentionKind attention_kind(const Options *o) {

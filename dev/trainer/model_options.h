@@ -30,8 +30,11 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
             "dropout probability"                                                                            \
     }
 
-// What these and the data say of a model's size; ends the program where the channels do not divide into
-// heads.
+// Channels a head, of --channels and --heads. Ends the program where the channels do not divide into heads;
+// file: what said so, NULL: the options.
+size_t model_head_size(const Options *options, const char *file);
+
+// What these and the data say of a model's size.
 typedef struct {
     size_t layers, channels, heads, head_size; // L, C, H, D
     size_t vocabulary, positions;              // V, rows of the position embedding

@@ -4,6 +4,10 @@
 
 enum { BLOCK = 256 }; // numbers whose moments are taken directly, while they are in L1
 
+double larger_or_nan(double a, double b) {
+    return b > a || isnan(b) ? b : a;
+}
+
 // As the first number is taken off before they are added up, the mean is as exact as a double can be; and the
 // moments of equal numbers are exactly 0.
 static Moments block_moments(const double *x, size_t n) {
@@ -19,7 +23,7 @@ static Moments block_moments(const double *x, size_t n) {
         m3 += square * d;
         m4 += square * square;
     }
-    for (size_t i = 0; i < n; i++) largest = fabs(x[i]) > largest ? fabs(x[i]) : largest;
+    for (size_t i = 0; i < n; i++) largest = larger_or_nan(largest, fabs(x[i]));
     return (Moments){(int64_t)n, mean, m2, m3, m4, largest};
 }
 
@@ -39,7 +43,7 @@ void moments_merge(Moments *m, const Moments *other) {
     m->m3 = a.m3 + b.m3 + delta2 * delta * npq * (p - q) + 3 * delta * (p * b.m2 - q * a.m2);
     m->m4 = a.m4 + b.m4 + delta2 * delta2 * npq * (p * p - p * q + q * q) +
             6 * delta2 * (p * p * b.m2 + q * q * a.m2) + 4 * delta * (p * b.m3 - q * a.m3);
-    m->largest = b.largest > a.largest ? b.largest : a.largest;
+    m->largest = larger_or_nan(a.largest, b.largest);
 }
 
 void moments_add(Moments *m, const double *values, size_t count) {

@@ -16,7 +16,7 @@ typedef struct {
     int64_t count;
     double mean;
     double m2, m3, m4; // sums of (x - mean)^2, ^3, ^4
-    double largest;    // |x|
+    double largest;    // |x|; NaN where a number is
 } Moments;
 
 void moments_add(Moments *m, const double *values, size_t count);
@@ -24,6 +24,9 @@ void moments_add_real(Moments *m, const real *values, size_t count);
 
 // As if m had been given the numbers of `other` as well.
 void moments_merge(Moments *m, const Moments *other);
+
+// The larger one; NaN where one of them is, which fmax() passes over.
+double larger_or_nan(double a, double b);
 
 // NaN where undefined: all of no numbers, the last two of numbers that are all equal.
 double moments_mean(const Moments *m);

@@ -296,8 +296,8 @@ static _Noreturn void refuse_name(const Options *options, const char *prefix, co
 static _Noreturn void refuse_key(const Options *options, const char *path, const char *name) {
     Nearest nearest = nearest_begin(name);
     for (int i = BUILT_IN; i < options->count; i++) nearest_consider(&nearest, options->entries[i].row->name);
-    fail("%s: \"%s\" is no option%s%s%s", path, name, *nearest.name ? "; did you mean \"" : "", nearest.name,
-         *nearest.name ? "\"?" : "");
+    fail("%s: \"%s\" is no option of this program%s%s%s", path, name,
+         *nearest.name ? "; did you mean \"" : "", nearest.name, *nearest.name ? "\"?" : "");
 }
 
 const char *options_peek(const char *name, int argc, char **argv) {
@@ -555,6 +555,12 @@ const char *options_text(const Options *options, const char *name) {
 
 bool options_given(const Options *options, const char *name) {
     return entry_of(options, name)->given;
+}
+
+bool options_changed(const Options *options, const char *name) {
+    const Entry *entry = entry_of(options, name);
+    const char *initial = entry->row->initial;
+    return initial && entry->text ? strcmp(entry->text, initial) != 0 : initial != entry->text;
 }
 
 bool options_given_again(const Options *options, const char *name) {

@@ -73,6 +73,7 @@ int64_t options_integer(const Options *options, const char *name);
 double options_number(const Options *options, const char *name);
 const char *options_text(const Options *options, const char *name); // or choice; NULL: not set
 bool options_given(const Options *options, const char *name);       // on the command line or in a file
+bool options_changed(const Options *options, const char *name);     // from its default
 bool options_given_again(const Options *options, const char *name); // more than once on the command line
 
 // Those of a scope that were given, but `except` (a list that ends in NULL), as a shell takes them:

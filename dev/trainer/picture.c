@@ -8,11 +8,32 @@
 #include <string.h>
 #include <unistd.h>
 
+static char *temporary_path(const char *path) {
+    return format_string("%s.tmp", path);
+}
+
+const char *picture_obstacle(const char *path) {
+    if (strchr(path, '\'')) return "gnuplot takes no path with a quote";
+    char *temporary = temporary_path(path);
+    FILE *file = fopen(temporary, "w");
+    const char *obstacle = file ? NULL : strerror(errno);
+    if (file) {
+        fclose(file);
+        unlink(temporary);
+    }
+    free(temporary);
+    if (obstacle) return obstacle;
+    ProcessResult result = process_run((const char *const[]){"gnuplot", "--version", NULL}, (Text){0});
+    const bool missing = result.start_error == ENOENT;
+    process_result_free(&result);
+    return missing ? "gnuplot is missing (Debian: gnuplot-nox)" : NULL;
+}
+
 // gnuplot reads the quote in a path as it is doubled.
 bool picture_begin(Picture *picture, const char *path, int width, int height) {
     if (strchr(path, '\'')) return false;
     const char *dot = strrchr(path, '.');
-    *picture = (Picture){.path = copy_string(path), .temporary = format_string("%s.tmp", path)};
+    *picture = (Picture){.path = copy_string(path), .temporary = temporary_path(path)};
     page_open(&picture->commands);
     fprintf(picture->commands.file,
             "set terminal %s noenhanced size %d,%d font 'sans,12'\nset output '%s'\nset border 3\n"

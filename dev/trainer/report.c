@@ -170,7 +170,8 @@ static void write_facts(FILE *f, const Summary *s) {
     write_row(f, "trained", trained);
     free(trained);
     qsort(s->speeds, s->step_count, sizeof(double), ascending);
-    char *speed = format_string("%.0f tokens/s, the middle one of the steps", s->speeds[s->step_count / 2]);
+    char *speed =
+        format_string("%.0f tokens/s, the middle one of the steps", s->speeds[(s->step_count - 1) / 2]);
     write_row(f, "speed", speed);
     free(speed);
 }

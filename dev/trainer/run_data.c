@@ -77,7 +77,9 @@ static TokenizerKind kind_of(const Safetensors *weights, const char *directory) 
 // Beside the weights, or else with their data.
 static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind, const char *directory) {
     const char *data = safetensors_metadata(weights, "data");
-    if (kind == TOKENIZER_NONE) return NULL;
+    if (kind == TOKENIZER_NONE)
+        fail("%s: was trained on data without a tokenizer, so no text can be read or written",
+             weights->file.path);
     if (tokenizer_exists(kind, directory)) return tokenizer_open(kind, directory);
     if (!data || !tokenizer_exists(kind, data))
         fail("%s: its tokenizer (%s) is not beside it; put its files there, or give its data with --input",
@@ -94,7 +96,7 @@ static Dataset *open_text(const Safetensors *weights) {
     take_token(weights, "end_token", &dataset->end);
     const int32_t tokens[] = {dataset->padding, dataset->mask, dataset->end};
     for (int i = 0; i < 3; i++)
-        if (dataset->tokenizer && tokens[i] >= dataset->vocabulary)
+        if (tokens[i] >= dataset->vocabulary)
             fail("%s: its metadata name token %d, the tokenizer beside it has %d", weights->file.path,
                  tokens[i], dataset->vocabulary);
     free(directory);

@@ -4,6 +4,7 @@
 #include "error.h"
 #include "huggingface.h"
 #include "memory.h"
+#include "model_options.h"
 #include "run_data.h"
 #include "run_lock.h"
 #include "share.h"
@@ -20,6 +21,16 @@ static const Action *find_action(const Options *options, const TaskType *task) {
     for (int i = 0; i < task->action_count; i++)
         if (options_given(options, task->actions[i].option)) return &task->actions[i];
     return NULL;
+}
+
+// Who forgets the action itself does not mean to train.
+static void check_action_options(const Options *options, const TaskType *task, const Action *action) {
+    for (int i = 0; i < task->action_count; i++) {
+        const Action *other = &task->actions[i];
+        if (action && action->own == other->own) continue;
+        for (const char *const *name = other->own; *name; name++)
+            if (options_changed(options, *name)) fail_usage("--%s: is for --%s", *name, other->option);
+    }
 }
 
 static void check_start(const Options *options, const Action *action) {
@@ -86,19 +97,20 @@ static int64_t known_positions(const Safetensors *weights) {
     return weights ? safetensors_integer(weights, "n_positions", 1, 1 << 28) : 0;
 }
 
-// Weights that are trained on take longer sequences where --seq-len asks for them.
+// Weights that are trained on take longer sequences where the user asks for them.
 static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights) {
-    if (!type->position_embedding) return;
-    const int64_t wanted = options_given(options, "seq-len") ? options_integer(options, "seq-len") : 0;
+    const char *option = type->task->length;
+    const int64_t wanted = options_given(options, option) ? options_integer(options, option) : 0;
     const long long positions = known_positions(weights);
     if (wanted <= positions) return;
     if (options_integer(options, "average") > 0)
-        fail("--seq-len %lld: the model has %lld positions, and --average makes no more; train with the mean "
-             "first, then on from that run",
-             (long long)wanted, positions);
+        fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the mean "
+             "first, "
+             "then on from that run",
+             option, (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
-    char *line = format_string("%s: its %lld positions are interpolated to %lld", weights->file.path,
-                               positions, (long long)wanted);
+    char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
+                               type->position_embedding ? "are interpolated" : "go on", (long long)wanted);
     log_table(line, NULL, 0);
     free(line);
 }
@@ -109,6 +121,7 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     checkpoint_check_type(checkpoint->weights, type);
     if (trains && !checkpoint->state) extend_positions(options, type, checkpoint->weights);
     options_from_metadata(options, OPTION_MODEL, checkpoint->weights, "drop the option or train a new model");
+    model_head_size(options, checkpoint->weights->file.path);
     if (!checkpoint->state) return;
     checkpoint_check_type(checkpoint->state, type);
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
@@ -122,6 +135,13 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
         fail("--optimizer %s: %s has adamw; drop the option, or start a new run from these weights with "
              "--init",
              options_text(options, "optimizer"), checkpoint->state->file.path);
+}
+
+// A token of the data that has to be the weights'. Files of others do not say.
+static void check_token(const Safetensors *weights, const char *key, const Dataset *dataset, int32_t token) {
+    if (safetensors_metadata(weights, key) && safetensors_integer(weights, key, -1, INT32_MAX) != token)
+        fail("%s: its %s is %s, that of %s is %d; give the data it was trained on with --input",
+             weights->file.path, key, safetensors_metadata(weights, key), dataset->name, token);
 }
 
 // Of a model for the batches of `plan`; NULL: it only decodes.
@@ -145,12 +165,30 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
         fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained on with "
              "--input",
              weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
-    // Files of others do not say.
-    if (safetensors_metadata(weights, "padding_token") &&
-        safetensors_integer(weights, "padding_token", -1, INT32_MAX) != setup.padding_token)
-        fail("%s: its padding_token is %s, that of %s is %d; give the data it was trained on with --input",
-             weights->file.path, safetensors_metadata(weights, "padding_token"), dataset->name,
-             dataset->padding);
+    check_token(weights, "padding_token", dataset, dataset->padding);
+    if (dataset->paired)
+        check_token(weights, "end_token", dataset, dataset->end); // else it may be of either text
+    return setup;
+}
+
+// The split that --eval names; without it none does.
+static SplitName evaluated_split(const Options *options) {
+    return strcmp(options_text(options, "eval"), "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
+}
+
+static TaskSetup task_setup(const Run *run, const Checkpoint *checkpoint, const Action *action, bool trains) {
+    TaskSetup setup = {.options = run->options,
+                       .dataset = run->dataset,
+                       .positions = known_positions(checkpoint->weights),
+                       .resumed = checkpoint->state != NULL,
+                       .training = trains};
+    if (trains) {
+        setup.uses[SPLIT_TRAIN] = setup.uses[SPLIT_VAL] = true;
+        setup.uses[SPLIT_TEST] = !options_flag(run->options, "no-test");
+    } else if (!action) {
+        setup.uses[evaluated_split(run->options)] = true;
+        setup.uses[SPLIT_VAL] |= options_integer(run->options, "stats") > 0; // measured on it
+    }
     return setup;
 }
 
@@ -177,7 +215,7 @@ static void check_size(const Safetensors *weights, const ModelType *type, const 
 
 static void evaluate_only(Run *run) {
     const char *name = options_text(run->options, "eval");
-    const SplitName split = strcmp(name, "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
+    const SplitName split = evaluated_split(run->options);
     if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
     Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, 0);
     Evaluation result;
@@ -209,6 +247,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
     check_start(options, action);
+    check_action_options(options, task_type, action);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun", action->option);
     if (leads) check_resumed(options);
@@ -230,9 +269,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .state = checkpoint.state};
     share_check_data(ranks, run.dataset);
     if (trains) run_data_tell(options, run.dataset);
-    const TaskSetup task_setup = {options, run.dataset, known_positions(checkpoint.weights),
-                                  checkpoint.state != NULL, trains};
-    if (!action || action->batches) run.task = task_type->create(&task_setup);
+    const TaskSetup setup = task_setup(&run, &checkpoint, action, trains);
+    if (!action || action->batches) run.task = task_type->create(&setup);
     run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
     run.setup.ranks = ranks;

@@ -63,7 +63,8 @@ static const char *activation_name(ActivationKind kind) {
 
 static Config config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
-    const Config c = {
+    model_head_size(o, NULL);
+    return (Config){
         .encoder_layers = (size_t)options_integer(o, "encoder-layers"),
         .decoder_layers = (size_t)options_integer(o, "decoder-layers"),
         .channels = (size_t)options_integer(o, "channels"),
@@ -79,9 +80,6 @@ static Config config_create(const ModelSetup *setup) {
         .padding = setup->padding_token,
         .end = setup->end_token,
     };
-    if (c.channels % c.heads != 0)
-        fail("--heads %zu: the %zu channels must divide into heads", c.heads, c.channels);
-    return c;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
