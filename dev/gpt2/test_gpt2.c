@@ -337,7 +337,14 @@ static void test_import_refused(void) {
     check_refused(&t, (Variant){.config = WITH("\"layer_norm_epsilon\": 1e-6")}, "layer_norm_epsilon");
     check_refused(&t, (Variant){.config = WITH("\"scale_attn_by_inverse_layer_idx\": true")},
                   "scale_attn_by_inverse_layer_idx");
+    check_refused(&t, (Variant){.config = WITH("\"tie_word_embeddings\": false")}, "tie_word_embeddings");
+    check_refused(&t, (Variant){.config = WITH("\"n_inner\": 16")}, "n_inner");
 #undef WITH
+    check_refused(&t,
+                  (Variant){.config =
+                                "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 8, \"n_head\": 3, "
+                                "\"n_positions\": 16, \"vocab_size\": 1024}"},
+                  "model.safetensors: has 8 channels and 3 heads");
     write_theirs(&t, (Variant){.type = "F32"});
     check_runs("-e model.safetensors -i . --eval val -m 1 -b 1");
     CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val --attention cosine", 1,

@@ -169,6 +169,9 @@ check 'exactness' says 0 '| published-15 | 5.' dev/bench/exactness.sh --python .
 check 'its options' grep -q ' --sums published --rescale 15 -i data/wikitext2 .* -x 50 -S 1 -l 2e-3 ' trained
 check 'its settings' says 1 'the runs beside it have other settings' dev/bench/exactness.sh --python ./python --output eighth
 check 'without PyTorch' says 1 'false has no PyTorch' dev/bench/exactness.sh --python false --quick --output eighth
+mkdir 'a|b' && sed 's/"processor"/"data":"a b'"'"'c\\\\\\"d: 5 train, 2 val","processor"/' "fourth/$(ls fourth | grep -m 1 seed-1)/log.jsonl" >'a|b/log.jsonl'
+check 'quotes and bars in names' says 0 'data | a b'"'"'c\"d: 5 train, 2 val |' scripts/report.sh 'a|b'
+check 'a bar is no border' grep -q '^| | a\\|b |$' said
 check 'a spread takes two seeds' says 2 usage: scripts/run_ablation.sh --seeds 1
 
 finish
