@@ -107,7 +107,7 @@ static void test_output(void) {
         "    0  residual                  2         3         1.5         -2",
         "   12  attention_weights         0      0.25           -          -         0.5",
         "    5  ffn                       0         2           -          -",
-        "    5  attention               nan         0           -          -",
+        "    5  attention               nan       nan           -          -",
         "    1  query_scores         0.7641      0.95       1.243       -1.5                 0.3333",
     };
     CHECK_TEXT(statistics_heading(),
