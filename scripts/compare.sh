@@ -382,6 +382,19 @@ of_a_step() {
     if [ -z "$machine" ] || [ "$(log_text processor "$2")" = "$machine" ]; then log_median "$1" "$2"; else echo -; fi
 }
 
+# machines_of: of the runs on stdin, a line each: "5 runs on NVIDIA H200, 132 SMs, 1 threads, cuBLASLt 13.1, bf16; 1 run on ...".
+machines_of() {
+    while read -r run; do
+        echo "$(log_text processor "$run"), $(log_text products "$run" | sed 's/, peak.*//')"
+    done | sort | uniq -c | sort -rn | awk '
+        {
+            count = $1
+            sub(/^ *[0-9]+ /, "")
+            text = text (text == "" ? "" : "; ") count (count == 1 ? " run on " : " runs on ") $0
+        }
+        END { print text }'
+}
+
 # validation_of KEY RUN...: of the evaluations of runs that differ in their seeds: epoch, seconds (of the updates before, each
 # the middle one's; nan where no run counts) and the geometric mean of the perplexity of that name.
 validation_of() {

@@ -231,18 +231,25 @@ table() {
 
 # ---- report
 
+# runs_of DATA: those in the table.
+runs_of() {
+    while IFS=, read -r data_of_run arm seed _; do
+        if [ "$data_of_run" = "$1" ]; then echo "$out/$1/$arm-seed-$seed"; fi
+    done <"$out/runs.csv"
+}
+
 report() {
     echo '# Ablation: the denominator of attention'
     echo
     say_unfinished
     for data in $datasets; do
         settings "$data"
-        sample=$out/$data/$(awk -F, -v data="$data" '$1 == data { print $2 "-seed-" $3; exit }' "$out/runs.csv")
+        sample=$(runs_of "$data" | head -n 1)
         echo "## $data"
         echo
         table "$data"
         echo
-        echo "\`$options -x $steps\`; $(log_text processor "$sample"), $(log_text products "$sample" | sed 's/, peak.*//')."
+        echo "\`$options -x $steps\`; $(runs_of "$data" | machines_of)."
         echo "Perplexities are per token: validation over $(log_number val_tokens "$sample") of" \
             "$(tokens_of "$data" val) tokens, test over $(log_number test_tokens "$sample")."
         echo

@@ -31,12 +31,18 @@ cost_of() {
     echo "$1"
 }
 
+finished_runs() {
+    for run in "$out"/channels-*-seed-*; do
+        if finished "$run"; then echo "$run"; fi
+    done
+}
+
 # runs.csv: arm, dropout, seed, best and last validation loss, largest and last test perplexity and bits a byte, diverged.
 report() {
     echo '# WikiText-2 by words'
     echo
     say_unfinished
-    echo "\`$options -x $steps\`, words as tokens; $(log_text processor "$sample"), $(log_text products "$sample")."
+    echo "\`$options -x $steps\`, words as tokens; $(finished_runs | machines_of)."
     echo 'Perplexity of the best validation, and of the test by its weights; x: the run ended a tenth above its best validation loss.'
     echo "AWD-LSTM's test perplexity is $awd_lstm."
     echo
@@ -92,7 +98,6 @@ require train_fastformer tokenize
 words_of_wikitext2 "$data"
 train_arms
 collect test_word_ppl
-for log in "$out"/channels-*-seed-*/log.jsonl; do sample=${log%/*}; done
 report >"$tmp/results.md"
 mv "$tmp/results.md" "$out/"
 perplexity_by_epoch
