@@ -552,23 +552,33 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
 
 void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput *in, const Batch *batch,
                                 Statistics *statistics, size_t layer) {
-    const size_t T = (size_t)batch->length, D = a->channels / a->heads;
-    Measurement *query_scores = statistics_find(statistics, layer, "query_scores");
-    Measurement *key_scores = statistics_find(statistics, layer, "key_scores");
-    Measurement *query = statistics_find(statistics, layer, "query_weights");
-    Measurement *key = statistics_find(statistics, layer, "key_weights");
-    real *e = allocate(T, sizeof(real), "statistics"), *product = allocate(T * D, sizeof(real), "statistics");
-    for (size_t i = 0; i < (size_t)batch->batch * a->heads; i++) {
-        Scratch *s = &a->scratch[0];
+    enum { QUERY_SCORES, KEY_SCORES, QUERY_WEIGHTS, KEY_WEIGHTS, PRODUCT, PLACES };
+    static const char *const places[] = {"query_scores", "key_scores", "query_weights", "key_weights",
+                                         "attention"};
+    const size_t T = (size_t)batch->length, D = a->channels / a->heads,
+                 units = (size_t)batch->batch * a->heads;
+    Measurement *parts = allocate(units * PLACES, sizeof(*parts), "statistics");
+    real *rows = allocate(a->threads * T * (1 + D), sizeof(real), "statistics"); // (threads, T + T D)
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < units; i++) {
+        const size_t thread = (size_t)thread_index();
+        Scratch *s = &a->scratch[thread];
+        Measurement *m = parts + i * PLACES;
+        real *e = rows + thread * T * (1 + D), *product = e + T;
         const AttentionHead h = head_start(a, in, batch, i / a->heads, i % a->heads, s);
-        measure_pooling(query_scores, query, &s->query, s, e, (PoolRows){h.q, h.stride, h.mask, T}, D);
+        measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e,
+                        (PoolRows){h.q, h.stride, h.mask, T}, D);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
-        measure_pooling(key_scores, key, &s->key, s, e, (PoolRows){product, D, h.mask, T}, D);
+        measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e, (PoolRows){product, D, h.mask, T}, D);
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
-        statistics_add(statistics, layer, "attention", product, h.mask, T, D);
+        measurement_add(&m[PRODUCT], product, h.mask, T, D);
     }
-    free(e);
-    free(product);
+    for (size_t place = 0; place < PLACES; place++) {
+        Measurement *m = statistics_find(statistics, layer, places[place]);
+        for (size_t i = 0; i < units; i++) measurement_merge(m, &parts[i * PLACES + place]);
+    }
+    free(parts);
+    free(rows);
 }
 
 // ----------------------------------------------------------------------------------------------------

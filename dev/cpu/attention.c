@@ -1,6 +1,8 @@
 #include "attention.h"
 
 #include "memory.h"
+#include "threads.h"
+#include "vector_math.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,31 +62,32 @@ void attention_backward(const Attention *a, const AttentionGradients *gradients,
 
 // ---- what --stats measures ------------------------------------------------------------------------------
 
-// Queries or keys of one head, bias added: rows (Tq or Tk, D). Cosine attention takes them at length 1.
-static void load_head(const Attention *a, const AttentionInput *in, AttentionPart part, size_t b, size_t h,
-                      real *rows) {
+// Row t of a head's queries or keys, bias added (D). Cosine attention takes it at length 1.
+static void load_row(const Attention *a, const AttentionInput *in, AttentionPart part, size_t b, size_t h,
+                     size_t t, real *row) {
     const size_t D = a->channels / a->heads, length = part == QUERY ? in->queries : in->keys;
     const AttentionRows *from = &in->rows[part];
-    for (size_t t = 0; t < length; t++) {
-        const real *x = from->x + (b * length + t) * from->stride + h * D;
-        double square = 0;
-        for (size_t d = 0; d < D; d++) {
-            rows[t * D + d] = from->bias ? x[d] + from->bias[h * D + d] : x[d];
-            square += (double)rows[t * D + d] * (double)rows[t * D + d];
-        }
-        if (!a->cosine) continue;
-        const double inverse = square > 1e-24 ? 1 / sqrt(square) : 0;
-        for (size_t d = 0; d < D; d++) rows[t * D + d] = (real)((double)rows[t * D + d] * inverse);
+    const real *x = from->x + (b * length + t) * from->stride + h * D;
+    double square = 0;
+    for (size_t d = 0; d < D; d++) {
+        row[d] = from->bias ? x[d] + from->bias[h * D + d] : x[d];
+        square += (double)row[d] * (double)row[d];
     }
+    if (!a->cosine) return;
+    const double inverse = square > 1e-24 ? 1 / sqrt(square) : 0;
+    for (size_t d = 0; d < D; d++) row[d] = (real)((double)row[d] * inverse);
 }
 
 // Adds the weights of one row of softmax attention, from its scores (count), which are overwritten.
-static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, double sink) {
-    double largest = sink > 0 ? log(sink) : -INFINITY;
-    for (size_t j = 0; j < count; j++)
-        if ((!mask || mask[j]) && (double)scores[j] > largest) largest = (double)scores[j];
-    for (size_t j = 0; j < count; j++) scores[j] = (real)exp((double)scores[j] - largest);
-    measurement_add_weights(m, scores, mask, count, sink * exp(-largest));
+static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, real sink) {
+    real largest = sink > 0 ? (real)log((double)sink) : -INFINITY;
+    for (size_t j = 0; mask && j < count; j++)
+        if (!mask[j]) scores[j] = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (size_t j = 0; j < count; j++) largest = scores[j] > largest ? scores[j] : largest;
+#pragma omp simd
+    for (size_t j = 0; j < count; j++) scores[j] = vector_exp(scores[j] - largest);
+    measurement_add_weights(m, scores, mask, count, (double)sink * exp(-(double)largest));
 }
 
 // The same of cosine attention, whose weights are the scores over n^power.
@@ -92,11 +95,60 @@ static void measure_cosine(Measurement *m, const real *scores, const uint8_t *ma
                            double power) {
     size_t seen = 0;
     for (size_t j = 0; j < count; j++) seen += !mask || mask[j];
-    const double divisor = pow((double)seen, power);
-    for (size_t j = 0; j < count; j++) {
-        const double weight = (double)scores[j] / divisor;
-        if (!mask || mask[j]) moments_add(&m->values, &weight, 1);
+    measurement_add_parts(m, scores, mask, count, pow((double)seen, power));
+}
+
+// What the threads of attention_measure() share.
+typedef struct {
+    const Attention *attention;
+    const AttentionInput *in;
+    const real *learned;
+    const uint8_t *tokens;
+    const real *keys; // (B, H, D, Tk) all of them, loaded
+    real *rows;       // (threads, D + Tk) a query, its scores
+} Measuring;
+
+// Adds the weights of queries [first, last) of one head of one sequence (unit).
+static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t last, Measurement *m) {
+    const Attention *a = all->attention;
+    const AttentionInput *in = all->in;
+    const size_t D = a->channels / a->heads, b = unit / a->heads, h = unit % a->heads;
+    const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
+    const double power = all->learned ? 1 / (1 + exp(-(double)all->learned[h])) : a->power;
+    const real scale = a->cosine ? 1 : 1 / (real)sqrt((double)D);
+    real *query = all->rows + (size_t)thread_index() * (D + in->keys), *restrict scores = query + D;
+    for (size_t i = first; i < last; i++) {
+        if (all->tokens && !all->tokens[b * in->queries + i]) continue;
+        const size_t count = in->causal ? i + 1 : in->keys;
+        load_row(a, in, QUERY, b, h, i, query);
+        memset(scores, 0, count * sizeof(real));
+        for (size_t d = 0; d < D; d++) {
+            const real *key = all->keys + (unit * D + d) * in->keys, q = scale * query[d];
+#pragma omp simd
+            for (size_t j = 0; j < count; j++) scores[j] += q * key[j];
+        }
+        if (a->cosine)
+            measure_cosine(m, scores, mask, count, power);
+        else
+            measure_softmax(m, scores, mask, count, (real)a->sink);
     }
+}
+
+// Keys of all heads, dimension by dimension: (B, H, D, Tk), fresh.
+static real *load_keys(const Attention *a, const AttentionInput *in) {
+    const size_t D = a->channels / a->heads, units = in->batch * a->heads;
+    real *keys = allocate(units * D * in->keys, sizeof(real), "statistics"),
+         *rows = allocate((size_t)thread_limit() * D, sizeof(real), "statistics");
+#pragma omp parallel for schedule(static)
+    for (size_t unit = 0; unit < units; unit++) {
+        real *row = rows + (size_t)thread_index() * D;
+        for (size_t t = 0; t < in->keys; t++) {
+            load_row(a, in, KEY, unit / a->heads, unit % a->heads, t, row);
+            for (size_t d = 0; d < D; d++) keys[(unit * D + d) * in->keys + t] = row[d];
+        }
+    }
+    free(rows);
+    return keys;
 }
 
 void attention_measure(const Attention *a, const real *learned, const AttentionInput *in,
@@ -105,33 +157,20 @@ void attention_measure(const Attention *a, const real *learned, const AttentionI
         additive_global_measure(a->pooling, learned, in, m);
         return;
     }
-    const size_t D = a->channels / a->heads;
-    const real scale = a->cosine ? 1 : 1 / (real)sqrt((double)D);
-    real *q = allocate(in->queries * D, sizeof(real), "statistics"),
-         *k = allocate(in->keys * D, sizeof(real), "statistics"),
-         *scores = allocate(in->keys, sizeof(real), "statistics");
-    for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
-        const size_t b = unit / a->heads, h = unit % a->heads;
-        const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
-        const double power = learned ? 1 / (1 + exp(-(double)learned[h])) : a->power;
-        load_head(a, in, QUERY, b, h, q);
-        load_head(a, in, KEY, b, h, k);
-        for (size_t i = 0; i < in->queries; i++) {
-            if (tokens && !tokens[b * in->queries + i]) continue;
-            const size_t count = in->causal ? i + 1 : in->keys;
-            for (size_t j = 0; j < count; j++) {
-                real dot = 0;
-#pragma omp simd reduction(+ : dot)
-                for (size_t d = 0; d < D; d++) dot += q[i * D + d] * k[j * D + d];
-                scores[j] = scale * dot;
-            }
-            if (a->cosine)
-                measure_cosine(m, scores, mask, count, power);
-            else
-                measure_softmax(m, scores, mask, count, a->sink);
-        }
+    enum { ROWS = 64 };
+    const size_t D = a->channels / a->heads, blocks = (in->queries + ROWS - 1) / ROWS;
+    const size_t count = in->batch * a->heads * blocks;
+    Measurement *parts = allocate(count, sizeof(*parts), "statistics");
+    real *keys = load_keys(a, in),
+         *rows = allocate((size_t)thread_limit() * (D + in->keys), sizeof(real), "statistics");
+    const Measuring all = {a, in, learned, tokens, keys, rows};
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < count; i++) {
+        const size_t first = i % blocks * ROWS, rest = in->queries - first;
+        measure_rows(&all, i / blocks, first, first + (rest < ROWS ? rest : ROWS), &parts[i]);
     }
-    free(q);
-    free(k);
-    free(scores);
+    for (size_t i = 0; i < count; i++) measurement_merge(m, &parts[i]);
+    free(parts);
+    free(keys);
+    free(rows);
 }

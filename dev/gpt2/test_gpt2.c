@@ -415,7 +415,7 @@ static void measure_model(ModelTest *t, const Batch *batch, Statistics *s) {
 static void test_statistics(void) {
     const char *const sinks[] = {MEASURED, MEASURED "attention=softmax1"};
     for (size_t sink = 0; sink < 2; sink++) {
-        ModelTest t = model_test_create(&gpt2, sinks[sink], 2, 50, 29);
+        ModelTest t = model_test_create(&gpt2, sinks[sink], 2, 150, 29); // several blocks of queries
         Batch batch = model_test_batch(&t, 0.3, 9);
         Statistics s = {0}, equal = {0};
         measure_model(&t, &batch, &s);

@@ -94,6 +94,38 @@ static void test_long_rows(void) {
     statistics_free(&s);
 }
 
+// Parts of a place, put together, are the place.
+static void test_parts(void) {
+    enum { SIZE = 600 };
+    real x[SIZE];
+    uint8_t mask[SIZE];
+    Random r = random_stream(3, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < SIZE; i++) {
+        x[i] = (real)(2 * random_uniform(&r) - 1);
+        mask[i] = random_uniform(&r) < 0.8;
+    }
+    Statistics s = {0};
+    Measurement *whole = statistics_find(&s, 0, "whole"), *together = statistics_find(&s, 0, "together");
+    for (size_t start = 0; start < SIZE; start += 200) {
+        Measurement part = {0};
+        for (size_t i = 0; i < 2; i++) {
+            Measurement *m = i ? whole : &part;
+            measurement_add_scores(m, x + start, mask + start, 200);
+            measurement_add_weights(m, x + start, NULL, 200, 2);
+            measurement_add_parts(m, x + start, mask + start, 200, 4);
+            measurement_add(m, x + start, mask + start / 4, 50, 4);
+        }
+        measurement_merge(together, &part);
+    }
+    CHECK(together->values.count == whole->values.count && together->queries == 3 &&
+          together->sink_share == whole->sink_share && together->scores == whole->scores &&
+          together->saturated == whole->saturated && together->values.largest == whole->values.largest);
+    CHECK(whole->saturated > 20 && whole->scores < SIZE);
+    CHECK_CLOSE(together->values.mean, whole->values.mean, 1e-12);
+    CHECK_CLOSE(together->values.m4, whole->values.m4, 1e-9);
+    statistics_free(&s);
+}
+
 static void test_output(void) {
     Statistics s = {0};
     const real x[] = {-1, 3}, e[] = {1, 1}, constant[] = {2};
@@ -136,7 +168,7 @@ static void test_output(void) {
 int main(int argc, char **argv) {
     const TestCase cases[] = {
         {"places", test_places},       {"values", test_values}, {"weights", test_weights},
-        {"long rows", test_long_rows}, {"output", test_output},
+        {"long rows", test_long_rows}, {"parts", test_parts},   {"output", test_output},
     };
     return test_main(argc, argv, "statistics", cases, sizeof(cases) / sizeof(*cases));
 }

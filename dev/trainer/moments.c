@@ -23,8 +23,13 @@ static Moments block_moments(const double *x, size_t n) {
         m3 += square * d;
         m4 += square * square;
     }
-    for (size_t i = 0; i < n; i++) largest = larger_or_nan(largest, fabs(x[i]));
-    return (Moments){(int64_t)n, mean, m2, m3, m4, largest};
+    int unknown = 0;
+#pragma omp simd reduction(max : largest) reduction(| : unknown)
+    for (size_t i = 0; i < n; i++) {
+        largest = fabs(x[i]) > largest ? fabs(x[i]) : largest;
+        unknown |= x[i] != x[i];
+    }
+    return (Moments){(int64_t)n, mean, m2, m3, m4, unknown ? (double)NAN : largest};
 }
 
 void moments_merge(Moments *m, const Moments *other) {

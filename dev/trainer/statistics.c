@@ -23,39 +23,70 @@ void statistics_free(Statistics *s) {
     *s = (Statistics){0};
 }
 
+void measurement_add(Measurement *m, const real *values, const uint8_t *mask, size_t tokens, size_t columns) {
+    if (!mask) moments_add_real(&m->values, values, tokens * columns);
+    for (size_t i = 0; mask && i < tokens; i++)
+        if (mask[i]) moments_add_real(&m->values, values + i * columns, columns);
+}
+
 void statistics_add(Statistics *s, size_t layer, const char *place, const real *values, const uint8_t *mask,
                     size_t tokens, size_t columns) {
-    if (!s) return;
-    Moments *m = &statistics_find(s, layer, place)->values;
-    if (!mask) moments_add_real(m, values, tokens * columns);
-    for (size_t i = 0; mask && i < tokens; i++)
-        if (mask[i]) moments_add_real(m, values + i * columns, columns);
+    if (s) measurement_add(statistics_find(s, layer, place), values, mask, tokens, columns);
+}
+
+void measurement_merge(Measurement *m, const Measurement *other) {
+    moments_merge(&m->values, &other->values);
+    m->queries += other->queries;
+    m->sink_share += other->sink_share;
+    m->scores += other->scores;
+    m->saturated += other->saturated;
+}
+
+enum { BLOCK = 256 };
+
+// Into block: of the numbers from `start` on, at most BLOCK of them, those that the mask has. Returns how
+// many.
+static size_t gather(double block[BLOCK], const real *x, const uint8_t *mask, size_t start, size_t count) {
+    const size_t n = count - start < BLOCK ? count - start : BLOCK;
+    if (!mask) {
+        for (size_t i = 0; i < n; i++) block[i] = (double)x[start + i];
+        return n;
+    }
+    size_t used = 0;
+    for (size_t i = start; i < start + n; i++)
+        if (mask[i]) block[used++] = (double)x[i];
+    return used;
+}
+
+void measurement_add_parts(Measurement *m, const real *x, const uint8_t *mask, size_t count, double divisor) {
+    double block[BLOCK];
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t n = gather(block, x, mask, start, count);
+        for (size_t i = 0; i < n; i++) block[i] /= divisor;
+        moments_add(&m->values, block, n);
+    }
 }
 
 void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count, double sink) {
-    enum { BLOCK = 256 };
     double block[BLOCK], sum = 0;
-    size_t used = 0;
-    for (size_t j = 0; j < count; j++) sum += mask && !mask[j] ? 0 : (double)e[j];
-    if (sum == 0) return;
-    for (size_t j = 0; j < count; j++) {
-        if (mask && !mask[j]) continue;
-        block[used++] = (double)e[j] / (sum + sink);
-        if (used < BLOCK) continue;
-        moments_add(&m->values, block, used);
-        used = 0;
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t n = gather(block, e, mask, start, count);
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = 0; i < n; i++) sum += block[i];
     }
-    moments_add(&m->values, block, used);
+    if (sum == 0) return;
+    measurement_add_parts(m, e, mask, count, sum + sink);
     m->sink_share += sink / (sum + sink);
     m->queries++;
 }
 
 void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (mask && !mask[i]) continue;
-        moments_add_real(&m->values, parts + i, 1);
-        m->saturated += fabs((double)parts[i]) > 0.9;
-        m->scores++;
+    double block[BLOCK];
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t n = gather(block, parts, mask, start, count);
+        for (size_t i = 0; i < n; i++) m->saturated += fabs(block[i]) > 0.9;
+        moments_add(&m->values, block, n);
+        m->scores += (int64_t)n;
     }
 }
 
