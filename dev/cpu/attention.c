@@ -79,15 +79,15 @@ static void load_row(const Attention *a, const AttentionInput *in, AttentionPart
 }
 
 // Adds the weights of one row of softmax attention, from its scores (count), which are overwritten.
-static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, real sink) {
-    real largest = sink > 0 ? (real)log((double)sink) : -INFINITY;
+static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, double sink) {
+    real largest = sink > 0 ? (real)log(sink) : -INFINITY;
     for (size_t j = 0; mask && j < count; j++)
         if (!mask[j]) scores[j] = -INFINITY;
 #pragma omp simd reduction(max : largest)
     for (size_t j = 0; j < count; j++) largest = scores[j] > largest ? scores[j] : largest;
 #pragma omp simd
     for (size_t j = 0; j < count; j++) scores[j] = vector_exp(scores[j] - largest);
-    measurement_add_weights(m, scores, mask, count, (double)sink * exp(-(double)largest));
+    measurement_add_weights(m, scores, mask, count, sink * exp(-(double)largest));
 }
 
 // The same of cosine attention, whose weights are the scores over n^power.
@@ -95,7 +95,7 @@ static void measure_cosine(Measurement *m, const real *scores, const uint8_t *ma
                            double power) {
     size_t seen = 0;
     for (size_t j = 0; j < count; j++) seen += !mask || mask[j];
-    measurement_add_parts(m, scores, mask, count, pow((double)seen, power));
+    measurement_add_quotients(m, scores, mask, count, pow((double)seen, power));
 }
 
 // What the threads of attention_measure() share.
@@ -130,7 +130,7 @@ static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t
         if (a->cosine)
             measure_cosine(m, scores, mask, count, power);
         else
-            measure_softmax(m, scores, mask, count, (real)a->sink);
+            measure_softmax(m, scores, mask, count, a->sink);
     }
 }
 

@@ -112,7 +112,7 @@ static void test_parts(void) {
             Measurement *m = i ? whole : &part;
             measurement_add_scores(m, x + start, mask + start, 200);
             measurement_add_weights(m, x + start, NULL, 200, 2);
-            measurement_add_parts(m, x + start, mask + start, 200, 4);
+            measurement_add_quotients(m, x + start, mask + start, 200, 4);
             measurement_add(m, x + start, mask + start / 4, 50, 4);
         }
         measurement_merge(together, &part);

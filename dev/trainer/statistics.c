@@ -58,7 +58,8 @@ static size_t gather(double block[BLOCK], const real *x, const uint8_t *mask, si
     return used;
 }
 
-void measurement_add_parts(Measurement *m, const real *x, const uint8_t *mask, size_t count, double divisor) {
+void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
+                               double divisor) {
     double block[BLOCK];
     for (size_t start = 0; start < count; start += BLOCK) {
         const size_t n = gather(block, x, mask, start, count);
@@ -75,7 +76,7 @@ void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask,
         for (size_t i = 0; i < n; i++) sum += block[i];
     }
     if (sum == 0) return;
-    measurement_add_parts(m, e, mask, count, sum + sink);
+    measurement_add_quotients(m, e, mask, count, sum + sink);
     m->sink_share += sink / (sum + sink);
     m->queries++;
 }

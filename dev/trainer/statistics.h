@@ -14,8 +14,8 @@
 //
 // The first four go through statistics_add, weights that are exponentials over their sum through
 // measurement_add_weights, row by row, scores through measurement_add_scores; others (cosine) through
-// measurement_add_parts. Padding is left out everywhere. Threads have measurements of parts that are known
-// beforehand, which are put together in order: so the numbers do not depend on the threads.
+// measurement_add_quotients. Padding is left out everywhere. Threads have measurements of parts that are
+// known beforehand, which are put together in order: so the numbers do not depend on the threads.
 #ifndef TRAINER_STATISTICS_H
 #define TRAINER_STATISTICS_H
 
@@ -54,7 +54,8 @@ void measurement_add(Measurement *m, const real *values, const uint8_t *mask, si
 void measurement_merge(Measurement *m, const Measurement *other);
 
 // Adds x_j / divisor (count), but for those where the mask (count, or NULL: all) is 0.
-void measurement_add_parts(Measurement *m, const real *x, const uint8_t *mask, size_t count, double divisor);
+void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
+                               double divisor);
 
 // Adds the weights e_j / (sum of e + sink) of one row of attention, from e (count), over the j where the mask
 // (count, or NULL: all) is not 0. e and sink may be scaled by a common factor, such as exp(-maximum). A row
