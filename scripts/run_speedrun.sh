@@ -37,7 +37,6 @@ measures() {
 }
 
 report() {
-    sample=$(runs_of speedrun | sed -n '1p;q')
     echo '# Time to quality: WikiText-2'
     echo
     say_unfinished
@@ -58,7 +57,7 @@ report() {
             }
         }'
     echo
-    echo "\`$options -x $steps\`, words as tokens; $(log_text processor "$sample"), $(log_text products "$sample")."
+    echo "\`$options -x $steps\`, words as tokens; $(runs_of speedrun | machines_of)."
     echo "Minutes are those of all updates at the middle one's speed, of the runs on $machine; with start, evaluations and test a run took, on the clock," \
         "$(for run in $(runs_of speedrun); do log_number seconds "$run"; done |
             awk '{ printf "%s%.1f", (NR > 1 ? ", " : ""), $1 / 60 }')."

@@ -76,15 +76,6 @@ table() {
         }'
 }
 
-# machines: the processors and products of all finished runs, each once.
-machines() {
-    for arm in $arms; do
-        runs_of "$arm" | while read -r run; do
-            echo "$(log_text processor "$run"), $(log_text products "$run" | sed 's/, peak.*//')"
-        done
-    done | sort -u | awk '{ printf "%s%s", (NR > 1 ? "; " : ""), $0 }'
-}
-
 report() {
     for arm in $arms; do sample=$(runs_of "$arm" | sed -n '1p;q'); [ -z "$sample" ] || break; done
     echo '# WikiText-2'
@@ -92,7 +83,7 @@ report() {
     say_unfinished
     table
     echo
-    echo "\`$options -x $steps\`; $(machines)."
+    echo "\`$options -x $steps\`; $(for arm in $arms; do runs_of "$arm"; done | machines_of)."
     echo "Perplexities are per token unless it says otherwise: validation (the best) over $(log_number val_tokens "$sample") of" \
         "$(tokens_of wikitext2 val) tokens, test over $(log_number test_tokens "$sample"). Minutes are those of all updates" \
         "at the middle one's speed, without evaluations; they and tokens/s are of the runs on $machine." \
