@@ -32,11 +32,11 @@ $(MAKECMDGOALS): here ; @:
 else
 
 # ---- the rooms; another one, or another model, is a word here --------------------------------------------------------
-LIBRARY := cpu trainer tasks text# what every program is linked with
+LIBRARY := base text data model cpu trainer tasks# layers, lowest first: what every program is linked with
 MODELS := fastformer gpt2 bert translate#train_NAME and test_NAME, .c and .cu (the Fastformer's are at the top)
 VERSION := 0.2.0
 
-INCLUDES := -I. $(foreach room,ranks $(LIBRARY) $(MODELS) test,-Idev/$(room))
+INCLUDES := -I. $(foreach room,ranks $(LIBRARY) $(MODELS) emulator test,-Idev/$(room))
 # Where the source of a program lies: train_gpt2 in dev/gpt2/train_gpt2.c, train_gpt2cu in dev/gpt2/train_gpt2.cu.
 vpath %.c dev/tools $(MODELS:%=dev/%)
 vpath %.cu dev/cuda $(MODELS:%=dev/%)
@@ -50,7 +50,7 @@ TEST_SCRIPTS := $(filter-out $(if $(filter 1,$(SANITIZE) $(QUICK)),%/test_gpu_ch
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention test_additive_global \
                 test_muon test_tile
-# Tests of what multiplies by AMX, which dev/test/amx_in_c.h stands in for.
+# Tests of what multiplies by AMX, which dev/emulator/amx_in_c.h stands in for.
 AMX_TESTS := test_tile test_classifier test_attention test_gemm
 AMX_PARTS := amx classifier_amx softmax_attention_amx
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
@@ -149,7 +149,7 @@ DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
 C_FLAGS = -std=c17 -g $(OPTIMISE) $(MARCH) $(WARNINGS) $(C_WARNINGS) \
           $(or $(PARALLEL),-fopenmp-simd -Wno-unknown-pragmas) $(SANITIZERS) $(CFLAGS)
 CUDA_FLAGS := -std=c++17 -D_GNU_SOURCE -Drestrict=__restrict__ $(INCLUDES) -Idev/cuda
-# The source that sums gradients over ranks on a GPU (dev/ranks/device_ranks.cuh).
+# The source that sums gradients over ranks on a GPU (dev/cuda/device_ranks.cuh).
 REDUCTION_NVCC := $(if $(USE_NCCL),nccl,by_host)
 REDUCTION_EMULATED := $(if $(and $(USE_MPI),$(filter-out 0,$(or $(NCCL),1))),nccl,by_host)
 # Code for each architecture, and PTX of the last one for later GPUs. Code for sm_90 has instructions that it alone has,
@@ -214,7 +214,7 @@ endef
 
 MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
-LIBRARY_SOURCES := $(addprefix dev/ranks/,ranks.c rendezvous.c single.c without_nccl.c) \
+LIBRARY_SOURCES := $(addprefix dev/,ranks/ranks.c ranks/rendezvous.c ranks/single.c cuda/without_nccl.c) \
                    $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
@@ -302,8 +302,8 @@ $(1)/bin/%cu: $(1)/%.o $(FLOAT)/lib.a $(1)/linked
 	$$(call link,$$(CXX) $$(PARALLEL) $$(SANITIZERS),$$(LIBS_$(2)))
 $(CUDA_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(FLOAT)/dev/test/%.o)
 $(call remember,$(1)/reduction,REDUCTION_$(2))
-$(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/ranks/$(REDUCTION_$(2)).o $(1)/reduction
-$(1)/dev/ranks/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
+$(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/dev/cuda/$(REDUCTION_$(2)).o $(1)/reduction
+$(1)/dev/cuda/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
 $(foreach kind,train test,$(ATTENTION_MODELS:%=$(1)/bin/$(kind)_%cu)): $(1)/dev/cuda/attention.o
 # Beside a model on the GPU stands the CPU's, without its main. A model's test is linked with its program.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)

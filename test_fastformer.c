@@ -1,5 +1,5 @@
-// What must hold of the Fastformer model: gradients, reference vectors, the windowed sum, recurrence,
-// invariants.
+// What must hold of the Fastformer model: gradients, reference vectors, the windowed sum,
+// recurrence, invariants.
 //
 //   ./test_fastformer [NAME]                              tests whose names contain NAME
 //   ./test_fastformer -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
@@ -13,9 +13,7 @@
 
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The windowed sum against its definition, O(T k)
-
+// ---- The windowed sum against its definition, O(T k) ------------------------
 // Rows of the size that scores of -s..s give, the hard case for a difference of running sums.
 static void check_window_sum(size_t T, size_t window, size_t D, double rescale, ptrdiff_t step) {
     real *memory = allocate(window_sum_size(window, D), sizeof(real), "test"), *next = memory;
@@ -72,20 +70,20 @@ static void test_window_sum(void) {
     check_window_sum(1000, 128, 2, 40, -1);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Pooling against its definition
-
+// ---- Pooling against its definition -----------------------------------------
 // g (T, D) by the formula of the header, quadratic in T, in double.
-static void pool_plainly(double *g, const real *x, const double *weight, const uint8_t *mask, size_t T,
-                         size_t D, size_t window, double scale, double sink, bool raw) {
-    double *normal = allocate(T * D, sizeof(double), "test"), *e = allocate(T, sizeof(double), "test");
+static void pool_plainly(double *g, const real *x, const double *weight, const uint8_t *mask,
+                         size_t T, size_t D, size_t window, double scale, double sink, bool raw) {
+    double *normal = allocate(T * D, sizeof(double), "test"),
+           *e = allocate(T, sizeof(double), "test");
     for (size_t i = 0; i < T; i++) {
         double mean = 0, square = 0, score = 0;
         for (size_t d = 0; d < D; d++) mean += (double)x[i * D + d] / (double)D;
         for (size_t d = 0; d < D; d++)
             square += ((double)x[i * D + d] - mean) * ((double)x[i * D + d] - mean);
         for (size_t d = 0; d < D; d++) {
-            normal[i * D + d] = ((double)x[i * D + d] - mean) / (sqrt(square / (double)(D - 1)) + 1e-5);
+            normal[i * D + d] =
+                ((double)x[i * D + d] - mean) / (sqrt(square / (double)(D - 1)) + 1e-5);
             score += scale * normal[i * D + d] * weight[d];
         }
         e[i] = mask && !mask[i] ? 0 : exp(score);
@@ -107,10 +105,13 @@ static void pool_plainly(double *g, const real *x, const double *weight, const u
 static void check_pool(size_t T, size_t D, size_t window, double rescale, double sink, bool raw,
                        double padding) {
     Random r = random_stream(12, RANDOM_TEST, (uint32_t)T, (uint32_t)window);
-    real *x = allocate(T * D, sizeof(real), "test"), *w = allocate(D, sizeof(real), "test"), deviation;
+    real *x = allocate(T * D, sizeof(real), "test"), *w = allocate(D, sizeof(real), "test"),
+         deviation;
     real *weight = allocate(D, sizeof(real), "test");
-    double *wide = allocate(D, sizeof(double), "test"), *expected = allocate(T * D, sizeof(double), "test");
-    real *g = allocate(T * D, sizeof(real), "test"), *denominators = allocate(T, sizeof(real), "test");
+    double *wide = allocate(D, sizeof(double), "test"),
+           *expected = allocate(T * D, sizeof(double), "test");
+    real *g = allocate(T * D, sizeof(real), "test"),
+         *denominators = allocate(T, sizeof(real), "test");
     uint8_t *mask = allocate(T, 1, "test");
     for (size_t i = 0; i < T * D; i++) x[i] = (real)random_normal(&r);
     for (size_t d = 0; d < D; d++) w[d] = (real)random_normal(&r);
@@ -128,7 +129,8 @@ static void check_pool(size_t T, size_t D, size_t window, double rescale, double
     for (size_t t = 0; t < T; t += TILE)
         pool_forward(&s.query, &s, g + t * D, denominators + t,
                      (PoolRows){x + t * D, D, mask + t, T - t < TILE ? T - t : TILE}, D);
-    pool_plainly(expected, x, wide, mask, T, D, window, (double)s.query.scale, (double)s.query.sink, raw);
+    pool_plainly(expected, x, wide, mask, T, D, window, (double)s.query.scale, (double)s.query.sink,
+                 raw);
     for (size_t i = 0; i < T * D; i++) CHECK_CLOSE(g[i], expected[i], IS_DOUBLE ? 1e-11 : 2e-5);
     free(s.memory);
     free(x);
@@ -154,8 +156,8 @@ static void test_pool(void) {
 
 // Nothing leaves float32's range at the largest rescale, however long the sequence.
 static void test_extreme_scores(void) {
-    ModelTest t =
-        model_test_create(&fastformer, "layers=2 channels=16 heads=2 rescale=40 sink=0", 1, 4096, 20);
+    ModelTest t = model_test_create(&fastformer, "layers=2 channels=16 heads=2 rescale=40 sink=0",
+                                    1, 4096, 20);
     Batch batch = model_test_batch(&t, 0, 1);
     CHECK(isfinite(transformer_train(t.model, &batch, 1e-3)));
     CHECK(isfinite(cpu_model_gradient_norm(t.model)));
@@ -163,8 +165,7 @@ static void test_extreme_scores(void) {
     model_test_free(&t);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The whole model
+// ---- The whole model --------------------------------------------------------
 
 #define SMALL "layers=3 channels=24 heads=3 "
 
@@ -193,7 +194,8 @@ static void test_gradients_options(void) {
     check_gradients(SMALL "sink=0", 21, 0.5);
     check_gradients(SMALL "sink=1 rescale=3", 21, 0);
     check_gradients(SMALL "dropout=0.3", 40, 0);
-    check_gradients("layers=2 channels=64 heads=2 dropout=0.1", 37, 0.1); // a head size with its own code
+    check_gradients("layers=2 channels=64 heads=2 dropout=0.1", 37,
+                    0.1); // a head size with its own code
 }
 
 static void check_decoding(const char *options, int64_t length) {
@@ -208,14 +210,17 @@ static void test_decoding(void) {
     check_decoding(SMALL "windows=49,50,51", 50);
     check_decoding(SMALL "windows=auto", 100);
     check_decoding("layers=4 channels=64 heads=2", 300);
-    check_decoding("layers=2 channels=128 heads=4 windows=5,global", 40); // large enough for threads
+    check_decoding("layers=2 channels=128 heads=4 windows=5,global",
+                   40); // large enough for threads
 }
 
 // A window reaches back layers * (k - 1) tokens twice (G, then P), and no further.
 static void test_window_reach(void) {
-    ModelTest t = model_test_create(&fastformer, "layers=1 channels=16 heads=2 windows=4", 1, 32, 20);
+    ModelTest t =
+        model_test_create(&fastformer, "layers=1 channels=16 heads=2 windows=4", 1, 32, 20);
     Batch batch = model_test_batch(&t, 0, 2);
-    real *before = allocate(32 * 20, sizeof(real), "test"), *after = allocate(32 * 20, sizeof(real), "test");
+    real *before = allocate(32 * 20, sizeof(real), "test"),
+         *after = allocate(32 * 20, sizeof(real), "test");
     transformer_logits(t.model, &batch, before);
     ((int32_t *)batch.inputs)[5] = (batch.inputs[5] + 1) % 20;
     transformer_logits(t.model, &batch, after);
@@ -239,7 +244,8 @@ static void test_accumulation(void) {
 }
 
 static void test_statistics(void) {
-    ModelTest t = model_test_create(&fastformer, SMALL "windows=1,5,global sink=1 rescale=3", 2, 50, 29);
+    ModelTest t =
+        model_test_create(&fastformer, SMALL "windows=1,5,global sink=1 rescale=3", 2, 50, 29);
     Batch batch = model_test_batch(&t, 0.3, 9);
     Statistics s = {0}, evaluating = {0}, uniform = {0};
     transformer_statistics(t.model, &batch, &s);
@@ -273,7 +279,8 @@ static void test_statistics(void) {
     void *model = fastformer_create(&t.setup);
     cpu_model_write(model, MODEL_VALUES, t.values);
     transformer_statistics(model, &batch, &evaluating);
-    for (size_t i = 0; i < s.count; i++) CHECK(s.items[i]->values.m4 == evaluating.items[i]->values.m4);
+    for (size_t i = 0; i < s.count; i++)
+        CHECK(s.items[i]->values.m4 == evaluating.items[i]->values.m4);
     fastformer_destroy(model);
 
     // Scores of 0: the sink of 1 is as much as one token.
@@ -282,7 +289,8 @@ static void test_statistics(void) {
     const uint8_t *mask = batch.mask;
     batch.mask = NULL;
     transformer_statistics(t.model, &batch, &uniform);
-    CHECK_CLOSE(measurement_sink_share(statistics_find(&uniform, 0, "key_weights")), 1.0 / 2, 1e-12);
+    CHECK_CLOSE(measurement_sink_share(statistics_find(&uniform, 0, "key_weights")), 1.0 / 2,
+                1e-12);
     const Measurement *m = statistics_find(&uniform, 2, "query_weights"); // 1/2; 1/3 1/3
     CHECK_CLOSE(measurement_sink_share(m), (1.0 / 2 + 1.0 / 3) / 2, 1e-12);
     CHECK_CLOSE(moments_mean(&m->values), (1.0 / 2 + 2.0 / 3) / 3, 1e-12);

@@ -1,8 +1,10 @@
-// Fastformer on the CPU: a causal language model with windowed additive attention, whose cost is linear in
-// the sequence length. Wu et al., "Fastformer: Additive Attention Can Be All You Need" (arXiv 2108.09084),
-// made causal and windowed. Parameters, forward, backward, recurrent decoding and options, top to bottom.
+// Fastformer on the CPU: a causal language model with windowed additive attention, whose cost is
+// linear in the sequence length. Wu et al., "Fastformer: Additive Attention Can Be All You Need"
+// (arXiv 2108.09084), made causal and windowed. Parameters, forward, backward, recurrent decoding
+// and options, top to bottom.
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers. A layer:
+// B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers. A
+// layer:
 //
 //   n       = LayerNorm(x)
 //   q, k, v = split(W_qkv n)
@@ -26,13 +28,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Options and configuration
+// ---- Options and configuration ----------------------------------------------
 
 static const Option fastformer_options[] = {
     SIZE_OPTIONS("n_layer", "hidden_size", "n_heads"),
-    {0, "windows", OPTION_TEXT, OPTION_MODEL, "LIST", "auto", 0, 0, NULL, "windows|window_sizes", "Model",
-     "auto (4 8 16 .. global), global, or 4,8,16"},
+    {0, "windows", OPTION_TEXT, OPTION_MODEL, "LIST", "auto", 0, 0, NULL, "windows|window_sizes",
+     "Model", "auto (4 8 16 .. global), global, or 4,8,16"},
     {0, "rescale", OPTION_NUMBER, OPTION_MODEL, "S", "10", 0, 40, NULL, "rescale", "Model",
      "scores lie within -S..S"},
     {0, "sink", OPTION_NUMBER, OPTION_MODEL, "X", "1e-5", 0, 1e6, NULL, "eps_denominator", "Model",
@@ -42,7 +43,8 @@ static const Option fastformer_options[] = {
     DROPOUT_OPTION,
 };
 
-// One window of a list: a number or "global"; 0 means global, as does a window that spans every position.
+// One window of a list: a number or "global"; 0 means global, as does a window that spans every
+// position.
 static size_t parse_window(const char *text, size_t length, size_t positions, const char *list) {
     if (length == 6 && strncmp(text, "global", 6) == 0) return 0;
     size_t window = 0;
@@ -51,13 +53,15 @@ static size_t parse_window(const char *text, size_t length, size_t positions, co
         window = window * 10 + (size_t)(text[i] - '0');
     }
     if (length == 0 || window == 0)
-        fail("--windows %s: expected auto, global, or a list of whole numbers from 1 such as 4,8,16,global",
+        fail("--windows %s: expected auto, global, or a list of whole numbers from 1 such as "
+             "4,8,16,global",
              list);
     return window >= positions ? 0 : window;
 }
 
-// "auto": layer l sees 4 * 2^l tokens and the last layer all. "global": every layer all. Else one window a
-// layer, separated by commas or blanks, in brackets or not (as the published checkpoints write it).
+// "auto": layer l sees 4 * 2^l tokens and the last layer all. "global": every layer all. Else one
+// window a layer, separated by commas or blanks, in brackets or not (as the published checkpoints
+// write it).
 static size_t *parse_windows(const char *list, size_t layers, size_t positions) {
     size_t *windows = allocate(layers, sizeof(size_t), "windows");
     if (strcmp(list, "global") == 0) return windows;
@@ -96,8 +100,7 @@ static Config config_create(const ModelSetup *setup) {
     return c;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Parameters, under the names of the published PyTorch class
+// ---- Parameters, under the names of the published PyTorch class -------------
 
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
     const size_t L = c->size.layers, C = c->size.channels, H = c->size.heads, D = c->size.head_size;
@@ -107,12 +110,13 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     const LinearShape up = {4 * C, C, WEIGHT_OUT_IN, false, deviation};
     const LinearShape down = {C, 4 * C, WEIGHT_OUT_IN, false, deviation};
     o.outer.token = add_matrix(table, "word_embedding.weight", c->size.vocabulary, C, deviation);
-    o.outer.position =
-        add_matrix(table, "fastformer_model.position_embeddings.weight", c->size.positions, C, deviation);
+    o.outer.position = add_matrix(table, "fastformer_model.position_embeddings.weight",
+                                  c->size.positions, C, deviation);
     for (size_t l = 0; l < L; l++) {
         LayerOffsets *layer = &o.layers[l];
         char name[PARAMETER_NAME];
-#define NAME(suffix) (snprintf(name, sizeof(name), "fastformer_model.decoders.%zu." suffix, l), name)
+#define NAME(suffix)                                                                               \
+    (snprintf(name, sizeof(name), "fastformer_model.decoders.%zu." suffix, l), name)
         layer->norm = add_norm(table, C, "%s", NAME("attention.attn_norm"));
         layer->qkv = add_linear(table, qkv, "%s", NAME("attention.projections"));
         layer->query_attn = add_matrix(table, NAME("attention.query_attn"), H, D, deviation);
@@ -127,12 +131,12 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     return o;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------
 // Attention with its normalisation and product for queries, keys and values
 //
-// That product always reads and gives float32: q and k go through an exponential of scores up to the rescale,
-// which magnifies their rounding; in bf16 gradients of w_q and w_k are off by up to 0.3. Its backward pass
-// takes the precision of all others, and normalises again to read that.
+// That product always reads and gives float32: q and k go through an exponential of scores up to
+// the rescale, which magnifies their rounding; in bf16 gradients of w_q and w_k are off by up to
+// 0.3. Its backward pass takes the precision of all others, and normalises again to read that.
 
 typedef struct {
     size_t layer, window;
@@ -185,20 +189,21 @@ static void attention_layer_plan(AttentionLayer *a, CpuModel *m, size_t channels
 }
 
 static AdditiveInput attention_input(const Pass *pass, const AttentionLayer *a, Dropout drop[2]) {
-    return (AdditiveInput){.qkv = a->projected,
-                           .window = a->window,
-                           .weights = a->weights,
-                           .deviations = a->deviations,
-                           .pooled_query = a->pooled_query,
-                           .pooled_key = a->pooled_key,
-                           .r_query = a->r_query,
-                           .r_key = a->r_key,
-                           .drop_query = pass_dropout(pass, dropout_site(a->layer, SITE_QUERY), &drop[0]),
-                           .drop_key = pass_dropout(pass, dropout_site(a->layer, SITE_KEY), &drop[1])};
+    return (AdditiveInput){
+        .qkv = a->projected,
+        .window = a->window,
+        .weights = a->weights,
+        .deviations = a->deviations,
+        .pooled_query = a->pooled_query,
+        .pooled_key = a->pooled_key,
+        .r_query = a->r_query,
+        .r_key = a->r_key,
+        .drop_query = pass_dropout(pass, dropout_site(a->layer, SITE_QUERY), &drop[0]),
+        .drop_key = pass_dropout(pass, dropout_site(a->layer, SITE_KEY), &drop[1])};
 }
 
-static void attention_layer_forward(const Fastformer *f, const Pass *pass, const AttentionLayer *a, real *out,
-                                    const real *x) {
+static void attention_layer_forward(const Fastformer *f, const Pass *pass, const AttentionLayer *a,
+                                    real *out, const real *x) {
     Dropout drop[2];
     const AdditiveInput in = attention_input(pass, a, drop);
     norm_forward(pass, &a->norm, f->norm_exact, x);
@@ -224,8 +229,7 @@ static void attention_layer_backward(const Fastformer *f, const Pass *pass, cons
     norm_backward(pass, &a->norm, w->dx, w->dnorm, x);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Forward and backward
+// ---- Forward and backward ---------------------------------------------------
 
 static const real *fastformer_forward(const void *model, const Pass *pass) {
     const Fastformer *f = model;
@@ -248,12 +252,12 @@ static void fastformer_backward(const void *model, const Pass *pass) {
     embed_backward(pass, &f->base.embedding);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The model
+// ---- The model --------------------------------------------------------------
 
 static size_t largest_window(const Config *c) {
     size_t largest = 0;
-    for (size_t l = 0; l < c->size.layers; l++) largest = c->windows[l] > largest ? c->windows[l] : largest;
+    for (size_t l = 0; l < c->size.layers; l++)
+        largest = c->windows[l] > largest ? c->windows[l] : largest;
     return largest;
 }
 
@@ -297,7 +301,8 @@ static void layers_create(Fastformer *f) {
 // w_q' and w_k' of every layer.
 static void normalise_weights(const void *model) {
     const Fastformer *f = model;
-    const size_t C = f->config.size.channels, D = f->config.size.head_size, H = f->config.size.heads;
+    const size_t C = f->config.size.channels, D = f->config.size.head_size,
+                 H = f->config.size.heads;
     const real *values = f->base.model.state.values;
     for (size_t l = 0; l < f->config.size.layers; l++) {
         real *normal = f->attn_normal + 2 * l * C, *deviation = f->attn_deviation + 2 * l * H;
@@ -348,8 +353,9 @@ static void fastformer_destroy(void *model) {
     free(f);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Recurrent decoding: a layer remembers what its windows hold, so a token costs the same at any position
+// -----------------------------------------------------------------------------
+// Recurrent decoding: a layer remembers what its windows hold, so a token costs the same at any
+// position
 
 typedef struct {
     Decoder base;
@@ -381,8 +387,9 @@ static void *fastformer_decoder_create(void *model, int streams) {
     d->model = f;
     d->states = allocate(c->size.layers, sizeof(AdditiveState *), "decoder");
     for (size_t l = 0; l < c->size.layers; l++)
-        d->states[l] = additive_state_create(&f->attention, f->attn_normal + 2 * l * c->size.channels,
-                                             c->windows[l], (size_t)streams);
+        d->states[l] =
+            additive_state_create(&f->attention, f->attn_normal + 2 * l * c->size.channels,
+                                  c->windows[l], (size_t)streams);
     return d;
 }
 
@@ -394,9 +401,7 @@ static void fastformer_decoder_destroy(void *decoder) {
     free(d);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What the training loop calls
-
+// ---- What the training loop calls -------------------------------------------
 // The windows as the published checkpoints write them: "[4, 8, 2048]".
 static char *windows_text(const Config *c) {
     char *text = copy_string("[");
@@ -424,7 +429,8 @@ static void fastformer_extend(Safetensors *file, int64_t positions) {
     }
     if (sizes) {
         metadata_set(&file->metadata, &file->metadata_count, "windows", copy_string(windows));
-        metadata_set(&file->metadata, &file->metadata_count, "window_sizes", copy_string(new_sizes));
+        metadata_set(&file->metadata, &file->metadata_count, "window_sizes",
+                     copy_string(new_sizes));
     }
     free(windows);
     free(new_sizes);
@@ -441,7 +447,8 @@ static void fastformer_describe(const void *model, Metadata **rows, int *count) 
 static double fastformer_flops_per_token(const void *model, int64_t length) {
     (void)length; // attention is linear: nothing grows with the context
     const Config *c = &((const Fastformer *)model)->config;
-    const double C = (double)c->size.channels, L = (double)c->size.layers, V = (double)c->size.vocabulary;
+    const double C = (double)c->size.channels, L = (double)c->size.layers,
+                 V = (double)c->size.vocabulary;
     return 6 * (L * 11 * C * C + V * C);
 }
 

@@ -1,19 +1,21 @@
-// Fastformer on the GPU: the model of train_fastformer.c, whose options, parameters, decoding, statistics and
-// description it takes; forward and backward pass in CUDA. Both programs read and write the same checkpoints,
-// and drop the same elements.
+// Fastformer on the GPU: the model of train_fastformer.c, whose options, parameters, decoding,
+// statistics and description it takes; forward and backward pass in CUDA. Both programs read and
+// write the same checkpoints, and drop the same elements.
 //
 // B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, L layers.
 //
-// Products read bf16 (or float32, with --precision fp32 and tf32); the residual stream, statistics and
-// gradients of parameters are float32. The product that makes q, k and v reads float32, or two bf16 numbers
-// for each (parts.cuh): q and k go through an exponential of scores up to the rescale, which magnifies their
-// rounding (TF32: gradients of fastformer_sharp off by 0.055, where 0.05 is allowed). So does what the GELU
-// is taken of, or gradients of w_k are off by 0.06, not 0.04; what the backward pass needs of it is bf16.
+// Products read bf16 (or float32, with --precision fp32 and tf32); the residual stream, statistics
+// and gradients of parameters are float32. The product that makes q, k and v reads float32, or two
+// bf16 numbers for each (parts.cuh): q and k go through an exponential of scores up to the rescale,
+// which magnifies their rounding (TF32: gradients of fastformer_sharp off by 0.055, where 0.05 is
+// allowed). So does what the GELU is taken of, or gradients of w_k are off by 0.06, not 0.04; what
+// the backward pass needs of it is bf16.
 
 #include "additive_attention.cuh"
 #include "transformer.cuh"
 extern "C" {
 #include "fastformer.h"
+#include "train.h"
 }
 
 // What a layer's attention leaves for its backward pass.
@@ -66,10 +68,11 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
     const AdditiveAttention attention = layer_attention(f, l);
     const DropoutSite query = gpu_dropout(g, work, dropout_site(l, SITE_QUERY)),
                       key = gpu_dropout(g, work, dropout_site(l, SITE_KEY));
-    additive_attention_forward(&g->device, &attention, a->x_middle, p->query, p->r_query, p->key, p->r_key,
-                               a->x_in, (const float *)a->qkv.data, transformer_values(t, o->query_attn),
-                               transformer_values(t, o->key_attn), batch->mask, &query, &key, t->attention,
-                               batch->batch, batch->length);
+    additive_attention_forward(&g->device, &attention, a->x_middle, p->query, p->r_query, p->key,
+                               p->r_key, a->x_in, (const float *)a->qkv.data,
+                               transformer_values(t, o->query_attn),
+                               transformer_values(t, o->key_attn), batch->mask, &query, &key,
+                               t->attention, batch->batch, batch->length);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, 0);
 }
 
@@ -81,12 +84,12 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
     const AdditiveAttention attention = layer_attention(f, l);
     const DropoutSite query = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_QUERY)),
                       key = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_KEY));
-    additive_attention_backward(&g->device, &attention, t->gradients[l].qkv,
-                                transformer_gradients(t, o->query_attn),
-                                transformer_gradients(t, o->key_attn), t->dx, p->query, p->r_query, p->key,
-                                p->r_key, (const float *)t->layers[l].qkv.data,
-                                transformer_values(t, o->query_attn), transformer_values(t, o->key_attn),
-                                batch->mask, &query, &key, t->attention, batch->batch, batch->length);
+    additive_attention_backward(
+        &g->device, &attention, t->gradients[l].qkv, transformer_gradients(t, o->query_attn),
+        transformer_gradients(t, o->key_attn), t->dx, p->query, p->r_query, p->key, p->r_key,
+        (const float *)t->layers[l].qkv.data, transformer_values(t, o->query_attn),
+        transformer_values(t, o->key_attn), batch->mask, &query, &key, t->attention, batch->batch,
+        batch->length);
     gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
 }
 
@@ -99,8 +102,8 @@ static void *fastformer_create(const ModelSetup *setup) {
     is.padding = c->padding;
     is.activation = GELU_ERF;
     is.exact_qkv = true;
-    const TransformerParts parts = {attend, attend_backward, carve_layer, carve, attention_workspace, NULL,
-                                    NULL};
+    const TransformerParts parts = {
+        attend, attend_backward, carve_layer, carve, attention_workspace, NULL, NULL};
     transformer_create(&f->base, is, parts, [&](size_t l) {
         const LayerOffsets *layer = &o->layers[l];
         return TransformerLayer{layer->norm.gain,          layer->norm, layer->qkv, layer->ffn,
@@ -117,7 +120,8 @@ static void fastformer_destroy(void *model) {
 }
 
 ModelType fastformer_on_gpu() {
-    return transformer_type(&fastformer, "train_fastformercu", fastformer_create, fastformer_destroy);
+    return transformer_type(&fastformer, "train_fastformercu", fastformer_create,
+                            fastformer_destroy);
 }
 
 TRANSFORMER_MAIN(fastformer_on_gpu())

@@ -1,12 +1,13 @@
-// Perplexity by position behind a model's last one: validation text is read for several times as many tokens
-// as the model has positions, in the way that --beyond names (dev/tasks/reader.h). A row of a table: of the
-// tokens 0 .. T-1, T .. 2T-1 and so on.
+// Perplexity by position behind a model's last one: validation text is read for several times as
+// many tokens as the model has positions, in the way that --beyond names (dev/tasks/reader.h). A
+// row of a table: of the tokens 0 .. T-1, T .. 2T-1 and so on.
 //
 //   beyond --type fastformer|gpt2 --times 8 --texts 32 --beyond slide -e RUN -i DATA
 #include "error.h"
 #include "language.h"
 #include "memory.h"
 #include "reader.h"
+#include "run.h"
 #include "stop.h"
 #include "train.h"
 #include <math.h>
@@ -34,7 +35,8 @@ static void add_options(Options *options) {
 static double loss_of(const real *logits, int64_t vocabulary, int32_t token) {
     double greatest = (double)logits[0], others = 0; // beside the token itself
     for (int64_t i = 1; i < vocabulary; i++) greatest = fmax(greatest, (double)logits[i]);
-    for (int64_t i = 0; i < vocabulary; i++) others += i == token ? 0 : exp((double)logits[i] - greatest);
+    for (int64_t i = 0; i < vocabulary; i++)
+        others += i == token ? 0 : exp((double)logits[i] - greatest);
     return log(others + exp((double)logits[token] - greatest)) + greatest - (double)logits[token];
 }
 
@@ -45,19 +47,21 @@ static void measure_by_position(Run *run) {
     const int64_t times = options_integer(o, "times"), length = times * T;
     const int S = (int)options_integer(o, "texts");
     if (split->tokens <= length)
-        fail("%s: %lld tokens of validation, a text has %lld", run->dataset->name, (long long)split->tokens,
-             (long long)length + 1);
+        fail("%s: %lld tokens of validation, a text has %lld", run->dataset->name,
+             (long long)split->tokens, (long long)length + 1);
     Reader *reader = reader_create(run, S, options_text(o, "beyond"));
     real *logits = allocate((size_t)S * (size_t)V, sizeof(real), "logits");
     int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
     double *losses = allocate((size_t)times, sizeof(double), "losses");
     for (int64_t i = 0; i < length && !stop_requested(); i++) {
         // Texts begin at equal distances.
-        for (int s = 0; s < S; s++) tokens[s] = split_token(split, (split->tokens - length - 1) / S * s + i);
+        for (int s = 0; s < S; s++)
+            tokens[s] = split_token(split, (split->tokens - length - 1) / S * s + i);
         reader_read(reader, tokens, logits);
         for (int s = 0; s < S; s++)
             losses[i / T] +=
-                loss_of(logits + s * V, V, split_token(split, (split->tokens - length - 1) / S * s + i + 1));
+                loss_of(logits + s * V, V,
+                        split_token(split, (split->tokens - length - 1) / S * s + i + 1));
     }
     printf("| %s | %s |", run->type->name, options_text(o, "beyond"));
     for (int64_t i = 0; i < times; i++) printf(" %.1f |", exp(losses[i] / (double)(S * T)));

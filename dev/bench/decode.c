@@ -1,5 +1,5 @@
-// Tokens a second of the Fastformer's recurrent decoding at a position, beside what reading the weights once
-// a token allows: one line of JSON.
+// Tokens a second of the Fastformer's recurrent decoding at a position, beside what reading the
+// weights once a token allows: one line of JSON.
 //
 //   decode [--at N] [--streams N] [--tokens N] [--vocabulary N] [options of train_fastformer]
 #define TESTING
@@ -15,8 +15,8 @@ static const Option rows[] = {
      "texts decoded side by side"},
     {0, "tokens", OPTION_INTEGER, OPTION_RUN, "N", "500", 1, 1 << 20, NULL, NULL, "Measurement",
      "that count, in each stream"},
-    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 1, 1 << 28, NULL, NULL, "Measurement",
-     "tokens that there are"},
+    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 1, 1 << 28, NULL, NULL,
+     "Measurement", "tokens that there are"},
 };
 
 enum { WARM_UP = 50 }; // tokens before those that count
@@ -25,12 +25,14 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     const Config *c = &f->config;
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
-    // Everything but the embeddings of positions, of which one row is read. Queries, keys and values are
-    // never in bf16.
+    // Everything but the embeddings of positions, of which one row is read. Queries, keys and
+    // values are never in bf16.
     const bool bf16 = f->base.model.decoding == PRECISION_BFLOAT16;
     const size_t exact = 3 * c->size.layers * c->size.channels * c->size.channels,
-                 other = f->base.model.state.table.total - c->size.positions * c->size.channels - exact;
-    const double bytes = (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
+                 other =
+                     f->base.model.state.table.total - c->size.positions * c->size.channels - exact;
+    const double bytes =
+        (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
     const double same_size = bench_read_bandwidth((size_t)bytes),
                  memory = bench_read_bandwidth((size_t)1 << 29);
     const double mean = all / (double)tokens, median = bench_median(seconds, tokens);
@@ -79,7 +81,8 @@ int main(int argc, char **argv) {
     void *decoder = fastformer.decoder_create(f, (int)streams);
     for (size_t i = 0; i < at + tokens; i++) {
         for (size_t s = 0; s < streams; s++)
-            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->config.size.vocabulary); // some token
+            inputs[s] =
+                (int32_t)((i * 7919 + s * 104729) % f->config.size.vocabulary); // some token
         const double start = bench_seconds();
         fastformer.decode(decoder, inputs, i + WARM_UP < at ? NULL : logits);
         if (i >= at) seconds[i - at] = bench_seconds() - start;

@@ -1,4 +1,5 @@
-// GFLOP/s of the products of linear layers and of the whole classifier, by shape: a JSON object a line.
+// GFLOP/s of the products of linear layers and of the whole classifier, by shape: a JSON object a
+// line.
 //
 //   gemm [repetitions]     default 20; the best and the median of them are told
 #include "gemm.h"
@@ -14,15 +15,16 @@ typedef struct {
 } Shape;
 
 // `products`: how many of this shape were computed.
-static void report(const char *product, int products, Shape shape, Gemm *gemm, double peak, double *seconds,
-                   int repetitions) {
+static void report(const char *product, int products, Shape shape, Gemm *gemm, double peak,
+                   double *seconds, int repetitions) {
     const double median = bench_median(seconds, (size_t)repetitions);
     const double flops = 2.0 * products * (double)shape.m * (double)shape.n * (double)shape.k;
     JsonWriter w = {0};
     json_begin(&w, '{');
     bench_text(&w, "product", product);
     bench_text(&w, "library", gemm_library(gemm));
-    bench_text(&w, "precision", gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
+    bench_text(&w, "precision",
+               gemm_precision(gemm) == PRECISION_BFLOAT16 ? "bfloat16" : "float32");
     bench_integer(&w, "m", shape.m);
     bench_integer(&w, "n", shape.n);
     bench_integer(&w, "k", shape.k);
@@ -66,7 +68,8 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
 }
 
 // The classifier's three products and all that is between them; forward only: one.
-static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *seconds, int repetitions) {
+static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *seconds,
+                               int repetitions) {
     const size_t m = shape.m, vocabulary = shape.n, channels = shape.k;
     GemmInput h = gemm_input_create(gemm, m, channels, "h");
     real *weight = allocate(vocabulary * channels, sizeof(*weight), "a weight");
@@ -77,12 +80,14 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
     int32_t *targets = allocate(m, sizeof(*targets), "targets");
     for (size_t i = 0; i < m; i++) targets[i] = (int32_t)(i * 7 % vocabulary);
     Classifier *classifier = classifier_create(gemm, vocabulary, channels, m, 1);
-    static const char *const products[] = {"classifier_train", "classifier_forward", "classifier_pack"};
+    static const char *const products[] = {"classifier_train", "classifier_forward",
+                                           "classifier_pack"};
     for (int product = 0; product < 3; product++) {
         for (int i = -1; i < repetitions; i++) {
             const double start = bench_seconds();
             if (i < 0 || product == 2) classifier_pack(classifier, weight);
-            if (product == 0) classifier_train(classifier, h, bias, targets, m, 1, dh, dweight, dbias);
+            if (product == 0)
+                classifier_train(classifier, h, bias, targets, m, 1, dh, dweight, dbias);
             if (product == 1) classifier_forward(classifier, h, bias, targets, m);
             if (i >= 0) seconds[i] = bench_seconds() - start;
         }
@@ -105,8 +110,9 @@ int main(int argc, char **argv) {
     if (argc > 2 || repetitions < 1 || repetitions > REPETITIONS_MAX)
         fail_usage("usage: %s [repetitions from 1 to %d]", argv[0], REPETITIONS_MAX);
     double seconds[REPETITIONS_MAX];
-    static const Shape shapes[] = {{4096, 384, 128},   {4096, 512, 128}, {4096, 128, 512}, {1024, 8000, 128},
-                                   {2048, 2048, 2048}, {4096, 768, 768}, {1000, 257, 129}, {1, 512, 128}};
+    static const Shape shapes[] = {{4096, 384, 128},  {4096, 512, 128},   {4096, 128, 512},
+                                   {1024, 8000, 128}, {2048, 2048, 2048}, {4096, 768, 768},
+                                   {1000, 257, 129},  {1, 512, 128}};
     for (int p = PRECISION_FLOAT32; p <= PRECISION_BFLOAT16; p++) {
         if (!gemm_supports((Precision)p)) continue;
         Gemm *gemm = gemm_create((Precision)p);

@@ -1,7 +1,8 @@
-// Each layer alone, forward and backward: ms, GFLOP/s, GB/s, how much that is of the measured peak, and of
-// the bandwidth at which a block of so many bytes can be read. A line of JSON a layer.
+// Each layer alone, forward and backward: ms, GFLOP/s, GB/s, how much that is of the measured peak,
+// and of the bandwidth at which a block of so many bytes can be read. A line of JSON a layer.
 //
-//   layers [options of train_fastformer]      -b -t -C -H -p and --vocabulary count; windows are 4 and global
+//   layers [options of train_fastformer]      -b -t -C -H -p and --vocabulary count; windows are 4
+//   and global
 #define TESTING
 #include "train_fastformer.c"
 
@@ -13,11 +14,12 @@
 #include "threads.h"
 
 static const Option rows[] = {
-    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 2, 1 << 28, NULL, NULL, "Measurement",
-     "tokens that there are"},
+    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 2, 1 << 28, NULL, NULL,
+     "Measurement", "tokens that there are"},
 };
 
-// A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's attention.
+// A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's
+// attention.
 typedef struct {
     Fastformer *f;
     Batch batch;
@@ -32,8 +34,7 @@ typedef struct {
     real *logsumexp, *exponent; // (B, H, T), (H)
 } Bench;
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The layers, as the models call them
+// ---- The layers, as the models call them ------------------------------------
 
 static void embedding_f(Bench *b) {
     embed_forward(&b->pass, &b->f->base.embedding, b->f->x[0]);
@@ -66,15 +67,17 @@ static void qkv_b(Bench *b) {
 static void attention_f(Bench *b, size_t l) {
     Dropout drop[2];
     const AdditiveInput in = attention_input(&b->pass, &b->f->layers[l].attention, drop);
-    additive_attention_forward(&b->f->attention, b->f->x[2 * l + 1], b->f->x[2 * l], &in, &b->batch);
+    additive_attention_forward(&b->f->attention, b->f->x[2 * l + 1], b->f->x[2 * l], &in,
+                               &b->batch);
 }
 
 static void attention_b(Bench *b, size_t l) {
     Dropout drop[2];
     const AttentionLayer *a = &b->f->layers[l].attention;
     const AdditiveInput in = attention_input(&b->pass, a, drop);
-    additive_attention_backward(&b->f->attention, b->pass.work->dqkv, pass_gradients(&b->pass, a->query_attn),
-                                pass_gradients(&b->pass, a->key_attn), b->pass.work->dx, &in, &b->batch);
+    additive_attention_backward(
+        &b->f->attention, b->pass.work->dqkv, pass_gradients(&b->pass, a->query_attn),
+        pass_gradients(&b->pass, a->key_attn), b->pass.work->dx, &in, &b->batch);
 }
 
 static void window_f(Bench *b) {
@@ -114,15 +117,16 @@ static void residual_b(Bench *b) {
 
 static void classifier_f(Bench *b) {
     classifier_forward(b->f->base.head.classifier, b->f->base.head.normal,
-                       b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets, b->M);
+                       b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets,
+                       b->M);
 }
 
 static void classifier_fb(Bench *b) {
     real *gradients = b->f->base.model.state.gradients;
     classifier_train(b->f->base.head.classifier, b->f->base.head.normal,
-                     b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets, b->M,
-                     1.0 / (double)b->M, b->pass.work->dnorm, gradients + b->f->offsets.outer.token,
-                     gradients + b->f->offsets.outer.bias);
+                     b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets,
+                     b->M, 1.0 / (double)b->M, b->pass.work->dnorm,
+                     gradients + b->f->offsets.outer.token, gradients + b->f->offsets.outer.bias);
 }
 
 static void softmax_f(Bench *b) {
@@ -130,8 +134,8 @@ static void softmax_f(Bench *b) {
 }
 
 static void softmax_b(Bench *b) {
-    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended, b->logsumexp,
-                               &b->self);
+    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended,
+                               b->logsumexp, &b->self);
 }
 
 static void softmax_both_f(Bench *b) {
@@ -139,8 +143,8 @@ static void softmax_both_f(Bench *b) {
 }
 
 static void softmax_both_b(Bench *b) {
-    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended, b->logsumexp,
-                               &b->both);
+    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended,
+                               b->logsumexp, &b->both);
 }
 
 static void softmax_cross_f(Bench *b) {
@@ -190,8 +194,7 @@ static void update(Bench *b) {
     adamw_update(&b->f->base.model.state, &settings);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Measuring
+// ---- Measuring --------------------------------------------------------------
 
 typedef struct {
     const char *layer, *direction;
@@ -223,7 +226,8 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
     bench_text(&w, "layer", c->layer);
     bench_text(&w, "direction", c->direction);
     bench_text(&w, "precision",
-               !c->exact && gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? "bf16" : "fp32");
+               !c->exact && gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? "bf16"
+                                                                                        : "fp32");
     bench_integer(&w, "threads", (size_t)thread_limit());
     bench_number(&w, "ms", 1e3 * median);
     bench_number(&w, "lowest_ms", 1e3 * seconds[0]);
@@ -232,18 +236,23 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
         bench_number(&w, "percent_of_peak",
                      100 * c->flops / median / (c->exact ? peaks->exact_flops : peaks->flops));
     bench_number(&w, "gb_per_s", 1e-9 * c->bytes / median);
-    bench_number(&w, "percent_of_read", 100 * c->bytes / median / bench_read_bandwidth((size_t)c->bytes));
+    bench_number(&w, "percent_of_read",
+                 100 * c->bytes / median / bench_read_bandwidth((size_t)c->bytes));
     bench_line(&w);
 }
 
 static void measure_all(Bench *b) {
     const Config *c = &b->f->config;
-    const double r = sizeof(real), g = gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? 2 : r;
-    const double MC = (double)(b->M * c->size.channels), CC = (double)(c->size.channels * c->size.channels);
+    const double r = sizeof(real),
+                 g = gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? 2 : r;
+    const double MC = (double)(b->M * c->size.channels),
+                 CC = (double)(c->size.channels * c->size.channels);
     const double VC = (double)(c->size.vocabulary * c->size.channels),
                  N = (double)b->f->base.model.state.table.total;
-    const double product = 2 * MC * (double)c->size.channels, classes = 2 * MC * (double)c->size.vocabulary;
-    const double softmax = 2 * MC * (double)b->batch.length, cosine = 4 * MC * (double)c->size.head_size;
+    const double product = 2 * MC * (double)c->size.channels,
+                 classes = 2 * MC * (double)c->size.vocabulary;
+    const double softmax = 2 * MC * (double)b->batch.length,
+                 cosine = 4 * MC * (double)c->size.head_size;
     const double layers = 2 * 11 * CC; // weights
     const Case cases[] = {
         {"embedding", "forward", embedding_f, 0, 3 * MC * r, false},
@@ -257,17 +266,21 @@ static void measure_all(Bench *b) {
         {"attention, global", "forward", global_f, 0, 7 * MC * r, false},
         {"attention, global", "backward", global_b, 0, MC * (6 * r + 3 * g), false},
         {"ffn", "forward", ffn_f, 8 * product, MC * (6 * r + 6 * g) + 8 * CC * g, false},
-        {"ffn", "backward", ffn_b, 16 * product, MC * (9 * r + 15 * g) + 8 * CC * (g + 2 * r), false},
+        {"ffn", "backward", ffn_b, 16 * product, MC * (9 * r + 15 * g) + 8 * CC * (g + 2 * r),
+         false},
         {"residual", "forward", residual_f, 0, 3 * MC * r, false},
         {"residual", "backward", residual_b, 0, MC * (r + g), false},
         {"classifier", "forward", classifier_f, classes, (VC + MC) * g, false},
-        {"classifier", "both", classifier_fb, 3 * classes, (VC + MC) * g + MC * r + 2 * VC * r, false},
+        {"classifier", "both", classifier_fb, 3 * classes, (VC + MC) * g + MC * r + 2 * VC * r,
+         false},
         {"softmax attention", "forward", softmax_f, softmax, MC * (3 * r + g), false},
         {"softmax attention", "backward", softmax_b, 2 * softmax, MC * (4 * r + 4 * g), false},
         {"softmax, both ways", "forward", softmax_both_f, 2 * softmax, MC * (3 * r + g), false},
-        {"softmax, both ways", "backward", softmax_both_b, 4 * softmax, MC * (4 * r + 4 * g), false},
+        {"softmax, both ways", "backward", softmax_both_b, 4 * softmax, MC * (4 * r + 4 * g),
+         false},
         {"softmax, half the keys", "forward", softmax_cross_f, softmax, MC * (2 * r + g), false},
-        {"softmax, half the keys", "backward", softmax_cross_b, 2 * softmax, MC * (3 * r + 3 * g), false},
+        {"softmax, half the keys", "backward", softmax_cross_b, 2 * softmax, MC * (3 * r + 3 * g),
+         false},
         {"cosine attention", "forward", cosine_f, cosine, MC * (3 * r + g), false},
         {"cosine attention", "backward", cosine_b, 2 * cosine, MC * (4 * r + 3 * g), false},
         {"cosine, both ways", "forward", cosine_both_f, cosine, MC * (3 * r + g), false},
@@ -277,7 +290,8 @@ static void measure_all(Bench *b) {
         {"pack weights", "update", pack, 0, (layers + VC) * (r + g), false},
     };
     const Peaks peaks = {gemm_measure_peak(b->f->base.model.gemm), gemm_measure_peak(b->f->exact)};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) measure_case(b, &cases[i], &peaks);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        measure_case(b, &cases[i], &peaks);
 }
 
 static Batch random_batch(const ModelSetup *setup) {
@@ -289,10 +303,12 @@ static Batch random_batch(const ModelSetup *setup) {
         inputs[i] = (int32_t)random_below(&random, (uint64_t)setup->vocabulary);
         targets[i] = (int32_t)random_below(&random, (uint64_t)setup->vocabulary);
     }
-    return (Batch){.batch = setup->batch, .length = setup->length, .inputs = inputs, .targets = targets};
+    return (Batch){
+        .batch = setup->batch, .length = setup->length, .inputs = inputs, .targets = targets};
 }
 
-// Cross-attention takes the same array for queries and for keys and values, of which there are half as many.
+// Cross-attention takes the same array for queries and for keys and values, of which there are half
+// as many.
 static void inputs_create(Bench *b, size_t B, size_t T) {
     const size_t C = b->f->config.size.channels;
     const real *qkv = b->f->layers[0].attention.projected;
@@ -303,7 +319,8 @@ static void inputs_create(Bench *b, size_t B, size_t T) {
     b->cross = attention_cross(qkv, NULL, qkv, NULL, C, NULL, B, T, (T + 1) / 2);
     b->cross.dropout = &b->dropout;
     b->self_gradients = attention_self_gradients(b->pass.work->dqkv, NULL, C);
-    b->cross_gradients = attention_cross_gradients(b->pass.work->doutput, NULL, b->pass.work->dqkv, NULL, C);
+    b->cross_gradients =
+        attention_cross_gradients(b->pass.work->doutput, NULL, b->pass.work->dqkv, NULL, C);
 }
 
 int main(int argc, char **argv) {
@@ -325,16 +342,17 @@ int main(int argc, char **argv) {
     parameter_initialise(&f->base.model.state.table, 1, f->base.model.state.values);
     const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->config.size.channels,
                  H = f->config.size.heads;
-    Bench b = {.f = f,
-               .batch = random_batch(&setup),
-               .M = B * T,
-               .dropout = dropout_create(f->base.model.dropout, 1, 1, 1),
-               .softmax =
-                   softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H, true),
-               .cosine = cosine_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H),
-               .attended = gemm_input_create(f->base.model.gemm, B * T, C, "attention"),
-               .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
-               .exponent = allocate(H, sizeof(real), "attention")};
+    Bench b = {
+        .f = f,
+        .batch = random_batch(&setup),
+        .M = B * T,
+        .dropout = dropout_create(f->base.model.dropout, 1, 1, 1),
+        .softmax =
+            softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H, true),
+        .cosine = cosine_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H),
+        .attended = gemm_input_create(f->base.model.gemm, B * T, C, "attention"),
+        .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
+        .exponent = allocate(H, sizeof(real), "attention")};
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
     b.pass = pass_forward(&f->base.model, &b.batch, true, NULL);
     inputs_create(&b, B, T);

@@ -26,8 +26,8 @@ static inline double bench_median(double *seconds, size_t count) {
     return seconds[count / 2];
 }
 
-// Bytes a second that all threads together read of a block of so many bytes, over and over: what the cache
-// level that holds it, or the memory, gives. Best of a few.
+// Bytes a second that all threads together read of a block of so many bytes, over and over: what
+// the cache level that holds it, or the memory, gives. Best of a few.
 static inline double bench_read_bandwidth(size_t bytes) {
     enum { ROW = 1024, AT_LEAST = 3 };
     const double duration = 0.2;

@@ -1,8 +1,8 @@
-// How long the sum of gradients over processes takes, by the number of elements: what scaling.py takes
-// latency and bandwidth from.
+// How long the sum of gradients over processes takes, by the number of elements: what scaling.py
+// takes latency and bandwidth from.
 //
-//   mpirun -n 2 --bind-to none build/float-onednn/bench/reduction     "ELEMENTS SECONDS", a line each;
-//   medians
+//   mpirun -n 2 --bind-to none build/float-onednn/bench/reduction     "ELEMENTS SECONDS", a line
+//   each; medians
 #include "measure.h"
 #include "ranks.h"
 

@@ -1,6 +1,6 @@
-// What BERT is on any device: its configuration, where its parameters lie, where it drops out. train_bert.c
-// builds it; the CUDA program holds a CPU model beside its own for options, parameters, exchange, --stats and
-// what it says of itself.
+// What BERT is on any device: its configuration, where its parameters lie, where it drops out.
+// train_bert.c builds it; the CUDA program holds a CPU model beside its own for options,
+// parameters, exchange, --stats and what it says of itself.
 #ifndef BERT_H
 #define BERT_H
 
@@ -19,8 +19,9 @@ typedef struct {
 
 // Of the parameters in the flat arrays, under the names of Hugging Face's class.
 typedef struct {
-    size_t token, position, type;  // (V, C), (positions, C), (2, C) of which all tokens have the first
-    NormParameters norm;           // of their sum
+    size_t token, position,
+        type;            // (V, C), (positions, C), (2, C) of which all tokens have the first
+    NormParameters norm; // of their sum
     TransformerParameters *layers; // (L)
     LinearParameters transform;    // C -> C, of the prediction
     NormParameters transform_norm;

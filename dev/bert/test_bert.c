@@ -1,4 +1,5 @@
-// What must hold of BERT: gradients, reference vectors, padding, masked tokens, exchange with Hugging Face.
+// What must hold of BERT: gradients, reference vectors, padding, masked tokens, exchange with
+// Hugging Face.
 //
 //   ./test_bert [NAME]                              tests whose names contain NAME
 //   ./test_bert -r FILE... [-p double|float|bf16]   reference vectors of dev/reference

@@ -87,7 +87,8 @@ static void test_targets() {
         for (size_t i = 0; number == 2 && i < 2 * 40; i++) ((int32_t *)batch.targets)[i] = -1;
         if (number == 2) {
             CHECK(gpu.type->forward(gpu.model, &batch) == 0 && gpu.type->correct(gpu.model) == 0);
-            CHECK(gpu.type->train(gpu.model, &batch, 1) == 0 && gpu.type->gradient_norm(gpu.model) == 0);
+            CHECK(gpu.type->train(gpu.model, &batch, 1) == 0 &&
+                  gpu.type->gradient_norm(gpu.model) == 0);
         }
         model_test_batch_free(&batch);
     }

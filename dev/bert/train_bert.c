@@ -1,16 +1,18 @@
-// BERT on the CPU (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019) with the
-// numbers of Hugging Face's BertForMaskedLM, and four kinds of attention. Parameters, forward, backward,
-// exchange with Hugging Face and options, top to bottom.
+// BERT on the CPU (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019)
+// with the numbers of Hugging Face's BertForMaskedLM, and four kinds of attention. Parameters,
+// forward, backward, exchange with Hugging Face and options, top to bottom.
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, F inner channels, V vocabulary, L layers:
+// B batch, T sequence length, M = B*T, C channels, H heads, F inner channels, V vocabulary, L
+// layers:
 //
 //   x = dropout(LayerNorm(token + position + type))          type 0 everywhere
 //   x = LayerNorm(x + dropout(attention(x W_qkv + b) W_proj + b))       a layer
 //   x = LayerNorm(x + dropout(GELU(x W_up + b) W_down + b))
 //   logits = LayerNorm(GELU(x W + b)) E^T + bias             E: the token embedding
 //
-// Only the K rows that predict something (15%, masked.h) are multiplied with W and E. attention: softmax,
-// BERT's own; softmax1; cosine or additive, whose cost is linear in T (dev/cpu/attention.h).
+// Only the K rows that predict something (15%, masked.h) are multiplied with W and E. attention:
+// softmax, BERT's own; softmax1; cosine or additive, whose cost is linear in T
+// (dev/cpu/attention.h).
 
 #include "bert.h"
 #include "blocks.h"
@@ -26,16 +28,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Options and configuration
+// ---- Options and configuration ----------------------------------------------
 
 enum { TYPES = 2 };
 static const double EPSILON = 1e-12, DEVIATION = 0.02;
 
 static const Option bert_options[] = {
     SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
-    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "0", 0, 4 * MAX_CHANNELS, NULL, "intermediate_size",
-     "Model", "channels inside the FFN; 0: 4 times as many"},
+    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "0", 0, 4 * MAX_CHANNELS, NULL,
+     "intermediate_size", "Model", "channels inside the FFN; 0: 4 times as many"},
     ATTENTION_OPTIONS("softmax|softmax1|cosine|additive"),
     DROPOUT_OPTION,
 };
@@ -51,8 +52,7 @@ static Config config_create(const ModelSetup *setup) {
     };
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Parameters, under the names of Hugging Face's class
+// ---- Parameters, under the names of Hugging Face's class --------------------
 
 static NormParameters add_bert_norm(ParameterTable *table, const char *name, size_t channels) {
     NormParameters norm = add_norm(table, channels, "%s", name);
@@ -65,23 +65,27 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, s
     TransformerParameters layer;
     char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
-    // Queries, keys and values have a name each there. Here they lie side by side, and are one product.
+    // Queries, keys and values have a name each there. Here they lie side by side, and are one
+    // product.
     static const char *const parts[] = {"query", "key", "value"};
-    layer.attention.qkv = add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
-                                            NAME("attention.self"), parts, 3);
+    layer.attention.qkv =
+        add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
+                          NAME("attention.self"), parts, 3);
     layer.attention.norm_const =
-        c->attention.learned_power ? add_vector(table, NAME("attention.self.norm_const"), c->size.heads, 0.5)
-                                   : NO_PARAMETER;
-    layer.attention.pooling = c->attention.additive
-                                  ? add_matrix(table, NAME("attention.self.pooling"), 2, C, DEVIATION)
-                                  : NO_PARAMETER;
-    layer.attention.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
-                                            NAME("attention.output.dense"));
+        c->attention.learned_power
+            ? add_vector(table, NAME("attention.self.norm_const"), c->size.heads, 0.5)
+            : NO_PARAMETER;
+    layer.attention.pooling =
+        c->attention.additive ? add_matrix(table, NAME("attention.self.pooling"), 2, C, DEVIATION)
+                              : NO_PARAMETER;
+    layer.attention.projection =
+        add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
+                   NAME("attention.output.dense"));
     layer.attention.norm = add_bert_norm(table, NAME("attention.output.LayerNorm"), C);
     layer.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
                               NAME("intermediate.dense"));
-    layer.ffn.down =
-        add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, DEVIATION}, "%s", NAME("output.dense"));
+    layer.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, DEVIATION}, "%s",
+                                NAME("output.dense"));
     layer.ffn.norm = add_bert_norm(table, NAME("output.LayerNorm"), C);
 #undef NAME
     return layer;
@@ -91,8 +95,8 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     const size_t L = c->size.layers, C = c->size.channels, V = c->size.vocabulary;
     Offsets o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
     o.token = add_matrix(table, "bert.embeddings.word_embeddings.weight", V, C, DEVIATION);
-    o.position =
-        add_matrix(table, "bert.embeddings.position_embeddings.weight", c->size.positions, C, DEVIATION);
+    o.position = add_matrix(table, "bert.embeddings.position_embeddings.weight", c->size.positions,
+                            C, DEVIATION);
     o.type = add_matrix(table, "bert.embeddings.token_type_embeddings.weight", TYPES, C, DEVIATION);
     o.norm = add_bert_norm(table, "bert.embeddings.LayerNorm", C);
     for (size_t l = 0; l < L; l++) o.layers[l] = add_layer(table, c, l);
@@ -103,8 +107,7 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     return o;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The model
+// ---- The model --------------------------------------------------------------
 
 typedef struct {
     CpuModel base;
@@ -139,8 +142,8 @@ static void parts_create(Bert *b, size_t batch, size_t length) {
     arena_reals(m->arena, &b->sum, M, C, "activations");
     b->norm.at = o->norm;
     norm_plan(&b->norm, m->arena, M);
-    stack_create(&b->stack, m, &attention, o->layers, c->size.layers, POST_NORM, GELU_ERF, SITE_LAYERS, batch,
-                 length);
+    stack_create(&b->stack, m, &attention, o->layers, c->size.layers, POST_NORM, GELU_ERF,
+                 SITE_LAYERS, batch, length);
     b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
     arena_array(m->arena, &b->rows, M, sizeof(*b->rows), "activations");
     arena_array(m->arena, &b->targets, M, sizeof(*b->targets), "activations");
@@ -176,9 +179,7 @@ static void bert_destroy(void *model) {
     free(b);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The embedding: token + position + type, normalised, with dropout
-
+// ---- The embedding: token + position + type, normalised, with dropout -------
 // x (M, C) *= the embedding's dropout.
 static void embedding_dropout(const Pass *pass, real *x, size_t channels) {
     Dropout memory;
@@ -191,10 +192,12 @@ static void embedding_dropout(const Pass *pass, real *x, size_t channels) {
 
 static void embed(const Bert *b, const Pass *pass) {
     const size_t C = b->config.size.channels, T = (size_t)pass->batch->length;
-    const real *position = pass_values(pass, b->offsets.position), *type = pass_values(pass, b->offsets.type);
+    const real *position = pass_values(pass, b->offsets.position),
+               *type = pass_values(pass, b->offsets.type);
     for (size_t t = 0; t < T; t++)
         for (size_t c = 0; c < C; c++) b->places[t * C + c] = position[t * C + c] + type[c];
-    embedding_forward(b->sum, pass_values(pass, b->offsets.token), 1, b->places, pass->batch, NULL, C);
+    embedding_forward(b->sum, pass_values(pass, b->offsets.token), 1, b->places, pass->batch, NULL,
+                      C);
     pass_lap(pass, "embedding", 0);
     norm_forward(pass, &b->norm, (GemmInput){b->stack.x[0], C, false}, b->sum);
     embedding_dropout(pass, b->stack.x[0], C);
@@ -223,9 +226,7 @@ static void embed_back(const Bert *b, const Pass *pass) {
     pass_lap(pass, "embedding", 0);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The prediction, of the rows that have a target, or of all
-
+// ---- The prediction, of the rows that have a target, or of all --------------
 // A pass over these rows, which `batch` then describes.
 static Pass pass_of_targets(const Bert *b, const Pass *pass, bool all, Batch *batch) {
     size_t count = 0;
@@ -247,7 +248,8 @@ static void predict(const Bert *b, const Pass *chosen) {
     const size_t C = b->config.size.channels;
     const real *x = b->stack.x[2 * b->stack.count];
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < chosen->rows; i++) gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
+    for (size_t i = 0; i < chosen->rows; i++)
+        gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
     linear_forward(chosen, &b->transform, b->hidden, b->chosen);
     activation_forward((GemmInput){b->activated, C, false}, b->hidden,
                        pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
@@ -288,8 +290,7 @@ static int64_t count_correct(const Bert *b, const Pass *chosen) {
     return correct;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Forward and backward
+// ---- Forward and backward ---------------------------------------------------
 
 static void layers_forward(const Bert *b, const Pass *pass) {
     embed(b, pass);
@@ -318,7 +319,8 @@ static double bert_forward(void *model, const Batch *batch) {
 static double bert_train(void *model, const Batch *batch, double scale) {
     Bert *b = model;
     Batch of_targets;
-    const Pass forward = pass_forward(&b->base, batch, true, NULL), backward = pass_backward(&forward);
+    const Pass forward = pass_forward(&b->base, batch, true, NULL),
+               backward = pass_backward(&forward);
     layers_forward(b, &forward);
     const Pass chosen = pass_of_targets(b, &forward, false, &of_targets);
     const Pass chosen_backward = pass_backward(&chosen);
@@ -350,9 +352,7 @@ static int64_t bert_correct(const void *model) {
     return ((const Bert *)model)->correct;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Exchange with Hugging Face's BertForMaskedLM
-
+// ---- Exchange with Hugging Face's BertForMaskedLM ---------------------------
 // What its config.json may choose and this program computes in one way.
 static const ConfigMember fixed_members[] = {
     {"hidden_act", {.kind = JSON_STRING, .string = (char[]){"gelu"}}},
@@ -364,12 +364,13 @@ static const ConfigMember fixed_members[] = {
 };
 enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
-static const ConfigSize config_sizes[] = {{"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
-                                          {"hidden_size", "hidden_size", MAX_CHANNELS},
-                                          {"num_attention_heads", "num_attention_heads", MAX_HEADS},
-                                          {"intermediate_size", "intermediate_size", 4 * MAX_CHANNELS},
-                                          {"max_position_embeddings", "n_positions", 1 << 28},
-                                          {"vocab_size", "vocab_size", INT32_MAX}};
+static const ConfigSize config_sizes[] = {
+    {"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
+    {"hidden_size", "hidden_size", MAX_CHANNELS},
+    {"num_attention_heads", "num_attention_heads", MAX_HEADS},
+    {"intermediate_size", "intermediate_size", 4 * MAX_CHANNELS},
+    {"max_position_embeddings", "n_positions", 1 << 28},
+    {"vocab_size", "vocab_size", INT32_MAX}};
 enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
 
 // The metadata of the checkpoint that this program would have written.
@@ -390,16 +391,17 @@ static char *replace_end(const char *text, const char *theirs, const char *end) 
     return format_string("%.*s%s", (int)(length - size), text, end);
 }
 
-// A model that was saved without its prediction has no "bert." before its names; old files call LayerNorm's
-// parameters gamma and beta. The tied matrix and the bias of the logits may be stored twice. The pooler and
-// the next-sentence classifier are no part of this model.
+// A model that was saved without its prediction has no "bert." before its names; old files call
+// LayerNorm's parameters gamma and beta. The tied matrix and the bias of the logits may be stored
+// twice. The pooler and the next-sentence classifier are no part of this model.
 static char *bert_tensor_name(const char *theirs) {
     if (strstr(theirs, "pooler.") || begins_with(theirs, "cls.seq_relationship.") ||
         strstr(theirs, "embeddings.position_ids") || strstr(theirs, "embeddings.token_type_ids"))
         return NULL;
     if (strcmp(theirs, "cls.predictions.decoder.weight") == 0)
         return copy_string("bert.embeddings.word_embeddings.weight");
-    if (strcmp(theirs, "cls.predictions.decoder.bias") == 0) return copy_string("cls.predictions.bias");
+    if (strcmp(theirs, "cls.predictions.decoder.bias") == 0)
+        return copy_string("cls.predictions.bias");
     const bool whole = begins_with(theirs, "bert.") || begins_with(theirs, "cls.");
     char *name = format_string("%s%s", whole ? "" : "bert.", theirs);
     char *renamed = replace_end(name, ".gamma", ".weight");
@@ -435,8 +437,7 @@ static const Exchange bert_exchange = {
     .write_config = bert_write_config,
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What the training loop calls
+// ---- What the training loop calls -------------------------------------------
 
 static void bert_describe(const void *model, Metadata **rows, int *count) {
     (void)model;
@@ -444,14 +445,14 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
     metadata_add(rows, count, "layer_norm_eps", copy_string("1e-12"));
 }
 
-// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
-// attention, and over the prediction's for the tokens that are predicted.
+// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
+// product of attention, and over the prediction's for the tokens that are predicted.
 static double bert_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Bert *)model)->config;
     const ModelSizes *size = &c->size;
     const double C = (double)size->channels, L = (double)size->layers, F = (double)c->inner;
-    const double attention = 3 * attention_flops(c->attention.cosine, c->attention.additive, size->channels,
-                                                 size->heads, 1, (double)length);
+    const double attention = 3 * attention_flops(c->attention.cosine, c->attention.additive,
+                                                 size->channels, size->heads, 1, (double)length);
     const double prediction = MASKED_SHARE * C * (C + (double)size->vocabulary);
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }

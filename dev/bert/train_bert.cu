@@ -1,16 +1,17 @@
-// BERT on the GPU: the model of train_bert.c, whose options, parameters, statistics and description it takes;
-// forward and backward pass in CUDA. Both programs read and write the same checkpoints, and drop the same
-// elements.
+// BERT on the GPU: the model of train_bert.c, whose options, parameters, statistics and description
+// it takes; forward and backward pass in CUDA. Both programs read and write the same checkpoints,
+// and drop the same elements.
 //
 // M = B*T rows, C channels, K rows that are predicted (masked.h).
 //
-// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual stream,
-// statistics and gradients of parameters are float32.
+// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual
+// stream, statistics and gradients of parameters are float32.
 
 #include "chosen_rows.cuh"
 #include "self_attention.cuh"
 extern "C" {
 #include "bert.h"
+#include "train.h"
 }
 
 struct Bert {
@@ -62,21 +63,23 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     const GemmInput dchosen = float_matrix(t->dx, C),
                     dhidden = t->gradients[t->is.layers - 1].ffn; // free yet
     const LayerNormWeights w = norm_weights(t, &o->transform_norm);
-    layernorm_backward(&g->device, &g->sums, t->dx, transformer_gradients(t, o->transform_norm.gain),
-                       transformer_gradients(t, o->transform_norm.bias), t->dnorm, b->activated, w.gain,
-                       w.bias, b->mean, b->rstd, true, layernorm_no_tail(), K, C);
+    layernorm_backward(&g->device, &g->sums, t->dx,
+                       transformer_gradients(t, o->transform_norm.gain),
+                       transformer_gradients(t, o->transform_norm.bias), t->dnorm, b->activated,
+                       w.gain, w.bias, b->mean, b->rstd, true, layernorm_no_tail(), K, C);
     activation_backward(&g->device, dhidden, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
     gpu_lap(g, GPU_TRAIN, "activation, norm", PROFILE_BACKWARD, 0);
     bias_backward(t, &o->transform, dhidden, K);
     gemm_backward_input(&g->blas, dchosen, dhidden, transform, K);
-    gemm_backward_weight(&g->blas, transformer_gradients(t, o->transform.weight), dhidden, b->chosen,
-                         transform, K);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, o->transform.weight), dhidden,
+                         b->chosen, transform, K);
     rows_scatter(&g->device, t->dnorm, t->dx, batch->rows, K, batch->batch * batch->length, C);
     gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));
 }
 
 static TransformerShape shape(const Config *c, const Offsets *o) {
-    const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm, o->bias};
+    const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm,
+                                   o->bias};
     TransformerShape is = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
     is.inner = c->inner;
     is.type = o->type;

@@ -48,8 +48,8 @@ TILE_INLINE TileVector slope_at(TileVector x, ActivationKind kind) {
 
 // Elements i to min(i + TILE_LANES, n) of y = f(x + bias), bias NULL: none; y may be x. With dy of
 // dx = dy f'(x + bias), and y where it is not NULL.
-TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t i,
-                                size_t n) {
+TILE_INLINE void vector_forward(real *y, const real *x, const real *bias, ActivationKind kind,
+                                size_t i, size_t n) {
     TileVector at = row_get(x, i, n);
     if (bias) at += row_get(bias, i, n);
     row_put(y, i, n, activate(at, kind));
@@ -64,16 +64,19 @@ TILE_INLINE void vector_backward(real *dx, real *y, const real *dy, const real *
 }
 
 // All n elements. That a vector is whole is said in a constant.
-TILE_INLINE void all_forward(real *y, const real *x, const real *bias, ActivationKind kind, size_t n) {
+TILE_INLINE void all_forward(real *y, const real *x, const real *bias, ActivationKind kind,
+                             size_t n) {
     size_t i = 0;
-    for (; i + TILE_LANES <= n; i += TILE_LANES) vector_forward(y, x, bias, kind, i, i + TILE_LANES);
+    for (; i + TILE_LANES <= n; i += TILE_LANES)
+        vector_forward(y, x, bias, kind, i, i + TILE_LANES);
     if (i < n) vector_forward(y, x, bias, kind, i, n);
 }
 
 TILE_INLINE void all_backward(real *dx, real *y, const real *dy, const real *x, const real *bias,
                               ActivationKind kind, size_t n) {
     size_t i = 0;
-    for (; i + TILE_LANES <= n; i += TILE_LANES) vector_backward(dx, y, dy, x, bias, kind, i, i + TILE_LANES);
+    for (; i + TILE_LANES <= n; i += TILE_LANES)
+        vector_backward(dx, y, dy, x, bias, kind, i, i + TILE_LANES);
     if (i < n) vector_backward(dx, y, dy, x, bias, kind, i, n);
 }
 
@@ -117,8 +120,8 @@ void activation_row(real *x, ActivationKind kind, size_t n) {
     piece_forward(x, x, NULL, kind, n);
 }
 
-static void row_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
-                        size_t row, size_t n) {
+static void row_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+                        ActivationKind kind, size_t row, size_t n) {
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t count = n - i < PIECE ? n - i : PIECE;
         real piece[PIECE];
@@ -132,21 +135,21 @@ void activation_rows_forward(GemmInput y, const real *restrict x, const real *re
     for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
 }
 
-void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias, ActivationKind kind,
-                        size_t m, size_t n) {
+void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+                        ActivationKind kind, size_t m, size_t n) {
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
 }
 
-void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias, const real *restrict dy,
-                              const real *restrict x, const real *restrict bias, ActivationKind kind,
-                              size_t m, size_t n) {
+void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias,
+                              const real *restrict dy, const real *restrict x,
+                              const real *restrict bias, ActivationKind kind, size_t m, size_t n) {
     for (size_t row = 0; row < m; row++) {
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
             real piece[PIECE], again[PIECE];
-            piece_backward(piece, y.data ? again : NULL, dy + at, x + at, bias ? bias + i : NULL, kind,
-                           count);
+            piece_backward(piece, y.data ? again : NULL, dy + at, x + at, bias ? bias + i : NULL,
+                           kind, count);
             gemm_input_store(dx, row, i, piece, count);
             if (y.data) gemm_input_store(y, row, i, again, count);
             if (bias)
@@ -155,15 +158,18 @@ void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias, c
     }
 }
 
-void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy, const real *restrict x,
-                         const real *restrict bias, ActivationKind kind, size_t m, size_t n) {
-    real *partial = bias ? allocate(ROW_BLOCKS * n, sizeof(real), "bias gradients") : NULL; // (ROW_BLOCKS, N)
+void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+                         const real *restrict x, const real *restrict bias, ActivationKind kind,
+                         size_t m, size_t n) {
+    real *partial =
+        bias ? allocate(ROW_BLOCKS * n, sizeof(real), "bias gradients") : NULL; // (ROW_BLOCKS, N)
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
-        const size_t begin = row_block_begin(m, block), rows = row_block_begin(m, block + 1) - begin;
+        const size_t begin = row_block_begin(m, block),
+                     rows = row_block_begin(m, block + 1) - begin;
         activation_rows_backward(gemm_input_rows(dx, begin), (GemmInput){0},
-                                 bias ? partial + block * n : NULL, dy + begin * n, x + begin * n, bias, kind,
-                                 rows, n);
+                                 bias ? partial + block * n : NULL, dy + begin * n, x + begin * n,
+                                 bias, kind, rows, n);
     }
     if (bias) row_blocks_add(dbias, partial, n);
     free(partial);

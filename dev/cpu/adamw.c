@@ -79,8 +79,8 @@ double gradient_norm(const ParameterState *state) {
     for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++) {
 #pragma omp parallel for schedule(static)
         for (size_t first = part.begin; first < part.end; first += PIECE)
-            sums[first / PIECE] =
-                sum_of_squares(state->gradients + first, total - first < PIECE ? total - first : PIECE);
+            sums[first / PIECE] = sum_of_squares(state->gradients + first,
+                                                 total - first < PIECE ? total - first : PIECE);
     }
     reduction_sum(state->reduction, sums, pieces);
     double sum = 0;
@@ -90,7 +90,8 @@ double gradient_norm(const ParameterState *state) {
 }
 
 // What is the same for all elements, with the bias corrections worked in:
-// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t), rate = 1 / (1 - b1^t).
+// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t), rate = 1 / (1 -
+// b1^t).
 typedef struct {
     real gradient_scale, beta1, rest1, beta2, rest2; // rest = 1 - beta
     real rate, root, epsilon, decay;                 // rate and decay times the learning rate
@@ -158,5 +159,6 @@ void gradients_clear(ParameterState *state) {
     const size_t total = state->table.total;
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < total; first += PIECE)
-        memset(state->gradients + first, 0, (total - first < PIECE ? total - first : PIECE) * sizeof(real));
+        memset(state->gradients + first, 0,
+               (total - first < PIECE ? total - first : PIECE) * sizeof(real));
 }

@@ -12,29 +12,31 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 // Calls f(..., D) with the common head sizes as constants, which compilers unroll.
-#define WITH_HEAD_SIZE(D, f, ...)                                                                            \
-    ((D) == 16    ? f(__VA_ARGS__, 16)                                                                       \
-     : (D) == 32  ? f(__VA_ARGS__, 32)                                                                       \
-     : (D) == 64  ? f(__VA_ARGS__, 64)                                                                       \
-     : (D) == 128 ? f(__VA_ARGS__, 128)                                                                      \
+#define WITH_HEAD_SIZE(D, f, ...)                                                                  \
+    ((D) == 16    ? f(__VA_ARGS__, 16)                                                             \
+     : (D) == 32  ? f(__VA_ARGS__, 32)                                                             \
+     : (D) == 64  ? f(__VA_ARGS__, 64)                                                             \
+     : (D) == 128 ? f(__VA_ARGS__, 128)                                                            \
                   : f(__VA_ARGS__, (D)))
 
-// ----------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------
 // The windowed sum, exactly
 //
-// cumsum(i) - cumsum(i-k) cancels in float32. Instead the sequence is cut into blocks of k rows: the window
-// that ends at row r of a block is the suffix r+1 .. k-1 of the block before plus the prefix 0 .. r of its
-// own (van Herk 1992; Gil and Werman 1993). Nothing is ever subtracted. Rows are taken one after the other
-// and all that is remembered is here, so the same code computes a sequence, the same sequence backwards, and
-// one token at a time.
+// cumsum(i) - cumsum(i-k) cancels in float32. Instead the sequence is cut into blocks of k rows:
+// the window that ends at row r of a block is the suffix r+1 .. k-1 of the block before plus the
+// prefix 0 .. r of its own (van Herk 1992; Gil and Werman 1993). Nothing is ever subtracted. Rows
+// are taken one after the other and all that is remembered is here, so the same code computes a
+// sequence, the same sequence backwards, and one token at a time.
 
-enum { GLOBAL_BLOCK = 64 }; // a global sum adds whole blocks, which keeps its rounding error small at any T
+enum {
+    GLOBAL_BLOCK = 64
+}; // a global sum adds whole blocks, which keeps its rounding error small at any T
 
 typedef struct {
     size_t window; // k; 0: global
     size_t place;  // rows of the current block so far
-    // Slot r holds row r of the current block once it has come, and until then the sum of rows r .. k-1 of
-    // the block before; slot k stays 0.
+    // Slot r holds row r of the current block once it has come, and until then the sum of rows r ..
+    // k-1 of the block before; slot k stays 0.
     real *rows, *weights; // (k+1, D), (k+1)
     real *prefix;         // (D) sum of the current block's rows
     real *carry;          // (D) global: sum of all blocks before
@@ -75,8 +77,8 @@ static size_t window_sum_block(const WindowSum *w) {
     return w->window ? w->window : GLOBAL_BLOCK;
 }
 
-// total (n) = the sums of weights e (n) over their windows, for n rows that window_sum_rows() then takes.
-// `step` is 1, or -1 to take the last row first.
+// total (n) = the sums of weights e (n) over their windows, for n rows that window_sum_rows() then
+// takes. `step` is 1, or -1 to take the last row first.
 static ALWAYS_INLINE void window_sum_weights(WindowSum *w, ptrdiff_t step, const real *restrict e,
                                              real *restrict total, size_t n) {
     const size_t block = window_sum_block(w);
@@ -112,11 +114,12 @@ static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
     w->place = 0;
 }
 
-// Takes n rows, factor (n) times x (n, D), whose rows stand `stride` apart: sum (n, D) = scale (n) times the
-// sums over their windows.
+// Takes n rows, factor (n) times x (n, D), whose rows stand `stride` apart: sum (n, D) = scale (n)
+// times the sums over their windows.
 static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *restrict sum,
-                                          const real *restrict scale, const real *restrict x, size_t stride,
-                                          const real *restrict factor, size_t n, size_t D) {
+                                          const real *restrict scale, const real *restrict x,
+                                          size_t stride, const real *restrict factor, size_t n,
+                                          size_t D) {
     const size_t block = window_sum_block(w), rest_stride = w->window ? D : 0;
     for (size_t i = 0; i < n;) {
         const size_t left = block - w->place, rows = n - i < left ? n - i : left;
@@ -128,7 +131,8 @@ static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *re
                 const size_t at = step > 0 ? i + r : n - 1 - i - r;
                 const TileVector row = factor[at] * row_get(x + at * stride, d, D);
                 prefix += row;
-                row_put(sum + at * D, d, D, scale[at] * (prefix + row_get(rest + r * rest_stride, d, D)));
+                row_put(sum + at * D, d, D,
+                        scale[at] * (prefix + row_get(rest + r * rest_stride, d, D)));
                 if (w->window) row_put(block_rows + r * D, d, D, row);
             }
             row_put(w->prefix, d, D, prefix);
@@ -139,14 +143,15 @@ static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *re
     }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// Normalisation over a head: x' = (x - mean) / (deviation + 1e-5), the deviation with D-1 in the denominator
+// -----------------------------------------------------------------------------
+// Normalisation over a head: x' = (x - mean) / (deviation + 1e-5), the deviation with D-1 in the
+// denominator
 
 static const real NORMAL_EPSILON = (real)1e-5;
 
 // centred (n, D) = x - mean and deviation (n) of x (n, D), whose rows stand `stride` apart.
-static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviation, const real *restrict x,
-                                 size_t stride, size_t n, size_t D) {
+static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviation,
+                                 const real *restrict x, size_t stride, size_t n, size_t D) {
     rows_sum(deviation, x, stride, n, D);
     for (size_t i = 0; i < n; i++) {
         const real mean = deviation[i] / (real)D;
@@ -158,16 +163,16 @@ static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviatio
 }
 
 // normal (n, D), deviation (n) from x (n, D).
-static void normalise(real *restrict normal, real *restrict deviation, const real *restrict x, size_t n,
-                      size_t D) {
+static void normalise(real *restrict normal, real *restrict deviation, const real *restrict x,
+                      size_t n, size_t D) {
     centre(normal, deviation, x, D, n, D);
     for (size_t i = 0; i < n; i++)
         row_scale(normal + i * D, 1 / (deviation[i] + NORMAL_EPSILON), normal + i * D, D);
 }
 
 // One row: dx (D) from dnormal (D). A row without deviation takes the gradient of the mean alone.
-static void normalise_backward(real *restrict dx, const real *restrict dnormal, const real *restrict normal,
-                               real deviation, size_t D) {
+static void normalise_backward(real *restrict dx, const real *restrict dnormal,
+                               const real *restrict normal, real deviation, size_t D) {
     const real along = row_dot(dnormal, normal, D);
     const real inverse = 1 / (deviation + NORMAL_EPSILON);
     const real slope = deviation > 0 ? along / ((real)(D - 1) * deviation) : 0;
@@ -177,13 +182,14 @@ static void normalise_backward(real *restrict dx, const real *restrict dnormal, 
     for (size_t d = 0; d < D; d += TILE_LANES) row_put(dx, d, D, row_get(dx, d, D) - mean);
 }
 
-// ----------------------------------------------------------------------------------------------------
-// pool(x, w): g_i = sum over the window of e_j x'_j / (sum of e_j + c), e_j = exp(s/D x'_j . w'), 0 where j
-// is padding
+// -----------------------------------------------------------------------------
+// pool(x, w): g_i = sum over the window of e_j x'_j / (sum of e_j + c), e_j = exp(s/D x'_j . w'), 0
+// where j is padding
 
 enum {
     TILE = 32,    // tokens taken at a time, so that their rows stay in L1
-    TILE_GAP = 80 // numbers between two tiles: at a distance of 4 KiB a load waits for a store to the other
+    TILE_GAP = 80 // numbers between two tiles: at a distance of 4 KiB a load waits for a store to
+                  // the other
 };
 
 typedef struct {
@@ -208,15 +214,17 @@ typedef struct AdditiveScratch {
     real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
     real *ones;                                            // (TILE, D) factors without dropout
     real *row;                                             // (D)
-    // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score; and the sum of e over the
-    // window, or backwards that of r (d . g)
+    // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score; and the sum of
+    // e over the window, or backwards that of r (d . g)
     real *deviation, *inverse, *along, *e, *total;
-    real *share, *dot, *sum;                                      // r (d . g), what is pooled . u, sum of u
-    real *value_factor, *score_factor, *mean_factor, *row_factor; // of what the gradient to x adds up
+    real *share, *dot, *sum; // r (d . g), what is pooled . u, sum of u
+    real *value_factor, *score_factor, *mean_factor,
+        *row_factor; // of what the gradient to x adds up
     Pooling query, key;
 } Scratch;
 
-// x - mean (n, D), and what s has of each row up to e. x' is never stored: it is inverse (x - mean).
+// x - mean (n, D), and what s has of each row up to e. x' is never stored: it is inverse (x -
+// mean).
 static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, PoolRows in, size_t D) {
     centre(s->centred, s->deviation, in.x, in.stride, in.n, D);
     rows_dot(s->along, s->centred, D, p->weight, 0, in.n, D);
@@ -230,15 +238,15 @@ static ALWAYS_INLINE void pool_scores(const Pooling *p, Scratch *s, PoolRows in,
         for (size_t i = 0; i < in.n; i++) s->e[i] = in.mask[i] ? s->e[i] : 0;
 }
 
-static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restrict pooled, real *restrict r,
-                                            PoolRows in, size_t D) {
+static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restrict pooled,
+                                            real *restrict r, PoolRows in, size_t D) {
     pool_scores(p, s, in, D);
     window_sum_weights(&p->sum, 1, s->e, s->total, in.n);
 #pragma omp simd
     for (size_t i = 0; i < in.n; i++) {
         const real denominator = s->total[i] + p->sink;
-        r[i] =
-            denominator > 0 ? 1 / denominator : 0; // c = 0 and only padding in the window: nothing is pooled
+        r[i] = denominator > 0 ? 1 / denominator
+                               : 0; // c = 0 and only padding in the window: nothing is pooled
         s->value_factor[i] = p->raw ? s->e[i] : s->e[i] * s->inverse[i];
     }
     window_sum_rows(&p->sum, 1, pooled, r, p->raw ? in.x : s->centred, p->raw ? in.stride : D,
@@ -252,8 +260,8 @@ static void pool_forward(Pooling *p, Scratch *s, real *pooled, real *r, PoolRows
 
 static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restrict dx,
                                              real *restrict dweight, const real *restrict dpooled,
-                                             const real *restrict pooled, const real *restrict r, PoolRows in,
-                                             size_t D) {
+                                             const real *restrict pooled, const real *restrict r,
+                                             PoolRows in, size_t D) {
     const real *value = p->raw ? in.x : s->centred;
     const size_t n = in.n;
     pool_scores(p, s, in, D);
@@ -267,7 +275,8 @@ static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restr
     // dx = value_factor u + score_factor w' - mean_factor - row_factor (x - mean of x)
 #pragma omp simd
     for (size_t j = 0; j < n; j++) {
-        const real inverse = s->inverse[j], deviation = s->deviation[j], path = p->raw ? 0 : s->e[j];
+        const real inverse = s->inverse[j], deviation = s->deviation[j],
+                   path = p->raw ? 0 : s->e[j];
         const real along_u = p->raw ? s->dot[j] : s->dot[j] * inverse;
         const real da = s->e[j] * (along_u - s->total[j]) * p->scale;
         const real slope = deviation > 0 ? (path * along_u + da * s->along[j]) / deviation : 0;
@@ -290,8 +299,8 @@ static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restr
     }
 }
 
-// dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to first: the
-// sums run backwards,
+// dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to
+// first: the sums run backwards,
 //   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
 //   dx'_j = e_j u_j + da_j (s/D) w',  da_j = e_j (x'_j . u_j - t_j),  dw' += da_j (s/D) x'_j,
 // and through the normalisation, as the elements of x' and w' add up to 0,
@@ -301,8 +310,7 @@ static void pool_backward(Pooling *p, Scratch *s, real *dx, real *dweight, const
     WITH_HEAD_SIZE(D, pool_backward_size, p, s, dx, dweight, dpooled, pooled, r, in);
 }
 
-// ----------------------------------------------------------------------------------------------------
-// Additive attention of one head over T rows; q, k, v and x are slices of wider rows
+// ---- Additive attention of one head over T rows; q, k, v and x are slices of wider rows ----
 
 typedef struct {
     const real *q, *k, *v;        // (T, D), rows `stride` apart
@@ -321,46 +329,49 @@ static const real *dropout_rows(const Dropout *dropout, uint64_t first, size_t c
     return s->factors;
 }
 
-static ALWAYS_INLINE void multiply_size(real *product, const real *x, size_t x_stride, const real *factors,
-                                        const real *y, size_t y_stride, size_t n, size_t D) {
+static ALWAYS_INLINE void multiply_size(real *product, const real *x, size_t x_stride,
+                                        const real *factors, const real *y, size_t y_stride,
+                                        size_t n, size_t D) {
     for (size_t i = 0; i < n; i++)
         row_multiply(product + i * D, x + i * x_stride, factors + i * D, y + i * y_stride, D);
 }
 
 // product (n, D) = x * factors * y; the rows of x and y stand apart as told.
-static void multiply(real *product, const real *x, size_t x_stride, const real *factors, const real *y,
-                     size_t y_stride, size_t n, size_t D) {
+static void multiply(real *product, const real *x, size_t x_stride, const real *factors,
+                     const real *y, size_t y_stride, size_t n, size_t D) {
     WITH_HEAD_SIZE(D, multiply_size, product, x, x_stride, factors, y, y_stride, n);
 }
 
-static ALWAYS_INLINE void add_product_size(real *out, const real *x, size_t channels, const real *pooled,
-                                           const real *factors, const real *v, size_t v_stride, size_t n,
-                                           size_t D) {
+static ALWAYS_INLINE void add_product_size(real *out, const real *x, size_t channels,
+                                           const real *pooled, const real *factors, const real *v,
+                                           size_t v_stride, size_t n, size_t D) {
     for (size_t i = 0; i < n; i++) {
         const real *p = pooled + i * D, *f = factors + i * D, *v_row = v + i * v_stride;
         const size_t at = i * channels;
         for (size_t d = 0; d < D; d += TILE_LANES)
             row_put(out + at, d, D,
-                    row_get(x + at, d, D) + row_get(p, d, D) * row_get(f, d, D) * row_get(v_row, d, D));
+                    row_get(x + at, d, D) +
+                        row_get(p, d, D) * row_get(f, d, D) * row_get(v_row, d, D));
     }
 }
 
-// out (n, D) = x + pooled * factors * v, the rows of out and x `channels` apart, those of v v_stride; out may
-// be x.
-static void add_product(real *out, const real *x, size_t channels, const real *pooled, const real *factors,
-                        const real *v, size_t v_stride, size_t n, size_t D) {
+// out (n, D) = x + pooled * factors * v, the rows of out and x `channels` apart, those of v
+// v_stride; out may be x.
+static void add_product(real *out, const real *x, size_t channels, const real *pooled,
+                        const real *factors, const real *v, size_t v_stride, size_t n, size_t D) {
     WITH_HEAD_SIZE(D, add_product_size, out, x, channels, pooled, factors, v, v_stride, n);
 }
 
 // out (T, D) = x + P * v, rows `channels` apart; out may be x. The poolings go on where they were.
-static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key, real *out,
-                             const real *x, size_t channels, size_t T, size_t D) {
+static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
+                             real *out, const real *x, size_t channels, size_t T, size_t D) {
     for (size_t t = 0; t < T; t += TILE) {
         const size_t n = T - t < TILE ? T - t : TILE;
         const uint8_t *mask = h->mask ? h->mask + t : NULL;
         real *G = h->pooled_query + t * D, *P = h->pooled_key + t * D;
         const real *k = h->k + t * h->stride, *v = h->v + t * h->stride;
-        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n}, Gk = {s->product, D, mask, n};
+        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n},
+                       Gk = {s->product, D, mask, n};
 
         pool_forward(query, s, G, h->r_query + t, q, D);
         const real *factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
@@ -376,14 +387,16 @@ static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query,
 // dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
 static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
                               GemmInput dqkv, size_t row, size_t q_column, real *dquery_weight,
-                              real *dkey_weight, const real *dout, size_t channels, size_t T, size_t D) {
+                              real *dkey_weight, const real *dout, size_t channels, size_t T,
+                              size_t D) {
     const size_t tiles = (T + TILE - 1) / TILE;
     for (size_t tile = tiles; tile-- > 0;) {
         const size_t t = tile * TILE, n = T - t < TILE ? T - t : TILE;
         const uint8_t *mask = h->mask ? h->mask + t : NULL;
         const real *G = h->pooled_query + t * D, *P = h->pooled_key + t * D;
         const real *k = h->k + t * h->stride, *v = h->v + t * h->stride;
-        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n}, Gk = {s->product, D, mask, n};
+        const PoolRows q = {h->q + t * h->stride, h->stride, mask, n},
+                       Gk = {s->product, D, mask, n};
 
         // x + (P * factor) * v
         const real *factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
@@ -405,13 +418,13 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
     }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// All heads
+// ---- All heads --------------------------------------------------------------
 
 enum { TILES = 8, NUMBERS = 12 }; // of a Scratch
 
 static size_t scratch_size(size_t largest_window, size_t D) {
-    return TILES * (TILE * D + TILE_GAP) + D + NUMBERS * TILE + 2 * window_sum_size(largest_window, D);
+    return TILES * (TILE * D + TILE_GAP) + D + NUMBERS * TILE +
+           2 * window_sum_size(largest_window, D);
 }
 
 // Cuts s->memory up.
@@ -422,9 +435,10 @@ static void scratch_start(Scratch *s, size_t largest_window, size_t D) {
                                  &s->dpooled, &s->dquery, &s->factors, &s->ones};
     for (size_t i = 0; i < TILES; i++) *tiles[i] = carve(&next, rows);
     s->row = carve(&next, D);
-    real **const numbers[NUMBERS] = {&s->deviation,    &s->inverse,      &s->along,       &s->e,
-                                     &s->total,        &s->share,        &s->dot,         &s->sum,
-                                     &s->value_factor, &s->score_factor, &s->mean_factor, &s->row_factor};
+    real **const numbers[NUMBERS] = {
+        &s->deviation,    &s->inverse,      &s->along,       &s->e,
+        &s->total,        &s->share,        &s->dot,         &s->sum,
+        &s->value_factor, &s->score_factor, &s->mean_factor, &s->row_factor};
     for (size_t i = 0; i < NUMBERS; i++) *numbers[i] = carve(&next, TILE);
     s->query.sum = window_sum_create(&next, largest_window, D);
     s->key.sum = window_sum_create(&next, largest_window, D);
@@ -435,7 +449,8 @@ void additive_attention_plan(AdditiveAttention *a, Arena *arena, size_t batch, b
     const size_t size = scratch_size(a->largest_window, a->channels / a->heads);
     a->threads = (size_t)thread_limit();
     a->scratch = allocate(a->threads, sizeof(Scratch), "attention");
-    for (size_t i = 0; i < a->threads; i++) arena_reals(arena, &a->scratch[i].memory, size, 1, "attention");
+    for (size_t i = 0; i < a->threads; i++)
+        arena_reals(arena, &a->scratch[i].memory, size, 1, "attention");
     if (training) arena_reals(arena, &a->dweights, batch, 2 * a->channels, "attention");
 }
 
@@ -448,11 +463,13 @@ void additive_attention_free(AdditiveAttention *a) {
     free(a->scratch);
 }
 
-void additive_normalise(real *normal, real *deviation, const real *weight, size_t heads, size_t head_size) {
+void additive_normalise(real *normal, real *deviation, const real *weight, size_t heads,
+                        size_t head_size) {
     normalise(normal, deviation, weight, heads, head_size);
 }
 
-static void pooling_start(Pooling *p, const AdditiveAttention *a, const real *weight, size_t window) {
+static void pooling_start(Pooling *p, const AdditiveAttention *a, const real *weight,
+                          size_t window) {
     const size_t D = a->channels / a->heads;
     p->weight = weight;
     p->scale = a->rescale / (real)D;
@@ -462,9 +479,10 @@ static void pooling_start(Pooling *p, const AdditiveAttention *a, const real *we
 }
 
 // AttentionHead h of batch row b, and the thread's poolings at the start of its sequence.
-static AttentionHead head_start(const AdditiveAttention *a, const AdditiveInput *in, const Batch *batch,
-                                size_t b, size_t h, Scratch *s) {
-    const size_t T = (size_t)batch->length, C = a->channels, H = a->heads, D = C / H, unit = b * H + h;
+static AttentionHead head_start(const AdditiveAttention *a, const AdditiveInput *in,
+                                const Batch *batch, size_t b, size_t h, Scratch *s) {
+    const size_t T = (size_t)batch->length, C = a->channels, H = a->heads, D = C / H,
+                 unit = b * H + h;
     const real *q = in->qkv + b * T * 3 * C + h * D;
     pooling_start(&s->query, a, in->weights + h * D, in->window);
     pooling_start(&s->key, a, in->weights + C + h * D, in->window);
@@ -482,8 +500,8 @@ static AttentionHead head_start(const AdditiveAttention *a, const AdditiveInput 
                            .r_key = in->r_key + unit * T};
 }
 
-void additive_attention_forward(const AdditiveAttention *a, real *out, const real *x, const AdditiveInput *in,
-                                const Batch *batch) {
+void additive_attention_forward(const AdditiveAttention *a, real *out, const real *x,
+                                const AdditiveInput *in, const Batch *batch) {
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
     const size_t C = a->channels, H = a->heads, D = C / H;
 #pragma omp parallel for collapse(2) schedule(static)
@@ -497,8 +515,9 @@ void additive_attention_forward(const AdditiveAttention *a, real *out, const rea
     }
 }
 
-void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, real *dquery, real *dkey,
-                                 const real *dout, const AdditiveInput *in, const Batch *batch) {
+void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, real *dquery,
+                                 real *dkey, const real *dout, const AdditiveInput *in,
+                                 const Batch *batch) {
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
     const size_t C = a->channels, H = a->heads, D = C / H;
     memset(a->dweights, 0, B * 2 * C * sizeof(real));
@@ -508,8 +527,8 @@ void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, rea
             Scratch *s = &a->scratch[thread_index()];
             const AttentionHead head = head_start(a, in, batch, b, h, s);
             real *dweight = a->dweights + b * 2 * C + h * D;
-            one_head_backward(&head, s, &s->query, &s->key, dqkv, b * T, h * D, dweight, dweight + C,
-                              dout + b * T * C + h * D, C, T, D);
+            one_head_backward(&head, s, &s->query, &s->key, dqkv, b * T, h * D, dweight,
+                              dweight + C, dout + b * T * C + h * D, C, T, D);
         }
     }
     for (size_t b = 1; b < B; b++)
@@ -522,16 +541,15 @@ void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, rea
     }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// What --stats measures
-
-// The scores of one pooling, and their weights over its windows, from what it pools, x (T, D), rows `stride`
-// apart.
-static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *p, Scratch *s, real *e,
-                            PoolRows in, size_t D) {
+// ---- What --stats measures --------------------------------------------------
+// The scores of one pooling, and their weights over its windows, from what it pools, x (T, D), rows
+// `stride` apart.
+static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *p, Scratch *s,
+                            real *e, PoolRows in, size_t D) {
     for (size_t t = 0; t < in.n; t += TILE) {
         const size_t n = in.n - t < TILE ? in.n - t : TILE;
-        pool_scores(p, s, (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n}, D);
+        pool_scores(
+            p, s, (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n}, D);
         memcpy(e + t, s->e, n * sizeof(real));
         row_scale(s->along, 1 / (real)D, s->along, n); // |x' . w'| is at most D
         measurement_add_scores(scores, s->along, in.mask ? in.mask + t : NULL, n);
@@ -539,7 +557,8 @@ static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *
     for (size_t i = 0; i < in.n; i++) {
         const size_t window = p->sum.window, j = window && i + 1 > window ? i + 1 - window : 0;
         if (!in.mask || in.mask[i])
-            measurement_add_weights(m, e + j, in.mask ? in.mask + j : NULL, i + 1 - j, (double)p->sink);
+            measurement_add_weights(m, e + j, in.mask ? in.mask + j : NULL, i + 1 - j,
+                                    (double)p->sink);
     }
 }
 
@@ -550,15 +569,16 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
         for (size_t d = 0; d < D; d++) product[t * D + d] = pooled[t * D + d] * x[t * stride + d];
 }
 
-void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput *in, const Batch *batch,
-                                Statistics *statistics, size_t layer) {
+void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput *in,
+                                const Batch *batch, Statistics *statistics, size_t layer) {
     enum { QUERY_SCORES, KEY_SCORES, QUERY_WEIGHTS, KEY_WEIGHTS, PRODUCT, PLACES };
-    static const char *const places[] = {"query_scores", "key_scores", "query_weights", "key_weights",
-                                         "attention"};
+    static const char *const places[] = {"query_scores", "key_scores", "query_weights",
+                                         "key_weights", "attention"};
     const size_t T = (size_t)batch->length, D = a->channels / a->heads,
                  units = (size_t)batch->batch * a->heads;
     Measurement *parts = allocate(units * PLACES, sizeof(*parts), "statistics");
-    real *rows = allocate(a->threads * T * (1 + D), sizeof(real), "statistics"); // (threads, T + T D)
+    real *rows =
+        allocate(a->threads * T * (1 + D), sizeof(real), "statistics"); // (threads, T + T D)
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < units; i++) {
         const size_t thread = (size_t)thread_index();
@@ -569,7 +589,8 @@ void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput 
         measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e,
                         (PoolRows){h.q, h.stride, h.mask, T}, D);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
-        measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e, (PoolRows){product, D, h.mask, T}, D);
+        measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e,
+                        (PoolRows){product, D, h.mask, T}, D);
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
         measurement_add(&m[PRODUCT], product, h.mask, T, D);
     }
@@ -581,9 +602,7 @@ void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput 
     free(rows);
 }
 
-// ----------------------------------------------------------------------------------------------------
 // Decoding: what a layer's windows hold, so that a token costs the same at any position
-
 struct AdditiveState {
     size_t streams;
     real *memory;      // of the sums, and of the threads
@@ -601,7 +620,8 @@ AdditiveState *additive_state_create(const AdditiveAttention *a, const real *wei
     real *next = state->memory;
     for (size_t i = 0; i < count; i++) {
         state->poolings[i].sum = window_sum_create(&next, window, D);
-        pooling_start(&state->poolings[i], a, weights + i % 2 * a->channels + i / 2 % a->heads * D, window);
+        pooling_start(&state->poolings[i], a, weights + i % 2 * a->channels + i / 2 % a->heads * D,
+                      window);
     }
     return state;
 }
@@ -613,7 +633,8 @@ void additive_state_free(AdditiveState *state) {
     free(state);
 }
 
-void additive_attention_decode(AdditiveState *state, const AdditiveAttention *a, real *x, const real *qkv) {
+void additive_attention_decode(AdditiveState *state, const AdditiveAttention *a, real *x,
+                               const real *qkv) {
     const size_t C = a->channels, H = a->heads, D = C / H;
     Scratch *s = &a->scratch[thread_index()];
     real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // of the backward pass

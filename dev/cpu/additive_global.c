@@ -32,8 +32,11 @@ AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, 
                                      size_t heads) {
     const char *what = "attention";
     AdditiveGlobal *a = allocate(1, sizeof(*a), what);
-    *a = (AdditiveGlobal){
-        .channels = channels, .heads = heads, .size = channels / heads, .batch = batch, .length = length};
+    *a = (AdditiveGlobal){.channels = channels,
+                          .heads = heads,
+                          .size = channels / heads,
+                          .batch = batch,
+                          .length = length};
     arena_reals(arena, &a->weights, batch * heads * 2, length, what);
     arena_array(arena, &a->sums, batch * SUMS * channels, sizeof(double), what);
     arena_reals(arena, &a->rows, batch, channels, what);
@@ -46,7 +49,8 @@ static void check_input(const AdditiveGlobal *a, const AttentionInput *in) {
         fail("additive attention: a sequence to itself in both directions is all that it takes");
 }
 
-static Head head_of(const AdditiveGlobal *a, size_t unit, const real *weights, const AttentionInput *in) {
+static Head head_of(const AdditiveGlobal *a, size_t unit, const real *weights,
+                    const AttentionInput *in) {
     const size_t D = a->size, first = unit % a->heads * D;
     double *sums = a->sums + unit * SUMS * D;
     Head head = {.in = in,
@@ -85,8 +89,8 @@ static double at(Row row, size_t d) {
 }
 
 // The weights (T) of a pooling of x_j * factor (D; NULL: 1), and the sum (D) of the x_j with them.
-static void pool(const Head *head, AttentionPart part, const double *factor, const real *w, real *weights,
-                 double *sum) {
+static void pool(const Head *head, AttentionPart part, const double *factor, const real *w,
+                 real *weights, double *sum) {
     const size_t T = head->in->keys, D = head->size;
     const uint8_t *mask = head->in->mask ? head->in->mask + head->sequence * T : NULL;
     const double scale = 1 / sqrt((double)D);
@@ -95,7 +99,8 @@ static void pool(const Head *head, AttentionPart part, const double *factor, con
         const Row row = row_of(head, part, j);
         double score = 0;
 #pragma omp simd reduction(+ : score)
-        for (size_t d = 0; d < D; d++) score += (double)w[d] * (factor ? factor[d] : 1) * at(row, d);
+        for (size_t d = 0; d < D; d++)
+            score += (double)w[d] * (factor ? factor[d] : 1) * at(row, d);
         weights[j] = (real)(scale * score);
         if ((!mask || mask[j]) && (double)weights[j] > largest) largest = (double)weights[j];
     }
@@ -111,7 +116,8 @@ static void pool(const Head *head, AttentionPart part, const double *factor, con
     }
 }
 
-static Head pool_both(const AdditiveGlobal *a, size_t unit, const real *weights, const AttentionInput *in) {
+static Head pool_both(const AdditiveGlobal *a, size_t unit, const real *weights,
+                      const AttentionInput *in) {
     Head head = head_of(a, unit, weights, in);
     pool(&head, QUERY, NULL, head.w_query, head.alpha, head.query);
     pool(&head, KEY, head.query, head.w_key, head.beta, head.key);
@@ -134,12 +140,12 @@ void additive_global_forward(const AdditiveGlobal *a, GemmInput y, const real *w
 }
 
 // Writes head->row, the gradient to row j of a part.
-static void store_gradient(const Head *head, const AttentionGradients *gradients, AttentionPart part,
-                           size_t j) {
+static void store_gradient(const Head *head, const AttentionGradients *gradients,
+                           AttentionPart part, size_t j) {
     const AttentionGradient *to = &gradients->parts[part];
     for (size_t d = 0; d < head->size; d++) head->dbias[part][d] += (double)head->row[d];
-    gemm_input_store(to->to, head->sequence * head->in->keys + j, to->column + head->first, head->row,
-                     head->size);
+    gemm_input_store(to->to, head->sequence * head->in->keys + j, to->column + head->first,
+                     head->row, head->size);
 }
 
 // The gradients to values; and to pool(p), which all of them are multiplied with.
@@ -169,13 +175,15 @@ static void pool_backward(const Head *head, const Pooling *p, const AttentionGra
     const size_t D = head->size;
     const double scale = 1 / sqrt((double)D);
     double along = 0;
-    for (size_t d = 0; d < D; d++) along += p->dpooled[d] * (p->factor ? p->factor[d] : 1) * p->sum[d];
+    for (size_t d = 0; d < D; d++)
+        along += p->dpooled[d] * (p->factor ? p->factor[d] : 1) * p->sum[d];
     for (size_t j = 0; j < head->in->keys; j++) {
         const Row row = row_of(head, p->part, j);
         const double weight = (double)p->weights[j];
         double dweight = -along;
 #pragma omp simd reduction(+ : dweight)
-        for (size_t d = 0; d < D; d++) dweight += p->dpooled[d] * (p->factor ? p->factor[d] : 1) * at(row, d);
+        for (size_t d = 0; d < D; d++)
+            dweight += p->dpooled[d] * (p->factor ? p->factor[d] : 1) * at(row, d);
         const double dscore = scale * weight * dweight;
         for (size_t d = 0; d < D; d++) {
             const double factor = p->factor ? p->factor[d] : 1, x = at(row, d),
@@ -192,8 +200,9 @@ static void add(real *to, const double *from, size_t count) {
     for (size_t i = 0; to && i < count; i++) to[i] += (real)from[i];
 }
 
-void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients *gradients, real *dweights,
-                              const real *dy, const real *weights, const AttentionInput *in) {
+void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients *gradients,
+                              real *dweights, const real *dy, const real *weights,
+                              const AttentionInput *in) {
     const size_t units = in->batch * a->heads, D = a->size;
     check_input(a, in);
 #pragma omp parallel for schedule(static)
@@ -201,7 +210,8 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
         const Head h = pool_both(a, unit, weights, in);
         backward_values(&h, gradients, dy, a->channels);
         const Pooling keys = {KEY, h.query, h.w_key, h.beta, h.key, h.dpooled, h.dw_key, h.dquery};
-        const Pooling queries = {QUERY, NULL, h.w_query, h.alpha, h.query, h.dquery, h.dw_query, NULL};
+        const Pooling queries = {QUERY,   NULL,     h.w_query,  h.alpha,
+                                 h.query, h.dquery, h.dw_query, NULL};
         pool_backward(&h, &keys, gradients);
         pool_backward(&h, &queries, gradients);
     }

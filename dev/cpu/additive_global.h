@@ -1,11 +1,12 @@
-// Additive attention over a whole sequence (Wu et al., "Fastformer: Additive Attention Can Be All You Need",
-// 2021), in both directions and linear in its length. Per head, over the tokens j that are no padding:
+// Additive attention over a whole sequence (Wu et al., "Fastformer: Additive Attention Can Be All
+// You Need", 2021), in both directions and linear in its length. Per head, over the tokens j that
+// are no padding:
 //
 //   g = pool(q, w_q)     p_j = g * k_j     y_i = pool(p, w_k) * v_i               * is elementwise
 //   pool(x, w) = sum of e_j x_j / sum of e_j,     e_j = exp(w . x_j / sqrt(D))
 //
-// A sequence of padding alone gives 0. As in cosine attention, weights are not dropped: the input's `dropout`
-// and `first_row` are not read. Queries and keys are of one sequence.
+// A sequence of padding alone gives 0. As in cosine attention, weights are not dropped: the input's
+// `dropout` and `first_row` are not read. Queries and keys are of one sequence.
 #ifndef CPU_ADDITIVE_GLOBAL_H
 #define CPU_ADDITIVE_GLOBAL_H
 
@@ -13,8 +14,8 @@
 #include "attention_input.h"
 #include "statistics.h"
 
-// Working memory for batches up to (batch, length), used by all layers of a model one after the other, as a
-// part of an arena's plan. Freed with free().
+// Working memory for batches up to (batch, length), used by all layers of a model one after the
+// other, as a part of an arena's plan. Freed with free().
 typedef struct AdditiveGlobal AdditiveGlobal;
 AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, size_t channels,
                                      size_t heads);
@@ -23,13 +24,14 @@ AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, 
 void additive_global_forward(const AdditiveGlobal *attention, GemmInput y, const real *weights,
                              const AttentionInput *in);
 
-// Sets the gradients to queries, keys and values, adds those to biases and dweights (2, H, D), from dy (B, T,
-// C). The same bits for any number of threads.
+// Sets the gradients to queries, keys and values, adds those to biases and dweights (2, H, D), from
+// dy (B, T, C). The same bits for any number of threads.
 void additive_global_backward(const AdditiveGlobal *attention, const AttentionGradients *gradients,
-                              real *dweights, const real *dy, const real *weights, const AttentionInput *in);
+                              real *dweights, const real *dy, const real *weights,
+                              const AttentionInput *in);
 
 // Adds the weights of both poolings to a measurement.
-void additive_global_measure(const AdditiveGlobal *attention, const real *weights, const AttentionInput *in,
-                             Measurement *m);
+void additive_global_measure(const AdditiveGlobal *attention, const real *weights,
+                             const AttentionInput *in, Measurement *m);
 
 #endif

@@ -17,11 +17,11 @@ Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, b
                        .sink = kind->sink};
 }
 
-void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length, size_t rows,
-                    bool training) {
+void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length,
+                    size_t rows, bool training) {
     if (a->cosine)
-        a->linear =
-            cosine_attention_plan(arena, precision, a->power, batch, length, length, a->channels, a->heads);
+        a->linear = cosine_attention_plan(arena, precision, a->power, batch, length, length,
+                                          a->channels, a->heads);
     else if (a->additive)
         a->pooling = additive_global_plan(arena, batch, length, a->channels, a->heads);
     else
@@ -54,17 +54,16 @@ void attention_backward(const Attention *a, const AttentionGradients *gradients,
         additive_global_backward(a->pooling, gradients, dlearned, dy, learned, in);
     else
         softmax_attention_backward(a->softmax, gradients, dy, y, logsumexp, in);
-    // Without a sink the bias of the keys adds the same to all scores of a row, which changes no weight. Its
-    // gradient is 0; what came out is rounding, of which AdamW would make full steps.
+    // Without a sink the bias of the keys adds the same to all scores of a row, which changes no
+    // weight. Its gradient is 0; what came out is rounding, of which AdamW would make full steps.
     real *bias = gradients->parts[KEY].bias;
     if (a->softmax && a->sink == 0 && bias) memset(bias, 0, a->channels * sizeof(real));
 }
 
-// ---- what --stats measures ------------------------------------------------------------------------------
-
+// ---- what --stats measures --------------------------------------------------
 // Row t of a head's queries or keys, bias added (D). Cosine attention takes it at length 1.
-static void load_row(const Attention *a, const AttentionInput *in, AttentionPart part, size_t b, size_t h,
-                     size_t t, real *row) {
+static void load_row(const Attention *a, const AttentionInput *in, AttentionPart part, size_t b,
+                     size_t h, size_t t, real *row) {
     const size_t D = a->channels / a->heads, length = part == QUERY ? in->queries : in->keys;
     const AttentionRows *from = &in->rows[part];
     const real *x = from->x + (b * length + t) * from->stride + h * D;
@@ -79,7 +78,8 @@ static void load_row(const Attention *a, const AttentionInput *in, AttentionPart
 }
 
 // Adds the weights of one row of softmax attention, from its scores (count), which are overwritten.
-static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count, double sink) {
+static void measure_softmax(Measurement *m, real *scores, const uint8_t *mask, size_t count,
+                            double sink) {
     real largest = sink > 0 ? (real)log(sink) : -INFINITY;
     for (size_t j = 0; mask && j < count; j++)
         if (!mask[j]) scores[j] = -INFINITY;
@@ -109,7 +109,8 @@ typedef struct {
 } Measuring;
 
 // Adds the weights of queries [first, last) of one head of one sequence (unit).
-static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t last, Measurement *m) {
+static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t last,
+                         Measurement *m) {
     const Attention *a = all->attention;
     const AttentionInput *in = all->in;
     const size_t D = a->channels / a->heads, b = unit / a->heads, h = unit % a->heads;

@@ -25,23 +25,24 @@ typedef struct {
 Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, bool causal);
 
 // Plans the working memory, for batches up to (batch, length) with at most `rows` tokens of a side.
-void attention_plan(Attention *attention, Arena *arena, Precision precision, size_t batch, size_t length,
-                    size_t rows, bool training);
+void attention_plan(Attention *attention, Arena *arena, Precision precision, size_t batch,
+                    size_t length, size_t rows, bool training);
 void attention_free(Attention *attention); // but for the arena's
 
-// y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators (B, H,
-// Tq). learned: cosine's m (H), or NULL: the power is fixed; additive attention's w (2, H, D).
-void attention_forward(const Attention *attention, GemmInput y, real *logsumexp, const real *learned,
-                       const AttentionInput *in);
+// y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators
+// (B, H, Tq). learned: cosine's m (H), or NULL: the power is fixed; additive attention's w (2, H,
+// D).
+void attention_forward(const Attention *attention, GemmInput y, real *logsumexp,
+                       const real *learned, const AttentionInput *in);
 
-// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and dlearned.
-// y and logsumexp as the forward pass left them.
-void attention_backward(const Attention *attention, const AttentionGradients *gradients, real *dlearned,
-                        const real *dy, GemmInput y, const real *logsumexp, const real *learned,
-                        const AttentionInput *in);
+// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and
+// dlearned. y and logsumexp as the forward pass left them.
+void attention_backward(const Attention *attention, const AttentionGradients *gradients,
+                        real *dlearned, const real *dy, GemmInput y, const real *logsumexp,
+                        const real *learned, const AttentionInput *in);
 
-// Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq) 1, or
-// NULL.
+// Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq)
+// 1, or NULL.
 void attention_measure(const Attention *attention, const real *learned, const AttentionInput *in,
                        const uint8_t *tokens, Measurement *m);
 

@@ -1,8 +1,8 @@
-// What attention of any kind reads and writes: whose queries look at whose keys and values, where these lie,
-// and what is hidden.
+// What attention of any kind reads and writes: whose queries look at whose keys and values, where
+// these lie, and what is hidden.
 //
-// B sequences; Tq queries of each look at its Tk keys and values. In self-attention both are the tokens of
-// one sequence (Tq = Tk), in cross-attention those of two. C channels are H heads of D.
+// B sequences; Tq queries of each look at its Tk keys and values. In self-attention both are the
+// tokens of one sequence (Tq = Tk), in cross-attention those of two. C channels are H heads of D.
 #ifndef CPU_ATTENTION_INPUT_H
 #define CPU_ATTENTION_INPUT_H
 
@@ -16,8 +16,8 @@
 
 typedef enum { QUERY, KEY, VALUE } AttentionPart;
 
-// One of the three: the C numbers of token t of sequence b are at x + (b T + t) stride, T = Tq or Tk, and
-// head h has the D from h D on. bias (C) is added to them, or NULL.
+// One of the three: the C numbers of token t of sequence b are at x + (b T + t) stride, T = Tq or
+// Tk, and head h has the D from h D on. bias (C) is added to them, or NULL.
 typedef struct {
     const real *x, *bias;
     size_t stride;
@@ -26,14 +26,14 @@ typedef struct {
 typedef struct {
     AttentionRows rows[3];       // queries, keys, values
     size_t batch, queries, keys; // B, Tq, Tk
-    bool causal;                 // query i sees the keys up to i (Tq = Tk), else all of its sequence
-    const uint8_t *mask;         // (B, Tk) 1: token, 0: padding, which no query sees; NULL: all are tokens
-    const Dropout *dropout;      // of weights; NULL: none
-    uint64_t first_row;          // place of sequence 0 among the update's, which determines dropout
+    bool causal;         // query i sees the keys up to i (Tq = Tk), else all of its sequence
+    const uint8_t *mask; // (B, Tk) 1: token, 0: padding, which no query sees; NULL: all are tokens
+    const Dropout *dropout; // of weights; NULL: none
+    uint64_t first_row;     // place of sequence 0 among the update's, which determines dropout
 } AttentionInput;
 
-// Where gradients go: each row's C numbers to columns `column` to column + C; bias (C) += their sum over
-// rows, or NULL.
+// Where gradients go: each row's C numbers to columns `column` to column + C; bias (C) += their sum
+// over rows, or NULL.
 typedef struct {
     GemmInput to;
     size_t column;
@@ -45,20 +45,22 @@ typedef struct {
 } AttentionGradients;
 
 // Part `part` of several that lie side by side in rows of `stride` numbers.
-static inline AttentionRows attention_rows(const real *x, const real *bias, size_t part, size_t channels,
-                                           size_t stride) {
+static inline AttentionRows attention_rows(const real *x, const real *bias, size_t part,
+                                           size_t channels, size_t stride) {
     const AttentionRows rows = {x + part * channels, bias ? bias + part * channels : NULL, stride};
     return rows;
 }
 
-static inline AttentionGradient attention_gradient(GemmInput to, real *bias, size_t part, size_t channels) {
+static inline AttentionGradient attention_gradient(GemmInput to, real *bias, size_t part,
+                                                   size_t channels) {
     const AttentionGradient gradient = {to, part * channels, bias ? bias + part * channels : NULL};
     return gradient;
 }
 
 // Of tokens among themselves, without dropout: qkv (B, T, 3C), bias (3C) or NULL.
-static inline AttentionInput attention_self(const real *qkv, const real *bias, size_t channels, bool causal,
-                                            const uint8_t *mask, size_t batch, size_t length) {
+static inline AttentionInput attention_self(const real *qkv, const real *bias, size_t channels,
+                                            bool causal, const uint8_t *mask, size_t batch,
+                                            size_t length) {
     const AttentionInput in = {{attention_rows(qkv, bias, 0, channels, 3 * channels),
                                 attention_rows(qkv, bias, 1, channels, 3 * channels),
                                 attention_rows(qkv, bias, 2, channels, 3 * channels)},
@@ -73,18 +75,20 @@ static inline AttentionInput attention_self(const real *qkv, const real *bias, s
 }
 
 // Its gradients: dqkv (B, T, 3C), dbias (3C) or NULL.
-static inline AttentionGradients attention_self_gradients(GemmInput dqkv, real *dbias, size_t channels) {
+static inline AttentionGradients attention_self_gradients(GemmInput dqkv, real *dbias,
+                                                          size_t channels) {
     const AttentionGradients gradients = {{attention_gradient(dqkv, dbias, 0, channels),
                                            attention_gradient(dqkv, dbias, 1, channels),
                                            attention_gradient(dqkv, dbias, 2, channels)}};
     return gradients;
 }
 
-// Of tokens to those of another sequence, without dropout: q (B, Tq, C), its bias (C) or NULL; kv (B, Tk,
-// 2C), its bias (2C) or NULL; mask (B, Tk) or NULL.
+// Of tokens to those of another sequence, without dropout: q (B, Tq, C), its bias (C) or NULL; kv
+// (B, Tk, 2C), its bias (2C) or NULL; mask (B, Tk) or NULL.
 static inline AttentionInput attention_cross(const real *q, const real *q_bias, const real *kv,
-                                             const real *kv_bias, size_t channels, const uint8_t *mask,
-                                             size_t batch, size_t queries, size_t keys) {
+                                             const real *kv_bias, size_t channels,
+                                             const uint8_t *mask, size_t batch, size_t queries,
+                                             size_t keys) {
     const AttentionInput in = {{attention_rows(q, q_bias, 0, channels, channels),
                                 attention_rows(kv, kv_bias, 0, channels, 2 * channels),
                                 attention_rows(kv, kv_bias, 1, channels, 2 * channels)},
@@ -99,28 +103,31 @@ static inline AttentionInput attention_cross(const real *q, const real *q_bias, 
 }
 
 // Its gradients: dq (B, Tq, C), dkv (B, Tk, 2C); to biases, or NULL.
-static inline AttentionGradients attention_cross_gradients(GemmInput dq, real *dq_bias, GemmInput dkv,
-                                                           real *dkv_bias, size_t channels) {
+static inline AttentionGradients attention_cross_gradients(GemmInput dq, real *dq_bias,
+                                                           GemmInput dkv, real *dkv_bias,
+                                                           size_t channels) {
     const AttentionGradients gradients = {{attention_gradient(dq, dq_bias, 0, channels),
                                            attention_gradient(dkv, dkv_bias, 0, channels),
                                            attention_gradient(dkv, dkv_bias, 1, channels)}};
     return gradients;
 }
 
-// FLOP of one layer's forward pass: of the products with the keys and values that a query sees on average; of
-// those with the state (D, D) of a head (cosine); of two scores and two sums of 2 a channel, and the product
-// with values (additive, over a whole sequence).
+// FLOP of one layer's forward pass: of the products with the keys and values that a query sees on
+// average; of those with the state (D, D) of a head (cosine); of two scores and two sums of 2 a
+// channel, and the product with values (additive, over a whole sequence).
 static inline double attention_flops(bool cosine, bool additive, size_t channels, size_t heads,
                                      double queries, double keys) {
     const double each = additive ? 9 : 4 * (cosine ? (double)channels / (double)heads : keys);
     return each * queries * (double)channels;
 }
 
-// A caller whose batch is larger than the memory for (batch, queries, keys), or whose causal queries are not
-// as many as its keys, has a bug, which ends the program.
-static inline void attention_check(const AttentionInput *in, size_t batch, size_t queries, size_t keys) {
+// A caller whose batch is larger than the memory for (batch, queries, keys), or whose causal
+// queries are not as many as its keys, has a bug, which ends the program.
+static inline void attention_check(const AttentionInput *in, size_t batch, size_t queries,
+                                   size_t keys) {
     if (in->batch > batch || in->queries > queries || in->keys > keys)
-        fail("attention: batch %zu x %zu queries x %zu keys is larger than its memory, %zu x %zu x %zu",
+        fail("attention: batch %zu x %zu queries x %zu keys is larger than its memory, %zu x %zu x "
+             "%zu",
              in->batch, in->queries, in->keys, batch, queries, keys);
     if (in->causal && in->queries != in->keys)
         fail("attention: %zu causal queries of %zu keys", in->queries, in->keys);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- passes ------------------------------------------------------------------------------------------
+// ---- passes -----------------------------------------------------------------
 
 Pass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics) {
     Pass pass = {.model = model,
@@ -82,7 +82,8 @@ void pass_lap(const Pass *pass, const char *kind, double flops) {
     profile_lap(pass->profile, kind, pass->part, flops);
 }
 
-void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x, size_t channels) {
+void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x,
+                  size_t channels) {
     statistics_add(pass->statistics, layer, place, x, pass->batch->mask, pass->rows, channels);
 }
 
@@ -97,7 +98,7 @@ real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, 
     return x;
 }
 
-// ---- token embedding ---------------------------------------------------------------------------------
+// ---- token embedding --------------------------------------------------------
 
 void embed_forward(const Pass *pass, const Embedding *e, real *x) {
     Dropout dropout;
@@ -110,13 +111,13 @@ void embed_forward(const Pass *pass, const Embedding *e, real *x) {
 
 void embed_backward(const Pass *pass, const Embedding *e) {
     Dropout dropout;
-    embedding_backward(pass_lookups(pass, e->token), (real)e->scale, pass_gradients(pass, e->position),
-                       pass->work->dx, pass->batch, pass_dropout(pass, e->site, &dropout), e->padding,
-                       e->channels);
+    embedding_backward(pass_lookups(pass, e->token), (real)e->scale,
+                       pass_gradients(pass, e->position), pass->work->dx, pass->batch,
+                       pass_dropout(pass, e->site, &dropout), e->padding, e->channels);
     pass_lap(pass, "embedding", 0);
 }
 
-// ---- layer normalisation -----------------------------------------------------------------------------
+// ---- layer normalisation ----------------------------------------------------
 
 static bool is_norm(const Norm *norm) {
     return norm->at.gain != NO_PARAMETER;
@@ -140,7 +141,8 @@ void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x
         return;
     }
     layernorm_forward(y, norm->mean, norm->rstd, x, pass_values(pass, norm->at.gain),
-                      pass_values(pass, norm->at.bias), norm->at.epsilon, pass->rows, norm->at.channels);
+                      pass_values(pass, norm->at.bias), norm->at.epsilon, pass->rows,
+                      norm->at.channels);
     pass_lap(pass, "norm", 0);
 }
 
@@ -150,13 +152,13 @@ void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy,
         for (size_t i = 0; i < pass->rows * norm->at.channels; i++) dx[i] += dy[i];
         return;
     }
-    layernorm_backward(dx, pass_gradients(pass, norm->at.gain), pass_gradients(pass, norm->at.bias), dy, x,
-                       pass_values(pass, norm->at.gain), norm->mean, norm->rstd, pass->rows,
+    layernorm_backward(dx, pass_gradients(pass, norm->at.gain), pass_gradients(pass, norm->at.bias),
+                       dy, x, pass_values(pass, norm->at.gain), norm->mean, norm->rstd, pass->rows,
                        norm->at.channels);
     pass_lap(pass, "norm", 0);
 }
 
-// ---- products ----------------------------------------------------------------------------------------
+// ---- products ---------------------------------------------------------------
 
 Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, const char *kind) {
     return (Linear){.at = *at,
@@ -167,7 +169,8 @@ Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, co
 }
 
 static double linear_flops(const Pass *pass, const Linear *linear) {
-    return 2 * (double)pass->rows * (double)linear->at.shape.outputs * (double)linear->at.shape.inputs;
+    return 2 * (double)pass->rows * (double)linear->at.shape.outputs *
+           (double)linear->at.shape.inputs;
 }
 
 void linear_forward(const Pass *pass, const Linear *linear, real *y, GemmInput x) {
@@ -181,14 +184,15 @@ void linear_backward_input(const Pass *pass, const Linear *linear, real *dx, Gem
 }
 
 // dx += the same.
-static void linear_backward_input_add(const Pass *pass, const Linear *linear, real *dx, GemmInput dy) {
+static void linear_backward_input_add(const Pass *pass, const Linear *linear, real *dx,
+                                      GemmInput dy) {
     gemm_backward_input_add(linear->gemm, dx, dy, linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
 void linear_backward_weight(const Pass *pass, const Linear *linear, GemmInput dy, GemmInput x) {
-    gemm_backward_weight(linear->gemm, pass_gradients(pass, linear->at.weight), dy, x, linear->weight,
-                         pass->rows);
+    gemm_backward_weight(linear->gemm, pass_gradients(pass, linear->at.weight), dy, x,
+                         linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
@@ -197,7 +201,7 @@ void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput
     linear_backward_weight(pass, linear, dy, x);
 }
 
-// ---- around a sublayer -------------------------------------------------------------------------------
+// ---- around a sublayer ------------------------------------------------------
 
 void sublayer_plan(Sublayer *s, CpuModel *model) {
     const size_t M = model->rows, C = s->norm.at.channels;
@@ -244,12 +248,12 @@ void sublayer_end(const Pass *pass, const Sublayer *s, real *out, const real *x,
 
 // The same for rows begin to begin + rows on the calling thread, without measurements; y (rows, C).
 
-static void norm_rows_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x, size_t begin,
-                              size_t rows) {
+static void norm_rows_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x,
+                              size_t begin, size_t rows) {
     const size_t C = norm->at.channels;
-    layernorm_rows_forward(gemm_input_rows(y, begin), norm->mean + begin, norm->rstd + begin, x + begin * C,
-                           pass_values(pass, norm->at.gain), pass_values(pass, norm->at.bias),
-                           norm->at.epsilon, rows, C);
+    layernorm_rows_forward(gemm_input_rows(y, begin), norm->mean + begin, norm->rstd + begin,
+                           x + begin * C, pass_values(pass, norm->at.gain),
+                           pass_values(pass, norm->at.bias), norm->at.epsilon, rows, C);
 }
 
 static void sublayer_rows_begin(const Pass *pass, const Sublayer *s, const real *x, size_t begin,
@@ -261,21 +265,24 @@ static void sublayer_rows_begin(const Pass *pass, const Sublayer *s, const real 
         gemm_input_store_rows(s->input, begin, 0, x + begin * C, rows, C);
 }
 
-static void sublayer_rows_end(const Pass *pass, const Sublayer *s, real *out, const real *x, const real *y,
-                              size_t begin, size_t rows) {
+static void sublayer_rows_end(const Pass *pass, const Sublayer *s, real *out, const real *x,
+                              const real *y, size_t begin, size_t rows) {
     const size_t C = s->norm.at.channels, at = begin * C;
     Dropout dropout;
-    residual_rows_forward((s->order == PRE_NORM ? out : s->sum) + at, x + at, y, pass_values(pass, s->bias),
-                          pass_dropout(pass, s->site, &dropout), pass->first + begin, rows, C);
+    residual_rows_forward((s->order == PRE_NORM ? out : s->sum) + at, x + at, y,
+                          pass_values(pass, s->bias), pass_dropout(pass, s->site, &dropout),
+                          pass->first + begin, rows, C);
     if (s->order == POST_NORM)
         norm_rows_forward(pass, &s->norm, (GemmInput){out, C, false}, s->sum, begin, rows);
 }
 
 void sublayer_end_backward(const Pass *pass, const Sublayer *s) {
     Dropout dropout;
-    if (s->order == POST_NORM) norm_backward(pass, &s->norm, pass->work->dx, pass->work->dx, s->sum);
+    if (s->order == POST_NORM)
+        norm_backward(pass, &s->norm, pass->work->dx, pass->work->dx, s->sum);
     residual_backward(pass->work->doutput, pass_gradients(pass, s->bias), pass->work->dx,
-                      pass_dropout(pass, s->site, &dropout), pass->first, pass->rows, s->norm.at.channels);
+                      pass_dropout(pass, s->site, &dropout), pass->first, pass->rows,
+                      s->norm.at.channels);
     pass_lap(pass, "residual", 0);
 }
 
@@ -291,12 +298,13 @@ void sublayer_begin_backward(const Pass *pass, const Sublayer *s, const Linear *
     linear_backward_weight(pass, first, dy, s->input);
 }
 
-// ---- attention ---------------------------------------------------------------------------------------
-
-// For self- or cross-attention, with what --stats calls its result, its weights and the stream behind it.
+// ---- attention --------------------------------------------------------------
+// For self- or cross-attention, with what --stats calls its result, its weights and the stream
+// behind it.
 static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *attention,
-                                            const NormParameters *norm, const LinearParameters *projection,
-                                            NormOrder order, size_t layer, const uint32_t sites[2],
+                                            const NormParameters *norm,
+                                            const LinearParameters *projection, NormOrder order,
+                                            size_t layer, const uint32_t sites[2],
                                             const char *const names[3]) {
     return (AttentionSublayer){.sublayer = {.order = order,
                                             .layer = layer,
@@ -309,7 +317,8 @@ static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *at
                                .attention = attention,
                                .weights = names[1],
                                .site = sites[0],
-                               .projection = linear_create(model, model->gemm, projection, "projection")};
+                               .projection =
+                                   linear_create(model, model->gemm, projection, "projection")};
 }
 
 static void attention_sublayer_plan(AttentionSublayer *a, CpuModel *model) {
@@ -329,12 +338,13 @@ static void attention_dropout(const Pass *pass, const AttentionSublayer *a, Atte
 static double attention_sublayer_flops(const AttentionSublayer *a, const AttentionInput *in) {
     const Attention *attention = a->attention;
     const double keys = (double)in->keys;
-    return attention_flops(attention->cosine, attention->additive, attention->channels, attention->heads,
-                           (double)in->batch * (double)in->queries, in->causal ? keys / 2 : keys);
+    return attention_flops(attention->cosine, attention->additive, attention->channels,
+                           attention->heads, (double)in->batch * (double)in->queries,
+                           in->causal ? keys / 2 : keys);
 }
 
-void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a, const AttentionInput *in,
-                                real *out, const real *x) {
+void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a,
+                                const AttentionInput *in, real *out, const real *x) {
     const real *learned = pass_values(pass, a->learned);
     attention_forward(a->attention, a->attended, a->logsumexp, learned, in);
     pass_lap(pass, "attention", attention_sublayer_flops(a, in));
@@ -347,12 +357,13 @@ void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a, co
 
 // From work->dx to the gradients to queries, keys and values.
 static void attention_sublayer_backward(const Pass *pass, const AttentionSublayer *a,
-                                        const AttentionGradients *gradients, const AttentionInput *in) {
+                                        const AttentionGradients *gradients,
+                                        const AttentionInput *in) {
     const Workspace *w = pass->work;
     sublayer_end_backward(pass, &a->sublayer);
     linear_backward(pass, &a->projection, w->dattended, w->doutput, a->attended);
-    attention_backward(a->attention, gradients, pass_gradients(pass, a->learned), w->dattended, a->attended,
-                       a->logsumexp, pass_values(pass, a->learned), in);
+    attention_backward(a->attention, gradients, pass_gradients(pass, a->learned), w->dattended,
+                       a->attended, a->logsumexp, pass_values(pass, a->learned), in);
     pass_lap(pass, "attention", 2 * attention_sublayer_flops(a, in));
 }
 
@@ -361,20 +372,23 @@ void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention 
                             const uint32_t sites[2]) {
     static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
     b->qkv = linear_create(model, model->gemm, &at->qkv, "qkv");
-    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer, sites, names);
+    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer,
+                                   sites, names);
     b->common.learned = attention->additive ? at->pooling : at->norm_const;
 }
 
 void attention_block_plan(AttentionBlock *b, CpuModel *model) {
     attention_sublayer_plan(&b->common, model);
-    arena_reals(model->arena, &b->projected, model->rows, 3 * b->common.attention->channels, "activations");
+    arena_reals(model->arena, &b->projected, model->rows, 3 * b->common.attention->channels,
+                "activations");
 }
 
 static AttentionInput self_input(const Pass *pass, const AttentionBlock *b, Dropout *dropout) {
     const Batch *batch = pass->batch;
     const Attention *a = b->common.attention;
-    AttentionInput in = attention_self(b->projected, pass_values(pass, b->qkv.at.bias), a->channels,
-                                       a->causal, batch->mask, (size_t)batch->batch, (size_t)batch->length);
+    AttentionInput in =
+        attention_self(b->projected, pass_values(pass, b->qkv.at.bias), a->channels, a->causal,
+                       batch->mask, (size_t)batch->batch, (size_t)batch->length);
     attention_dropout(pass, &b->common, &in, dropout);
     return in;
 }
@@ -397,7 +411,7 @@ void attention_block_backward(const Pass *pass, const AttentionBlock *b, const r
     sublayer_begin_backward(pass, &b->common.sublayer, &b->qkv, w->dqkv, x);
 }
 
-// ---- cross-attention ---------------------------------------------------------------------------------
+// ---- cross-attention --------------------------------------------------------
 
 void encoded_plan(Encoded *e, CpuModel *model) {
     const size_t N = model->rows, C = e->norm.at.channels;
@@ -416,14 +430,17 @@ void encoded_backward(const Pass *source, const Encoded *e, const real *x) {
     norm_backward(source, &e->norm, source->work->dx, e->dresult, x);
 }
 
-void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model, const Attention *attention,
-                                  const Encoded *encoded, const CrossAttentionParameters *at, NormOrder order,
-                                  size_t layer, const uint32_t sites[2]) {
-    static const char *const names[] = {"cross_attention", "cross_attention_weights", "residual_cross"};
+void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
+                                  const Attention *attention, const Encoded *encoded,
+                                  const CrossAttentionParameters *at, NormOrder order, size_t layer,
+                                  const uint32_t sites[2]) {
+    static const char *const names[] = {"cross_attention", "cross_attention_weights",
+                                        "residual_cross"};
     b->encoded = encoded;
     b->query = linear_create(model, model->gemm, &at->query, "cross query");
     b->key_value = linear_create(model, model->gemm, &at->key_value, "cross key, value");
-    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer, sites, names);
+    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer,
+                                   sites, names);
     b->common.learned = at->norm_const;
 }
 
@@ -434,19 +451,19 @@ void cross_attention_block_plan(CrossAttentionBlock *b, CpuModel *model) {
     arena_reals(model->arena, &b->key_values, model->rows, 2 * C, "activations");
 }
 
-static AttentionInput cross_input(const Pass *pass, const Pass *source, const CrossAttentionBlock *b,
-                                  Dropout *dropout) {
+static AttentionInput cross_input(const Pass *pass, const Pass *source,
+                                  const CrossAttentionBlock *b, Dropout *dropout) {
     const Batch *batch = pass->batch, *from = source->batch;
-    AttentionInput in =
-        attention_cross(b->queries, pass_values(pass, b->query.at.bias), b->key_values,
-                        pass_values(pass, b->key_value.at.bias), b->common.attention->channels, from->mask,
-                        (size_t)batch->batch, (size_t)batch->length, (size_t)from->length);
+    AttentionInput in = attention_cross(
+        b->queries, pass_values(pass, b->query.at.bias), b->key_values,
+        pass_values(pass, b->key_value.at.bias), b->common.attention->channels, from->mask,
+        (size_t)batch->batch, (size_t)batch->length, (size_t)from->length);
     attention_dropout(pass, &b->common, &in, dropout);
     return in;
 }
 
-void cross_attention_block_forward(const Pass *pass, const Pass *source, const CrossAttentionBlock *b,
-                                   real *out, const real *x) {
+void cross_attention_block_forward(const Pass *pass, const Pass *source,
+                                   const CrossAttentionBlock *b, real *out, const real *x) {
     Dropout dropout;
     const AttentionInput in = cross_input(pass, source, b, &dropout);
     sublayer_begin(pass, &b->common.sublayer, x);
@@ -455,24 +472,24 @@ void cross_attention_block_forward(const Pass *pass, const Pass *source, const C
     attention_sublayer_forward(pass, &b->common, &in, out, x);
 }
 
-void cross_attention_block_backward(const Pass *pass, const Pass *source, const CrossAttentionBlock *b,
-                                    const real *x) {
+void cross_attention_block_backward(const Pass *pass, const Pass *source,
+                                    const CrossAttentionBlock *b, const real *x) {
     const Workspace *w = pass->work;
     Dropout dropout;
     const AttentionInput in = cross_input(pass, source, b, &dropout);
-    const AttentionGradients gradients =
-        attention_cross_gradients(w->dquery, pass_gradients(pass, b->query.at.bias), w->dkey_value,
-                                  pass_gradients(pass, b->key_value.at.bias), b->common.attention->channels);
+    const AttentionGradients gradients = attention_cross_gradients(
+        w->dquery, pass_gradients(pass, b->query.at.bias), w->dkey_value,
+        pass_gradients(pass, b->key_value.at.bias), b->common.attention->channels);
     attention_sublayer_backward(pass, &b->common, &gradients, &in);
     linear_backward_input_add(source, &b->key_value, b->encoded->dresult, w->dkey_value);
     linear_backward_weight(source, &b->key_value, w->dkey_value, b->encoded->result);
     sublayer_begin_backward(pass, &b->common.sublayer, &b->query, w->dquery, x);
 }
 
-// ---- feed-forward network ----------------------------------------------------------------------------
+// ---- feed-forward network ---------------------------------------------------
 
-void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at, ActivationKind activation,
-                      NormOrder order, size_t layer, uint32_t site) {
+void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at,
+                      ActivationKind activation, NormOrder order, size_t layer, uint32_t site) {
     *b = (FfnBlock){.sublayer = {.order = order,
                                  .layer = layer,
                                  .place = "ffn",
@@ -495,9 +512,10 @@ void ffn_block_plan(FfnBlock *b, CpuModel *model) {
     gemm_input_plan(&b->activated, model->gemm, model->arena, M, F, "activations");
 }
 
-// Asks for what the residual stream needs next: memory where this row goes, and the row that has its place in
-// the next block. The activation computes while they come.
-static void ffn_row_ahead(const Pass *pass, const real *out, const real *x, size_t row, size_t channels) {
+// Asks for what the residual stream needs next: memory where this row goes, and the row that has
+// its place in the next block. The activation computes while they come.
+static void ffn_row_ahead(const Pass *pass, const real *out, const real *x, size_t row,
+                          size_t channels) {
     enum { LINE = 64 / sizeof(real) };
     const size_t next = row + FFN_ROWS;
     for (size_t c = 0; c < channels; c += LINE) {
@@ -506,11 +524,12 @@ static void ffn_row_ahead(const Pass *pass, const real *out, const real *x, size
     }
 }
 
-// A thread takes FFN_ROWS rows at a time through the sublayer, from one product through the activation to the
-// other one, with normalisation and residual connection around them, so that what lies between stays in its
-// cache. f(x) is kept for all rows only to be measured. Rows begin to begin + rows.
-static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x, size_t begin,
-                             size_t rows) {
+// A thread takes FFN_ROWS rows at a time through the sublayer, from one product through the
+// activation to the other one, with normalisation and residual connection around them, so that what
+// lies between stays in its cache. f(x) is kept for all rows only to be measured. Rows begin to
+// begin + rows.
+static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x,
+                             size_t begin, size_t rows) {
     const Workspace *w = pass->work;
     const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
@@ -531,7 +550,8 @@ static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, real *out, con
 }
 
 // dbias (F) += the gradient to the bias, or NULL.
-static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, size_t begin, size_t rows) {
+static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, size_t begin,
+                              size_t rows) {
     const Workspace *w = pass->work;
     const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
@@ -545,8 +565,8 @@ static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, 
         gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
     }
     gemm_backward_input(gemm, dactivated, gemm_input_rows(w->doutput, begin), b->down.weight, rows);
-    activation_rows_backward(dhidden, again, dbias, dactivated, hidden, pass_values(pass, b->up.at.bias),
-                             b->activation, rows, F);
+    activation_rows_backward(dhidden, again, dbias, dactivated, hidden,
+                             pass_values(pass, b->up.at.bias), b->activation, rows, F);
     if (b->sublayer.order == PRE_NORM)
         gemm_backward_input(gemm, w->dnorm + begin * C, dhidden, b->up.weight, rows);
     else
@@ -575,7 +595,8 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
     const size_t F = b->up.at.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
     real *dbias = pass_gradients(pass, b->up.at.bias);
-    real *partial = dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
+    real *partial =
+        dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
     sublayer_end_backward(pass, &b->sublayer);
 #pragma omp parallel for schedule(static)
     for (size_t part = 0; part < parts; part++)
@@ -589,21 +610,22 @@ void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
     if (b->sublayer.order == PRE_NORM) norm_backward(pass, &b->sublayer.norm, w->dx, w->dnorm, x);
 }
 
-// ---- a stack of layers -------------------------------------------------------------------------------
+// ---- a stack of layers ------------------------------------------------------
 
 void stack_create(Stack *s, CpuModel *model, const Attention *kind, const TransformerParameters *at,
-                  size_t count, NormOrder order, ActivationKind activation, uint32_t site, size_t batch,
-                  size_t length) {
+                  size_t count, NormOrder order, ActivationKind activation, uint32_t site,
+                  size_t batch, size_t length) {
     s->attention = *kind;
     s->count = count;
     s->layers = allocate(count, sizeof(TransformerLayer), "layers");
-    attention_plan(&s->attention, model->arena, gemm_precision(model->gemm), batch, length, model->rows,
-                   model->training);
+    attention_plan(&s->attention, model->arena, gemm_precision(model->gemm), batch, length,
+                   model->rows, model->training);
     s->x = stream_create(model->arena, 2 * count, model->rows, kind->channels, model->training);
     for (size_t l = 0; l < count; l++, site += 3) {
         TransformerLayer *layer = &s->layers[l];
         const uint32_t sites[] = {site, site + 1};
-        attention_block_create(&layer->attention, model, &s->attention, &at[l].attention, order, l, sites);
+        attention_block_create(&layer->attention, model, &s->attention, &at[l].attention, order, l,
+                               sites);
         ffn_block_create(&layer->ffn, model, &at[l].ffn, activation, order, l, site + 2);
         layer->first = transformer_first(&at[l]);
     }
@@ -639,23 +661,24 @@ void stack_backward(const Pass *pass, const Stack *s) {
     }
 }
 
-// ---- final normalisation and classifier --------------------------------------------------------------
+// ---- final normalisation and classifier -------------------------------------
 
 void head_create(Head *h, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,
                  size_t vocabulary) {
     *h = (Head){.norm.at = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
-    h->classifier =
-        classifier_plan(model->gemm, model->arena, vocabulary, norm->channels, model->rows, model->training);
+    h->classifier = classifier_plan(model->gemm, model->arena, vocabulary, norm->channels,
+                                    model->rows, model->training);
     model->classifier = h->classifier;
     model->classifier_weight = weight;
     norm_plan(&h->norm, model->arena, model->rows);
-    gemm_input_plan(&h->normal, model->gemm, model->arena, model->rows, h->norm.at.channels, "activations");
+    gemm_input_plan(&h->normal, model->gemm, model->arena, model->rows, h->norm.at.channels,
+                    "activations");
 }
 
 double head_forward(const Pass *pass, const Head *h, const real *x) {
     norm_forward(pass, &h->norm, h->normal, x);
-    return classifier_forward(h->classifier, h->normal, pass_values(pass, h->bias), pass->batch->targets,
-                              pass->rows);
+    return classifier_forward(h->classifier, h->normal, pass_values(pass, h->bias),
+                              pass->batch->targets, pass->rows);
 }
 
 void head_logits(const Pass *pass, const Head *h, const real *x, real *logits) {
@@ -663,13 +686,14 @@ void head_logits(const Pass *pass, const Head *h, const real *x, real *logits) {
     classifier_logits(h->classifier, h->normal, pass_values(pass, h->bias), pass->rows, logits);
 }
 
-double head_train(const Pass *forward, const Pass *backward, const Head *h, const real *x, double scale) {
+double head_train(const Pass *forward, const Pass *backward, const Head *h, const real *x,
+                  double scale) {
     const Workspace *w = forward->work;
     norm_forward(forward, &h->norm, h->normal, x);
-    const double loss =
-        classifier_train(h->classifier, h->normal, pass_values(forward, h->bias), forward->batch->targets,
-                         forward->rows, scale, w->dnorm, pass_gradients(forward, h->weight),
-                         h->bias_fixed ? NULL : pass_gradients(forward, h->bias));
+    const double loss = classifier_train(h->classifier, h->normal, pass_values(forward, h->bias),
+                                         forward->batch->targets, forward->rows, scale, w->dnorm,
+                                         pass_gradients(forward, h->weight),
+                                         h->bias_fixed ? NULL : pass_gradients(forward, h->bias));
     profile_lap(forward->profile, "classifier", PROFILE_STEP,
                 6.0 * (double)forward->rows * (double)h->vocabulary * (double)h->norm.at.channels);
     if (backward->batch->last)

@@ -1,12 +1,14 @@
-// What models share above layers: blocks, each with its parameters (layer_parameters.h), packed weights,
-// activations from the arena, and a forward and a backward function. --profile's laps and --stats'
-// measurements hook in here, between layers, so that neither layers nor models know of them.
+// What models share above layers: blocks, each with its parameters (layer_parameters.h), packed
+// weights, activations from the arena, and a forward and a backward function. --profile's laps and
+// --stats' measurements hook in here, between layers, so that neither layers nor models know of
+// them.
 //
-// B batch, T sequence length, M = B*T, C channels, F channels inside the feed-forward network. A model's
-// residual stream is a row of arrays x (M, C): a block reads one and writes the next. In the backward pass
-// the gradient to what a block wrote, work->dx, becomes that to what it read.
+// B batch, T sequence length, M = B*T, C channels, F channels inside the feed-forward network. A
+// model's residual stream is a row of arrays x (M, C): a block reads one and writes the next. In
+// the backward pass the gradient to what a block wrote, work->dx, becomes that to what it read.
 //
-//   pre-norm:  x' = x + dropout(f(LayerNorm(x)))          post-norm:  x' = LayerNorm(x + dropout(f(x)))
+//   pre-norm:  x' = x + dropout(f(LayerNorm(x)))          post-norm:  x' = LayerNorm(x +
+//   dropout(f(x)))
 #ifndef CPU_BLOCKS_H
 #define CPU_BLOCKS_H
 
@@ -29,8 +31,8 @@ typedef struct {
     Statistics *statistics; // what is measured, or NULL
 } Pass;
 
-// A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's, measured where
-// statistics are given. Then the backward pass behind a training step's.
+// A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's,
+// measured where statistics are given. Then the backward pass behind a training step's.
 Pass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
 Pass pass_backward(const Pass *forward);
 
@@ -44,22 +46,24 @@ const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory);
 const real *pass_values(const Pass *pass, size_t offset);
 real *pass_gradients(const Pass *pass, size_t offset);
 
-// In a backward pass: gradients from this parameter on will not change any more. Where the batch is the
-// update's last one, other ranks may have them.
+// In a backward pass: gradients from this parameter on will not change any more. Where the batch is
+// the update's last one, other ranks may have them.
 void pass_final(const Pass *pass, size_t offset);
 
 // Where the lookup of the pass's tokens adds its gradients to the token embedding.
 real *pass_lookups(const Pass *pass, size_t token);
 
-// Hooks for --profile and --stats behind a layer: a lap of that kind of work, and what x (M, C) holds.
+// Hooks for --profile and --stats behind a layer: a lap of that kind of work, and what x (M, C)
+// holds.
 void pass_lap(const Pass *pass, const char *kind, double flops);
-void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x, size_t channels);
+void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x,
+                  size_t channels);
 
-// The arrays of a residual stream through so many blocks, blocks + 1 of (rows, C). All are one where nothing
-// is kept for a backward pass. Freed with free().
+// The arrays of a residual stream through so many blocks, blocks + 1 of (rows, C). All are one
+// where nothing is kept for a backward pass. Freed with free().
 real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep);
 
-// ---- token embedding and positions, with dropout -----------------------------------------------------
+// ---- token embedding and positions, with dropout ----------------------------
 
 typedef struct {
     size_t token;    // (V, C)
@@ -74,7 +78,7 @@ typedef struct {
 void embed_forward(const Pass *pass, const Embedding *embedding, real *x);
 void embed_backward(const Pass *pass, const Embedding *embedding); // from work->dx
 
-// ---- layer normalisation; without parameters (no_norm()), none ------------------------------------------
+// ---- layer normalisation; without parameters (no_norm()), none --------------
 
 typedef struct {
     NormParameters at;
@@ -86,7 +90,7 @@ void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x
 // dx += the gradient to x; where dx is dy, it becomes that.
 void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x);
 
-// ---- a product with a weight; what follows adds the bias ---------------------------------------------
+// ---- a product with a weight; what follows adds the bias --------------------
 
 typedef struct {
     LinearParameters at;
@@ -95,14 +99,16 @@ typedef struct {
     GemmWeight *weight;
 } Linear;
 
-// Multiplies with `gemm`, the model's own or another; the model packs the weight whenever it changed.
+// Multiplies with `gemm`, the model's own or another; the model packs the weight whenever it
+// changed.
 Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, const char *kind);
 void linear_forward(const Pass *pass, const Linear *linear, real *y, GemmInput x);
 void linear_backward_input(const Pass *pass, const Linear *linear, real *dx, GemmInput dy);
 void linear_backward_weight(const Pass *pass, const Linear *linear, GemmInput dy, GemmInput x);
-void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput dy, GemmInput x); // both
+void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput dy,
+                     GemmInput x); // both
 
-// ---- what lies around a sublayer f: normalisation, dropout, residual connection ------------------------
+// ---- what lies around a sublayer f: normalisation, dropout, residual connection ----
 
 typedef struct {
     NormOrder order;
@@ -123,17 +129,17 @@ void sublayer_plan(Sublayer *sublayer, CpuModel *model);
 void sublayer_begin(const Pass *pass, const Sublayer *sublayer, const real *x);
 
 // out = x', from f's last product y (M, C). out may be x.
-void sublayer_end(const Pass *pass, const Sublayer *sublayer, real *out, const real *x, const real *y);
+void sublayer_end(const Pass *pass, const Sublayer *sublayer, real *out, const real *x,
+                  const real *y);
 
 // work->doutput, the gradient to y, from work->dx.
 void sublayer_end_backward(const Pass *pass, const Sublayer *sublayer);
 
 // work->dx, the gradient to x, through `first`, f's first product, from the gradient to its result.
-void sublayer_begin_backward(const Pass *pass, const Sublayer *sublayer, const Linear *first, GemmInput dy,
-                             const real *x);
+void sublayer_begin_backward(const Pass *pass, const Sublayer *sublayer, const Linear *first,
+                             GemmInput dy, const real *x);
 
-// ---- attention ----------------------------------------------------------------------------------------
-
+// ---- attention --------------------------------------------------------------
 // What self- and cross-attention have in common: all but what queries, keys and values are made of.
 typedef struct {
     Sublayer sublayer;
@@ -147,8 +153,8 @@ typedef struct {
 } AttentionSublayer;
 
 // From queries, keys and values to out = x'.
-void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *sublayer, const AttentionInput *in,
-                                real *out, const real *x);
+void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *sublayer,
+                                const AttentionInput *in, real *out, const real *x);
 
 // Self-attention.
 typedef struct {
@@ -162,17 +168,19 @@ void attention_block_create(AttentionBlock *block, CpuModel *model, const Attent
                             const AttentionParameters *at, NormOrder order, size_t layer,
                             const uint32_t sites[2]);
 void attention_block_plan(AttentionBlock *block, CpuModel *model);
-void attention_block_forward(const Pass *pass, const AttentionBlock *block, real *out, const real *x);
+void attention_block_forward(const Pass *pass, const AttentionBlock *block, real *out,
+                             const real *x);
 void attention_block_backward(const Pass *pass, const AttentionBlock *block, const real *x);
 
-// ---- cross-attention: queries of one stack, keys and values of what another, the encoder, gave ----
+// ---- cross-attention: queries of one stack, keys and values of the encoder ----
+// ----
 //
 // Its pass is pass_source(); N rows. `x` is what its last layer wrote.
 
 typedef struct {
     Norm norm;        // behind the last layer, or none
     GemmInput result; // (N, C) what keys and values are made of
-    real *dresult;    // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
+    real *dresult; // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
 } Encoded;
 
 void encoded_plan(Encoded *encoded, CpuModel *model); // encoded->norm.at is there
@@ -187,16 +195,17 @@ typedef struct {
     real *key_values; // (N, 2C)
 } CrossAttentionBlock;
 
-void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model, const Attention *attention,
-                                  const Encoded *encoded, const CrossAttentionParameters *at, NormOrder order,
-                                  size_t layer, const uint32_t sites[2]);
+void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model,
+                                  const Attention *attention, const Encoded *encoded,
+                                  const CrossAttentionParameters *at, NormOrder order, size_t layer,
+                                  const uint32_t sites[2]);
 void cross_attention_block_plan(CrossAttentionBlock *block, CpuModel *model);
-void cross_attention_block_forward(const Pass *pass, const Pass *source, const CrossAttentionBlock *block,
-                                   real *out, const real *x);
-void cross_attention_block_backward(const Pass *pass, const Pass *source, const CrossAttentionBlock *block,
-                                    const real *x);
+void cross_attention_block_forward(const Pass *pass, const Pass *source,
+                                   const CrossAttentionBlock *block, real *out, const real *x);
+void cross_attention_block_backward(const Pass *pass, const Pass *source,
+                                    const CrossAttentionBlock *block, const real *x);
 
-// ---- feed-forward network -----------------------------------------------------------------------------
+// ---- feed-forward network ---------------------------------------------------
 
 typedef struct {
     Sublayer sublayer;
@@ -207,13 +216,13 @@ typedef struct {
     GemmInput activated; // (M, F)
 } FfnBlock;
 
-void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at, ActivationKind activation,
-                      NormOrder order, size_t layer, uint32_t site);
+void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at,
+                      ActivationKind activation, NormOrder order, size_t layer, uint32_t site);
 void ffn_block_plan(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const Pass *pass, const FfnBlock *block, real *out, const real *x);
 void ffn_block_backward(const Pass *pass, const FfnBlock *block, const real *x);
 
-// ---- a stack of layers: self-attention, then a feed-forward network ---------------------------------------
+// ---- a stack of layers: self-attention, then a feed-forward network ---------
 
 typedef struct {
     AttentionBlock attention;
@@ -228,16 +237,16 @@ typedef struct {
     real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
 } Stack;
 
-// Dropout sites: three a layer from `site` on. Batches of up to (batch, length). Creates and plans all;
-// layers share their activations where nothing is kept for a backward pass.
-void stack_create(Stack *stack, CpuModel *model, const Attention *kind, const TransformerParameters *at,
-                  size_t count, NormOrder order, ActivationKind activation, uint32_t site, size_t batch,
-                  size_t length);
+// Dropout sites: three a layer from `site` on. Batches of up to (batch, length). Creates and plans
+// all; layers share their activations where nothing is kept for a backward pass.
+void stack_create(Stack *stack, CpuModel *model, const Attention *kind,
+                  const TransformerParameters *at, size_t count, NormOrder order,
+                  ActivationKind activation, uint32_t site, size_t batch, size_t length);
 void stack_free(Stack *stack);
 const real *stack_forward(const Pass *pass, const Stack *stack); // from x[0]; the last of x
 void stack_backward(const Pass *pass, const Stack *stack);       // work->dx
 
-// ---- final normalisation and classifier ----------------------------------------------------------------
+// ---- final normalisation and classifier -------------------------------------
 
 typedef struct {
     Norm norm;
@@ -249,15 +258,16 @@ typedef struct {
 } Head;
 
 // Creates and plans it.
-void head_create(Head *head, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,
-                 size_t vocabulary);
+void head_create(Head *head, CpuModel *model, const NormParameters *norm, size_t weight,
+                 size_t bias, size_t vocabulary);
 
 // Sum over counted targets of -log p, from the last x; the logits (M, V).
 double head_forward(const Pass *pass, const Head *head, const real *x);
 void head_logits(const Pass *pass, const Head *head, const real *x, real *logits);
 
-// The same sum and its gradients times `scale`: to the parameters, and work->dx, to x. `backward` is the
-// backward pass that goes on from there.
-double head_train(const Pass *forward, const Pass *backward, const Head *head, const real *x, double scale);
+// The same sum and its gradients times `scale`: to the parameters, and work->dx, to x. `backward`
+// is the backward pass that goes on from there.
+double head_train(const Pass *forward, const Pass *backward, const Head *head, const real *x,
+                  double scale);
 
 #endif

@@ -1,19 +1,22 @@
-// Cross entropy over a large vocabulary. With the logits l_ij = h_i . E_j + bias_j of row i and token j,
-// target t and any shift c_i that keeps exp() in range,
+// Cross entropy over a large vocabulary. With the logits l_ij = h_i . E_j + bias_j of row i and
+// token j, target t and any shift c_i that keeps exp() in range,
 //
 //     e_ij = exp(l_ij - c_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + c_i - l_it
-//     dh_i = (sum_j e_ij E_j) / Z_i - E_t,        dE_j = sum_i e_ij (h_i / Z_i) - sum_{i: t = j} h_i
+//     dh_i = (sum_j e_ij E_j) / Z_i - E_t,        dE_j = sum_i e_ij (h_i / Z_i) - sum_{i: t = j}
+//     h_i
 //
-// so that no product needs Z_i before its row is complete: the e_ij of a block of rows and a slice of the
-// vocabulary are made from the logits while these are in cache, and go at once into the product that becomes
-// dh. Only they are kept for the rows of a chunk; once all Z_i are known, the product for dE takes h_i / Z_i.
-// It is our own (tile.h): it sums over rows, and reads the e_ij as words that hold two rows of one token,
-// where a library would first have to transpose them. Where a processor has AMX, all three are our own, and
-// e_ij are made between them (classifier_amx.h). The target's own term is left out of the products and added
-// in full precision: p_t - 1 = -(sum over j != t of e_ij) / Z_i keeps its digits where p_t is close to 1.
+// so that no product needs Z_i before its row is complete: the e_ij of a block of rows and a slice
+// of the vocabulary are made from the logits while these are in cache, and go at once into the
+// product that becomes dh. Only they are kept for the rows of a chunk; once all Z_i are known, the
+// product for dE takes h_i / Z_i. It is our own (tile.h): it sums over rows, and reads the e_ij as
+// words that hold two rows of one token, where a library would first have to transpose them. Where
+// a processor has AMX, all three are our own, and e_ij are made between them (classifier_amx.h).
+// The target's own term is left out of the products and added in full precision: p_t - 1 = -(sum
+// over j != t of e_ij) / Z_i keeps its digits where p_t is close to 1.
 //
-// Label smoothing by s adds s to that term, and -s / V to those of all tokens alike, which needs no product
-// but with sums: dh_i -= s/V sum_j E_j and dE_j -= s/V sum_i h_i. Its loss is s (l_it - mean_j l_ij) more.
+// Label smoothing by s adds s to that term, and -s / V to those of all tokens alike, which needs no
+// product but with sums: dh_i -= s/V sum_j E_j and dE_j -= s/V sum_i h_i. Its loss is s (l_it -
+// mean_j l_ij) more.
 #include "classifier.h"
 
 #include "arena.h"
@@ -28,14 +31,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Threads share out blocks of rows when they make the e_ij, then slices of the vocabulary for dE; each
-// multiplies on its own, which spares a barrier a product, and sums in a fixed order.
+// Threads share out blocks of rows when they make the e_ij, then slices of the vocabulary for dE;
+// each multiplies on its own, which spares a barrier a product, and sums in a fixed order.
 enum {
-    SLICE = 384,           // tokens: a block's logits, and a slice's part of dE, stay in the L2 cache
-    BLOCK = 512,           // rows
-    ROW_STEP = 32,         // blocks and chunks are multiples of this
+    SLICE = 384,   // tokens: a block's logits, and a slice's part of dE, stay in the L2 cache
+    BLOCK = 512,   // rows
+    ROW_STEP = 32, // blocks and chunks are multiples of this
     CHUNK_BYTES = 1 << 26, // of e_ij
-    // The product for dE takes DEPTH words of TOKENS tokens at a time with COLUMNS of h, which stay in L1.
+    // The product for dE takes DEPTH words of TOKENS tokens at a time with COLUMNS of h, which stay
+    // in L1.
     DEPTH = 32,
     TOKENS = 8,
     COLUMNS = 128,
@@ -68,14 +72,16 @@ typedef struct {
     void (*plan)(Classifier *c, Arena *arena);
     void (*pack)(Classifier *c, size_t slice, const real *rows); // a slice's weight (width, C)
     void (*begin)(Classifier *c, const real *bias);              // NULL: nothing to be done
-    void (*rows)(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker);
+    void (*rows)(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                 const Worker *worker);
     void (*gradients)(const Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
                       real *dweight, real *dbias);
-    void (*logits)(const Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker,
-                   real *logits);
+    void (*logits)(const Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                   const Worker *worker, real *logits);
 } Passes;
 
-// Of the product for dE, "words" are what tile.h multiplies: numbers, or with `pairs` two rows' bf16.
+// Of the product for dE, "words" are what tile.h multiplies: numbers, or with `pairs` two rows'
+// bf16.
 struct Classifier {
     size_t vocabulary, channels, slices, chunk;
     const Passes *passes;
@@ -95,11 +101,13 @@ struct Classifier {
     bool pairs;
     Multiplier by;  // of the products that are our own
     real *e;        // slice after slice of (words of chunk, row of words)
-    real *scaled_h; // (words of chunk, padded C) scale h_i / Z_i; by AMX its tiles, a group each 32 rows
+    real *scaled_h; // (words of chunk, padded C) scale h_i / Z_i; by AMX its tiles, a group each 32
+                    // rows
     real *factor;   // (chunk) scale / Z_i
     real *target_gradient; // (chunk) scale (p_it - 1)
     double smoothing, unsmoothed;
-    // With smoothing: sums of E and bias over V, and of smoothing / V times h, and 1, over a chunk's rows.
+    // With smoothing: sums of E and bias over V, and of smoothing / V times h, and 1, over a
+    // chunk's rows.
     real *weight_sum, *h_sum; // (C)
     double bias_sum, rows_share;
 };
@@ -142,7 +150,8 @@ static size_t row_of_words(const Classifier *c, size_t slice) {
 
 // The words of a slice that hold row i; with pairs an even row and the next one.
 static real *words_of_e(const Classifier *c, size_t slice, size_t i) {
-    return c->e + slice * SLICE * words_of_rows(c, c->chunk) + words_of_rows(c, i) * row_of_words(c, slice);
+    return c->e + slice * SLICE * words_of_rows(c, c->chunk) +
+           words_of_rows(c, i) * row_of_words(c, slice);
 }
 
 static bool by_amx(const Classifier *c) {
@@ -157,10 +166,11 @@ static size_t words_step(const Classifier *c) {
 // The word of e for dE that holds row i and token j of a slice.
 static real *word_of_e(const Classifier *c, size_t slice, size_t i, size_t j) {
     if (!by_amx(c)) return words_of_e(c, slice, i) + j;
-    return c->e + (slice * SLICE + j) / AMX_BLOCK * words_step(c) + i / 2 * AMX_BLOCK + j % AMX_BLOCK;
+    return c->e + (slice * SLICE + j) / AMX_BLOCK * words_step(c) + i / 2 * AMX_BLOCK +
+           j % AMX_BLOCK;
 }
 
-// ---- creation --------------------------------------------------------------------------------------
+// ---- creation ---------------------------------------------------------------
 
 static size_t chunk_rows(bool pairs, size_t vocabulary, size_t rows) {
     const size_t size = pairs ? sizeof(real) / 2 : sizeof(real);
@@ -173,7 +183,8 @@ static const char buffers[] = "classifier"; // what the plan calls them
 static void gradients_plan(Classifier *c, Arena *arena) {
     const size_t words = words_of_rows(c, c->chunk), columns = padded_channels(c);
     // The product reads TOKENS words at a time, maybe beyond the last row.
-    arena_reals(arena, &c->e, tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, 1, buffers);
+    arena_reals(arena, &c->e, tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, 1,
+                buffers);
     arena_reals(arena, &c->scaled_h, words, by_amx(c) ? columns + AMX_BLOCK / 2 : columns, buffers);
     arena_reals(arena, &c->factor, c->chunk, 1, buffers);
     arena_reals(arena, &c->target_gradient, c->chunk, 1, buffers);
@@ -200,8 +211,8 @@ static void gradients_plan(Classifier *c, Arena *arena) {
 static void library_plan(Classifier *c, Arena *arena) {
     c->packed = allocate(c->slices, sizeof(GemmWeight *), "the classifier's weight");
     for (size_t s = 0; s < c->slices; s++)
-        c->packed[s] =
-            gemm_weight_plan(c->gemm, arena, slice_width(c, s), c->channels, WEIGHT_OUT_IN, "packed weights");
+        c->packed[s] = gemm_weight_plan(c->gemm, arena, slice_width(c, s), c->channels,
+                                        WEIGHT_OUT_IN, "packed weights");
     for (int i = 0; i < c->threads; i++) {
         c->workers[i].gemm = gemm_create_serial(c->gemm);
         arena_reals(arena, &c->workers[i].logits, BLOCK, SLICE, buffers);
@@ -213,8 +224,7 @@ static void library_pack(Classifier *c, size_t slice, const real *rows) {
     gemm_weight_pack(c->packed[slice], rows);
 }
 
-// ---- exponentials ----------------------------------------------------------------------------------
-
+// ---- exponentials -----------------------------------------------------------
 // Two rows of a slice, and where their e_ij go.
 typedef struct {
     real *logits;     // (2, width)
@@ -228,9 +238,11 @@ typedef struct {
 
 #if TILE_PAIRS
 
-// The e_ij of 16 tokens from their logits, (2, 16), `width` apart: added to the rows' sums, and stored.
-TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real *bias, const __m512 shift[2],
-                                    uint16_t *e, real *words, __m512 sums[2]) {
+// The e_ij of 16 tokens from their logits, (2, 16), `width` apart: added to the rows' sums, and
+// stored.
+TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real *bias,
+                                    const __m512 shift[2], uint16_t *e, real *words,
+                                    __m512 sums[2]) {
     __m512 values[2];
     for (size_t r = 0; r < 2; r++) {
         const __m512 x = _mm512_add_ps(_mm512_loadu_ps(logits + r * width), _mm512_loadu_ps(bias));
@@ -245,7 +257,8 @@ TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real
 }
 
 // The same for the last `count` tokens, by way of 16.
-static void exponentials_of_rest(const TwoRows *two, size_t count, const __m512 shift[2], __m512 sums[2]) {
+static void exponentials_of_rest(const TwoRows *two, size_t count, const __m512 shift[2],
+                                 __m512 sums[2]) {
     const size_t width = two->width, j = width - count;
     real logits[32], bias[16];
     uint16_t e[32];
@@ -259,9 +272,9 @@ static void exponentials_of_rest(const TwoRows *two, size_t count, const __m512 
         memcpy((uint16_t *)two->e.data + r * width + j, e + 16 * r, count * sizeof(*e));
 }
 
-// e of both rows in bf16, and as pairs; the words behind `width` become 0. In one pass, which takes 70% of
-// the time of two. The words bypass the caches, as dE is made much later; the barrier behind a chunk's rows
-// makes them visible to other threads.
+// e of both rows in bf16, and as pairs; the words behind `width` become 0. In one pass, which takes
+// 70% of the time of two. The words bypass the caches, as dE is made much later; the barrier behind
+// a chunk's rows makes them visible to other threads.
 static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
     const size_t width = two->width, rest = width % 16;
     const __m512 shift[2] = {_mm512_set1_ps(two->shift[0]), _mm512_set1_ps(two->shift[1])};
@@ -277,9 +290,10 @@ static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
 
 #endif
 
-// e (width) = exp(logits + bias - shift); returns the sum. Not inlined: compilers add in another order in
-// another place, and the loss of an evaluation has the bits of training's.
-static __attribute__((noinline)) real exponentials_of_row(real *restrict e, const real *restrict logits,
+// e (width) = exp(logits + bias - shift); returns the sum. Not inlined: compilers add in another
+// order in another place, and the loss of an evaluation has the bits of training's.
+static __attribute__((noinline)) real exponentials_of_row(real *restrict e,
+                                                          const real *restrict logits,
                                                           const real *restrict bias, real shift,
                                                           size_t width) {
     real sum = 0;
@@ -325,8 +339,8 @@ static void scale_words(const Classifier *c, size_t i, size_t slice, real factor
     }
 }
 
-// Moves row i to a higher shift with all that was computed, up to `slice`, under the old one; dh (C) is its
-// row's, NULL where only the loss is wanted.
+// Moves row i to a higher shift with all that was computed, up to `slice`, under the old one; dh
+// (C) is its row's, NULL where only the loss is wanted.
 static void raise_shift(Classifier *c, size_t i, size_t slice, real shift, real *dh) {
     const real factor = (real)exp((double)c->shift[i] - (double)shift);
     c->shift[i] = shift;
@@ -346,7 +360,8 @@ static real largest(const real *logits, const real *bias, size_t width) {
     return max;
 }
 
-// Row i, from its logits (width) of one slice: a first shift, and the target's logit, which is taken out.
+// Row i, from its logits (width) of one slice: a first shift, and the target's logit, which is
+// taken out.
 static void start_row(Classifier *c, const Chunk *chunk, size_t i, size_t slice, real *logits,
                       const real *bias) {
     if (slice == 0) { // any finite shift will do that does not overflow
@@ -363,10 +378,10 @@ static void start_row(Classifier *c, const Chunk *chunk, size_t i, size_t slice,
         raise_shift(c, i, slice, logit, dh_of_row(c, chunk, i));
 }
 
-// Rows i and i + 1, of which `count` (1 or 2) exist: e and its sums from their logits of one slice. A row
-// that does not exist gets zeros.
-static void two_rows_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_t count, size_t slice,
-                              TwoRows *two) {
+// Rows i and i + 1, of which `count` (1 or 2) exist: e and its sums from their logits of one slice.
+// A row that does not exist gets zeros.
+static void two_rows_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_t count,
+                              size_t slice, TwoRows *two) {
     const size_t width = two->width;
     for (size_t r = 0; r < count; r++) {
         start_row(c, chunk, i + r, slice, two->logits + r * width, two->bias);
@@ -387,16 +402,16 @@ static void two_rows_of_slice(Classifier *c, const Chunk *chunk, size_t i, size_
     for (size_t r = 0; r < count; r++) c->others[i + r] += (double)sums[r];
 }
 
-// ---- passes over a chunk ---------------------------------------------------------------------------
-
+// ---- passes over a chunk ----------------------------------------------------
 // Z_i of a row whose target counts.
 static double sum_of_row(const Classifier *c, size_t i) {
     return c->others[i] + exp((double)c->target_logit[i] - (double)c->shift[i]);
 }
 
-// With Z_i known: dh_i in full from its sums (C) over tokens, which may stand there, and h_i / Z_i (C) for
-// dE.
-static void finish_row(Classifier *c, const Chunk *chunk, size_t i, const real *sums, real *restrict h) {
+// With Z_i known: dh_i in full from its sums (C) over tokens, which may stand there, and h_i / Z_i
+// (C) for dE.
+static void finish_row(Classifier *c, const Chunk *chunk, size_t i, const real *sums,
+                       real *restrict h) {
     const size_t channels = c->channels;
     real *dh = dh_of_row(c, chunk, i);
     const int32_t target = chunk->targets[i];
@@ -416,10 +431,10 @@ static void finish_row(Classifier *c, const Chunk *chunk, size_t i, const real *
     for (size_t k = 0; k < channels; k++) h[k] *= factor;
 }
 
-// Rows first .. first+rows-1, the first one even, in twos, from their sums (rows, C), `stride` apart; words
-// (rows in words, padded C).
-static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const real *sums,
-                        size_t stride, real *words, const Worker *worker) {
+// Rows first .. first+rows-1, the first one even, in twos, from their sums (rows, C), `stride`
+// apart; words (rows in words, padded C).
+static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                        const real *sums, size_t stride, real *words, const Worker *worker) {
     const size_t columns = padded_channels(c);
     real *even = worker->h, *odd = even + columns;
     for (size_t r = 0; r < rows; r += 2) {
@@ -434,15 +449,17 @@ static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t 
     }
 }
 
-// From the logits (rows, width) of a block of rows and a slice: their sums and, when training, e for both
-// products.
-static void exponentials_of_block(Classifier *c, const Chunk *chunk, size_t first, size_t rows, size_t slice,
-                                  const Worker *worker, GemmInput e) {
+// From the logits (rows, width) of a block of rows and a slice: their sums and, when training, e
+// for both products.
+static void exponentials_of_block(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                                  size_t slice, const Worker *worker, GemmInput e) {
     const real *bias = chunk->bias ? chunk->bias + slice * SLICE : c->no_bias;
     const bool keep = chunk->dh;
     for (size_t i = 0; i < rows; i += 2) {
-        TwoRows two = {
-            .logits = worker->logits + i * e.columns, .bias = bias, .width = e.columns, .keep = keep};
+        TwoRows two = {.logits = worker->logits + i * e.columns,
+                       .bias = bias,
+                       .width = e.columns,
+                       .keep = keep};
         two.words = keep ? words_of_e(c, slice, first + i) : worker->unused;
         if (keep) two.e = gemm_input_rows(e, i);
         two_rows_of_slice(c, chunk, first + i, smaller(rows - i, 2), slice, &two);
@@ -450,7 +467,8 @@ static void exponentials_of_block(Classifier *c, const Chunk *chunk, size_t firs
 }
 
 // A block of rows, the first one even: logits, exponentials and dh, slice by slice.
-static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t rows, const Worker *worker) {
+static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
+                      const Worker *worker) {
     const GemmInput h = gemm_input_rows(chunk->h, first);
     for (size_t s = 0; s < c->slices; s++) {
         GemmInput e = {worker->e.data, slice_width(c, s), worker->e.bf16};
@@ -469,10 +487,10 @@ static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t ro
                     c->scaled_h + words_of_rows(c, first) * padded_channels(c), worker);
 }
 
-// sums (width) += the sums of the columns of e (count, width), `count` rows of words from row `row` on, each
-// row times its factor.
-static void add_column_sums(const Classifier *c, real *restrict sums, const real *restrict e, size_t row,
-                            size_t count, size_t width) {
+// sums (width) += the sums of the columns of e (count, width), `count` rows of words from row `row`
+// on, each row times its factor.
+static void add_column_sums(const Classifier *c, real *restrict sums, const real *restrict e,
+                            size_t row, size_t count, size_t width) {
     for (size_t i = 0; i < count; i++) {
         const real *restrict words = e + i * width;
         if (c->pairs) {
@@ -492,9 +510,10 @@ static void add_column_sums(const Classifier *c, real *restrict sums, const real
 
 // sums (SLICE, COLUMNS) = e^T h / Z for a slice and `columns` columns of h from `column` on; where
 // column_sums is given, what dbias needs is added to it while e is in cache.
-static void slice_product(const Classifier *c, real *sums, real *column_sums, size_t slice, size_t rows,
-                          size_t column, size_t columns) {
-    const size_t width = row_of_words(c, slice), words = words_of_rows(c, rows), stride = padded_channels(c);
+static void slice_product(const Classifier *c, real *sums, real *column_sums, size_t slice,
+                          size_t rows, size_t column, size_t columns) {
+    const size_t width = row_of_words(c, slice), words = words_of_rows(c, rows),
+                 stride = padded_channels(c);
     memset(sums, 0, (size_t)SLICE * COLUMNS * sizeof(real));
     for (size_t k = 0; k < words; k += DEPTH) {
         const size_t depth = smaller(words - k, DEPTH);
@@ -502,37 +521,40 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
         if (column_sums) add_column_sums(c, column_sums, e, c->pairs ? 2 * k : k, depth, width);
         for (size_t j = 0; j < width; j += TOKENS) {
             // A share of the next words, which come from memory.
-            if (k + 2 * DEPTH <= words) tile_prefetch(e + DEPTH * width + j * DEPTH, TOKENS * DEPTH);
+            if (k + 2 * DEPTH <= words)
+                tile_prefetch(e + DEPTH * width + j * DEPTH, TOKENS * DEPTH);
             real *sum = sums + j * COLUMNS;
-            tile_product(sum, COLUMNS, sum, COLUMNS, (TileView){e + j, 1, width}, h, stride, TOKENS, columns,
-                         depth, c->by);
+            tile_product(sum, COLUMNS, sum, COLUMNS, (TileView){e + j, 1, width}, h, stride, TOKENS,
+                         columns, depth, c->by);
         }
     }
 }
 
 // `count` columns of `width` rows of dweight, `channels` apart, += sums (SLICE, COLUMNS).
-static void add_sums(real *restrict dweight, size_t channels, const real *restrict sums, size_t width,
-                     size_t count) {
+static void add_sums(real *restrict dweight, size_t channels, const real *restrict sums,
+                     size_t width, size_t count) {
     for (size_t j = 0; j < width; j++)
         for (size_t i = 0; i < count; i++) dweight[j * channels + i] += sums[j * COLUMNS + i];
 }
 
 // A slice's part of dweight and dbias, over all rows of the chunk.
-static void slice_gradients(const Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
-                            real *dweight, real *dbias) {
+static void slice_gradients(const Classifier *c, const Chunk *chunk, size_t slice,
+                            const Worker *worker, real *dweight, real *dbias) {
     const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
     real column_sums[SLICE] = {0};
     for (size_t k = 0; k < channels; k += COLUMNS) {
         const size_t count = smaller(channels - k, COLUMNS);
         const size_t columns = smaller(padded_channels(c) - k, COLUMNS);
-        slice_product(c, worker->sums, dbias && k == 0 ? column_sums : NULL, slice, chunk->rows, k, columns);
+        slice_product(c, worker->sums, dbias && k == 0 ? column_sums : NULL, slice, chunk->rows, k,
+                      columns);
         add_sums(dweight + first * channels + k, channels, worker->sums, width, count);
     }
     for (size_t j = 0; dbias && j < width; j++) dbias[first + j] += column_sums[j];
 }
 
 // Targets in a slice, whose e_ij are no part of the products.
-static void add_targets(const Classifier *c, const Chunk *chunk, size_t slice, real *dweight, real *dbias) {
+static void add_targets(const Classifier *c, const Chunk *chunk, size_t slice, real *dweight,
+                        real *dbias) {
     const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
     for (size_t i = 0; i < chunk->rows; i++) {
         const size_t target = (size_t)chunk->targets[i];
@@ -554,7 +576,8 @@ static void logits_pass(const Classifier *c, const Chunk *chunk, size_t first, s
     for (size_t s = 0; s < c->slices; s++) {
         const size_t width = slice_width(c, s);
         const real *bias = chunk->bias ? chunk->bias + s * SLICE : c->no_bias;
-        gemm_forward(worker->gemm, worker->logits, gemm_input_rows(chunk->h, first), c->packed[s], rows);
+        gemm_forward(worker->gemm, worker->logits, gemm_input_rows(chunk->h, first), c->packed[s],
+                     rows);
         for (size_t r = 0; r < rows; r++) {
             const real *restrict in = worker->logits + r * width;
             real *restrict out = logits + (first + r) * c->vocabulary + s * SLICE;
@@ -566,7 +589,7 @@ static void logits_pass(const Classifier *c, const Chunk *chunk, size_t first, s
 static const Passes library_passes = {library_plan, library_pack,    NULL,
                                       rows_pass,    slice_gradients, logits_pass};
 
-// ---- by AMX ----------------------------------------------------------------------------------------
+// ---- by AMX -----------------------------------------------------------------
 
 #if TILE_PAIRS
 
@@ -577,7 +600,8 @@ static void amx_plan(Classifier *c, Arena *arena) {
     arena_reals(arena, &c->padded_bias, tokens, 1, buffers);
     for (int i = 0; i < c->threads; i++) {
         arena_reals(arena, &c->workers[i].logits, AMX_BLOCK, SLICE, buffers);
-        arena_array(arena, &c->workers[i].strip, AMX_BLOCK * columns, sizeof(*c->workers[i].strip), buffers);
+        arena_array(arena, &c->workers[i].strip, AMX_BLOCK * columns, sizeof(*c->workers[i].strip),
+                    buffers);
     }
 }
 
@@ -600,7 +624,8 @@ typedef struct {
 } Strip;
 
 // Rows of h as they lie, or where they are too few or too short, a copy filled up with zeros.
-static void strip_rows(const Classifier *c, const Chunk *chunk, const Worker *worker, Strip *strip) {
+static void strip_rows(const Classifier *c, const Chunk *chunk, const Worker *worker,
+                       Strip *strip) {
     const size_t channels = c->channels, columns = padded_channels(c);
     const uint16_t *h = (const uint16_t *)chunk->h.data + strip->i * channels;
     strip->in.h = h;
@@ -613,8 +638,8 @@ static void strip_rows(const Classifier *c, const Chunk *chunk, const Worker *wo
 }
 
 // What the kernels need to know of a strip and a slice. Rows that do not exist get e_ij of 0.
-static void strip_create(const Classifier *c, const Chunk *chunk, size_t i, size_t rows, size_t slice,
-                         const Worker *worker, Strip *strip) {
+static void strip_create(const Classifier *c, const Chunk *chunk, size_t i, size_t rows,
+                         size_t slice, const Worker *worker, Strip *strip) {
     strip->i = i;
     strip->rows = rows;
     strip->in.across = c->across + amx_slice(c, slice);
@@ -627,9 +652,11 @@ static void strip_create(const Classifier *c, const Chunk *chunk, size_t i, size
     strip_rows(c, chunk, worker, strip);
     for (size_t r = 0; r < AMX_BLOCK; r++) {
         strip->shift[r] = r < rows ? c->shift[i + r] : -LOWEST_SHIFT;
-        const int64_t target =
-            r < rows && chunk->targets ? (int64_t)chunk->targets[i + r] - (int64_t)(slice * SLICE) : -1;
-        strip->targets[r] = target >= 0 && target < (int64_t)slice_width(c, slice) ? (int32_t)target : -1;
+        const int64_t target = r < rows && chunk->targets
+                                   ? (int64_t)chunk->targets[i + r] - (int64_t)(slice * SLICE)
+                                   : -1;
+        strip->targets[r] =
+            target >= 0 && target < (int64_t)slice_width(c, slice) ? (int32_t)target : -1;
     }
 }
 
@@ -638,20 +665,23 @@ static bool raise_shifts(Classifier *c, Strip *strip, const real *sums, const re
                          size_t slice, const Worker *worker, real *dh) {
     bool known = false, raised = false;
     for (size_t r = 0; r < strip->rows; r++) {
-        const bool far =
-            strip->targets[r] >= 0 && (double)target_logit[r] - (double)strip->shift[r] > EXPONENT_LIMIT;
+        const bool far = strip->targets[r] >= 0 &&
+                         (double)target_logit[r] - (double)strip->shift[r] > EXPONENT_LIMIT;
         if (!((double)sums[r] > SUM_LIMIT) && !far) continue;
         if (!known) classifier_amx_logits(worker->logits, &strip->in);
         known = raised = true;
-        strip->shift[r] = largest(worker->logits + r * strip->in.width, c->no_bias, slice_width(c, slice));
-        raise_shift(c, strip->i + r, slice, strip->shift[r], dh ? dh + r * strip->in.channels : NULL);
+        strip->shift[r] =
+            largest(worker->logits + r * strip->in.width, c->no_bias, slice_width(c, slice));
+        raise_shift(c, strip->i + r, slice, strip->shift[r],
+                    dh ? dh + r * strip->in.channels : NULL);
     }
     return raised;
 }
 
-// e of a strip and a slice, its sums and target logits, and what it gives to dh (rows, C'), if that is
-// wanted.
-static void strip_of_slice(Classifier *c, Strip *strip, size_t slice, const Worker *worker, real *dh) {
+// e of a strip and a slice, its sums and target logits, and what it gives to dh (rows, C'), if that
+// is wanted.
+static void strip_of_slice(Classifier *c, Strip *strip, size_t slice, const Worker *worker,
+                           real *dh) {
     real sums[AMX_BLOCK], target_logit[AMX_BLOCK];
     real *left = dh ? worker->left : NULL;
     real *words = dh ? word_of_e(c, slice, strip->i, 0) : NULL;
@@ -663,7 +693,8 @@ static void strip_of_slice(Classifier *c, Strip *strip, size_t slice, const Work
         if (strip->targets[r] >= 0) c->target_logit[strip->i + r] = target_logit[r];
     }
     if (dh)
-        classifier_amx_add_dh(dh, left, c->down + amx_slice(c, slice), strip->in.width, strip->in.channels);
+        classifier_amx_add_dh(dh, left, c->down + amx_slice(c, slice), strip->in.width,
+                              strip->in.channels);
 }
 
 // A first shift for each row: about the first token's logit, so that its e is about 1.
@@ -687,8 +718,8 @@ static void finish_strip(Classifier *c, const Chunk *chunk, size_t i, size_t row
     memset(worker->words, 0, AMX_BLOCK / 2 * columns * sizeof(real));
     memset(c->factor + i, 0, AMX_BLOCK * sizeof(real));
     finish_rows(c, chunk, i, rows, sums, columns, worker->words, worker);
-    classifier_amx_turn(c->scaled_h + i / 2 * (columns + AMX_BLOCK / 2), worker->words, c->factor + i,
-                        columns);
+    classifier_amx_turn(c->scaled_h + i / 2 * (columns + AMX_BLOCK / 2), worker->words,
+                        c->factor + i, columns);
 }
 
 // rows_pass().
@@ -712,36 +743,40 @@ static void amx_rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_
 }
 
 // dweight and dbias of `tokens` tokens from `first` on += sums (C' + 16, AMX_BLOCK).
-static void add_turned(const Classifier *c, const real *sums, size_t first, size_t tokens, real *dweight,
-                       real *dbias) {
+static void add_turned(const Classifier *c, const real *sums, size_t first, size_t tokens,
+                       real *dweight, real *dbias) {
     const size_t channels = c->channels;
     const real *factors = sums + padded_channels(c) * AMX_BLOCK;
     for (size_t j = 0; j < tokens; j += TILE_LANES) {
         for (size_t k = 0; k < channels; k += TILE_LANES) {
             TileVector square[TILE_LANES];
             TILE_UNROLL
-            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(sums + (k + r) * AMX_BLOCK + j);
+            for (size_t r = 0; r < TILE_LANES; r++)
+                square[r] = tile_load(sums + (k + r) * AMX_BLOCK + j);
             tile_transpose(square);
             TILE_UNROLL
             for (size_t r = 0; r < TILE_LANES; r++) {
                 real *out = dweight + (first + j + r) * channels;
-                if (j + r < tokens) row_put(out, k, channels, row_get(out, k, channels) + square[r]);
+                if (j + r < tokens)
+                    row_put(out, k, channels, row_get(out, k, channels) + square[r]);
             }
         }
     }
-    for (size_t j = 0; dbias && j < tokens; j++) dbias[first + j] += factors[j] + factors[AMX_BLOCK + j];
+    for (size_t j = 0; dbias && j < tokens; j++)
+        dbias[first + j] += factors[j] + factors[AMX_BLOCK + j];
 }
 
 // slice_gradients().
-static void amx_slice_gradients(const Classifier *c, const Chunk *chunk, size_t slice, const Worker *worker,
-                                real *dweight, real *dbias) {
+static void amx_slice_gradients(const Classifier *c, const Chunk *chunk, size_t slice,
+                                const Worker *worker, real *dweight, real *dbias) {
     const size_t width = slice_width(c, slice), groups = (chunk->rows + AMX_BLOCK - 1) / AMX_BLOCK;
     amx_begin();
     for (size_t j = 0; j < width; j += AMX_BLOCK) {
         const real *words = word_of_e(c, slice, 0, j);
         classifier_amx_gradient(worker->sums, c->scaled_h, words, words + words_step(c), groups,
                                 padded_channels(c));
-        add_turned(c, worker->sums, slice * SLICE + j, smaller(width - j, AMX_BLOCK), dweight, dbias);
+        add_turned(c, worker->sums, slice * SLICE + j, smaller(width - j, AMX_BLOCK), dweight,
+                   dbias);
     }
     amx_end();
 }
@@ -770,8 +805,8 @@ static void amx_logits_pass(const Classifier *c, const Chunk *chunk, size_t firs
     amx_end();
 }
 
-static const Passes amx_passes = {amx_plan,       amx_pack, amx_pad_bias, amx_rows_pass, amx_slice_gradients,
-                                  amx_logits_pass};
+static const Passes amx_passes = {
+    amx_plan, amx_pack, amx_pad_bias, amx_rows_pass, amx_slice_gradients, amx_logits_pass};
 
 #endif
 
@@ -783,8 +818,7 @@ static const Passes *passes_by(Multiplier by) {
     return &library_passes;
 }
 
-// ---- label smoothing -------------------------------------------------------------------------------
-
+// ---- label smoothing --------------------------------------------------------
 // weight_sum and bias_sum. Threads share out the channels, so that sums have one order.
 static void sum_weights(Classifier *c, const real *bias) {
     const size_t channels = c->channels;
@@ -837,7 +871,8 @@ static double smoothing_of_chunk(const Classifier *c, const Chunk *chunk) {
 }
 
 // dweight and dbias of one slice.
-static void smooth_slice(const Classifier *c, size_t slice, real *restrict dweight, real *restrict dbias) {
+static void smooth_slice(const Classifier *c, size_t slice, real *restrict dweight,
+                         real *restrict dbias) {
     const size_t first = slice * SLICE, width = slice_width(c, slice), channels = c->channels;
     for (size_t j = first; j < first + width; j++) {
         for (size_t k = 0; k < channels; k++) dweight[j * channels + k] -= c->h_sum[k];
@@ -876,13 +911,13 @@ static double rows_of_chunk(Classifier *c, const Chunk *chunk) {
     return loss;
 }
 
-// ---- the interface ---------------------------------------------------------------------------------
+// ---- the interface ----------------------------------------------------------
 
-Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels, size_t rows,
-                            int training) {
+Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels,
+                            size_t rows, int training) {
     if (vocabulary == 0 || vocabulary > INT32_MAX || channels == 0)
-        fail("classifier: vocabulary %zu, channels %zu; expected 1 to %d, at least 1", vocabulary, channels,
-             INT32_MAX);
+        fail("classifier: vocabulary %zu, channels %zu; expected 1 to %d, at least 1", vocabulary,
+             channels, INT32_MAX);
     Classifier *c = allocate(1, sizeof(*c), "the classifier");
     c->vocabulary = vocabulary;
     c->channels = channels;
@@ -903,7 +938,8 @@ Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t 
     return c;
 }
 
-Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows, int training) {
+Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows,
+                              int training) {
     Arena *arena = arena_create();
     Classifier *c = classifier_plan(gemm, arena, vocabulary, channels, rows, training);
     arena_allocate(arena);
@@ -930,29 +966,33 @@ void classifier_pack(Classifier *c, const real *weight) {
 static void check_targets(const Classifier *c, const int32_t *targets, size_t m) {
     for (size_t i = 0; i < m; i++)
         if (targets[i] < -1 || targets[i] >= (int64_t)c->vocabulary)
-            fail("target %zu is %d, expected a token below %zu, or -1", i, targets[i], c->vocabulary);
+            fail("target %zu is %d, expected a token below %zu, or -1", i, targets[i],
+                 c->vocabulary);
 }
 
 // Rows of a chunk, such that all chunks of m rows are about equally long.
 static size_t even_chunk(const Classifier *c, size_t m) {
     const size_t chunks = (m + c->chunk - 1) / c->chunk;
-    return chunks == 0 ? c->chunk : smaller(round_up((m + chunks - 1) / chunks, ROW_STEP), c->chunk);
+    return chunks == 0 ? c->chunk
+                       : smaller(round_up((m + chunks - 1) / chunks, ROW_STEP), c->chunk);
 }
 
-double classifier_forward(Classifier *c, GemmInput h, const real *bias, const int32_t *targets, size_t m) {
+double classifier_forward(Classifier *c, GemmInput h, const real *bias, const int32_t *targets,
+                          size_t m) {
     check_targets(c, targets, m);
     if (c->passes->begin) c->passes->begin(c, bias);
     const size_t step = even_chunk(c, m);
     double loss = 0;
     for (size_t i = 0; i < m; i += step) {
-        const Chunk chunk = {gemm_input_rows(h, i), bias, targets + i, smaller(m - i, step), 0, NULL};
+        const Chunk chunk = {gemm_input_rows(h, i), bias, targets + i,
+                             smaller(m - i, step),  0,    NULL};
         loss += rows_of_chunk(c, &chunk);
     }
     return loss;
 }
 
-double classifier_train(Classifier *c, GemmInput h, const real *bias, const int32_t *targets, size_t m,
-                        double scale, real *dh, real *dweight, real *dbias) {
+double classifier_train(Classifier *c, GemmInput h, const real *bias, const int32_t *targets,
+                        size_t m, double scale, real *dh, real *dweight, real *dbias) {
     check_targets(c, targets, m);
     if (c->passes->begin) c->passes->begin(c, bias);
     const size_t step = even_chunk(c, m);

@@ -12,11 +12,10 @@ enum {
     TILE = HALF * HALF, // words
     BLOCK = AMX_BLOCK * AMX_BLOCK,
     PAIRS = AMX_BLOCK / 2, // of rows
-    DEPTH = 8              // groups of words that are summed before the sums are stored: e_ij stay in L1
+    DEPTH = 8 // groups of words that are summed before the sums are stored: e_ij stay in L1
 };
 
-// ---- operands --------------------------------------------------------------------------------------
-
+// ---- operands ---------------------------------------------------------------
 // Elements c to c + 16 of a row of n, zeros behind it; nothing of a row that is NULL.
 static __m512 part_of_row(const float *row, size_t c, size_t n) {
     if (!row || c >= n) return _mm512_setzero_ps();
@@ -24,17 +23,22 @@ static __m512 part_of_row(const float *row, size_t c, size_t n) {
     return _mm512_maskz_loadu_ps((__mmask16)((1u << (n - c)) - 1), row + c);
 }
 
-void classifier_amx_pack(float *across, float *down, const float *weight, size_t width, size_t channels) {
-    const size_t blocks = (width + AMX_BLOCK - 1) / AMX_BLOCK, steps = (channels + AMX_BLOCK - 1) / AMX_BLOCK;
+void classifier_amx_pack(float *across, float *down, const float *weight, size_t width,
+                         size_t channels) {
+    const size_t blocks = (width + AMX_BLOCK - 1) / AMX_BLOCK,
+                 steps = (channels + AMX_BLOCK - 1) / AMX_BLOCK;
     for (size_t b = 0; b < blocks; b++) {
         for (size_t s = 0; s < steps; s++) {
             TileVector pairs[2][HALF]; // of tokens t and t + 16: words of two channels
             for (size_t t = 0; t < HALF; t++) {
                 const size_t token = b * AMX_BLOCK + t, c = s * AMX_BLOCK;
                 const float *low = token < width ? weight + token * channels : NULL;
-                const float *high = token + HALF < width ? weight + (token + HALF) * channels : NULL;
-                const __m512 x[2] = {part_of_row(low, c, channels), part_of_row(low, c + HALF, channels)};
-                const __m512 y[2] = {part_of_row(high, c, channels), part_of_row(high, c + HALF, channels)};
+                const float *high =
+                    token + HALF < width ? weight + (token + HALF) * channels : NULL;
+                const __m512 x[2] = {part_of_row(low, c, channels),
+                                     part_of_row(low, c + HALF, channels)};
+                const __m512 y[2] = {part_of_row(high, c, channels),
+                                     part_of_row(high, c + HALF, channels)};
                 pairs[0][t] = (TileVector)_mm512_cvtne2ps_pbh(x[1], x[0]);
                 pairs[1][t] = (TileVector)_mm512_cvtne2ps_pbh(y[1], y[0]);
                 for (size_t half = 0; half < 2; half++) {
@@ -52,7 +56,8 @@ void classifier_amx_pack(float *across, float *down, const float *weight, size_t
     }
 }
 
-void classifier_amx_turn(float *tiles, const float *h, const float factor[AMX_BLOCK], size_t channels) {
+void classifier_amx_turn(float *tiles, const float *h, const float factor[AMX_BLOCK],
+                         size_t channels) {
     for (size_t c = 0; c < channels; c += HALF) {
         TileVector square[HALF];
         for (size_t w = 0; w < HALF; w++) square[w] = tile_load(h + w * channels + c);
@@ -70,7 +75,7 @@ void classifier_amx_turn(float *tiles, const float *h, const float factor[AMX_BL
     memcpy(last, parts, sizeof(parts));
 }
 
-// ---- logits and exponentials -----------------------------------------------------------------------
+// ---- logits and exponentials ------------------------------------------------
 
 TILE_INLINE void start_logits(const float *bias) {
     AMX_LOAD(0, bias, 0);
@@ -153,12 +158,13 @@ TILE_INLINE void rows_until(const Exponentials *x, size_t *p, size_t end, bool k
     for (; *p < end; (*p)++) two_rows(x, *p, keep);
 }
 
-// Targets among the tokens from `first` on: their logits move from the block (32, 32) to target_logit, and
-// -Inf takes their place.
-static void take_targets(float *logits, float *target_logit, const int32_t *targets, int32_t first) {
+// Targets among the tokens from `first` on: their logits move from the block (32, 32) to
+// target_logit, and -Inf takes their place.
+static void take_targets(float *logits, float *target_logit, const int32_t *targets,
+                         int32_t first) {
     for (size_t i = 0; i < AMX_BLOCK; i += HALF) {
-        const __m512i place =
-            _mm512_sub_epi32(_mm512_loadu_si512((const void *)(targets + i)), _mm512_set1_epi32(first));
+        const __m512i place = _mm512_sub_epi32(_mm512_loadu_si512((const void *)(targets + i)),
+                                               _mm512_set1_epi32(first));
         unsigned found = _mm512_cmplt_epu32_mask(place, _mm512_set1_epi32(AMX_BLOCK));
         for (; found; found &= found - 1) {
             const size_t row = i + (size_t)__builtin_ctz(found);
@@ -169,9 +175,10 @@ static void take_targets(float *logits, float *target_logit, const int32_t *targ
     }
 }
 
-// The products of a block, if there is one, and between them the exponentials of the block before, if any.
-TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sums, float *target_logit,
-                                       float *left, float *words, bool keep) {
+// The products of a block, if there is one, and between them the exponentials of the block before,
+// if any.
+TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sums,
+                                       float *target_logit, float *left, float *words, bool keep) {
     _Alignas(64) float logits[2][BLOCK], shift[AMX_BLOCK];
     const size_t blocks = strip->width / AMX_BLOCK, steps = strip->channels / AMX_BLOCK;
     const size_t h_row = strip->h_row / 2;
@@ -188,7 +195,8 @@ TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sum
         }
         start_logits(strip->bias + b * AMX_BLOCK);
         for (size_t s = 0; s < steps; s++) {
-            // Pairs of rows behind each product: more in a row would fill the queue that products wait in.
+            // Pairs of rows behind each product: more in a row would fill the queue that products
+            // wait in.
             const float *rows = h + s * HALF, *tokens = strip->across + (b * steps + s) * 2 * TILE;
             const size_t done = PAIRS * 4 * s, all = 4 * steps;
             AMX_LOAD(4, rows, h_row);
@@ -220,7 +228,7 @@ void classifier_amx_exponentials(float sums[AMX_BLOCK], float target_logit[AMX_B
     for (size_t i = 0; i < AMX_BLOCK; i++) sums[i] = _mm512_reduce_add_ps(lanes[i]);
 }
 
-// ---- gradients -------------------------------------------------------------------------------------
+// ---- gradients --------------------------------------------------------------
 
 TILE_INLINE void load_block(const float *from, size_t row) {
     AMX_LOAD(0, from, row);
@@ -229,7 +237,8 @@ TILE_INLINE void load_block(const float *from, size_t row) {
     AMX_LOAD(3, from + HALF * row + HALF, row);
 }
 
-void classifier_amx_add_dh(float *dh, const float *left, const float *down, size_t width, size_t channels) {
+void classifier_amx_add_dh(float *dh, const float *left, const float *down, size_t width,
+                           size_t channels) {
     const size_t blocks = width / AMX_BLOCK;
     for (size_t s = 0; s < channels / AMX_BLOCK; s++) {
         load_block(dh + s * AMX_BLOCK, channels);
@@ -242,7 +251,8 @@ void classifier_amx_add_dh(float *dh, const float *left, const float *down, size
 void classifier_amx_gradient(float *sums, const float *tiles, const float *words, const float *next,
                              size_t groups, size_t channels) {
     const size_t steps = channels / AMX_BLOCK, of_group = (channels + HALF) * HALF;
-    const size_t share = (BLOCK / 2 + steps - 1) / steps; // of the next words of a group, asked for each time
+    const size_t share =
+        (BLOCK / 2 + steps - 1) / steps; // of the next words of a group, asked for each time
     memset(sums, 0, (channels + HALF) * AMX_BLOCK * sizeof(*sums));
     for (size_t first = 0; first < groups; first += DEPTH) {
         const size_t end = groups - first < DEPTH ? groups : first + DEPTH;

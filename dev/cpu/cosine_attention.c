@@ -30,15 +30,15 @@ struct CosineAttention {
     Arena *own;        // holds them; NULL: another does
 };
 
-// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of them, and
-// what their operands are packed in.
+// One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of
+// them, and what their operands are packed in.
 typedef struct {
     size_t columns; // D'
     Multiplier by;
     real *q, *k, *v, *g, *out;
-    real *inner;                       // (CHUNK, CHUNK) products of rows, 0 on one side of the diagonal
-    real *state, *transposed;          // (D', D')
-    real *left, *right;                // operands of up to (CHUNK, CHUNK or D') and (CHUNK or D', D')
+    real *inner;              // (CHUNK, CHUNK) products of rows, 0 on one side of the diagonal
+    real *state, *transposed; // (D', D')
+    real *left, *right;       // operands of up to (CHUNK, CHUNK or D') and (CHUNK or D', D')
     real *q_scale, *k_scale, *y_scale; // (CHUNK) 1 / |q|, 1 / |k| (0: hidden), 1 / n^p
 } Scratch;
 
@@ -53,8 +53,9 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double power, size_t batch,
-                                       size_t queries, size_t keys, size_t channels, size_t heads) {
+CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double power,
+                                       size_t batch, size_t queries, size_t keys, size_t channels,
+                                       size_t heads) {
     const char *what = "attention";
     CosineAttention *a = allocate(1, sizeof(*a), what);
     a->power = power;
@@ -67,8 +68,8 @@ CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double
     a->queries = queries;
     a->keys = keys;
     const size_t most = larger(CHUNK, a->columns);
-    a->scratch_size =
-        tile_count(5 * CHUNK + 2 * a->columns + most, a->columns) + CHUNK * (CHUNK + most) + 3 * CHUNK;
+    a->scratch_size = tile_count(5 * CHUNK + 2 * a->columns + most, a->columns) +
+                      CHUNK * (CHUNK + most) + 3 * CHUNK;
     const size_t units = tile_count(batch, heads);
     arena_reals(arena, &a->logarithms, batch, queries, what);
     arena_reals(arena, &a->scratch, units, a->scratch_size, what);
@@ -77,8 +78,9 @@ CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double
     return a;
 }
 
-CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch, size_t queries,
-                                         size_t keys, size_t channels, size_t heads) {
+CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch,
+                                         size_t queries, size_t keys, size_t channels,
+                                         size_t heads) {
     Arena *arena = arena_create();
     CosineAttention *a =
         cosine_attention_plan(arena, precision, power, batch, queries, keys, channels, heads);
@@ -105,7 +107,8 @@ static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
     }
 }
 
-static Pass begin(CosineAttention *a, const AttentionInput *in, const real *exponent, const real *dy) {
+static Pass begin(CosineAttention *a, const AttentionInput *in, const real *exponent,
+                  const real *dy) {
     attention_check(in, a->batch, a->queries, a->keys);
     for (size_t b = 0; b < in->batch; b++) count_keys(a, in, b);
     return (Pass){a, in, exponent, dy};
@@ -150,8 +153,10 @@ static real normalise(real *row, size_t n) {
     return scale;
 }
 
-// The gradient to a row from `gradient` to the row normalised, in place; returns its part along the row.
-static real differentiate_normalise(real *restrict gradient, const real *restrict row, real scale, size_t n) {
+// The gradient to a row from `gradient` to the row normalised, in place; returns its part along the
+// row.
+static real differentiate_normalise(real *restrict gradient, const real *restrict row, real scale,
+                                    size_t n) {
     const real along = dot(gradient, row, n);
     for (size_t d = 0; d < n; d++) gradient[d] = (gradient[d] - along * row[d]) * scale;
     return along;
@@ -191,18 +196,19 @@ static void load_row(real *restrict out, const Rows *rows, size_t r, size_t size
 
 typedef enum { LOAD_QUERIES = 1, LOAD_KEYS = 2, LOAD_BOTH = 3 } Load;
 
-// A head's rows from t0 on: queries and, in the backward pass, the gradients to their sums; keys, 0 where
-// they are hidden, and values.
+// A head's rows from t0 on: queries and, in the backward pass, the gradients to their sums; keys, 0
+// where they are hidden, and values.
 static void load_chunk(const Pass *pass, Scratch *s, size_t unit, size_t t0, Load load) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
-    const size_t size = a->size, b = unit / a->heads, h = unit % a->heads, first = b * in->queries + t0;
+    const size_t size = a->size, b = unit / a->heads, h = unit % a->heads,
+                 first = b * in->queries + t0;
     const Rows none = {0};
     const Rows queries = load & LOAD_QUERIES ? rows_of(pass, QUERY, unit, t0) : none;
     const Rows keys = load & LOAD_KEYS ? rows_of(pass, KEY, unit, t0) : none;
     const Rows values = load & LOAD_KEYS ? rows_of(pass, VALUE, unit, t0) : none;
-    const Rows gradients = {pass->dy ? pass->dy + first * a->channels + h * size : NULL, NULL, a->channels,
-                            pass->dy ? queries.count : 0};
+    const Rows gradients = {pass->dy ? pass->dy + first * a->channels + h * size : NULL, NULL,
+                            a->channels, pass->dy ? queries.count : 0};
     const uint8_t *mask = in->mask ? in->mask + b * in->keys + t0 : NULL;
     const real power = power_of(a, pass->exponent, h);
     for (size_t r = 0; r < CHUNK; r++) {
@@ -229,7 +235,7 @@ static void load_chunk(const Pass *pass, Scratch *s, size_t unit, size_t t0, Loa
     }
 }
 
-// ---- products: of float32 numbers as they lie, or of operands packed as words of two bf16 ---------------
+// ---- products: of float32 numbers as they lie, or of operands packed as words of two bf16 ----
 
 static size_t words_of(const Scratch *s, size_t numbers) {
     return s->by == MULTIPLY_REALS ? numbers : numbers / 2;
@@ -238,7 +244,8 @@ static size_t words_of(const Scratch *s, size_t numbers) {
 // Pairs of rows of x (rows, columns) become words.
 static void pack_rows(real *out, const real *x, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += 2)
-        tile_right(out + i / 2 * columns, columns, x + i * columns, x + (i + 1) * columns, columns, true);
+        tile_right(out + i / 2 * columns, columns, x + i * columns, x + (i + 1) * columns, columns,
+                   true);
 }
 
 // x (CHUNK, columns) as a left operand
@@ -272,10 +279,12 @@ static const real *right_transposed(const Scratch *s, const real *x) {
         for (size_t w = 0; w < words; w += TILE_LANES) {
             TileVector square[TILE_LANES];
             TILE_UNROLL
-            for (size_t r = 0; r < TILE_LANES; r++) square[r] = tile_load(rows.data + (i + r) * rows.row + w);
+            for (size_t r = 0; r < TILE_LANES; r++)
+                square[r] = tile_load(rows.data + (i + r) * rows.row + w);
             tile_transpose(square);
             TILE_UNROLL
-            for (size_t r = 0; r < TILE_LANES; r++) tile_store(s->right + (w + r) * CHUNK + i, square[r]);
+            for (size_t r = 0; r < TILE_LANES; r++)
+                tile_store(s->right + (w + r) * CHUNK + i, square[r]);
         }
     }
     return s->right;
@@ -285,12 +294,13 @@ static const real *right_transposed(const Scratch *s, const real *x) {
 typedef enum { LOWER, UPPER } Triangle; // column <= row, column >= row
 
 // s->inner (CHUNK, CHUNK) = left right^T, of rows of a chunk, in a triangle, else 0
-static void inner_product(const Scratch *s, const real *left, const real *right, Triangle triangle) {
+static void inner_product(const Scratch *s, const real *left, const real *right,
+                          Triangle triangle) {
     real *out = s->inner;
     const real *transposed = right_transposed(s, right);
     memset(out, 0, CHUNK * CHUNK * sizeof(real));
-    tile_product(out, CHUNK, out, CHUNK, left_rows(s, left, s->columns), transposed, CHUNK, CHUNK, CHUNK,
-                 words_of(s, s->columns), s->by);
+    tile_product(out, CHUNK, out, CHUNK, left_rows(s, left, s->columns), transposed, CHUNK, CHUNK,
+                 CHUNK, words_of(s, s->columns), s->by);
     for (size_t i = 0; i < CHUNK; i++) {
         const size_t from = triangle == LOWER ? i + 1 : 0, end = triangle == LOWER ? CHUNK : i;
         for (size_t j = from; j < end; j++) out[i * CHUNK + j] = 0;
@@ -299,8 +309,8 @@ static void inner_product(const Scratch *s, const real *left, const real *right,
 
 // s->out (CHUNK, D') += left (CHUNK, n) right (n, D')
 static void out_add(const Scratch *s, const real *left, const real *right, size_t n) {
-    tile_product(s->out, s->columns, s->out, s->columns, left_rows(s, left, n), right_rows(s, right, n),
-                 s->columns, CHUNK, s->columns, words_of(s, n), s->by);
+    tile_product(s->out, s->columns, s->out, s->columns, left_rows(s, left, n),
+                 right_rows(s, right, n), s->columns, CHUNK, s->columns, words_of(s, n), s->by);
 }
 
 // s->out (CHUNK, D') = s->inner rows, where attention is causal, + outer state
@@ -313,14 +323,14 @@ static void two_products(const Scratch *s, bool causal, const real *rows, const 
 
 // state (D', D') += left^T right, of rows of a chunk
 static void state_add(const Scratch *s, real *state, const real *left, const real *right) {
-    tile_product(state, s->columns, state, s->columns, left_transposed(s, left), right_rows(s, right, CHUNK),
-                 s->columns, s->columns, s->columns, words_of(s, CHUNK), s->by);
+    tile_product(state, s->columns, state, s->columns, left_transposed(s, left),
+                 right_rows(s, right, CHUNK), s->columns, s->columns, s->columns,
+                 words_of(s, CHUNK), s->by);
 }
 
-// ---- forward -------------------------------------------------------------------------------------------
-
-// Causal: the state is the sum of the chunks before, and the chunk itself a masked product. Otherwise it is
-// the sum of all keys.
+// ---- forward ----------------------------------------------------------------
+// Causal: the state is the sum of the chunks before, and the chunk itself a masked product.
+// Otherwise it is the sum of all keys.
 static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
@@ -340,8 +350,8 @@ static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
         for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
             for (size_t d = 0; d < a->size; d++) row[d] *= s.y_scale[r];
-            gemm_input_store(y, unit / a->heads * in->queries + t0 + r, unit % a->heads * a->size, row,
-                             a->size);
+            gemm_input_store(y, unit / a->heads * in->queries + t0 + r, unit % a->heads * a->size,
+                             row, a->size);
         }
     }
     tile_end(a->by);
@@ -354,21 +364,22 @@ void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *expon
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) forward_unit(&pass, unit, y);
 }
 
-// ---- backward ------------------------------------------------------------------------------------------
-
-// One row of s->out is the gradient of a query, key or value: to where it goes, and to the sum over rows.
+// ---- backward ---------------------------------------------------------------
+// One row of s->out is the gradient of a query, key or value: to where it goes, and to the sum over
+// rows.
 static void store_gradient(const Pass *pass, const AttentionGradients *gradients, size_t unit,
                            AttentionPart which, size_t t, const real *row) {
     const CosineAttention *a = pass->attention;
     const AttentionGradient *to = &gradients->parts[which];
     const size_t length = which == QUERY ? pass->in->queries : pass->in->keys;
-    gemm_input_store(to->to, unit / a->heads * length + t, to->column + unit % a->heads * a->size, row,
-                     a->size);
+    gemm_input_store(to->to, unit / a->heads * length + t, to->column + unit % a->heads * a->size,
+                     row, a->size);
     real *restrict sum = a->dbias + (unit * 3 + which) * a->columns;
     for (size_t d = 0; d < a->size; d++) sum[d] += row[d];
 }
 
-// dq_i = sum_j k_j (v_j . g_i), forwards; and q_i . dq_i = y_i . dy_i gives the exponent's gradient.
+// dq_i = sum_j k_j (v_j . g_i), forwards; and q_i . dq_i = y_i . dy_i gives the exponent's
+// gradient.
 static void backward_queries(const Pass *pass, size_t unit, const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
@@ -389,7 +400,8 @@ static void backward_queries(const Pass *pass, size_t unit, const AttentionGradi
         if (in->causal) state_add(&s, s.transposed, s.v, s.k);
         for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
-            const real product = differentiate_normalise(row, s.q + r * columns, s.q_scale[r], a->size);
+            const real product =
+                differentiate_normalise(row, s.q + r * columns, s.q_scale[r], a->size);
             sum += (double)(logarithms[t0 + r] * product);
             store_gradient(pass, gradients, unit, QUERY, t0 + r, row);
         }
@@ -399,10 +411,10 @@ static void backward_queries(const Pass *pass, size_t unit, const AttentionGradi
     a->dexponent[unit] = -sum * power * (1 - power);
 }
 
-// The gradients of the keys and values of a chunk, from the state and, where attention is causal, from the
-// queries of the chunk.
-static void backward_chunk(const Pass *pass, Scratch *s, size_t unit, const AttentionGradients *gradients,
-                           size_t t0) {
+// The gradients of the keys and values of a chunk, from the state and, where attention is causal,
+// from the queries of the chunk.
+static void backward_chunk(const Pass *pass, Scratch *s, size_t unit,
+                           const AttentionGradients *gradients, size_t t0) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
@@ -419,7 +431,8 @@ static void backward_chunk(const Pass *pass, Scratch *s, size_t unit, const Atte
 }
 
 // dk_j = sum_i q_i (g_i . v_j) and dv_j = sum_i g_i (q_i . k_j), backwards.
-static void backward_keys_values(const Pass *pass, size_t unit, const AttentionGradients *gradients) {
+static void backward_keys_values(const Pass *pass, size_t unit,
+                                 const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
@@ -443,8 +456,9 @@ static void backward_keys_values(const Pass *pass, size_t unit, const AttentionG
     tile_end(a->by);
 }
 
-void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gradients, real *dexponent,
-                               const real *dy, const real *exponent, const AttentionInput *in) {
+void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gradients,
+                               real *dexponent, const real *dy, const real *exponent,
+                               const AttentionInput *in) {
     const Pass pass = begin(a, in, exponent, dy);
     const size_t units = in->batch * a->heads;
     memset(a->dbias, 0, units * 3 * a->columns * sizeof(real));
@@ -464,7 +478,7 @@ void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gra
     }
 }
 
-// ---- decoding ------------------------------------------------------------------------------------------
+// ---- decoding ---------------------------------------------------------------
 
 static void decode_unit(real *restrict y, real *restrict state, real *restrict q, real *restrict k,
                         const real *restrict v, real scale, size_t size) {

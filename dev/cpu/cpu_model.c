@@ -9,14 +9,16 @@
 #include <string.h>
 
 // NULL: there is nobody to sum gradients with.
-static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table, bool muon) {
+static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table,
+                                   bool muon) {
     const Options *o = setup->options;
     if (ranks_size(setup->ranks) == 1) return NULL;
     const ReductionPlan plan = {.count = table->total,
                                 .early = table->items[0].size,
                                 .bf16 = strcmp(options_text(o, "reduce"), "bf16") == 0,
                                 .parts = options_integer(o, "zero") > 0};
-    if (plan.parts && muon) fail_usage("--zero: shares out AdamW's moments; --optimizer muon has others");
+    if (plan.parts && muon)
+        fail_usage("--zero: shares out AdamW's moments; --optimizer muon has others");
     return reduction_create(setup->ranks, &plan);
 }
 
@@ -55,7 +57,8 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
 
 bool ffn_remade(Precision precision, size_t channels, size_t inner) {
     enum { CACHED = 1 << 17 }; // numbers of a weight
-    return channels * inner <= CACHED && tile_multiplier(precision == PRECISION_BFLOAT16) == MULTIPLY_AMX;
+    return channels * inner <= CACHED &&
+           tile_multiplier(precision == PRECISION_BFLOAT16) == MULTIPLY_AMX;
 }
 
 void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {

@@ -1,5 +1,5 @@
-// What every model on the CPU has, whichever it is: parameters, memory, products, and the entries of
-// ModelType that do not depend on the model. A model holds a CpuModel as its first member.
+// What every model on the CPU has, whichever it is: parameters, memory, products, and the entries
+// of ModelType that do not depend on the model. A model holds a CpuModel as its first member.
 #ifndef CPU_MODEL_H
 #define CPU_MODEL_H
 
@@ -13,19 +13,22 @@
 // Rows of a feed-forward network that a thread takes at a time.
 enum { FFN_ROWS = 128 };
 
-// Whether what lies between its two products is made again in the backward pass and not kept for it: where
-// AMX multiplies with weights that stay in a thread's cache, faster than memory is written and read. C
-// channels, F inside.
+// Whether what lies between its two products is made again in the backward pass and not kept for
+// it: where AMX multiplies with weights that stay in a thread's cache, faster than memory is
+// written and read. C channels, F inside.
 bool ffn_remade(Precision precision, size_t channels, size_t inner);
 
-// What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward network.
+// What blocks (blocks.h) work in, one after the other. M rows, C channels, F in the feed-forward
+// network.
 typedef struct {
-    // (M, C) a sublayer's last product; of the feed-forward network's, which is kept only to be measured, the
-    // rows that threads are at: (threads, FFN_ROWS, C)
+    // (M, C) a sublayer's last product; of the feed-forward network's, which is kept only to be
+    // measured, the rows that threads are at: (threads, FFN_ROWS, C)
     real *output;
-    real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and behind it:
+    real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and behind
+                  // it:
     GemmInput activated; // the same; where it is made again, (M, F)
-    real *dx, *dnorm;    // (M, C) gradients to the residual stream, and to what a block's first product reads
+    real *dx, *dnorm;    // (M, C) gradients to the residual stream, and to what a block's first
+                         // product reads
     GemmInput doutput;   // (M, C) to `output`
     real *dattended;     // (M, C)
     GemmInput dqkv;      // (M, 3C), or with cross-attention:
@@ -39,8 +42,9 @@ typedef struct {
     size_t offset; // of its values among the parameters
 } PackedWeight;
 
-// Gradients of the token embedding (V, C) by the lookup of tokens, in an update's last batch. They are known
-// last; the classifier's, to the same matrix, are known first, and on their way to other ranks by then.
+// Gradients of the token embedding (V, C) by the lookup of tokens, in an update's last batch. They
+// are known last; the classifier's, to the same matrix, are known first, and on their way to other
+// ranks by then.
 typedef struct {
     size_t rows, columns;
     real *gradients;        // (V, C) 0 but in a backward pass; NULL: there are no other ranks
@@ -73,10 +77,11 @@ typedef struct {
     Precision decoding;                     // of the weights that decoding reads
 } CpuModel;
 
-// Plans the parameters of model->state.table, which is complete and whose first one is the token embedding
-// (V, C), the classifier's weight, too. The model plans the rest of its memory, with cpu_model_workspace() as
-// a part of it, and ends with cpu_model_allocate(), which says how much it is (ModelSetup.say_memory) and
-// takes it, or ends the program with the option to lower where it cannot fit.
+// Plans the parameters of model->state.table, which is complete and whose first one is the token
+// embedding (V, C), the classifier's weight, too. The model plans the rest of its memory, with
+// cpu_model_workspace() as a part of it, and ends with cpu_model_allocate(), which says how much it
+// is (ModelSetup.say_memory) and takes it, or ends the program with the option to lower where it
+// cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup);
 void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
 void cpu_model_allocate(CpuModel *model);
@@ -102,10 +107,10 @@ void cpu_model_update(void *model, const UpdateSettings *settings);
 void cpu_model_clear_gradients(void *model);
 
 // All of them, in a model's table.
-#define CPU_MODEL_ENTRIES                                                                                    \
-    .device = cpu_model_device, .memory = cpu_model_memory, .parameters = cpu_model_parameters,              \
-    .view = cpu_model_view, .read = cpu_model_read, .write = cpu_model_write,                                \
-    .gradient_norm = cpu_model_gradient_norm, .update = cpu_model_update,                                    \
+#define CPU_MODEL_ENTRIES                                                                          \
+    .device = cpu_model_device, .memory = cpu_model_memory, .parameters = cpu_model_parameters,    \
+    .view = cpu_model_view, .read = cpu_model_read, .write = cpu_model_write,                      \
+    .gradient_norm = cpu_model_gradient_norm, .update = cpu_model_update,                          \
     .clear_gradients = cpu_model_clear_gradients, .reduce = cpu_model_reduce
 
 #endif

@@ -16,13 +16,13 @@ enum {
 #endif
     VECTORS = 2,
     PANEL = VECTORS * TILE_LANES, // columns of y that are summed side by side
-    PARALLEL = 1 << 18,           // weights from which threads are worth their waiting for each other
-    AHEAD = 1 << 13               // bytes from where weights are read to where they are asked for
+    PARALLEL = 1 << 18, // weights from which threads are worth their waiting for each other
+    AHEAD = 1 << 13     // bytes from where weights are read to where they are asked for
 };
 
-// A weight is cut into panels of PANEL columns of y, and these into pairs of what is multiplied with two
-// neighbours in x: first PANEL numbers for the even one and then as many for the odd one, or PANEL words with
-// two bf16 each, the even one in the lower half. What is missing is 0.
+// A weight is cut into panels of PANEL columns of y, and these into pairs of what is multiplied
+// with two neighbours in x: first PANEL numbers for the even one and then as many for the odd one,
+// or PANEL words with two bf16 each, the even one in the lower half. What is missing is 0.
 
 typedef uint32_t Words __attribute__((vector_size(TILE_LANES * sizeof(uint32_t))));
 typedef float Floats __attribute__((vector_size(TILE_LANES * sizeof(float))));
@@ -40,8 +40,8 @@ static size_t panel_bytes(size_t k, bool bf16) {
 }
 
 // One panel: `columns` columns of y, element (j, i) of the weight at values[j * row + i * column].
-static void pack_panel(char *panel, const real *values, size_t row, size_t column, size_t columns, size_t k,
-                       bool bf16) {
+static void pack_panel(char *panel, const real *values, size_t row, size_t column, size_t columns,
+                       size_t k, bool bf16) {
     for (size_t i = 0; i < k; i++) {
         void *const pair = panel + i / 2 * pair_bytes(bf16);
         for (size_t j = 0; j < columns; j++) {
@@ -71,8 +71,9 @@ void decode_weight_free(DecodeWeight *weight) {
     *weight = (DecodeWeight){0};
 }
 
-// ---- products ----------------------------------------------------------------------------------------
-// Always inlined, so that `streams` and `bf16` are constants.
+// ---- products ---------------------------------------------------------------
+// ---------------------------------------------------------------------------------------- Always
+// inlined, so that `streams` and `bf16` are constants.
 
 typedef TileVector Row[VECTORS];
 
@@ -96,8 +97,9 @@ TILE_INLINE void multiply_add(Row sums, real x, const Row row) {
 }
 
 // `columns` columns of y (streams, N) from x (streams, K) and a panel, and the bias.
-TILE_INLINE void panel_product(real *restrict y, const real *restrict x, const char *panel, const real *bias,
-                               size_t n, size_t k, size_t columns, size_t streams, bool bf16) {
+TILE_INLINE void panel_product(real *restrict y, const real *restrict x, const char *panel,
+                               const real *bias, size_t n, size_t k, size_t columns, size_t streams,
+                               bool bf16) {
     Row evens[STREAMS] = {0}, odds[STREAMS] = {0}, even, odd;
     size_t i = 0;
     for (; i + 2 <= k; i += 2, panel += pair_bytes(bf16)) {
@@ -127,7 +129,8 @@ TILE_INLINE void panel_product(real *restrict y, const real *restrict x, const c
     }
 }
 
-// The columns of y that the panels of a share give. A panel stays in cache while all streams use it.
+// The columns of y that the panels of a share give. A panel stays in cache while all streams use
+// it.
 TILE_INLINE void product(real *restrict y, const real *restrict x, DecodeWeight w, const real *bias,
                          DecodeShare share, size_t streams, bool bf16) {
     const size_t n = w.n, k = w.k, end = share.begin + share.count;
@@ -138,7 +141,8 @@ TILE_INLINE void product(real *restrict y, const real *restrict x, DecodeWeight 
         size_t s = 0;
         for (; s + STREAMS <= streams; s += STREAMS)
             panel_product(y + s * n + j, x + s * k, panel, b, n, k, columns, STREAMS, bf16);
-        for (; s < streams; s++) panel_product(y + s * n + j, x + s * k, panel, b, n, k, columns, 1, bf16);
+        for (; s < streams; s++)
+            panel_product(y + s * n + j, x + s * k, panel, b, n, k, columns, 1, bf16);
     }
 }
 
@@ -147,13 +151,15 @@ int decode_threads(size_t weights) {
 }
 
 DecodeShare decode_share(size_t n) {
-    const size_t panels = panel_count(n), threads = (size_t)thread_count(), thread = (size_t)thread_index();
-    const size_t begin = panels * thread / threads * PANEL, end = panels * (thread + 1) / threads * PANEL;
+    const size_t panels = panel_count(n), threads = (size_t)thread_count(),
+                 thread = (size_t)thread_index();
+    const size_t begin = panels * thread / threads * PANEL,
+                 end = panels * (thread + 1) / threads * PANEL;
     return (DecodeShare){begin, (end < n ? end : n) - begin};
 }
 
-void decode_product(real *restrict y, const real *restrict x, const DecodeWeight *weight, const real *bias,
-                    size_t streams) {
+void decode_product(real *restrict y, const real *restrict x, const DecodeWeight *weight,
+                    const real *bias, size_t streams) {
     const DecodeShare share = decode_share(weight->n);
     if (weight->bf16)
         product(y, x, *weight, bias, share, streams, true);

@@ -1,8 +1,8 @@
 // Products of a few rows with a model's weights, each of which is read once: decoding.
 //
-// Starting threads for each product takes longer than the small ones: all threads of one parallel region
-// decode a token, each computes its share of every product's columns, and a barrier stands between a product
-// and what reads all of its result.
+// Starting threads for each product takes longer than the small ones: all threads of one parallel
+// region decode a token, each computes its share of every product's columns, and a barrier stands
+// between a product and what reads all of its result.
 #ifndef CPU_DECODE_H
 #define CPU_DECODE_H
 
@@ -15,7 +15,8 @@ typedef struct {
     char *panels;
 } DecodeWeight;
 
-// Of N K values; bf16 where the precision says so, of which reading takes half as long as of `real`.
+// Of N K values; bf16 where the precision says so, of which reading takes half as long as of
+// `real`.
 DecodeWeight decode_weight_create(Precision precision, const real *values, size_t n, size_t k,
                                   WeightLayout layout);
 void decode_weight_free(DecodeWeight *weight);
@@ -29,10 +30,10 @@ typedef struct {
 } DecodeShare;
 DecodeShare decode_share(size_t n);
 
-// The calling thread's share of the columns of y (S, N) = x (S, K) w^T + bias (N; NULL: none); all but w is
-// `real` in every precision. The result of a stream does not depend on how many there are, nor on the number
-// of threads.
-void decode_product(real *restrict y, const real *restrict x, const DecodeWeight *weight, const real *bias,
-                    size_t streams);
+// The calling thread's share of the columns of y (S, N) = x (S, K) w^T + bias (N; NULL: none); all
+// but w is `real` in every precision. The result of a stream does not depend on how many there are,
+// nor on the number of threads.
+void decode_product(real *restrict y, const real *restrict x, const DecodeWeight *weight,
+                    const real *bias, size_t streams);
 
 #endif

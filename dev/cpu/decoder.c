@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- what is packed ----------------------------------------------------------------------------------
+// ---- what is packed ---------------------------------------------------------
 
 static real *buffer(size_t rows, size_t columns) {
     return allocate(rows, columns * sizeof(real), "decoder");
@@ -17,9 +17,11 @@ static const real *values_at(const Decoder *d, size_t offset) {
     return offset == NO_PARAMETER ? NULL : d->model->state.values + offset;
 }
 
-static DecoderLinear linear_create(const Decoder *d, Precision precision, const LinearParameters *at) {
-    return (DecoderLinear){decode_weight_create(precision, values_at(d, at->weight), at->shape.outputs,
-                                                at->shape.inputs, at->shape.layout),
+static DecoderLinear linear_create(const Decoder *d, Precision precision,
+                                   const LinearParameters *at) {
+    return (DecoderLinear){decode_weight_create(precision, values_at(d, at->weight),
+                                                at->shape.outputs, at->shape.inputs,
+                                                at->shape.layout),
                            at->bias};
 }
 
@@ -40,7 +42,8 @@ static DecoderLayer layer_create(const Decoder *d, const DecoderParameters *at) 
 enum { LINEARS = 4 }; // of a layer
 
 static size_t layer_weights(const DecoderLayer *layer) {
-    const DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
+    const DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up,
+                                                   &layer->down};
     size_t weights = 0;
     for (size_t i = 0; i < LINEARS; i++) weights += linears[i]->weight.n * linears[i]->weight.k;
     return weights;
@@ -56,7 +59,8 @@ void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int str
         d->layers[l] = layer_create(d, &at);
         weights += layer_weights(&d->layers[l]);
     }
-    d->classifier = decode_weight_create(model->decoding, values_at(d, is->outer.token), V, C, WEIGHT_OUT_IN);
+    d->classifier =
+        decode_weight_create(model->decoding, values_at(d, is->outer.token), V, C, WEIGHT_OUT_IN);
     d->threads = decode_threads(weights);
     d->x = buffer(S, C);
     d->added = buffer(S, C);
@@ -70,7 +74,8 @@ void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int str
 void decoder_free(Decoder *d) {
     for (size_t l = 0; l < d->is.size.layers; l++) {
         DecoderLayer *layer = &d->layers[l];
-        DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up, &layer->down};
+        DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up,
+                                                 &layer->down};
         for (size_t i = 0; i < LINEARS; i++) decode_weight_free(&linears[i]->weight);
     }
     real *const buffers[] = {d->x, d->added, d->attended, d->projected, d->hidden, d->norm};
@@ -79,10 +84,10 @@ void decoder_free(Decoder *d) {
     free(d->layers);
 }
 
-// ---- a token -----------------------------------------------------------------------------------------
+// ---- a token ----------------------------------------------------------------
 //
-// All threads of one parallel region call these functions, each for its share of the columns; a barrier
-// stands between what writes all of an array and what reads it.
+// All threads of one parallel region call these functions, each for its share of the columns; a
+// barrier stands between what writes all of an array and what reads it.
 
 // Before the parallel region: x = token embedding + position, tokens (S).
 static void embed(Decoder *d, const int32_t *tokens) {
@@ -101,7 +106,8 @@ static const real *normalise(const Decoder *d, const NormParameters *at) {
     const size_t S = d->streams, C = d->is.size.channels;
     real *norm = d->norm + (size_t)thread_index() * S * C;
     for (size_t s = 0; s < S; s++)
-        layernorm_row(norm + s * C, d->x + s * C, values_at(d, at->gain), values_at(d, at->bias), C);
+        layernorm_row(norm + s * C, d->x + s * C, values_at(d, at->gain), values_at(d, at->bias),
+                      C);
     return norm;
 }
 
@@ -119,8 +125,8 @@ static void add_product(Decoder *d, const real *input, const DecoderLinear *line
 static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
     const size_t F = layer->up.weight.n;
     const DecodeShare share = decode_share(F);
-    decode_product(d->hidden, normalise(d, &layer->ffn_norm), &layer->up.weight, values_at(d, layer->up.bias),
-                   d->streams);
+    decode_product(d->hidden, normalise(d, &layer->ffn_norm), &layer->up.weight,
+                   values_at(d, layer->up.bias), d->streams);
     for (size_t s = 0; s < d->streams; s++)
         activation_row(d->hidden + s * F + share.begin, d->is.activation, share.count);
     barrier_wait(&d->barrier);
@@ -155,7 +161,7 @@ void decoder_place(void *decoder, int64_t position) {
     ((Decoder *)decoder)->position = (size_t)position;
 }
 
-// ---- keys and values ---------------------------------------------------------------------------------
+// ---- keys and values --------------------------------------------------------
 
 static real *larger_cache(const KeyValueCache *c, real *old, size_t positions, size_t room) {
     const size_t D = c->head_size;

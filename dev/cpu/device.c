@@ -10,16 +10,18 @@ Precision cpu_precision(const ModelSetup *setup) {
     const char *name = options_text(setup->options, "precision");
     if (setup->float32 || strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
     if (strcmp(name, "tf32") == 0) fail("--precision tf32: only a GPU has it; use fp32 or bf16");
-    if (strcmp(name, "auto") == 0) return gemm_bf16_is_fast() ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+    if (strcmp(name, "auto") == 0)
+        return gemm_bf16_is_fast() ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
     if (!gemm_supports(PRECISION_BFLOAT16))
-        fail("--precision bf16: this processor or build has no bf16 products (they need oneDNN, and "
-             "AVX512-BF16, AMX or an Arm equivalent); use --precision fp32");
+        fail(
+            "--precision bf16: this processor or build has no bf16 products (they need oneDNN, and "
+            "AVX512-BF16, AMX or an Arm equivalent); use --precision fp32");
     return PRECISION_BFLOAT16;
 }
 
 Precision cpu_decode_precision(const char *name) {
-    const bool bf16 =
-        strcmp(name, "bf16") == 0 || (strcmp(name, "auto") == 0 && gemm_supports(PRECISION_BFLOAT16));
+    const bool bf16 = strcmp(name, "bf16") == 0 ||
+                      (strcmp(name, "auto") == 0 && gemm_supports(PRECISION_BFLOAT16));
     return bf16 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
 }
 

@@ -5,11 +5,12 @@
 #include "gemm.h"
 #include "model.h"
 
-// Of products, from --precision: "auto" is bf16 where that is faster (gemm_bf16_is_fast); "bf16" where there
-// are no such products ends the program.
+// Of products, from --precision: "auto" is bf16 where that is faster (gemm_bf16_is_fast); "bf16"
+// where there are no such products ends the program.
 Precision cpu_precision(const ModelSetup *setup);
 
-// What decoding reads weights in. Any processor reads bf16 twice as fast, so "bf16" is as good everywhere.
+// What decoding reads weights in. Any processor reads bf16 twice as fast, so "bf16" is as good
+// everywhere.
 Precision cpu_decode_precision(const char *name);
 
 // Processor, threads, GEMM library and its measured peak, what multiplies in tile.h.

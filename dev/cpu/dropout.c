@@ -17,8 +17,10 @@ Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site)
     Random random = random_stream(seed, RANDOM_DROPOUT, (uint32_t)step, (uint32_t)(step >> 32));
     const uint32_t low = random_u32(&random), high = random_u32(&random);
     const double kept = fmax(1.0, round(CHANCES * (1.0 - rate)));
-    return (Dropout){
-        .key = {low, high}, .site = site, .threshold = (uint32_t)kept, .scale = (real)(CHANCES / kept)};
+    return (Dropout){.key = {low, high},
+                     .site = site,
+                     .threshold = (uint32_t)kept,
+                     .scale = (real)(CHANCES / kept)};
 }
 
 typedef struct {
@@ -34,23 +36,26 @@ static Keys round_keys(const Dropout *dropout) {
     return keys;
 }
 
-// Philox4x32-10 (random.h) for `count` blocks from `block` on, `stride` apart: words (count, WORDS, LANES). A
-// number of 32 bits sits in 64, where the upper half may hold anything: that is how vector units multiply 32
-// by 32 bits, so that nothing is moved between lanes.
+// Philox4x32-10 (random.h) for `count` blocks from `block` on, `stride` apart: words (count, WORDS,
+// LANES). A number of 32 bits sits in 64, where the upper half may hold anything: that is how
+// vector units multiply 32 by 32 bits, so that nothing is moved between lanes.
 #if defined(__AVX512F__)
 
 // Written out: compilers multiply 64 by 64 bits here.
-TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
-                        uint32_t *restrict words) {
+TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site,
+                        size_t count, uint32_t *restrict words) {
     enum { XOR = 0x96 }; // of three numbers
-    const __m512i multiplier0 = _mm512_set1_epi64(0xD2511F53), multiplier1 = _mm512_set1_epi64(0xCD9E8D57);
+    const __m512i multiplier0 = _mm512_set1_epi64(0xD2511F53),
+                  multiplier1 = _mm512_set1_epi64(0xCD9E8D57);
     const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i lower = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i lower =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     __m512i c[2 * TOGETHER][WORDS]; // half the lanes of a block each
     TILE_UNROLL
     for (size_t h = 0; h < 2 * count; h++) {
         const uint64_t first = (block + h / 2 * stride) * LANES; // a multiple of LANES
-        c[h][0] = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + h % 2 * (LANES / 2))), lanes);
+        c[h][0] =
+            _mm512_add_epi64(_mm512_set1_epi64((long long)(first + h % 2 * (LANES / 2))), lanes);
         c[h][1] = _mm512_set1_epi64((long long)(first >> 32));
         c[h][2] = _mm512_set1_epi64(site);
         c[h][3] = _mm512_setzero_si512();
@@ -81,10 +86,11 @@ TILE_INLINE void philox(const Keys *keys, uint64_t block, uint64_t stride, uint3
 #elif defined(__AVX2__)
 
 // Two quarters of a block's lanes at a time: more do not fit into registers.
-static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
-                          uint32_t *restrict words) {
+static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site,
+                          size_t count, uint32_t *restrict words) {
     enum { QUARTER = LANES / 4, TWO = 2, EVEN = 0x88, IN_ORDER = 0xD8 };
-    const __m256i multiplier0 = _mm256_set1_epi64x(0xD2511F53), multiplier1 = _mm256_set1_epi64x(0xCD9E8D57);
+    const __m256i multiplier0 = _mm256_set1_epi64x(0xD2511F53),
+                  multiplier1 = _mm256_set1_epi64x(0xCD9E8D57);
     const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
     for (size_t h = 0; h < count * 4; h += TWO) {
         const uint64_t first = (block + h / 4 * stride) * LANES; // a multiple of LANES
@@ -105,9 +111,11 @@ static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uin
             for (size_t i = 0; i < TWO; i++) {
                 const __m256i p0 = _mm256_mul_epu32(c[i][0], multiplier0);
                 const __m256i p1 = _mm256_mul_epu32(c[i][2], multiplier1);
-                c[i][0] = _mm256_xor_si256(_mm256_xor_si256(c[i][1], key0), _mm256_srli_epi64(p1, 32));
+                c[i][0] =
+                    _mm256_xor_si256(_mm256_xor_si256(c[i][1], key0), _mm256_srli_epi64(p1, 32));
                 c[i][1] = p1;
-                c[i][2] = _mm256_xor_si256(_mm256_xor_si256(c[i][3], key1), _mm256_srli_epi64(p0, 32));
+                c[i][2] =
+                    _mm256_xor_si256(_mm256_xor_si256(c[i][3], key1), _mm256_srli_epi64(p0, 32));
                 c[i][3] = p0;
             }
         }
@@ -123,8 +131,8 @@ static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uin
 
 #else
 
-static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site, size_t count,
-                          uint32_t *restrict words) {
+static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uint32_t site,
+                          size_t count, uint32_t *restrict words) {
     for (size_t b = 0; b < count; b++) {
         uint32_t *restrict out = words + b * WORDS * LANES;
 #pragma omp simd
@@ -149,15 +157,16 @@ static inline void philox(const Keys *keys, uint64_t block, uint64_t stride, uin
 
 #endif
 
-// bits (DROPOUT_BLOCK / 32) of a block: whether the lower and the upper 16 bits of its words are below the
-// threshold.
-static inline void compare(const uint32_t words[WORDS * LANES], uint32_t threshold, uint32_t *restrict bits) {
+// bits (DROPOUT_BLOCK / 32) of a block: whether the lower and the upper 16 bits of its words are
+// below the threshold.
+static inline void compare(const uint32_t words[WORDS * LANES], uint32_t threshold,
+                           uint32_t *restrict bits) {
     TILE_UNROLL
     for (size_t pair = 0; pair < WORDS / 2; pair++) {
         const uint32_t *at = words + pair * 2 * LANES;
 #if defined(__AVX512BW__) && defined(__BMI2__)
-        // Both halves of a word at once: the lower ones at even places of the mask, the upper ones at odd
-        // ones.
+        // Both halves of a word at once: the lower ones at even places of the mask, the upper ones
+        // at odd ones.
         const __m512i limits = _mm512_set1_epi16((short)threshold);
         const uint64_t first = _mm512_cmplt_epu16_mask(_mm512_loadu_si512(at), limits);
         const uint64_t second = _mm512_cmplt_epu16_mask(_mm512_loadu_si512(at + LANES), limits);
@@ -165,8 +174,8 @@ static inline void compare(const uint32_t words[WORDS * LANES], uint32_t thresho
         bits[pair] = (uint32_t)_pext_u64(mask, 0x5555555555555555);
         bits[pair + 2] = (uint32_t)_pext_u64(mask, 0xAAAAAAAAAAAAAAAA);
 #elif defined(__AVX2__)
-        // Both halves of a word at once, as numbers with a sign. Of each word the highest bit of a half goes
-        // into the mask.
+        // Both halves of a word at once, as numbers with a sign. Of each word the highest bit of a
+        // half goes into the mask.
         const __m256i sign = _mm256_set1_epi16(INT16_MIN);
         const __m256i limits = _mm256_xor_si256(_mm256_set1_epi16((short)threshold), sign);
         uint32_t low = 0, high = 0;
@@ -206,14 +215,15 @@ void dropout_bits(const Dropout *dropout, uint64_t block, uint64_t stride, size_
         philox(&keys, block + done * stride, stride, dropout->site, TOGETHER, words);
         TILE_UNROLL
         for (size_t b = 0; b < TOGETHER; b++)
-            compare(words + b * WORDS * LANES, dropout->threshold, group + b * (DROPOUT_BLOCK / 32));
+            compare(words + b * WORDS * LANES, dropout->threshold,
+                    group + b * (DROPOUT_BLOCK / 32));
         memcpy(bits + done * (DROPOUT_BLOCK / 32), group, n * (DROPOUT_BLOCK / 8));
     }
 }
 
 // The factors of `count` whole blocks, a constant, for a threshold below 65536.
-TILE_INLINE void block_factors(const Keys *keys, const Dropout *dropout, uint64_t block, size_t count,
-                               real *restrict factors) {
+TILE_INLINE void block_factors(const Keys *keys, const Dropout *dropout, uint64_t block,
+                               size_t count, real *restrict factors) {
     uint32_t words[TOGETHER * WORDS * LANES];
     philox(keys, block, 1, dropout->site, count, words);
     const uint32_t limit = dropout->threshold << 16;

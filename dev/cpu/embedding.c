@@ -14,10 +14,12 @@ void embedding_forward(real *restrict x, const real *restrict token, real scale,
     const size_t T = (size_t)batch->length, rows = (size_t)batch->batch * T;
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < rows; row++) {
-        const real *from = token + (size_t)batch->inputs[row] * channels, *at = position + row % T * channels;
+        const real *from = token + (size_t)batch->inputs[row] * channels,
+                   *at = position + row % T * channels;
         real *to = x + row * channels;
         for (size_t c = 0; c < channels; c++) to[c] = scale * from[c] + at[c];
-        if (dropout) dropout_apply(dropout, (row_number(batch, row / T) + row % T) * channels, channels, to);
+        if (dropout)
+            dropout_apply(dropout, (row_number(batch, row / T) + row % T) * channels, channels, to);
     }
 }
 
@@ -29,7 +31,8 @@ static void position_backward(real *restrict dposition, real *restrict dx, const
     for (size_t t = 0; t < T; t++) {
         for (size_t b = 0; b < B; b++) {
             real *row = dx + (b * T + t) * channels;
-            if (dropout) dropout_apply(dropout, (row_number(batch, b) + t) * channels, channels, row);
+            if (dropout)
+                dropout_apply(dropout, (row_number(batch, b) + t) * channels, channels, row);
             if (!dposition) continue;
             for (size_t c = 0; c < channels; c++) dposition[t * channels + c] += row[c];
         }
@@ -37,8 +40,8 @@ static void position_backward(real *restrict dposition, real *restrict dx, const
 }
 
 // A token's gradients are added by one thread, its owner, in the order of the batch.
-static void token_backward(real *restrict dtoken, real scale, const real *restrict dx, const Batch *batch,
-                           int32_t padding, size_t channels) {
+static void token_backward(real *restrict dtoken, real scale, const real *restrict dx,
+                           const Batch *batch, int32_t padding, size_t channels) {
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;
     const uint32_t owners = (uint32_t)thread_limit();
 #pragma omp parallel for schedule(static)
@@ -52,8 +55,9 @@ static void token_backward(real *restrict dtoken, real scale, const real *restri
     }
 }
 
-void embedding_backward(real *restrict dtoken, real scale, real *restrict dposition, real *restrict dx,
-                        const Batch *batch, const Dropout *dropout, int32_t padding, size_t channels) {
+void embedding_backward(real *restrict dtoken, real scale, real *restrict dposition,
+                        real *restrict dx, const Batch *batch, const Dropout *dropout,
+                        int32_t padding, size_t channels) {
     position_backward(dposition, dx, batch, dropout, channels);
     token_backward(dtoken, scale, dx, batch, padding, channels);
 }

@@ -14,14 +14,15 @@
 #include <immintrin.h>
 #endif
 
-// ---- inputs ----------------------------------------------------------------------------------------
+// ---- inputs -----------------------------------------------------------------
 
 GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what) {
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     size_t count;
     if (__builtin_mul_overflow(rows, columns, &count))
         fail("no memory for %s: %zu x %zu elements", what, rows, columns);
-    return (GemmInput){allocate(count, bf16 ? sizeof(uint16_t) : sizeof(real), what), columns, bf16};
+    return (GemmInput){allocate(count, bf16 ? sizeof(uint16_t) : sizeof(real), what), columns,
+                       bf16};
 }
 
 void gemm_input_plan(GemmInput *input, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
@@ -39,23 +40,27 @@ void gemm_input_free(GemmInput *input) {
     *input = (GemmInput){NULL, 0, false};
 }
 
-void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns, const char *name) {
+void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns,
+                      const char *name) {
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     if (input.columns != columns || input.bf16 != bf16 || rows > INT32_MAX)
         fail("product: %s is %s (%zu, %zu), expected %s (at most %d, %zu)", name,
-             input.bf16 ? "bf16" : "real", rows, input.columns, bf16 ? "bf16" : "real", INT32_MAX, columns);
+             input.bf16 ? "bf16" : "real", rows, input.columns, bf16 ? "bf16" : "real", INT32_MAX,
+             columns);
 }
 
 static void bf16_store(uint16_t *restrict out, const real *restrict values, size_t count) {
     size_t i = 0;
 #if defined(__AVX512BF16__) && !defined(REAL_IS_DOUBLE)
     for (; i + 16 <= count; i += 16)
-        _mm256_storeu_si256((__m256i *)(out + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(values + i)));
+        _mm256_storeu_si256((__m256i *)(out + i),
+                            (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(values + i)));
 #endif
     for (; i < count; i++) out[i] = bf16_from_float((float)values[i]);
 }
 
-void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values, size_t count) {
+void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values,
+                      size_t count) {
     const size_t first = row * input.columns + column;
     if (input.bf16)
         bf16_store((uint16_t *)input.data + first, values, count);
@@ -65,10 +70,12 @@ void gemm_input_store(GemmInput input, size_t row, size_t column, const real *re
 
 void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const real *restrict values,
                            size_t rows, size_t count) {
-    for (size_t i = 0; i < rows; i++) gemm_input_store(input, row + i, column, values + i * count, count);
+    for (size_t i = 0; i < rows; i++)
+        gemm_input_store(input, row + i, column, values + i * count, count);
 }
 
-void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values, size_t count) {
+void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values,
+                     size_t count) {
     const size_t first = row * input.columns + column;
     if (!input.bf16) {
         memcpy(values, (const real *)input.data + first, count * sizeof(real));
@@ -78,7 +85,7 @@ void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict 
     for (size_t i = 0; i < count; i++) values[i] = float_from_bf16(in[i]);
 }
 
-// ---- the peak --------------------------------------------------------------------------------------
+// ---- the peak ---------------------------------------------------------------
 
 static double seconds_now(void) {
     struct timespec now;
@@ -133,7 +140,8 @@ double gemm_measure_peak(Gemm *gemm) {
 }
 
 bool gemm_bf16_is_fast(void) {
-    // By one thread, in turns, each for less than a scheduler's slice: what else runs slows down all or none.
+    // By one thread, in turns, each for less than a scheduler's slice: what else runs slows down
+    // all or none.
     enum { SIZE = 256, TURNS = 16, KINDS = 2 };
     if (!gemm_supports(PRECISION_BFLOAT16)) return false;
     Gemm *shared[KINDS], *serial[KINDS];

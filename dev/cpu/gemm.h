@@ -1,9 +1,9 @@
-// Matrix products of linear layers: through oneDNN where the build found it (float32 and bf16 with float32
-// accumulation), else by a portable blocked kernel in `real`.
+// Matrix products of linear layers: through oneDNN where the build found it (float32 and bf16 with
+// float32 accumulation), else by a portable blocked kernel in `real`.
 //
-// A linear layer maps x (M, K) to y (M, N) with a weight w; M counts tokens. What the product reads is stored
-// in the type it reads: layers write their results straight into a GemmInput, so that nothing is converted
-// twice.
+// A linear layer maps x (M, K) to y (M, N) with a weight w; M counts tokens. What the product reads
+// is stored in the type it reads: layers write their results straight into a GemmInput, so that
+// nothing is converted twice.
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
@@ -15,8 +15,8 @@
 
 typedef enum { PRECISION_FLOAT32, PRECISION_BFLOAT16 } Precision;
 
-// One library handle, its plans and scratch memory; used by one thread at a time, working on all OpenMP
-// threads.
+// One library handle, its plans and scratch memory; used by one thread at a time, working on all
+// OpenMP threads.
 typedef struct Gemm Gemm;
 Gemm *gemm_create(Precision precision);
 
@@ -25,15 +25,16 @@ Gemm *gemm_create(Precision precision);
 Gemm *gemm_create_serial(const Gemm *parent);
 void gemm_free(Gemm *gemm);
 
-bool gemm_supports(Precision precision);    // this processor has instructions for it, this build uses them
+bool gemm_supports(
+    Precision precision); // this processor has instructions for it, this build uses them
 const char *gemm_library(const Gemm *gemm); // "oneDNN 3.2", "built-in"
 Precision gemm_precision(const Gemm *gemm);
 
 // FLOP/s of a large product in this precision, best of a few (about 0.1 s).
 double gemm_measure_peak(Gemm *gemm);
 
-// Whether bf16 products take less time than float32's, measured (11 to 28 ms). Not all processors that have
-// AVX512-BF16 are fast at it: Xeons where a virtual machine hides AMX need twice as long.
+// Whether bf16 products take less time than float32's, measured (11 to 28 ms). Not all processors
+// that have AVX512-BF16 are fast at it: Xeons where a virtual machine hides AMX need twice as long.
 bool gemm_bf16_is_fast(void);
 
 struct Arena;
@@ -49,8 +50,8 @@ GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const
 void gemm_input_free(GemmInput *input);
 
 // The same as a part of an arena's plan, which sets input->data.
-void gemm_input_plan(GemmInput *input, const Gemm *gemm, struct Arena *arena, size_t rows, size_t columns,
-                     const char *what);
+void gemm_input_plan(GemmInput *input, const Gemm *gemm, struct Arena *arena, size_t rows,
+                     size_t columns, const char *what);
 
 // The same matrix from row `row` on.
 static inline GemmInput gemm_input_rows(GemmInput input, size_t row) {
@@ -58,27 +59,33 @@ static inline GemmInput gemm_input_rows(GemmInput input, size_t row) {
     return (GemmInput){(char *)input.data + row * input.columns * width, input.columns, input.bf16};
 }
 
-// A caller that passes another type, other columns or too many rows has a bug, which ends the program.
-void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns, const char *name);
+// A caller that passes another type, other columns or too many rows has a bug, which ends the
+// program.
+void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns,
+                      const char *name);
 
 // Stores values (count) into row `row` from column `column` on, rounding to nearest even for bf16.
-void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values, size_t count);
+void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values,
+                      size_t count);
 
 // Stores values (rows, count) into rows row .. row+rows-1 from column `column` on.
 void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const real *restrict values,
                            size_t rows, size_t count);
 
 // Reads values (count) back, from row `row` and column `column` on.
-void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values, size_t count);
+void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values,
+                     size_t count);
 
-// A weight of a linear layer, packed as the library likes it; `values` is not used after gemm_weight_pack.
-// Several threads may read a packed weight, and pack different ones.
+// A weight of a linear layer, packed as the library likes it; `values` is not used after
+// gemm_weight_pack. Several threads may read a packed weight, and pack different ones.
 typedef struct GemmWeight GemmWeight;
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what);
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                               const char *what);
 
-// The same with its packed values as a part of an arena's plan: they lie there, from arena_allocate() on.
-GemmWeight *gemm_weight_plan(Gemm *gemm, struct Arena *arena, size_t n, size_t k, WeightLayout layout,
-                             const char *what);
+// The same with its packed values as a part of an arena's plan: they lie there, from
+// arena_allocate() on.
+GemmWeight *gemm_weight_plan(Gemm *gemm, struct Arena *arena, size_t n, size_t k,
+                             WeightLayout layout, const char *what);
 void gemm_weight_free(GemmWeight *weight);
 void gemm_weight_pack(GemmWeight *weight, const real *values); // after every update of the values
 
@@ -89,11 +96,12 @@ void gemm_forward(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, si
 void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
 
 // dx += dy w
-void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
+void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight,
+                             size_t m);
 
-// dw += dy^T x in the weight's own layout. oneDNN shares out the sum over M where dw is small and M large, so
-// that its rounding depends on the number of threads; the built-in kernel and AMX (weight_gradient.h) have
-// the same bits for any.
+// dw += dy^T x in the weight's own layout. oneDNN shares out the sum over M where dw is small and M
+// large, so that its rounding depends on the number of threads; the built-in kernel and AMX
+// (weight_gradient.h) have the same bits for any.
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
                           size_t m);
 

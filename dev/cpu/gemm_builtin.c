@@ -1,6 +1,6 @@
-// Products without a library: the right-hand matrix is packed into panels of a register tile's width, the
-// left one block by block (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS
-// 2008), and a register tile is computed with the compiler's vector types.
+// Products without a library: the right-hand matrix is packed into panels of a register tile's
+// width, the left one block by block (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication", TOMS 2008), and a register tile is computed with the compiler's vector types.
 #ifndef USE_ONEDNN
 
 #include "arena.h"
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The tile of c that stays in registers while its sums grow, by the vectors and their number the processor
-// has.
+// The tile of c that stays in registers while its sums grow, by the vectors and their number the
+// processor has.
 #if defined(__AVX512F__)
 enum { VECTOR_BYTES = 64, TILE_ROWS = 12, TILE_VECTORS = 2 };
 #elif defined(__AVX__)
@@ -27,8 +27,8 @@ typedef real Vector __attribute__((vector_size(VECTOR_BYTES)));
 enum {
     LANES = VECTOR_BYTES / sizeof(real),
     TILE_COLUMNS = TILE_VECTORS * LANES,
-    // A panel of b (DEPTH, TILE_COLUMNS) stays in the L1 cache, a block of a (BLOCK_ROWS, DEPTH) and the
-    // panels of b for BLOCK_COLUMNS in the L2 cache.
+    // A panel of b (DEPTH, TILE_COLUMNS) stays in the L1 cache, a block of a (BLOCK_ROWS, DEPTH)
+    // and the panels of b for BLOCK_COLUMNS in the L2 cache.
     DEPTH = 1024 / sizeof(real),
     BLOCK_ROWS = 16 * TILE_ROWS,
     BLOCK_COLUMNS = 256 / TILE_COLUMNS * TILE_COLUMNS,
@@ -40,8 +40,8 @@ typedef struct {
     size_t row, column;
 } Matrix;
 
-// The right-hand matrix (K, N), packed: slices of DEPTH rows, in each the panels of TILE_COLUMNS columns, in
-// each its rows; columns beyond N are 0.
+// The right-hand matrix (K, N), packed: slices of DEPTH rows, in each the panels of TILE_COLUMNS
+// columns, in each its rows; columns beyond N are 0.
 typedef struct {
     real *data;
     size_t columns; // N rounded up to whole panels
@@ -80,7 +80,7 @@ static size_t round_up(size_t value, size_t step) {
     return (value + step - 1) / step * step;
 }
 
-// ---- handles ---------------------------------------------------------------------------------------
+// ---- handles ----------------------------------------------------------------
 
 bool gemm_supports(Precision precision) {
     return precision == PRECISION_FLOAT32;
@@ -91,8 +91,10 @@ static Gemm *create(int threads) {
     gemm->threads = threads;
     gemm->buffers = allocate((size_t)threads, sizeof(*gemm->buffers), "the GEMM's buffers");
     for (int i = 0; i < threads; i++) {
-        gemm->buffers[i].left = allocate((size_t)BLOCK_ROWS * DEPTH, sizeof(real), "the GEMM's buffers");
-        gemm->buffers[i].right = allocate((size_t)BLOCK_COLUMNS * DEPTH, sizeof(real), "the GEMM's buffers");
+        gemm->buffers[i].left =
+            allocate((size_t)BLOCK_ROWS * DEPTH, sizeof(real), "the GEMM's buffers");
+        gemm->buffers[i].right =
+            allocate((size_t)BLOCK_COLUMNS * DEPTH, sizeof(real), "the GEMM's buffers");
     }
     return gemm;
 }
@@ -128,8 +130,7 @@ Precision gemm_precision(const Gemm *gemm) {
     return PRECISION_FLOAT32;
 }
 
-// ---- packing ---------------------------------------------------------------------------------------
-
+// ---- packing ----------------------------------------------------------------
 // One panel: `depth` rows and `columns` <= TILE_COLUMNS columns of b.
 static void pack_panel(real *restrict out, Matrix b, size_t depth, size_t columns) {
     if (columns < TILE_COLUMNS) memset(out, 0, depth * TILE_COLUMNS * sizeof(real));
@@ -138,21 +139,24 @@ static void pack_panel(real *restrict out, Matrix b, size_t depth, size_t column
             memcpy(out + i * TILE_COLUMNS, b.data + i * b.row, TILE_COLUMNS * sizeof(real));
     } else {
         for (size_t j = 0; j < columns; j++)
-            for (size_t i = 0; i < depth; i++) out[i * TILE_COLUMNS + j] = b.data[i * b.row + j * b.column];
+            for (size_t i = 0; i < depth; i++)
+                out[i * TILE_COLUMNS + j] = b.data[i * b.row + j * b.column];
     }
 }
 
 static void pack_right(real *restrict out, Matrix b, size_t depth, size_t columns) {
     for (size_t j = 0; j < columns; j += TILE_COLUMNS)
-        pack_panel(out + j * depth, matrix_from(b, 0, j), depth, smaller(columns - j, TILE_COLUMNS));
+        pack_panel(out + j * depth, matrix_from(b, 0, j), depth,
+                   smaller(columns - j, TILE_COLUMNS));
 }
 
-// `rows` <= TILE_ROWS rows of a: element (i, k) at i * DEPTH + k where rows of a are contiguous, else at
-// k * TILE_ROWS + i. Missing rows are 0.
+// `rows` <= TILE_ROWS rows of a: element (i, k) at i * DEPTH + k where rows of a are contiguous,
+// else at k * TILE_ROWS + i. Missing rows are 0.
 static void pack_left(real *restrict out, Matrix a, size_t rows, size_t depth) {
     if (rows < TILE_ROWS) memset(out, 0, TILE_ROWS * DEPTH * sizeof(real));
     if (rows_are_contiguous(a)) {
-        for (size_t i = 0; i < rows; i++) memcpy(out + i * DEPTH, a.data + i * a.row, depth * sizeof(real));
+        for (size_t i = 0; i < rows; i++)
+            memcpy(out + i * DEPTH, a.data + i * a.row, depth * sizeof(real));
     } else if (rows == TILE_ROWS) {
         for (size_t k = 0; k < depth; k++)
             memcpy(out + k * TILE_ROWS, a.data + k * a.column, TILE_ROWS * sizeof(real));
@@ -162,7 +166,7 @@ static void pack_left(real *restrict out, Matrix a, size_t rows, size_t depth) {
     }
 }
 
-// ---- the kernel ------------------------------------------------------------------------------------
+// ---- the kernel -------------------------------------------------------------
 
 static inline Vector load(const real *p) {
     Vector v;
@@ -174,11 +178,11 @@ static inline void store(real *p, Vector v) {
     memcpy(p, &v, sizeof(v));
 }
 
-// A tile c (TILE_ROWS, TILE_COLUMNS) = or += a b. Always inlined, so that the strides of a are constants.
-static inline __attribute__((always_inline)) void tile_product(real *restrict c, size_t c_row,
-                                                               const real *restrict a, size_t a_row,
-                                                               size_t a_column, const real *restrict b,
-                                                               size_t depth, bool add) {
+// A tile c (TILE_ROWS, TILE_COLUMNS) = or += a b. Always inlined, so that the strides of a are
+// constants.
+static inline __attribute__((always_inline)) void
+tile_product(real *restrict c, size_t c_row, const real *restrict a, size_t a_row, size_t a_column,
+             const real *restrict b, size_t depth, bool add) {
     Vector sums[TILE_ROWS][TILE_VECTORS] = {0};
     for (size_t k = 0; k < depth; k++) {
         Vector right[TILE_VECTORS];
@@ -195,13 +199,13 @@ static inline __attribute__((always_inline)) void tile_product(real *restrict c,
         }
 }
 
-static void tile_of_rows(real *restrict c, size_t c_row, const real *restrict a, const real *restrict b,
-                         size_t depth, bool add) {
+static void tile_of_rows(real *restrict c, size_t c_row, const real *restrict a,
+                         const real *restrict b, size_t depth, bool add) {
     tile_product(c, c_row, a, DEPTH, 1, b, depth, add);
 }
 
-static void tile_of_columns(real *restrict c, size_t c_row, const real *restrict a, const real *restrict b,
-                            size_t depth, bool add) {
+static void tile_of_columns(real *restrict c, size_t c_row, const real *restrict a,
+                            const real *restrict b, size_t depth, bool add) {
     tile_product(c, c_row, a, 1, TILE_ROWS, b, depth, add);
 }
 
@@ -217,7 +221,8 @@ static void tile_at_edge(real *restrict c, size_t c_row, const real *restrict ti
 
 // c (rows, columns) = or += packed left block times packed panels.
 static void block_product(real *restrict c, size_t c_row, const real *restrict left, bool left_rows,
-                          const real *restrict right, size_t rows, size_t columns, size_t depth, bool add) {
+                          const real *restrict right, size_t rows, size_t columns, size_t depth,
+                          bool add) {
     real edge[TILE_ROWS * TILE_COLUMNS];
     for (size_t j = 0; j < columns; j += TILE_COLUMNS)
         for (size_t i = 0; i < rows; i += TILE_ROWS) {
@@ -227,15 +232,16 @@ static void block_product(real *restrict c, size_t c_row, const real *restrict l
             real *out = whole ? c + i * c_row + j : edge;
             const size_t out_row = whole ? c_row : TILE_COLUMNS;
             if (left_rows)
-                tile_of_rows(out, out_row, left + i * DEPTH, right + j * depth, depth, add && whole);
+                tile_of_rows(out, out_row, left + i * DEPTH, right + j * depth, depth,
+                             add && whole);
             else
-                tile_of_columns(out, out_row, left + i * DEPTH, right + j * depth, depth, add && whole);
+                tile_of_columns(out, out_row, left + i * DEPTH, right + j * depth, depth,
+                                add && whole);
             if (!whole) tile_at_edge(c + i * c_row + j, c_row, edge, tile_rows, tile_columns, add);
         }
 }
 
-// ---- products --------------------------------------------------------------------------------------
-
+// ---- products ---------------------------------------------------------------
 // c (M, N), contiguous rows, = or += a (M, K) b (K, N); b is packed before, or `panels` is NULL.
 typedef struct {
     size_t m, n, k;
@@ -256,15 +262,16 @@ static void product_block(const Product *p, Buffers buffers, size_t i0, size_t r
         else
             pack_right(buffers.right, matrix_from(p->b, k0, j0), depth, columns);
         for (size_t i = 0; i < rows; i += TILE_ROWS)
-            pack_left(buffers.left + i * DEPTH, matrix_from(p->a, i0 + i, k0), smaller(rows - i, TILE_ROWS),
-                      depth);
-        block_product(p->c + i0 * p->n + j0, p->n, buffers.left, rows_are_contiguous(p->a), right, rows,
-                      columns, depth, p->add || k0 > 0);
+            pack_left(buffers.left + i * DEPTH, matrix_from(p->a, i0 + i, k0),
+                      smaller(rows - i, TILE_ROWS), depth);
+        block_product(p->c + i0 * p->n + j0, p->n, buffers.left, rows_are_contiguous(p->a), right,
+                      rows, columns, depth, p->add || k0 > 0);
     }
 }
 
 static void product(const Gemm *gemm, const Product *p) {
-    const size_t column_blocks = (p->n + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS, threads = (size_t)gemm->threads;
+    const size_t column_blocks = (p->n + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
+                 threads = (size_t)gemm->threads;
     // Less rows a block where the threads would not all have one.
     size_t rows = BLOCK_ROWS;
     while (rows > TILE_ROWS && (p->m + rows - 1) / rows * column_blocks < threads)
@@ -278,9 +285,10 @@ static void product(const Gemm *gemm, const Product *p) {
     }
 }
 
-// ---- linear layers ---------------------------------------------------------------------------------
+// ---- linear layers ----------------------------------------------------------
 
-static void panels_plan(Panels *panels, Arena *arena, size_t rows, size_t columns, const char *what) {
+static void panels_plan(Panels *panels, Arena *arena, size_t rows, size_t columns,
+                        const char *what) {
     panels->columns = round_up(columns, TILE_COLUMNS);
     arena_reals(arena, &panels->data, rows, panels->columns, what);
 }
@@ -290,8 +298,8 @@ static void panels_pack(Panels *panels, Matrix b, size_t rows, size_t columns) {
         const size_t depth = smaller(rows - k0, DEPTH);
 #pragma omp parallel for schedule(static)
         for (size_t j = 0; j < columns; j += TILE_COLUMNS)
-            pack_panel(panels->data + k0 * panels->columns + j * depth, matrix_from(b, k0, j), depth,
-                       smaller(columns - j, TILE_COLUMNS));
+            pack_panel(panels->data + k0 * panels->columns + j * depth, matrix_from(b, k0, j),
+                       depth, smaller(columns - j, TILE_COLUMNS));
     }
 }
 
@@ -299,7 +307,8 @@ GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, Weigh
                              const char *what) {
     (void)gemm;
     if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
-        fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k, INT32_MAX);
+        fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k,
+             INT32_MAX);
     GemmWeight *weight = allocate(1, sizeof(*weight), what);
     weight->n = n;
     weight->k = k;
@@ -309,7 +318,8 @@ GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, Weigh
     return weight;
 }
 
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what) {
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                               const char *what) {
     Arena *arena = arena_create();
     GemmWeight *weight = gemm_weight_plan(gemm, arena, n, k, layout, what);
     arena_allocate(arena);
@@ -346,12 +356,15 @@ void gemm_forward(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, si
 
 void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
-    product(gemm, &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, false});
+    product(gemm,
+            &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, false});
 }
 
-void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m) {
+void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight,
+                             size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
-    product(gemm, &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, true});
+    product(gemm,
+            &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, true});
 }
 
 void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
@@ -360,8 +373,8 @@ void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const
     gemm_check_input(gemm, x, m, weight->k, "x");
     const bool rows_are_outputs = weight->layout == WEIGHT_OUT_IN;
     const GemmInput left = rows_are_outputs ? dy : x, right = rows_are_outputs ? x : dy;
-    product(gemm,
-            &(Product){left.columns, right.columns, m, dw, transpose_of(left), rows_of(right), NULL, true});
+    product(gemm, &(Product){left.columns, right.columns, m, dw, transpose_of(left), rows_of(right),
+                             NULL, true});
 }
 
 #endif

@@ -11,8 +11,8 @@
 
 typedef enum { PRODUCT_FORWARD, PRODUCT_INPUT, PRODUCT_INPUT_ADD, PRODUCT_WEIGHT } ProductKind;
 
-// A product of one kind and shape, compiled by oneDNN: c = a b or c += a b. `b` is NULL where the weight
-// brings its own.
+// A product of one kind and shape, compiled by oneDNN: c = a b or c += a b. `b` is NULL where the
+// weight brings its own.
 typedef struct {
     ProductKind kind;
     WeightLayout layout; // of PRODUCT_WEIGHT
@@ -23,8 +23,8 @@ typedef struct {
     size_t scratch_size;
 } Plan;
 
-// Shapes are few: those of the layers, once more for a short last batch. More than these replace the one that
-// was not used for longest.
+// Shapes are few: those of the layers, once more for a short last batch. More than these replace
+// the one that was not used for longest.
 enum { PLAN_MAX = 64 };
 
 struct Gemm {
@@ -75,9 +75,11 @@ static MatrixLayout column_major(size_t rows, size_t columns, dnnl_data_type_t t
                           (dnnl_dims_t){1, (dnnl_dim_t)rows});
 }
 
-// Describes c = a b or c += a b; scratch memory is ours, so that a primitive can be shared between threads.
-static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine, ConstMatrixLayout a,
-                              ConstMatrixLayout b, ConstMatrixLayout c, bool add) {
+// Describes c = a b or c += a b; scratch memory is ours, so that a primitive can be shared between
+// threads.
+static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                              ConstMatrixLayout a, ConstMatrixLayout b, ConstMatrixLayout c,
+                              bool add) {
     dnnl_primitive_attr_t attributes;
     onednn_check(dnnl_primitive_attr_create(&attributes), "create attributes");
     onednn_check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user),
@@ -86,7 +88,8 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t 
         dnnl_post_ops_t operations;
         onednn_check(dnnl_post_ops_create(&operations), "create post-operations");
         onednn_check(append_sum(operations), "append a sum");
-        onednn_check(dnnl_primitive_attr_set_post_ops(attributes, operations), "set post-operations");
+        onednn_check(dnnl_primitive_attr_set_post_ops(attributes, operations),
+                     "set post-operations");
         onednn_check(dnnl_post_ops_destroy(operations), "free post-operations");
     }
     const dnnl_status_t status = describe_product(description, engine, a, b, c, attributes);
@@ -100,7 +103,7 @@ static dnnl_memory_t memory_of(ConstMatrixLayout layout, dnnl_engine_t engine, v
     return memory;
 }
 
-// ---- handles ---------------------------------------------------------------------------------------
+// ---- handles ----------------------------------------------------------------
 
 bool gemm_supports(Precision precision) {
     if (precision == PRECISION_FLOAT32) return true;
@@ -112,7 +115,8 @@ bool gemm_supports(Precision precision) {
     // Elsewhere a product that falls to the reference code is what is not supported.
     dnnl_engine_t engine;
     onednn_check(dnnl_engine_create(&engine, dnnl_cpu, 0), "create an engine");
-    MatrixLayout a = row_major(TYPICAL_ROWS, 256, dnnl_bf16), c = row_major(TYPICAL_ROWS, 256, dnnl_f32);
+    MatrixLayout a = row_major(TYPICAL_ROWS, 256, dnnl_bf16),
+                 c = row_major(TYPICAL_ROWS, 256, dnnl_f32);
     MatrixLayout b = layout_any((dnnl_dims_t){256, 256}, dnnl_bf16);
     dnnl_primitive_desc_t description;
     bool fast = false;
@@ -133,7 +137,8 @@ bool gemm_supports(Precision precision) {
 
 Gemm *gemm_create(Precision precision) {
     if (!gemm_supports(precision))
-        fail("bf16 products: this processor has no instructions for them that oneDNN %d.%d uses; use float32",
+        fail("bf16 products: this processor has no instructions for them that oneDNN %d.%d uses; "
+             "use float32",
              dnnl_version()->major, dnnl_version()->minor);
     threads_settle();
     Gemm *gemm = allocate(1, sizeof(*gemm), "a GEMM handle");
@@ -184,19 +189,21 @@ Precision gemm_precision(const Gemm *gemm) {
     return gemm->precision;
 }
 
-// ---- weights ---------------------------------------------------------------------------------------
-
-// Lets oneDNN choose how the right-hand matrix (rows, columns) of a product is packed, and prepares the
-// packing from `source`, the same matrix in float32. How many bytes it takes is known as soon as oneDNN has
-// chosen, before any of them is taken.
-static void packing_plan(Packing *packing, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
-                         MatrixLayout source, const char *what) {
+// ---- weights ----------------------------------------------------------------
+// Lets oneDNN choose how the right-hand matrix (rows, columns) of a product is packed, and prepares
+// the packing from `source`, the same matrix in float32. How many bytes it takes is known as soon
+// as oneDNN has chosen, before any of them is taken.
+static void packing_plan(Packing *packing, const Gemm *gemm, Arena *arena, size_t rows,
+                         size_t columns, MatrixLayout source, const char *what) {
     MatrixLayout a = row_major(TYPICAL_ROWS, rows, input_type(gemm));
-    MatrixLayout b = layout_any((dnnl_dims_t){(dnnl_dim_t)rows, (dnnl_dim_t)columns}, input_type(gemm));
+    MatrixLayout b =
+        layout_any((dnnl_dims_t){(dnnl_dim_t)rows, (dnnl_dim_t)columns}, input_type(gemm));
     MatrixLayout c = row_major(TYPICAL_ROWS, columns, dnnl_f32);
     dnnl_primitive_desc_t description;
-    onednn_check(describe(&description, gemm->engine, a, b, c, false), "choose how a weight is packed");
-    packing->layout = layout_copy(dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0));
+    onednn_check(describe(&description, gemm->engine, a, b, c, false),
+                 "choose how a weight is packed");
+    packing->layout =
+        layout_copy(dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0));
     onednn_check(dnnl_primitive_desc_destroy(description), "free a description");
     layout_free(a);
     layout_free(b);
@@ -205,8 +212,8 @@ static void packing_plan(Packing *packing, const Gemm *gemm, Arena *arena, size_
     arena_array(arena, &packing->data, dnnl_memory_desc_get_size(packing->layout), 1, what);
     packing->from = memory_of(source, gemm->engine, DNNL_MEMORY_NONE);
     packing->to = memory_of(packing->layout, gemm->engine, DNNL_MEMORY_NONE);
-    onednn_check(dnnl_reorder_primitive_desc_create(&description, source, gemm->engine, packing->layout,
-                                                    gemm->engine, NULL),
+    onednn_check(dnnl_reorder_primitive_desc_create(&description, source, gemm->engine,
+                                                    packing->layout, gemm->engine, NULL),
                  "describe a packing");
     onednn_check(dnnl_primitive_create(&packing->reorder, description), "create a packing");
     onednn_check(dnnl_primitive_desc_destroy(description), "free a description");
@@ -223,7 +230,8 @@ static void packing_free(Packing *packing) {
 GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
                              const char *what) {
     if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
-        fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k, INT32_MAX);
+        fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k,
+             INT32_MAX);
     GemmWeight *weight = allocate(1, sizeof(*weight), what);
     weight->gemm = gemm;
     weight->n = n;
@@ -237,7 +245,8 @@ GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, Weigh
     return weight;
 }
 
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout, const char *what) {
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                               const char *what) {
     Arena *arena = arena_create();
     GemmWeight *weight = gemm_weight_plan(gemm, arena, n, k, layout, what);
     arena_allocate(arena);
@@ -257,7 +266,8 @@ static void pack(Packing *packing, dnnl_stream_t stream, const real *values) {
     // oneDNN takes what it only reads by a pointer to non-const.
     onednn_check(dnnl_memory_set_data_handle(packing->from, (void *)values), "set a matrix");
     onednn_check(dnnl_memory_set_data_handle(packing->to, packing->data), "set a packed matrix");
-    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, packing->from}, {DNNL_ARG_TO, packing->to}};
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, packing->from},
+                                         {DNNL_ARG_TO, packing->to}};
     onednn_check(dnnl_primitive_execute(packing->reorder, stream, 2, arguments), "pack a weight");
 }
 
@@ -266,8 +276,7 @@ void gemm_weight_pack(GemmWeight *weight, const real *values) {
     pack(&weight->backward, weight->gemm->stream, values);
 }
 
-// ---- products --------------------------------------------------------------------------------------
-
+// ---- products ---------------------------------------------------------------
 // The layouts of a product's three matrices; b belongs to the weight except for PRODUCT_WEIGHT.
 typedef struct {
     MatrixLayout a, b, c;
@@ -279,10 +288,12 @@ static ProductLayouts product_layouts(const Gemm *gemm, ProductKind kind, const 
     const size_t n = weight->n, k = weight->k;
     switch (kind) {
     case PRODUCT_FORWARD:
-        return (ProductLayouts){row_major(m, k, type), weight->forward.layout, row_major(m, n, dnnl_f32)};
+        return (ProductLayouts){row_major(m, k, type), weight->forward.layout,
+                                row_major(m, n, dnnl_f32)};
     case PRODUCT_INPUT:
     case PRODUCT_INPUT_ADD:
-        return (ProductLayouts){row_major(m, n, type), weight->backward.layout, row_major(m, k, dnnl_f32)};
+        return (ProductLayouts){row_major(m, n, type), weight->backward.layout,
+                                row_major(m, k, dnnl_f32)};
     case PRODUCT_WEIGHT:
         break;
     }
@@ -309,13 +320,17 @@ static dnnl_primitive_t create_primitive(const Gemm *gemm, const ProductLayouts 
     return primitive;
 }
 
-static void plan_create(Plan *plan, const Gemm *gemm, ProductKind kind, const GemmWeight *weight, size_t m) {
+static void plan_create(Plan *plan, const Gemm *gemm, ProductKind kind, const GemmWeight *weight,
+                        size_t m) {
     const ProductLayouts layouts = product_layouts(gemm, kind, weight, m);
-    const bool own_b = kind == PRODUCT_WEIGHT, add = kind != PRODUCT_FORWARD && kind != PRODUCT_INPUT;
+    const bool own_b = kind == PRODUCT_WEIGHT,
+               add = kind != PRODUCT_FORWARD && kind != PRODUCT_INPUT;
     dnnl_primitive_desc_t description;
-    *plan = (Plan){kind, weight->layout, m, weight->n, weight->k, 0, NULL, NULL, NULL, NULL, NULL, 0};
+    *plan =
+        (Plan){kind, weight->layout, m, weight->n, weight->k, 0, NULL, NULL, NULL, NULL, NULL, 0};
     plan->primitive = create_primitive(gemm, &layouts, add, &description);
-    ConstMatrixLayout scratch = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
+    ConstMatrixLayout scratch =
+        dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
     plan->scratch_size = dnnl_memory_desc_get_size(scratch);
     plan->scratch = memory_of(scratch, gemm->engine, DNNL_MEMORY_NONE);
     onednn_check(dnnl_primitive_desc_destroy(description), "free a description");
@@ -349,8 +364,8 @@ static Plan *plan_find(Gemm *gemm, ProductKind kind, const GemmWeight *weight, s
     return plan;
 }
 
-// What oneDNN needs for a product is known once the product is made, at its first use, and is in no plan: it
-// comes to a few blocks of a matrix for each thread.
+// What oneDNN needs for a product is known once the product is made, at its first use, and is in no
+// plan: it comes to a few blocks of a matrix for each thread.
 static void *scratch_memory(Gemm *gemm, size_t size) {
     if (size > gemm->scratch_size) {
         free(gemm->scratch);
@@ -387,7 +402,8 @@ void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *w
     if (m > 0) product(gemm, PRODUCT_INPUT, weight, m, dy.data, weight->backward.to, NULL, dx);
 }
 
-void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m) {
+void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight,
+                             size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     if (m > 0) product(gemm, PRODUCT_INPUT_ADD, weight, m, dy.data, weight->backward.to, NULL, dx);
 }

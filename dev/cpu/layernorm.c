@@ -16,14 +16,15 @@ TILE_INLINE TileVector centred(const real *x, size_t i, size_t n, real mean) {
     return n - i < TILE_LANES ? tile_keep(v, (1u << (n - i)) - 1) : v;
 }
 
-// Of up to TILE_LANES rows, whose sums are added up side by side: one after the other, each would wait for
-// the one before. Two passes over rows in cache: the difference E[x^2] - mean^2 would cancel where the mean
-// is large.
+// Of up to TILE_LANES rows, whose sums are added up side by side: one after the other, each would
+// wait for the one before. Two passes over rows in cache: the difference E[x^2] - mean^2 would
+// cancel where the mean is large.
 static void rows_statistics(const real *x, size_t rows, size_t channels, real epsilon, real *mean,
                             real *rstd) {
     TileVector lanes[TILE_LANES] = {0};
     for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < channels; c += TILE_LANES) lanes[r] += row_get(x + r * channels, c, channels);
+        for (size_t c = 0; c < channels; c += TILE_LANES)
+            lanes[r] += row_get(x + r * channels, c, channels);
     row_put(mean, 0, rows, tile_sums_of_lanes(lanes) / (real)channels);
     for (size_t r = 0; r < rows; r++) {
         lanes[r] = (TileVector){0};
@@ -40,7 +41,8 @@ static void normalise(real *restrict y, const real *restrict x, const real *rest
                       const real *restrict bias, real mean, real rstd, size_t count) {
     for (size_t c = 0; c < count; c += TILE_LANES)
         row_put(y, c, count,
-                row_get(gain, c, count) * ((row_get(x, c, count) - mean) * rstd) + row_get(bias, c, count));
+                row_get(gain, c, count) * ((row_get(x, c, count) - mean) * rstd) +
+                    row_get(bias, c, count));
 }
 
 // One row into what the product reads.
@@ -54,9 +56,9 @@ static void store_row(GemmInput y, size_t row, const real *restrict x, const rea
     }
 }
 
-void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                            const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
-                            size_t channels) {
+void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd,
+                            const real *restrict x, const real *restrict gain,
+                            const real *restrict bias, double epsilon, size_t m, size_t channels) {
     for (size_t first = 0; first < m; first += TILE_LANES) {
         const size_t end = m - first < TILE_LANES ? m : first + TILE_LANES;
         rows_statistics(x + first * channels, end - first, channels, (real)epsilon, &mean[first],
@@ -66,13 +68,14 @@ void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rst
     }
 }
 
-void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                       const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
-                       size_t channels) {
+void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd,
+                       const real *restrict x, const real *restrict gain, const real *restrict bias,
+                       double epsilon, size_t m, size_t channels) {
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < m; row += TILE_LANES)
-        layernorm_rows_forward(gemm_input_rows(y, row), mean + row, rstd + row, x + row * channels, gain,
-                               bias, epsilon, m - row < TILE_LANES ? m - row : TILE_LANES, channels);
+        layernorm_rows_forward(gemm_input_rows(y, row), mean + row, rstd + row, x + row * channels,
+                               gain, bias, epsilon, m - row < TILE_LANES ? m - row : TILE_LANES,
+                               channels);
 }
 
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
@@ -82,11 +85,12 @@ void layernorm_row(real *restrict y, const real *restrict x, const real *restric
     normalise(y, x, gain, bias, mean, rstd, channels);
 }
 
-// With x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)), for up to TILE_LANES
-// rows.
+// With x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)), for up to
+// TILE_LANES rows.
 static void rows_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
-                          const real *restrict x, const real *restrict gain, const real *restrict mean,
-                          const real *restrict rstd, size_t rows, size_t channels) {
+                          const real *restrict x, const real *restrict gain,
+                          const real *restrict mean, const real *restrict rstd, size_t rows,
+                          size_t channels) {
     TileVector sums[TILE_LANES] = {0}, products[TILE_LANES] = {0};
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < channels; c += TILE_LANES) {
@@ -116,17 +120,20 @@ static void rows_backward(real *dx, real *restrict dgain, real *restrict dbias, 
 }
 
 void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
-                        const real *restrict x, const real *restrict gain, const real *restrict mean,
-                        const real *restrict rstd, size_t m, size_t channels) {
-    real *gains = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients"); // (ROW_BLOCKS, C)
+                        const real *restrict x, const real *restrict gain,
+                        const real *restrict mean, const real *restrict rstd, size_t m,
+                        size_t channels) {
+    real *gains =
+        allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients"); // (ROW_BLOCKS, C)
     real *biases = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients");
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
         const size_t end = row_block_begin(m, block + 1);
         for (size_t row = row_block_begin(m, block); row < end; row += TILE_LANES) {
-            const size_t at = row * channels, rows = end - row < TILE_LANES ? end - row : TILE_LANES;
-            rows_backward(dx + at, gains + block * channels, biases + block * channels, dy + at, x + at, gain,
-                          mean + row, rstd + row, rows, channels);
+            const size_t at = row * channels,
+                         rows = end - row < TILE_LANES ? end - row : TILE_LANES;
+            rows_backward(dx + at, gains + block * channels, biases + block * channels, dy + at,
+                          x + at, gain, mean + row, rstd + row, rows, channels);
         }
     }
     row_blocks_add(dgain, gains, channels);

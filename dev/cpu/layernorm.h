@@ -1,5 +1,5 @@
-// Layer normalisation over channels (Ba et al. 2016): y = gain * (x - mean) * rstd + bias, rstd = 1 /
-// sqrt(variance + epsilon).
+// Layer normalisation over channels (Ba et al. 2016): y = gain * (x - mean) * rstd + bias, rstd = 1
+// / sqrt(variance + epsilon).
 #ifndef CPU_LAYERNORM_H
 #define CPU_LAYERNORM_H
 
@@ -8,20 +8,21 @@
 #include <stddef.h>
 
 // y: what the next product reads, (M, C). mean, rstd (M) are kept for the backward pass. x (M, C).
-void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                       const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
-                       size_t channels);
+void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd,
+                       const real *restrict x, const real *restrict gain, const real *restrict bias,
+                       double epsilon, size_t m, size_t channels);
 
 // The same on the calling thread alone: each thread of a parallel region can have its own rows.
-void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd, const real *restrict x,
-                            const real *restrict gain, const real *restrict bias, double epsilon, size_t m,
-                            size_t channels);
+void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd,
+                            const real *restrict x, const real *restrict gain,
+                            const real *restrict bias, double epsilon, size_t m, size_t channels);
 
-// dx (M, C) += the gradient to x; where dx is dy, it becomes that gradient. dgain, dbias (C) +=. dy (M, C).
-// The sums over rows have a fixed order, whatever the number of threads.
+// dx (M, C) += the gradient to x; where dx is dy, it becomes that gradient. dgain, dbias (C) +=. dy
+// (M, C). The sums over rows have a fixed order, whatever the number of threads.
 void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
-                        const real *restrict x, const real *restrict gain, const real *restrict mean,
-                        const real *restrict rstd, size_t m, size_t channels);
+                        const real *restrict x, const real *restrict gain,
+                        const real *restrict mean, const real *restrict rstd, size_t m,
+                        size_t channels);
 
 // One row, for decoding, with an epsilon of 1e-5: y (C) as real.
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,

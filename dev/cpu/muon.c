@@ -11,8 +11,8 @@ enum { TILE = 16 };
 
 #define WHAT "orthogonalisation"
 
-// A matrix lies here with its longer side down, (K, N) with K >= N, so that the smaller of the two products
-// with itself is x^T x (N, N).
+// A matrix lies here with its longer side down, (K, N) with K >= N, so that the smaller of the two
+// products with itself is x^T x (N, N).
 typedef struct {
     size_t k, n;
 } Shape;
@@ -39,7 +39,7 @@ static Shape shape_of(const Parameter *p) {
     return rows >= columns ? (Shape){rows, columns} : (Shape){columns, rows};
 }
 
-// ---- planning
+// ---- planning ---------------------------------------------------------------
 
 static size_t side_index(const Muon *muon, size_t n) {
     size_t i = 0;
@@ -47,7 +47,8 @@ static size_t side_index(const Muon *muon, size_t n) {
     return i;
 }
 
-static void workspace_plan(Workspace *w, const Muon *muon, Gemm *gemm, Arena *arena, Shape largest) {
+static void workspace_plan(Workspace *w, const Muon *muon, Gemm *gemm, Arena *arena,
+                           Shape largest) {
     w->gemm = gemm_create_serial(gemm);
     arena_reals(arena, &w->values, largest.k, largest.n, WHAT);
     gemm_input_plan(&w->x, gemm, arena, largest.k, largest.n, WHAT);
@@ -56,7 +57,8 @@ static void workspace_plan(Workspace *w, const Muon *muon, Gemm *gemm, Arena *ar
     gemm_input_plan(&w->gram_input, gemm, arena, largest.n, largest.n, WHAT);
     w->weights = allocate(muon->side_count, sizeof(GemmWeight *), WHAT);
     for (size_t i = 0; i < muon->side_count; i++)
-        w->weights[i] = gemm_weight_plan(gemm, arena, muon->sides[i], muon->sides[i], WEIGHT_OUT_IN, WHAT);
+        w->weights[i] =
+            gemm_weight_plan(gemm, arena, muon->sides[i], muon->sides[i], WEIGHT_OUT_IN, WHAT);
 }
 
 Muon *muon_create(Gemm *gemm, Arena *arena, const ParameterTable *table) {
@@ -75,7 +77,8 @@ Muon *muon_create(Gemm *gemm, Arena *arena, const ParameterTable *table) {
     }
     muon->threads = matrices < thread_limit() ? matrices : thread_limit();
     muon->works = allocate((size_t)muon->threads, sizeof(Workspace), WHAT);
-    for (int i = 0; i < muon->threads; i++) workspace_plan(&muon->works[i], muon, gemm, arena, largest);
+    for (int i = 0; i < muon->threads; i++)
+        workspace_plan(&muon->works[i], muon, gemm, arena, largest);
     return muon;
 }
 
@@ -92,17 +95,18 @@ void muon_free(Muon *muon) {
     free(muon);
 }
 
-// ---- one matrix
-
+// ---- one matrix -------------------------------------------------------------
 // out (columns, rows) = in (rows, columns) transposed
 static void transpose(real *restrict out, const real *restrict in, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += TILE)
         for (size_t j = 0; j < columns; j += TILE)
             for (size_t r = i; r < rows && r < i + TILE; r++)
-                for (size_t c = j; c < columns && c < j + TILE; c++) out[c * rows + r] = in[r * columns + c];
+                for (size_t c = j; c < columns && c < j + TILE; c++)
+                    out[c * rows + r] = in[r * columns + c];
 }
 
-// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), which is to be made orthogonal.
+// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), which is to be made
+// orthogonal.
 static void add_momentum(real *restrict m, real *restrict g, real scale, size_t count) {
     const real momentum = (real)MUON_MOMENTUM, rest = (real)(1 - MUON_MOMENTUM);
     for (size_t i = 0; i < count; i++) {
@@ -153,12 +157,13 @@ static void orthogonalise(const Workspace *w, GemmWeight *weight, Shape shape) {
 }
 
 // p (R, K) -= rate o + decay p
-static void step_along(real *restrict p, const real *restrict o, real rate, real decay, size_t count) {
+static void step_along(real *restrict p, const real *restrict o, real rate, real decay,
+                       size_t count) {
     for (size_t i = 0; i < count; i++) p[i] -= rate * o[i] + decay * p[i];
 }
 
-static void update_matrix(const Workspace *w, GemmWeight *weight, const Parameter *p, ParameterState *state,
-                          const UpdateSettings *s) {
+static void update_matrix(const Workspace *w, GemmWeight *weight, const Parameter *p,
+                          ParameterState *state, const UpdateSettings *s) {
     const size_t rows = (size_t)p->shape[0], columns = (size_t)p->shape[1];
     const Shape shape = shape_of(p);
     real *g = state->gradients + p->offset;

@@ -1,5 +1,5 @@
-// What differs between oneDNN 2.x and 3.x, and its errors. A matrix description is a pointer in both: 3.x
-// hides the struct behind one, for 2.x it is kept on the heap.
+// What differs between oneDNN 2.x and 3.x, and its errors. A matrix description is a pointer in
+// both: 3.x hides the struct behind one, for 2.x it is kept on the heap.
 #ifndef CPU_ONEDNN_H
 #define CPU_ONEDNN_H
 
@@ -12,8 +12,8 @@
 
 static inline void onednn_check(dnnl_status_t status, const char *action) {
     if (status != dnnl_success)
-        fail("oneDNN %d.%d: cannot %s (status %d)", dnnl_version()->major, dnnl_version()->minor, action,
-             (int)status);
+        fail("oneDNN %d.%d: cannot %s (status %d)", dnnl_version()->major, dnnl_version()->minor,
+             action, (int)status);
 }
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -24,7 +24,8 @@ typedef const_dnnl_memory_desc_t ConstMatrixLayout;
 static inline MatrixLayout layout_strided(const dnnl_dims_t shape, dnnl_data_type_t type,
                                           const dnnl_dims_t strides) {
     MatrixLayout layout;
-    onednn_check(dnnl_memory_desc_create_with_strides(&layout, 2, shape, type, strides), "describe a matrix");
+    onednn_check(dnnl_memory_desc_create_with_strides(&layout, 2, shape, type, strides),
+                 "describe a matrix");
     return layout;
 }
 
@@ -50,8 +51,9 @@ static inline dnnl_status_t append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0f, 0, dnnl_data_type_undef);
 }
 
-static inline dnnl_status_t describe_product(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                                             ConstMatrixLayout a, ConstMatrixLayout b, ConstMatrixLayout c,
+static inline dnnl_status_t describe_product(dnnl_primitive_desc_t *description,
+                                             dnnl_engine_t engine, ConstMatrixLayout a,
+                                             ConstMatrixLayout b, ConstMatrixLayout c,
                                              const_dnnl_primitive_attr_t attributes) {
     return dnnl_matmul_primitive_desc_create(description, engine, a, b, NULL, c, attributes);
 }
@@ -64,7 +66,8 @@ typedef const dnnl_memory_desc_t *ConstMatrixLayout;
 static inline MatrixLayout layout_strided(const dnnl_dims_t shape, dnnl_data_type_t type,
                                           const dnnl_dims_t strides) {
     MatrixLayout layout = allocate(1, sizeof(*layout), "a matrix description");
-    onednn_check(dnnl_memory_desc_init_by_strides(layout, 2, shape, type, strides), "describe a matrix");
+    onednn_check(dnnl_memory_desc_init_by_strides(layout, 2, shape, type, strides),
+                 "describe a matrix");
     return layout;
 }
 
@@ -90,8 +93,9 @@ static inline dnnl_status_t append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0f);
 }
 
-static inline dnnl_status_t describe_product(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                                             ConstMatrixLayout a, ConstMatrixLayout b, ConstMatrixLayout c,
+static inline dnnl_status_t describe_product(dnnl_primitive_desc_t *description,
+                                             dnnl_engine_t engine, ConstMatrixLayout a,
+                                             ConstMatrixLayout b, ConstMatrixLayout c,
                                              const_dnnl_primitive_attr_t attributes) {
     dnnl_matmul_desc_t operation;
     const dnnl_status_t status = dnnl_matmul_desc_init(&operation, a, b, NULL, c);

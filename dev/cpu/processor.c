@@ -27,8 +27,8 @@ const char *processor_lacks(void) {
     if (!__builtin_cpu_supports("avx512f")) return "AVX-512";
 #endif
 #ifdef __AVX2__
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
-        !__builtin_cpu_supports("bmi2"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2"))
         return "AVX2, FMA and BMI";
 #endif
 #ifdef __AVX__

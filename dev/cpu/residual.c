@@ -5,7 +5,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { PIECE = 512 }; // elements taken at a time, of one row or of several, so that factors stay in L1
+enum {
+    PIECE = 512
+}; // elements taken at a time, of one row or of several, so that factors stay in L1
 
 // Rows that are taken at a time: their elements follow each other, and so do their factors.
 static size_t rows_together(size_t channels) {
@@ -37,48 +39,52 @@ static void add_row(real *out, const real *x, const real *y, const real *restric
     }
 }
 
-void residual_rows_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
-                           uint64_t first, size_t m, size_t channels) {
+void residual_rows_forward(real *out, const real *x, const real *y, const real *bias,
+                           const Dropout *dropout, uint64_t first, size_t m, size_t channels) {
     const size_t together = rows_together(channels);
     for (size_t i = 0; i < m; i += together) {
         const size_t rows = smaller(m - i, together);
         for (size_t c0 = 0; c0 < channels; c0 += PIECE) {
             const size_t n = smaller(channels - c0, PIECE);
             real buffer[PIECE];
-            const real *factors = factors_of(dropout, (first + i) * channels + c0, rows * n, buffer);
+            const real *factors =
+                factors_of(dropout, (first + i) * channels + c0, rows * n, buffer);
             for (size_t r = 0; r < rows; r++) {
                 const size_t at = (i + r) * channels + c0;
-                add_row(out + at, x + at, y + at, bias ? bias + c0 : NULL, factors ? factors + r * n : NULL,
-                        n);
+                add_row(out + at, x + at, y + at, bias ? bias + c0 : NULL,
+                        factors ? factors + r * n : NULL, n);
             }
         }
     }
 }
 
-void residual_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
-                      uint64_t first, size_t m, size_t channels) {
+void residual_forward(real *out, const real *x, const real *y, const real *bias,
+                      const Dropout *dropout, uint64_t first, size_t m, size_t channels) {
     const size_t together = rows_together(channels);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < m; i += together) {
         const size_t at = i * channels;
-        residual_rows_forward(out + at, x + at, y + at, bias, dropout, first + i, smaller(m - i, together),
-                              channels);
+        residual_rows_forward(out + at, x + at, y + at, bias, dropout, first + i,
+                              smaller(m - i, together), channels);
     }
 }
 
 // Rows begin .. end-1; dbias (C) += their sum, or NULL.
-static void residual_backward_rows(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout,
-                                   uint64_t first, size_t begin, size_t end, size_t channels) {
+static void residual_backward_rows(GemmInput dy, real *dbias, const real *dout,
+                                   const Dropout *dropout, uint64_t first, size_t begin, size_t end,
+                                   size_t channels) {
     const size_t together = rows_together(channels);
     for (size_t i = begin; i < end; i += together) {
         const size_t rows = smaller(end - i, together);
         for (size_t c0 = 0; c0 < channels; c0 += PIECE) {
             const size_t n = smaller(channels - c0, PIECE);
             real buffer[PIECE], product[PIECE];
-            const real *factors = factors_of(dropout, (first + i) * channels + c0, rows * n, buffer);
+            const real *factors =
+                factors_of(dropout, (first + i) * channels + c0, rows * n, buffer);
             for (size_t r = 0; r < rows; r++) {
                 const real *d = dout + (i + r) * channels + c0;
-                for (size_t c = 0; c < n; c++) product[c] = factors ? d[c] * factors[r * n + c] : d[c];
+                for (size_t c = 0; c < n; c++)
+                    product[c] = factors ? d[c] * factors[r * n + c] : d[c];
                 gemm_input_store(dy, i + r, c0, product, n);
                 if (dbias)
                     for (size_t c = 0; c < n; c++) dbias[c0 + c] += product[c];
@@ -87,13 +93,14 @@ static void residual_backward_rows(GemmInput dy, real *dbias, const real *dout, 
     }
 }
 
-void residual_backward(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout, uint64_t first,
-                       size_t m, size_t channels) {
+void residual_backward(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout,
+                       uint64_t first, size_t m, size_t channels) {
     real *partial = dbias ? allocate(ROW_BLOCKS * channels, sizeof(real), "bias gradients") : NULL;
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++)
-        residual_backward_rows(dy, partial ? partial + block * channels : NULL, dout, dropout, first,
-                               row_block_begin(m, block), row_block_begin(m, block + 1), channels);
+        residual_backward_rows(dy, partial ? partial + block * channels : NULL, dout, dropout,
+                               first, row_block_begin(m, block), row_block_begin(m, block + 1),
+                               channels);
     if (dbias) row_blocks_add(dbias, partial, channels);
     free(partial);
 }

@@ -7,18 +7,18 @@
 #include "real.h"
 #include <stddef.h>
 
-// out (M, C) = x + dropout(y + bias); bias (C) or NULL, dropout NULL: none. out may be x. `first` is the
-// number of row 0 among the update's rows, by which dropout counts elements.
-void residual_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
-                      uint64_t first, size_t m, size_t channels);
+// out (M, C) = x + dropout(y + bias); bias (C) or NULL, dropout NULL: none. out may be x. `first`
+// is the number of row 0 among the update's rows, by which dropout counts elements.
+void residual_forward(real *out, const real *x, const real *y, const real *bias,
+                      const Dropout *dropout, uint64_t first, size_t m, size_t channels);
 
 // The same on the calling thread alone: each thread of a parallel region can have its own rows.
-void residual_rows_forward(real *out, const real *x, const real *y, const real *bias, const Dropout *dropout,
-                           uint64_t first, size_t m, size_t channels);
+void residual_rows_forward(real *out, const real *x, const real *y, const real *bias,
+                           const Dropout *dropout, uint64_t first, size_t m, size_t channels);
 
-// dy (M, C) = dropout'(dout), as the next products read it; dbias (C) += its sum over rows, or NULL. The
-// gradient to x is dout itself.
-void residual_backward(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout, uint64_t first,
-                       size_t m, size_t channels);
+// dy (M, C) = dropout'(dout), as the next products read it; dbias (C) += its sum over rows, or
+// NULL. The gradient to x is dout itself.
+void residual_backward(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout,
+                       uint64_t first, size_t m, size_t channels);
 
 #endif

@@ -1,6 +1,6 @@
-// Sums over rows that threads share, such as gradients of biases: rows are cut into blocks, their number
-// depends on nothing but the rows, each block has its own partial sums, and these are added in order. So the
-// result has the same bits for any number of threads.
+// Sums over rows that threads share, such as gradients of biases: rows are cut into blocks, their
+// number depends on nothing but the rows, each block has its own partial sums, and these are added
+// in order. So the result has the same bits for any number of threads.
 #ifndef CPU_ROW_BLOCKS_H
 #define CPU_ROW_BLOCKS_H
 
@@ -22,7 +22,8 @@ static inline void row_parts_add(real *restrict sum, const real *restrict partia
 }
 
 // sum (columns) += partial (ROW_BLOCKS, columns), over blocks
-static inline void row_blocks_add(real *restrict sum, const real *restrict partial, size_t columns) {
+static inline void row_blocks_add(real *restrict sum, const real *restrict partial,
+                                  size_t columns) {
     row_parts_add(sum, partial, ROW_BLOCKS, columns);
 }
 

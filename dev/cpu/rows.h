@@ -1,13 +1,14 @@
-// Short rows in vectors (tile.h). Compilers that unroll a loop over a few numbers before they vectorise it
-// add them one after the other, and check whether arrays overlap more often than they compute; here both are
-// written out. A row may have any length: what is missing in its last vector is 0.
+// Short rows in vectors (tile.h). Compilers that unroll a loop over a few numbers before they
+// vectorise it add them one after the other, and check whether arrays overlap more often than they
+// compute; here both are written out. A row may have any length: what is missing in its last vector
+// is 0.
 #ifndef CPU_ROWS_H
 #define CPU_ROWS_H
 
 #include "tile.h"
 
-// The vector of x (n) from element i on. Whole ones have a branch of their own, as compilers copy a number of
-// bytes that they do not know byte by byte.
+// The vector of x (n) from element i on. Whole ones have a branch of their own, as compilers copy a
+// number of bytes that they do not know byte by byte.
 TILE_INLINE TileVector row_get(const real *x, size_t i, size_t n) {
     TileVector v = {0};
     if (n - i >= TILE_LANES)
@@ -38,8 +39,8 @@ TILE_INLINE real row_dot(const real *x, const real *y, size_t n) {
     return tile_sum_of_lanes(lanes);
 }
 
-// Inlined where the compiler knows n; elsewhere one copy serves all callers, as the unrolled loops over rows
-// of any length are large and take long to compile.
+// Inlined where the compiler knows n; elsewhere one copy serves all callers, as the unrolled loops
+// over rows of any length are large and take long to compile.
 #define ROWS_OUTLINE static __attribute__((noinline, unused))
 
 TILE_INLINE void rows_sum_inlined(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
@@ -57,8 +58,8 @@ TILE_INLINE void rows_sum_inlined(real *sums, const real *x, size_t stride, size
     for (; r < rows; r++) sums[r] = row_sum(x + r * stride, n);
 }
 
-TILE_INLINE void rows_dot_inlined(real *sums, const real *x, size_t x_stride, const real *y, size_t y_stride,
-                                  size_t rows, size_t n) {
+TILE_INLINE void rows_dot_inlined(real *sums, const real *x, size_t x_stride, const real *y,
+                                  size_t y_stride, size_t rows, size_t n) {
     size_t r = 0;
     for (; r + TILE_LANES <= rows; r += TILE_LANES) {
         TileVector lanes[TILE_LANES];
@@ -74,7 +75,8 @@ TILE_INLINE void rows_dot_inlined(real *sums, const real *x, size_t x_stride, co
     for (; r < rows; r++) sums[r] = row_dot(x + r * x_stride, y + r * y_stride, n);
 }
 
-ROWS_OUTLINE void rows_sum_outlined(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
+ROWS_OUTLINE void rows_sum_outlined(real *sums, const real *x, size_t stride, size_t rows,
+                                    size_t n) {
     rows_sum_inlined(sums, x, stride, rows, n);
 }
 
@@ -92,8 +94,8 @@ TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows,
 }
 
 // sums (rows) of x (rows, n) y (rows, n), elementwise.
-TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real *y, size_t y_stride,
-                          size_t rows, size_t n) {
+TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real *y,
+                          size_t y_stride, size_t rows, size_t n) {
     if (__builtin_constant_p(n))
         rows_dot_inlined(sums, x, x_stride, y, y_stride, rows, n);
     else
@@ -102,7 +104,8 @@ TILE_INLINE void rows_dot(real *sums, const real *x, size_t x_stride, const real
 
 // out = x + y
 TILE_INLINE void row_add(real *out, const real *x, const real *y, size_t n) {
-    for (size_t i = 0; i < n; i += TILE_LANES) row_put(out, i, n, row_get(x, i, n) + row_get(y, i, n));
+    for (size_t i = 0; i < n; i += TILE_LANES)
+        row_put(out, i, n, row_get(x, i, n) + row_get(y, i, n));
 }
 
 // out = a x

@@ -12,15 +12,16 @@
 
 typedef uint32_t Kept[DROPOUT_BLOCK / 32]; // by dropout: a bit a key
 
-// What a thread has for the head of one sequence that it works on. Tq' = Tq rounded up to TILE_ROWS, Tk' = Tk
-// rounded up to TILE_COLUMNS, of the longest; D' = D rounded up to TILE_COLUMNS, filled with zeros.
+// What a thread has for the head of one sequence that it works on. Tq' = Tq rounded up to
+// TILE_ROWS, Tk' = Tk rounded up to TILE_COLUMNS, of the longest; D' = D rounded up to
+// TILE_COLUMNS, filled with zeros.
 typedef struct {
-    real *queries, *doutput;                   // (Tq', D') times log2(e) / sqrt(D); times dropout's scale
-    real *keys, *values;                       // (Tk', D')
+    real *queries, *doutput; // (Tq', D') times log2(e) / sqrt(D); times dropout's scale
+    real *keys, *values;     // (Tk', D')
     real *keys_transposed, *values_transposed; // (D', Tk')
-    real *hidden;                              // (Tk') -Inf for padding and behind the last key, else 0
-    real *weights, *dscores;                   // (Tq', Tk')
-    real *result;                              // (Tq' or Tk', D') of the product that comes last
+    real *hidden;            // (Tk') -Inf for padding and behind the last key, else 0
+    real *weights, *dscores; // (Tq', Tk')
+    real *result;            // (Tq' or Tk', D') of the product that comes last
 } Worker;
 
 struct ShortAttention {
@@ -32,12 +33,13 @@ struct ShortAttention {
     Worker *workers; // (threads)
 };
 
-ShortAttention *short_attention_plan(Arena *arena, double sink, size_t queries, size_t keys, size_t channels,
-                                     size_t heads, bool training) {
+ShortAttention *short_attention_plan(Arena *arena, double sink, size_t queries, size_t keys,
+                                     size_t channels, size_t heads, bool training) {
     const char *what = "attention";
     ShortAttention *a = allocate(1, sizeof(*a), what);
     const size_t size = channels / heads, D = tile_round_up(size, TILE_COLUMNS);
-    const size_t Q = tile_round_up(queries < SHORT_ATTENTION ? queries : SHORT_ATTENTION, TILE_ROWS),
+    const size_t Q = tile_round_up(queries < SHORT_ATTENTION ? queries : SHORT_ATTENTION,
+                                   TILE_ROWS),
                  K = tile_round_up(keys < SHORT_ATTENTION ? keys : SHORT_ATTENTION, TILE_COLUMNS);
     *a = (ShortAttention){.sink = sink,
                           .heads = heads,
@@ -71,8 +73,7 @@ void short_attention_free(ShortAttention *a) {
     free(a);
 }
 
-// ---- operands ----------------------------------------------------------------------------------------
-
+// ---- operands ---------------------------------------------------------------
 // One head of one sequence.
 typedef struct {
     const ShortAttention *attention;
@@ -93,10 +94,11 @@ static Head head_of(const ShortAttention *a, const AttentionInput *in, size_t un
                   tile_round_up(in->keys, TILE_COLUMNS)};
 }
 
-// out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart. The rows `ahead` of them, those
-// of the head that comes next, are fetched: they are too short and too far apart for the processor to see it.
-static void load_rows(const ShortAttention *a, real *out, const real *x, size_t stride, size_t ahead,
-                      const real *bias, real scale, size_t count) {
+// out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart. The rows `ahead` of
+// them, those of the head that comes next, are fetched: they are too short and too far apart for
+// the processor to see it.
+static void load_rows(const ShortAttention *a, real *out, const real *x, size_t stride,
+                      size_t ahead, const real *bias, real scale, size_t count) {
     for (size_t t = 0; t < count; t++) {
         for (size_t d = 0; d < a->size; d += TILE_LANES) {
             __builtin_prefetch(x + t * stride + ahead + d);
@@ -117,11 +119,14 @@ static size_t next_head(const Head *head, size_t sequence) {
 static void load_part(const Head *head, real *out, AttentionPart part, real scale) {
     const ShortAttention *a = head->attention;
     const AttentionRows *rows = &head->in->rows[part];
-    const size_t count = part == QUERY ? head->in->queries : head->in->keys, column = head->h * a->size;
+    const size_t count = part == QUERY ? head->in->queries : head->in->keys,
+                 column = head->h * a->size;
     load_rows(a, out, rows->x + head->b * count * rows->stride + column, rows->stride,
-              next_head(head, count * rows->stride), rows->bias ? rows->bias + column : NULL, scale, count);
+              next_head(head, count * rows->stride), rows->bias ? rows->bias + column : NULL, scale,
+              count);
     if (part == QUERY) return;
-    // Behind the last key what a longer sentence left would come to weights of 0, but where it was infinite.
+    // Behind the last key what a longer sentence left would come to weights of 0, but where it was
+    // infinite.
     memset(out + count * a->columns, 0, (head->key_columns - count) * a->columns * sizeof(real));
 }
 
@@ -132,10 +137,12 @@ static void transpose(const Head *head, real *out, const real *rows) {
         for (size_t d = 0; d < a->columns; d += TILE_LANES) {
             TileVector square[TILE_LANES];
             TILE_UNROLL
-            for (size_t i = 0; i < TILE_LANES; i++) square[i] = tile_load(rows + (t + i) * a->columns + d);
+            for (size_t i = 0; i < TILE_LANES; i++)
+                square[i] = tile_load(rows + (t + i) * a->columns + d);
             tile_transpose(square);
             TILE_UNROLL
-            for (size_t i = 0; i < TILE_LANES; i++) tile_store(out + (d + i) * a->width + t, square[i]);
+            for (size_t i = 0; i < TILE_LANES; i++)
+                tile_store(out + (d + i) * a->width + t, square[i]);
         }
     }
 }
@@ -157,7 +164,8 @@ static void scores(const Head *head) {
     const ShortAttention *a = head->attention;
     const Worker *w = head->worker;
     tile_product(w->weights, a->width, w->hidden, 0, (TileView){w->queries, a->columns, 1},
-                 w->keys_transposed, a->width, head->query_rows, head->key_columns, a->size, MULTIPLY_REALS);
+                 w->keys_transposed, a->width, head->query_rows, head->key_columns, a->size,
+                 MULTIPLY_REALS);
 }
 
 // Of query i's scores, those of keys j to j + TILE_LANES.
@@ -179,14 +187,14 @@ TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
     return tile_keep(x, kept[j / 32] >> j % 32);
 }
 
-// ---- forward -----------------------------------------------------------------------------------------
-
-// Row i of scores becomes 2^(s - top), or 0 where dropout does not keep it; their sum before dropout, with
-// the sink.
+// ---- forward ----------------------------------------------------------------
+// Row i of scores becomes 2^(s - top), or 0 where dropout does not keep it; their sum before
+// dropout, with the sink.
 static real softmax_row(const Head *head, size_t i, const Kept kept, real *top) {
     const ShortAttention *a = head->attention;
     real *weights = head->worker->weights + i * a->width;
-    const real sink = a->sink > 0 ? (real)log2(a->sink) : (real)-1e30; // or a lowest number that is not -Inf
+    const real sink =
+        a->sink > 0 ? (real)log2(a->sink) : (real)-1e30; // or a lowest number that is not -Inf
     TileVector greatest = (TileVector){0} + sink, sum = {0};
     for (size_t j = 0; j < head->key_columns; j += TILE_LANES)
         greatest = tile_max(seen_scores(head, i, j), greatest);
@@ -237,8 +245,7 @@ void short_attention_forward(const ShortAttention *a, GemmInput y, real *logsume
     }
 }
 
-// ---- backward ----------------------------------------------------------------------------------------
-
+// ---- backward ---------------------------------------------------------------
 // What all heads share, and where the sums over rows of a block of units go.
 typedef struct {
     const AttentionGradients *gradients;
@@ -261,9 +268,10 @@ static real dot_output(const Head *head, const Backward *g, size_t row) {
     return sum;
 }
 
-// From scores and the gradients to weights (in dscores): weights that were multiplied with values, and the
-// gradient to scores, w_ij (dw_ij - sum_j w_ij dw_ij), where the sum is dy_i . y_i.
-static void gradient_row(const Head *head, size_t i, const Kept kept, real logsumexp, real product) {
+// From scores and the gradients to weights (in dscores): weights that were multiplied with values,
+// and the gradient to scores, w_ij (dw_ij - sum_j w_ij dw_ij), where the sum is dy_i . y_i.
+static void gradient_row(const Head *head, size_t i, const Kept kept, real logsumexp,
+                         real product) {
     const size_t at = i * head->attention->width;
     for (size_t j = 0; j < head->key_columns; j += TILE_LANES) {
         real *weights = head->worker->weights + at + j, *dscores = head->worker->dscores + at + j;
@@ -277,7 +285,8 @@ static void gradient_row(const Head *head, size_t i, const Kept kept, real logsu
 static void store_gradient(const Head *head, const Backward *g, AttentionPart part, real scale) {
     const ShortAttention *a = head->attention;
     const AttentionGradient *to = &g->gradients->parts[part];
-    const size_t count = part == QUERY ? head->in->queries : head->in->keys, column = head->h * a->size;
+    const size_t count = part == QUERY ? head->in->queries : head->in->keys,
+                 column = head->h * a->size;
     real *sum = g->sums[part] + column;
     for (size_t t = 0; t < count; t++) {
         real *row = head->worker->result + t * a->columns;
@@ -296,8 +305,8 @@ static void backward_head(const Head *head, const Backward *g) {
     Kept kept[SHORT_ATTENTION];
     load_head(head);
     load_rows(a, w->doutput, g->dy + first * a->channels + head->h * a->size, a->channels,
-              next_head(head, in->queries * a->channels), NULL, in->dropout ? in->dropout->scale : 1,
-              in->queries);
+              next_head(head, in->queries * a->channels), NULL,
+              in->dropout ? in->dropout->scale : 1, in->queries);
     transpose(head, w->values_transposed, w->values);
     scores(head);
     tile_product(w->dscores, K, a->zeros, 0, (TileView){w->doutput, D, 1}, w->values_transposed, K,
@@ -307,26 +316,29 @@ static void backward_head(const Head *head, const Backward *g) {
         gradient_row(head, i, kept[i],
                      g->logsumexp[(head->b * a->heads + head->h) * in->queries + i] * (real)LOG2_E,
                      dot_output(head, g, first + i));
-    tile_product(w->result, D, a->zeros, 0, (TileView){w->weights, 1, K}, w->doutput, D, key_rows, D,
-                 in->queries, MULTIPLY_REALS);
+    tile_product(w->result, D, a->zeros, 0, (TileView){w->weights, 1, K}, w->doutput, D, key_rows,
+                 D, in->queries, MULTIPLY_REALS);
     store_gradient(head, g, VALUE, 1);
-    tile_product(w->result, D, a->zeros, 0, (TileView){w->dscores, 1, K}, w->queries, D, key_rows, D,
-                 in->queries, MULTIPLY_REALS);
+    tile_product(w->result, D, a->zeros, 0, (TileView){w->dscores, 1, K}, w->queries, D, key_rows,
+                 D, in->queries, MULTIPLY_REALS);
     store_gradient(head, g, KEY, (real)LN2); // queries were multiplied with log2(e) / sqrt(D)
-    tile_product(w->result, D, a->zeros, 0, (TileView){w->dscores, K, 1}, w->keys, D, head->query_rows, D,
-                 in->keys, MULTIPLY_REALS);
+    tile_product(w->result, D, a->zeros, 0, (TileView){w->dscores, K, 1}, w->keys, D,
+                 head->query_rows, D, in->keys, MULTIPLY_REALS);
     store_gradient(head, g, QUERY, (real)(1 / sqrt((double)a->size)));
 }
 
-void short_attention_backward(const ShortAttention *a, const AttentionGradients *gradients, const real *dy,
-                              GemmInput y, const real *logsumexp, const AttentionInput *in) {
+void short_attention_backward(const ShortAttention *a, const AttentionGradients *gradients,
+                              const real *dy, GemmInput y, const real *logsumexp,
+                              const AttentionInput *in) {
     const size_t C = a->channels, units = in->batch * a->heads;
-    real *partial = allocate(3 * ROW_BLOCKS * C, sizeof(real), "bias gradients"); // (3, ROW_BLOCKS, C)
+    real *partial =
+        allocate(3 * ROW_BLOCKS * C, sizeof(real), "bias gradients"); // (3, ROW_BLOCKS, C)
 #pragma omp parallel for schedule(dynamic) num_threads(a->threads)
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
         const size_t end = row_block_begin(units, block + 1);
         Backward g = {gradients, dy, y, logsumexp, {0}};
-        for (size_t part = 0; part < 3; part++) g.sums[part] = partial + (part * ROW_BLOCKS + block) * C;
+        for (size_t part = 0; part < 3; part++)
+            g.sums[part] = partial + (part * ROW_BLOCKS + block) * C;
         for (size_t unit = row_block_begin(units, block); unit < end; unit++) {
             const Head head = head_of(a, in, unit);
             backward_head(&head, &g);

@@ -1,6 +1,6 @@
-// Softmax attention of sequences so short that all that a head of one of them needs stays in the cache of the
-// thread that works on it: the definition is that of softmax_attention.h, which calls this, and products are
-// float32 whatever the precision.
+// Softmax attention of sequences so short that all that a head of one of them needs stays in the
+// cache of the thread that works on it: the definition is that of softmax_attention.h, which calls
+// this, and products are float32 whatever the precision.
 #ifndef CPU_SHORT_ATTENTION_H
 #define CPU_SHORT_ATTENTION_H
 
@@ -28,6 +28,7 @@ static inline bool attention_is_short(const AttentionInput *in) {
 void short_attention_forward(const ShortAttention *attention, GemmInput y, real *logsumexp,
                              const AttentionInput *in);
 void short_attention_backward(const ShortAttention *attention, const AttentionGradients *gradients,
-                              const real *dy, GemmInput y, const real *logsumexp, const AttentionInput *in);
+                              const real *dy, GemmInput y, const real *logsumexp,
+                              const AttentionInput *in);
 
 #endif

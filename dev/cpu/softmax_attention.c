@@ -19,12 +19,12 @@ enum {
     AHEAD = 8      // rows to prefetch
 };
 
-// Each big array is (B, H, T', ...) with T' = Tq or Tk rounded up to whole tiles and D' = D rounded up to
-// what products take, the rows of a tile that are used and D' filled with zeros. A left operand is (B, H, T',
-// W), a right one (B, H, T' W / D', D'), W = D' words or D' / 2 words of two bf16 numbers; transposed, (B, H,
-// T' / KEYS, W, KEYS).
-// By AMX (softmax_attention_amx.h), what is transposed here is turned, queries_right and doutput_right are,
-// too, and gradients of keys and values are summed as (B, H, T' / 16, D' / 16, 16, 16).
+// Each big array is (B, H, T', ...) with T' = Tq or Tk rounded up to whole tiles and D' = D rounded
+// up to what products take, the rows of a tile that are used and D' filled with zeros. A left
+// operand is (B, H, T', W), a right one (B, H, T' W / D', D'), W = D' words or D' / 2 words of two
+// bf16 numbers; transposed, (B, H, T' / KEYS, W, KEYS). By AMX (softmax_attention_amx.h), what is
+// transposed here is turned, queries_right and doutput_right are, too, and gradients of keys and
+// values are summed as (B, H, T' / 16, D' / 16, 16, 16).
 struct SoftmaxAttention {
     double sink;
     size_t heads, channels, size;          // H, C, D
@@ -58,8 +58,9 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-// In the backward pass a head's keys are shared out among units of work, each with its own sum of query
-// gradients. Their number depends on the shape alone, so that results do not depend on the threads.
+// In the backward pass a head's keys are shared out among units of work, each with its own sum of
+// query gradients. Their number depends on the shape alone, so that results do not depend on the
+// threads.
 static size_t parts_of(size_t heads, size_t key_rows) {
     size_t parts = smaller(MAX_PARTS, key_rows / KEYS);
     while (parts > 1 && parts * heads > WANTED) parts--;
@@ -72,9 +73,9 @@ static size_t sets_of(size_t heads, size_t key_rows) {
     return sets > heads ? sets : heads;
 }
 
-SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, double sink, size_t batch,
-                                         size_t queries, size_t keys, size_t rows, size_t channels,
-                                         size_t heads, bool training) {
+SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, double sink,
+                                         size_t batch, size_t queries, size_t keys, size_t rows,
+                                         size_t channels, size_t heads, bool training) {
     const char *what = "attention";
     SoftmaxAttention *a = allocate(1, sizeof(*a), what);
     a->sink = sink;
@@ -93,8 +94,10 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     if (queries <= SHORT_ATTENTION && keys <= SHORT_ATTENTION) return a;
     const size_t query_rows = tile_round_up(queries, KEYS), key_rows = tile_round_up(keys, KEYS);
     const size_t units = tile_count(a->long_batch, heads);
-    const size_t all_queries = tile_count(units, query_rows), all_keys = tile_count(units, key_rows);
-    const size_t whole = tile_count(a->columns, sizeof(real)), operand = tile_count(a->words, sizeof(real));
+    const size_t all_queries = tile_count(units, query_rows),
+                 all_keys = tile_count(units, key_rows);
+    const size_t whole = tile_count(a->columns, sizeof(real)),
+                 operand = tile_count(a->words, sizeof(real));
     arena_array(arena, &a->queries, all_queries, operand, what);
     if (training && !a->pairs) arena_alias(arena, &a->queries_right);
     arena_array(arena, &a->keys_transposed, all_keys, operand, what);
@@ -119,12 +122,13 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     return a;
 }
 
-SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
-                                           size_t keys, size_t channels, size_t heads, bool training) {
+SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
+                                           size_t queries, size_t keys, size_t channels,
+                                           size_t heads, bool training) {
     Arena *arena = arena_create();
-    SoftmaxAttention *a =
-        softmax_attention_plan(arena, precision, sink, batch, queries, keys,
-                               tile_count(batch, queries > keys ? queries : keys), channels, heads, training);
+    SoftmaxAttention *a = softmax_attention_plan(arena, precision, sink, batch, queries, keys,
+                                                 tile_count(batch, queries > keys ? queries : keys),
+                                                 channels, heads, training);
     arena_allocate(arena);
     a->own = arena;
     return a;
@@ -154,17 +158,17 @@ static size_t keys_end(const Pass *pass, size_t i0) {
     return pass->in->causal ? i0 + QUERIES : tile_round_up(pass->in->keys, QUERIES);
 }
 
-// ---- operands ----------------------------------------------------------------------------------------
-
-// What up to KEYS rows of an operand are made of: (x + bias) * scale for `rows` rows of x, 0 below them, up
-// to whole tiles of queries, and to the right of `size`.
+// ---- operands ---------------------------------------------------------------
+// What up to KEYS rows of an operand are made of: (x + bias) * scale for `rows` rows of x, 0 below
+// them, up to whole tiles of queries, and to the right of `size`.
 typedef struct {
     const real *x, *bias; // bias or NULL
     size_t x_row, rows, size;
     real scale;
 } Source;
 
-// A head's queries (times log2(e) / sqrt(D), so that weights are powers of 2), keys or values from row t0 on.
+// A head's queries (times log2(e) / sqrt(D), so that weights are powers of 2), keys or values from
+// row t0 on.
 static Source source_of(const Pass *pass, AttentionPart part, size_t unit, size_t t0) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionRows *rows = &pass->in->rows[part];
@@ -184,7 +188,8 @@ static size_t source_end(const Source *source) {
 }
 
 // Columns d to d + TILE_COLUMNS of a row.
-static inline void source_load(TileVector out[TILE_VECTORS], const Source *s, size_t row, size_t d) {
+static inline void source_load(TileVector out[TILE_VECTORS], const Source *s, size_t row,
+                               size_t d) {
     const real *x = s->x + row * s->x_row + d;
     _Alignas(64) real part[TILE_COLUMNS] = {0};
     if (row + AHEAD < s->rows) tile_prefetch(x + AHEAD * s->x_row, TILE_COLUMNS);
@@ -248,15 +253,14 @@ static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Sourc
     }
 }
 
-// ---- scores ------------------------------------------------------------------------------------------
-
+// ---- scores -----------------------------------------------------------------
 // TILE_ROWS queries and the keys of a tile.
 typedef struct {
     const real *queries; // left (TILE_ROWS, W)
     const real *keys;    // transposed (W, KEYS)
     const real *hidden;  // (KEYS)
     size_t words;        // W
-    int seen;            // keys that the first query sees, the next one more; at least KEYS: all see all
+    int seen; // keys that the first query sees, the next one more; at least KEYS: all see all
 } Strip;
 
 static const real *hidden_keys(const Pass *pass, size_t unit, size_t j0) {
@@ -268,14 +272,15 @@ static inline Strip strip_create(const Pass *pass, size_t unit, size_t i0, size_
     const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows + i0 + r, key = unit * pass->key_rows + j0;
     return (Strip){a->queries + query * a->words, a->keys_transposed + key * a->words,
-                   hidden_keys(pass, unit, j0), a->words, pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
+                   hidden_keys(pass, unit, j0), a->words,
+                   pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
 }
 
 // Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
 TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pairs) {
     tile_get(s, strip->hidden + j, 0);
-    tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS, strip->words,
-                     pairs);
+    tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS,
+                     strip->words, pairs);
     const int seen = strip->seen - (int)j;
     if (seen >= (int)TILE_COLUMNS) return;
     TILE_UNROLL
@@ -299,14 +304,15 @@ static void tile_kept(const Pass *pass, size_t unit, size_t i, size_t j0, Kept *
         return;
     }
     const uint64_t blocks = pass->key_rows / KEYS;
-    dropout_bits(in->dropout, first_block(pass, unit) + i * blocks + j0 / KEYS, blocks, QUERIES, &kept[0][0]);
+    dropout_bits(in->dropout, first_block(pass, unit) + i * blocks + j0 / KEYS, blocks, QUERIES,
+                 &kept[0][0]);
 }
 
 TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
     return tile_keep(x, kept[j / 32] >> j % 32);
 }
 
-// ---- forward -----------------------------------------------------------------------------------------
+// ---- forward ----------------------------------------------------------------
 
 static Rows rows_create(double sink) {
     Rows rows = {0};
@@ -318,7 +324,8 @@ static Rows rows_create(double sink) {
     return rows;
 }
 
-// The largest score of each row joins `top`, and what was summed (output (TILE_ROWS, columns), too) shrinks.
+// The largest score of each row joins `top`, and what was summed (output (TILE_ROWS, columns), too)
+// shrinks.
 TILE_INLINE void strip_raise(const Strip *strip, size_t n, real *top, TileVector *sum, real *output,
                              size_t columns, bool pairs) {
     TileVector greatest[TILE_ROWS];
@@ -342,9 +349,9 @@ TILE_INLINE void strip_raise(const Strip *strip, size_t n, real *top, TileVector
     }
 }
 
-// weights (TILE_ROWS, KEYS words), left operand: 2^(s - top), or 0 where dropout does not keep it. Their sums
-// before dropout join `sum`. Returns false, with nothing added, if a score is above its top by more than
-// MARGIN.
+// weights (TILE_ROWS, KEYS words), left operand: 2^(s - top), or 0 where dropout does not keep it.
+// Their sums before dropout join `sum`. Returns false, with nothing added, if a score is above its
+// top by more than MARGIN.
 TILE_INLINE bool strip_weights(const Strip *strip, size_t n, const Kept *kept, const real *top,
                                TileVector *sum, real *weights, bool pairs) {
     TileVector greatest = {0}, more[TILE_ROWS] = {0};
@@ -369,8 +376,9 @@ TILE_INLINE bool strip_weights(const Strip *strip, size_t n, const Kept *kept, c
     return true;
 }
 
-TILE_INLINE void forward_strip(const Strip *strip, size_t n, bool first, const Kept *kept, real *top,
-                               TileVector *sum, real *output, size_t columns, real *weights, bool pairs) {
+TILE_INLINE void forward_strip(const Strip *strip, size_t n, bool first, const Kept *kept,
+                               real *top, TileVector *sum, real *output, size_t columns,
+                               real *weights, bool pairs) {
     // The first scores are a good guess of the largest.
     if (first) strip_raise(strip, TILE_COLUMNS, top, sum, output, columns, pairs);
     if (!strip_weights(strip, n, kept, top, sum, weights, pairs)) {
@@ -389,10 +397,11 @@ TILE_INLINE void forward_strips(const Pass *pass, size_t unit, size_t i0, size_t
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
         const Strip strip = strip_create(pass, unit, i0, r, j0);
         real *strip_output = output + r * columns;
-        forward_strip(&strip, n, j0 == 0, kept + r, rows->top + r, rows->sum + r, strip_output, columns,
-                      weights, pairs);
-        tile_product(strip_output, columns, strip_output, columns, (TileView){weights, KEYS, 1}, values,
-                     columns, TILE_ROWS, columns, pairs ? n / 2 : n, pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
+        forward_strip(&strip, n, j0 == 0, kept + r, rows->top + r, rows->sum + r, strip_output,
+                      columns, weights, pairs);
+        tile_product(strip_output, columns, strip_output, columns, (TileView){weights, KEYS, 1},
+                     values, columns, TILE_ROWS, columns, pairs ? n / 2 : n,
+                     pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
     }
 }
 
@@ -457,8 +466,8 @@ static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, 
     for (size_t r = 0; r < QUERIES && i0 + r < in->queries; r++) {
         const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : kept / sum;
         for (size_t d = 0; d < columns; d++) output[r * columns + d] *= scale;
-        gemm_input_store(y, b * in->queries + i0 + r, unit % a->heads * a->size, output + r * columns,
-                         a->size);
+        gemm_input_store(y, b * in->queries + i0 + r, unit % a->heads * a->size,
+                         output + r * columns, a->size);
         // +Inf where nothing is seen: 2^(s - Inf) is 0.
         if (logsumexp)
             logsumexp[unit * in->queries + i0 + r] =
@@ -477,7 +486,8 @@ static void pack_forward(const Pass *pass, size_t unit, size_t t0) {
     pack_transposed(a, a->keys_transposed + at, source_of(pass, KEY, unit, t0));
 }
 
-void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp, const AttentionInput *in) {
+void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp,
+                               const AttentionInput *in) {
     attention_check(in, a->batch, a->most_queries, a->most_keys);
     if (attention_is_short(in)) {
         short_attention_forward(a->brief, y, logsumexp, in);
@@ -501,13 +511,12 @@ void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp
     }
 }
 
-// ---- backward ----------------------------------------------------------------------------------------
-
-// A tile's weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij - sum_j w_ij
-// dw_ij), where the sum is dy_i . y_i.
+// ---- backward ---------------------------------------------------------------
+// A tile's weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij -
+// sum_j w_ij dw_ij), where the sum is dy_i . y_i.
 typedef struct {
     real weights[QUERIES * KEYS], dscores[QUERIES * KEYS]; // right (QUERIES / 2 or QUERIES, KEYS)
-    real left[QUERIES * KEYS / 2];                         // dscores as a left operand, where that is another
+    real left[QUERIES * KEYS / 2]; // dscores as a left operand, where that is another
 } Gradients;
 
 // The rows from r on of those, for keys j to j + TILE_COLUMNS.
@@ -547,8 +556,8 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept
     }
 }
 
-TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n, Gradients *g,
-                                 bool pairs) {
+TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n,
+                                 Gradients *g, bool pairs) {
     const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
     Kept kept[QUERIES];
     tile_kept(pass, unit, i0, j0, kept);
@@ -574,11 +583,11 @@ static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0,
     if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
     tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
                  a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->by);
-    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS}, a->queries_right + i * words,
-                 columns, n, columns, QUERIES / step, a->by);
+    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS},
+                 a->queries_right + i * words, columns, n, columns, QUERIES / step, a->by);
     tile_product(dqueries, columns, dqueries, columns,
-                 (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words, columns,
-                 QUERIES, columns, n / step, a->by);
+                 (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words,
+                 columns, QUERIES, columns, n / step, a->by);
 }
 
 static void backward_keys_amx(const Pass *pass, size_t unit, size_t part, size_t j0) {
@@ -606,7 +615,8 @@ static void backward_keys_amx(const Pass *pass, size_t unit, size_t part, size_t
 
 static void backward_keys(const Pass *pass, size_t unit, size_t part, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t at = (unit * pass->key_rows + j0) * a->columns, size = KEYS * a->columns * sizeof(real);
+    const size_t at = (unit * pass->key_rows + j0) * a->columns,
+                 size = KEYS * a->columns * sizeof(real);
     memset(a->dkeys + at, 0, size);
     memset(a->dvalues + at, 0, size);
     for (size_t i0 = pass->in->causal ? j0 : 0; i0 < pass->in->queries; i0 += QUERIES)
@@ -624,7 +634,8 @@ static void backward_part(const Pass *pass, size_t unit, size_t part) {
 }
 
 // dy . y of one head in row `row`.
-static real product_with(GemmInput y, size_t row, size_t column, const real *restrict dy, size_t size) {
+static real product_with(GemmInput y, size_t row, size_t column, const real *restrict dy,
+                         size_t size) {
     const size_t at = row * y.columns + column;
     real sum = 0;
     if (!y.bf16) {
@@ -639,8 +650,8 @@ static real product_with(GemmInput y, size_t row, size_t column, const real *res
     return sum;
 }
 
-static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y, const real *logsumexp,
-                                  size_t unit, size_t t0) {
+static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y,
+                                  const real *logsumexp, size_t unit, size_t t0) {
     SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t row = unit * pass->query_rows + t0, at = row * a->words;
@@ -660,7 +671,8 @@ static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y,
     for (size_t r = 0; r < KEYS; r++) {
         const real *at_r = dy + (dy_row + r) * a->channels + column;
         a->product[row + r] = r < rows ? product_with(y, dy_row + r, column, at_r, a->size) : 0;
-        a->logsumexp[row + r] = r < rows ? logsumexp[unit * in->queries + t0 + r] * (real)LOG2_E : INFINITY;
+        a->logsumexp[row + r] =
+            r < rows ? logsumexp[unit * in->queries + t0 + r] * (real)LOG2_E : INFINITY;
     }
 }
 
@@ -688,7 +700,9 @@ static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart 
     const size_t stride = (which == QUERY ? pass->query_rows : pass->key_rows) * a->columns;
     const size_t parts = which == QUERY ? pass->parts : 1;
     // The scores' base is 2: ln 2 is left of what queries were multiplied with.
-    const real scale = which == QUERY ? (real)(1 / sqrt((double)size)) : which == KEY ? (real)LN2 : 1;
+    const real scale = which == QUERY ? (real)(1 / sqrt((double)size))
+                       : which == KEY ? (real)LN2
+                                      : 1;
     const real *from = which == QUERY ? a->dqueries : which == KEY ? a->dkeys : a->dvalues;
     for (size_t d = 0; d < size; d += TILE_COLUMNS) {
         _Alignas(64) real row[TILE_COLUMNS];
@@ -718,8 +732,9 @@ static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart 
     }
 }
 
-void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *gradients, const real *dy,
-                                GemmInput y, const real *logsumexp, const AttentionInput *in) {
+void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *gradients,
+                                const real *dy, GemmInput y, const real *logsumexp,
+                                const AttentionInput *in) {
     attention_check(in, a->batch, a->most_queries, a->most_keys);
     if (attention_is_short(in)) {
         short_attention_backward(a->brief, gradients, dy, y, logsumexp, in);
@@ -750,12 +765,12 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
     }
 }
 
-// ---- decoding ----------------------------------------------------------------------------------------
-
-// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream stand in the cache.
-// Those of the next head, which comes next, are fetched: they are too few for the processor to see it.
-static void find_rows(size_t *offsets, const AttentionCache *cache, size_t stream, size_t head, size_t heads,
-                      size_t j0, size_t n, size_t size) {
+// ---- decoding ---------------------------------------------------------------
+// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream stand in
+// the cache. Those of the next head, which comes next, are fetched: they are too few for the
+// processor to see it.
+static void find_rows(size_t *offsets, const AttentionCache *cache, size_t stream, size_t head,
+                      size_t heads, size_t j0, size_t n, size_t size) {
     const uint32_t *origins = cache->origins ? cache->origins + stream * cache->positions : NULL;
     for (size_t j = j0; j < j0 + n; j++) {
         const size_t origin = origins ? origins[j] : stream;
@@ -767,8 +782,8 @@ static void find_rows(size_t *offsets, const AttentionCache *cache, size_t strea
     }
 }
 
-// scores (n) of a query, -Inf behind them up to a whole vector; returns the greatest, or `top` if it is
-// greater.
+// scores (n) of a query, -Inf behind them up to a whole vector; returns the greatest, or `top` if
+// it is greater.
 static real decode_scores(real *restrict scores, const real *restrict q, const real *restrict keys,
                           const size_t *offsets, size_t n, size_t size, real top) {
     TileVector greatest = (TileVector){0} + top;
@@ -787,8 +802,9 @@ static real decode_scores(real *restrict scores, const real *restrict q, const r
 }
 
 // y (D) of one query over the first `count` keys of its head; q (D) times log2(e) / sqrt(D).
-static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache, size_t stream,
-                        size_t head, size_t heads, double sink, size_t count, size_t size) {
+static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache,
+                        size_t stream, size_t head, size_t heads, double sink, size_t count,
+                        size_t size) {
     real top = sink > 0 ? (real)log2(sink) : (real)-1e30, sum = sink > 0 ? 1 : 0;
     for (size_t d = 0; d < size; d++) y[d] = 0;
     for (size_t j0 = 0; j0 < count; j0 += KEYS) {
@@ -808,7 +824,8 @@ static void decode_unit(real *restrict y, const real *restrict q, const Attentio
         sum = sum * shrink + tile_sum_of_lanes(sums);
         for (size_t d = 0; d < size; d += TILE_LANES) {
             TileVector v = row_get(y, d, size) * shrink;
-            for (size_t j = 0; j < n; j++) v += weights[j] * row_get(cache->values + offsets[j], d, size);
+            for (size_t j = 0; j < n; j++)
+                v += weights[j] * row_get(cache->values + offsets[j], d, size);
             row_put(y, d, size, v);
         }
     }
@@ -816,8 +833,8 @@ static void decode_unit(real *restrict y, const real *restrict q, const Attentio
 }
 
 void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
-                              const real *restrict bias, double sink, size_t position, size_t streams,
-                              size_t channels, size_t heads) {
+                              const real *restrict bias, double sink, size_t position,
+                              size_t streams, size_t channels, size_t heads) {
     const size_t size = channels / heads;
     const real scale = (real)(LOG2_E / sqrt((double)size));
 #pragma omp for schedule(static) nowait
@@ -830,7 +847,8 @@ void softmax_attention_decode(real *restrict y, const AttentionCache *cache, rea
             cache->keys[row + d] = k[d] + (bias ? bias[channels + at + d] : 0);
             cache->values[row + d] = v[d] + (bias ? bias[2 * channels + at + d] : 0);
         }
-        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position + 1, size);
+        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position + 1,
+                    size);
     }
 }
 
@@ -858,7 +876,8 @@ void softmax_attention_weights(double *restrict weights, const AttentionInput *i
             top = fmax(top, e[j]);
         }
         for (size_t j = 0; j < keys; j++) sum += e[j] = e[j] > -INFINITY ? exp(e[j] - top) : 0;
-        for (size_t j = 0; sum > 0 && j < keys; j++) weights[i * keys + j] += e[j] / (sum * (double)heads);
+        for (size_t j = 0; sum > 0 && j < keys; j++)
+            weights[i * keys + j] += e[j] / (sum * (double)heads);
     }
     free(e);
 }

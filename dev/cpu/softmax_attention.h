@@ -1,15 +1,15 @@
-// Multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018; Dao et al.,
-// "FlashAttention", 2022), so that Tq x Tk weights are never held.
+// Multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018;
+// Dao et al., "FlashAttention", 2022), so that Tq x Tk weights are never held.
 //
 //   y_i = sum_j w_ij v_j,  w_ij = exp(s_ij) / (sink + sum_j exp(s_ij)),  s_ij = q_i . k_j / sqrt(D)
 //
-// over the keys that i sees (attention_input.h). sink 0 is softmax, 1 softmax1 (Miller, "Attention is off by
-// one", 2023): one more key of score log(sink) and value 0, so that scores of any size are safe. A row that
-// sees only padding gives 0.
+// over the keys that i sees (attention_input.h). sink 0 is softmax, 1 softmax1 (Miller, "Attention
+// is off by one", 2023): one more key of score log(sink) and value 0, so that scores of any size
+// are safe. A row that sees only padding gives 0.
 //
-// Dropout zeroes weights after the division. Row b of the batch is row first_row + b of the update; weight
-// (b, h, i, j) is element (((first_row + b) H + h) Tq + i) T' + j, T' = Tk rounded up to a multiple of 128,
-// so that each row starts a block of the generator.
+// Dropout zeroes weights after the division. Row b of the batch is row first_row + b of the update;
+// weight (b, h, i, j) is element (((first_row + b) H + h) Tq + i) T' + j, T' = Tk rounded up to a
+// multiple of 128, so that each row starts a block of the generator.
 #ifndef CPU_SOFTMAX_ATTENTION_H
 #define CPU_SOFTMAX_ATTENTION_H
 
@@ -19,18 +19,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Working memory for batches up to (batch, queries, keys), used by all layers of a model one after the other.
-// With PRECISION_BFLOAT16 the products take bf16 and sum in float32, where the processor has an instruction
-// for that.
+// Working memory for batches up to (batch, queries, keys), used by all layers of a model one after
+// the other. With PRECISION_BFLOAT16 the products take bf16 and sum in float32, where the processor
+// has an instruction for that.
 typedef struct SoftmaxAttention SoftmaxAttention;
-SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch, size_t queries,
-                                           size_t keys, size_t channels, size_t heads, bool training);
+SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
+                                           size_t queries, size_t keys, size_t channels,
+                                           size_t heads, bool training);
 
 // The same as a part of an arena's plan, for batches with at most `rows` queries, and as many keys.
 struct Arena;
-SoftmaxAttention *softmax_attention_plan(struct Arena *arena, Precision precision, double sink, size_t batch,
-                                         size_t queries, size_t keys, size_t rows, size_t channels,
-                                         size_t heads, bool training);
+SoftmaxAttention *softmax_attention_plan(struct Arena *arena, Precision precision, double sink,
+                                         size_t batch, size_t queries, size_t keys, size_t rows,
+                                         size_t channels, size_t heads, bool training);
 void softmax_attention_free(SoftmaxAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. logsumexp (B, H, Tq): the logarithm of each row's
@@ -38,13 +39,15 @@ void softmax_attention_free(SoftmaxAttention *attention);
 void softmax_attention_forward(SoftmaxAttention *attention, GemmInput y, real *logsumexp,
                                const AttentionInput *in);
 
-// Sets the gradients to queries, keys and values, and adds those to biases. dy (B, Tq, C); y and logsumexp as
-// the forward pass of the same input left them. The same bits for any number of threads.
+// Sets the gradients to queries, keys and values, and adds those to biases. dy (B, Tq, C); y and
+// logsumexp as the forward pass of the same input left them. The same bits for any number of
+// threads.
 void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGradients *gradients,
-                                const real *dy, GemmInput y, const real *logsumexp, const AttentionInput *in);
+                                const real *dy, GemmInput y, const real *logsumexp,
+                                const AttentionInput *in);
 
-// The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be looked at. Not causal,
-// nothing dropped.
+// The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be looked at.
+// Not causal, nothing dropped.
 void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
                                size_t heads);
 
@@ -56,11 +59,11 @@ typedef struct {
         *origins; // (S, positions) the stream that wrote a stream's token there; NULL: each its own
 } AttentionCache;
 
-// One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. Its keys and
-// values are appended to the cache. In a parallel region streams and heads are divided among the threads,
-// which must then wait for each other.
+// One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. Its keys
+// and values are appended to the cache. In a parallel region streams and heads are divided among
+// the threads, which must then wait for each other.
 void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
-                              const real *restrict bias, double sink, size_t position, size_t streams,
-                              size_t channels, size_t heads);
+                              const real *restrict bias, double sink, size_t position,
+                              size_t streams, size_t channels, size_t heads);
 
 #endif

@@ -4,11 +4,11 @@
 
 #if TILE_PAIRS
 
-// Work goes in blocks of 32 queries and 32 keys, whose scores lie in four squares of 16 x 16 (1 KiB each).
-// While vectors work on a block, the products that make the next one and those that take what was made of the
-// one before are issued between them in small parts: an instruction waits for the one before only where it
-// needs it, but none is more than some hundred others ahead, and a tile is loaded only when all stores to it
-// have left for the cache.
+// Work goes in blocks of 32 queries and 32 keys, whose scores lie in four squares of 16 x 16 (1 KiB
+// each). While vectors work on a block, the products that make the next one and those that take
+// what was made of the one before are issued between them in small parts: an instruction waits for
+// the one before only where it needs it, but none is more than some hundred others ahead, and a
+// tile is loaded only when all stores to it have left for the cache.
 enum { SQUARE = 16, SIDE = 2 * SQUARE, SQUARE_WORDS = SQUARE * SQUARE };
 
 typedef real Square[SQUARE_WORDS];
@@ -17,8 +17,8 @@ typedef struct {
     Square at[2][2]; // [half of the queries][half of the keys]
 } Block;
 
-// Squares of an operand or of sums: a square's rows are `row` apart. The other half of 32 rows (of a left
-// operand, of sums) starts at `down`, that of 32 columns at `right`.
+// Squares of an operand or of sums: a square's rows are `row` apart. The other half of 32 rows (of
+// a left operand, of sums) starts at `down`, that of 32 columns at `right`.
 typedef struct {
     const real *data;
     size_t row, half, step; // step: along the dimension that is summed over
@@ -38,24 +38,25 @@ typedef struct {
     bool add;
 } Product;
 
-// Half of a product's rows: sums in tiles C and D, the left operand in tile A. They are stored later, by
-// STORE_HALF: an instruction that stores would wait for them and hold up the next product.
-#define START_HALF(C, D, A)                                                                                  \
-    do {                                                                                                     \
-        if (p->add) {                                                                                        \
-            AMX_LOAD(C, left, c.row);                                                                        \
-            AMX_LOAD(D, right, c.row);                                                                       \
-        } else {                                                                                             \
-            AMX_ZERO(C);                                                                                     \
-            AMX_ZERO(D);                                                                                     \
-        }                                                                                                    \
-        for (size_t s = 0; s < p->steps; s++) {                                                              \
-            AMX_LOAD(A, a + s * p->a.step, p->a.row);                                                        \
-            if (!held) AMX_LOAD(6, b + s * p->b.step, p->b.row);                                             \
-            AMX_MULTIPLY_ADD(C, A, 6);                                                                       \
-            if (!held) AMX_LOAD(7, b + s * p->b.step + p->b.half, p->b.row);                                 \
-            AMX_MULTIPLY_ADD(D, A, 7);                                                                       \
-        }                                                                                                    \
+// Half of a product's rows: sums in tiles C and D, the left operand in tile A. They are stored
+// later, by STORE_HALF: an instruction that stores would wait for them and hold up the next
+// product.
+#define START_HALF(C, D, A)                                                                        \
+    do {                                                                                           \
+        if (p->add) {                                                                              \
+            AMX_LOAD(C, left, c.row);                                                              \
+            AMX_LOAD(D, right, c.row);                                                             \
+        } else {                                                                                   \
+            AMX_ZERO(C);                                                                           \
+            AMX_ZERO(D);                                                                           \
+        }                                                                                          \
+        for (size_t s = 0; s < p->steps; s++) {                                                    \
+            AMX_LOAD(A, a + s * p->a.step, p->a.row);                                              \
+            if (!held) AMX_LOAD(6, b + s * p->b.step, p->b.row);                                   \
+            AMX_MULTIPLY_ADD(C, A, 6);                                                             \
+            if (!held) AMX_LOAD(7, b + s * p->b.step + p->b.half, p->b.row);                       \
+            AMX_MULTIPLY_ADD(D, A, 7);                                                             \
+        }                                                                                          \
     } while (0)
 
 // Sums that are still in tiles 0 and 1, or 2 and 3: where they will be stored, `row` apart.
@@ -76,14 +77,17 @@ TILE_INLINE void store_waiting(Waiting *waiting, size_t tiles) {
     waiting->left = NULL;
 }
 
-// The first or second half of a product's rows, in the tiles that `turn` says. `follows`: it comes right
-// after the other half, whose right operand is still there, if that is no more than two squares.
-TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, bool follows, Waiting waiting[2]) {
+// The first or second half of a product's rows, in the tiles that `turn` says. `follows`: it comes
+// right after the other half, whose right operand is still there, if that is no more than two
+// squares.
+TILE_INLINE void half_product(const Product *p, size_t half, size_t turn, bool follows,
+                              Waiting waiting[2]) {
     const bool held = follows && p->steps == 1 && p->blocks == 1;
     for (size_t n = 0; n < p->blocks; n++, turn = 1 - turn) {
         const Sums c = p->sums;
         real *left = c.data + half * c.down + n * c.block, *right = left + c.right;
-        const real *a = p->a.data + half * p->a.half + n * p->a.block, *b = p->b.data + n * p->b.block;
+        const real *a = p->a.data + half * p->a.half + n * p->a.block,
+                   *b = p->b.data + n * p->b.block;
         store_waiting(&waiting[turn], turn);
         if (turn == 0)
             START_HALF(0, 1, 4);
@@ -107,7 +111,8 @@ TILE_INLINE void whole_product(const Product *p) {
 }
 
 // block = left rows (32, W) times turned ones
-TILE_INLINE Product block_product(Block *block, const real *left, const real *turned, size_t words) {
+TILE_INLINE Product block_product(Block *block, const real *left, const real *turned,
+                                  size_t words) {
     return (Product){.sums = {block->at[0][0], SQUARE, 2 * SQUARE_WORDS, SQUARE_WORDS, 0},
                      .a = {left, words, SQUARE * words, SQUARE, 0},
                      .b = {turned, words, SQUARE * words, SQUARE, 0},
@@ -116,7 +121,8 @@ TILE_INLINE Product block_product(Block *block, const real *left, const real *tu
 }
 
 // sums (32, D') += two left squares times right rows (32, D')
-TILE_INLINE Product add_product(real *sums, const Square left[2], const real *right, size_t columns) {
+TILE_INLINE Product add_product(real *sums, const Square left[2], const real *right,
+                                size_t columns) {
     return (Product){.sums = {sums, columns, SQUARE * columns, SQUARE, SIDE},
                      .a = {left[0], SQUARE, SQUARE_WORDS, 0, 0},
                      .b = {right, columns, SQUARE, 0, SIDE},
@@ -136,8 +142,8 @@ TILE_INLINE Product add_turned_product(real *sums, const real *turned, const Squ
                      .add = true};
 }
 
-// For so many queries, and as many keys, it is drawn at once what dropout keeps: for some thousand cycles
-// after an instruction of AMX one of the two units that multiply vectors stands still.
+// For so many queries, and as many keys, it is drawn at once what dropout keeps: for some thousand
+// cycles after an instruction of AMX one of the two units that multiply vectors stands still.
 enum { DRAWN_QUERIES = 512, DRAWN_KEYS = 2048 };
 
 // kept (QUERIES) of the queries from i on and KEYS keys from j on.
@@ -153,11 +159,12 @@ static void head_kept(const AmxHead *head, size_t i, size_t j, size_t count, Kep
 static uint32_t not_hidden(const AmxHead *head, size_t j) {
     const __m512 zero = _mm512_setzero_ps();
     const uint32_t low = _mm512_cmpeq_ps_mask((__m512)tile_load(head->hidden + j), zero);
-    return low | (uint32_t)_mm512_cmpeq_ps_mask((__m512)tile_load(head->hidden + j + SQUARE), zero) << SQUARE;
+    return low | (uint32_t)_mm512_cmpeq_ps_mask((__m512)tile_load(head->hidden + j + SQUARE), zero)
+                     << SQUARE;
 }
 
-// Scores of what queries from i0 on do not see of the keys from j on become -Inf: of padding, and on the
-// diagonal of what comes later.
+// Scores of what queries from i0 on do not see of the keys from j on become -Inf: of padding, and
+// on the diagonal of what comes later.
 static void hide(const AmxHead *head, size_t i0, size_t j, Block *scores) {
     const uint32_t keys = not_hidden(head, j);
     const bool diagonal = head->causal && i0 == j;
@@ -167,14 +174,14 @@ static void hide(const AmxHead *head, size_t i0, size_t j, Block *scores) {
         const uint32_t seen = diagonal ? keys & UINT32_MAX >> (SIDE - 1 - row) : keys;
         for (size_t side = 0; side < 2; side++) {
             real *at = scores->at[row / SQUARE][side] + row % SQUARE * SQUARE;
-            tile_store(at, (TileVector)_mm512_mask_mov_ps(lowest, (__mmask16)(seen >> side * SQUARE),
-                                                          (__m512)tile_load(at)));
+            tile_store(at, (TileVector)_mm512_mask_mov_ps(
+                               lowest, (__mmask16)(seen >> side * SQUARE), (__m512)tile_load(at)));
         }
     }
 }
 
-// Rounded to bf16 where only the upper half is used: to nearest, ties away from 0. 0 where a bit of `kept` is
-// not set.
+// Rounded to bf16 where only the upper half is used: to nearest, ties away from 0. 0 where a bit of
+// `kept` is not set.
 TILE_INLINE __m512i rounded(TileVector x, __mmask16 kept) {
     return _mm512_maskz_add_epi32(kept, (__m512i)x, _mm512_set1_epi32(0x8000));
 }
@@ -186,15 +193,15 @@ TILE_INLINE TileVector words_of(__m512i low, __m512i high) {
                                                  _mm512_set1_epi32((int)0xffff0000u), A_OR_B_AND_C);
 }
 
-// ---- forward -----------------------------------------------------------------------------------------
-
+// ---- forward ----------------------------------------------------------------
 // A block on its way: its scores, and its weights, left [half of the queries].
 typedef struct {
     Block scores;
     Square weights[2];
 } Stage;
 
-// Products beside the work on a block: of the next block's scores, and of the last one's weights with values.
+// Products beside the work on a block: of the next block's scores, and of the last one's weights
+// with values.
 typedef struct {
     Stage *next; // NULL: none
     const real *queries, *keys_turned;
@@ -203,19 +210,22 @@ typedef struct {
     real *output;
 } ForwardBeside;
 
-TILE_INLINE void forward_part(const ForwardBeside *beside, size_t part, size_t words, Waiting waiting[2]) {
+TILE_INLINE void forward_part(const ForwardBeside *beside, size_t part, size_t words,
+                              Waiting waiting[2]) {
     if (part % 2 == 0 && beside->next) {
-        const Product p = block_product(&beside->next->scores, beside->queries, beside->keys_turned, words);
+        const Product p =
+            block_product(&beside->next->scores, beside->queries, beside->keys_turned, words);
         half_product(&p, part / 2, 0, false, waiting);
     }
     if (part % 2 == 1 && beside->last) {
-        const Product p = add_product(beside->output, beside->last->weights, beside->values, 2 * words);
+        const Product p =
+            add_product(beside->output, beside->last->weights, beside->values, 2 * words);
         half_product(&p, part / 2, 1, false, waiting);
     }
 }
 
-// weights: 2^(s - top), or 0 where dropout does not keep it. `after`: the sums `before` and theirs before
-// dropout. Returns false if a score is above its top by more than MARGIN.
+// weights: 2^(s - top), or 0 where dropout does not keep it. `after`: the sums `before` and theirs
+// before dropout. Returns false if a score is above its top by more than MARGIN.
 TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real *top,
                        const TileVector *before, TileVector *after, const ForwardBeside *beside,
                        size_t words) {
@@ -235,7 +245,8 @@ TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real 
             after[row] = before[row] + (low + high);
             total += after[row];
             tile_store(stage->weights[half] + r * SQUARE,
-                       words_of(rounded(low, (__mmask16)bits), rounded(high, (__mmask16)(bits >> SQUARE))));
+                       words_of(rounded(low, (__mmask16)bits),
+                                rounded(high, (__mmask16)(bits >> SQUARE))));
         }
     }
     store_all(waiting);
@@ -244,12 +255,15 @@ TILE_INLINE bool weigh(Stage *stage, const Kept *kept, size_t group, const real 
     return _mm512_cmp_ps_mask((__m512)total, most, _CMP_GT_OQ) == 0;
 }
 
-// The largest score of each row joins `top`, and what was summed (output (QUERIES, columns), too) shrinks.
-static void raise_tops(const Block *scores, real *top, TileVector *sum, real *output, size_t columns) {
+// The largest score of each row joins `top`, and what was summed (output (QUERIES, columns), too)
+// shrinks.
+static void raise_tops(const Block *scores, real *top, TileVector *sum, real *output,
+                       size_t columns) {
     for (size_t row = 0; row < QUERIES; row++) {
         TileVector greatest = (TileVector){0} + top[row];
         for (size_t side = 0; side < 2; side++)
-            greatest = tile_max(tile_load(scores->at[row / SQUARE][side] + row % SQUARE * SQUARE), greatest);
+            greatest = tile_max(tile_load(scores->at[row / SQUARE][side] + row % SQUARE * SQUARE),
+                                greatest);
         const real raised = tile_greatest_lane(greatest);
         const TileVector shrink = tile_exp2((TileVector){0} + (top[row] - raised), false);
         top[row] = raised;
@@ -277,7 +291,8 @@ TILE_INLINE void forward(const AmxHead *head, size_t i0, Rows *rows, real *outpu
         Stage *stage = &stages[n];
         if (j % DRAWN_KEYS == 0) draw_row(head, i0, j, end, kept);
         if (j == 0) {
-            const Product first = block_product(&stage->scores, beside.queries, head->keys_turned, words);
+            const Product first =
+                block_product(&stage->scores, beside.queries, head->keys_turned, words);
             whole_product(&first);
         }
         beside.next = j + SIDE < end ? &stages[1 - n] : NULL;
@@ -308,15 +323,14 @@ void amx_attention_forward(const AmxHead *head, size_t i0, Rows *rows, real *out
         forward(head, i0, rows, output, head->words);
 }
 
-// ---- backward ----------------------------------------------------------------------------------------
-
+// ---- backward ---------------------------------------------------------------
 // What a block's products read.
 typedef struct {
     Block scores, dweights;
 } Pair;
 
-// Its weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij - sum_j w_ij
-// dw_ij), where the sum is dy_i . y_i.
+// Its weights that were multiplied with values, and the gradient to its scores, w_ij (dw_ij - sum_j
+// w_ij dw_ij), where the sum is dy_i . y_i.
 typedef struct {
     Square weights[2], dscores[2]; // right [half of the keys]
     Square left[2];                // dscores, left [half of the queries]
@@ -342,8 +356,9 @@ TILE_INLINE void next_part(const Next *next, size_t part, size_t words, Waiting 
     half_product(&p, half, half, half == 1, waiting);
 }
 
-TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const real *product, const Kept *kept,
-                               size_t group, Gradients *g, const Next *next, size_t words) {
+TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const real *product,
+                               const Kept *kept, size_t group, Gradients *g, const Next *next,
+                               size_t words) {
     Waiting waiting[2] = {0};
     TILE_UNROLL
     for (size_t r = 0; r < SQUARE; r++) {
@@ -357,7 +372,8 @@ TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const re
             for (size_t side = 0; side < 2; side++) {
                 const __mmask16 mask = (__mmask16)(bits >> side * SQUARE);
                 const TileVector s = tile_load(pair->scores.at[half][side] + r * SQUARE);
-                const TileVector dw = tile_keep(tile_load(pair->dweights.at[half][side] + r * SQUARE), mask);
+                const TileVector dw =
+                    tile_keep(tile_load(pair->dweights.at[half][side] + r * SQUARE), mask);
                 const TileVector w = tile_exp2(s - logsumexp[row], true);
                 dscores[half][side] = rounded(w * (dw - product[row]), UINT16_MAX);
                 weights[half][side] = rounded(w, mask);
@@ -373,8 +389,8 @@ TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const re
     store_all(waiting);
 }
 
-// A block of a tile of keys, in the order in which they come: DRAWN_QUERIES from `chunk` on with SIDE keys
-// after the other, so that what belongs to these stays in the first level of the cache.
+// A block of a tile of keys, in the order in which they come: DRAWN_QUERIES from `chunk` on with
+// SIDE keys after the other, so that what belongs to these stays in the first level of the cache.
 typedef struct {
     size_t chunk, i, j;
 } Place;
@@ -401,10 +417,10 @@ TILE_INLINE Next next_at(const AmxHead *head, Place at, Pair *pair, size_t words
                   head->doutput + at.i * words, head->values_turned + at.j * words};
 }
 
-// Adds a block's gradients up. Beside the vectors of the next block it would be slower: twice as many of them
-// as now would not leave room for the rest in the first level of the cache.
-TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g, real *dqueries, real *dkeys,
-                               real *dvalues, size_t words) {
+// Adds a block's gradients up. Beside the vectors of the next block it would be slower: twice as
+// many of them as now would not leave room for the rest in the first level of the cache.
+TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g, real *dqueries,
+                               real *dkeys, real *dvalues, size_t words) {
     const size_t columns = 2 * words, i = at.i * words;
     const Product products[] = {
         add_turned_product(dvalues, head->doutput_turned + i, g->weights, columns),
@@ -419,8 +435,8 @@ TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g
     store_all(waiting);
 }
 
-TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys, real *dvalues,
-                          size_t words) {
+TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys,
+                          real *dvalues, size_t words) {
     const size_t columns = 2 * words, first = head->causal ? j0 : 0;
     _Alignas(64) Pair pairs[2];
     _Alignas(64) Gradients gradients;
@@ -431,7 +447,8 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
     bool more = true;
     for (size_t n = 0; more; n = 1 - n) {
         const bool chunk_begins = now.j == j0 && now.i == now.chunk;
-        if (chunk_begins) head_kept(head, now.i, j0, smaller(DRAWN_QUERIES, head->query_end - now.i), kept);
+        if (chunk_begins)
+            head_kept(head, now.i, j0, smaller(DRAWN_QUERIES, head->query_end - now.i), kept);
         if (chunk_begins && now.chunk == first) {
             const Next begin = next_at(head, now, &pairs[n], words);
             for (size_t which = 0; which < NEXT; which++) {
@@ -444,9 +461,10 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
         const Next next = next_at(head, place, more ? &pairs[1 - n] : NULL, words);
         const size_t key = now.j - j0;
         hide(head, now.i, now.j, &pairs[n].scores);
-        differentiate(&pairs[n], head->logsumexp + now.i, head->product + now.i, kept + (now.i - now.chunk),
-                      key / SIDE, &gradients, &next, words);
-        add_gradients(head, now, &gradients, dqueries, dkeys + key * columns, dvalues + key * columns, words);
+        differentiate(&pairs[n], head->logsumexp + now.i, head->product + now.i,
+                      kept + (now.i - now.chunk), key / SIDE, &gradients, &next, words);
+        add_gradients(head, now, &gradients, dqueries, dkeys + key * columns,
+                      dvalues + key * columns, words);
         now = place;
     }
     for (size_t at = 0; at < KEYS * columns; at += SQUARE_WORDS) {
@@ -455,7 +473,8 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
     }
 }
 
-void amx_attention_backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys, real *dvalues) {
+void amx_attention_backward(const AmxHead *head, size_t j0, real *dqueries, real *dkeys,
+                            real *dvalues) {
     if (head->words == SQUARE)
         backward(head, j0, dqueries, dkeys, dvalues, SQUARE);
     else

@@ -1,6 +1,6 @@
-// Products of small matrices that lie in cache, and what stands between two of them, in the widest vectors of
-// the processor. Written with the vector extension of gcc and clang, so that the speed does not depend on
-// what a compiler makes of a loop.
+// Products of small matrices that lie in cache, and what stands between two of them, in the widest
+// vectors of the processor. Written with the vector extension of gcc and clang, so that the speed
+// does not depend on what a compiler makes of a loop.
 #ifndef CPU_TILE_H
 #define CPU_TILE_H
 
@@ -31,8 +31,8 @@ enum { TILE_BYTES = 32 };
 enum { TILE_BYTES = 16 };
 #endif
 
-// A product is computed in blocks of TILE_ROWS x TILE_COLUMNS: 16 sums in registers keep two multiply-add
-// units busy and leave registers for the operands. SSE and AVX have only 16 registers.
+// A product is computed in blocks of TILE_ROWS x TILE_COLUMNS: 16 sums in registers keep two
+// multiply-add units busy and leave registers for the operands. SSE and AVX have only 16 registers.
 #if defined(__x86_64__) && !defined(__AVX512F__)
 #define TILE_FEW_REGISTERS 1
 #else
@@ -89,8 +89,8 @@ TILE_INLINE void tile_store(real *x, TileVector v) {
     *(TileVector *)x = v;
 }
 
-// Asks for n numbers that will be read soon. Rows of one head lie far apart, and processors do not see that
-// coming.
+// Asks for n numbers that will be read soon. Rows of one head lie far apart, and processors do not
+// see that coming.
 static inline void tile_prefetch(const real *x, size_t n) {
     for (size_t i = 0; i < n; i += 64 / sizeof(real)) __builtin_prefetch(x + i);
 }
@@ -139,7 +139,8 @@ static inline real tile_greatest_lane(TileVector v) {
     TILE_UNROLL
     for (size_t half = TILE_LANES / 2; half > 0; half /= 2) {
         TILE_UNROLL
-        for (size_t l = 0; l < half; l++) lane[l] = lane[l] > lane[l + half] ? lane[l] : lane[l + half];
+        for (size_t l = 0; l < half; l++)
+            lane[l] = lane[l] > lane[l + half] ? lane[l] : lane[l + half];
     }
     return lane[0];
 }
@@ -170,9 +171,12 @@ TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
     for (size_t i = 0; i < 4; i++) {
         const __m512 a = (__m512)v[4 * i], b = (__m512)v[4 * i + 1], c = (__m512)v[4 * i + 2],
                      d = (__m512)v[4 * i + 3];
-        const __m512d ab = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-        const __m512d cd = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-        quarters[i] = _mm512_add_ps((__m512)_mm512_unpacklo_pd(ab, cd), (__m512)_mm512_unpackhi_pd(ab, cd));
+        const __m512d ab =
+            (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        const __m512d cd =
+            (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        quarters[i] =
+            _mm512_add_ps((__m512)_mm512_unpacklo_pd(ab, cd), (__m512)_mm512_unpackhi_pd(ab, cd));
     }
     __m512 halves[2];
     TILE_UNROLL
@@ -192,7 +196,8 @@ TILE_INLINE TileVector tile_sums_of_lanes(const TileVector v[TILE_LANES]) {
 TILE_INLINE void tile_transpose(TileVector v[TILE_LANES]) {
 #if defined(__AVX512F__) && !defined(REAL_IS_DOUBLE)
     enum { EVEN = 0x88, ODD = 0xDD };
-    __m512 twos[16], fours[16]; // quarter k of fours[4 q + c]: rows 4 q to 4 q + 3 of column 4 k + c
+    __m512 twos[16],
+        fours[16]; // quarter k of fours[4 q + c]: rows 4 q to 4 q + 3 of column 4 k + c
     TILE_UNROLL
     for (size_t i = 0; i < 16; i += 2) {
         twos[i] = _mm512_unpacklo_ps((__m512)v[i], (__m512)v[i + 1]);
@@ -225,8 +230,8 @@ TILE_INLINE void tile_transpose(TileVector v[TILE_LANES]) {
 #endif
 }
 
-// 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 where `rough`, which suits what is
-// rounded to bf16. Below -126 it is at most 2^-126, and 0 at -Inf. NaN stays NaN.
+// 2^x for x < 128, with a relative error below 1.5e-7, or below 1e-4 where `rough`, which suits
+// what is rounded to bf16. Below -126 it is at most 2^-126, and 0 at -Inf. NaN stays NaN.
 TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
 #ifdef REAL_IS_DOUBLE
     (void)rough;
@@ -238,8 +243,9 @@ TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
     enum { DOWN = 1 };
     const TileVector f = (TileVector)_mm512_reduce_ps((__m512)x, DOWN);
 #else
-    // 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an exponent field. Not quite
-    // a half is subtracted, so that f is 0 for every integer x (not 1 for some), and 2^0 exactly 1.
+    // 1.5 * 2^23 rounds to n in the low bits of the sum, 127 more make it an exponent field. Not
+    // quite a half is subtracted, so that f is 0 for every integer x (not 1 for some), and 2^0
+    // exactly 1.
     const TileVector shifted = (x - (0.5f - 0x1p-12f)) + (12582912.0f + 127.0f);
     const TileVector f = x - (shifted - (12582912.0f + 127.0f));
 #endif
@@ -263,8 +269,9 @@ TILE_INLINE TileVector tile_exp2(TileVector x, bool rough) {
 #endif
 }
 
-// ---- operands ----------------------------------------------------------------------------------------
-// The left operand of a product is read along rows, the right one along columns. With `pairs` (TILE_PAIRS
+// ---- operands ---------------------------------------------------------------
+// ---------------------------------------------------------------------------------------- The left
+// operand of a product is read along rows, the right one along columns. With `pairs` (TILE_PAIRS
 // builds only) both hold bf16, and one word two neighbours along the dimension that is summed over.
 
 // Two vectors of a left operand's row, neighbours, into two vectors of words, or one.
@@ -283,14 +290,17 @@ TILE_INLINE void tile_store_left(real *words, TileVector low, TileVector high, b
 #if TILE_PAIRS
 // Words from 16 bf16 of a row, in the lower half, and 16 of the next row.
 TILE_INLINE __m512i tile_interleave(__m512i rows) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
-                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, rows);
 }
 #endif
 
-// Vectors of two neighbouring rows of a right operand into two vectors of words, `stride` apart, or one.
-TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, TileVector odd, bool pairs) {
+// Vectors of two neighbouring rows of a right operand into two vectors of words, `stride` apart, or
+// one.
+TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, TileVector odd,
+                                  bool pairs) {
 #if TILE_PAIRS
     if (pairs) {
         const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
@@ -303,15 +313,16 @@ TILE_INLINE void tile_store_right(real *words, size_t stride, TileVector even, T
     tile_store(words + stride, odd);
 }
 
-// Two rows of a right operand: two rows of n words, `stride` apart, or one. n is a multiple of TILE_LANES; in
-// place is allowed.
-static inline void tile_right(real *words, size_t stride, const real *even, const real *odd, size_t n,
-                              bool pairs) {
+// Two rows of a right operand: two rows of n words, `stride` apart, or one. n is a multiple of
+// TILE_LANES; in place is allowed.
+static inline void tile_right(real *words, size_t stride, const real *even, const real *odd,
+                              size_t n, bool pairs) {
     for (size_t j = 0; j < n; j += TILE_LANES)
         tile_store_right(words + j, stride, tile_load(even + j), tile_load(odd + j), pairs);
 }
 
-// Squares of TILE_LANES rows and columns of x (rows, columns), rows `stride` apart, are transposed in place.
+// Squares of TILE_LANES rows and columns of x (rows, columns), rows `stride` apart, are transposed
+// in place.
 static inline void tile_turn(real *x, size_t stride, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += TILE_LANES) {
         for (size_t j = 0; j < columns; j += TILE_LANES) {
@@ -325,10 +336,10 @@ static inline void tile_turn(real *x, size_t stride, size_t rows, size_t columns
     }
 }
 
-// ---- products ----------------------------------------------------------------------------------------
-
-// What multiplies, chosen when the program runs: vectors of numbers, vectors of pairs, or AMX's registers
-// (amx.h) that of pairs, too. A left operand that AMX reads along columns has been turned.
+// ---- products ---------------------------------------------------------------
+// What multiplies, chosen when the program runs: vectors of numbers, vectors of pairs, or AMX's
+// registers (amx.h) that of pairs, too. A left operand that AMX reads along columns has been
+// turned.
 typedef enum { MULTIPLY_REALS, MULTIPLY_PAIRS, MULTIPLY_AMX } Multiplier;
 
 static inline Multiplier tile_multiplier(bool bf16) {
@@ -388,7 +399,8 @@ TILE_INLINE void tile_get(TileSums sum, const real *x, size_t x_row) {
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++) sum[i][v] = tile_load(x + i * x_row + v * TILE_LANES);
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            sum[i][v] = tile_load(x + i * x_row + v * TILE_LANES);
     }
 }
 
@@ -401,7 +413,8 @@ TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_
         for (size_t v = 0; v < TILE_VECTORS; v++) {
             row[v] = tile_load(b + s * b_row + v * TILE_LANES);
 #if TILE_FEW_REGISTERS
-            // Compilers would rather read it anew for each of its uses, which takes as long as all else.
+            // Compilers would rather read it anew for each of its uses, which takes as long as all
+            // else.
             __asm__("" : "+x"(row[v]));
 #endif
         }
@@ -424,15 +437,17 @@ TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t sta
     TILE_UNROLL
     for (size_t i = 0; i < TILE_ROWS; i++) {
         TILE_UNROLL
-        for (size_t v = 0; v < TILE_VECTORS; v++) tile_store(c + i * c_row + v * TILE_LANES, sum[i][v]);
+        for (size_t v = 0; v < TILE_VECTORS; v++)
+            tile_store(c + i * c_row + v * TILE_LANES, sum[i][v]);
     }
 }
 
-// c (m, n) = start + a (m, k) b (k, n), k in words. m is a multiple of TILE_ROWS, n of TILE_COLUMNS; rows of
-// b, c and start (start_row 0: the same for all rows) are aligned to TILE_BYTES. By AMX, m and n are
-// multiples of AMX_BLOCK, k of AMX_WORDS.
-static inline void tile_product(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
-                                const real *b, size_t b_row, size_t m, size_t n, size_t k, Multiplier by) {
+// c (m, n) = start + a (m, k) b (k, n), k in words. m is a multiple of TILE_ROWS, n of
+// TILE_COLUMNS; rows of b, c and start (start_row 0: the same for all rows) are aligned to
+// TILE_BYTES. By AMX, m and n are multiples of AMX_BLOCK, k of AMX_WORDS.
+static inline void tile_product(real *c, size_t c_row, const real *start, size_t start_row,
+                                TileView a, const real *b, size_t b_row, size_t m, size_t n,
+                                size_t k, Multiplier by) {
 #if TILE_PAIRS
     if (by == MULTIPLY_AMX) {
         amx_product(c, c_row, start, start_row, a.data, a.row, a.column, b, b_row, m, n, k);
@@ -443,11 +458,11 @@ static inline void tile_product(real *c, size_t c_row, const real *start, size_t
         for (size_t i = 0; i < m; i += TILE_ROWS) {
             const TileView rows = {a.data + i * a.row, a.row, a.column};
             if (by == MULTIPLY_PAIRS)
-                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows, b + j, b_row,
-                           k, true);
+                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows,
+                           b + j, b_row, k, true);
             else
-                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows, b + j, b_row,
-                           k, false);
+                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows,
+                           b + j, b_row, k, false);
         }
     }
 }

@@ -1,7 +1,7 @@
 #include "transformer.h"
 
-void transformer_plan(Transformer *t, const OuterParameters *at, const ModelSizes *size, size_t inner,
-                      int32_t padding) {
+void transformer_plan(Transformer *t, const OuterParameters *at, const ModelSizes *size,
+                      size_t inner, int32_t padding) {
     t->embedding = (Embedding){.token = at->token,
                                .scale = 1,
                                .position = at->position,
@@ -20,8 +20,10 @@ double transformer_forward(void *model, const Batch *batch) {
 
 double transformer_train(void *model, const Batch *batch, double scale) {
     Transformer *t = model;
-    const Pass forward = pass_forward(&t->model, batch, true, NULL), backward = pass_backward(&forward);
-    const double loss = head_train(&forward, &backward, &t->head, t->layers->forward(t, &forward), scale);
+    const Pass forward = pass_forward(&t->model, batch, true, NULL),
+               backward = pass_backward(&forward);
+    const double loss =
+        head_train(&forward, &backward, &t->head, t->layers->forward(t, &forward), scale);
     t->layers->backward(t, &backward);
     return loss;
 }

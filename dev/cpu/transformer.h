@@ -1,6 +1,6 @@
-// What models share that predict a token for each row of their last layer: the passes of evaluation and
-// training as entries of ModelType. A model holds a Transformer as its first member, and adds the way through
-// its layers.
+// What models share that predict a token for each row of their last layer: the passes of evaluation
+// and training as entries of ModelType. A model holds a Transformer as its first member, and adds
+// the way through its layers.
 //
 // M = B*T rows, C channels.
 #ifndef CPU_TRANSFORMER_H
@@ -10,8 +10,8 @@
 #include "model_options.h"
 
 typedef struct {
-    // From the batch's tokens to the last of the residual stream (M, C), which the head reads; and from the
-    // gradient to that, work->dx, back to the embedding.
+    // From the batch's tokens to the last of the residual stream (M, C), which the head reads; and
+    // from the gradient to that, work->dx, back to the embedding.
     const real *(*forward)(const void *model, const Pass *pass);
     void (*backward)(const void *model, const Pass *pass);
 } TransformerLayers;
@@ -23,8 +23,9 @@ typedef struct {
     Head head;
 } Transformer;
 
-// Creates and plans embedding, head and workspace; inner: F in the feed-forward network. The embedding's
-// dropout is at site 0; the row of the token `padding` takes no gradient, -1: there is none.
+// Creates and plans embedding, head and workspace; inner: F in the feed-forward network. The
+// embedding's dropout is at site 0; the row of the token `padding` takes no gradient, -1: there is
+// none.
 void transformer_plan(Transformer *transformer, const OuterParameters *at, const ModelSizes *size,
                       size_t inner, int32_t padding);
 
@@ -35,8 +36,8 @@ void transformer_logits(void *model, const Batch *batch, real *logits);
 void transformer_statistics(void *model, const Batch *batch, Statistics *statistics);
 
 // All of them, in a model's table, with those of any model on the CPU.
-#define TRANSFORMER_ENTRIES                                                                                  \
-    CPU_MODEL_ENTRIES, .forward = transformer_forward, .train = transformer_train,                           \
+#define TRANSFORMER_ENTRIES                                                                        \
+    CPU_MODEL_ENTRIES, .forward = transformer_forward, .train = transformer_train,                 \
                        .logits = transformer_logits, .statistics = transformer_statistics
 
 #endif

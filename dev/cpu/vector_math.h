@@ -1,5 +1,5 @@
-// Elementary functions, accurate to a few units in the last place: of a number, written such that compilers
-// vectorise them, and of a vector.
+// Elementary functions, accurate to a few units in the last place: of a number, written such that
+// compilers vectorise them, and of a vector.
 #ifndef CPU_VECTOR_MATH_H
 #define CPU_VECTOR_MATH_H
 
@@ -11,7 +11,8 @@
 
 static const double LOG2_E = 1.44269504088896341, LN2 = 0.693147180559945309;
 
-// A function that is 1 - tail from 0 on and tail below, as where it is small its digits must not be lost.
+// A function that is 1 - tail from 0 on and tail below, as where it is small its digits must not be
+// lost.
 TILE_INLINE TileVector tile_mirror(TileVector tail, TileVector x) {
     const TileBits sign = (TileBits)x & (TileBits) - (TileVector){0};
     const TileVector step = (TileVector)((TileBits)((TileVector){0} + 1) & (sign == 0));
@@ -36,19 +37,21 @@ TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
 
 #else
 
-// exp(x) = 2^n e^r with r = x - n ln 2 in two parts and a polynomial for e^r (Cephes expf); error up to 1
-// unit in the last place. Saturates instead of overflowing: 0 below -87.3 (no subnormal numbers), e^88
-// above 88. NaN stays NaN.
+// exp(x) = 2^n e^r with r = x - n ln 2 in two parts and a polynomial for e^r (Cephes expf); error
+// up to 1 unit in the last place. Saturates instead of overflowing: 0 below -87.3 (no subnormal
+// numbers), e^88 above 88. NaN stays NaN.
 static inline real vector_exp(real x) {
-    // Adding 1.5 * 2^23 rounds to an integer in the low bits of the sum; 127 more make it an exponent field.
+    // Adding 1.5 * 2^23 rounds to an integer in the low bits of the sum; 127 more make it an
+    // exponent field.
     const float shifted = x * 1.44269504f + (12582912.0f + 127.0f);
     const float n = shifted - (12582912.0f + 127.0f);
     const float high = x - n * 0.693359375f;
     const float r = high + n * 2.12194440e-4f;
     const float r2 = r * r;
-    const float p =
-        ((1.9875691500e-4f * r + 1.3981999507e-3f) * r2 + (8.3334519073e-3f * r + 4.1665795894e-2f)) * r2 +
-        (1.6666665459e-1f * r + 5.0000001201e-1f);
+    const float p = ((1.9875691500e-4f * r + 1.3981999507e-3f) * r2 +
+                     (8.3334519073e-3f * r + 4.1665795894e-2f)) *
+                        r2 +
+                    (1.6666665459e-1f * r + 5.0000001201e-1f);
     const float series = p * r2 + r + 1.0f;
     uint32_t bits;
     memcpy(&bits, &shifted, sizeof(bits));
@@ -59,10 +62,11 @@ static inline real vector_exp(real x) {
     return x < -87.3365447f ? 0.0f : bounded;
 }
 
-// The standard normal distribution Phi(x) = (1 + erf(x / sqrt(2))) / 2, and its density. The tail is computed
-// as e^(-t^2/2) P(t) / Q(t), t = |x|, with a minimax fit of the quotient (relative error 5e-9 up to t = 13.2,
-// where the tail leaves float's range). As all coefficients are positive and the lower tail is not taken from
-// 1, nothing cancels: the absolute error stays below 1.7e-7, and small values keep their digits.
+// The standard normal distribution Phi(x) = (1 + erf(x / sqrt(2))) / 2, and its density. The tail
+// is computed as e^(-t^2/2) P(t) / Q(t), t = |x|, with a minimax fit of the quotient (relative
+// error 5e-9 up to t = 13.2, where the tail leaves float's range). As all coefficients are positive
+// and the lower tail is not taken from 1, nothing cancels: the absolute error stays below 1.7e-7,
+// and small values keep their digits.
 TILE_INLINE TileVector tile_normal(TileVector x, TileVector *density) {
     const TileBits sign = (TileBits){0} + INT32_MIN;
     const TileVector t = (TileVector)((TileBits)x & ~sign), t2 = t * t;

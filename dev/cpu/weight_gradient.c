@@ -9,8 +9,8 @@ bool weight_gradient_suits(size_t n, size_t k) {
 
 #if TILE_PAIRS
 
-// A thread computes a block of up to BLOCK numbers of dw. It packs ROWS rows of both matrices at a time as
-// words of two rows; the words and the block stay in its L2 cache.
+// A thread computes a block of up to BLOCK numbers of dw. It packs ROWS rows of both matrices at a
+// time as words of two rows; the words and the block stay in its L2 cache.
 enum {
     BLOCK = 1 << 16,
     SIDE = 512, // at most, of a block
@@ -52,7 +52,8 @@ static void pack_left(float *out, Matrix x, size_t depth, size_t count) {
             for (size_t l = 0; l < TILE_LANES; l++) square[l] = words_at(x, s + l, i);
             tile_transpose(square);
             TILE_UNROLL
-            for (size_t l = 0; l < TILE_LANES; l++) tile_store(out + (i + l) * LEFT_STRIDE + s, square[l]);
+            for (size_t l = 0; l < TILE_LANES; l++)
+                tile_store(out + (i + l) * LEFT_STRIDE + s, square[l]);
         }
     }
 }
@@ -73,12 +74,14 @@ static size_t smaller(size_t a, size_t b) {
 
 // dw (n, k), rows `stride` apart, of one block.
 static void block_gradient(float *dw, size_t stride, const uint16_t *left, size_t left_columns,
-                           const uint16_t *right, size_t right_columns, size_t n, size_t k, size_t m,
-                           Packed *packed) {
+                           const uint16_t *right, size_t right_columns, size_t n, size_t k,
+                           size_t m, Packed *packed) {
     for (size_t row = 0; row < m; row += ROWS) {
-        const size_t rows = smaller(m - row, ROWS), depth = tile_round_up((rows + 1) / 2, AMX_WORDS);
+        const size_t rows = smaller(m - row, ROWS),
+                     depth = tile_round_up((rows + 1) / 2, AMX_WORDS);
         pack_left(packed->left, (Matrix){left + row * left_columns, left_columns, rows}, depth, n);
-        pack_right(packed->right, (Matrix){right + row * right_columns, right_columns, rows}, depth, k);
+        pack_right(packed->right, (Matrix){right + row * right_columns, right_columns, rows}, depth,
+                   k);
         for (size_t j = 0; j < k; j += PANEL)
             tile_product(dw + j, stride, dw + j, stride, (TileView){packed->left, LEFT_STRIDE, 1},
                          packed->right + j * DEPTH, PANEL, n, PANEL, depth, MULTIPLY_AMX);
@@ -97,8 +100,8 @@ static size_t parts(size_t count, size_t size) {
     return (count + size - 1) / size;
 }
 
-void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size_t n, size_t k, size_t m,
-                     void *scratch, int threads) {
+void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size_t n, size_t k,
+                     size_t m, void *scratch, int threads) {
     Packed *packed = scratch;
     size_t width = smaller(k, SIDE), height = smaller(n, SIDE);
     if (width * height > BLOCK) height = BLOCK / SIDE;
@@ -132,8 +135,8 @@ size_t weight_gradient_scratch(int threads) {
     return 0;
 }
 
-void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size_t n, size_t k, size_t m,
-                     void *scratch, int threads) {
+void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size_t n, size_t k,
+                     size_t m, void *scratch, int threads) {
     (void)dw;
     (void)left;
     (void)right;

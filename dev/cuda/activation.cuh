@@ -1,5 +1,5 @@
-// The activations of dev/cpu/activation.h: GELU, exact, x Phi(x) with erf, and GPT-2's tanh approximation;
-// ReLU; and SiLU, x s(x), s the logistic function.
+// The activations of dev/cpu/activation.h: GELU, exact, x Phi(x) with erf, and GPT-2's tanh
+// approximation; ReLU; and SiLU, x s(x), s the logistic function.
 #ifndef CUDA_ACTIVATION_CUH
 #define CUDA_ACTIVATION_CUH
 
@@ -84,34 +84,35 @@ static __global__ void __launch_bounds__(256)
 }
 
 // Runs statements with KIND as a constant.
-#define WITH_ACTIVATION(kind, KIND, ...)                                                                     \
-    do {                                                                                                     \
-        if ((kind) == GELU_ERF) {                                                                            \
-            constexpr ActivationKind KIND = GELU_ERF;                                                        \
-            __VA_ARGS__;                                                                                     \
-        } else if ((kind) == GELU_TANH) {                                                                    \
-            constexpr ActivationKind KIND = GELU_TANH;                                                       \
-            __VA_ARGS__;                                                                                     \
-        } else if ((kind) == RELU) {                                                                         \
-            constexpr ActivationKind KIND = RELU;                                                            \
-            __VA_ARGS__;                                                                                     \
-        } else {                                                                                             \
-            constexpr ActivationKind KIND = SILU;                                                            \
-            __VA_ARGS__;                                                                                     \
-        }                                                                                                    \
+#define WITH_ACTIVATION(kind, KIND, ...)                                                           \
+    do {                                                                                           \
+        if ((kind) == GELU_ERF) {                                                                  \
+            constexpr ActivationKind KIND = GELU_ERF;                                              \
+            __VA_ARGS__;                                                                           \
+        } else if ((kind) == GELU_TANH) {                                                          \
+            constexpr ActivationKind KIND = GELU_TANH;                                             \
+            __VA_ARGS__;                                                                           \
+        } else if ((kind) == RELU) {                                                               \
+            constexpr ActivationKind KIND = RELU;                                                  \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            constexpr ActivationKind KIND = SILU;                                                  \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
     } while (0)
 
-// y (M, N) = f(x), f the kind's function; kept (M, N) = x as the backward pass reads it, which may be x
-// itself.
+// y (M, N) = f(x), f the kind's function; kept (M, N) = x as the backward pass reads it, which may
+// be x itself.
 static inline void activation_forward(const Device *d, GemmInput y, GemmInput kept, GemmInput x,
                                       ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
     void *const copy = kept.data == x.data ? NULL : kept.data;
     WITH_ACTIVATION(kind, KIND,
                     WITH_TYPE(y, Y, WITH_TYPE(kept, K, WITH_TYPE(x, X, {
-                                                  launch_early(d, activation_forward_kernel<Y, K, X, KIND>,
-                                                               grid, block, 0, (Y *)y.data, (K *)copy,
-                                                               (const X *)x.data, m * n);
+                                                  launch_early(
+                                                      d, activation_forward_kernel<Y, K, X, KIND>,
+                                                      grid, block, 0, (Y *)y.data, (K *)copy,
+                                                      (const X *)x.data, m * n);
                                               }))));
 }
 
@@ -119,12 +120,13 @@ static inline void activation_forward(const Device *d, GemmInput y, GemmInput ke
 static inline void activation_backward(const Device *d, GemmInput dx, GemmInput dy, GemmInput x,
                                        ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
-    WITH_ACTIVATION(kind, KIND,
-                    WITH_TYPE(dx, Y, WITH_TYPE(dy, D, WITH_TYPE(x, X, {
-                                                   launch_early(d, activation_backward_kernel<Y, D, X, KIND>,
-                                                                grid, block, 0, (Y *)dx.data,
-                                                                (const D *)dy.data, (const X *)x.data, m * n);
-                                               }))));
+    WITH_ACTIVATION(
+        kind, KIND,
+        WITH_TYPE(dx, Y, WITH_TYPE(dy, D, WITH_TYPE(x, X, {
+                                       launch_early(d, activation_backward_kernel<Y, D, X, KIND>,
+                                                    grid, block, 0, (Y *)dx.data,
+                                                    (const D *)dy.data, (const X *)x.data, m * n);
+                                   }))));
 }
 
 #endif

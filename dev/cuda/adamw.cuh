@@ -1,8 +1,8 @@
 // A model's parameters on the GPU, and AdamW (Loshchilov and Hutter 2019) over all of them.
 //
-// All arrays are flat and laid out by the model's ParameterTable. Between parameters lie zeros; they are
-// updated with the rest, and stay zeros. Whether weight decay applies is the same for whole ranges of the
-// arrays, which are cut into pieces, a block of threads each.
+// All arrays are flat and laid out by the model's ParameterTable. Between parameters lie zeros;
+// they are updated with the rest, and stay zeros. Whether weight decay applies is the same for
+// whole ranges of the arrays, which are cut into pieces, a block of threads each.
 #ifndef CUDA_ADAMW_CUH
 #define CUDA_ADAMW_CUH
 
@@ -26,23 +26,24 @@ struct ParameterPiece {
 };
 
 struct ParameterState {
-    size_t total;                                             // elements
-    bool muon;                                                // hidden matrices are left to Muon (muon.cuh)
-    float *values, *gradients, *first_moment, *second_moment; // (total); the last three NULL without training
+    size_t total; // elements
+    bool muon;    // hidden matrices are left to Muon (muon.cuh)
+    float *values, *gradients, *first_moment,
+        *second_moment;     // (total); the last three NULL without training
     bf16 *rounded;          // (total) values as products read them; NULL: as float32
     ParameterPiece *pieces; // (piece_count), training only
     size_t piece_count;
     double *partial_norms; // (ceil(total / NORM_PIECE)), training only
 };
 
-// ---- memory ----------------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 static inline bool parameters_alike(const Parameter *p, const Parameter *q) {
     return p->decay == q->decay && p->hidden == q->hidden;
 }
 
-// Cuts what AdamW updates of the table into pieces, of which none is in two ranges; `out` NULL: only counts
-// them.
+// Cuts what AdamW updates of the table into pieces, of which none is in two ranges; `out` NULL:
+// only counts them.
 static inline size_t parameter_pieces(const ParameterTable *table, bool muon, ParameterPiece *out) {
     size_t count = 0;
     for (int i = 0; i < table->count;) {
@@ -58,10 +59,11 @@ static inline size_t parameter_pieces(const ParameterTable *table, bool muon, Pa
     return count;
 }
 
-// Carves the arrays of a finished table; muon: hidden matrices are left to it; rounded: products read a bf16
-// copy of the values.
-static inline void parameter_state_carve(ParameterState *s, Arena *arena, const ParameterTable *table,
-                                         bool training, bool muon, bool rounded) {
+// Carves the arrays of a finished table; muon: hidden matrices are left to it; rounded: products
+// read a bf16 copy of the values.
+static inline void parameter_state_carve(ParameterState *s, Arena *arena,
+                                         const ParameterTable *table, bool training, bool muon,
+                                         bool rounded) {
     *s = ParameterState();
     s->total = table->total;
     s->muon = muon;
@@ -122,11 +124,11 @@ static inline void parameter_state_write(const Device *d, const ParameterState *
     device_synchronize(d);
 }
 
-// ---- the norm of the gradients ---------------------------------------------------------------------------
-
+// ---- the norm of the gradients ----------------------------------------------
 // partial (blocks) = sums of squares of NORM_PIECE elements each.
 static __global__ void __launch_bounds__(ADAMW_THREADS)
-    partial_norm_kernel(double *__restrict__ partial, const float *__restrict__ gradients, size_t total) {
+    partial_norm_kernel(double *__restrict__ partial, const float *__restrict__ gradients,
+                        size_t total) {
     __shared__ double shared[WARP];
     const size_t first = (size_t)blockIdx.x * NORM_PIECE;
     const size_t end = total - first < NORM_PIECE ? total : first + NORM_PIECE;
@@ -153,14 +155,15 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 // *norm (on the device) = Euclidean norm of all gradients, accumulated in double, in a fixed order.
 static inline void gradient_norm(const Device *d, const ParameterState *s, double *norm) {
     const unsigned blocks = blocks_of(s->total, NORM_PIECE);
-    launch(d, partial_norm_kernel, blocks, ADAMW_THREADS, 0, s->partial_norms, s->gradients, s->total);
+    launch(d, partial_norm_kernel, blocks, ADAMW_THREADS, 0, s->partial_norms, s->gradients,
+           s->total);
     launch(d, norm_kernel, 1, NORM_THREADS, 0, norm, s->partial_norms, (size_t)blocks);
 }
 
-// ---- the update ------------------------------------------------------------------------------------------
-
+// ---- the update -------------------------------------------------------------
 // What is the same for all elements, with the bias corrections worked in:
-// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t), rate = lr / (1 - b1^t).
+// m^ / (sqrt(v^) + eps) = rate m / (sqrt(v) root + eps), root = 1 / sqrt(1 - b2^t), rate = lr / (1
+// - b1^t).
 struct AdamwCoefficients {
     float gradient_scale, beta1, rest1, beta2, rest2; // rest = 1 - beta
     float rate, root, epsilon, decay;                 // decay times the learning rate
@@ -194,8 +197,9 @@ static __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-// One update of every parameter that is not left to Muon, in one pass over memory, then gradients = 0:
-// g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
+// One update of every parameter that is not left to Muon, in one pass over memory, then gradients =
+// 0: g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) +
+// eps) + decay x)
 static inline void adamw_update(const Device *d, const ParameterState *s, const UpdateSettings *u) {
     const double correction1 = 1 - pow(u->beta1, (double)u->step),
                  correction2 = 1 - pow(u->beta2, (double)u->step);

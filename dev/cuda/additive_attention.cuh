@@ -1,24 +1,25 @@
-// Additive attention of all heads (Wu et al., arXiv 2108.09084, made causal and windowed), forward and
-// backward:
+// Additive attention of all heads (Wu et al., arXiv 2108.09084, made causal and windowed), forward
+// and backward:
 //
 //   out = x + P * v,  P = dropout(pool(G * k, w_k)),  G = dropout(pool(q, w_q))
-//   pool(x, w)_i = sum over the window of e_j x'_j / (sum of e_j + sink),  e_j = exp(s/D x'_j . w'), 0 at
-//   padding
+//   pool(x, w)_i = sum over the window of e_j x'_j / (sum of e_j + sink),  e_j = exp(s/D x'_j .
+//   w'), 0 at padding
 //
-// where x' = (x - mean) / (deviation + 1e-5) over a head. The window of k rows that ends at i is summed
-// without any subtraction (van Herk 1992; Gil and Werman 1993): the sequence is cut into blocks of k rows,
-// and the sum is that of the rows of i's own block up to i, plus that of the block before from i-k+1 on. The
-// backward pass sums over the i whose window holds j: the same sums in reversed time, so all positions count
-// from the end there.
+// where x' = (x - mean) / (deviation + 1e-5) over a head. The window of k rows that ends at i is
+// summed without any subtraction (van Herk 1992; Gil and Werman 1993): the sequence is cut into
+// blocks of k rows, and the sum is that of the rows of i's own block up to i, plus that of the
+// block before from i-k+1 on. The backward pass sums over the i whose window holds j: the same sums
+// in reversed time, so all positions count from the end there.
 //
-// Short windows: one kernel does both poolings. A block of threads takes a run of whole blocks of rows and
-// the two blocks before, whose sums it computes again (the "halo"). Long windows and the global layer: blocks
-// are cut into tiles that fit in shared memory. A window is then the rest of the tile k rows before, whole
-// tiles between, and the start of the own tile; a first kernel leaves the sums of the whole tiles, two more
-// do a pooling each. All sums are taken in an order that depends on the shapes and the kind of GPU alone.
+// Short windows: one kernel does both poolings. A block of threads takes a run of whole blocks of
+// rows and the two blocks before, whose sums it computes again (the "halo"). Long windows and the
+// global layer: blocks are cut into tiles that fit in shared memory. A window is then the rest of
+// the tile k rows before, whole tiles between, and the start of the own tile; a first kernel leaves
+// the sums of the whole tiles, two more do a pooling each. All sums are taken in an order that
+// depends on the shapes and the kind of GPU alone.
 //
-// Rows are dealt to groups of lanes for what goes over a row (normalisation, scores: additive_rows.cuh), and
-// columns to threads for what goes over time.
+// Rows are dealt to groups of lanes for what goes over a row (normalisation, scores:
+// additive_rows.cuh), and columns to threads for what goes over time.
 #ifndef CUDA_ADDITIVE_ATTENTION_CUH
 #define CUDA_ADDITIVE_ATTENTION_CUH
 
@@ -29,13 +30,12 @@ typedef struct {
     size_t channels, heads, window; // C, H, k (0: global)
     float rescale, sink;            // s, c
     bool pool_raw;                  // pool x, not x'
-    size_t batch, length;           // largest B and T of batches to come: they decide how the work is cut
+    size_t batch, length; // largest B and T of batches to come: they decide how the work is cut
 } AdditiveAttention;
 
 namespace additive {
 
-// ---- which kernels, with which tiles ------------------------------------------------------------------
-
+// ---- which kernels, with which tiles ----------------------------------------
 // How a pass is cut, for a device and a length.
 struct Plan {
     int stride;        // of a row in shared memory
@@ -59,7 +59,8 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
     const size_t size = a->channels / a->heads, longest = a->length;
     if (size < 2 || size > 256 || longest == 0 || longest > INT32_MAX / 2 ||
         a->batch * a->heads > INT32_MAX / longest)
-        fail("additive attention: heads of %zu channels, %zu sequences of %zu: expected heads of 2..256 "
+        fail("additive attention: heads of %zu channels, %zu sequences of %zu: expected heads of "
+             "2..256 "
              "channels and fewer rows",
              size, a->batch, longest);
     Plan plan = {};
@@ -67,11 +68,12 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
     plan.global = a->window == 0 || a->window >= longest;
     const int64_t k = (int64_t)(plan.global ? longest : a->window), T = (int64_t)length;
     plan.window = (int)k;
-    // Two blocks of threads should fit in the shared memory of a multiprocessor. All the work should be
-    // enough to give each multiprocessor two.
+    // Two blocks of threads should fit in the shared memory of a multiprocessor. All the work
+    // should be enough to give each multiprocessor two.
     const int64_t row = plan.stride * (int64_t)sizeof(float) * 9 / 8 + (int64_t)size / 4,
                   free = (int64_t)device->shared_limit / 2 - 8192;
-    const int64_t single = clamp(free / row, 16, MOST_ROWS), pairs = clamp(free / row / 2, 16, 2 * MOST_ROWS);
+    const int64_t single = clamp(free / row, 16, MOST_ROWS),
+                  pairs = clamp(free / row / 2, 16, 2 * MOST_ROWS);
     const int64_t share = (int64_t)(a->batch * a->heads * longest) / (2 * device->sms);
     const int64_t wanted = clamp((share + SEGMENT - 1) / SEGMENT * SEGMENT, LEAST_ROWS, MOST_ROWS);
     plan.halo = !plan.global && 3 * k <= pairs;
@@ -79,17 +81,20 @@ static Plan plan_create(const Device *device, const AdditiveAttention *a, size_t
         plan.blocks = (int)clamp((wanted + k - 1) / k, 1, pairs / k - 2);
         plan.tiles = (int)((T + plan.blocks * k - 1) / (plan.blocks * k));
         const int rows = (int)((plan.blocks + 2) * k);
-        plan.shared = shared_size(plan.stride, size, rows, rows, segments_of(plan.blocks + 1, (int)k));
+        plan.shared =
+            shared_size(plan.stride, size, rows, rows, segments_of(plan.blocks + 1, (int)k));
     } else {
         const int64_t most = clamp(wanted, 1, plan.global ? single : pairs);
         plan.tiles_per_block = (int)((k + most - 1) / most);
         plan.tile_rows = (int)((k + plan.tiles_per_block - 1) / plan.tiles_per_block);
         plan.tiles_per_block = (int)((k + plan.tile_rows - 1) / plan.tile_rows);
-        plan.tiles = (int)(T / k * plan.tiles_per_block + (T % k + plan.tile_rows - 1) / plan.tile_rows);
-        plan.shared = shared_size(plan.stride, size, plan.tile_rows, plan.global ? 0 : plan.tile_rows,
-                                  segments_of(1, plan.tile_rows));
+        plan.tiles =
+            (int)(T / k * plan.tiles_per_block + (T % k + plan.tile_rows - 1) / plan.tile_rows);
+        plan.shared = shared_size(plan.stride, size, plan.tile_rows,
+                                  plan.global ? 0 : plan.tile_rows, segments_of(1, plan.tile_rows));
     }
-    const size_t groups = (size_t)THREADS * 4 / (size_t)(plan.stride - 4 < 128 ? plan.stride - 4 : 128);
+    const size_t groups =
+        (size_t)THREADS * 4 / (size_t)(plan.stride - 4 < 128 ? plan.stride - 4 : 128);
     const size_t least = groups * (size_t)plan.stride * sizeof(float); // what block_row_sum() takes
     if (plan.shared < least) plan.shared = least;
     return plan;
@@ -103,7 +108,8 @@ static float *take(float **memory, size_t count) {
 
 // Places the working memory of a pass over `batch` sequences; the backward pass needs more.
 static void pass_workspace(Pass *p, const Plan *plan, size_t batch, float **memory, bool training) {
-    const size_t units = batch * (size_t)p->heads, T = (size_t)p->length, tiles = units * (size_t)plan->tiles;
+    const size_t units = batch * (size_t)p->heads, T = (size_t)p->length,
+                 tiles = units * (size_t)plan->tiles;
     const bool halo = plan->halo;
     p->rows = take(memory, halo ? 0 : units * T * (size_t)p->size);
     p->row_weights = take(memory, halo ? 0 : units * T);
@@ -115,8 +121,8 @@ static void pass_workspace(Pass *p, const Plan *plan, size_t batch, float **memo
 static Pass pass_create(const Device *device, const AdditiveAttention *a, Plan *plan, size_t batch,
                         size_t length) {
     if (batch > a->batch || length > a->length)
-        fail("additive attention: a batch of %zu x %zu is larger than its memory, %zu x %zu", batch, length,
-             a->batch, a->length);
+        fail("additive attention: a batch of %zu x %zu is larger than its memory, %zu x %zu", batch,
+             length, a->batch, a->length);
     *plan = plan_create(device, a, length);
     Pass p = {};
     p.length = (int)length;
@@ -135,20 +141,22 @@ static Pass pass_create(const Device *device, const AdditiveAttention *a, Plan *
     return p;
 }
 
-template <int SIZE> static void run_forward(const Device *d, const Pass &p, const Plan &plan, dim3 grid) {
+template <int SIZE>
+static void run_forward(const Device *d, const Pass &p, const Plan &plan, dim3 grid) {
     if (plan.halo) {
         launch_early(d, window_forward<SIZE>, grid, THREADS, plan.shared, p);
         return;
     }
     // Tiles that are whole blocks have no whole tiles between.
-    if (plan.tiles_per_block > 1) launch_early(d, tile_forward_sums<SIZE>, grid, THREADS, plan.shared, p);
+    if (plan.tiles_per_block > 1)
+        launch_early(d, tile_forward_sums<SIZE>, grid, THREADS, plan.shared, p);
     launch_early(d, tile_forward_query<SIZE>, grid, THREADS, plan.shared, p);
     launch_early(d, tile_forward_key<SIZE>, grid, THREADS, plan.shared, p);
 }
 
 template <int SIZE>
-static void run_backward(const Device *d, const Pass &p, const Plan &plan, dim3 grid, float *dquery_weight,
-                         float *dkey_weight) {
+static void run_backward(const Device *d, const Pass &p, const Plan &plan, dim3 grid,
+                         float *dquery_weight, float *dkey_weight) {
     if (plan.halo) {
         launch_early(d, window_backward<SIZE>, grid, THREADS, plan.shared, p);
     } else {
@@ -157,58 +165,60 @@ static void run_backward(const Device *d, const Pass &p, const Plan &plan, dim3 
         launch_early(d, tile_backward_key<SIZE>, grid, THREADS, plan.shared, p);
         launch_early(d, tile_backward_query<SIZE>, grid, THREADS, plan.shared, p);
     }
-    launch_early(d, weight_backward<SIZE>, dim3(2 * (unsigned)p.heads), THREADS, SIZE * sizeof(float), p,
-                 dquery_weight, dkey_weight, (size_t)grid.x / (size_t)p.heads);
+    launch_early(d, weight_backward<SIZE>, dim3(2 * (unsigned)p.heads), THREADS,
+                 SIZE * sizeof(float), p, dquery_weight, dkey_weight,
+                 (size_t)grid.x / (size_t)p.heads);
 }
 
 } // namespace additive
 
-// ---- what a model calls -------------------------------------------------------------------------------
-
+// ---- what a model calls -----------------------------------------------------
 // Runs f<SIZE>(...) with the smallest SIZE that holds a head.
-#define WITH_ADDITIVE_SIZE(size, f, ...)                                                                     \
-    do {                                                                                                     \
-        switch (additive::head_size_class(size)) {                                                           \
-        case 16:                                                                                             \
-            f<16>(__VA_ARGS__);                                                                              \
-            break;                                                                                           \
-        case 32:                                                                                             \
-            f<32>(__VA_ARGS__);                                                                              \
-            break;                                                                                           \
-        case 64:                                                                                             \
-            f<64>(__VA_ARGS__);                                                                              \
-            break;                                                                                           \
-        case 128:                                                                                            \
-            f<128>(__VA_ARGS__);                                                                             \
-            break;                                                                                           \
-        default:                                                                                             \
-            f<256>(__VA_ARGS__);                                                                             \
-            break;                                                                                           \
-        }                                                                                                    \
+#define WITH_ADDITIVE_SIZE(size, f, ...)                                                           \
+    do {                                                                                           \
+        switch (additive::head_size_class(size)) {                                                 \
+        case 16:                                                                                   \
+            f<16>(__VA_ARGS__);                                                                    \
+            break;                                                                                 \
+        case 32:                                                                                   \
+            f<32>(__VA_ARGS__);                                                                    \
+            break;                                                                                 \
+        case 64:                                                                                   \
+            f<64>(__VA_ARGS__);                                                                    \
+            break;                                                                                 \
+        case 128:                                                                                  \
+            f<128>(__VA_ARGS__);                                                                   \
+            break;                                                                                 \
+        default:                                                                                   \
+            f<256>(__VA_ARGS__);                                                                   \
+            break;                                                                                 \
+        }                                                                                          \
     } while (0)
 
 // Floats of working memory; layers can share it.
-static inline size_t additive_attention_workspace(const Device *device, const AdditiveAttention *attention,
+static inline size_t additive_attention_workspace(const Device *device,
+                                                  const AdditiveAttention *attention,
                                                   bool training) {
     additive::Plan plan;
-    additive::Pass p = additive::pass_create(device, attention, &plan, attention->batch, attention->length);
+    additive::Pass p =
+        additive::pass_create(device, attention, &plan, attention->batch, attention->length);
     float *end = NULL;
     additive::pass_workspace(&p, &plan, attention->batch, &end, training);
     return (size_t)((uintptr_t)end / sizeof(float));
 }
 
-// out (B, T, C) = x + P * v; out may be x. For the backward pass: pooled_query and pooled_key (B, H, T, D)
-// are G and P before dropout, r_query and r_key (B, H, T) 1 / (sum of e + c). qkv (B, T, 3C); query_weight
-// and key_weight (H, D) are w_q and w_k as the optimiser knows them; mask (B, T) 1: token, 0: padding, or
-// NULL. drop_query and drop_key drop elements of G and P, numbered as (B, H, T, D) from the update's first
-// row on; NULL: none.
-static inline void additive_attention_forward(const Device *device, const AdditiveAttention *attention,
-                                              float *out, float *pooled_query, float *r_query,
-                                              float *pooled_key, float *r_key, const float *x,
-                                              const float *qkv, const float *query_weight,
-                                              const float *key_weight, const uint8_t *mask,
-                                              const DropoutSite *drop_query, const DropoutSite *drop_key,
-                                              float *workspace, size_t batch, size_t length) {
+// out (B, T, C) = x + P * v; out may be x. For the backward pass: pooled_query and pooled_key (B,
+// H, T, D) are G and P before dropout, r_query and r_key (B, H, T) 1 / (sum of e + c). qkv (B, T,
+// 3C); query_weight and key_weight (H, D) are w_q and w_k as the optimiser knows them; mask (B, T)
+// 1: token, 0: padding, or NULL. drop_query and drop_key drop elements of G and P, numbered as (B,
+// H, T, D) from the update's first row on; NULL: none.
+static inline void
+additive_attention_forward(const Device *device, const AdditiveAttention *attention, float *out,
+                           float *pooled_query, float *r_query, float *pooled_key, float *r_key,
+                           const float *x, const float *qkv, const float *query_weight,
+                           const float *key_weight, const uint8_t *mask,
+                           const DropoutSite *drop_query, const DropoutSite *drop_key,
+                           float *workspace, size_t batch, size_t length) {
     additive::Plan plan;
     additive::Pass p = additive::pass_create(device, attention, &plan, batch, length);
     additive::pass_workspace(&p, &plan, batch, &workspace, false);
@@ -228,15 +238,15 @@ static inline void additive_attention_forward(const Device *device, const Additi
     WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_forward, device, p, plan, grid);
 }
 
-// dqkv (B, T, 3C) is set; dquery_weight and dkey_weight (H, D) += the gradients to w_q and w_k. dout (B, T,
-// C) is the gradient to out, which is also the one to x. The rest as the forward pass left it.
-static inline void
-additive_attention_backward(const Device *device, const AdditiveAttention *attention, GemmInput dqkv,
-                            float *dquery_weight, float *dkey_weight, const float *dout,
-                            const float *pooled_query, const float *r_query, const float *pooled_key,
-                            const float *r_key, const float *qkv, const float *query_weight,
-                            const float *key_weight, const uint8_t *mask, const DropoutSite *drop_query,
-                            const DropoutSite *drop_key, float *workspace, size_t batch, size_t length) {
+// dqkv (B, T, 3C) is set; dquery_weight and dkey_weight (H, D) += the gradients to w_q and w_k.
+// dout (B, T, C) is the gradient to out, which is also the one to x. The rest as the forward pass
+// left it.
+static inline void additive_attention_backward(
+    const Device *device, const AdditiveAttention *attention, GemmInput dqkv, float *dquery_weight,
+    float *dkey_weight, const float *dout, const float *pooled_query, const float *r_query,
+    const float *pooled_key, const float *r_key, const float *qkv, const float *query_weight,
+    const float *key_weight, const uint8_t *mask, const DropoutSite *drop_query,
+    const DropoutSite *drop_key, float *workspace, size_t batch, size_t length) {
     additive::Plan plan;
     additive::Pass p = additive::pass_create(device, attention, &plan, batch, length);
     additive::pass_workspace(&p, &plan, batch, &workspace, true);

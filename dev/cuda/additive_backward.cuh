@@ -23,30 +23,33 @@ static __device__ __forceinline__ Row<SIZE> gradient_row(const Pass &p, const He
     return row;
 }
 
-// From the gradient of the result, what the second pooling's backward pass sums; the gradient of values is
-// stored if `own`.
+// From the gradient of the result, what the second pooling's backward pass sums; the gradient of
+// values is stored if `own`.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> key_gradient_row(const Pass &p, const Head &head, int position,
-                                                             const Kept &kept, bool own) {
+static __device__ __forceinline__ Row<SIZE>
+key_gradient_row(const Pass &p, const Head &head, int position, const Kept &kept, bool own) {
     const Place at = place_of(p, position);
     const Row<SIZE> dout = row_load<SIZE>(p.dout + channel_place(p, head, at), p.size, at.present);
     const Row<SIZE> dropped = row_times<SIZE>(dout, kept_factors<SIZE>(p, kept, at));
     if (own) {
-        const Row<SIZE> pooled = row_load<SIZE>(p.pooled_key + pooled_place(p, head, at), p.size, at.present);
+        const Row<SIZE> pooled =
+            row_load<SIZE>(p.pooled_key + pooled_place(p, head, at), p.size, at.present);
         store_gradient<SIZE>(p, head, at, 2, row_times<SIZE>(dropped, pooled));
     }
     return gradient_row<SIZE>(p, head, at, row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)),
                               p.pooled_key, p.r_key);
 }
 
-// The gradient to x, from what is pooled there and the sums u and t (weight); dweight += that to w'.
+// The gradient to x, from what is pooled there and the sums u and t (weight); dweight += that to
+// w'.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE>
 pool_backward(const Pass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool is_counted,
               const Row<SIZE> &sums, Row<SIZE> &dweight, bool own) {
     const Scored<SIZE> s = score<SIZE>(p, x, weight, is_counted);
     const float e = s.normal.weight;
-    const float da = p.scale * e * (row_dot<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), sums) - sums.weight);
+    const float da =
+        p.scale * e * (row_dot<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), sums) - sums.weight);
     Row<SIZE> dnormal = row_scaled<SIZE>(weight, da);
     if (!p.raw) row_add<SIZE>(dnormal, sums, e);
     if (own) row_add<SIZE>(dweight, s.normal, da);
@@ -55,8 +58,8 @@ pool_backward(const Pass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool i
     return dx;
 }
 
-// From the second pooling's sums the gradient of keys, which is stored if `own`, and what the first pooling's
-// backward pass sums.
+// From the second pooling's sums the gradient of keys, which is stored if `own`, and what the first
+// pooling's backward pass sums.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE>
 query_gradient_row(const Pass &p, const Head &head, int position, const Row<SIZE> &sums,
@@ -64,29 +67,33 @@ query_gradient_row(const Pass &p, const Head &head, int position, const Row<SIZE
     const Place at = place_of(p, position);
     const Row<SIZE> factors = kept_factors<SIZE>(p, kept, at);
     const Row<SIZE> key = row_times<SIZE>(qkv_row<SIZE>(p, head, at, 1), factors);
-    const Row<SIZE> pooled = row_load<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
-    const Row<SIZE> dproduct =
-        pool_backward<SIZE>(p, row_times<SIZE>(pooled, key), weight, counts(p, head, at), sums, dweight, own);
+    const Row<SIZE> pooled =
+        row_load<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
+    const Row<SIZE> dproduct = pool_backward<SIZE>(p, row_times<SIZE>(pooled, key), weight,
+                                                   counts(p, head, at), sums, dweight, own);
     if (own)
-        store_gradient<SIZE>(p, head, at, 1, row_times<SIZE>(row_times<SIZE>(dproduct, pooled), factors));
-    return gradient_row<SIZE>(p, head, at, row_times<SIZE>(dproduct, key), p.pooled_query, p.r_query);
+        store_gradient<SIZE>(p, head, at, 1,
+                             row_times<SIZE>(row_times<SIZE>(dproduct, pooled), factors));
+    return gradient_row<SIZE>(p, head, at, row_times<SIZE>(dproduct, key), p.pooled_query,
+                              p.r_query);
 }
 
 // From the first pooling's sums the gradient of queries.
 template <int SIZE>
 static __device__ __forceinline__ void query_gradient(const Pass &p, const Head &head, int position,
-                                                      const Row<SIZE> &sums, const Row<SIZE> &weight,
-                                                      Row<SIZE> &dweight) {
+                                                      const Row<SIZE> &sums,
+                                                      const Row<SIZE> &weight, Row<SIZE> &dweight) {
     const Place at = place_of(p, position);
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
-    store_gradient<SIZE>(p, head, at, 0,
-                         pool_backward<SIZE>(p, q, weight, counts(p, head, at), sums, dweight, true));
+    store_gradient<SIZE>(
+        p, head, at, 0,
+        pool_backward<SIZE>(p, q, weight, counts(p, head, at), sums, dweight, true));
 }
 
 // Asks for what the functions above will read.
 template <int SIZE>
-static __device__ __forceinline__ void prefetch_backward(const Pass &p, const Head &head, int start, int rows,
-                                                         bool key, bool query) {
+static __device__ __forceinline__ void prefetch_backward(const Pass &p, const Head &head, int start,
+                                                         int rows, bool key, bool query) {
     for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
         const Place at = place_of(p, start + r);
         if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
@@ -99,14 +106,17 @@ static __device__ __forceinline__ void prefetch_backward(const Pass &p, const He
 template <int SIZE>
 static __device__ __forceinline__ void store_dweight(const Pass &p, const Head &head, int which,
                                                      float *memory, const Row<SIZE> &dweight) {
-    const size_t parts = gridDim.x / (unsigned)p.heads, part = head.b * (size_t)p.tiles + (size_t)head.tile;
-    float *out = p.dweights + ((size_t)which * (size_t)p.heads + head.h) * (size_t)p.size * parts + part;
+    const size_t parts = gridDim.x / (unsigned)p.heads,
+                 part = head.b * (size_t)p.tiles + (size_t)head.tile;
+    float *out =
+        p.dweights + ((size_t)which * (size_t)p.heads + head.h) * (size_t)p.size * parts + part;
     block_row_sum<SIZE>(memory, dweight, out, parts, p.size, p.size);
 }
 
 // Short windows: everything, for `blocks` blocks of rows.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_backward(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    window_backward(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
@@ -123,7 +133,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_ba
 
     for (int first = 0; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
-        const Row<SIZE> row = key_gradient_row<SIZE>(p, head, r < all ? start + r : -1, kept_key, r >= 2 * k);
+        const Row<SIZE> row =
+            key_gradient_row<SIZE>(p, head, r < all ? start + r : -1, kept_key, r >= 2 * k);
         if (r < all) row_put<SIZE>(s.own, r, row);
         if (r < all) row_put<SIZE>(s.before, r, row);
     }
@@ -133,14 +144,15 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_ba
     for (int first = k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
         const Row<SIZE> sums = row_get<SIZE>(s.own, r, r < all);
-        const Row<SIZE> row = query_gradient_row<SIZE>(p, head, r < all ? start + r : -1, sums, key_weight,
-                                                       kept_query, dkey_weight, r >= 2 * k);
+        const Row<SIZE> row =
+            query_gradient_row<SIZE>(p, head, r < all ? start + r : -1, sums, key_weight,
+                                     kept_query, dkey_weight, r >= 2 * k);
         if (r < all) row_put<SIZE>(s.own, r, row);
         if (r < all) row_put<SIZE>(s.before, r, row);
     }
     __syncthreads();
-    window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals, NULL,
-                      p.blocks, k, k);
+    window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals,
+                      NULL, p.blocks, k, k);
     __syncthreads();
     for (int first = 2 * k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
@@ -153,26 +165,30 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_ba
 
 // Long windows, 1 of 3: the sum of each tile for the second pooling's backward pass.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_backward_sums(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    tile_backward_sums(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
-    const Kept kept = keep_rows(p, head, p.drop_key, shared_memory<uint8_t>(), tile.start, tile.rows);
+    const Kept kept =
+        keep_rows(p, head, p.drop_key, shared_memory<uint8_t>(), tile.start, tile.rows);
     __syncthreads();
     Row<SIZE> sum = row_zero<SIZE>();
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
-        row_add<SIZE>(sum, key_gradient_row<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, kept, false),
-                      1);
+        row_add<SIZE>(
+            sum, key_gradient_row<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, kept, false),
+            1);
     }
     block_row_sum<SIZE>(shared_memory<float>(), sum, tile_sum_of(p, head, p.first_sums), 1, p.size,
                         p.size + 1);
 }
 
-// 2 of 3: the gradients of values and keys, what the first pooling's backward pass sums, and its sum over
-// each tile.
+// 2 of 3: the gradients of values and keys, what the first pooling's backward pass sums, and its
+// sum over each tile.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_backward_key(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    tile_backward_key(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
@@ -180,8 +196,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_back
     const Row<SIZE> weight = normal_weight<SIZE>(p, head, 1);
     const Kept kept_query = keep_rows(p, head, p.drop_query, s.kept_query, tile.start, tile.rows);
     const Kept kept_key = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);
-    const Kept kept_before =
-        keep_rows(p, head, p.drop_key, s.kept_before, tile.start - p.window, tile.before ? tile.span : 0);
+    const Kept kept_before = keep_rows(p, head, p.drop_key, s.kept_before, tile.start - p.window,
+                                       tile.before ? tile.span : 0);
     prefetch_backward<SIZE>(p, head, tile.start, tile.rows, true, false);
     tile_sums<SIZE>(p, head, tile, s, p.first_sums, [&](int position, bool own) {
         Kept kept = kept_key;
@@ -206,7 +222,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_back
 
 // 3 of 3: the gradient of queries.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_backward_query(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    tile_backward_query(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
@@ -232,7 +249,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     const size_t h = blockIdx.x / 2, which = blockIdx.x % 2;
     float *sums = shared_memory<float>(); // (SIZE)
     for (int d = (int)threadIdx.x / WARP; d < p.size; d += THREADS / WARP) {
-        const float *from = p.dweights + ((which * (size_t)p.heads + h) * (size_t)p.size + (size_t)d) * parts;
+        const float *from =
+            p.dweights + ((which * (size_t)p.heads + h) * (size_t)p.size + (size_t)d) * parts;
         float sum = 0;
         for (size_t i = lane_index(); i < parts; i += WARP) sum += from[i];
         sum = warp_sum(sum);

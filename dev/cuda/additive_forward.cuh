@@ -1,5 +1,5 @@
-// The forward kernels of additive attention: both poolings in one for short windows, tile by tile for long
-// ones.
+// The forward kernels of additive attention: both poolings in one for short windows, tile by tile
+// for long ones.
 #ifndef CUDA_ADDITIVE_FORWARD_CUH
 #define CUDA_ADDITIVE_FORWARD_CUH
 
@@ -16,11 +16,12 @@ static __device__ __forceinline__ Row<SIZE> query_row(const Pass &p, const Head 
     return weighted<SIZE>(p, q, score<SIZE>(p, q, weight, counts(p, head, at)));
 }
 
-// Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0 and all is
-// padding.
+// Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0
+// and all is padding.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> pooled_row(const Pass &p, const Row<SIZE> &sums) {
-    const float denominator = sums.weight + p.sink, r = denominator > 0 ? __fdividef(1, denominator) : 0;
+    const float denominator = sums.weight + p.sink,
+                r = denominator > 0 ? __fdividef(1, denominator) : 0;
     Row<SIZE> row = row_scaled<SIZE>(sums, r);
     row.weight = r;
     return row;
@@ -28,9 +29,9 @@ static __device__ __forceinline__ Row<SIZE> pooled_row(const Pass &p, const Row<
 
 // From a query's window sums G, which is kept if `own`, and what the second pooling sums there.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> pool_query(const Pass &p, const Head &head, int position,
-                                                       const Row<SIZE> &sums, const Row<SIZE> &weight,
-                                                       const Kept &kept, bool own) {
+static __device__ __forceinline__ Row<SIZE>
+pool_query(const Pass &p, const Head &head, int position, const Row<SIZE> &sums,
+           const Row<SIZE> &weight, const Kept &kept, bool own) {
     const Place at = place_of(p, position);
     const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
     if (own) store_pooled<SIZE>(p, head, at, p.pooled_query, p.r_query, pooled);
@@ -39,10 +40,11 @@ static __device__ __forceinline__ Row<SIZE> pool_query(const Pass &p, const Head
     return weighted<SIZE>(p, product, score<SIZE>(p, product, weight, counts(p, head, at)));
 }
 
-// Asks for what the two functions above and below will read, so that it is under way while sums are computed.
+// Asks for what the two functions above and below will read, so that it is under way while sums are
+// computed.
 template <int SIZE>
-static __device__ __forceinline__ void prefetch_forward(const Pass &p, const Head &head, int start, int rows,
-                                                        bool key, bool value) {
+static __device__ __forceinline__ void prefetch_forward(const Pass &p, const Head &head, int start,
+                                                        int rows, bool key, bool value) {
     for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
         const Place at = place_of(p, start + r);
         if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
@@ -66,7 +68,8 @@ static __device__ __forceinline__ void pool_key(const Pass &p, const Head &head,
 
 // Short windows: everything, for `blocks` blocks of rows behind a halo of two.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_forward(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    window_forward(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
@@ -91,24 +94,26 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) window_fo
     for (int first = k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
         const Row<SIZE> sums = row_get<SIZE>(s.own, r, r < all);
-        const Row<SIZE> row =
-            pool_query<SIZE>(p, head, r < all ? start + r : -1, sums, key_weight, kept_query, r >= 2 * k);
+        const Row<SIZE> row = pool_query<SIZE>(p, head, r < all ? start + r : -1, sums, key_weight,
+                                               kept_query, r >= 2 * k);
         if (r < all) row_put<SIZE>(s.own, r, row);
         if (r < all) row_put<SIZE>(s.before, r, row);
     }
     __syncthreads();
-    window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals, NULL,
-                      p.blocks, k, k);
+    window_sums<SIZE>(s.own + 2 * k * Row<SIZE>::STRIDE, s.before + k * Row<SIZE>::STRIDE, s.totals,
+                      NULL, p.blocks, k, k);
     __syncthreads();
     for (int first = 2 * k; first < all; first += pass) {
         const int r = first + group_index<SIZE>();
-        pool_key<SIZE>(p, head, r < all ? start + r : -1, row_get<SIZE>(s.own, r, r < all), kept_key);
+        pool_key<SIZE>(p, head, r < all ? start + r : -1, row_get<SIZE>(s.own, r, r < all),
+                       kept_key);
     }
 }
 
 // Long windows, 1 of 3: the sum of each tile's queries.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_sums(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    tile_forward_sums(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
@@ -116,7 +121,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
     Row<SIZE> sum = row_zero<SIZE>();
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
-        row_add<SIZE>(sum, query_row<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, weight), 1);
+        row_add<SIZE>(sum, query_row<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, weight),
+                      1);
     }
     block_row_sum<SIZE>(shared_memory<float>(), sum, tile_sum_of(p, head, p.first_sums), 1, p.size,
                         p.size + 1);
@@ -124,7 +130,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
 
 // 2 of 3: G, what the second pooling sums, and its sum over each tile.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_query(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    tile_forward_query(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
@@ -133,14 +140,15 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
                     key_weight = normal_weight<SIZE>(p, head, 1);
     const Kept kept = keep_rows(p, head, p.drop_query, s.kept_query, tile.start, tile.rows);
     prefetch_forward<SIZE>(p, head, tile.start, tile.rows, true, false);
-    tile_sums<SIZE>(p, head, tile, s, p.first_sums,
-                    [&](int position, bool) { return query_row<SIZE>(p, head, position, query_weight); });
+    tile_sums<SIZE>(p, head, tile, s, p.first_sums, [&](int position, bool) {
+        return query_row<SIZE>(p, head, position, query_weight);
+    });
     Row<SIZE> sum = row_zero<SIZE>();
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
         const int position = r < tile.rows ? tile.start + r : -1;
-        const Row<SIZE> row = pool_query<SIZE>(p, head, position, row_get<SIZE>(s.own, r, r < tile.rows),
-                                               key_weight, kept, true);
+        const Row<SIZE> row = pool_query<SIZE>(
+            p, head, position, row_get<SIZE>(s.own, r, r < tile.rows), key_weight, kept, true);
         store_pooled<SIZE>(p, head, place_of(p, position), p.rows, p.row_weights, row);
         row_add<SIZE>(sum, row, 1);
     }
@@ -149,7 +157,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
 
 // 3 of 3: P and the result.
 template <int SIZE>
-static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forward_key(const Pass p) {
+static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
+    tile_forward_key(const Pass p) {
     begin_kernel();
     const Head head = head_of_block(p);
     const Tile tile = tile_of(p, head);
@@ -160,8 +169,8 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1) tile_forw
                     [&](int position, bool) { return stored_row<SIZE>(p, head, position); });
     for (int first = 0; first < tile.rows; first += Row<SIZE>::GROUPS) {
         const int r = first + group_index<SIZE>();
-        pool_key<SIZE>(p, head, r < tile.rows ? tile.start + r : -1, row_get<SIZE>(s.own, r, r < tile.rows),
-                       kept);
+        pool_key<SIZE>(p, head, r < tile.rows ? tile.start + r : -1,
+                       row_get<SIZE>(s.own, r, r < tile.rows), kept);
     }
 }
 

@@ -1,10 +1,10 @@
 // Additive attention over a whole sequence, in both directions (dev/cpu/additive_global.h). Part of
 // attention.cu.
 //
-// A sequence is cut into tiles of tokens. A block of threads has a tile of one head: a warp takes a token at
-// a time, a lane every 32nd of its channels. What the tokens of a tile come to lies in memory, and a block
-// for each head adds that up, in the order of the tiles: the same bits in each run. A pass reads queries,
-// keys and values once, the backward pass again.
+// A sequence is cut into tiles of tokens. A block of threads has a tile of one head: a warp takes a
+// token at a time, a lane every 32nd of its channels. What the tokens of a tile come to lies in
+// memory, and a block for each head adds that up, in the order of the tiles: the same bits in each
+// run. A pass reads queries, keys and values once, the backward pass again.
 #ifndef CUDA_ADDITIVE_GLOBAL_CUH
 #define CUDA_ADDITIVE_GLOBAL_CUH
 
@@ -28,8 +28,9 @@ template <typename T> struct Pass {
     int heads, size, tiles;                 // H, D
 };
 
-// What a head keeps for the backward pass: g; the mean of the keys by their weights, of which pool(p) is the
-// product with g; of both poolings the largest score, in powers of 2, and 1 over the sum of weights.
+// What a head keeps for the backward pass: g; the mean of the keys by their weights, of which
+// pool(p) is the product with g; of both poolings the largest score, in powers of 2, and 1 over the
+// sum of weights.
 static __host__ __device__ __forceinline__ size_t kept_numbers(int size) {
     return 2 * (size_t)size + 4;
 }
@@ -39,8 +40,7 @@ static __host__ __device__ __forceinline__ size_t sum_numbers(int size) {
     return 2 * (size_t)size + 2;
 }
 
-// ---- a tile and its tokens -------------------------------------------------------------------------------
-
+// ---- a tile and its tokens --------------------------------------------------
 // Which head of which sequence, and which of its tokens.
 struct Place {
     size_t unit, b, h, first, end;
@@ -59,7 +59,8 @@ static __device__ __forceinline__ bool is_token(const Pass<T> &p, const Place &a
     return !p.mask || p.mask[at.b * p.length + j];
 }
 
-template <typename T> static __device__ __forceinline__ const float *kept_of(const Pass<T> &p, size_t unit) {
+template <typename T>
+static __device__ __forceinline__ const float *kept_of(const Pass<T> &p, size_t unit) {
     return p.kept + unit * kept_numbers(p.size);
 }
 
@@ -99,8 +100,8 @@ static __device__ __forceinline__ float dot(const float (&x)[ITEMS], const float
 
 // What x of a pooling is multiplied with: g for keys, 1 for queries.
 template <int ITEMS, typename T>
-static __device__ __forceinline__ void load_factor(float (&factor)[ITEMS], const Pass<T> &p, const Place &at,
-                                                   AttentionPart part) {
+static __device__ __forceinline__ void load_factor(float (&factor)[ITEMS], const Pass<T> &p,
+                                                   const Place &at, AttentionPart part) {
     if (part == KEY) {
         load_channels(factor, kept_of(p, at.unit), p.size);
     } else {
@@ -110,8 +111,8 @@ static __device__ __forceinline__ void load_factor(float (&factor)[ITEMS], const
 }
 
 template <int ITEMS, typename T>
-static __device__ __forceinline__ void load_weights(float (&w)[ITEMS], const Pass<T> &p, const Place &at,
-                                                    AttentionPart part) {
+static __device__ __forceinline__ void load_weights(float (&w)[ITEMS], const Pass<T> &p,
+                                                    const Place &at, AttentionPart part) {
     load_channels(w, p.weights + (size_t)part * p.channels + at.h * (size_t)p.size, p.size);
 }
 
@@ -138,8 +139,7 @@ static __device__ __forceinline__ void add_warps(float *to, const float (&x)[ITE
     }
 }
 
-// ---- pooling ---------------------------------------------------------------------------------------------
-
+// ---- pooling ----------------------------------------------------------------
 // Of a tile: the largest score, the sum of weights relative to it, and that of x_j by them.
 template <typename T, int ITEMS>
 static __global__ void __launch_bounds__(THREADS) pool_kernel(const Pass<T> p, AttentionPart part) {
@@ -154,14 +154,15 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const Pass<T> p, A
         if (!is_token(p, at, j)) continue;
         float x[ITEMS];
         load_channels(x, row_of(p, p.rows[part], p.strides[part], at, j), p.size);
-        const float score = dot(x, u), now = fmaxf(largest, score), shrink = exp2_fast(largest - now),
-                    e = exp2_fast(score - now);
+        const float score = dot(x, u), now = fmaxf(largest, score),
+                    shrink = exp2_fast(largest - now), e = exp2_fast(score - now);
         largest = now;
         total = total * shrink + e;
 #pragma unroll
         for (int i = 0; i < ITEMS; i++) sum[i] = sum[i] * shrink + e * x[i];
     }
-    float *const shared = shared_memory<float>(), *const warps = shared + WARPS * p.size; // (2, WARPS)
+    float *const shared = shared_memory<float>(), *const warps =
+                                                      shared + WARPS * p.size; // (2, WARPS)
     if (lane_index() == 0) {
         warps[threadIdx.x / WARP] = largest;
         warps[WARPS + threadIdx.x / WARP] = total;
@@ -185,8 +186,9 @@ template <typename T> static __global__ void pooled_kernel(const Pass<T> p, Atte
     begin_kernel();
     const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles;
     const float *const sums = p.sums + blockIdx.x * tiles * step;
-    float *const kept = p.kept + blockIdx.x * kept_numbers(p.size), *const scalars =
-                                                                        kept + 2 * p.size + 2 * part;
+    float *const kept = p.kept + blockIdx.x * kept_numbers(p.size), *const scalars = kept +
+                                                                                     2 * p.size +
+                                                                                     2 * part;
     const int c = (int)threadIdx.x;
     float most = -INFINITY, total = 0, sum = 0;
     for (size_t i = 0; i < tiles; i++) most = fmaxf(most, sums[i * step]);
@@ -220,8 +222,7 @@ static __global__ void __launch_bounds__(THREADS) output_kernel(const Pass<T> p)
     }
 }
 
-// ---- backward --------------------------------------------------------------------------------------------
-
+// ---- backward ---------------------------------------------------------------
 // The gradients to values; of a tile, the gradient to pool(p).
 template <typename T, int ITEMS>
 static __global__ void __launch_bounds__(THREADS) values_backward_kernel(const Pass<T> p) {
@@ -244,12 +245,13 @@ static __global__ void __launch_bounds__(THREADS) values_backward_kernel(const P
     add_warps(at.sums + 2, dpooled, p.size, shared_memory<float>());
 }
 
-// Of a head, of what its tiles have: the gradient to what a pooling gives, and that along what it gave. By a
-// block with a thread a channel.
+// Of a head, of what its tiles have: the gradient to what a pooling gives, and that along what it
+// gave. By a block with a thread a channel.
 template <typename T> static __global__ void gather_kernel(const Pass<T> p, AttentionPart part) {
     begin_kernel();
     const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles;
-    const float *const sums = p.sums + blockIdx.x * tiles * step, *const kept = kept_of(p, blockIdx.x);
+    const float *const sums = p.sums + blockIdx.x * tiles * step, *const kept =
+                                                                      kept_of(p, blockIdx.x);
     float *const behind = p.behind + blockIdx.x * (size_t)(p.size + 1);
     const int c = (int)threadIdx.x;
     float sum = 0, along = 0;
@@ -264,15 +266,18 @@ template <typename T> static __global__ void gather_kernel(const Pass<T> p, Atte
 
 // The gradients to queries or keys; of a tile, those to the factor, and to w.
 template <typename T, int ITEMS>
-static __global__ void __launch_bounds__(THREADS) pool_backward_kernel(const Pass<T> p, AttentionPart part) {
+static __global__ void __launch_bounds__(THREADS)
+    pool_backward_kernel(const Pass<T> p, AttentionPart part) {
     begin_kernel();
     const Place at = place_of(p);
     const float *const behind = p.behind + at.unit * (size_t)(p.size + 1), *const scalars =
                                                                                kept_of(p, at.unit) +
-                                                                               2 * p.size + 2 * part;
+                                                                               2 * p.size +
+                                                                               2 * part;
     const float largest = scalars[0], inverse = scalars[1], along = behind[p.size],
                 scale = 1 / sqrtf((float)p.size);
-    float factor[ITEMS], w[ITEMS], u[ITEMS], dpooled[ITEMS], a[ITEMS], dw[ITEMS] = {}, dfactor[ITEMS] = {};
+    float factor[ITEMS], w[ITEMS], u[ITEMS], dpooled[ITEMS], a[ITEMS], dw[ITEMS] = {},
+                                                                       dfactor[ITEMS] = {};
     load_factor(factor, p, at, part);
     load_weights(w, p, at, part);
     score_weights(u, w, factor, p.size);
@@ -297,14 +302,15 @@ static __global__ void __launch_bounds__(THREADS) pool_backward_kernel(const Pas
     add_warps(at.sums + 2 + p.size, dw, p.size, shared_memory<float>());
 }
 
-// dweights (H, D) += what the tiles of all sequences have. Block (x, h): 32 channels; warp w takes tiles w,
-// w + 8, ...
+// dweights (H, D) += what the tiles of all sequences have. Block (x, h): 32 channels; warp w takes
+// tiles w, w + 8, ...
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     weights_kernel(const Pass<T> p, float *dweights, size_t batch) {
     begin_kernel();
     __shared__ float rows[WARPS][WARP];
-    const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles, heads = (size_t)p.heads, h = blockIdx.y;
+    const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles, heads = (size_t)p.heads,
+                 h = blockIdx.y;
     const unsigned lane = lane_index(), warp = threadIdx.x / WARP, c = blockIdx.x * WARP + lane;
     float sum = 0;
     for (size_t i = warp; c < (unsigned)p.size && i < batch * tiles; i += WARPS) {
@@ -319,15 +325,15 @@ static __global__ void __launch_bounds__(THREADS)
     dweights[h * (size_t)p.size + c] += all;
 }
 
-// ---- launches --------------------------------------------------------------------------------------------
+// ---- launches ---------------------------------------------------------------
 
 static inline size_t tiles_of(size_t length) {
     return (length + TILE - 1) / TILE;
 }
 
 template <typename T>
-static Pass<T> pass_create(GemmInput y, float *kept, const float *weights, const DeviceAttentionInput *in,
-                           float *workspace) {
+static Pass<T> pass_create(GemmInput y, float *kept, const float *weights,
+                           const DeviceAttentionInput *in, float *workspace) {
     attention_check(in, y);
     if (in->causal || in->queries != in->keys)
         fail("additive attention: a sequence to itself in both directions is all that it takes");
@@ -361,7 +367,8 @@ template <typename T> static Shape shape_of(const Pass<T> &p, size_t batch) {
             WARPS * (D + 2) * sizeof(float)};
 }
 
-template <typename T, int ITEMS> static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
+template <typename T, int ITEMS>
+static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
     const Shape s = shape_of(p, batch);
     for (AttentionPart part : {QUERY, KEY}) {
         launch_early(d, pool_kernel<T, ITEMS>, s.tiles, THREADS, s.shared, p, part);
@@ -378,13 +385,14 @@ static void run_backward(const Device *d, const Pass<T> &p, size_t batch, float 
     for (AttentionPart part : {KEY, QUERY}) {
         launch_early(d, gather_kernel<T>, s.heads, s.channels, WARP * sizeof(float), p, part);
         launch_early(d, pool_backward_kernel<T, ITEMS>, s.tiles, THREADS, s.shared, p, part);
-        launch_early(d, weights_kernel<T>, of_weights, THREADS, 0, p, dweights + (size_t)part * p.channels,
-                     batch);
+        launch_early(d, weights_kernel<T>, of_weights, THREADS, 0, p,
+                     dweights + (size_t)part * p.channels, batch);
     }
 }
 
 // Channels of a lane, for heads of so many.
-template <typename T> static void run_forward_size(const Device *d, const Pass<T> &p, size_t batch) {
+template <typename T>
+static void run_forward_size(const Device *d, const Pass<T> &p, size_t batch) {
     (p.size <= 32    ? run_forward<T, 1>
      : p.size <= 64  ? run_forward<T, 2>
      : p.size <= 128 ? run_forward<T, 4>
@@ -409,8 +417,8 @@ static void forward(const Device *d, GemmInput y, float *kept, const float *weig
 
 template <typename T>
 static void backward(const Device *d, const DeviceAttentionGradients *gradients, float *dweights,
-                     GemmInput dy, const float *kept, const float *weights, const DeviceAttentionInput *in,
-                     float *workspace) {
+                     GemmInput dy, const float *kept, const float *weights,
+                     const DeviceAttentionInput *in, float *workspace) {
     Pass<T> p = pass_create<T>(dy, (float *)kept, weights, in, workspace);
     p.dy = (const T *)dy.data;
     for (size_t part = QUERY; part <= VALUE; part++) {
@@ -422,12 +430,13 @@ static void backward(const Device *d, const DeviceAttentionGradients *gradients,
 
 } // namespace pooling
 
-// ---- what a model calls ----------------------------------------------------------------------------------
-
+// ---- what a model calls -----------------------------------------------------
 // Floats of working memory of both passes, for batches up to (batch, length).
-static inline size_t additive_global_workspace(size_t batch, size_t length, size_t channels, size_t heads) {
+static inline size_t additive_global_workspace(size_t batch, size_t length, size_t channels,
+                                               size_t heads) {
     const int size = (int)(channels / heads);
-    return batch * heads * (pooling::tiles_of(length) * pooling::sum_numbers(size) + (size_t)size + 1);
+    return batch * heads *
+           (pooling::tiles_of(length) * pooling::sum_numbers(size) + (size_t)size + 1);
 }
 
 // Floats that the forward pass leaves for the backward pass.
@@ -436,18 +445,21 @@ static inline size_t additive_global_kept(size_t batch, size_t channels, size_t 
 }
 
 // y (B, T, C), of the type of queries, keys and values. weights (2, H, D): w_q, w_k.
-static inline void additive_global_forward(const Device *d, GemmInput y, float *kept, const float *weights,
-                                           const DeviceAttentionInput *in, float *workspace) {
+static inline void additive_global_forward(const Device *d, GemmInput y, float *kept,
+                                           const float *weights, const DeviceAttentionInput *in,
+                                           float *workspace) {
     (y.bf16 ? pooling::forward<bf16> : pooling::forward<float>)(d, y, kept, weights, in, workspace);
 }
 
-// The gradients to queries, keys and values are set, dweights (2, H, D) +=. dy (B, T, C). All of one type.
-static inline void additive_global_backward(const Device *d, const DeviceAttentionGradients *gradients,
+// The gradients to queries, keys and values are set, dweights (2, H, D) +=. dy (B, T, C). All of
+// one type.
+static inline void additive_global_backward(const Device *d,
+                                            const DeviceAttentionGradients *gradients,
                                             float *dweights, GemmInput dy, const float *kept,
                                             const float *weights, const DeviceAttentionInput *in,
                                             float *workspace) {
-    (dy.bf16 ? pooling::backward<bf16> : pooling::backward<float>)(d, gradients, dweights, dy, kept, weights,
-                                                                   in, workspace);
+    (dy.bf16 ? pooling::backward<bf16> : pooling::backward<float>)(d, gradients, dweights, dy, kept,
+                                                                   weights, in, workspace);
 }
 
 #endif

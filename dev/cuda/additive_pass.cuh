@@ -1,5 +1,6 @@
-// What all kernels of additive attention stand on (additive_attention.cuh says what they compute): what a
-// pass reads and writes, heads and scores, places in arrays, dropout, sums over time, shared memory.
+// What all kernels of additive attention stand on (additive_attention.cuh says what they compute):
+// what a pass reads and writes, heads and scores, places in arrays, dropout, sums over time, shared
+// memory.
 #ifndef CUDA_ADDITIVE_PASS_CUH
 #define CUDA_ADDITIVE_PASS_CUH
 
@@ -20,24 +21,23 @@ struct Pass {
     const float *weights[2];           // (H, D) w_q, w_k
     const uint8_t *mask;               // (B, T) or NULL
     DropoutSite drop_query, drop_key;  // of G and P
-    float *pooled_query, *r_query;     // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c)
-    float *pooled_key, *r_key;         // the same of P
-    const float *x, *dout;             // (B, T, C)
-    float *out;                        // (B, T, C)
-    GemmInput dqkv;                    // (B, T, 3C)
-    float *rows, *row_weights;         // (B, H, T, D), (B, H, T) what the second pooling sums
-    float *first_sums, *second_sums;   // (B, H, tiles, D+1) of whole tiles, for each pooling
-    float *dweights;                   // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
-    int tiles;                         // blocks of threads a head
-    int blocks;                        // short windows: blocks of k rows a tile
-    int tile_rows, tiles_per_block;    // long windows
-    bool global;                       // one block: there is none before
+    float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c)
+    float *pooled_key, *r_key;       // the same of P
+    const float *x, *dout;           // (B, T, C)
+    float *out;                      // (B, T, C)
+    GemmInput dqkv;                  // (B, T, 3C)
+    float *rows, *row_weights;       // (B, H, T, D), (B, H, T) what the second pooling sums
+    float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
+    float *dweights;                 // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
+    int tiles;                       // blocks of threads a head
+    int blocks;                      // short windows: blocks of k rows a tile
+    int tile_rows, tiles_per_block;  // long windows
+    bool global;                     // one block: there is none before
 };
 
-// ---- heads and scores -------------------------------------------------------------------------------------
-
-// A block of threads works on one head of one sequence. Offsets of its first row are computed once, so that a
-// row costs one multiplication of 32-bit numbers.
+// ---- heads and scores -------------------------------------------------------
+// A block of threads works on one head of one sequence. Offsets of its first row are computed once,
+// so that a row costs one multiplication of 32-bit numbers.
 struct Head {
     unsigned b, h;
     int tile;
@@ -61,7 +61,8 @@ static __device__ __forceinline__ Head head_of_block(const Pass &p) {
 
 // w_q' (which 0) or w_k' (1) of the head.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> normal_weight(const Pass &p, const Head &head, int which) {
+static __device__ __forceinline__ Row<SIZE> normal_weight(const Pass &p, const Head &head,
+                                                          int which) {
     const Row<SIZE> w = row_load<SIZE>(p.weights[which] + head.h * (size_t)p.size, p.size, true);
     return normalise<SIZE>(w, p.size).normal;
 }
@@ -85,8 +86,7 @@ static __device__ __forceinline__ Row<SIZE> weighted(const Pass &p, const Row<SI
     return row;
 }
 
-// ---- places -------------------------------------------------------------------------------------------
-
+// ---- places -----------------------------------------------------------------
 // A row of the sequence: its time, and whether there is one.
 struct Place {
     unsigned t;
@@ -99,18 +99,20 @@ static __device__ __forceinline__ Place place_of(const Pass &p, int position) {
 }
 
 // Query (which 0), key (1) or value (2) of the head.
-static __device__ __forceinline__ size_t qkv_place(const Pass &p, const Head &head, Place at, int which) {
+static __device__ __forceinline__ size_t qkv_place(const Pass &p, const Head &head, Place at,
+                                                   int which) {
     return head.qkv + (size_t)(which * p.channels) + (uint64_t)at.t * (unsigned)(3 * p.channels);
 }
 
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> qkv_row(const Pass &p, const Head &head, Place at, int which) {
+static __device__ __forceinline__ Row<SIZE> qkv_row(const Pass &p, const Head &head, Place at,
+                                                    int which) {
     return row_load<SIZE>(p.qkv + qkv_place(p, head, at, which), p.size, at.present);
 }
 
 template <int SIZE>
-static __device__ __forceinline__ void store_gradient(const Pass &p, const Head &head, Place at, int which,
-                                                      const Row<SIZE> &row) {
+static __device__ __forceinline__ void store_gradient(const Pass &p, const Head &head, Place at,
+                                                      int which, const Row<SIZE> &row) {
     const size_t first = qkv_place(p, head, at, which);
     if (!at.present) return;
     if (p.dqkv.bf16)
@@ -136,10 +138,9 @@ static __device__ __forceinline__ bool counts(const Pass &p, const Head &head, P
     return at.present && (!p.mask || p.mask[head.at + at.t]);
 }
 
-// ---- dropout ------------------------------------------------------------------------------------------
-
-// Which elements of a run of rows are kept. A call of the generator decides about 8 elements that stand 16
-// apart in a block of 128 (dropout.h): their 8 bits are a byte here, 16 bytes a block.
+// ---- dropout ----------------------------------------------------------------
+// Which elements of a run of rows are kept. A call of the generator decides about 8 elements that
+// stand 16 apart in a block of 128 (dropout.h): their 8 bits are a byte here, 16 bytes a block.
 struct Kept {
     const uint8_t *bytes; // in shared memory; NULL: all
     int first_time;
@@ -152,8 +153,9 @@ static __host__ __device__ __forceinline__ size_t kept_bytes(size_t rows, size_t
 }
 
 // For the rows at positions start .. start+rows-1. A barrier must follow.
-static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head, const DropoutSite &dropout,
-                                                 uint8_t *bytes, int start, int rows) {
+static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head,
+                                                 const DropoutSite &dropout, uint8_t *bytes,
+                                                 int start, int rows) {
     Kept kept = {NULL, 0, 0, 1};
     if (!drops_out(dropout)) return kept;
     int first = max(start, 0), last = min(start + rows, p.length);
@@ -168,10 +170,10 @@ static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head
     kept.scale = dropout.scale;
     kept.first_time = first;
     kept.first = (unsigned)(element % DROPOUT_BLOCK);
-    const int count = last > first
-                          ? (int)(kept.first + (unsigned)((last - first) * p.size) + DROPOUT_BLOCK - 1) /
-                                (int)DROPOUT_BLOCK * 16
-                          : 0;
+    const int count =
+        last > first ? (int)(kept.first + (unsigned)((last - first) * p.size) + DROPOUT_BLOCK - 1) /
+                           (int)DROPOUT_BLOCK * 16
+                     : 0;
     for (int i = (int)threadIdx.x; i < count; i += THREADS)
         bytes[i] = dropout_byte(dropout, element / DROPOUT_BLOCK * 16 + (uint64_t)i);
     return kept;
@@ -179,7 +181,8 @@ static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head
 
 // The factors of a row.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> kept_factors(const Pass &p, const Kept &kept, Place at) {
+static __device__ __forceinline__ Row<SIZE> kept_factors(const Pass &p, const Kept &kept,
+                                                         Place at) {
     Row<SIZE> row = row_zero<SIZE>();
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
@@ -190,7 +193,8 @@ static __device__ __forceinline__ Row<SIZE> kept_factors(const Pass &p, const Ke
 #pragma unroll
             for (int j = 0; j < 4; j++) row.at[i + j] = 1;
         } else if (inside && p.size % 4 == 0) {
-            const uint32_t word = *(const uint32_t *)(kept.bytes + e / 128 * 16 + e % 16) >> (e / 16 % 8);
+            const uint32_t word =
+                *(const uint32_t *)(kept.bytes + e / 128 * 16 + e % 16) >> (e / 16 % 8);
 #pragma unroll
             for (int j = 0; j < 4; j++) row.at[i + j] = word >> (8 * j) & 1 ? kept.scale : 0;
         } else if (inside) {
@@ -198,14 +202,15 @@ static __device__ __forceinline__ Row<SIZE> kept_factors(const Pass &p, const Ke
             for (unsigned j = 0; j < 4; j++) {
                 const unsigned f = e + j;
                 if (d + (int)j < p.size)
-                    row.at[i + j] = kept.bytes[f / 128 * 16 + f % 16] >> (f / 16 % 8) & 1 ? kept.scale : 0;
+                    row.at[i + j] =
+                        kept.bytes[f / 128 * 16 + f % 16] >> (f / 16 % 8) & 1 ? kept.scale : 0;
             }
         }
     }
     return row;
 }
 
-// ---- sums over time -----------------------------------------------------------------------------------
+// ---- sums over time ---------------------------------------------------------
 
 static constexpr int SEGMENT = 16; // rows that a thread sums one after the other
 
@@ -221,7 +226,8 @@ static __host__ __device__ __forceinline__ int segments_of(int blocks, int span)
     return blocks * ((span + SEGMENT - 1) / SEGMENT);
 }
 
-// What a thread sums in window_sums(): 4 columns (the last 4 hold the weight) of a segment of a block.
+// What a thread sums in window_sums(): 4 columns (the last 4 hold the weight) of a segment of a
+// block.
 struct Share {
     int block, segment, column; // column in float4
 };
@@ -232,16 +238,17 @@ template <int SIZE> static __device__ __forceinline__ Share share_of(int i, int 
     return {block, piece - block * segments, i % COLUMNS};
 }
 
-// `own` holds `blocks` blocks of `rows` rows, `before` the blocks of `span` rows that lie k rows before them
-// (NULL: they are empty). Row r of an own block becomes carry + (rows 0 .. r of the block) + (rows r+1 .. of
-// the block before). carry: a row, or NULL: 0. totals: memory for 2 segments_of(blocks, span) rows. Barriers
-// around it are the caller's; `before` is used up.
+// `own` holds `blocks` blocks of `rows` rows, `before` the blocks of `span` rows that lie k rows
+// before them (NULL: they are empty). Row r of an own block becomes carry + (rows 0 .. r of the
+// block) + (rows r+1 .. of the block before). carry: a row, or NULL: 0. totals: memory for 2
+// segments_of(blocks, span) rows. Barriers around it are the caller's; `before` is used up.
 //
-// As with tiles, what lies between r and r+1 of the block before are the other segments, of which only the
-// totals are needed.
+// As with tiles, what lies between r and r+1 of the block before are the other segments, of which
+// only the totals are needed.
 template <int SIZE>
 static __device__ __forceinline__ void window_sums(float *own, float *before, float *totals,
-                                                   const float *carry, int blocks, int rows, int span) {
+                                                   const float *carry, int blocks, int rows,
+                                                   int span) {
     constexpr int STRIDE = Row<SIZE>::STRIDE / 4; // in float4
     float4 *own4 = (float4 *)own, *before4 = (float4 *)before, *totals4 = (float4 *)totals;
     const int segments = segments_of(1, span), work = blocks * segments * (SIZE / 4 + 1);
@@ -273,7 +280,8 @@ static __device__ __forceinline__ void window_sums(float *own, float *before, fl
         const float4 *from = totals4 + 2 * share.block * segments * STRIDE + share.column;
         float4 sum = carry ? ((const float4 *)carry)[share.column] : make_float4(0, 0, 0, 0);
         for (int other = 0; other < segments; other++)
-            if (other != share.segment) add_to(sum, from[(2 * other + (other > share.segment)) * STRIDE]);
+            if (other != share.segment)
+                add_to(sum, from[(2 * other + (other > share.segment)) * STRIDE]);
         float4 *a = own4 + share.block * rows * STRIDE + share.column;
         const float4 *b = before4 + share.block * span * STRIDE + share.column;
 #pragma unroll 4
@@ -286,32 +294,35 @@ static __device__ __forceinline__ void window_sums(float *own, float *before, fl
     }
 }
 
-// carry, a row, = the sum of the `count` rows (D+1) that end before `end`. partial: shared memory for
-// max(THREADS, D+1) numbers. A barrier must follow.
+// carry, a row, = the sum of the `count` rows (D+1) that end before `end`. partial: shared memory
+// for max(THREADS, D+1) numbers. A barrier must follow.
 template <int SIZE>
-static __device__ __forceinline__ void carry_sums(float *carry, float *partial, const float *end, int count,
-                                                  int size) {
+static __device__ __forceinline__ void carry_sums(float *carry, float *partial, const float *end,
+                                                  int count, int size) {
     const int columns = size + 1, parts = THREADS / columns;
     for (int i = (int)threadIdx.x; i < parts * columns; i += THREADS) {
         float sum = 0;
 #pragma unroll 4
-        for (int t = count - i / columns; t > 0; t -= parts) sum += end[i % columns - (int64_t)t * columns];
+        for (int t = count - i / columns; t > 0; t -= parts)
+            sum += end[i % columns - (int64_t)t * columns];
         partial[i] = sum;
     }
     __syncthreads();
     for (int c = (int)threadIdx.x; c < Row<SIZE>::STRIDE; c += THREADS) {
         const int column = c < size ? c : c == SIZE ? size : -1;
         float sum = 0;
-        for (int part = 0; part < parts && column >= 0; part++) sum += partial[part * columns + column];
+        for (int part = 0; part < parts && column >= 0; part++)
+            sum += partial[part * columns + column];
         carry[c] = sum;
     }
 }
 
-// out[d * stride] = the sum of all groups' rows for column d < columns (column D is the weight). `memory`
-// (GROUPS, STRIDE) is shared memory that nobody reads any more.
+// out[d * stride] = the sum of all groups' rows for column d < columns (column D is the weight).
+// `memory` (GROUPS, STRIDE) is shared memory that nobody reads any more.
 template <int SIZE>
-static __device__ __forceinline__ void block_row_sum(float *memory, const Row<SIZE> &row, float *out,
-                                                     size_t stride, int size, int columns) {
+static __device__ __forceinline__ void block_row_sum(float *memory, const Row<SIZE> &row,
+                                                     float *out, size_t stride, int size,
+                                                     int columns) {
     __syncthreads();
     row_put<SIZE>(memory, group_index<SIZE>(), row);
     __syncthreads();
@@ -323,11 +334,11 @@ static __device__ __forceinline__ void block_row_sum(float *memory, const Row<SI
     }
 }
 
-// ---- pooled rows --------------------------------------------------------------------------------------
+// ---- pooled rows ------------------------------------------------------------
 
 template <int SIZE>
-static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &head, Place at, float *pooled,
-                                                    float *r, const Row<SIZE> &row) {
+static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &head, Place at,
+                                                    float *pooled, float *r, const Row<SIZE> &row) {
     if (!at.present) return;
     row_store<SIZE>(pooled + pooled_place(p, head, at), row, p.size);
     if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(head, at)] = row.weight;
@@ -335,14 +346,15 @@ static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &h
 
 // What the kernel before left for the second pooling.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> stored_row(const Pass &p, const Head &head, int position) {
+static __device__ __forceinline__ Row<SIZE> stored_row(const Pass &p, const Head &head,
+                                                       int position) {
     const Place at = place_of(p, position);
     Row<SIZE> row = row_load<SIZE>(p.rows + pooled_place(p, head, at), p.size, at.present);
     if (at.present) row.weight = p.row_weights[row_place(head, at)];
     return row;
 }
 
-// ---- shared memory and tiles --------------------------------------------------------------------------
+// ---- shared memory and tiles ------------------------------------------------
 
 struct Shared {
     float *own, *before, *totals, *carry, *partial;
@@ -351,7 +363,8 @@ struct Shared {
 };
 
 // Numbers, for so many rows in `own` and `before` and so many segments.
-static __host__ __device__ __forceinline__ int shared_numbers(int stride, int own, int before, int segments) {
+static __host__ __device__ __forceinline__ int shared_numbers(int stride, int own, int before,
+                                                              int segments) {
     return (own + before + 2 * segments + 1) * stride + THREADS;
 }
 
@@ -362,7 +375,8 @@ static size_t shared_size(int stride, size_t size, int own, int before, int segm
 }
 
 template <int SIZE>
-static __device__ __forceinline__ Shared carve_shared(const Pass &p, int own, int before, int segments) {
+static __device__ __forceinline__ Shared carve_shared(const Pass &p, int own, int before,
+                                                      int segments) {
     constexpr int STRIDE = Row<SIZE>::STRIDE;
     Shared s;
     s.own = shared_memory<float>();
@@ -401,24 +415,28 @@ static __device__ __forceinline__ float *tile_sum_of(const Pass &p, const Head &
 }
 
 template <int SIZE> static __device__ __forceinline__ Shared carve_tile(const Pass &p) {
-    return carve_shared<SIZE>(p, p.tile_rows, p.global ? 0 : p.tile_rows, segments_of(1, p.tile_rows));
+    return carve_shared<SIZE>(p, p.tile_rows, p.global ? 0 : p.tile_rows,
+                              segments_of(1, p.tile_rows));
 }
 
-// Rows for a tile's window sums: row_at(position) of the own tile into s.own, of the one before into
-// s.before; then the sums. Ends with a barrier.
+// Rows for a tile's window sums: row_at(position) of the own tile into s.own, of the one before
+// into s.before; then the sums. Ends with a barrier.
 template <int SIZE, typename RowAt>
 static __device__ __forceinline__ void tile_sums(const Pass &p, const Head &head, const Tile &tile,
-                                                 const Shared &s, float *sums, const RowAt &row_at) {
+                                                 const Shared &s, float *sums,
+                                                 const RowAt &row_at) {
     const int all = tile.rows + (tile.before ? tile.span : 0);
     carry_sums<SIZE>(s.carry, s.partial, tile_sum_of(p, head, sums), tile.between, p.size);
     for (int first = 0; first < all; first += Row<SIZE>::GROUPS) {
         const int i = first + group_index<SIZE>(), r = i < tile.rows ? i : i - tile.rows;
         const bool own = i < tile.rows;
-        const Row<SIZE> row = row_at(i < all ? tile.start + r - (own ? 0 : p.window) : -1, own && i < all);
+        const Row<SIZE> row =
+            row_at(i < all ? tile.start + r - (own ? 0 : p.window) : -1, own && i < all);
         if (i < all) row_put<SIZE>(own ? s.own : s.before, r, row);
     }
     __syncthreads();
-    window_sums<SIZE>(s.own, tile.before ? s.before : NULL, s.totals, s.carry, 1, tile.rows, tile.span);
+    window_sums<SIZE>(s.own, tile.before ? s.before : NULL, s.totals, s.carry, 1, tile.rows,
+                      tile.span);
     __syncthreads();
 }
 

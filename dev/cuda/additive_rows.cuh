@@ -1,5 +1,6 @@
-// Rows of numbers, one a head and token, each held by a group of lanes of a warp, 4 or 8 numbers a lane: what
-// additive attention does along a row. Loads and stores are 16 bytes a lane; sums go through shuffles.
+// Rows of numbers, one a head and token, each held by a group of lanes of a warp, 4 or 8 numbers a
+// lane: what additive attention does along a row. Loads and stores are 16 bytes a lane; sums go
+// through shuffles.
 #ifndef CUDA_ADDITIVE_ROWS_CUH
 #define CUDA_ADDITIVE_ROWS_CUH
 
@@ -7,13 +8,14 @@
 
 namespace additive {
 
-static constexpr int THREADS = 384; // two blocks of threads fit on a multiprocessor with 80 registers each
+static constexpr int THREADS =
+    384; // two blocks of threads fit on a multiprocessor with 80 registers each
 
 template <int SIZE> struct Row {
     static constexpr int LANES = SIZE / 4 < WARP ? SIZE / 4 : WARP;
     static constexpr int COUNT = SIZE / LANES;     // numbers of a lane: 4, or 8
     static constexpr int GROUPS = THREADS / LANES; // rows at a time
-    static constexpr int STRIDE = SIZE + 4;        // of rows in shared memory; column SIZE is the weight
+    static constexpr int STRIDE = SIZE + 4; // of rows in shared memory; column SIZE is the weight
     float at[COUNT];
     float weight; // a number of the whole row, in all its lanes
 };
@@ -76,7 +78,8 @@ static __device__ __forceinline__ void row_prefetch(const float *p, int size, bo
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
         const int d = column_of<SIZE>(i);
-        if (present && d < size && d % 32 == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(p + d));
+        if (present && d < size && d % 32 == 0)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(p + d));
     }
 #else
     (void)p, (void)size, (void)present;
@@ -84,7 +87,8 @@ static __device__ __forceinline__ void row_prefetch(const float *p, int size, bo
 }
 
 // To and from shared memory, with the weight.
-template <int SIZE> static __device__ __forceinline__ void row_put(float *rows, int r, const Row<SIZE> &row) {
+template <int SIZE>
+static __device__ __forceinline__ void row_put(float *rows, int r, const Row<SIZE> &row) {
     row_store<SIZE>(rows + r * Row<SIZE>::STRIDE, row, SIZE);
     if (threadIdx.x % Row<SIZE>::LANES == 0) rows[r * Row<SIZE>::STRIDE + SIZE] = row.weight;
 }
@@ -98,11 +102,13 @@ static __device__ __forceinline__ Row<SIZE> row_get(const float *rows, int r, bo
 
 template <int SIZE> static __device__ __forceinline__ float lanes_sum(float x) {
 #pragma unroll
-    for (int bits = Row<SIZE>::LANES / 2; bits > 0; bits /= 2) x += __shfl_xor_sync(0xffffffff, x, bits);
+    for (int bits = Row<SIZE>::LANES / 2; bits > 0; bits /= 2)
+        x += __shfl_xor_sync(0xffffffff, x, bits);
     return x;
 }
 
-template <int SIZE> static __device__ __forceinline__ float row_dot(const Row<SIZE> &a, const Row<SIZE> &b) {
+template <int SIZE>
+static __device__ __forceinline__ float row_dot(const Row<SIZE> &a, const Row<SIZE> &b) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) sum += a.at[i] * b.at[i];
@@ -117,7 +123,8 @@ static __device__ __forceinline__ Row<SIZE> row_times(const Row<SIZE> &a, const 
     return row;
 }
 
-template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_scaled(const Row<SIZE> &a, float scale) {
+template <int SIZE>
+static __device__ __forceinline__ Row<SIZE> row_scaled(const Row<SIZE> &a, float scale) {
     Row<SIZE> row = row_zero<SIZE>();
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = a.at[i] * scale;
@@ -126,7 +133,8 @@ template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_scaled(const
 
 // a or b, number by number: a choice between addresses would keep both out of registers.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_choose(bool first, const Row<SIZE> &a, const Row<SIZE> &b) {
+static __device__ __forceinline__ Row<SIZE> row_choose(bool first, const Row<SIZE> &a,
+                                                       const Row<SIZE> &b) {
     Row<SIZE> row = row_zero<SIZE>();
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) row.at[i] = first ? a.at[i] : b.at[i];
@@ -141,7 +149,7 @@ static __device__ __forceinline__ void row_add(Row<SIZE> &sum, const Row<SIZE> &
     sum.weight += a.weight;
 }
 
-// ---- normalisation ------------------------------------------------------------------------------------
+// ---- normalisation ----------------------------------------------------------
 
 static constexpr float NORMAL_EPSILON = 1e-5f;
 
@@ -151,7 +159,8 @@ template <int SIZE> struct Scored {
 };
 
 // x' and the deviation, with D-1 in the denominator.
-template <int SIZE> static __device__ __forceinline__ Scored<SIZE> normalise(const Row<SIZE> &x, int size) {
+template <int SIZE>
+static __device__ __forceinline__ Scored<SIZE> normalise(const Row<SIZE> &x, int size) {
     Scored<SIZE> s;
     float sum = 0, square = 0;
 #pragma unroll
@@ -163,7 +172,8 @@ template <int SIZE> static __device__ __forceinline__ Scored<SIZE> normalise(con
         square += s.normal.at[i] * s.normal.at[i];
     }
     const float variance = __fdividef(lanes_sum<SIZE>(square), (float)(size - 1));
-    s.deviation = variance > 0 ? variance * rsqrtf(variance) : 0; // within 2 units in the last place
+    s.deviation =
+        variance > 0 ? variance * rsqrtf(variance) : 0; // within 2 units in the last place
     const float inverse = __fdividef(1, s.deviation + NORMAL_EPSILON);
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i++) s.normal.at[i] *= inverse;

@@ -11,7 +11,8 @@ size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t bat
                          : softmax_attention_workspace(d, batch, length, channels, heads, in_bf16);
 }
 
-size_t attention_kept(const DeviceAttention *a, size_t batch, size_t length, size_t channels, size_t heads) {
+size_t attention_kept(const DeviceAttention *a, size_t batch, size_t length, size_t channels,
+                      size_t heads) {
     return a->cosine     ? 0
            : a->additive ? additive_global_kept(batch, channels, heads)
                          : batch * length * heads;
@@ -27,8 +28,9 @@ void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, f
         softmax_attention_forward(d, y, kept, in, a->sink);
 }
 
-void attention_backward(const Device *d, const DeviceAttention *a, const DeviceAttentionGradients *gradients,
-                        float *dlearned, GemmInput dy, GemmInput y, const float *kept, const float *learned,
+void attention_backward(const Device *d, const DeviceAttention *a,
+                        const DeviceAttentionGradients *gradients, float *dlearned, GemmInput dy,
+                        GemmInput y, const float *kept, const float *learned,
                         const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);

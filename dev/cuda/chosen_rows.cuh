@@ -15,7 +15,8 @@ static __global__ void __launch_bounds__(256)
 }
 
 static __global__ void __launch_bounds__(256)
-    scatter_kernel(float *to, const float *from, const int32_t *rows, size_t channels, size_t count) {
+    scatter_kernel(float *to, const float *from, const int32_t *rows, size_t channels,
+                   size_t count) {
     begin_kernel();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -24,19 +25,20 @@ static __global__ void __launch_bounds__(256)
 }
 
 // to (K, C) = rows (K) of from (M, C), 0 where a row is -1. Both of one type.
-static inline void rows_gather(const Device *d, GemmInput to, GemmInput from, const int32_t *rows, size_t k) {
+static inline void rows_gather(const Device *d, GemmInput to, GemmInput from, const int32_t *rows,
+                               size_t k) {
     const size_t C = to.columns;
     WITH_TYPE(to, T,
-              launch_early(d, gather_kernel<T>, dim3(blocks_of(k * C, 256)), dim3(256), 0, (T *)to.data,
-                           (const T *)from.data, rows, C, k * C));
+              launch_early(d, gather_kernel<T>, dim3(blocks_of(k * C, 256)), dim3(256), 0,
+                           (T *)to.data, (const T *)from.data, rows, C, k * C));
 }
 
 // Those rows of to (M, C) = from (K, C), all others 0.
-static inline void rows_scatter(const Device *d, float *to, const float *from, const int32_t *rows, size_t k,
-                                size_t m, size_t channels) {
+static inline void rows_scatter(const Device *d, float *to, const float *from, const int32_t *rows,
+                                size_t k, size_t m, size_t channels) {
     CUDA_CHECK(cudaMemsetAsync(to, 0, m * channels * sizeof(float), d->stream));
-    launch_early(d, scatter_kernel, dim3(blocks_of(k * channels, 256)), dim3(256), 0, to, from, rows,
-                 channels, k * channels);
+    launch_early(d, scatter_kernel, dim3(blocks_of(k * channels, 256)), dim3(256), 0, to, from,
+                 rows, channels, k * channels);
 }
 
 #endif

@@ -1,20 +1,21 @@
-// The output layer and its loss on the GPU: logits = h E^T + bias, cross entropy, and all gradients, a chunk
-// of rows at a time, so that B*T*V numbers are never held. With the logits l_ij of row i and token j, target
-// t and the row's largest logit m_i,
+// The output layer and its loss on the GPU: logits = h E^T + bias, cross entropy, and all
+// gradients, a chunk of rows at a time, so that B*T*V numbers are never held. With the logits l_ij
+// of row i and token j, target t and the row's largest logit m_i,
 //
 //     e_ij = exp(l_ij - m_i),  Z_i = sum_j e_ij,  loss_i = log Z_i + m_i - l_it
-//     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE += dl^T h
+//     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE +=
+//     dl^T h
 //
-// The product writes a chunk's logits, a kernel with a row a block puts gradients in their place, and two
-// more products read these; a bias takes the sums of their columns. A row stays in shared memory between its
-// sums and its gradients where two rows fit. The target's own gradient is made of the other tokens' sum, so
-// that it keeps its digits where the target is nearly certain.
+// The product writes a chunk's logits, a kernel with a row a block puts gradients in their place,
+// and two more products read these; a bias takes the sums of their columns. A row stays in shared
+// memory between its sums and its gradients where two rows fit. The target's own gradient is made
+// of the other tokens' sum, so that it keeps its digits where the target is nearly certain.
 //
-// Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s (l_it -
-// mean_j l_ij) more. Only training smooths.
+// Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s
+// (l_it - mean_j l_ij) more. Only training smooths.
 //
-// While training in bf16 the logits are bf16; for the loss alone, and for the logits themselves, they are
-// float32.
+// While training in bf16 the logits are bf16; for the loss alone, and for the logits themselves,
+// they are float32.
 #ifndef CUDA_CLASSIFIER_CUH
 #define CUDA_CLASSIFIER_CUH
 
@@ -27,8 +28,8 @@ static constexpr unsigned BIAS_PARTS = 16; // of a chunk's rows, for sums of col
 static constexpr size_t STRIDE_STEP = 64;  // rows of logits start at multiples of this
 static constexpr size_t FAST_STEP = 8;     // of a vocabulary whose products are fast
 static constexpr size_t CHUNK_STEP = 128;  // chunks are multiples of this: a tile of the products
-// Rows of bf16. Chunks that stay in the L2 cache were slower on an H100 and an H200: their products are too
-// small, and each chunk reads and writes all of dE.
+// Rows of bf16. Chunks that stay in the L2 cache were slower on an H100 and an H200: their products
+// are too small, and each chunk reads and writes all of dE.
 static constexpr size_t CHUNK = 4096;
 static constexpr float LOG2_E = 1.44269504f, LOWEST_LOGIT = -1e30f;
 
@@ -41,14 +42,14 @@ static __device__ __forceinline__ float exponential(float x, float shift) {
     return exp2_fast((x - shift) * LOG2_E);
 }
 
-// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m), what
-// smoothing takes from each, and the target's own gradient.
+// What the gradients of a row of logits are made of: its largest logit m, the factor of exp(l - m),
+// what smoothing takes from each, and the target's own gradient.
 struct RowGradient {
     float largest, factor, spread, target;
 };
 
-// What a pass gives, on the device: the sum over targets of -log p, smoothed, and without smoothing; and,
-// without gradients, how many targets were the most probable token.
+// What a pass gives, on the device: the sum over targets of -log p, smoothed, and without
+// smoothing; and, without gradients, how many targets were the most probable token.
 struct ClassifierResult {
     double loss, unsmoothed, correct;
 };
@@ -56,10 +57,11 @@ struct ClassifierResult {
 struct Classifier {
     size_t vocabulary, channels, stride; // V, C, logits from one row to the next
     size_t bytes;                        // of a chunk
-    void *logits;                        // (rows of a chunk, stride) bf16 or float, then their gradients
+    void *logits; // (rows of a chunk, stride) bf16 or float, then their gradients
     float smoothing;
-    float *losses, *unsmoothed, *correct; // (M), the last 1 where the target is the most probable token
-    float *bias_sums;                     // (BIAS_PARTS, V)
+    float *losses, *unsmoothed,
+        *correct;     // (M), the last 1 where the target is the most probable token
+    float *bias_sums; // (BIAS_PARTS, V)
 };
 
 static inline size_t classifier_round_up(size_t value, size_t step) {
@@ -74,7 +76,8 @@ static inline void classifier_carve(Classifier *c, Arena *arena, size_t vocabula
     c->vocabulary = vocabulary;
     c->channels = channels;
     c->stride = classifier_round_up(vocabulary, STRIDE_STEP);
-    const size_t row = c->stride * sizeof(float), most = classifier_round_up(rows, CHUNK_STEP) * row;
+    const size_t row = c->stride * sizeof(float),
+                 most = classifier_round_up(rows, CHUNK_STEP) * row;
     c->bytes = CHUNK * c->stride * sizeof(bf16);
     if (c->bytes > most) c->bytes = most;
     c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
@@ -97,8 +100,7 @@ static inline unsigned classifier_threads(const Classifier *c) {
     return (unsigned)(threads < CLASSIFIER_THREADS ? threads : CLASSIFIER_THREADS);
 }
 
-// ---- loss and gradient of the logits ---------------------------------------------------------------------
-
+// ---- loss and gradient of the logits ----------------------------------------
 // The sum of eight logits, without those that are not there.
 static __device__ __forceinline__ float logits_sum(const float *x) {
     float sum = 0;
@@ -141,10 +143,11 @@ static __device__ __forceinline__ RowSum row_sum_block(RowSum s) {
 
 // Logits at .. at+7 of a row; V and more, and the target's: -infinity, as if they were not there.
 template <typename T>
-static __device__ __forceinline__ void load_logits(float *x, const T *row, uint32_t at, uint32_t vocabulary,
-                                                   uint32_t target) {
+static __device__ __forceinline__ void load_logits(float *x, const T *row, uint32_t at,
+                                                   uint32_t vocabulary, uint32_t target) {
     load_numbers<LOGITS>(x, row + at);
-    if (target - at >= LOGITS && at + LOGITS <= vocabulary) return; // wraps around for a target before `at`
+    if (target - at >= LOGITS && at + LOGITS <= vocabulary)
+        return; // wraps around for a target before `at`
 #pragma unroll
     for (int k = 0; k < LOGITS; k++)
         if (target == at + k || at + k >= vocabulary) x[k] = -INFINITY;
@@ -152,8 +155,8 @@ static __device__ __forceinline__ void load_logits(float *x, const T *row, uint3
 
 // Gradients in the place of logits at .. at+7, of which x holds others than the target's.
 template <typename T>
-static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_t at, uint32_t target,
-                                                       const RowGradient &g) {
+static __device__ __forceinline__ void store_gradients(float *x, T *row, uint32_t at,
+                                                       uint32_t target, const RowGradient &g) {
 #pragma unroll
     for (int k = 0; k < LOGITS; k++)
         x[k] = target == at + k ? g.target : exponential(x[k], g.largest) * g.factor - g.spread;
@@ -165,8 +168,8 @@ struct RowResults {
     float *losses, *unsmoothed, *correct;
 };
 
-// What all sums over a row come to: of the others' logits, of all logits (where it is smoothed), and the
-// target's logit, where there is a target.
+// What all sums over a row come to: of the others' logits, of all logits (where it is smoothed),
+// and the target's logit, where there is a target.
 struct RowTotal {
     RowSum others;
     float all, target;
@@ -174,8 +177,9 @@ struct RowTotal {
 };
 
 // Losses and those without smoothing, 0 where there is no target.
-static __device__ __forceinline__ void store_losses(const RowResults &to, size_t i, const RowTotal &row,
-                                                    uint32_t vocabulary, float smoothing) {
+static __device__ __forceinline__ void store_losses(const RowResults &to, size_t i,
+                                                    const RowTotal &row, uint32_t vocabulary,
+                                                    float smoothing) {
     const float largest = fmaxf(row.others.largest, row.target);
     const float rest = row.others.sum * exponential(row.others.largest, largest);
     const float loss = row.target == largest
@@ -212,22 +216,25 @@ static __device__ __forceinline__ RowTotal row_total(const T *row, T *kept, uint
         total.others = row_sum_add(total.others, x);
         if (smooths) total.all += logits_sum(x);
     }
-    if (total.counts) total.target = (float)row[target]; // behind the next barrier the row may change
+    if (total.counts)
+        total.target = (float)row[target]; // behind the next barrier the row may change
     total.others = row_sum_block(total.others);
     if (smooths) total.all = block_sum(total.all, shared_memory<float>());
     return total;
 }
 
-// A row a block: losses; and without `step` whether the target is the most probable token, with it the
-// gradients, times its scale, in the place of the logits (rows, stride), which wait in shared memory if
-// `keeps`. targets (rows), -1: none.
+// A row a block: losses; and without `step` whether the target is the most probable token, with it
+// the gradients, times its scale, in the place of the logits (rows, stride), which wait in shared
+// memory if `keeps`. targets (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
-    cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets, const StepParameters *step,
-                         uint32_t vocabulary, size_t stride, float smoothing, bool keeps) {
+    cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets,
+                         const StepParameters *step, uint32_t vocabulary, size_t stride,
+                         float smoothing, bool keeps) {
     begin_kernel();
-    T *const row = logits + blockIdx.x * stride, *const kept =
-                                                     keeps ? shared_memory<T>() + ROW_SUMS / sizeof(T) : NULL;
+    T *const row = logits + blockIdx.x * stride, *const kept = keeps ? shared_memory<T>() +
+                                                                           ROW_SUMS / sizeof(T)
+                                                                     : NULL;
     const uint32_t target = (uint32_t)targets[blockIdx.x]; // of no token where there is none
     const RowTotal total = row_total(row, kept, target, vocabulary, smoothing > 0);
     if (threadIdx.x == 0) {
@@ -267,42 +274,45 @@ static inline RowResults row_results(const Classifier *c, size_t i, bool trainin
 
 // Starts cross_entropy_kernel() for a chunk; with `step` for gradients.
 template <typename T>
-static inline void cross_entropy(const Device *d, const Classifier *c, size_t i, const int32_t *targets,
-                                 const StepParameters *step, size_t rows) {
-    // A multiprocessor has 1 KiB more than a block may take, and each block takes 1 KiB for the system, 1 for
-    // `warps`.
+static inline void cross_entropy(const Device *d, const Classifier *c, size_t i,
+                                 const int32_t *targets, const StepParameters *step, size_t rows) {
+    // A multiprocessor has 1 KiB more than a block may take, and each block takes 1 KiB for the
+    // system, 1 for `warps`.
     const size_t half = (d->shared_limit + 1024) / 2 - 2048, row = c->stride * sizeof(T);
     const bool keeps = step && ROW_SUMS + row <= half;
     launch_early(d, cross_entropy_kernel<T>, blocks_of(rows, 1), classifier_threads(c),
-                 ROW_SUMS + (keeps ? row : 0), (T *)c->logits, row_results(c, i, step != NULL), targets + i,
-                 step, (uint32_t)c->vocabulary, c->stride, step ? c->smoothing : 0.0f, keeps);
+                 ROW_SUMS + (keeps ? row : 0), (T *)c->logits, row_results(c, i, step != NULL),
+                 targets + i, step, (uint32_t)c->vocabulary, c->stride, step ? c->smoothing : 0.0f,
+                 keeps);
 }
 
-// ---- products --------------------------------------------------------------------------------------------
-
-// product(first, count) for tokens first .. first+count-1, which come to all of them: in two parts where
-// their number is not a multiple of FAST_STEP, for which the library has slow products alone (GPT-2 124M, V
-// 50,257, on an H200: a step takes 1.5 times as long). The last few go first, the others, at full speed,
-// behind them.
-template <typename Product> static inline void for_tokens(const Classifier *c, const Product &product) {
+// ---- products ---------------------------------------------------------------
+// product(first, count) for tokens first .. first+count-1, which come to all of them: in two parts
+// where their number is not a multiple of FAST_STEP, for which the library has slow products alone
+// (GPT-2 124M, V 50,257, on an H200: a step takes 1.5 times as long). The last few go first, the
+// others, at full speed, behind them.
+template <typename Product>
+static inline void for_tokens(const Classifier *c, const Product &product) {
     const size_t V = c->vocabulary, whole = V % FAST_STEP ? V / STRIDE_STEP * STRIDE_STEP : V;
     if (whole < V) product(whole, V - whole);
     if (whole > 0) product(0, whole);
 }
 
 // logits (rows, V) = h (rows, C) E^T + bias
-static inline void classifier_product(Blas *blas, const Classifier *c, GemmInput logits, GemmInput h,
-                                      DeviceWeight weight, size_t rows) {
+static inline void classifier_product(Blas *blas, const Classifier *c, GemmInput logits,
+                                      GemmInput h, DeviceWeight weight, size_t rows) {
     for_tokens(c, [&](size_t first, size_t count) {
-        gemm_forward(blas, matrix_part(logits, first, 1), h, weight_rows(weight, first, count), rows);
+        gemm_forward(blas, matrix_part(logits, first, 1), h, weight_rows(weight, first, count),
+                     rows);
     });
 }
 
 // dh (rows, C) = dlogits (rows, V) E, dE += dlogits^T h
-static inline void classifier_products_backward(Blas *blas, const Classifier *c, GemmInput dh, float *dweight,
-                                                GemmInput dlogits, GemmInput h, DeviceWeight weight,
-                                                size_t rows) {
-    bool add = false; // in the order of for_tokens() dh is rounded once, but for the few tokens' part
+static inline void classifier_products_backward(Blas *blas, const Classifier *c, GemmInput dh,
+                                                float *dweight, GemmInput dlogits, GemmInput h,
+                                                DeviceWeight weight, size_t rows) {
+    bool add =
+        false; // in the order of for_tokens() dh is rounded once, but for the few tokens' part
     for_tokens(c, [&](size_t first, size_t count) {
         const GemmInput part = matrix_part(dlogits, first, 1);
         const DeviceWeight w = weight_rows(weight, first, count);
@@ -312,10 +322,9 @@ static inline void classifier_products_backward(Blas *blas, const Classifier *c,
     });
 }
 
-// ---- the interface ---------------------------------------------------------------------------------------
-
-// result (on the device): the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target]. h (M, C),
-// weight E (V, C) with its bias, targets (M), -1 = not counted.
+// ---- the interface ----------------------------------------------------------
+// result (on the device): the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
+// h (M, C), weight E (V, C) with its bias, targets (M), -1 = not counted.
 static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
                                       DeviceWeight weight, const int32_t *targets, size_t m,
                                       ClassifierResult *result) {
@@ -329,11 +338,12 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false), m);
 }
 
-// The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or NULL) when
-// `sums` are finished.
-static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums, const Classifier *c,
-                                    GemmInput h, DeviceWeight weight, const int32_t *targets, size_t m,
-                                    const StepParameters *step, GemmInput dh, float *dweight, float *dbias,
+// The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or
+// NULL) when `sums` are finished.
+static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums,
+                                    const Classifier *c, GemmInput h, DeviceWeight weight,
+                                    const int32_t *targets, size_t m, const StepParameters *step,
+                                    GemmInput dh, float *dweight, float *dbias,
                                     ClassifierResult *result) {
     const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
     const GemmInput logits = {c->logits, c->stride, h.bf16};
@@ -342,8 +352,8 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
         classifier_product(blas, c, logits, gemm_input_rows(h, i), weight, rows);
         WITH_TYPE(logits, T, cross_entropy<T>(d, c, i, targets, step, rows));
         if (dbias) column_sums_of(d, c->bias_sums, logits, rows, c->vocabulary, BIAS_PARTS, i > 0);
-        classifier_products_backward(blas, c, gemm_input_rows(dh, i), dweight, logits, gemm_input_rows(h, i),
-                                     weight, rows);
+        classifier_products_backward(blas, c, gemm_input_rows(dh, i), dweight, logits,
+                                     gemm_input_rows(h, i), weight, rows);
     }
     if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
@@ -352,13 +362,16 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
 // logits (M, V) on the host, all of them: tests and small models.
 static inline void classifier_logits(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
                                      DeviceWeight weight, size_t m, float *logits) {
-    const size_t chunk = classifier_chunk(c, sizeof(float), m), bytes = c->vocabulary * sizeof(float);
+    const size_t chunk = classifier_chunk(c, sizeof(float), m),
+                 bytes = c->vocabulary * sizeof(float);
     const GemmInput out = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i++) {
         if (i % chunk == 0)
-            classifier_product(blas, c, out, gemm_input_rows(h, i), weight, m - i < chunk ? m - i : chunk);
-        CUDA_CHECK(cudaMemcpyAsync(logits + i * c->vocabulary, (float *)c->logits + i % chunk * c->stride,
-                                   bytes, cudaMemcpyDeviceToHost, d->stream));
+            classifier_product(blas, c, out, gemm_input_rows(h, i), weight,
+                               m - i < chunk ? m - i : chunk);
+        CUDA_CHECK(cudaMemcpyAsync(logits + i * c->vocabulary,
+                                   (float *)c->logits + i % chunk * c->stride, bytes,
+                                   cudaMemcpyDeviceToHost, d->stream));
     }
     device_synchronize(d);
 }

@@ -3,13 +3,14 @@
 // n^sigmoid(m):
 //
 //   y_i   = n_i^-sigmoid(m) sum_{j<=i} (q'_i . k'_j) v_j
-//   dq'_i = sum_{j<=i} (g_i . v_j) k'_j,  dk'_j = sum_{i>=j} (v_j . g_i) q'_i,  dv_j = sum_{i>=j} (k'_j .
-//   q'_i) g_i
+//   dq'_i = sum_{j<=i} (g_i . v_j) k'_j,  dk'_j = sum_{i>=j} (v_j . g_i) q'_i,  dv_j = sum_{i>=j}
+//   (k'_j . q'_i) g_i
 //
-// Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D) that sums up the chunks
-// on one side: sum of k' v^T before, sum of q' g^T behind. Three kernels, each parallel over chunks but for
-// the second, which goes over the chunks for each element of the states: the chunks' own states, their sums,
-// and out. Where attention is not causal there is one state, of all chunks, and out = A times it.
+// Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D) that sums up
+// the chunks on one side: sum of k' v^T before, sum of q' g^T behind. Three kernels, each parallel
+// over chunks but for the second, which goes over the chunks for each element of the states: the
+// chunks' own states, their sums, and out. Where attention is not causal there is one state, of all
+// chunks, and out = A times it.
 #ifndef CUDA_COSINE_ATTENTION_CUH
 #define CUDA_COSINE_ATTENTION_CUH
 
@@ -18,8 +19,8 @@
 
 namespace cosine {
 
-// Tiles of a head of up to SIZE channels: 16 rows of a chunk a warp. Two tiles fit in the 163 KB that sm_80
-// has.
+// Tiles of a head of up to SIZE channels: 16 rows of a chunk a warp. Two tiles fit in the 163 KB
+// that sm_80 has.
 template <typename T, int SIZE> struct Shapes {
     static constexpr int PARTS = PartsOf<T>::PARTS;
     static constexpr int CHUNK = PARTS == 3 && SIZE == 256 ? 32 : 64;
@@ -41,14 +42,16 @@ template <typename T> struct Pass {
     int heads, size, chunks; // H, D
     size_t channels;         // C
     bool causal, backward;
-    const T *rows[3], *dy; // queries, keys, values (B, T): the first of the C numbers of a token; (B, T, C)
-    T *y, *gradients[3];   // (B, T, C); as `rows`
+    const T *rows[3],
+        *dy; // queries, keys, values (B, T): the first of the C numbers of a token; (B, T, C)
+    T *y, *gradients[3];                    // (B, T, C); as `rows`
     size_t strides[3], gradient_strides[3]; // from one token to the next
     const float *exponent;                  // (H) m; NULL: the power is fixed
     float power;                            // then
     const uint8_t *mask;                    // (B, T) or NULL
     float *logarithms;                      // (B, T) log n, where there is a mask
-    float *states; // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T; the sum of all is chunk 0's
+    float *states; // (1 or 2, B, H, chunks, D, D) of k' v^T, and of q' g^T; the sum of all is chunk
+                   // 0's
     float *dpower; // (H, B * chunks) gradients to sigmoid(m)
 };
 
@@ -59,9 +62,11 @@ struct Place {
     int64_t row; // first of the chunk
 };
 
-template <typename T> static __device__ __forceinline__ Place place_of_block(const Pass<T> &p, int rows) {
+template <typename T>
+static __device__ __forceinline__ Place place_of_block(const Pass<T> &p, int rows) {
     const size_t unit = blockIdx.x / (unsigned)p.chunks, chunk = blockIdx.x % (unsigned)p.chunks;
-    return {unit / (size_t)p.heads, unit % (size_t)p.heads, unit, (int)chunk, (int64_t)chunk * rows};
+    return {unit / (size_t)p.heads, unit % (size_t)p.heads, unit, (int)chunk,
+            (int64_t)chunk * rows};
 }
 
 // One of three that is known at run time, without an array that would lie in local memory.
@@ -87,8 +92,8 @@ template <typename T>
 static __device__ __forceinline__ float *state_of(const Pass<T> &p, const Place &at, int chunk,
                                                   size_t which) {
     const size_t units = gridDim.x / (unsigned)p.chunks;
-    return p.states +
-           ((which * units + at.unit) * (size_t)p.chunks + (size_t)chunk) * (size_t)p.size * (size_t)p.size;
+    return p.states + ((which * units + at.unit) * (size_t)p.chunks + (size_t)chunk) *
+                          (size_t)p.size * (size_t)p.size;
 }
 
 static __device__ __forceinline__ float sigmoid(float x) {
@@ -108,7 +113,8 @@ static __device__ __forceinline__ bool hidden(const Pass<T> &p, const Place &at,
 }
 
 // What n is raised to.
-template <typename T> static __device__ __forceinline__ float power_of(const Pass<T> &p, const Place &at) {
+template <typename T>
+static __device__ __forceinline__ float power_of(const Pass<T> &p, const Place &at) {
     return p.exponent ? sigmoid(p.exponent[at.h]) : p.power;
 }
 
@@ -117,8 +123,7 @@ static __device__ __forceinline__ float inverse_length(float square) {
     return square < 1e-24f ? 0 : 1 / sqrtf(square);
 }
 
-// ---- operands -----------------------------------------------------------------------------------------
-
+// ---- operands ---------------------------------------------------------------
 // A chunk's rows of an operand, a row a warp at a time; zeros behind the sequence.
 template <typename Shape, typename T>
 static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p, const Place &at,
@@ -129,8 +134,8 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p
         const int64_t row = at.row + r;
         const bool present = row < p.length;
         const int64_t safe = present ? row : 0;
-        const T *from =
-            operand == GRADIENT ? p.dy + row_place(p, at, safe, p.channels) : part_row(p, at, safe, operand);
+        const T *from = operand == GRADIENT ? p.dy + row_place(p, at, safe, p.channels)
+                                            : part_row(p, at, safe, operand);
         float2 x[PAIRS];
         float square = 0, scale = 1;
 #pragma unroll
@@ -151,10 +156,9 @@ static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p
     }
 }
 
-// ---- how many keys each row sees ----------------------------------------------------------------------
-
-// logarithms (B, T) from the mask; a block of threads a sequence. A row that sees nothing has 0 above the
-// line.
+// ---- how many keys each row sees --------------------------------------------
+// logarithms (B, T) from the mask; a block of threads a sequence. A row that sees nothing has 0
+// above the line.
 static __global__ void __launch_bounds__(1024)
     count_kernel(float *logarithms, const uint8_t *mask, int64_t length, bool causal) {
     begin_kernel();
@@ -176,11 +180,11 @@ static __global__ void __launch_bounds__(1024)
     }
 }
 
-// ---- states -------------------------------------------------------------------------------------------
-
+// ---- states -----------------------------------------------------------------
 // A chunk's own states: left^T right of its rows. blockIdx.y 0: k' v^T, 1: q' g^T.
 template <typename T, int SIZE>
-static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_kernel(const Pass<T> p) {
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
+    state_kernel(const Pass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
@@ -200,7 +204,8 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_ker
                 const Left<S::PARTS> a = left_columns<Tile>(left, m, k);
 #pragma unroll
                 for (int n = 0; n < S::COLUMNS; n += 16)
-                    multiply<S::PARTS>(sums.at[0] + n / 8, a, right_columns<Tile>(right, column + n, k));
+                    multiply<S::PARTS>(sums.at[0] + n / 8, a,
+                                       right_columns<Tile>(right, column + n, k));
             }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -208,16 +213,16 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) state_ker
                 if (d >= p.size) continue;
 #pragma unroll
                 for (int n = 0; n < S::COLUMNS / 8; n++)
-                    store_pair(state + (size_t)d * (size_t)p.size, column + 8 * n + lane % 4 * 2, p.size,
-                               sums.at[0][n][2 * half], sums.at[0][n][2 * half + 1]);
+                    store_pair(state + (size_t)d * (size_t)p.size, column + 8 * n + lane % 4 * 2,
+                               p.size, sums.at[0][n][2 * half], sums.at[0][n][2 * half + 1]);
             }
         }
     }
 }
 
-// Each chunk's state becomes the sum of those before it, or, of states 1, behind it; where attention is not
-// causal chunk 0's becomes the sum of all. A thread goes over the chunks for one element, a batch of loads at
-// a time.
+// Each chunk's state becomes the sum of those before it, or, of states 1, behind it; where
+// attention is not causal chunk 0's becomes the sum of all. A thread goes over the chunks for one
+// element, a batch of loads at a time.
 static __global__ void __launch_bounds__(256)
     scan_kernel(float *states, size_t elements, int chunks, size_t units, bool causal) {
     begin_kernel();
@@ -225,7 +230,8 @@ static __global__ void __launch_bounds__(256)
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= elements * units) return;
     const bool suffix = blockIdx.y == 1;
-    float *first = states + (blockIdx.y * units + i / elements) * (size_t)chunks * elements + i % elements;
+    float *first =
+        states + (blockIdx.y * units + i / elements) * (size_t)chunks * elements + i % elements;
     float sum = 0;
     for (int c = 0; c < chunks; c += BATCH) {
         float x[BATCH];
@@ -244,18 +250,19 @@ static __global__ void __launch_bounds__(256)
     if (!causal) *first = sum;
 }
 
-// ---- outputs ------------------------------------------------------------------------------------------
-
+// ---- outputs ----------------------------------------------------------------
 // out += A state, or A state^T; `tile` is memory for a block of the state's rows.
 template <typename S, int SIZE>
-static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const bf16 *a, int row, bf16 *tile,
-                                                     const float *state, int size, bool transposed) {
+static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const bf16 *a, int row,
+                                                     bf16 *tile, const float *state, int size,
+                                                     bool transposed) {
     using Tile = typename S::Tile;
     using State = typename S::State;
 #pragma unroll
     for (int block = 0; block < SIZE; block += S::BLOCK) {
         __syncthreads(); // the tile has been read
-        tile_load<State>(tile, state + (size_t)block * (size_t)size, (size_t)size, size - block, size);
+        tile_load<State>(tile, state + (size_t)block * (size_t)size, (size_t)size, size - block,
+                         size);
         __syncthreads();
         if (transposed) {
 #pragma unroll
@@ -263,7 +270,8 @@ static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const b
                 const Left<S::PARTS> left = left_rows<Tile>(a, row, k);
 #pragma unroll
                 for (int n = 0; n < S::BLOCK; n += 16)
-                    multiply<S::PARTS>(out.at[0] + (block + n) / 8, left, right_rows<State>(tile, n, k));
+                    multiply<S::PARTS>(out.at[0] + (block + n) / 8, left,
+                                       right_rows<State>(tile, n, k));
             }
         } else {
 #pragma unroll
@@ -277,12 +285,12 @@ static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const b
     }
 }
 
-// A row's output is the gradient to x / |x|; it becomes that to x (one half of the lane's sums). Returns its
-// part along the row.
+// A row's output is the gradient to x / |x|; it becomes that to x (one half of the lane's sums).
+// Returns its part along the row.
 template <typename T, int SIZE>
-static __device__ __forceinline__ float differentiate_normalise(const Pass<T> &p, Sums<1, SIZE> &out,
-                                                                int half, const T *x, bool present,
-                                                                bool visible) {
+static __device__ __forceinline__ float
+differentiate_normalise(const Pass<T> &p, Sums<1, SIZE> &out, int half, const T *x, bool present,
+                        bool visible) {
     const int first = (int)lane_index() % 4 * 2;
     float square = 0, along = 0;
 #pragma unroll
@@ -302,11 +310,11 @@ static __device__ __forceinline__ float differentiate_normalise(const Pass<T> &p
     return along;
 }
 
-// What becomes of a lane's rows of the output. row: of element [0][0][0]. Returns the lane's part of the
-// gradient to sigmoid(m): dy_i . y_i = q'_i . dq'_i, times -log n.
+// What becomes of a lane's rows of the output. row: of element [0][0][0]. Returns the lane's part
+// of the gradient to sigmoid(m): dy_i . y_i = q'_i . dq'_i, times -log n.
 template <typename T, int SIZE>
-static __device__ __forceinline__ float store_output(const Pass<T> &p, const Place &at, Output output,
-                                                     Sums<1, SIZE> &out, int64_t row) {
+static __device__ __forceinline__ float
+store_output(const Pass<T> &p, const Place &at, Output output, Sums<1, SIZE> &out, int64_t row) {
     float dpower = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -315,32 +323,32 @@ static __device__ __forceinline__ float store_output(const Pass<T> &p, const Pla
         const int64_t safe = present ? i : 0;
         float scale = 1;
         const int part = (int)output - OUT_DQUERY;
-        T *to = output == OUT_Y
-                    ? p.y + row_place(p, at, safe, p.channels)
-                    : part_of(p.gradients, part) + row_place(p, at, safe, part_of(p.gradient_strides, part));
+        T *to = output == OUT_Y ? p.y + row_place(p, at, safe, p.channels)
+                                : part_of(p.gradients, part) +
+                                      row_place(p, at, safe, part_of(p.gradient_strides, part));
         if (output == OUT_Y) scale = expf(-power_of(p, at) * log_seen(p, at, safe));
         if (output == OUT_DQUERY || output == OUT_DKEY) {
             const bool visible = output == OUT_DQUERY || !hidden(p, at, safe);
-            const float along =
-                differentiate_normalise<T, SIZE>(p, out, half, part_row(p, at, safe, part), present, visible);
+            const float along = differentiate_normalise<T, SIZE>(
+                p, out, half, part_row(p, at, safe, part), present, visible);
             if (output == OUT_DQUERY && present && lane_index() % 4 == 0)
                 dpower -= along * log_seen(p, at, safe);
         }
         if (!present) continue;
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n++)
-            store_pair(to, 8 * n + (int)lane_index() % 4 * 2, p.size, out.at[0][n][2 * half] * scale,
-                       out.at[0][n][2 * half + 1] * scale);
+            store_pair(to, 8 * n + (int)lane_index() % 4 * 2, p.size,
+                       out.at[0][n][2 * half] * scale, out.at[0][n][2 * half + 1] * scale);
     }
     return dpower;
 }
 
-// out += masked(A B^T) C; `before`: a row of A with the rows of B and C up to it, else from it on. `other` is
-// memory for B, then C, and free behind the next barrier.
+// out += masked(A B^T) C; `before`: a row of A with the rows of B and C up to it, else from it on.
+// `other` is memory for B, then C, and free behind the next barrier.
 template <typename T, int SIZE>
-static __device__ __forceinline__ void product_chunk(Sums<1, SIZE> &out, const Pass<T> &p, const Place &at,
-                                                     const bf16 *a, int warp_row, bf16 *other, Operand right,
-                                                     Operand third, bool before) {
+static __device__ __forceinline__ void
+product_chunk(Sums<1, SIZE> &out, const Pass<T> &p, const Place &at, const bf16 *a, int warp_row,
+              bf16 *other, Operand right, Operand third, bool before) {
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     const int lane = (int)lane_index();
@@ -364,7 +372,8 @@ static __device__ __forceinline__ void product_chunk(Sums<1, SIZE> &out, const P
 
 // One output of a chunk: masked(A B^T) C + A state, or A state of all.
 template <typename T, int SIZE>
-static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_kernel(const Pass<T> p) {
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
+    output_kernel(const Pass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
@@ -392,9 +401,11 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) output_ke
     sums_clear(out);
     if (p.causal) product_chunk<T, SIZE>(out, p, at, a, warp_row, other, right, third, before);
     if (!p.causal || (before ? at.chunk > 0 : at.chunk < p.chunks - 1))
-        product_state<S, SIZE>(out, a, warp_row, other, state_of(p, at, p.causal ? at.chunk : 0, !before),
-                               p.size, output == OUT_DQUERY || output == OUT_DKEY);
-    const float dpower = warp_sum(store_output<T, SIZE>(p, at, output, out, at.row + warp_row + lane / 4));
+        product_state<S, SIZE>(out, a, warp_row, other,
+                               state_of(p, at, p.causal ? at.chunk : 0, !before), p.size,
+                               output == OUT_DQUERY || output == OUT_DKEY);
+    const float dpower =
+        warp_sum(store_output<T, SIZE>(p, at, output, out, at.row + warp_row + lane / 4));
     if (output != OUT_DQUERY) return;
     float *sums = (float *)a;
     __syncthreads();
@@ -418,11 +429,12 @@ static __global__ void __launch_bounds__(256)
     if (threadIdx.x == 0) dexponent[blockIdx.x] += sum * power * (1 - power);
 }
 
-// ---- launches -----------------------------------------------------------------------------------------
-
+// ---- launches ---------------------------------------------------------------
 // Places the pass's working memory. Returns the floats it takes.
-template <typename T> static size_t pass_workspace(Pass<T> *p, float *memory, size_t batch, size_t chunks) {
-    const size_t D = (size_t)p->size, units = batch * (size_t)p->heads, states = 2 * units * chunks * D * D;
+template <typename T>
+static size_t pass_workspace(Pass<T> *p, float *memory, size_t batch, size_t chunks) {
+    const size_t D = (size_t)p->size, units = batch * (size_t)p->heads,
+                 states = 2 * units * chunks * D * D;
     p->states = memory;
     p->logarithms = memory + (states + 3) / 4 * 4;
     p->dpower = p->logarithms + (batch * (size_t)p->length + 3) / 4 * 4;
@@ -438,23 +450,26 @@ static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, floa
     const unsigned blocks = blocks_of(units * (size_t)p.chunks, 1), sides = p.backward ? 2 : 1;
     const size_t shared = 2 * S::Tile::BYTES;
     if (p.mask)
-        launch_early(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms, p.mask,
-                     p.length, p.causal);
+        launch_early(d, count_kernel, dim3((unsigned)batch), 1024, 1024 * sizeof(int), p.logarithms,
+                     p.mask, p.length, p.causal);
     if (p.chunks > 1 || !p.causal) {
         launch_early(d, state_kernel<T, SIZE>, dim3(blocks, sides), WARP * S::WARPS, shared, p);
-        launch_early(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0, p.states,
-                     elements, p.chunks, units, p.causal);
+        launch_early(d, scan_kernel, dim3(blocks_of(elements * units, 256), sides), 256, 0,
+                     p.states, elements, p.chunks, units, p.causal);
     }
-    launch_early(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS, shared, p);
+    launch_early(d, output_kernel<T, SIZE>, dim3(blocks, p.backward ? 3 : 1), WARP * S::WARPS,
+                 shared, p);
     if (p.backward && p.exponent)
-        launch_early(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float), dexponent,
-                     p.exponent, p.dpower, batch * (size_t)p.chunks);
+        launch_early(d, exponent_kernel, dim3((unsigned)p.heads), 256, 32 * sizeof(float),
+                     dexponent, p.exponent, p.dpower, batch * (size_t)p.chunks);
 }
 
 template <typename T>
-static Pass<T> pass_create(GemmInput y, const float *exponent, double power, const DeviceAttentionInput *in) {
+static Pass<T> pass_create(GemmInput y, const float *exponent, double power,
+                           const DeviceAttentionInput *in) {
     attention_check(in, y);
-    if (in->queries != in->keys) fail("cosine attention: a sequence to itself is all that it takes on a GPU");
+    if (in->queries != in->keys)
+        fail("cosine attention: a sequence to itself is all that it takes on a GPU");
     Pass<T> p = {};
     p.length = (int64_t)in->keys;
     p.heads = (int)in->heads;
@@ -472,7 +487,8 @@ static Pass<T> pass_create(GemmInput y, const float *exponent, double power, con
 }
 
 template <typename T>
-static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t batch, float *dexponent) {
+static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t batch,
+                     float *dexponent) {
     (p.size <= 16    ? run<T, 16>
      : p.size <= 32  ? run<T, 32>
      : p.size <= 64  ? run<T, 64>
@@ -489,9 +505,9 @@ static void forward(const Device *device, GemmInput y, const float *exponent, do
 }
 
 template <typename T>
-static void backward(const Device *device, const DeviceAttentionGradients *gradients, float *dexponent,
-                     GemmInput dy, const float *exponent, double power, const DeviceAttentionInput *in,
-                     float *workspace) {
+static void backward(const Device *device, const DeviceAttentionGradients *gradients,
+                     float *dexponent, GemmInput dy, const float *exponent, double power,
+                     const DeviceAttentionInput *in, float *workspace) {
     Pass<T> p = pass_create<T>(dy, exponent, power, in);
     p.backward = true;
     p.dy = (const T *)dy.data;
@@ -504,32 +520,37 @@ static void backward(const Device *device, const DeviceAttentionGradients *gradi
 
 } // namespace cosine
 
-// ---- what a model calls -------------------------------------------------------------------------------
-
+// ---- what a model calls -----------------------------------------------------
 // Floats of working memory of both passes, for batches up to (batch, length).
-static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels, size_t heads) {
+static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels,
+                                                size_t heads) {
     cosine::Pass<float> p = {};
     p.length = (int64_t)length;
     p.heads = (int)heads;
     p.size = (int)(channels / heads);
-    const size_t chunk = p.size > 128 ? cosine::Shapes<float, 256>::CHUNK : cosine::Shapes<float, 128>::CHUNK;
+    const size_t chunk =
+        p.size > 128 ? cosine::Shapes<float, 256>::CHUNK : cosine::Shapes<float, 128>::CHUNK;
     return cosine::pass_workspace(&p, NULL, batch, (length + chunk - 1) / chunk);
 }
 
-// y (B, T, C), of the type of queries, keys and values: all bf16, or all float32 and computed as such.
-// exponent (H): m, or NULL: the power is `power`. Weights are not dropped.
-static inline void cosine_attention_forward(const Device *device, GemmInput y, const float *exponent,
-                                            double power, const DeviceAttentionInput *in, float *workspace) {
-    (y.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, exponent, power, in, workspace);
+// y (B, T, C), of the type of queries, keys and values: all bf16, or all float32 and computed as
+// such. exponent (H): m, or NULL: the power is `power`. Weights are not dropped.
+static inline void cosine_attention_forward(const Device *device, GemmInput y,
+                                            const float *exponent, double power,
+                                            const DeviceAttentionInput *in, float *workspace) {
+    (y.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, exponent, power, in,
+                                                              workspace);
 }
 
-// The gradients to queries, keys and values are set, dexponent (H) += where there is an exponent. dy (B, T,
-// C). All of one type.
-static inline void cosine_attention_backward(const Device *device, const DeviceAttentionGradients *gradients,
+// The gradients to queries, keys and values are set, dexponent (H) += where there is an exponent.
+// dy (B, T, C). All of one type.
+static inline void cosine_attention_backward(const Device *device,
+                                             const DeviceAttentionGradients *gradients,
                                              float *dexponent, GemmInput dy, const float *exponent,
-                                             double power, const DeviceAttentionInput *in, float *workspace) {
-    (dy.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, gradients, dexponent, dy, exponent,
-                                                                 power, in, workspace);
+                                             double power, const DeviceAttentionInput *in,
+                                             float *workspace) {
+    (dy.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, gradients, dexponent, dy,
+                                                                 exponent, power, in, workspace);
 }
 
 #endif

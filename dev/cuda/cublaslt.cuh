@@ -28,7 +28,8 @@ struct Blas {
 };
 
 static inline void blas_check(cublasStatus_t status, const char *call) {
-    if (status != CUBLAS_STATUS_SUCCESS) fail("cuBLASLt: %s (%s)", cublasLtGetStatusString(status), call);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fail("cuBLASLt: %s (%s)", cublasLtGetStatusString(status), call);
 }
 
 #define BLAS_CHECK(call) blas_check(call, #call)
@@ -39,7 +40,8 @@ static inline void blas_create(Blas *blas, const Device *device, bool tf32) {
     blas->tf32 = tf32;
     BLAS_CHECK(cublasLtCreate(&blas->library));
     const size_t version = cublasLtGetVersion(); // 10000 major + 100 minor + patch
-    snprintf(blas->name, sizeof(blas->name), "cuBLASLt %zu.%zu", version / 10000, version / 100 % 100);
+    snprintf(blas->name, sizeof(blas->name), "cuBLASLt %zu.%zu", version / 10000,
+             version / 100 % 100);
 }
 
 static inline void blas_forget(BlasPlan *plan) {
@@ -63,37 +65,41 @@ static inline const char *blas_library(const Blas *blas) {
 }
 
 // Of `count` matrices that begin `step` numbers apart.
-static inline cublasLtMatrixLayout_t blas_layout(bool in_bf16, bool transposed, size_t rows, size_t columns,
-                                                 size_t ld, size_t count, size_t step) {
+static inline cublasLtMatrixLayout_t blas_layout(bool in_bf16, bool transposed, size_t rows,
+                                                 size_t columns, size_t ld, size_t count,
+                                                 size_t step) {
     cublasLtMatrixLayout_t layout;
     const int32_t batch = (int32_t)count;
     const int64_t offset = (int64_t)step;
     BLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, in_bf16 ? CUDA_R_16BF : CUDA_R_32F,
                                           transposed ? columns : rows, transposed ? rows : columns,
                                           (int64_t)ld));
-    BLAS_CHECK(
-        cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch)));
-    BLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset,
-                                                sizeof(offset)));
+    BLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                sizeof(batch)));
+    BLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &offset, sizeof(offset)));
     return layout;
 }
 
 template <typename T>
-static inline void blas_set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
-                            T value) {
+static inline void blas_set(cublasLtMatmulDesc_t operation,
+                            cublasLtMatmulDescAttributes_t attribute, T value) {
     BLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
 }
 
 // Of the operation; pointers are set with each call.
 static inline void blas_describe(const Blas *blas, BlasPlan *plan) {
-    static const cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
-                                                   CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
+    static const cublasLtEpilogue_t epilogues[] = {
+        CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        CUBLASLT_EPILOGUE_DGELU};
     const BlasProduct &p = plan->product;
     const bool fast = !p.a_bf16 && blas->tf32;
     BLAS_CHECK(cublasLtMatmulDescCreate(
         &plan->operation, fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    blas_set(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    blas_set(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    blas_set(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+             p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    blas_set(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB,
+             p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     blas_set(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[p.epilogue]);
     if (p.epilogue >= BLAS_GELU)
         blas_set(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)p.ldd);
@@ -114,28 +120,32 @@ static inline void blas_choose(const Blas *blas, BlasPlan *plan) {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     BLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-    BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                    &workspace, sizeof(workspace)));
+    BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)));
     for (int i = 0; i < 4; i++)
         BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &BLAS_ALIGNMENT,
                                                         sizeof(BLAS_ALIGNMENT)));
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        blas->library, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, 1, &result, &found);
-    const bool whole_groups = plan->product.epilogue < BLAS_GELU || plan->product.ldd % 8 == 0; // of aux
-    plan->supported =
-        whole_groups && status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(blas->library, plan->operation, plan->a, plan->b, plan->d,
+                                       plan->d, preference, 1, &result, &found);
+    const bool whole_groups =
+        plan->product.epilogue < BLAS_GELU || plan->product.ldd % 8 == 0; // of aux
+    plan->supported = whole_groups && status == CUBLAS_STATUS_SUCCESS && found > 0 &&
+                      result.state == CUBLAS_STATUS_SUCCESS;
     if (plan->supported) plan->algorithm = result.algo;
     BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
 }
 
 static inline bool blas_same(const BlasProduct &p, const BlasProduct &q) {
-    return p.transpose_a == q.transpose_a && p.transpose_b == q.transpose_b && p.a_bf16 == q.a_bf16 &&
-           p.d_bf16 == q.d_bf16 && p.add == q.add && p.epilogue == q.epilogue && p.m == q.m && p.n == q.n &&
-           p.k == q.k && p.lda == q.lda && p.ldb == q.ldb && p.ldd == q.ldd && p.count == q.count &&
-           p.step_a == q.step_a && p.step_b == q.step_b && p.step_d == q.step_d;
+    return p.transpose_a == q.transpose_a && p.transpose_b == q.transpose_b &&
+           p.a_bf16 == q.a_bf16 && p.d_bf16 == q.d_bf16 && p.add == q.add &&
+           p.epilogue == q.epilogue && p.m == q.m && p.n == q.n && p.k == q.k && p.lda == q.lda &&
+           p.ldb == q.ldb && p.ldd == q.ldd && p.count == q.count && p.step_a == q.step_a &&
+           p.step_b == q.step_b && p.step_d == q.step_d;
 }
 
-// Room for one more plan, in place of the oldest where there are many: batches come in many lengths.
+// Room for one more plan, in place of the oldest where there are many: batches come in many
+// lengths.
 static inline BlasPlan *blas_place(Blas *blas) {
     if (blas->plan_count < BLAS_PLANS) return &blas->plans[blas->plan_count++];
     BlasPlan *plan = &blas->plans[blas->oldest];
@@ -150,8 +160,8 @@ static inline BlasPlan *blas_plan(Blas *blas, const BlasProduct &p, const BlasOp
     BlasPlan *plan = blas_place(blas);
     plan->product = p;
     blas_describe(blas, plan);
-    // The choice depends on how these are aligned, and other operands of this plan may be so less than the
-    // first.
+    // The choice depends on how these are aligned, and other operands of this plan may be so less
+    // than the first.
     BlasOperands least = o;
     if (o.bias) least.bias = (const void *)(uintptr_t)BLAS_ALIGNMENT;
     if (o.aux) least.aux = (void *)(uintptr_t)BLAS_ALIGNMENT;

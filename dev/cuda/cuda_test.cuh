@@ -9,8 +9,7 @@ extern "C" {
 #include <math.h>
 #include <stdlib.h>
 
-// ---- on the host -----------------------------------------------------------------------------------------
-
+// ---- on the host ------------------------------------------------------------
 // Normal, of that deviation.
 static inline float *random_numbers(Random *random, size_t count, double deviation) {
     float *x = (float *)allocate(count, sizeof(float), "numbers");
@@ -27,8 +26,7 @@ static inline void round_numbers(float *x, size_t count) {
     for (size_t i = 0; i < count; i++) x[i] = (float)(bf16)x[i];
 }
 
-// ---- on the device ---------------------------------------------------------------------------------------
-
+// ---- on the device ----------------------------------------------------------
 // Device memory, filled from the host (NULL: left as it is).
 static inline void *upload(const Device *d, const void *from, size_t bytes) {
     void *p = NULL;
@@ -43,14 +41,14 @@ static inline float *upload_numbers(const Device *d, const float *from, size_t c
 }
 
 // A matrix (rows, columns) as products read it.
-static inline GemmInput upload_matrix(const Device *d, const float *from, size_t rows, size_t columns,
-                                      bool in_bf16) {
+static inline GemmInput upload_matrix(const Device *d, const float *from, size_t rows,
+                                      size_t columns, bool in_bf16) {
     const size_t count = rows * columns;
     GemmInput matrix = {NULL, columns, in_bf16};
     bf16 *rounded = (bf16 *)allocate(count, sizeof(bf16), "numbers");
     for (size_t i = 0; from && i < count; i++) rounded[i] = (bf16)from[i];
-    matrix.data =
-        in_bf16 ? upload(d, from ? rounded : NULL, count * sizeof(bf16)) : upload_numbers(d, from, count);
+    matrix.data = in_bf16 ? upload(d, from ? rounded : NULL, count * sizeof(bf16))
+                          : upload_numbers(d, from, count);
     free(rounded);
     return matrix;
 }
@@ -66,7 +64,8 @@ static inline float *download_matrix(const Device *d, GemmInput from, size_t row
     const size_t count = rows * from.columns;
     if (!from.bf16) return download(d, (const float *)from.data, count);
     bf16 *rounded = (bf16 *)allocate(count, sizeof(bf16), "numbers");
-    CUDA_CHECK(cudaMemcpyAsync(rounded, from.data, count * sizeof(bf16), cudaMemcpyDeviceToHost, d->stream));
+    CUDA_CHECK(cudaMemcpyAsync(rounded, from.data, count * sizeof(bf16), cudaMemcpyDeviceToHost,
+                               d->stream));
     device_synchronize(d);
     float *x = zero_numbers(count);
     for (size_t i = 0; i < count; i++) x[i] = (float)rounded[i];
@@ -78,8 +77,7 @@ static inline void device_free(void *p) {
     CUDA_CHECK(cudaFree(p));
 }
 
-// ---- comparisons -----------------------------------------------------------------------------------------
-
+// ---- comparisons ------------------------------------------------------------
 // Largest difference over the largest number expected.
 static inline void compare(const char *what, const float *x, const float *expected, size_t count,
                            double tolerance) {
@@ -90,12 +88,13 @@ static inline void compare(const char *what, const float *x, const float *expect
         greatest = fmax(greatest, fabs((double)expected[i]));
     }
     if (!(error <= tolerance * greatest))
-        test_fail(__FILE__, __LINE__, "%s: error %.3g of the largest number", what, error / greatest);
+        test_fail(__FILE__, __LINE__, "%s: error %.3g of the largest number", what,
+                  error / greatest);
 }
 
 // The same of what lies on the device; frees nothing.
-static inline void compare_device(const Device *d, const char *what, GemmInput x, const float *expected,
-                                  size_t rows, double tolerance) {
+static inline void compare_device(const Device *d, const char *what, GemmInput x,
+                                  const float *expected, size_t rows, double tolerance) {
     float *found = download_matrix(d, x, rows);
     compare(what, found, expected, rows * x.columns, tolerance);
     free(found);

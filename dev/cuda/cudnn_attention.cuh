@@ -1,6 +1,6 @@
-// Which softmax attention cuDNN computes, in programs that have it (cudnn_library.h): bf16, without sink,
-// dropout and padding, of heads of whole eights of up to 128 channels. Its masks of dropout are not ours, its
-// padding is lengths, and it knows no sink of this kind.
+// Which softmax attention cuDNN computes, in programs that have it (cudnn_library.h): bf16, without
+// sink, dropout and padding, of heads of whole eights of up to 128 channels. Its masks of dropout
+// are not ours, its padding is lengths, and it knows no sink of this kind.
 #ifndef CUDA_CUDNN_ATTENTION_CUH
 #define CUDA_CUDNN_ATTENTION_CUH
 
@@ -9,7 +9,8 @@
 
 static inline bool cudnn_takes(const DeviceAttentionInput *in, GemmInput y, double sink) {
     const size_t size = in->channels / in->heads;
-    return y.bf16 && sink == 0 && !in->mask && !drops_out(in->dropout) && size % 8 == 0 && size <= 128;
+    return y.bf16 && sink == 0 && !in->mask && !drops_out(in->dropout) && size % 8 == 0 &&
+           size <= 128;
 }
 
 // gradients NULL: the forward pass.
@@ -30,7 +31,8 @@ static inline CudnnProblem cudnn_problem(const DeviceAttentionInput *in,
     return p;
 }
 
-static inline CudnnOperands cudnn_operands(const DeviceAttentionInput *in, GemmInput y, float *logsumexp) {
+static inline CudnnOperands cudnn_operands(const DeviceAttentionInput *in, GemmInput y,
+                                           float *logsumexp) {
     CudnnOperands on = {};
     for (size_t i = 0; i < 3; i++) on.parts[i] = in->rows[i].data;
     on.y = y.data;
@@ -38,10 +40,12 @@ static inline CudnnOperands cudnn_operands(const DeviceAttentionInput *in, GemmI
     return on;
 }
 
-// What softmax_attention.cuh says of these functions holds here, and what one of either leaves, each of the
-// others takes. False, and nothing is done: it is not for cuDNN, or cuDNN (NULL) is not there.
-static inline bool cudnn_attention_forward(Cudnn *cudnn, const Device *d, GemmInput y, float *logsumexp,
-                                           const DeviceAttentionInput *in, double sink) {
+// What softmax_attention.cuh says of these functions holds here, and what one of either leaves,
+// each of the others takes. False, and nothing is done: it is not for cuDNN, or cuDNN (NULL) is not
+// there.
+static inline bool cudnn_attention_forward(Cudnn *cudnn, const Device *d, GemmInput y,
+                                           float *logsumexp, const DeviceAttentionInput *in,
+                                           double sink) {
     attention_check(in, y);
     if (!cudnn || !logsumexp || !cudnn_takes(in, y, sink)) return false;
     const CudnnProblem problem = cudnn_problem(in, NULL);

@@ -50,8 +50,7 @@ void cudnn_free(Cudnn *c) {
     delete c;
 }
 
-// ---- plans -----------------------------------------------------------------------------------------------
-
+// ---- plans ------------------------------------------------------------------
 // (B, H, T, D) of rows.
 static fe::graph::Tensor_attributes heads_of(const CudnnProblem &p, int64_t length, int64_t stride,
                                              int64_t name) {
@@ -71,7 +70,10 @@ static fe::graph::Tensor_attributes logsumexp_of(const CudnnProblem &p) {
 }
 
 static void set_result(const Tensor &result, const fe::graph::Tensor_attributes &as) {
-    result->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
+    result->set_output(true)
+        .set_uid(as.get_uid())
+        .set_dim(as.get_dim())
+        .set_stride(as.get_stride());
     result->set_data_type(as.get_data_type());
 }
 
@@ -96,10 +98,12 @@ static void describe(fe::graph::Graph *graph, const CudnnProblem &p) {
     auto attention = fe::graph::SDPA_backward_attributes();
     attention.set_attn_scale(scale).set_causal_mask(p.causal).set_deterministic_algorithm(true);
     const auto dy = heads_of(p, p.queries, channels, OPERAND_DY);
-    const auto gradients = graph->sdpa_backward(parts[0], parts[1], parts[2], graph->tensor(y),
-                                                graph->tensor(dy), graph->tensor(logsumexp_of(p)), attention);
+    const auto gradients =
+        graph->sdpa_backward(parts[0], parts[1], parts[2], graph->tensor(y), graph->tensor(dy),
+                             graph->tensor(logsumexp_of(p)), attention);
     for (int i = 0; i < 3; i++)
-        set_result(gradients[i], heads_of(p, lengths[i], p.gradient_strides[i], OPERAND_GRADIENT + i));
+        set_result(gradients[i],
+                   heads_of(p, lengths[i], p.gradient_strides[i], OPERAND_GRADIENT + i));
 }
 
 // Chooses kernels by cuDNN's own rules, never by a trial; bytes of working memory.
@@ -111,9 +115,11 @@ static fe::error_t build(const Cudnn *c, CudnnPlan *plan, int64_t *bytes) {
 
 static bool is_same(const CudnnProblem &a, const CudnnProblem &b) {
     bool same = a.backward == b.backward && a.causal == b.causal && a.batch == b.batch &&
-                a.heads == b.heads && a.size == b.size && a.queries == b.queries && a.keys == b.keys;
+                a.heads == b.heads && a.size == b.size && a.queries == b.queries &&
+                a.keys == b.keys;
     for (int i = 0; i < 3; i++)
-        same = same && a.strides[i] == b.strides[i] && a.gradient_strides[i] == b.gradient_strides[i];
+        same =
+            same && a.strides[i] == b.strides[i] && a.gradient_strides[i] == b.gradient_strides[i];
     return same;
 }
 
@@ -125,11 +131,14 @@ static CudnnPlan *plan_create(const Cudnn *c, const CudnnProblem &p) {
     plan->there = error.is_good();
     if (!plan->there) {
         const std::string &why = error.err_msg;
-        warn("cuDNN has no %s of B %lld, T %lld and %lld, heads of %lld (%.*s): our own kernels compute it",
-             p.backward ? "backward attention" : "attention", (long long)p.batch, (long long)p.queries,
-             (long long)p.keys, (long long)p.size, (int)std::min(why.find('\n'), (size_t)200), why.c_str());
+        warn("cuDNN has no %s of B %lld, T %lld and %lld, heads of %lld (%.*s): our own kernels "
+             "compute it",
+             p.backward ? "backward attention" : "attention", (long long)p.batch,
+             (long long)p.queries, (long long)p.keys, (long long)p.size,
+             (int)std::min(why.find('\n'), (size_t)200), why.c_str());
     } else if (bytes > 0 && cudaMalloc(&plan->memory, (size_t)bytes) != cudaSuccess) {
-        fail("out of GPU memory: cuDNN's attention needs %.1f MiB more; lower --batch, or build without "
+        fail("out of GPU memory: cuDNN's attention needs %.1f MiB more; lower --batch, or build "
+             "without "
              "CUDNN=1",
              (double)bytes / 1048576);
     }
@@ -146,7 +155,8 @@ static CudnnPlan *plan_for(Cudnn *c, const CudnnProblem &p) {
 bool cudnn_run(Cudnn *c, const CudnnProblem *problem, const CudnnOperands *on, void *stream) {
     CudnnPlan *plan = plan_for(c, *problem);
     if (!plan->there) return false;
-    std::unordered_map<int64_t, void *> operands = {{OPERAND_Y, on->y}, {OPERAND_LOGSUMEXP, on->logsumexp}};
+    std::unordered_map<int64_t, void *> operands = {{OPERAND_Y, on->y},
+                                                    {OPERAND_LOGSUMEXP, on->logsumexp}};
     for (int i = 0; i < 3; i++) operands[OPERAND_PART + i] = on->parts[i];
     if (problem->backward) {
         operands[OPERAND_DY] = on->dy;

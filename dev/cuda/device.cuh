@@ -1,5 +1,6 @@
-// What all CUDA code stands on: errors, the device, its memory, launches, and the instructions that C++ has
-// no name for. Built for the CPU (CUDA_ON_CPU), the same sources run under an emulator (cuda_on_cpu.h).
+// What all CUDA code stands on: errors, the device, its memory, launches, and the instructions that
+// C++ has no name for. Built for the CPU (CUDA_ON_CPU), the same sources run under an emulator
+// (cuda_on_cpu.h).
 #ifndef CUDA_DEVICE_CUH
 #define CUDA_DEVICE_CUH
 
@@ -21,18 +22,18 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-// ---- errors ----------------------------------------------------------------------------------------------
+// ---- errors -----------------------------------------------------------------
 
 static inline void cuda_check(cudaError_t error, const char *call, const char *file, int line) {
     if (error != cudaSuccess)
-        fail("CUDA: %s (%s:%d: %s); compute-sanitizer tells more", cudaGetErrorString(error), file, line,
-             call);
+        fail("CUDA: %s (%s:%d: %s); compute-sanitizer tells more", cudaGetErrorString(error), file,
+             line, call);
 }
 
 // Ends the program where a call of CUDA fails.
 #define CUDA_CHECK(call) cuda_check(call, #call, __FILE__, __LINE__)
 
-// ---- the device ------------------------------------------------------------------------------------------
+// ---- the device -------------------------------------------------------------
 
 struct Device {
     cudaStream_t stream;             // all work, in order
@@ -54,7 +55,8 @@ static inline int device_count(char *why, size_t size) {
         snprintf(why, size, "no GPU: there is no NVIDIA driver");
     } else if (found == cudaErrorInsufficientDriver) {
         snprintf(why, size,
-                 "the NVIDIA driver is too old: it knows CUDA %d.%d; install a newer driver, or build with "
+                 "the NVIDIA driver is too old: it knows CUDA %d.%d; install a newer driver, or "
+                 "build with "
                  "that CUDA",
                  driver / 1000, driver % 1000 / 10);
     } else if (found == cudaErrorNoDevice || (found == cudaSuccess && count == 0)) {
@@ -67,8 +69,8 @@ static inline int device_count(char *why, size_t size) {
     return 0;
 }
 
-// Whether there is a GPU, and code for the current one in this build; if not, why (size bytes). One that is
-// full or out of order has code: device_create() says what is wrong with it.
+// Whether there is a GPU, and code for the current one in this build; if not, why (size bytes). One
+// that is full or out of order has code: device_create() says what is wrong with it.
 static inline bool device_available(char *why, size_t size) {
     if (device_count(why, size) == 0) return false;
     cudaDeviceProp p;
@@ -81,9 +83,10 @@ static inline bool device_available(char *why, size_t size) {
     if (found != cudaErrorNoKernelImageForDevice && found != cudaErrorInvalidDeviceFunction &&
         found != cudaErrorUnsupportedPtxVersion)
         return true;
-    snprintf(why, size,
-             "%s is sm_%d%d, for which this build has no code; build with CUDA_ARCHS=%d%d (80 at least)",
-             p.name, p.major, p.minor, p.major, p.minor);
+    snprintf(
+        why, size,
+        "%s is sm_%d%d, for which this build has no code; build with CUDA_ARCHS=%d%d (80 at least)",
+        p.name, p.major, p.minor, p.major, p.minor);
     return false;
 }
 
@@ -102,7 +105,8 @@ static inline Device device_create() {
     d.memory = p.totalGlobalMem;
     d.shared_limit = p.sharedMemPerBlockOptin;
     snprintf(d.name, sizeof(d.name), "%s", p.name);
-    cudaFuncAttributes attributes; // begin_kernel() has to be there: PTX of an older one may be all there is
+    cudaFuncAttributes
+        attributes; // begin_kernel() has to be there: PTX of an older one may be all there is
     const cudaError_t found = cudaFuncGetAttributes(&attributes, (const void *)device_probe_kernel);
     if (found != cudaSuccess) fail("%s cannot be used: %s", d.name, cudaGetErrorString(found));
     int driver = 0; // before 12.3 graphs do not know such launches
@@ -120,10 +124,9 @@ static inline void device_synchronize(const Device *d) {
     CUDA_CHECK(cudaStreamSynchronize(d->stream));
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------
-
-// One block of device memory, carved into arrays. The carving code runs twice: first with no memory, which
-// gives the sizes, then for real.
+// ---- memory -----------------------------------------------------------------
+// One block of device memory, carved into arrays. The carving code runs twice: first with no
+// memory, which gives the sizes, then for real.
 static constexpr size_t ARENA_ALIGNMENT = 256;
 static constexpr int ARENA_PURPOSES = 24;
 
@@ -137,8 +140,8 @@ struct Arena {
     int purpose_count;
 };
 
-// `count` elements of `size` bytes, uninitialised; not to be used while only counting. `purpose` is a
-// constant string.
+// `count` elements of `size` bytes, uninitialised; not to be used while only counting. `purpose` is
+// a constant string.
 static inline void *arena_carve(Arena *a, size_t count, size_t size, const char *purpose) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 4 - a->used)
@@ -187,15 +190,15 @@ static inline GemmInput matrix_part(GemmInput x, size_t part, size_t channels) {
 }
 
 // Runs statements with T as the type of a tagged matrix.
-#define WITH_TYPE(matrix, T, ...)                                                                            \
-    do {                                                                                                     \
-        if ((matrix).bf16) {                                                                                 \
-            typedef bf16 T;                                                                                  \
-            __VA_ARGS__;                                                                                     \
-        } else {                                                                                             \
-            typedef float T;                                                                                 \
-            __VA_ARGS__;                                                                                     \
-        }                                                                                                    \
+#define WITH_TYPE(matrix, T, ...)                                                                  \
+    do {                                                                                           \
+        if ((matrix).bf16) {                                                                       \
+            typedef bf16 T;                                                                        \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            typedef float T;                                                                       \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
     } while (0)
 
 // Gets the memory that was counted; the same carving follows. `advice`: which options to lower.
@@ -205,8 +208,8 @@ static inline void arena_allocate(Arena *a, const char *advice) {
     void *memory = NULL;
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     if (cudaMalloc(&memory, size ? size : 1) != cudaSuccess)
-        fail("out of GPU memory: %.1f MiB are needed, %.1f of %.1f MiB are free; %s", (double)size / 1048576,
-             (double)available / 1048576, (double)total / 1048576, advice);
+        fail("out of GPU memory: %.1f MiB are needed, %.1f of %.1f MiB are free; %s",
+             (double)size / 1048576, (double)available / 1048576, (double)total / 1048576, advice);
     *a = Arena();
     a->memory = (char *)memory;
 }
@@ -216,11 +219,12 @@ static inline void arena_free(Arena *a) {
     *a = Arena();
 }
 
-// ---- launches --------------------------------------------------------------------------------------------
+// ---- launches ---------------------------------------------------------------
 
 #ifndef CUDA_ON_CPU
-// Lets the kernel have as many bytes of dynamic shared memory. Never fewer than before: what it may have is
-// the kernel's, not the launch's, and a graph that is being captured may hold launches of it that need more.
+// Lets the kernel have as many bytes of dynamic shared memory. Never fewer than before: what it may
+// have is the kernel's, not the launch's, and a graph that is being captured may hold launches of
+// it that need more.
 static inline void allow_shared(const Device *d, const void *kernel, size_t shared) {
     cudaFuncAttributes now;
     CUDA_CHECK(cudaFuncGetAttributes(&now, kernel));
@@ -228,18 +232,19 @@ static inline void allow_shared(const Device *d, const void *kernel, size_t shar
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (error == cudaErrorInvalidValue && shared > d->shared_limit)
-        fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller heads "
+        fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller "
+             "heads "
              "(a larger --heads), or -p bf16",
              d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
     CUDA_CHECK(error);
 }
 #endif
 
-// Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early: it begins
-// with begin_kernel(). together: its blocks wait for each other.
+// Starts kernel(arguments) on the device's stream. shared: bytes of dynamic shared memory. early:
+// it begins with begin_kernel(). together: its blocks wait for each other.
 template <typename... P, typename... A>
-static inline void launch_kernel(const Device *d, bool early, bool together, void (*kernel)(P...), dim3 grid,
-                                 dim3 block, size_t shared, A... arguments) {
+static inline void launch_kernel(const Device *d, bool early, bool together, void (*kernel)(P...),
+                                 dim3 grid, dim3 block, size_t shared, A... arguments) {
 #ifdef CUDA_ON_CPU
     cuda_launch(d->stream, kernel, grid, block, shared, std::tuple<P...>((P)arguments...), early,
                 together ? d->sms : 0);
@@ -262,21 +267,21 @@ static inline void launch_kernel(const Device *d, bool early, bool together, voi
 }
 
 template <typename... P, typename... A>
-static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                          A... arguments) {
+static inline void launch(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block,
+                          size_t shared, A... arguments) {
     launch_kernel(d, false, false, kernel, grid, block, shared, arguments...);
 }
 
-// The same for a kernel that begins with begin_kernel(): while those before it end, its blocks may take their
-// places already (programmatic dependent launch, from sm_90 on).
+// The same for a kernel that begins with begin_kernel(): while those before it end, its blocks may
+// take their places already (programmatic dependent launch, from sm_90 on).
 template <typename... P, typename... A>
-static inline void launch_early(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                                A... arguments) {
+static inline void launch_early(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block,
+                                size_t shared, A... arguments) {
     launch_kernel(d, true, false, kernel, grid, block, shared, arguments...);
 }
 
-// The same for a kernel whose blocks wait for each other. They may begin in any order and need not run at
-// once, so each takes work from a counter, and waits for none that took its work later.
+// The same for a kernel whose blocks wait for each other. They may begin in any order and need not
+// run at once, so each takes work from a counter, and waits for none that took its work later.
 template <typename... P, typename... A>
 static inline void launch_together(const Device *d, void (*kernel)(P...), dim3 grid, dim3 block,
                                    size_t shared, A... arguments) {
@@ -284,7 +289,8 @@ static inline void launch_together(const Device *d, void (*kernel)(P...), dim3 g
 }
 
 // A graph of what `work` starts on the device's stream, which must not wait for anything.
-template <typename Work> static inline cudaGraphExec_t device_capture(const Device *d, const Work &work) {
+template <typename Work>
+static inline cudaGraphExec_t device_capture(const Device *d, const Work &work) {
     cudaGraph_t graph;
     cudaGraphExec_t executable;
     CUDA_CHECK(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
@@ -298,7 +304,8 @@ template <typename Work> static inline cudaGraphExec_t device_capture(const Devi
 // Blocks of `size` that cover n.
 static inline unsigned blocks_of(size_t n, size_t size) {
     const size_t blocks = (n + size - 1) / size;
-    if (blocks > INT32_MAX) fail("a grid of %zu blocks is too large; lower --batch or --seq-len", blocks);
+    if (blocks > INT32_MAX)
+        fail("a grid of %zu blocks is too large; lower --batch or --seq-len", blocks);
     return (unsigned)blocks;
 }
 
@@ -312,15 +319,15 @@ template <typename T> static __device__ __forceinline__ T *shared_memory() {
 #endif
 }
 
-// What changes from one forward and backward pass to the next. It lies in device memory, where the kernels of
-// a captured graph read it.
+// What changes from one forward and backward pass to the next. It lies in device memory, where the
+// kernels of a captured graph read it.
 struct StepParameters {
     uint32_t dropout_key[2]; // of seed and update: dropout_create() of dev/cpu
     uint64_t first_row;      // place of row 0 of the batch among the update's rows
     float scale;             // of the gradient of the summed loss
 };
 
-// ---- the warp and the block ------------------------------------------------------------------------------
+// ---- the warp and the block -------------------------------------------------
 
 static constexpr int WARP = 32;
 
@@ -337,12 +344,13 @@ template <typename T> static __device__ __forceinline__ T warp_sum(T x) {
 
 static __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-    for (int bits = WARP / 2; bits > 0; bits /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bits));
+    for (int bits = WARP / 2; bits > 0; bits /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bits));
     return x;
 }
 
-// The sum over a one-dimensional block of whole warps, in every thread, in a fixed order. `partial` (32):
-// shared memory, free again after the next barrier.
+// The sum over a one-dimensional block of whole warps, in every thread, in a fixed order. `partial`
+// (32): shared memory, free again after the next barrier.
 template <typename T> static __device__ __forceinline__ T block_sum(T x, T *partial) {
     x = warp_sum(x);
     __syncthreads(); // partial may still be read from an earlier sum
@@ -364,8 +372,7 @@ static __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
-// ---- 16-byte accesses ------------------------------------------------------------------------------------
-
+// ---- 16-byte accesses -------------------------------------------------------
 // N numbers from p, N * sizeof(T) a multiple of 8 to which p is aligned (16 from 16 bytes on).
 template <int N> static __device__ __forceinline__ void load_numbers(float *out, const float *p) {
     static_assert(N % 4 == 0, "");
@@ -418,7 +425,8 @@ template <int N> static __device__ __forceinline__ void load_numbers(float *out,
 template <int N> static __device__ __forceinline__ void store_numbers(float *p, const float *in) {
     static_assert(N % 4 == 0, "");
 #pragma unroll
-    for (int i = 0; i < N; i += 4) *(float4 *)(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
+    for (int i = 0; i < N; i += 4)
+        *(float4 *)(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
 }
 
 template <int N> static __device__ __forceinline__ void store_numbers(bf16 *p, const float *in) {
@@ -428,17 +436,20 @@ template <int N> static __device__ __forceinline__ void store_numbers(bf16 *p, c
     } else {
 #pragma unroll
         for (int i = 0; i < N; i += 8)
-            *(uint4 *)(p + i) = make_uint4(pack_bf16(in[i], in[i + 1]), pack_bf16(in[i + 2], in[i + 3]),
-                                           pack_bf16(in[i + 4], in[i + 5]), pack_bf16(in[i + 6], in[i + 7]));
+            *(uint4 *)(p + i) =
+                make_uint4(pack_bf16(in[i], in[i + 1]), pack_bf16(in[i + 2], in[i + 3]),
+                           pack_bf16(in[i + 4], in[i + 5]), pack_bf16(in[i + 6], in[i + 7]));
     }
 }
 
-// ---- the start of a kernel, tensor cores and asynchronous copies -----------------------------------------
+// ---- the start of a kernel, tensor cores and asynchronous copies ------------
+
 #ifndef CUDA_ON_CPU
 
-// The first statement of a kernel of launch_early(), in every thread: all work before it on the stream has
-// ended behind this, and what that wrote can be read. The next kernel may take its place, and waits likewise;
-// so each waits for all before it, and not for its neighbour alone. Pointers that a kernel reads are not
+// The first statement of a kernel of launch_early(), in every thread: all work before it on the
+// stream has ended behind this, and what that wrote can be read. The next kernel may take its
+// place, and waits likewise; so each waits for all before it, and not for its neighbour alone.
+// Pointers that a kernel reads are not
 // __restrict__, or the compiler might read before.
 static __device__ __forceinline__ void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -447,19 +458,22 @@ static __device__ __forceinline__ void begin_kernel() {
 #endif
 }
 
-// d (16, 8) += a (16, 16) b (16, 8), bf16 in, float32 sums. With group = lane / 4, place = 2 (lane % 4):
-// a: (group, place), (group + 8, place), (group, place + 8), (group + 8, place + 8), each with its right
-// neighbour; b: (place, group), (place + 8, group), each with the one below; d: (group, place), its right
-// neighbour, and the same of row group + 8.
-static __device__ __forceinline__ void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+// d (16, 8) += a (16, 16) b (16, 8), bf16 in, float32 sums. With group = lane / 4, place = 2 (lane
+// % 4): a: (group, place), (group + 8, place), (group, place + 8), (group + 8, place + 8), each
+// with its right neighbour; b: (place, group), (place + 8, group), each with the one below; d:
+// (group, place), its right neighbour, and the same of row group + 8.
+static __device__ __forceinline__ void mma_m16n8k16(float d[4], const uint32_t a[4],
+                                                    const uint32_t b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// 8x8 matrices of bf16 in shared memory: lane i gives the address of row i % 8 of matrix i / 8, and takes of
-// each matrix m elements 2 (i % 4) and the next of row i / 4 (trans: of column i / 4) into r[m].
+// 8x8 matrices of bf16 in shared memory: lane i gives the address of row i % 8 of matrix i / 8, and
+// takes of each matrix m elements 2 (i % 4) and the next of row i / 4 (trans: of column i / 4) into
+// r[m].
 static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -485,13 +499,15 @@ static __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t r[2], const vo
                  : "memory");
 }
 
-// 16 bytes from global to shared memory (zeros where they are not valid: nothing is read then), complete
-// after cp_async_wait<N>, which leaves the last N committed groups under way, and a barrier.
-static __device__ __forceinline__ void cp_async16(void *shared, const void *global, bool valid = true) {
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-        "l"(global), "r"(valid ? 16 : 0)
-        : "memory");
+// 16 bytes from global to shared memory (zeros where they are not valid: nothing is read then),
+// complete after cp_async_wait<N>, which leaves the last N committed groups under way, and a
+// barrier.
+static __device__ __forceinline__ void cp_async16(void *shared, const void *global,
+                                                  bool valid = true) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(global), "r"(valid ? 16 : 0)
+                 : "memory");
 }
 static __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,5 +1,5 @@
-// Dropout with the masks of dev/cpu/dropout.h, element by element, so that a step drops the same on both
-// machines. Nothing is stored: the backward pass computes the mask again.
+// Dropout with the masks of dev/cpu/dropout.h, element by element, so that a step drops the same on
+// both machines. Nothing is stored: the backward pass computes the mask again.
 #ifndef CUDA_DROPOUT_CUH
 #define CUDA_DROPOUT_CUH
 
@@ -64,13 +64,16 @@ static __device__ __forceinline__ float dropout_factor(const DropoutSite &s, uin
     const unsigned place = (unsigned)(element % DROPOUT_BLOCK);
     const uint4 words = dropout_words(s, element / DROPOUT_BLOCK * 16 + place % 16);
     const unsigned which = place / 16 % 4;
-    const uint32_t word = which == 0 ? words.x : which == 1 ? words.y : which == 2 ? words.z : words.w;
+    const uint32_t word = which == 0   ? words.x
+                          : which == 1 ? words.y
+                          : which == 2 ? words.z
+                                       : words.w;
     return (place < 64 ? word & 0xffff : word >> 16) < s.threshold ? s.scale : 0;
 }
 
-// For a whole warp: bits 0-3 say whether elements 128 block + 4 lane + 0..3 are kept, bits 4-7 the same of
-// block + 1. One generator call a lane for its eight elements: lanes 0-15 compute the counters of `block`,
-// lanes 16-31 those of block + 1, and ballots pass on what the others need.
+// For a whole warp: bits 0-3 say whether elements 128 block + 4 lane + 0..3 are kept, bits 4-7 the
+// same of block + 1. One generator call a lane for its eight elements: lanes 0-15 compute the
+// counters of `block`, lanes 16-31 those of block + 1, and ballots pass on what the others need.
 static __device__ __forceinline__ uint32_t dropout_warp(const DropoutSite &s, uint64_t block) {
     const unsigned lane = lane_index();
     const uint4 words = dropout_words(s, block * 16 + lane);
@@ -92,7 +95,8 @@ static __global__ void __launch_bounds__(256)
     dropout_kernel(T *x, DropoutSite site, uint64_t elements, size_t count) {
     begin_kernel();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) x[i] = (T)((float)x[i] * dropout_factor(site, site.step->first_row * elements + i));
+    if (i < count)
+        x[i] = (T)((float)x[i] * dropout_factor(site, site.step->first_row * elements + i));
 }
 
 // x (B, T, C) goes through a dropout, in place, for itself: elsewhere it is part of another kernel.
@@ -101,13 +105,14 @@ static inline void dropout_apply(const Device *d, GemmInput x, DropoutSite site,
     const size_t row = length * x.columns, count = batch * row;
     if (!drops_out(site)) return;
     WITH_TYPE(x, T,
-              launch_early(d, dropout_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, site,
-                           (uint64_t)row, count));
+              launch_early(d, dropout_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0,
+                           (T *)x.data, site, (uint64_t)row, count));
 }
 
 // v (VEC) times the factors of elements first .. first+VEC-1.
 template <int VEC>
-static __device__ __forceinline__ void drop_out(float v[VEC], const DropoutSite &s, uint64_t first) {
+static __device__ __forceinline__ void drop_out(float v[VEC], const DropoutSite &s,
+                                                uint64_t first) {
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] *= dropout_factor(s, first + i);
 }

@@ -1,8 +1,8 @@
 // Token embedding plus positions and a type, with the LayerNorm behind it.
 //
-// Backward: many rows of a batch may hold the same token, and float sums must keep their order. The host
-// sorts the rows by token while the GPU is busy; warps sum pieces of at most 32 rows, and what belongs to the
-// same token is added up by one warp.
+// Backward: many rows of a batch may hold the same token, and float sums must keep their order. The
+// host sorts the rows by token while the GPU is busy; warps sum pieces of at most 32 rows, and what
+// belongs to the same token is added up by one warp.
 #ifndef CUDA_EMBEDDING_CUH
 #define CUDA_EMBEDDING_CUH
 
@@ -10,19 +10,19 @@
 
 // x (B, T, C) = dropout(scale token[input] + position[t] + type), and its LayerNorm.
 static inline void embedding_layernorm_forward(const Device *d, float *x, LayerNormOutput to,
-                                               EmbeddingRows rows, LayerNormWeights w, DropoutSite site,
-                                               size_t batch, size_t channels) {
+                                               EmbeddingRows rows, LayerNormWeights w,
+                                               DropoutSite site, size_t batch, size_t channels) {
     layernorm_forward_from(d, x, to, rows, site, w, batch * rows.length, rows.length, channels);
 }
 
-// ---- positions -------------------------------------------------------------------------------------------
-
-// `share` warps have a position, each every share-th sequence; the first one adds up what they have. Shared
-// memory: (LAYERNORM_WARPS, channels), where rows stay in registers. Elsewhere share is 1.
+// ---- positions --------------------------------------------------------------
+// `share` warps have a position, each every share-th sequence; the first one adds up what they
+// have. Shared memory: (LAYERNORM_WARPS, channels), where rows stay in registers. Elsewhere share
+// is 1.
 template <int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
-    position_backward_kernel(float *dposition, float *dx, DropoutSite site, unsigned batch, unsigned length,
-                             unsigned channels, unsigned share) {
+    position_backward_kernel(float *dposition, float *dx, DropoutSite site, unsigned batch,
+                             unsigned length, unsigned channels, unsigned share) {
     begin_kernel();
     const unsigned warp = threadIdx.x / WARP, t = (blockIdx.x * LAYERNORM_WARPS + warp) / share;
     float *const row_sums = dposition + (size_t)t * channels, *const sums = shared_memory<float>();
@@ -44,8 +44,9 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
         });
     }
     if constexpr (ITEMS > 0) {
-        for_row<VEC, ITEMS>(
-            channels, [&](unsigned i, unsigned c) { store_row<VEC>(sums + warp * channels + c, sum[i]); });
+        for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
+            store_row<VEC>(sums + warp * channels + c, sum[i]);
+        });
         __syncthreads();
         if (warp % share != 0 || t >= length) return;
         for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
@@ -65,25 +66,26 @@ static inline unsigned position_share(size_t batch) {
     return share;
 }
 
-// dposition (positions, C) += the sum over the batch of dx (B, T, C), which goes through the dropout in
-// place.
+// dposition (positions, C) += the sum over the batch of dx (B, T, C), which goes through the
+// dropout in place.
 static inline void position_backward(const Device *d, float *dposition, float *dx, DropoutSite site,
                                      size_t batch, size_t length, size_t channels) {
     WITH_ROW_SHAPE(channels, VEC, ITEMS, {
         const unsigned share = ITEMS > 0 ? position_share(batch) : 1;
         const size_t shared = ITEMS > 0 ? LAYERNORM_WARPS * channels * sizeof(float) : 0;
         launch_early(d, position_backward_kernel<VEC, ITEMS>,
-                     dim3(blocks_of(length * share, LAYERNORM_WARPS)), dim3(LAYERNORM_WARPS * WARP), shared,
-                     dposition, dx, site, (unsigned)batch, (unsigned)length, (unsigned)channels, share);
+                     dim3(blocks_of(length * share, LAYERNORM_WARPS)), dim3(LAYERNORM_WARPS * WARP),
+                     shared, dposition, dx, site, (unsigned)batch, (unsigned)length,
+                     (unsigned)channels, share);
     });
 }
 
-// ---- tokens ----------------------------------------------------------------------------------------------
+// ---- tokens -----------------------------------------------------------------
 
 static constexpr int32_t EMBEDDING_PIECE = 32; // rows
 
-// Rows order[begin .. begin + count - 1] hold this token; their sum goes to row `slot` of the partial sums,
-// or with slot -1 straight to the gradient.
+// Rows order[begin .. begin + count - 1] hold this token; their sum goes to row `slot` of the
+// partial sums, or with slot -1 straight to the gradient.
 struct EmbeddingPiece {
     int32_t token, begin, count, slot;
 };
@@ -92,7 +94,7 @@ struct EmbeddingPiece {
 struct EmbeddingOrder {
     size_t rows, vocabulary; // largest M, V
     int32_t *counts;         // (V + 1) on the host
-    char *on_host;           // pinned: order (M), pieces (M), and the tokens of several pieces (M / 32 + 1)
+    char *on_host; // pinned: order (M), pieces (M), and the tokens of several pieces (M / 32 + 1)
     char *on_device;
     float *partial; // (slots, C) on the device
 };
@@ -106,8 +108,8 @@ static inline size_t embedding_order_bytes(size_t rows) {
            (rows / EMBEDDING_PIECE + 1) * sizeof(EmbeddingPiece);
 }
 
-static inline void embedding_order_carve(EmbeddingOrder *o, Arena *a, size_t rows, size_t vocabulary,
-                                         size_t channels) {
+static inline void embedding_order_carve(EmbeddingOrder *o, Arena *a, size_t rows,
+                                         size_t vocabulary, size_t channels) {
     o->rows = rows;
     o->vocabulary = vocabulary;
     o->on_device = arena_array<char>(a, embedding_order_bytes(rows), "embedding");
@@ -122,11 +124,11 @@ static inline void embedding_order_free(EmbeddingOrder *o) {
     if (o->on_host) CUDA_CHECK(cudaFreeHost(o->on_host));
 }
 
-// A warp sums the rows of a piece. pieces (count) beyond `order`'s rows; with dx = the partial sums and order
-// NULL it adds up the pieces of a token.
+// A warp sums the rows of a piece. pieces (count) beyond `order`'s rows; with dx = the partial sums
+// and order NULL it adds up the pieces of a token.
 static __global__ void token_backward_kernel(float *dtoken, float *partial, const float *dx,
-                                             const EmbeddingPiece *pieces, const int32_t *order, float scale,
-                                             unsigned count, unsigned channels) {
+                                             const EmbeddingPiece *pieces, const int32_t *order,
+                                             float scale, unsigned count, unsigned channels) {
     begin_kernel();
     const unsigned index = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (index >= count) return;
@@ -143,8 +145,8 @@ static __global__ void token_backward_kernel(float *dtoken, float *partial, cons
     }
 }
 
-// order (m) = rows by token, stable, without those of `padding`; counts[v] = where the rows of token v end.
-// Returns how many there are.
+// order (m) = rows by token, stable, without those of `padding`; counts[v] = where the rows of
+// token v end. Returns how many there are.
 static inline int32_t embedding_sort(EmbeddingOrder *o, int32_t *order, const int32_t *inputs,
                                      int32_t padding, size_t m) {
     int32_t *start = o->counts, total = 0;
@@ -161,15 +163,16 @@ static inline int32_t embedding_sort(EmbeddingOrder *o, int32_t *order, const in
     return total;
 }
 
-// dtoken (V, C) += scale times the rows of dx (m, C) of each token but `padding` (-1: none). inputs (m) on
-// the host, in [0, V). Not to be captured: the work depends on the tokens. The last call's copies have to be
-// done.
-static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dtoken, const float *dx,
-                                  const int32_t *inputs, double scale, int32_t padding, size_t m,
-                                  size_t channels) {
+// dtoken (V, C) += scale times the rows of dx (m, C) of each token but `padding` (-1: none). inputs
+// (m) on the host, in [0, V). Not to be captured: the work depends on the tokens. The last call's
+// copies have to be done.
+static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dtoken,
+                                  const float *dx, const int32_t *inputs, double scale,
+                                  int32_t padding, size_t m, size_t channels) {
     if (m > o->rows) fail("embedding: %zu rows, planned for %zu", m, o->rows);
     int32_t *order = (int32_t *)o->on_host;
-    EmbeddingPiece *pieces = (EmbeddingPiece *)(order + m); // and behind them the tokens of several pieces
+    EmbeddingPiece *pieces =
+        (EmbeddingPiece *)(order + m); // and behind them the tokens of several pieces
     const int32_t total = embedding_sort(o, order, inputs, padding, m);
     unsigned count = 0, several = 0;
     int32_t slots = 0;
@@ -194,9 +197,9 @@ static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dto
         launch_early(d, token_backward_kernel, dim3(blocks_of(count, 8)), dim3(8 * WARP), 0, dtoken,
                      o->partial, dx, work, rows, (float)scale, count, (unsigned)channels);
     if (several)
-        launch_early(d, token_backward_kernel, dim3(blocks_of(several, 8)), dim3(8 * WARP), 0, dtoken,
-                     o->partial, o->partial, work + count, (const int32_t *)NULL, (float)scale, several,
-                     (unsigned)channels);
+        launch_early(d, token_backward_kernel, dim3(blocks_of(several, 8)), dim3(8 * WARP), 0,
+                     dtoken, o->partial, o->partial, work + count, (const int32_t *)NULL,
+                     (float)scale, several, (unsigned)channels);
 }
 
 #endif

@@ -1,8 +1,8 @@
-// Matrix products of linear layers through cuBLASLt: bf16 with float32 sums, TF32, or float32; with fused
-// bias and GELU where the library has them. What dev/cpu/gemm.h says of shapes holds here.
+// Matrix products of linear layers through cuBLASLt: bf16 with float32 sums, TF32, or float32; with
+// fused bias and GELU where the library has them. What dev/cpu/gemm.h says of shapes holds here.
 //
-// cuBLASLt counts columns first: our (M, N) in rows is its (N, M). A matrix's `columns` say where its rows
-// start; a product may use fewer of them.
+// cuBLASLt counts columns first: our (M, N) in rows is its (N, M). A matrix's `columns` say where
+// its rows start; a product may use fewer of them.
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -10,8 +10,8 @@
 #include <math.h>
 #include <time.h>
 
-// A weight (N, K), or (K, N) with WEIGHT_IN_OUT, and its bias. The copies rounded to bf16 are refreshed by
-// the update.
+// A weight (N, K), or (K, N) with WEIGHT_IN_OUT, and its bias. The copies rounded to bf16 are
+// refreshed by the update.
 struct DeviceWeight {
     const float *values;
     const bf16 *rounded; // NULL: no product reads bf16
@@ -41,8 +41,9 @@ struct BlasProduct {
     BlasEpilogue epilogue;
     size_t m, n, k;
     size_t lda, ldb, ldd;
-    size_t count = 1;              // of such products,
-    size_t step_a, step_b, step_d; // whose operands begin so many numbers apart; 0: all have the same
+    size_t count = 1; // of such products,
+    size_t step_a, step_b,
+        step_d; // whose operands begin so many numbers apart; 0: all have the same
 };
 
 // Where it reads and writes. aux (m, n): what the GELU is taken of, of d's type.
@@ -59,7 +60,7 @@ struct BlasOperands {
 #include "cublaslt.cuh"
 #endif
 
-// ---- linear layers ---------------------------------------------------------------------------------------
+// ---- linear layers ----------------------------------------------------------
 
 static inline const void *weight_data(DeviceWeight w, bool in_bf16) {
     if (in_bf16 && !w.rounded) fail("product: a bf16 input, but the weight has no bf16 copy");
@@ -106,7 +107,8 @@ static __global__ void __launch_bounds__(256)
     if (i < count) y[i / n * stride + i % n] = (T)((float)y[i / n * stride + i % n] + bias[i % n]);
 }
 
-// y (M, N) = x (M, K) w^T + bias. Where the library has no product with a bias, it is added behind one.
+// y (M, N) = x (M, K) w^T + bias. Where the library has no product with a bias, it is added behind
+// one.
 static inline void gemm_forward(Blas *blas, GemmInput y, GemmInput x, DeviceWeight w, size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, NULL};
@@ -115,14 +117,14 @@ static inline void gemm_forward(Blas *blas, GemmInput y, GemmInput x, DeviceWeig
         fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.k, w.k, w.n);
     if (w.bias)
         WITH_TYPE(y, T,
-                  launch_early(blas->device, add_bias_kernel<T>, dim3(blocks_of(m * w.n, 256)), dim3(256), 0,
-                               (T *)y.data, w.bias, w.n, y.columns, m * w.n));
+                  launch_early(blas->device, add_bias_kernel<T>, dim3(blocks_of(m * w.n, 256)),
+                               dim3(256), 0, (T *)y.data, w.bias, w.n, y.columns, m * w.n));
 }
 
-// before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), in one go where the library can: it knows GELU
-// in bf16 alone. The weight has a bias.
-static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, GemmInput x, DeviceWeight w,
-                                     size_t m) {
+// before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), in one go where the library can: it
+// knows GELU in bf16 alone. The weight has a bias.
+static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, GemmInput x,
+                                     DeviceWeight w, size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, before.data};
     if (y.bf16 && before.bf16 && blas_run(blas, forward_product(y, x, w, m, BLAS_GELU), o)) return;
@@ -131,27 +133,32 @@ static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, 
 }
 
 // dx (M, K) = dy (M, N) w, or += it.
-static inline void gemm_backward_input_of(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m,
-                                          bool add) {
+static inline void gemm_backward_input_of(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
+                                          size_t m, bool add) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, NULL};
     BlasProduct p = backward_product(dx, dy, w, m, BLAS_PLAIN);
     p.add = add;
-    if (!blas_run(blas, p, o)) fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
+    if (!blas_run(blas, p, o))
+        fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
 }
 
-static inline void gemm_backward_input(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m) {
+static inline void gemm_backward_input(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
+                                       size_t m) {
     gemm_backward_input_of(blas, dx, dy, w, m, false);
 }
 
-static inline void gemm_backward_input_add(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w, size_t m) {
+static inline void gemm_backward_input_add(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
+                                           size_t m) {
     gemm_backward_input_of(blas, dx, dy, w, m, true);
 }
 
-// dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), before (M, K) as gemm_forward_gelu() left it, of dx's type.
+// dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), before (M, K) as gemm_forward_gelu() left it, of
+// dx's type.
 static inline void gemm_backward_input_gelu(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
                                             GemmInput before, size_t m) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, before.data};
-    if (dx.bf16 && before.bf16 && blas_run(blas, backward_product(dx, dy, w, m, BLAS_GELU_BACKWARD), o))
+    if (dx.bf16 && before.bf16 &&
+        blas_run(blas, backward_product(dx, dy, w, m, BLAS_GELU_BACKWARD), o))
         return;
     gemm_backward_input(blas, dx, dy, w, m);
     activation_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);
@@ -164,8 +171,8 @@ struct WeightBatch {
 };
 
 // dw += dy^T x in the weight's layout; dy (M, N), x (M, K). A batch of these: all in one go.
-static inline void gemm_backward_weights(Blas *blas, float *dw, GemmInput dy, GemmInput x, DeviceWeight w,
-                                         size_t m, const WeightBatch &batch) {
+static inline void gemm_backward_weights(Blas *blas, float *dw, GemmInput dy, GemmInput x,
+                                         DeviceWeight w, size_t m, const WeightBatch &batch) {
     if (dy.bf16 != x.bf16) fail("product: dy and x differ in type");
     const bool out_in = w.layout == WEIGHT_OUT_IN;
     const GemmInput left = out_in ? x : dy, right = out_in ? dy : x;
@@ -185,16 +192,17 @@ static inline void gemm_backward_weights(Blas *blas, float *dw, GemmInput dy, Ge
     p.step_d = batch.dw;
     const BlasOperands o = {left.data, right.data, dw, NULL, NULL};
     if (!blas_run(blas, p, o))
-        fail("cuBLASLt cannot multiply (%zu, %zu)^T by (%zu, %zu), %zu times", m, w.n, m, w.k, batch.count);
+        fail("cuBLASLt cannot multiply (%zu, %zu)^T by (%zu, %zu), %zu times", m, w.n, m, w.k,
+             batch.count);
 }
 
 // The same of one weight.
-static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, GemmInput x, DeviceWeight w,
-                                        size_t m) {
+static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, GemmInput x,
+                                        DeviceWeight w, size_t m) {
     gemm_backward_weights(blas, dw, dy, x, w, m, {1, 0, 0, 0});
 }
 
-// ---- rounding --------------------------------------------------------------------------------------------
+// ---- rounding ---------------------------------------------------------------
 
 static __global__ void round_kernel(bf16 *to, const float *from, size_t count) {
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
@@ -212,10 +220,10 @@ static inline void round_to_bf16(const Device *d, bf16 *to, const float *from, s
     launch(d, round_kernel, dim3(blocks_of(count, 256 * 8)), dim3(256), 0, to, from, count);
 }
 
-// ---- the peak --------------------------------------------------------------------------------------------
-
+// ---- the peak ---------------------------------------------------------------
 // Numbers in [-1, 1) that look random: products of zeros run faster than products of numbers.
-template <typename T> static __global__ void __launch_bounds__(256) noise_kernel(T *x, size_t count) {
+template <typename T>
+static __global__ void __launch_bounds__(256) noise_kernel(T *x, size_t count) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint32_t bits = (uint32_t)i * 0x9E3779B9u; // the finaliser of MurmurHash3
     bits = (bits ^ bits >> 16) * 0x85EBCA6Bu;
@@ -226,12 +234,13 @@ template <typename T> static __global__ void __launch_bounds__(256) noise_kernel
 
 static inline void fill_with_noise(const Device *d, GemmInput x, size_t rows) {
     const size_t count = rows * x.columns;
-    WITH_TYPE(x, T,
-              launch(d, noise_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, count));
+    WITH_TYPE(
+        x, T,
+        launch(d, noise_kernel<T>, dim3(blocks_of(count, 256)), dim3(256), 0, (T *)x.data, count));
 }
 
-// FLOP/s of a large product, best of a few; in bf16, or in float32 as `blas` multiplies it. Takes 96 MiB for
-// a moment.
+// FLOP/s of a large product, best of a few; in bf16, or in float32 as `blas` multiplies it. Takes
+// 96 MiB for a moment.
 static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
 #ifdef CUDA_ON_CPU
     constexpr size_t SIZE = 16;
@@ -249,8 +258,13 @@ static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
         weight = arena_matrix(&arena, SIZE, SIZE, in_bf16, purpose);
         if (pass == 0) arena_allocate(&arena, "another program may be using the GPU");
     }
-    const DeviceWeight w = {
-        (const float *)weight.data, (const bf16 *)weight.data, NULL, NULL, SIZE, SIZE, WEIGHT_OUT_IN};
+    const DeviceWeight w = {(const float *)weight.data,
+                            (const bf16 *)weight.data,
+                            NULL,
+                            NULL,
+                            SIZE,
+                            SIZE,
+                            WEIGHT_OUT_IN};
     fill_with_noise(d, x, SIZE);
     fill_with_noise(d, weight, SIZE);
     double best = INFINITY;
@@ -262,7 +276,8 @@ static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
         for (int j = 0; j < PRODUCTS; j++) gemm_forward(blas, y, x, w, SIZE);
         device_synchronize(d);
         clock_gettime(CLOCK_MONOTONIC, &end);
-        best = fmin(best, (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec));
+        best = fmin(best, (double)(end.tv_sec - start.tv_sec) +
+                              1e-9 * (double)(end.tv_nsec - start.tv_nsec));
     }
     arena_free(&arena);
     return 2.0 * SIZE * SIZE * SIZE * PRODUCTS / best;

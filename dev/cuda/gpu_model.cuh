@@ -1,9 +1,11 @@
-// What all models on the GPU share, whichever they are: the CPU's model beside it (for options, parameters,
-// decoding, --stats and what it says of itself), memory, batches on their way to the device, captured graphs,
-// and the entries of ModelType that do not depend on the model. A model holds a GpuModel as its first member.
+// What all models on the GPU share, whichever they are: the CPU's model beside it (for options,
+// parameters, decoding, --stats and what it says of itself), memory, batches on their way to the
+// device, captured graphs, and the entries of ModelType that do not depend on the model. A model
+// holds a GpuModel as its first member.
 //
-// One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the embedding's
-// gradient) and the norm of the gradients follow it on the stream; the host waits once, for loss and norm.
+// One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the
+// embedding's gradient) and the norm of the gradients follow it on the stream; the host waits once,
+// for loss and norm.
 #ifndef CUDA_GPU_MODEL_CUH
 #define CUDA_GPU_MODEL_CUH
 
@@ -75,8 +77,8 @@ struct GpuModel {
     GpuPrecision precision;
     uint64_t seed;
     double dropout, attention_dropout; // the latter of attention's weights
-    // Launches and copies that a batch needs, between device pointers; captured, so nothing may be waited
-    // for.
+    // Launches and copies that a batch needs, between device pointers; captured, so nothing may be
+    // waited for.
     void (*run)(GpuModel *model, GpuWork work, const DeviceBatch *batch);
     void (*carve)(GpuModel *model, Arena *arena); // the model's own arrays
 
@@ -99,8 +101,7 @@ struct GpuModel {
     bool given;                 // they were
 };
 
-// ---- options ---------------------------------------------------------------------------------------------
-
+// ---- options ----------------------------------------------------------------
 // The CPU model's rows and the GPU's own, to be freed.
 static inline Option *gpu_options(const ModelType *host, int *count) {
     static const Option recompute = {
@@ -119,7 +120,7 @@ static inline GpuPrecision gpu_precision(const Options *options) {
     return strcmp(name, "fp32") == 0 ? GPU_FP32 : strcmp(name, "tf32") == 0 ? GPU_TF32 : GPU_BF16;
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 static inline size_t gpu_rows(const GpuModel *g) {
     return g->batch * g->length;
@@ -158,7 +159,8 @@ static inline size_t gpu_largest_batch(GpuModel *g, size_t available) {
         step *= 2;
     }
     for (; step > 0; step /= 2)
-        if (fits + step <= g->row_limit / g->length && gpu_bytes(g, fits + step) <= available) fits += step;
+        if (fits + step <= g->row_limit / g->length && gpu_bytes(g, fits + step) <= available)
+            fits += step;
     return fits;
 }
 
@@ -166,9 +168,10 @@ static inline void gpu_report(const GpuModel *g) {
     const Arena *a = &g->arena;
     printf("GPU memory: %.1f MiB (", (double)a->used / 1048576);
     for (int i = 0; i < a->purpose_count; i++)
-        printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name, (double)a->purposes[i].bytes / 1048576);
-    printf(") of %.1f MiB that are free; %s %zu would fit\n", (double)g->available / 1048576, g->lower[0],
-           g->fits);
+        printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name,
+               (double)a->purposes[i].bytes / 1048576);
+    printf(") of %.1f MiB that are free; %s %zu would fit\n", (double)g->available / 1048576,
+           g->lower[0], g->fits);
 }
 
 // Counts, allocates and carves.
@@ -195,7 +198,7 @@ static inline void gpu_memory_create(GpuModel *g) {
     if (g->uses_muon) muon_start(&g->device, &g->muon, table);
 }
 
-// ---- create and destroy ----------------------------------------------------------------------------------
+// ---- create and destroy -----------------------------------------------------
 
 static inline void gpu_device_create(GpuModel *g, Ranks *ranks) {
     device_choose(ranks);
@@ -213,10 +216,13 @@ static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
     g->given_from = plan.count;
 }
 
-// First the host's model, which checks the options; then gpu_memory_create() when the model knows its shapes.
-static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, const ModelSetup *setup) {
+// First the host's model, which checks the options; then gpu_memory_create() when the model knows
+// its shapes.
+static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
+                                    const ModelSetup *setup) {
     ModelSetup host = *setup;
-    const bool translates = host_type->translator_create && !setup->training; // in the memory of a batch
+    const bool translates =
+        host_type->translator_create && !setup->training; // in the memory of a batch
     if (options_integer(setup->options, "stats") == 0 && !translates)
         host.batch = host.length = host.rows = 0;
     host.training = false;
@@ -229,7 +235,8 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type, con
     g->length = (size_t)(setup->rows > 0 ? 1 : setup->length);
     g->vocabulary = setup->vocabulary;
     g->training = setup->training;
-    g->uses_muon = setup->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
+    g->uses_muon =
+        setup->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
     g->profile = setup->profile;
     g->recompute = options_flag(setup->options, "recompute");
     g->precision = gpu_precision(setup->options);
@@ -258,9 +265,9 @@ static inline void gpu_model_destroy(GpuModel *g) {
     g->host_type->destroy(g->host);
 }
 
-// ---- where the time goes ---------------------------------------------------------------------------------
-
-// profile_lap() for work on the stream, which it waits for. Evaluations are not booked kind by kind.
+// ---- where the time goes ----------------------------------------------------
+// profile_lap() for work on the stream, which it waits for. Evaluations are not booked kind by
+// kind.
 static inline void gpu_lap(const GpuModel *g, GpuWork work, const char *kind, ProfilePart part,
                            double flops) {
     if (!g->profile || work != GPU_TRAIN) return;
@@ -273,15 +280,15 @@ static inline double gpu_square_flops(const DeviceBatch *batch, size_t channels)
     return 2 * (double)(batch->batch * batch->length) * (double)channels * (double)channels;
 }
 
-// ---- batches and graphs ----------------------------------------------------------------------------------
-
+// ---- batches and graphs -----------------------------------------------------
 // What the kernels of a step read.
 static inline const StepParameters *gpu_step(const GpuModel *g) {
     return (const StepParameters *)g->on_device;
 }
 
 // Dropout at a place of the model; none when evaluating.
-static inline DropoutSite gpu_dropout_of(const GpuModel *g, GpuWork work, double rate, uint32_t site) {
+static inline DropoutSite gpu_dropout_of(const GpuModel *g, GpuWork work, double rate,
+                                         uint32_t site) {
     return work == GPU_TRAIN && rate > 0 ? dropout_site(gpu_step(g), rate, site) : dropout_none();
 }
 
@@ -290,7 +297,8 @@ static inline DropoutSite gpu_dropout(const GpuModel *g, GpuWork work, uint32_t 
 }
 
 // Tokens that are none would make kernels read anywhere. Written so that compilers vectorise it.
-static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t least, int64_t vocabulary) {
+static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t least,
+                                    int64_t vocabulary) {
     int32_t smallest = 0, largest = 0;
     for (size_t i = 0; i < count; i++) {
         smallest = tokens[i] < smallest ? tokens[i] : smallest;
@@ -301,7 +309,8 @@ static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t
              (long long)vocabulary);
 }
 
-// An array of the batch behind those that are staged already, to be filled; *place: where it will be.
+// An array of the batch behind those that are staged already, to be filled; *place: where it will
+// be.
 template <typename T>
 static inline T *gpu_stage_array(GpuModel *g, DeviceBatch *to, size_t count, const T **place) {
     T *const array = (T *)(g->on_host + to->bytes);
@@ -310,17 +319,20 @@ static inline T *gpu_stage_array(GpuModel *g, DeviceBatch *to, size_t count, con
     return array;
 }
 
-// Rows that have a target, and these. As many of each are staged as a sixteenth of the batch's rows, or a
-// multiple of that, holds: batches of one shape shall mostly have the same graph.
-static inline void gpu_stage_chosen(GpuModel *g, DeviceBatch *to, const int32_t *targets, size_t rows) {
+// Rows that have a target, and these. As many of each are staged as a sixteenth of the batch's
+// rows, or a multiple of that, holds: batches of one shape shall mostly have the same graph.
+static inline void gpu_stage_chosen(GpuModel *g, DeviceBatch *to, const int32_t *targets,
+                                    size_t rows) {
     const size_t step = (rows + 15) / 16;
     size_t count = 0, filled = 0;
     for (size_t i = 0; i < rows; i++) count += targets[i] >= 0;
     to->chosen = count <= step ? step : (count + step - 1) / step * step;
     if (to->chosen > rows) to->chosen = rows;
-    int32_t *const chosen = gpu_stage_array(g, to, to->chosen, &to->rows), *const wanted = gpu_stage_array(
-                                                                               g, to, to->chosen,
-                                                                               &to->targets);
+    int32_t *const chosen = gpu_stage_array(g, to, to->chosen, &to->rows), *const wanted =
+                                                                               gpu_stage_array(
+                                                                                   g, to,
+                                                                                   to->chosen,
+                                                                                   &to->targets);
     for (size_t i = 0; i < rows; i++) {
         if (targets[i] < 0) continue;
         chosen[filled] = (int32_t)i;
@@ -334,7 +346,8 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     const size_t rows = (size_t)batch->batch * (size_t)batch->length;
     const size_t source_rows = (size_t)batch->batch * (size_t)batch->source.length;
     if (rows > gpu_rows(g) || source_rows > gpu_rows(g))
-        fail("a batch of %zu tokens, planned for %zu", rows > source_rows ? rows : source_rows, gpu_rows(g));
+        fail("a batch of %zu tokens, planned for %zu", rows > source_rows ? rows : source_rows,
+             gpu_rows(g));
     gpu_check_tokens(batch->inputs, rows, 0, g->vocabulary);
     gpu_check_tokens(batch->source.tokens, source_rows, 0, g->vocabulary);
     if (batch->targets) gpu_check_tokens(batch->targets, rows, -1, g->vocabulary);
@@ -368,9 +381,10 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
     return to;
 }
 
-// Gradients from `from` on are final, those from `end` on were before: others may take their sums. A model
-// that says so in its backward pass sets given_from to the least `from`.
-static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, size_t from, size_t end) {
+// Gradients from `from` on are final, those from `end` on were before: others may take their sums.
+// A model that says so in its backward pass sets given_from to the least `from`.
+static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, size_t from,
+                                       size_t end) {
     if (!batch->last) return;
     partial_sums_finish(&g->device, &g->sums);
     partial_sums_start(&g->sums);
@@ -379,8 +393,8 @@ static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, si
 
 // Copies a staged batch and works on it, on the stream.
 static inline void gpu_issue(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
-    CUDA_CHECK(
-        cudaMemcpyAsync(g->on_device, g->on_host, batch->bytes, cudaMemcpyHostToDevice, g->device.stream));
+    CUDA_CHECK(cudaMemcpyAsync(g->on_device, g->on_host, batch->bytes, cudaMemcpyHostToDevice,
+                               g->device.stream));
     partial_sums_start(&g->sums);
     g->run(g, work, batch);
     partial_sums_finish(&g->device, &g->sums);
@@ -394,10 +408,10 @@ static inline bool gpu_same_shape(const DeviceBatch &a, const DeviceBatch &b) {
            a.rows == b.rows && a.source.length == b.source.length && a.source.mask == b.source.mask;
 }
 
-// Starts the work on a batch. A shape that comes for the first time is worked on as it is: libraries make
-// their plans, kernels are loaded, and a batch that never comes again costs no graph. The second time it is
-// captured. What is never captured: training with --profile, which waits for every kind of work, and sums of
-// gradients (device_reduction_final()).
+// Starts the work on a batch. A shape that comes for the first time is worked on as it is:
+// libraries make their plans, kernels are loaded, and a batch that never comes again costs no
+// graph. The second time it is captured. What is never captured: training with --profile, which
+// waits for every kind of work, and sums of gradients (device_reduction_final()).
 static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     g->given = g->given || batch->last;
     if (batch->last || (g->profile && work == GPU_TRAIN)) {
@@ -407,7 +421,8 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
     for (int i = 0; i < g->graph_count; i++) {
         GpuGraph *known = &g->graphs[i];
         if (known->work != work || !gpu_same_shape(known->batch, *batch)) continue;
-        if (!known->graph) known->graph = device_capture(&g->device, [&] { gpu_issue(g, work, batch); });
+        if (!known->graph)
+            known->graph = device_capture(&g->device, [&] { gpu_issue(g, work, batch); });
         CUDA_CHECK(cudaGraphLaunch(known->graph, g->device.stream));
         return;
     }
@@ -418,8 +433,8 @@ static inline void gpu_launch(GpuModel *g, GpuWork work, const DeviceBatch *batc
 
 // Waits for all that was started, and for its results.
 static inline void gpu_wait(GpuModel *g) {
-    CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, sizeof(GpuResults), cudaMemcpyDeviceToHost,
-                               g->device.stream));
+    CUDA_CHECK(cudaMemcpyAsync(g->host_results, g->results, sizeof(GpuResults),
+                               cudaMemcpyDeviceToHost, g->device.stream));
     if (g->reduction) device_reduction_wait(g->reduction, g->device.stream);
     device_synchronize(&g->device);
 }
@@ -437,8 +452,8 @@ static inline int64_t gpu_correct(const void *model) {
     return llround(g->host_results->classifier.correct);
 }
 
-// Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask for, on
-// the same wait as the loss; that of sums over ranks is another one.
+// Behind a GPU_TRAIN graph and what follows it: the norm of the gradients, which the loop will ask
+// for, on the same wait as the loss; that of sums over ranks is another one.
 static inline double gpu_finish_training(GpuModel *g) {
     if (g->reduction && g->profile)
         device_reduction_wait(g->reduction, g->device.stream); // before the lap does
@@ -449,14 +464,14 @@ static inline double gpu_finish_training(GpuModel *g) {
     return g->host_results->classifier.loss;
 }
 
-// ---- entries of ModelType --------------------------------------------------------------------------------
-
+// ---- entries of ModelType ---------------------------------------------------
 // Asked once, before the first step, so memory is reported here.
 static inline void gpu_device(const void *model, DeviceInfo *info) {
     static const char *const names[] = {"fp32", "tf32", "bf16"};
     const GpuModel *g = (const GpuModel *)model;
     gpu_report(g);
-    snprintf(info->processor, sizeof(info->processor), "%.100s, %d SMs", g->device.name, g->device.sms);
+    snprintf(info->processor, sizeof(info->processor), "%.100s, %d SMs", g->device.name,
+             g->device.sms);
     snprintf(info->library, sizeof(info->library), "%s", blas_library(&g->blas));
     info->precision = names[g->precision];
     info->threads = 1;
@@ -493,8 +508,8 @@ static inline void gpu_write(void *model, ModelArray which, const float *in) {
 static inline void gpu_reduce(void *model) {
     GpuModel *g = (GpuModel *)model;
     if (!g->reduction) return;
-    device_reduction_end(g->reduction, g->state.gradients, g->given ? g->given_from : g->state.total,
-                         g->device.stream);
+    device_reduction_end(g->reduction, g->state.gradients,
+                         g->given ? g->given_from : g->state.total, g->device.stream);
     device_reduction_wait(g->reduction, g->device.stream);
     g->given = false;
     g->norm = -1;
@@ -505,8 +520,8 @@ static inline double gpu_gradient_norm(const void *model) {
     if (g->norm >= 0 || g->norm != g->norm) return g->norm;
     double norm = 0;
     gradient_norm(&g->device, &g->state, &g->results->norm);
-    CUDA_CHECK(
-        cudaMemcpyAsync(&norm, &g->results->norm, sizeof(norm), cudaMemcpyDeviceToHost, g->device.stream));
+    CUDA_CHECK(cudaMemcpyAsync(&norm, &g->results->norm, sizeof(norm), cudaMemcpyDeviceToHost,
+                               g->device.stream));
     device_synchronize(&g->device);
     return norm;
 }
@@ -536,7 +551,8 @@ static inline void gpu_update_host(GpuModel *g) {
     free(values);
 }
 
-// The CPU's, in float32: what it looks at, such as weights of attention, no kernel here ever stores.
+// The CPU's, in float32: what it looks at, such as weights of attention, no kernel here ever
+// stores.
 static inline void gpu_statistics(void *model, const Batch *batch, Statistics *statistics) {
     GpuModel *g = (GpuModel *)model;
     gpu_update_host(g);
@@ -550,7 +566,8 @@ static inline void *gpu_decoder_create(void *model, int streams) {
     return g->host_type->decoder_create(g->host, streams);
 }
 
-static inline void *gpu_translator_create(void *model, const Batch *batch, int beams, int64_t positions) {
+static inline void *gpu_translator_create(void *model, const Batch *batch, int beams,
+                                          int64_t positions) {
     GpuModel *g = (GpuModel *)model;
     gpu_update_host(g);
     return g->host_type->translator_create(g->host, batch, beams, positions);

@@ -1,4 +1,5 @@
-// What must hold of every model on the GPU, given as its ModelType and that of the same model on the CPU.
+// What must hold of every model on the GPU, given as its ModelType and that of the same model on
+// the CPU.
 #ifndef CUDA_GPU_MODEL_TEST_CUH
 #define CUDA_GPU_MODEL_TEST_CUH
 
@@ -44,7 +45,8 @@ static inline SourceSide gpu_test_source(const ModelTest *t, uint32_t number) {
 }
 
 // Freed with gpu_test_batch_free().
-static inline Batch gpu_test_batch(const ModelTest *t, size_t every, double padding, uint32_t number) {
+static inline Batch gpu_test_batch(const ModelTest *t, size_t every, double padding,
+                                   uint32_t number) {
     const ModelKinds kinds = {t->type, NULL, 0, every};
     Batch batch = model_kinds_batch(&kinds, t, padding, number);
     if (gpu_translates(t->type)) batch.source = gpu_test_source(t, number);
@@ -58,8 +60,9 @@ static inline void gpu_test_batch_free(Batch *batch) {
 }
 
 // A model in that precision; `options` as in model_test.h.
-static inline ModelTest gpu_test_create(const ModelType *type, const char *options, const char *precision,
-                                        int64_t batch, int64_t length, int64_t vocabulary) {
+static inline ModelTest gpu_test_create(const ModelType *type, const char *options,
+                                        const char *precision, int64_t batch, int64_t length,
+                                        int64_t vocabulary) {
     char *all = format_string("%s precision=%s", options, precision);
     const ModelTest t = model_test_create(type, all, batch, length, vocabulary);
     free(all);
@@ -84,12 +87,11 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
 
 static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0};
 
-// ---- one step --------------------------------------------------------------------------------------------
-
-// Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a hundredth of that of
-// all: where a gradient cancels out (a window of one row), what is left of it is rounding.
-static inline void gpu_compare_gradients(const ParameterTable *table, const float *gpu, const float *cpu,
-                                         double tolerance) {
+// ---- one step ---------------------------------------------------------------
+// Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a hundredth of
+// that of all: where a gradient cancels out (a window of one row), what is left of it is rounding.
+static inline void gpu_compare_gradients(const ParameterTable *table, const float *gpu,
+                                         const float *cpu, double tolerance) {
     double all = 0;
     for (size_t i = 0; i < table->total; i++) all += (double)cpu[i] * (double)cpu[i];
     for (int p = 0; p < table->count; p++) {
@@ -105,10 +107,10 @@ static inline void gpu_compare_gradients(const ParameterTable *table, const floa
     }
 }
 
-// Loss, norm and gradients of a batch beside the CPU's in float32, and the loss without dropout. Twice, as
-// the second time the graph is there already: gradients are added up.
-static inline void gpu_check_step(GpuPair pair, const char *options, const char *precision, int64_t length,
-                                  double padding, double tolerance) {
+// Loss, norm and gradients of a batch beside the CPU's in float32, and the loss without dropout.
+// Twice, as the second time the graph is there already: gradients are added up.
+static inline void gpu_check_step(GpuPair pair, const char *options, const char *precision,
+                                  int64_t length, double padding, double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, length, 61),
               cpu = gpu_test_create(pair.cpu, options, "fp32", 2, length, 61);
     for (uint32_t number = 0; number < 2; number++) {
@@ -121,7 +123,8 @@ static inline void gpu_check_step(GpuPair pair, const char *options, const char 
         CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), plain, tolerance * fabs(plain));
         gpu_test_batch_free(&batch);
     }
-    float *gradients = gpu_test_read(&gpu, MODEL_GRADIENTS), *expected = gpu_test_read(&cpu, MODEL_GRADIENTS);
+    float *gradients = gpu_test_read(&gpu, MODEL_GRADIENTS),
+          *expected = gpu_test_read(&cpu, MODEL_GRADIENTS);
     gpu_compare_gradients(gpu.table, gradients, expected, tolerance);
     const double norm = cpu.type->gradient_norm(cpu.model);
     CHECK_CLOSE(gpu.type->gradient_norm(gpu.model), norm, tolerance * norm);
@@ -138,11 +141,13 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     for (int64_t round = 0; round < 2; round++) {
         for (int64_t rows = 1; rows <= 3; rows++) {
             for (int64_t length = 1; length <= 40; length += 13) {
-                Batch batch = gpu_test_batch(&gpu, pair.every, rows == 2 ? 0.3 : 0, (uint32_t)length);
+                Batch batch =
+                    gpu_test_batch(&gpu, pair.every, rows == 2 ? 0.3 : 0, (uint32_t)length);
                 batch.batch = rows;
                 batch.length = length;
                 const double expected = cpu.type->forward(cpu.model, &batch);
-                CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), expected, 1e-5 * fabs(expected) + 1e-6);
+                CHECK_CLOSE(gpu.type->forward(gpu.model, &batch), expected,
+                            1e-5 * fabs(expected) + 1e-6);
                 gpu_test_batch_free(&batch);
             }
         }
@@ -151,8 +156,7 @@ static inline void gpu_check_shapes(GpuPair pair, const char *options) {
     model_test_free(&cpu);
 }
 
-// ---- statistics ------------------------------------------------------------------------------------------
-
+// ---- statistics -------------------------------------------------------------
 // What --stats measures is what the CPU measures with the same parameters.
 static inline void gpu_check_statistics(GpuPair pair, const char *options) {
     char *all = format_string("%s stats=1", options);
@@ -183,8 +187,7 @@ static inline void gpu_check_statistics(GpuPair pair, const char *options) {
     model_test_free(&cpu);
 }
 
-// ---- training --------------------------------------------------------------------------------------------
-
+// ---- training ---------------------------------------------------------------
 // Steps first .. last-1 of a run; the last loss.
 static inline double gpu_train(ModelTest *t, int64_t first, int64_t last) {
     double loss = 0;
@@ -210,8 +213,8 @@ static inline void gpu_hand_over(const ModelTest *from, ModelTest *to) {
     }
 }
 
-// 20 steps (QUICK: 4) with dropout beside the CPU's, and then five of each machine from where the other one
-// is.
+// 20 steps (QUICK: 4) with dropout beside the CPU's, and then five of each machine from where the
+// other one is.
 static inline void gpu_check_training(GpuPair pair, const char *options, const char *precision,
                                       double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, 24, 61),
@@ -235,16 +238,16 @@ static inline void gpu_check_training(GpuPair pair, const char *options, const c
     model_test_free(&cpu_later);
 }
 
-// How far gradients of weights may be apart where one product or another computed them: the library may add
-// in another order, the emulator does not.
+// How far gradients of weights may be apart where one product or another computed them: the library
+// may add in another order, the emulator does not.
 #ifdef CUDA_ON_CPU
 static constexpr double GPU_TEST_ORDER = 0;
 #else
 static constexpr double GPU_TEST_ORDER = 1e-5;
 #endif
 
-// Gradients of two batches, added up, by a model that keeps other things for the backward pass, with other
-// options or planned for another batch: those that the model has.
+// Gradients of two batches, added up, by a model that keeps other things for the backward pass,
+// with other options or planned for another batch: those that the model has.
 static inline void gpu_check_kept(const ModelType *type, const char *options, const char *precision,
                                   const char *other_options, int64_t other_batch) {
     ModelTest model = gpu_test_create(type, options, precision, 2, 40, 61),
@@ -264,9 +267,11 @@ static inline void gpu_check_kept(const ModelType *type, const char *options, co
     model_test_free(&other);
 }
 
-// Two runs, one of them handed to another model half way, have the same bits; and so have gradients with
+// Two runs, one of them handed to another model half way, have the same bits; and so have gradients
+// with
 // --recompute, which keeps less.
-static inline void gpu_check_bits(const ModelType *type, const char *options, const char *precision) {
+static inline void gpu_check_bits(const ModelType *type, const char *options,
+                                  const char *precision) {
     ModelTest whole = gpu_test_create(type, options, precision, 2, 40, 61),
               half = gpu_test_create(type, options, precision, 2, 40, 61),
               rest = gpu_test_create(type, options, precision, 2, 40, 61);
@@ -274,7 +279,8 @@ static inline void gpu_check_bits(const ModelType *type, const char *options, co
     gpu_train(&half, 0, 2);
     gpu_hand_over(&half, &rest);
     CHECK(gpu_train(&rest, 2, 4) == loss);
-    float *expected = gpu_test_read(&whole, MODEL_VALUES), *resumed = gpu_test_read(&rest, MODEL_VALUES);
+    float *expected = gpu_test_read(&whole, MODEL_VALUES),
+          *resumed = gpu_test_read(&rest, MODEL_VALUES);
     CHECK(model_test_same(resumed, expected, whole.table->total));
     free(expected);
     free(resumed);
@@ -286,15 +292,15 @@ static inline void gpu_check_bits(const ModelType *type, const char *options, co
     free(less);
 }
 
-// ---- the program -----------------------------------------------------------------------------------------
+// ---- the program ------------------------------------------------------------
 
 struct GpuProgram {
     const ModelType *type;
     const char *arguments;
 };
 
-// A shard of random tokens, or of pairs of sentences of 5 and 9, each ended by token 1, and what tells the
-// loader the vocabulary, in the case's directory.
+// A shard of random tokens, or of pairs of sentences of 5 and 9, each ended by token 1, and what
+// tells the loader the vocabulary, in the case's directory.
 static inline void gpu_write_dataset(bool paired) {
     enum { HEADER = 256, PAIR = 14, TOKENS = 70 * PAIR, VOCABULARY = 61 };
     int32_t header[HEADER] = {20240520, 1, TOKENS};
@@ -306,9 +312,10 @@ static inline void gpu_write_dataset(bool paired) {
         const uint16_t token = ends ? 1 : (uint16_t)(2 + random_below(&r, VOCABULARY - 2));
         memcpy(file + sizeof(header) + i * sizeof(token), &token, sizeof(token));
     }
-    char *meta = format_string("{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": %d, "
-                               "\"mask\": 60, \"paired\": %s}",
-                               paired ? 1 : -1, paired ? "true" : "false");
+    char *meta =
+        format_string("{\"tokenizer\": \"none\", \"vocab_size\": 61, \"pad\": 0, \"end\": %d, "
+                      "\"mask\": 60, \"paired\": %s}",
+                      paired ? 1 : -1, paired ? "true" : "false");
     test_file("train_000000.bin", file, sizeof(file));
     test_file("meta.json", meta, strlen(meta));
     free(meta);
@@ -322,7 +329,8 @@ static inline void gpu_run_program(void *program) {
     for (char *word = strtok_r(copy_string(p->arguments), " ", &rest); word && argc < 32;
          word = strtok_r(NULL, " ", &rest))
         argv[argc++] = word;
-    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
+    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout))
+        fail("the test cannot begin");
     exit(train_main(argc, argv, p->type));
 }
 
@@ -331,7 +339,8 @@ static inline void gpu_check_program(const ModelType *type, const char *argument
     char text[4096];
     const int code = test_child(gpu_run_program, &program, text, sizeof(text));
     if (code != 0)
-        test_fail(__FILE__, __LINE__, "%s %s: exit code %d: %s", type->program, arguments, code, text);
+        test_fail(__FILE__, __LINE__, "%s %s: exit code %d: %s", type->program, arguments, code,
+                  text);
 }
 
 // Tensors of two files in the case's directory: the same bits, or within a tolerance.
@@ -372,8 +381,8 @@ static inline bool gpu_file_holds(const char *name, const char *text) {
     return holds;
 }
 
-// A run of the program that is stopped and goes on is the run that was not stopped; a checkpoint of one
-// machine goes on on the other. `options`: as on a command line, of a small model.
+// A run of the program that is stopped and goes on is the run that was not stopped; a checkpoint of
+// one machine goes on on the other. `options`: as on a command line, of a small model.
 static inline void gpu_check_programs(GpuPair pair, const char *options) {
     gpu_write_dataset(gpu_translates(pair.cpu));
     static const char *const runs[][3] = {
@@ -406,11 +415,11 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
     }
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 static inline void gpu_create_huge(void *type) {
-    ModelTest t =
-        gpu_test_create((const ModelType *)type, "channels=256 heads=1", "fp32", 1 << 12, 1 << 15, 61);
+    ModelTest t = gpu_test_create((const ModelType *)type, "channels=256 heads=1", "fp32", 1 << 12,
+                                  1 << 15, 61);
     model_test_free(&t);
 }
 

@@ -1,10 +1,11 @@
 // Layer normalisation over channels (Ba et al. 2016), y = gain * (x - mean) * rstd + bias, fused
-// with what stands before and behind it: the forward kernel computes x itself (a residual sum with dropout,
-// an embedding) and rounds y to what the next product reads; the backward kernel also gives y again, so that
-// it need not be kept, and the gradient of the sublayer below through its dropout. So the residual stream is
-// read and written once.
+// with what stands before and behind it: the forward kernel computes x itself (a residual sum with
+// dropout, an embedding) and rounds y to what the next product reads; the backward kernel also
+// gives y again, so that it need not be kept, and the gradient of the sublayer below through its
+// dropout. So the residual stream is read and written once.
 //
-// A warp has a row. Rows of up to 1024 channels, in fours, stay in registers; others are read again.
+// A warp has a row. Rows of up to 1024 channels, in fours, stay in registers; others are read
+// again.
 #ifndef CUDA_LAYERNORM_CUH
 #define CUDA_LAYERNORM_CUH
 
@@ -14,40 +15,42 @@
 
 static constexpr int LAYERNORM_WARPS = 8; // a block
 
-// How a kernel goes through a row: VEC channels a lane and access, ITEMS of them in registers (0: any number,
-// none in registers).
-#define WITH_ROW_SHAPE(channels, VEC, ITEMS, ...)                                                            \
-    do {                                                                                                     \
-        const size_t row_items = (channels) % 4 ? 0 : ((channels) + 127) / 128;                              \
-        if (row_items == 1) {                                                                                \
-            constexpr int VEC = 4, ITEMS = 1;                                                                \
-            __VA_ARGS__;                                                                                     \
-        } else if (row_items == 2) {                                                                         \
-            constexpr int VEC = 4, ITEMS = 2;                                                                \
-            __VA_ARGS__;                                                                                     \
-        } else if (row_items > 2 && row_items <= 4) {                                                        \
-            constexpr int VEC = 4, ITEMS = 4;                                                                \
-            __VA_ARGS__;                                                                                     \
-        } else if (row_items > 4 && row_items <= 6) {                                                        \
-            constexpr int VEC = 4, ITEMS = 6;                                                                \
-            __VA_ARGS__;                                                                                     \
-        } else if (row_items > 6 && row_items <= 8) {                                                        \
-            constexpr int VEC = 4, ITEMS = 8;                                                                \
-            __VA_ARGS__;                                                                                     \
-        } else {                                                                                             \
-            constexpr int VEC = 1, ITEMS = 0;                                                                \
-            __VA_ARGS__;                                                                                     \
-        }                                                                                                    \
+// How a kernel goes through a row: VEC channels a lane and access, ITEMS of them in registers (0:
+// any number, none in registers).
+#define WITH_ROW_SHAPE(channels, VEC, ITEMS, ...)                                                  \
+    do {                                                                                           \
+        const size_t row_items = (channels) % 4 ? 0 : ((channels) + 127) / 128;                    \
+        if (row_items == 1) {                                                                      \
+            constexpr int VEC = 4, ITEMS = 1;                                                      \
+            __VA_ARGS__;                                                                           \
+        } else if (row_items == 2) {                                                               \
+            constexpr int VEC = 4, ITEMS = 2;                                                      \
+            __VA_ARGS__;                                                                           \
+        } else if (row_items > 2 && row_items <= 4) {                                              \
+            constexpr int VEC = 4, ITEMS = 4;                                                      \
+            __VA_ARGS__;                                                                           \
+        } else if (row_items > 4 && row_items <= 6) {                                              \
+            constexpr int VEC = 4, ITEMS = 6;                                                      \
+            __VA_ARGS__;                                                                           \
+        } else if (row_items > 6 && row_items <= 8) {                                              \
+            constexpr int VEC = 4, ITEMS = 8;                                                      \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            constexpr int VEC = 1, ITEMS = 0;                                                      \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
     } while (0)
 
-template <int VEC, typename T> static __device__ __forceinline__ void load_row(float v[VEC], const T *p) {
+template <int VEC, typename T>
+static __device__ __forceinline__ void load_row(float v[VEC], const T *p) {
     if constexpr (VEC == 4)
         load_numbers<4>(v, p);
     else
         v[0] = (float)p[0];
 }
 
-template <int VEC, typename T> static __device__ __forceinline__ void store_row(T *p, const float v[VEC]) {
+template <int VEC, typename T>
+static __device__ __forceinline__ void store_row(T *p, const float v[VEC]) {
     if constexpr (VEC == 4)
         store_numbers<4>(p, v);
     else
@@ -77,8 +80,8 @@ template <int VEC, int ITEMS> struct RowDropout {
 
 // For row `row` of the batch, by a whole warp; `length`: T.
 template <int VEC, int ITEMS>
-static __device__ __forceinline__ RowDropout<VEC, ITEMS> row_dropout(const DropoutSite &s, size_t row,
-                                                                     unsigned length, unsigned channels) {
+static __device__ __forceinline__ RowDropout<VEC, ITEMS>
+row_dropout(const DropoutSite &s, size_t row, unsigned length, unsigned channels) {
     RowDropout<VEC, ITEMS> d;
     d.shared = false;
     if (!drops_out(s)) return d;
@@ -96,7 +99,8 @@ static __device__ __forceinline__ RowDropout<VEC, ITEMS> row_dropout(const Dropo
 
 template <int VEC, int ITEMS>
 static __device__ __forceinline__ void drop_row(float v[VEC], const RowDropout<VEC, ITEMS> &d,
-                                                const DropoutSite &s, unsigned item, unsigned channel) {
+                                                const DropoutSite &s, unsigned item,
+                                                unsigned channel) {
     if (!drops_out(s)) return;
     if constexpr (VEC == 4) {
         if (d.shared) {
@@ -107,27 +111,32 @@ static __device__ __forceinline__ void drop_row(float v[VEC], const RowDropout<V
     drop_out<VEC>(v, s, d.first + channel);
 }
 
-// ---- forward ---------------------------------------------------------------------------------------------
-
-// Where x comes from. load() gives VEC channels of a row; `out` (M, C) receives x, NULL: it is there already.
+// ---- forward ----------------------------------------------------------------
+// Where x comes from. load() gives VEC channels of a row; `out` (M, C) receives x, NULL: it is
+// there already.
 struct PlainRows {
     const float *x; // (M, C)
     template <int VEC>
-    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c,
+                                         unsigned channels) const {
         load_row<VEC>(v, x + row * channels + c);
     }
-    template <int VEC> __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
+    template <int VEC>
+    __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
 };
 
-// x = base + dropout(y); base is loaded by load(), which drops nothing out: the caller does, before add().
+// x = base + dropout(y); base is loaded by load(), which drops nothing out: the caller does, before
+// add().
 struct ResidualRows {
     const float *x, *y; // (M, C)
     template <int VEC>
-    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c,
+                                         unsigned channels) const {
         load_row<VEC>(v, y + row * channels + c);
     }
     template <int VEC>
-    __device__ __forceinline__ void add(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+    __device__ __forceinline__ void add(float v[VEC], size_t row, unsigned c,
+                                        unsigned channels) const {
         float base[VEC];
         load_row<VEC>(base, x + row * channels + c);
 #pragma unroll
@@ -143,7 +152,8 @@ struct EmbeddingRows {
     unsigned length;               // T
     float scale;
     template <int VEC>
-    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c, unsigned channels) const {
+    __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c,
+                                         unsigned channels) const {
         float place[VEC];
         load_row<VEC>(v, token + (size_t)inputs[row] * channels + c);
         load_row<VEC>(place, position + row % length * channels + c);
@@ -154,7 +164,8 @@ struct EmbeddingRows {
 #pragma unroll
         for (int i = 0; i < VEC; i++) v[i] += place[i];
     }
-    template <int VEC> __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
+    template <int VEC>
+    __device__ __forceinline__ void add(float *, size_t, unsigned, unsigned) const {}
 };
 
 struct LayerNormWeights {
@@ -164,19 +175,20 @@ struct LayerNormWeights {
 
 // What the forward pass leaves.
 struct LayerNormOutput {
-    GemmInput norm;     // (M, C) what the next product reads; or (M, 3C): its parts (parts.cuh)
-    float *stream;      // (M, C) the same in float32, where it is the residual stream (post-norm); else NULL
+    GemmInput norm; // (M, C) what the next product reads; or (M, 3C): its parts (parts.cuh)
+    float *stream;  // (M, C) the same in float32, where it is the residual stream (post-norm); else
+                    // NULL
     float *mean, *rstd; // (M) for the backward pass; NULL: there is none
 };
 
 // What the forward pass reads and writes. T: of the next product's input.
 template <typename T, typename Source> struct LayerNormForward {
-    T *y;                     // (M, C), or parts (M, 3C)
-    float *stream;            // (M, C) or NULL; may be what the source adds
-    float *mean, *rstd;       // (M) or NULL
-    float *out;               // (M, C) rows = source, dropped out, plus what the source adds; or NULL
-    Source source;            // of the rows that are normalised
-    DropoutSite site;         // of that dropout
+    T *y;               // (M, C), or parts (M, 3C)
+    float *stream;      // (M, C) or NULL; may be what the source adds
+    float *mean, *rstd; // (M) or NULL
+    float *out;         // (M, C) rows = source, dropped out, plus what the source adds; or NULL
+    Source source;      // of the rows that are normalised
+    DropoutSite site;   // of that dropout
     const float *gain, *bias; // (C) or NULL
     float epsilon;
     unsigned length, channels;
@@ -202,7 +214,8 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
         for (int v = 0; v < VEC; v++) sum += x[i][v];
     });
     const float mean = warp_sum(sum) / (float)channels;
-    // Nothing is stored before all is loaded: a compiler does not know that no load reads what is stored.
+    // Nothing is stored before all is loaded: a compiler does not know that no load reads what is
+    // stored.
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
         if (ITEMS == 0) fetch(i, c);
         if (p.out) store_row<VEC>(p.out + row * channels + c, x[i]);
@@ -218,7 +231,8 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
             load_row<VEC>(b, p.bias + c);
         }
 #pragma unroll
-        for (int v = 0; v < VEC; v++) result[v] = p.gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
+        for (int v = 0; v < VEC; v++)
+            result[v] = p.gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
         T *const y = p.y + row * (p.in_parts ? PARTS_COLUMNS : 1) * channels + c;
         store_row<VEC>(y, result);
         if (p.in_parts) {
@@ -246,8 +260,8 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 
 template <typename T, typename Source>
 static inline LayerNormForward<T, Source>
-layernorm_forward_pass(float *out, LayerNormOutput to, Source source, DropoutSite site, LayerNormWeights w,
-                       size_t length, size_t channels) {
+layernorm_forward_pass(float *out, LayerNormOutput to, Source source, DropoutSite site,
+                       LayerNormWeights w, size_t length, size_t channels) {
     return {(T *)to.norm.data,
             to.stream,
             to.mean,
@@ -264,29 +278,30 @@ layernorm_forward_pass(float *out, LayerNormOutput to, Source source, DropoutSit
 }
 
 template <typename Source>
-static inline void layernorm_forward_from(const Device *d, float *out, LayerNormOutput to, Source source,
-                                          DropoutSite site, LayerNormWeights w, size_t m, size_t length,
-                                          size_t channels) {
+static inline void layernorm_forward_from(const Device *d, float *out, LayerNormOutput to,
+                                          Source source, DropoutSite site, LayerNormWeights w,
+                                          size_t m, size_t length, size_t channels) {
     const dim3 grid(blocks_of(m, LAYERNORM_WARPS)), block(LAYERNORM_WARPS * WARP);
     WITH_TYPE(to.norm, T,
               WITH_ROW_SHAPE(
                   channels, VEC, ITEMS,
-                  launch_early(d, layernorm_forward_kernel<T, Source, VEC, ITEMS>, grid, block, 0,
-                               layernorm_forward_pass<T>(out, to, source, site, w, length, channels), m)));
+                  launch_early(
+                      d, layernorm_forward_kernel<T, Source, VEC, ITEMS>, grid, block, 0,
+                      layernorm_forward_pass<T>(out, to, source, site, w, length, channels), m)));
 }
 
 // LayerNorm of x (M, C).
-static inline void layernorm_forward(const Device *d, LayerNormOutput to, const float *x, LayerNormWeights w,
-                                     size_t m, size_t channels) {
+static inline void layernorm_forward(const Device *d, LayerNormOutput to, const float *x,
+                                     LayerNormWeights w, size_t m, size_t channels) {
     layernorm_forward_from(d, NULL, to, PlainRows{x}, dropout_none(), w, m, 1, channels);
 }
 
-// ---- backward --------------------------------------------------------------------------------------------
-
+// ---- backward ---------------------------------------------------------------
 // What else the backward pass gives, where it has data; both of one type.
 struct LayerNormTail {
-    GemmInput norm;   // (M, C) y again, for the weight gradient of the product that read it
-    GemmInput dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x
+    GemmInput norm; // (M, C) y again, for the weight gradient of the product that read it
+    GemmInput
+        dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x
     DropoutSite site; // of that dropout
     size_t length;    // T
 };
@@ -305,16 +320,18 @@ template <typename T> struct LayerNormBackward {
     bool first; // dx is set, not added to
 };
 
-// One row: with x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)). Adds to the
-// lane's sums for gain and bias where they are kept in registers.
+// One row: with x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)). Adds
+// to the lane's sums for gain and bias where they are kept in registers.
 template <typename T, int VEC, int ITEMS>
-static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBackward<T> &p, size_t row,
-                                                              float (*dgain)[VEC], float (*dbias)[VEC]) {
+static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBackward<T> &p,
+                                                              size_t row, float (*dgain)[VEC],
+                                                              float (*dbias)[VEC]) {
     float normal[ITEMS > 0 ? ITEMS : 1][VEC], dy[ITEMS > 0 ? ITEMS : 1][VEC],
         before[ITEMS > 0 ? ITEMS : 1][VEC];
     const float mean = p.mean[row], rstd = p.rstd[row];
     const size_t start = row * p.channels;
-    // All of a row that is read before any of it is stored: a compiler does not know what may overlap.
+    // All of a row that is read before any of it is stored: a compiler does not know what may
+    // overlap.
     const auto fetch = [&](unsigned i, unsigned c) {
         float x[VEC];
         load_row<VEC>(x, p.x + start + c);
@@ -344,14 +361,16 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
     });
     const float mean_n = warp_sum(sum) / (float)p.channels,
                 mean_product = warp_sum(product) / (float)p.channels;
-    const RowDropout<VEC, ITEMS> dropout = row_dropout<VEC, ITEMS>(p.site, row, p.length, p.channels);
+    const RowDropout<VEC, ITEMS> dropout =
+        row_dropout<VEC, ITEMS>(p.site, row, p.length, p.channels);
     for_row<VEC, ITEMS>(p.channels, [&](unsigned i, unsigned c) {
         float dx[VEC], gain[VEC];
         if (ITEMS == 0) fetch(i, c);
         load_row<VEC>(gain, p.gain + c);
 #pragma unroll
         for (int v = 0; v < VEC; v++)
-            dx[v] = before[i][v] + rstd * (dy[i][v] * gain[v] - mean_n - normal[i][v] * mean_product);
+            dx[v] =
+                before[i][v] + rstd * (dy[i][v] * gain[v] - mean_n - normal[i][v] * mean_product);
         store_row<VEC>(p.dx + start + c, dx);
         if (p.norm) {
             float norm[VEC], bias[VEC];
@@ -367,7 +386,8 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
     });
 }
 
-// A block has a part of the rows. Shared memory: (LAYERNORM_WARPS, C) floats, where sums are in registers.
+// A block has a part of the rows. Shared memory: (LAYERNORM_WARPS, C) floats, where sums are in
+// registers.
 template <typename T, int VEC, int ITEMS>
 static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
     layernorm_backward_kernel(const LayerNormBackward<T> p) {
@@ -400,7 +420,8 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
 template <typename T> static __global__ void layernorm_sums_kernel(const LayerNormBackward<T> p) {
     begin_kernel();
     __shared__ float rows[2][LAYERNORM_WARPS][WARP + 1];
-    const unsigned lane = lane_index(), warp = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
+    const unsigned lane = lane_index(), warp = threadIdx.x / WARP,
+                   column = blockIdx.x * WARP + lane;
     const size_t begin = p.m * blockIdx.y / gridDim.y, end = p.m * (blockIdx.y + 1) / gridDim.y;
     float dgain = 0, dbias = 0;
     if (column < p.channels)
@@ -420,20 +441,23 @@ template <typename T> static __global__ void layernorm_sums_kernel(const LayerNo
 }
 
 template <typename T, int VEC, int ITEMS>
-static inline void layernorm_backward_launch(const Device *d, const LayerNormBackward<T> &p, unsigned parts) {
+static inline void layernorm_backward_launch(const Device *d, const LayerNormBackward<T> &p,
+                                             unsigned parts) {
     const dim3 block(LAYERNORM_WARPS * WARP);
     if constexpr (ITEMS == 0)
-        launch_early(d, layernorm_sums_kernel<T>, dim3(blocks_of(p.channels, WARP), parts), block, 0, p);
+        launch_early(d, layernorm_sums_kernel<T>, dim3(blocks_of(p.channels, WARP), parts), block,
+                     0, p);
     const size_t shared = ITEMS > 0 ? LAYERNORM_WARPS * p.channels * sizeof(float) : 0;
     launch_early(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
 }
 
-// dx (M, C) += the gradient to x, or = it where `first`, and then dx may be dy; dgain, dbias (C) += with
-// partial_sums_finish(). dy, x (M, C).
+// dx (M, C) += the gradient to x, or = it where `first`, and then dx may be dy; dgain, dbias (C) +=
+// with partial_sums_finish(). dy, x (M, C).
 static inline void layernorm_backward(const Device *d, PartialSums *sums, float *dx, float *dgain,
-                                      float *dbias, const float *dy, const float *x, const float *gain,
-                                      const float *bias, const float *mean, const float *rstd, bool first,
-                                      LayerNormTail tail, size_t m, size_t channels) {
+                                      float *dbias, const float *dy, const float *x,
+                                      const float *gain, const float *bias, const float *mean,
+                                      const float *rstd, bool first, LayerNormTail tail, size_t m,
+                                      size_t channels) {
     const unsigned parts = sum_parts(m, LAYERNORM_WARPS);
     float *dgains = partial_sums_add(sums, dgain, parts, channels);
     float *dbiases = partial_sums_add(sums, dbias, parts, channels);

@@ -1,8 +1,9 @@
 // Muon (Jordan et al. 2024) on the GPU: the update of dev/cpu/muon.h.
 //
-// Hidden matrices of one shape are made orthogonal together, each product of a Newton-Schulz step one batched
-// product of all of them: a layer's matrices are small, and there are many. The launches of an update are
-// always the same, so they are a graph; what changes from update to update lies in device memory.
+// Hidden matrices of one shape are made orthogonal together, each product of a Newton-Schulz step
+// one batched product of all of them: a layer's matrices are small, and there are many. The
+// launches of an update are always the same, so they are a graph; what changes from update to
+// update lies in device memory.
 #ifndef CUDA_MUON_CUH
 #define CUDA_MUON_CUH
 
@@ -44,15 +45,17 @@ struct MuonSettings {
 struct Muon {
     MuonShape shapes[MUON_SHAPES];
     size_t shape_count, matrix_count;
-    MuonMatrix *matrices;         // (matrix_count)
-    MuonSettings *settings;       // (1)
-    double *squares;              // of the matrices' numbers, a sum for each block of threads
-    GemmInput x[2];               // the matrices before and behind a step, as products read them
-    float *orthogonal;            // and behind the last one
-    float *gram, *square;         // of each matrix its product with itself (N, N), N = min(R, K), and that's
-    GemmInput gram_input, factor; // as products read it, and the polynomial of it that x is multiplied by
-    bool updated;                 // once, without a graph
-    cudaGraphExec_t graph;        // NULL: not captured yet
+    MuonMatrix *matrices;   // (matrix_count)
+    MuonSettings *settings; // (1)
+    double *squares;        // of the matrices' numbers, a sum for each block of threads
+    GemmInput x[2];         // the matrices before and behind a step, as products read them
+    float *orthogonal;      // and behind the last one
+    float *gram,
+        *square; // of each matrix its product with itself (N, N), N = min(R, K), and that's
+    GemmInput gram_input,
+        factor;            // as products read it, and the polynomial of it that x is multiplied by
+    bool updated;          // once, without a graph
+    cudaGraphExec_t graph; // NULL: not captured yet
 };
 
 static inline size_t muon_padded(size_t numbers) {
@@ -73,7 +76,7 @@ static inline size_t muon_blocks(const MuonShape &s) {
     return blocks_of(s.rows * s.columns, MUON_THREADS * MUON_EACH);
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 static inline bool muon_has_shape(const MuonShape &s, const Parameter *p) {
     return s.rows == (size_t)p->shape[0] && s.columns == (size_t)p->shape[1];
@@ -85,7 +88,8 @@ static inline void muon_find_shapes(Muon *m, const ParameterTable *table) {
         if (!p->hidden) continue;
         size_t s = 0;
         while (s < m->shape_count && !muon_has_shape(m->shapes[s], p)) s++;
-        if (s == MUON_SHAPES) fail("--optimizer muon: hidden matrices of more than %zu shapes", MUON_SHAPES);
+        if (s == MUON_SHAPES)
+            fail("--optimizer muon: hidden matrices of more than %zu shapes", MUON_SHAPES);
         if (s == m->shape_count)
             m->shapes[m->shape_count++] = {(size_t)p->shape[0], (size_t)p->shape[1], 0, 0};
         m->shapes[s].count++;
@@ -117,7 +121,8 @@ static inline void muon_carve(Muon *m, Arena *arena, const ParameterTable *table
     m->factor = arena_matrix(arena, 1, squares, in_bf16, purpose);
     m->orthogonal =
         in_bf16 ? arena_array<float>(arena, numbers, purpose) : (float *)m->x[MUON_STEPS % 2].data;
-    m->gram_input = in_bf16 ? arena_matrix(arena, 1, squares, true, purpose) : float_matrix(m->gram, squares);
+    m->gram_input =
+        in_bf16 ? arena_matrix(arena, 1, squares, true, purpose) : float_matrix(m->gram, squares);
 }
 
 // After carving.
@@ -138,9 +143,9 @@ static inline void muon_free(Muon *m) {
     if (m->graph) CUDA_CHECK(cudaGraphExecDestroy(m->graph));
 }
 
-// ---- kernels ---------------------------------------------------------------------------------------------
-
-// Matrices that are worked on together. Of kernels over them the block (x, i) has a piece of matrix i.
+// ---- kernels ----------------------------------------------------------------
+// Matrices that are worked on together. Of kernels over them the block (x, i) has a piece of matrix
+// i.
 struct MuonBatch {
     const MuonMatrix *matrices;
     const MuonSettings *settings;
@@ -154,8 +159,8 @@ static __global__ void muon_settings_kernel(MuonSettings *to, const MuonSettings
     *to = from;
 }
 
-// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), which is to be made orthogonal,
-// and the sum of its squares.
+// m += (1 - momentum) (scale g - m); g = scale g + momentum (m - scale g), which is to be made
+// orthogonal, and the sum of its squares.
 static __global__ void __launch_bounds__(MUON_THREADS)
     muon_momentum_kernel(const MuonBatch b, float *moments, float *gradients) {
     begin_kernel();
@@ -185,7 +190,8 @@ static __global__ void __launch_bounds__(MUON_THREADS)
     begin_kernel();
     __shared__ double shared[WARP];
     double sum = 0;
-    for (size_t i = threadIdx.x; i < b.blocks; i += MUON_THREADS) sum += b.squares[blockIdx.y * b.blocks + i];
+    for (size_t i = threadIdx.x; i < b.blocks; i += MUON_THREADS)
+        sum += b.squares[blockIdx.y * b.blocks + i];
     const float scale = (float)(1 / fmax(sqrt(block_sum(sum, shared)), MUON_EPSILON));
     const float *const g = gradients + b.matrices[blockIdx.y].offset;
     for (int k = 0; k < MUON_EACH; k++) {
@@ -194,11 +200,12 @@ static __global__ void __launch_bounds__(MUON_THREADS)
     }
 }
 
-// factor = A I + B gram + C square; gram (side, side), `step` numbers from one matrix to the next. Block
-// (x, i): a piece of matrix i.
+// factor = A I + B gram + C square; gram (side, side), `step` numbers from one matrix to the next.
+// Block (x, i): a piece of matrix i.
 template <typename T>
 static __global__ void __launch_bounds__(MUON_THREADS)
-    muon_polynomial_kernel(T *factor, const float *gram, const float *square, size_t side, size_t step) {
+    muon_polynomial_kernel(T *factor, const float *gram, const float *square, size_t side,
+                           size_t step) {
     begin_kernel();
     const size_t i = (size_t)blockIdx.x * MUON_THREADS + threadIdx.x, at = blockIdx.y * step + i;
     if (i >= side * side) return;
@@ -213,24 +220,27 @@ static __global__ void __launch_bounds__(MUON_THREADS)
     begin_kernel();
     const MuonMatrix matrix = b.matrices[blockIdx.y];
     const double lr = b.settings->learning_rate;
-    const float rate = (float)(lr * reach), decay = matrix.decay ? (float)(lr * b.settings->weight_decay) : 0;
+    const float rate = (float)(lr * reach),
+                decay = matrix.decay ? (float)(lr * b.settings->weight_decay) : 0;
     for (int k = 0; k < MUON_EACH; k++) {
         const size_t i = ((size_t)blockIdx.x * MUON_EACH + (size_t)k) * MUON_THREADS + threadIdx.x;
         if (i >= b.size) break;
         const size_t at = matrix.offset + i;
-        const float x = values[at] - (rate * orthogonal[blockIdx.y * b.step + i] + decay * values[at]);
+        const float x =
+            values[at] - (rate * orthogonal[blockIdx.y * b.step + i] + decay * values[at]);
         values[at] = x;
         gradients[at] = 0;
         if (rounded) rounded[at] = (bf16)x;
     }
 }
 
-// ---- an update -------------------------------------------------------------------------------------------
+// ---- an update --------------------------------------------------------------
 
-static inline void muon_multiply(Blas *blas, const BlasProduct &p, const void *a, const void *b, void *d) {
+static inline void muon_multiply(Blas *blas, const BlasProduct &p, const void *a, const void *b,
+                                 void *d) {
     if (!blas_run(blas, p, {a, b, d, NULL, NULL}))
-        fail("--optimizer muon: cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu), %zu times", p.n, p.k, p.k,
-             p.m, p.count);
+        fail("--optimizer muon: cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu), %zu times", p.n,
+             p.k, p.k, p.m, p.count);
 }
 
 // gram = x^T x where x (R, K) has more rows than columns, else x x^T.
@@ -259,11 +269,13 @@ static inline BlasProduct muon_square_product(const MuonShape &s, size_t count, 
     return p;
 }
 
-// x factor (in BLAS's order of columns first: the factor, which is symmetric, is the first operand), or
-// factor x.
-static inline BlasProduct muon_next_product(const MuonShape &s, size_t count, bool in_bf16, bool to_bf16) {
+// x factor (in BLAS's order of columns first: the factor, which is symmetric, is the first
+// operand), or factor x.
+static inline BlasProduct muon_next_product(const MuonShape &s, size_t count, bool in_bf16,
+                                            bool to_bf16) {
     const bool tall = s.rows >= s.columns;
-    const size_t of_x = muon_padded(s.rows * s.columns), of_factor = muon_padded(muon_side(s) * muon_side(s));
+    const size_t of_x = muon_padded(s.rows * s.columns),
+                 of_factor = muon_padded(muon_side(s) * muon_side(s));
     BlasProduct p = {};
     p.a_bf16 = in_bf16;
     p.d_bf16 = to_bf16;
@@ -279,8 +291,8 @@ static inline BlasProduct muon_next_product(const MuonShape &s, size_t count, bo
 }
 
 // Newton-Schulz steps on m->x[0], of `count` matrices: x = x (A + B x^T x + C (x^T x)^2).
-static inline void muon_orthogonalise(const Device *d, Blas *blas, const Muon *m, const MuonShape &s,
-                                      size_t count) {
+static inline void muon_orthogonalise(const Device *d, Blas *blas, const Muon *m,
+                                      const MuonShape &s, size_t count) {
     const bool in_bf16 = m->factor.bf16, tall = s.rows >= s.columns;
     const size_t side = muon_side(s), step = muon_padded(side * side);
     const dim3 grid(blocks_of(side * side, MUON_THREADS), (unsigned)count);
@@ -289,19 +301,21 @@ static inline void muon_orthogonalise(const Device *d, Blas *blas, const Muon *m
         const void *x = m->x[i % 2].data, *factor = m->factor.data;
         muon_multiply(blas, muon_gram_product(s, count, in_bf16), x, x, m->gram);
         if (in_bf16) round_to_bf16(d, (bf16 *)m->gram_input.data, m->gram, count * step);
-        muon_multiply(blas, muon_square_product(s, count, in_bf16), m->gram_input.data, m->gram_input.data,
-                      m->square);
+        muon_multiply(blas, muon_square_product(s, count, in_bf16), m->gram_input.data,
+                      m->gram_input.data, m->square);
         WITH_TYPE(m->factor, T,
-                  launch_early(d, muon_polynomial_kernel<T>, grid, MUON_THREADS, 0, (T *)m->factor.data,
-                               m->gram, m->square, side, step));
-        muon_multiply(blas, muon_next_product(s, count, in_bf16, in_bf16 && !last), tall ? factor : x,
-                      tall ? x : factor, last ? m->orthogonal : m->x[(i + 1) % 2].data);
+                  launch_early(d, muon_polynomial_kernel<T>, grid, MUON_THREADS, 0,
+                               (T *)m->factor.data, m->gram, m->square, side, step));
+        muon_multiply(blas, muon_next_product(s, count, in_bf16, in_bf16 && !last),
+                      tall ? factor : x, tall ? x : factor,
+                      last ? m->orthogonal : m->x[(i + 1) % 2].data);
     }
 }
 
 // Updates `count` matrices of a shape, from number `first` of them on.
-static inline void muon_update_some(const Device *d, Blas *blas, const Muon *m, const ParameterState *state,
-                                    const MuonShape &s, size_t first, size_t count) {
+static inline void muon_update_some(const Device *d, Blas *blas, const Muon *m,
+                                    const ParameterState *state, const MuonShape &s, size_t first,
+                                    size_t count) {
     MuonBatch batch = {};
     batch.matrices = m->matrices + s.first + first;
     batch.settings = m->settings;
@@ -313,25 +327,27 @@ static inline void muon_update_some(const Device *d, Blas *blas, const Muon *m, 
     launch_early(d, muon_momentum_kernel, grid, MUON_THREADS, 0, batch, state->first_moment,
                  state->gradients);
     WITH_TYPE(m->x[0], T,
-              launch_early(d, muon_normalise_kernel<T>, grid, MUON_THREADS, 0, batch, (T *)m->x[0].data,
-                           state->gradients));
+              launch_early(d, muon_normalise_kernel<T>, grid, MUON_THREADS, 0, batch,
+                           (T *)m->x[0].data, state->gradients));
     muon_orthogonalise(d, blas, m, s, count);
     const double reach = MUON_REACH * sqrt((double)(s.rows > s.columns ? s.rows : s.columns));
     launch_early(d, muon_step_kernel, grid, MUON_THREADS, 0, batch, state->values, state->rounded,
                  state->gradients, m->orthogonal, reach);
 }
 
-static inline void muon_update_all(const Device *d, Blas *blas, const Muon *m, const ParameterState *state) {
+static inline void muon_update_all(const Device *d, Blas *blas, const Muon *m,
+                                   const ParameterState *state) {
     for (size_t s = 0; s < m->shape_count; s++) {
         const MuonShape &shape = m->shapes[s];
         const size_t together = muon_together(shape);
         for (size_t first = 0; first < shape.count; first += together)
-            muon_update_some(d, blas, m, state, shape, first, std::min(together, shape.count - first));
+            muon_update_some(d, blas, m, state, shape, first,
+                             std::min(together, shape.count - first));
     }
 }
 
-// One update of every hidden matrix, then its gradient = 0 (dev/cpu/muon.h). The first one finds the
-// library's plans; the second is captured.
+// One update of every hidden matrix, then its gradient = 0 (dev/cpu/muon.h). The first one finds
+// the library's plans; the second is captured.
 static inline void muon_update(const Device *d, Blas *blas, Muon *m, const ParameterState *state,
                                const UpdateSettings *u) {
     const MuonSettings settings = {u->learning_rate, u->weight_decay, (float)u->gradient_scale};

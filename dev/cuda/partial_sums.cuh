@@ -1,6 +1,7 @@
-// Sums over rows, such as gradients of gains and biases. A kernel cuts the rows into parts, whose number does
-// not depend on the GPU, and writes a row of sums for each. One launch at the end of the backward pass adds
-// all these rows to the gradients, in order: no atomics, the same bits from run to run.
+// Sums over rows, such as gradients of gains and biases. A kernel cuts the rows into parts, whose
+// number does not depend on the GPU, and writes a row of sums for each. One launch at the end of
+// the backward pass adds all these rows to the gradients, in order: no atomics, the same bits from
+// run to run.
 #ifndef CUDA_PARTIAL_SUMS_CUH
 #define CUDA_PARTIAL_SUMS_CUH
 
@@ -47,8 +48,8 @@ static inline void partial_sums_start(PartialSums *s) {
 }
 
 // The sum over `partial` (parts, width) goes to `target` (width).
-static inline void partial_sums_join(PartialSums *s, float *target, const float *partial, unsigned parts,
-                                     size_t width) {
+static inline void partial_sums_join(PartialSums *s, float *target, const float *partial,
+                                     unsigned parts, size_t width) {
     if (s->count == s->capacity) fail("more partial sums than planned");
     s->sums[s->count++] = {partial, target, parts, (unsigned)width};
 }
@@ -106,7 +107,8 @@ static inline void partial_sums_finish(const Device *d, PartialSums *s) {
     }
 }
 
-// How column_sums_kernel() reads rows: lines of 128 bytes, 16 of them a lane where rows allow it (WIDE).
+// How column_sums_kernel() reads rows: lines of 128 bytes, 16 of them a lane where rows allow it
+// (WIDE).
 static constexpr int SUM_LANES = 8, SUM_ROWS = 32; // lanes along a row, rows at a time
 
 template <typename T, bool WIDE> struct SumShape {
@@ -144,10 +146,11 @@ static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
 }
 
 template <typename T, bool WIDE>
-static inline void column_sums_launch(const Device *d, float *partial, GemmInput x, size_t m, size_t n,
-                                      unsigned parts, bool add) {
-    launch_early(d, column_sums_kernel<T, WIDE>, dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts),
-                 dim3(SUM_LANES * SUM_ROWS), 0, partial, (const T *)x.data, m, (unsigned)n, x.columns, add);
+static inline void column_sums_launch(const Device *d, float *partial, GemmInput x, size_t m,
+                                      size_t n, unsigned parts, bool add) {
+    launch_early(d, column_sums_kernel<T, WIDE>,
+                 dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts), dim3(SUM_LANES * SUM_ROWS),
+                 0, partial, (const T *)x.data, m, (unsigned)n, x.columns, add);
 }
 
 // partial (parts, n) = the sums over parts of the m rows of x's first n columns, or += them.
@@ -163,8 +166,8 @@ static inline void column_sums_of(const Device *d, float *partial, GemmInput x, 
 }
 
 // target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().
-static inline void column_sums(const Device *d, PartialSums *s, float *target, GemmInput x, size_t m,
-                               size_t n) {
+static inline void column_sums(const Device *d, PartialSums *s, float *target, GemmInput x,
+                               size_t m, size_t n) {
     const unsigned parts = sum_parts(m, 64);
     column_sums_of(d, partial_sums_add(s, target, parts, n), x, m, n, parts, false);
 }

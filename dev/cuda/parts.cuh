@@ -1,6 +1,6 @@
-// Products of float32 numbers by the tensor cores' bf16, for what bf16 alone is too coarse for: each number
-// is the sum of two of bf16, high and low, which hold 16 of its 24 bits, and of the four products of parts
-// the three that count are one product of three times as many columns:
+// Products of float32 numbers by the tensor cores' bf16, for what bf16 alone is too coarse for:
+// each number is the sum of two of bf16, high and low, which hold 16 of its 24 bits, and of the
+// four products of parts the three that count are one product of three times as many columns:
 //
 //     x w^T = [high(x) | low(x) | high(x)] [high(w) | high(w) | low(w)]^T, but for low(x) low(w)^T
 //
@@ -23,14 +23,16 @@ static __global__ void __launch_bounds__(256)
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     const float x = from[blockIdx.y * step + i];
-    bf16 *const parts = to + PARTS_COLUMNS * (blockIdx.y * count + i / columns * columns) + i % columns;
+    bf16 *const parts =
+        to + PARTS_COLUMNS * (blockIdx.y * count + i / columns * columns) + i % columns;
     parts[0] = parts[columns] = (bf16)x;
     parts[2 * columns] = (bf16)rounding_rest(x);
 }
 
-// to (matrices, rows, 3 columns) = the parts of weights (rows, columns) that begin `step` numbers apart.
-static inline void weight_parts(const Device *d, bf16 *to, const float *from, size_t step, size_t matrices,
-                                size_t rows, size_t columns) {
+// to (matrices, rows, 3 columns) = the parts of weights (rows, columns) that begin `step` numbers
+// apart.
+static inline void weight_parts(const Device *d, bf16 *to, const float *from, size_t step,
+                                size_t matrices, size_t rows, size_t columns) {
     const dim3 grid(blocks_of(rows * columns, 256), (unsigned)matrices);
     launch_early(d, weight_parts_kernel, grid, dim3(256), 0, to, from, step, (unsigned)columns,
                  rows * columns);

@@ -1,4 +1,5 @@
-// The residual connection behind a sublayer, with the dropout of its output, and the LayerNorm that follows.
+// The residual connection behind a sublayer, with the dropout of its output, and the LayerNorm that
+// follows.
 #ifndef CUDA_RESIDUAL_CUH
 #define CUDA_RESIDUAL_CUH
 
@@ -14,10 +15,12 @@ struct ResidualNorm {
     size_t length; // T
 };
 
-// y (M, C). The backward pass is layernorm_backward() with a tail: the gradient to x is that to out.
-static inline void residual_layernorm_forward(const Device *d, const ResidualNorm &r, const float *y,
-                                              size_t m, size_t channels) {
-    layernorm_forward_from(d, r.out, r.to, ResidualRows{r.x, y}, r.site, r.weights, m, r.length, channels);
+// y (M, C). The backward pass is layernorm_backward() with a tail: the gradient to x is that to
+// out.
+static inline void residual_layernorm_forward(const Device *d, const ResidualNorm &r,
+                                              const float *y, size_t m, size_t channels) {
+    layernorm_forward_from(d, r.out, r.to, ResidualRows{r.x, y}, r.site, r.weights, m, r.length,
+                           channels);
 }
 
 #endif

@@ -1,5 +1,6 @@
-// Self-attention of the kinds that --attention names, and the projection behind it: what GPT-2, BERT and the
-// encoder-decoder add to a Transformer. Such a model holds a SelfAttention as its first member.
+// Self-attention of the kinds that --attention names, and the projection behind it: what GPT-2,
+// BERT and the encoder-decoder add to a Transformer. Such a model holds a SelfAttention as its
+// first member.
 #ifndef CUDA_SELF_ATTENTION_CUH
 #define CUDA_SELF_ATTENTION_CUH
 
@@ -35,18 +36,20 @@ struct AttentionSublayer {
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
     const DeviceAttentionInput *in = &a->in;
     return attention_flops(a->kind->cosine, a->kind->additive, in->channels, in->heads,
-                           (double)(in->batch * in->queries), (double)in->keys / (in->causal ? 2 : 1));
+                           (double)(in->batch * in->queries),
+                           (double)in->keys / (in->causal ? 2 : 1));
 }
 
 // From queries, keys and values to sublayer_out.
-static inline void attention_sublayer_forward(Transformer *t, GpuWork work, const AttentionSublayer *a) {
+static inline void attention_sublayer_forward(Transformer *t, GpuWork work,
+                                              const AttentionSublayer *a) {
     GpuModel *g = &t->base;
     const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
-    attention_forward(&g->device, a->kind, a->attended.y, a->attended.kept, transformer_values(t, a->learned),
-                      &a->in, t->attention);
+    attention_forward(&g->device, a->kind, a->attended.y, a->attended.kept,
+                      transformer_values(t, a->learned), &a->in, t->attention);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, attention_sublayer_flops(a));
-    gemm_forward(&g->blas, float_matrix(t->sublayer_out, C), a->attended.y, device_weight(t, a->projection),
-                 M);
+    gemm_forward(&g->blas, float_matrix(t->sublayer_out, C), a->attended.y,
+                 device_weight(t, a->projection), M);
     gpu_lap(g, work, "projection", PROFILE_FORWARD, 2 * (double)M * (double)(C * C));
 }
 
@@ -60,15 +63,16 @@ static inline void attention_sublayer_backward(Transformer *t, const AttentionSu
     gemm_backward_input(&g->blas, dattended, a->dprojected, device_weight(t, a->projection), M);
     gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * (double)M * (double)(C * C));
     weight_backward(t, "projection", a->projection, a->dprojected, a->attended.y, M);
-    attention_backward(&g->device, a->kind, gradients, transformer_gradients(t, a->learned), dattended,
-                       a->attended.y, a->attended.kept, transformer_values(t, a->learned), &a->in,
-                       t->attention);
+    attention_backward(&g->device, a->kind, gradients, transformer_gradients(t, a->learned),
+                       dattended, a->attended.y, a->attended.kept,
+                       transformer_values(t, a->learned), &a->in, t->attention);
     gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * attention_sublayer_flops(a));
 }
 
 static inline Attended attended_carve(const SelfAttention *m, Arena *arena) {
     const GpuModel *g = &m->base.base;
-    const size_t C = m->base.is.channels, kept = attention_kept(&m->kind, g->batch, g->length, C, m->heads);
+    const size_t C = m->base.is.channels,
+                 kept = attention_kept(&m->kind, g->batch, g->length, C, m->heads);
     return {arena_matrix(arena, gpu_rows(g), C, g->precision == GPU_BF16, "activations"),
             kept > 0 ? arena_array<float>(arena, kept, "activations") : NULL};
 }
@@ -80,22 +84,23 @@ static inline void self_attention_carve_layer(Transformer *t, Arena *arena, size
 
 static inline void self_attention_carve(Transformer *t, Arena *arena) {
     if (!t->base.training) return;
-    ((SelfAttention *)t)->dattended = arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
-                                                   t->base.precision == GPU_BF16, "gradients of activations");
+    ((SelfAttention *)t)->dattended =
+        arena_matrix(arena, gpu_rows(&t->base), t->is.channels, t->base.precision == GPU_BF16,
+                     "gradients of activations");
 }
 
 static inline size_t self_attention_workspace(const Transformer *t, size_t) {
     const SelfAttention *m = (const SelfAttention *)t;
-    return attention_workspace(&t->base.device, &m->kind, t->base.batch, t->base.length, t->is.channels,
-                               m->heads, t->base.precision == GPU_BF16);
+    return attention_workspace(&t->base.device, &m->kind, t->base.batch, t->base.length,
+                               t->is.channels, m->heads, t->base.precision == GPU_BF16);
 }
 
 static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, GpuWork work,
                                                         const DeviceBatch *batch, size_t l) {
     const GpuModel *g = &m->base.base;
     const AttentionParameters *at = &m->at[l].attention;
-    DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal, batch->mask,
-                                             batch->batch, batch->length);
+    DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal,
+                                             batch->mask, batch->batch, batch->length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
     return {&m->kind,        in,
             &at->projection, m->kind.additive ? at->pooling : at->norm_const,
@@ -104,10 +109,11 @@ static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, 
 
 static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
     const TransformerActivations *a = &t->layers[l];
-    const AttentionSublayer sublayer = self_attention_sublayer((const SelfAttention *)t, work, batch, l);
+    const AttentionSublayer sublayer =
+        self_attention_sublayer((const SelfAttention *)t, work, batch, l);
     attention_sublayer_forward(t, work, &sublayer);
-    residual_norm_forward(t, work, batch, t->plan[l].projection_site, &t->plan[l].ffn.norm, a->x_middle,
-                          t->norm, a->mean2, a->rstd2, a->x_in);
+    residual_norm_forward(t, work, batch, t->plan[l].projection_site, &t->plan[l].ffn.norm,
+                          a->x_middle, t->norm, a->mean2, a->rstd2, a->x_in);
 }
 
 // Gradients to the bias of q, k and v.
@@ -134,9 +140,9 @@ static inline void self_attend_backward(Transformer *t, const DeviceBatch *batch
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
-// A layer as the Transformer has it, with three sites of dropout from `site` on: of weights, projection and
-// FFN. `below`: post-norm, the norm behind the layer below or the embedding. What normalises a sublayer's
-// result then stands before the next one.
+// A layer as the Transformer has it, with three sites of dropout from `site` on: of weights,
+// projection and FFN. `below`: post-norm, the norm behind the layer below or the embedding. What
+// normalises a sublayer's result then stands before the next one.
 static inline TransformerLayer self_attention_layer(const TransformerParameters *at, uint32_t site,
                                                     const NormParameters *below) {
     TransformerLayer layer = {transformer_first(at),
@@ -175,10 +181,11 @@ static inline void self_attention_choose(SelfAttention *m, const AttentionKind *
 
 // Memory. m->kind, causal, heads and at are set. layer(l): as of self_attention_layer().
 template <typename Layer>
-static inline void self_attention_create(SelfAttention *m, TransformerShape is, const TransformerParts &parts,
-                                         Layer layer) {
+static inline void self_attention_create(SelfAttention *m, TransformerShape is,
+                                         const TransformerParts &parts, Layer layer) {
     m->attended = (Attended *)allocate(is.layers, sizeof(Attended), "layers");
-    is.layer_sums = 5; // the biases of q and of v (or of all three), and behind attention and in the FFN
+    is.layer_sums =
+        5; // the biases of q and of v (or of all three), and behind attention and in the FFN
     is.layer_sum_width = 5 * is.channels + is.inner;
     transformer_create(&m->base, is, parts, layer);
     if (cudnn_is_there() && !m->kind.cosine && !m->kind.additive) m->kind.cudnn = cudnn_create();

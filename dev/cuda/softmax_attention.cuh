@@ -1,13 +1,13 @@
-// Multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018; Dao
-// et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), so that T x T weights are never held. What
-// it computes, with which sink and dropout: dev/cpu/softmax_attention.h.
+// Multi-head softmax attention, tile by tile with a running maximum (Milakov and Gimelshein 2018;
+// Dao et al., "FlashAttention", 2022, and "FlashAttention-2", 2023), so that T x T weights are
+// never held. What it computes, with which sink and dropout: dev/cpu/softmax_attention.h.
 //
-// A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys: all of its
-// sequence, or, where attention is causal, those up to its last query. The backward
-// pass computes the weights again from the logarithm of their sum, once with queries in the rows, for their
-// gradient, and once with keys in the rows, for the gradients of keys and values: two more products than
-// where blocks add in memory, and the same bits from run to run. On sm_90 kernels of warpgroup_attention.cuh
-// do both, and add in turn.
+// A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys: all
+// of its sequence, or, where attention is causal, those up to its last query. The backward pass
+// computes the weights again from the logarithm of their sum, once with queries in the rows, for
+// their gradient, and once with keys in the rows, for the gradients of keys and values: two more
+// products than where blocks add in memory, and the same bits from run to run. On sm_90 kernels of
+// warpgroup_attention.cuh do both, and add in turn.
 #ifndef CUDA_SOFTMAX_ATTENTION_CUH
 #define CUDA_SOFTMAX_ATTENTION_CUH
 
@@ -15,9 +15,9 @@
 
 namespace softmax {
 
-// Tiles of a head of up to SIZE channels. Products sum over WARPS * 16 M rows and N columns at a time; the
-// backward pass of keys and values takes COLUMNS of them at a time. They are chosen so that sums fit in
-// registers, and tiles in the 163 KB of shared memory that sm_80 has.
+// Tiles of a head of up to SIZE channels. Products sum over WARPS * 16 M rows and N columns at a
+// time; the backward pass of keys and values takes COLUMNS of them at a time. They are chosen so
+// that sums fit in registers, and tiles in the 163 KB of shared memory that sm_80 has.
 template <typename T, int SIZE> struct Shapes {
     static constexpr int PARTS = PartsOf<T>::PARTS;
     static constexpr int WARPS = PARTS == 3 && SIZE == 256 ? 2 : 4;
@@ -30,24 +30,25 @@ template <typename T, int SIZE> struct Shapes {
 };
 
 template <typename Shape, typename T>
-static __device__ __forceinline__ void load_part(bf16 *tile, const Pass<T> &p, const Head &head, int row,
-                                                 AttentionPart part) {
-    tile_load<Shape>(tile, p.rows[part] + part_place(p, head, row, part, p.strides[part]), p.strides[part],
-                     min(length_of(p, part) - row, Shape::ROWS), p.size);
+static __device__ __forceinline__ void load_part(bf16 *tile, const Pass<T> &p, const Head &head,
+                                                 int row, AttentionPart part) {
+    tile_load<Shape>(tile, p.rows[part] + part_place(p, head, row, part, p.strides[part]),
+                     p.strides[part], min(length_of(p, part) - row, Shape::ROWS), p.size);
 }
 
 template <typename Shape, typename T>
-static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, const Head &head, int row) {
-    tile_load<Shape>(tile, p.dy + y_place(p, head, row), p.channels, min(p.queries - row, Shape::ROWS),
-                     p.size);
+static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, const Head &head,
+                                               int row) {
+    tile_load<Shape>(tile, p.dy + y_place(p, head, row), p.channels,
+                     min(p.queries - row, Shape::ROWS), p.size);
 }
 
-// ---- forward ------------------------------------------------------------------------------------------
-
-// A tile of queries with all keys. While scores are computed values arrive, and the next keys while values
-// are summed.
+// ---- forward ----------------------------------------------------------------
+// A tile of queries with all keys. While scores are computed values arrive, and the next keys while
+// values are summed.
 template <typename T, int SIZE, int M>
-static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_kernel(const Pass<T> p) {
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
+    forward_kernel(const Pass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     constexpr int N = S::FORWARD_N, ROWS = S::ROWS * M;
@@ -84,14 +85,14 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) forward_k
         float shrink[M][2];
         exponentiate(p, s, rows, shrink);
         shrink_rows(y, shrink);
-        if (drops_out(p.dropout)) drop_weights(p, head, s, kept + warp_row * 16, first + warp_row, key);
+        if (drops_out(p.dropout))
+            drop_weights(p, head, s, kept + warp_row * 16, first + warp_row, key);
         product_sums<Keys>(y, s, values, 0);
     }
     finish(p, head, rows, y, row);
 }
 
-// ---- backward -----------------------------------------------------------------------------------------
-
+// ---- backward ---------------------------------------------------------------
 // Tiles in shared memory: two that stay, and STAGES pairs that pass by.
 template <typename S, int SIZE> struct BackwardTiles {
     using Rows = TileShape<S::ROWS, SIZE, S::PARTS>;
@@ -104,7 +105,8 @@ template <typename S, int SIZE> struct BackwardTiles {
     uint8_t *kept;                          // (MOST, 16)
 };
 
-template <typename S, int SIZE> static __device__ __forceinline__ BackwardTiles<S, SIZE> backward_tiles() {
+template <typename S, int SIZE>
+static __device__ __forceinline__ BackwardTiles<S, SIZE> backward_tiles() {
     using Tiles = BackwardTiles<S, SIZE>;
     Tiles t;
     t.first_row = shared_memory<bf16>();
@@ -118,13 +120,16 @@ template <typename S, int SIZE> static __device__ __forceinline__ BackwardTiles<
 
 // The first (which 0) or second tile that passes by.
 template <typename S, int SIZE>
-static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE> &t, int stage, int which) {
-    return t.columns + (size_t)(2 * stage + which) * (BackwardTiles<S, SIZE>::Columns::BYTES / sizeof(bf16));
+static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE> &t, int stage,
+                                                    int which) {
+    return t.columns +
+           (size_t)(2 * stage + which) * (BackwardTiles<S, SIZE>::Columns::BYTES / sizeof(bf16));
 }
 
 // Queries in the rows: their gradient, and dy . y, which the other kernel reads.
 template <typename T, int SIZE>
-static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_queries(const Pass<T> p) {
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
+    backward_queries(const Pass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tiles = BackwardTiles<S, SIZE>;
@@ -167,7 +172,9 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
                 keep_rows(t.kept + warp_row * 16, p, head, first + warp_row, 16, key, lane, WARP);
             __syncwarp();
             const KeptBits bits = kept_bits(t.kept, warp_row + lane / 4, key);
-            const auto factor = [&](int n, int e) { return is_kept(bits, n, e) ? p.dropout.scale : 0; };
+            const auto factor = [&](int n, int e) {
+                return is_kept(bits, n, e) ? p.dropout.scale : 0;
+            };
             differentiate(s, dw, p.log2_scale, factor, query);
         } else {
             differentiate(s, dw, p.log2_scale, keep_all, query);
@@ -200,7 +207,8 @@ static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE>
 
 // Keys in the rows: the gradients of keys and values, COLUMNS of them from blockIdx.z * COLUMNS on.
 template <typename T, int SIZE>
-static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_keys_values(const Pass<T> p) {
+static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
+    backward_keys_values(const Pass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tiles = BackwardTiles<S, SIZE>;
@@ -260,7 +268,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS) backward_
     store_gradient(p, head, dv, 1, row, VALUE, column);
 }
 
-// ---- launches -----------------------------------------------------------------------------------------
+// ---- launches ---------------------------------------------------------------
 
 template <typename T>
 static Pass<T> pass_create(GemmInput y, const float *logsumexp, const DeviceAttentionInput *in) {
@@ -304,9 +312,10 @@ template <typename T, int SIZE>
 static constexpr bool WITH_WARP_GROUPS = HAVE_WARP_GROUPS &&Shapes<T, SIZE>::PARTS == 1 &&
                                          (SIZE == 64 || SIZE == 128);
 
-// With two blocks of 16 rows a warp each operand from shared memory serves twice; where that would leave
-// multiprocessors without work, one.
-template <typename T, int SIZE> static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
+// With two blocks of 16 rows a warp each operand from shared memory serves twice; where that would
+// leave multiprocessors without work, one.
+template <typename T, int SIZE>
+static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
     if constexpr (WITH_WARP_GROUPS<T, SIZE>)
         if (group_takes(d, p)) {
             group_forward<SIZE>(d, p, batch);
@@ -323,7 +332,8 @@ template <typename T, int SIZE> static void run_forward(const Device *d, const P
     forward_tiles<T, SIZE, 1>(d, p, batch);
 }
 
-template <typename T, int SIZE> static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
+template <typename T, int SIZE>
+static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
     if constexpr (WITH_WARP_GROUPS<T, SIZE>)
         if (group_takes(d, p) && gathers((size_t)p.queries, SIZE)) {
             group_backward<SIZE>(d, p, batch);
@@ -334,29 +344,30 @@ template <typename T, int SIZE> static void run_backward(const Device *d, const 
     const unsigned units = (unsigned)(batch * (size_t)p.heads),
                    query_tiles = blocks_of((size_t)p.queries, S::ROWS),
                    key_tiles = blocks_of((size_t)p.keys, S::ROWS);
-    launch_early(d, backward_queries<T, SIZE>, dim3(units, query_tiles), WARP * S::WARPS, shared, p);
-    launch_early(d, backward_keys_values<T, SIZE>, dim3(units, key_tiles, SIZE / S::COLUMNS), WARP * S::WARPS,
-                 shared, p);
+    launch_early(d, backward_queries<T, SIZE>, dim3(units, query_tiles), WARP * S::WARPS, shared,
+                 p);
+    launch_early(d, backward_keys_values<T, SIZE>, dim3(units, key_tiles, SIZE / S::COLUMNS),
+                 WARP * S::WARPS, shared, p);
 }
 
 // Runs f<T, SIZE>(device, pass, batch) with the smallest SIZE that holds a head.
-#define WITH_SOFTMAX_SIZE(T, f, device, pass, batch)                                                         \
-    do {                                                                                                     \
-        if ((pass).size <= 16)                                                                               \
-            f<T, 16>(device, pass, batch);                                                                   \
-        else if ((pass).size <= 32)                                                                          \
-            f<T, 32>(device, pass, batch);                                                                   \
-        else if ((pass).size <= 64)                                                                          \
-            f<T, 64>(device, pass, batch);                                                                   \
-        else if ((pass).size <= 128)                                                                         \
-            f<T, 128>(device, pass, batch);                                                                  \
-        else                                                                                                 \
-            f<T, 256>(device, pass, batch);                                                                  \
+#define WITH_SOFTMAX_SIZE(T, f, device, pass, batch)                                               \
+    do {                                                                                           \
+        if ((pass).size <= 16)                                                                     \
+            f<T, 16>(device, pass, batch);                                                         \
+        else if ((pass).size <= 32)                                                                \
+            f<T, 32>(device, pass, batch);                                                         \
+        else if ((pass).size <= 64)                                                                \
+            f<T, 64>(device, pass, batch);                                                         \
+        else if ((pass).size <= 128)                                                               \
+            f<T, 128>(device, pass, batch);                                                        \
+        else                                                                                       \
+            f<T, 256>(device, pass, batch);                                                        \
     } while (0)
 
 template <typename T>
-static void forward(const Device *device, GemmInput y, float *logsumexp, const DeviceAttentionInput *in,
-                    double sink) {
+static void forward(const Device *device, GemmInput y, float *logsumexp,
+                    const DeviceAttentionInput *in, double sink) {
     Pass<T> p = pass_create<T>(y, logsumexp, in);
     p.sink = (float)sink;
     WITH_SOFTMAX_SIZE(T, run_forward, device, p, in->batch);
@@ -364,7 +375,8 @@ static void forward(const Device *device, GemmInput y, float *logsumexp, const D
 
 template <typename T>
 static void backward(const Device *device, const DeviceAttentionGradients *gradients, GemmInput dy,
-                     GemmInput y, const float *logsumexp, const DeviceAttentionInput *in, float *workspace) {
+                     GemmInput y, const float *logsumexp, const DeviceAttentionInput *in,
+                     float *workspace) {
     Pass<T> p = pass_create<T>(y, logsumexp, in);
     for (size_t part = QUERY; part <= VALUE; part++) {
         p.gradients[part] = (T *)gradients->parts[part].data;
@@ -377,31 +389,32 @@ static void backward(const Device *device, const DeviceAttentionGradients *gradi
 
 } // namespace softmax
 
-// ---- what a model calls -------------------------------------------------------------------------------
-
-// y (B, Tq, C), of the type of queries, keys and values: all bf16, or all float32 and computed as such.
-// logsumexp (B, H, Tq): for the backward pass, or NULL.
+// ---- what a model calls -----------------------------------------------------
+// y (B, Tq, C), of the type of queries, keys and values: all bf16, or all float32 and computed as
+// such. logsumexp (B, H, Tq): for the backward pass, or NULL.
 static inline void softmax_attention_forward(const Device *device, GemmInput y, float *logsumexp,
                                              const DeviceAttentionInput *in, double sink) {
     (y.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, in, sink);
 }
 
-// Floats of working memory of the backward pass, for so many queries, or any batch of as many tokens. It
-// begins at a multiple of 16 bytes.
+// Floats of working memory of the backward pass, for so many queries, or any batch of as many
+// tokens. It begins at a multiple of 16 bytes.
 static inline size_t softmax_attention_workspace(const Device *device, size_t batch, size_t queries,
                                                  size_t channels, size_t heads, bool in_bf16) {
     const size_t units = batch * heads, size = channels / heads;
     if (!in_bf16 || !softmax::group_takes_heads(device, size)) return units * queries;
-    return softmax::gathered_place(units, queries) + softmax::gathered_workspace(units, queries, size);
+    return softmax::gathered_place(units, queries) +
+           softmax::gathered_workspace(units, queries, size);
 }
 
-// The gradients to queries, keys and values are set; dy (B, Tq, C); y and logsumexp as the forward pass left
-// them. All of one type.
-static inline void softmax_attention_backward(const Device *device, const DeviceAttentionGradients *gradients,
+// The gradients to queries, keys and values are set; dy (B, Tq, C); y and logsumexp as the forward
+// pass left them. All of one type.
+static inline void softmax_attention_backward(const Device *device,
+                                              const DeviceAttentionGradients *gradients,
                                               GemmInput dy, GemmInput y, const float *logsumexp,
                                               const DeviceAttentionInput *in, float *workspace) {
-    (y.bf16 ? softmax::backward<bf16> : softmax::backward<float>)(device, gradients, dy, y, logsumexp, in,
-                                                                  workspace);
+    (y.bf16 ? softmax::backward<bf16> : softmax::backward<float>)(device, gradients, dy, y,
+                                                                  logsumexp, in, workspace);
 }
 
 #endif

@@ -1,5 +1,5 @@
-// What the kernels of softmax attention share: where heads lie, dropout, and what happens to a warp's scores
-// and gradients between the products. Part of softmax_attention.cuh.
+// What the kernels of softmax attention share: where heads lie, dropout, and what happens to a
+// warp's scores and gradients between the products. Part of softmax_attention.cuh.
 #ifndef CUDA_SOFTMAX_PASS_CUH
 #define CUDA_SOFTMAX_PASS_CUH
 
@@ -10,7 +10,8 @@ namespace softmax {
 
 static constexpr int KEPT_BLOCK = 128; // keys whose dropout is decided together
 
-// What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward pass.
+// What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward
+// pass.
 template <typename T> struct Pass {
     int queries, keys;       // Tq, Tk
     int padded;              // Tk rounded up to whole blocks of dropout
@@ -19,7 +20,8 @@ template <typename T> struct Pass {
     bool causal;             // a query sees the keys up to its own, else all
     float scale, log2_scale; // 1 / sqrt(D), the same times log2(e)
     float sink;
-    const T *rows[3];    // queries (B, Tq), keys, values (B, Tk): the first of the C numbers of a token
+    const T
+        *rows[3]; // queries (B, Tq), keys, values (B, Tk): the first of the C numbers of a token
     size_t strides[3];   // from one token to the next
     T *y;                // (B, Tq, C)
     float *logsumexp;    // (B, H, Tq) or NULL
@@ -36,12 +38,14 @@ struct Head {
     size_t b, h, unit; // unit = b H + h
 };
 
-template <typename T> static __device__ __forceinline__ Head head_of(const Pass<T> &p, unsigned unit) {
+template <typename T>
+static __device__ __forceinline__ Head head_of(const Pass<T> &p, unsigned unit) {
     return {unit / (unsigned)p.heads, unit % (unsigned)p.heads, unit};
 }
 
 // Of queries, or of keys and values.
-template <typename T> static __device__ __forceinline__ int length_of(const Pass<T> &p, AttentionPart part) {
+template <typename T>
+static __device__ __forceinline__ int length_of(const Pass<T> &p, AttentionPart part) {
     return part == QUERY ? p.queries : p.keys;
 }
 
@@ -58,19 +62,21 @@ static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Head &h
     return part_place(p, head, row, QUERY, p.channels);
 }
 
-// ---- dropout ------------------------------------------------------------------------------------------
-
-// 16 bytes a row, in shared memory: bit j / 16 % 8 of byte j % 16 says whether weight (row, j) is kept, for
-// the 128 keys from a multiple of 128 on. A call of the generator decides about 8 of them.
+// ---- dropout ----------------------------------------------------------------
+// 16 bytes a row, in shared memory: bit j / 16 % 8 of byte j % 16 says whether weight (row, j) is
+// kept, for the 128 keys from a multiple of 128 on. A call of the generator decides about 8 of
+// them.
 template <typename T>
-static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p, const Head &head, int row,
-                                                 int rows, int key, int thread, int threads) {
+static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p, const Head &head,
+                                                 int row, int rows, int key, int thread,
+                                                 int threads) {
     const uint64_t unit = (p.dropout.step->first_row + head.b) * (uint64_t)p.heads + head.h;
     const uint64_t blocks = (uint64_t)(p.padded / KEPT_BLOCK); // of a row
     const uint64_t first =
         (unit * (uint64_t)p.queries + (uint64_t)row) * blocks + (uint64_t)(key / KEPT_BLOCK);
     for (int i = thread; i < rows * 16; i += threads)
-        kept[i] = dropout_byte(p.dropout, (first + (uint64_t)(i / 16) * blocks) * 16 + (uint64_t)(i % 16));
+        kept[i] = dropout_byte(p.dropout,
+                               (first + (uint64_t)(i / 16) * blocks) * 16 + (uint64_t)(i % 16));
 }
 
 // The bits of a lane's elements of sums over queries (rows) and keys, by half and parity of n.
@@ -96,10 +102,9 @@ static __device__ __forceinline__ bool is_kept(const KeptBits &bits, int n, int 
     return bits.word[e / 2][n % 2] >> (8 * (e % 2) + n / 2) & 1;
 }
 
-// ---- forward ------------------------------------------------------------------------------------------
-
-// The softmax of a lane's rows so far, in powers of 2: the largest score (the sink counts as one), and the
-// part of the sum of 2^(score - top) that this lane has seen.
+// ---- forward ----------------------------------------------------------------
+// The softmax of a lane's rows so far, in powers of 2: the largest score (the sink counts as one),
+// and the part of the sum of 2^(score - top) that this lane has seen.
 template <int M> struct Rows { float top[M][2], sum[M][2]; };
 
 template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sink) {
@@ -108,7 +113,8 @@ template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sin
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees nothing.
+            // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees
+            // nothing.
             rows.top[m][half] = sink > 0 ? log2f(sink) : -1e30f;
             rows.sum[m][half] = sink > 0 && lane_index() % 4 == 0 ? 1 : 0;
         }
@@ -134,8 +140,8 @@ template <typename T> static __device__ __forceinline__ int last_key(const Pass<
 
 // Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
 template <typename T, int M, int N>
-static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &head, Sums<M, N> &s, int row,
-                                                 int key) {
+static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &head, Sums<M, N> &s,
+                                                 int row, int key) {
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -184,11 +190,11 @@ static __device__ __forceinline__ void shrink_rows(Sums<M, SIZE> &y, const float
             for (int e = 0; e < 4; e++) y.at[m][n][e] *= shrink[m][e / 2];
 }
 
-// Weights that dropout takes become 0. `kept` (16 M, 16): the warp's; row: its first; key: of the first
-// column.
+// Weights that dropout takes become 0. `kept` (16 M, 16): the warp's; row: its first; key: of the
+// first column.
 template <typename T, int M, int N>
-static __device__ __forceinline__ void drop_weights(const Pass<T> &p, const Head &head, Sums<M, N> &s,
-                                                    uint8_t *kept, int row, int key) {
+static __device__ __forceinline__ void
+drop_weights(const Pass<T> &p, const Head &head, Sums<M, N> &s, uint8_t *kept, int row, int key) {
     const int lane = (int)lane_index();
     if (key % KEPT_BLOCK == 0) keep_rows(kept, p, head, row, 16 * M, key, lane, WARP);
     __syncwarp();
@@ -206,14 +212,15 @@ static __device__ __forceinline__ void drop_weights(const Pass<T> &p, const Head
 
 // y and logsumexp of a lane's rows. row: of element [0][0][0].
 template <typename T, int M, int SIZE>
-static __device__ __forceinline__ void finish(const Pass<T> &p, const Head &head, const Rows<M> &rows,
-                                              const Sums<M, SIZE> &y, int row) {
+static __device__ __forceinline__ void
+finish(const Pass<T> &p, const Head &head, const Rows<M> &rows, const Sums<M, SIZE> &y, int row) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = row + 16 * m + 8 * half;
-            const float sum = quad_sum(rows.sum[m][half]), scale = sum == 0 ? 0 : p.dropout.scale / sum;
+            const float sum = quad_sum(rows.sum[m][half]),
+                        scale = sum == 0 ? 0 : p.dropout.scale / sum;
             if (i >= p.queries) continue;
 #pragma unroll
             for (int n = 0; n < SIZE / 8; n++)
@@ -226,25 +233,25 @@ static __device__ __forceinline__ void finish(const Pass<T> &p, const Head &head
         }
 }
 
-// ---- backward -----------------------------------------------------------------------------------------
-
+// ---- backward ---------------------------------------------------------------
 // Of a query's row: log2 of the sum of its exponentials, and dy . y.
 struct QueryRow {
     float log2_sum, product;
 };
 
-// Scores s and gradients dw to the weights become w f, which was multiplied with values, and the gradients to
-// the scores, w (f dw - dy . y), where f is the factor of dropout. factor(n, e), query(n, e): of element
-// [0][n][e].
+// Scores s and gradients dw to the weights become w f, which was multiplied with values, and the
+// gradients to the scores, w (f dw - dy . y), where f is the factor of dropout. factor(n, e),
+// query(n, e): of element [0][n][e].
 template <int N, typename Factor, typename Query>
-static __device__ __forceinline__ void differentiate(Sums<1, N> &s, Sums<1, N> &dw, float log2_scale,
-                                                     Factor factor, Query query) {
+static __device__ __forceinline__ void differentiate(Sums<1, N> &s, Sums<1, N> &dw,
+                                                     float log2_scale, Factor factor, Query query) {
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const QueryRow q = query(n, e);
-            const float f = factor(n, e), w = exp2_fast(fmaf(s.at[0][n][e], log2_scale, -q.log2_sum));
+            const float f = factor(n, e),
+                        w = exp2_fast(fmaf(s.at[0][n][e], log2_scale, -q.log2_sum));
             dw.at[0][n][e] = w * (f * dw.at[0][n][e] - q.product);
             s.at[0][n][e] = w * f;
         }
@@ -256,8 +263,8 @@ static __device__ __forceinline__ float keep_all(int, int) {
 
 // hide_keys() with keys in the rows. row, query: of element [0][0][0].
 template <typename T, int N>
-static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head &head, Sums<1, N> &s,
-                                                    int row, int query) {
+static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head &head,
+                                                    Sums<1, N> &s, int row, int query) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int least = first_query(p, head, row + 8 * half);
@@ -288,7 +295,8 @@ static __device__ __forceinline__ void store_gradient(const Pass<T> &p, const He
 
 // dy . y of 16 rows, by a warp.
 template <typename T>
-static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p, const Head &head, int row) {
+static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p, const Head &head,
+                                                    int row) {
     for (int r = 0; r < 16; r++) {
         float sum = 0;
         if (row + r < p.queries) {
@@ -303,15 +311,15 @@ static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p
     }
 }
 
-// Of the 16 rows of queries of a warp, from `first` on, the two that a lane has: element e of its fragments
-// is of row e / 2. `products` (16) is memory for dy . y of all.
+// Of the 16 rows of queries of a warp, from `first` on, the two that a lane has: element e of its
+// fragments is of row e / 2. `products` (16) is memory for dy . y of all.
 struct LaneRows {
     QueryRow at[2];
 };
 
 template <typename T>
-static __device__ __forceinline__ LaneRows lane_rows(float *products, const Pass<T> &p, const Head &head,
-                                                     int first) {
+static __device__ __forceinline__ LaneRows lane_rows(float *products, const Pass<T> &p,
+                                                     const Head &head, int first) {
     row_products(products, p, head, first);
     __syncwarp();
     LaneRows rows;

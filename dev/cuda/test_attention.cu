@@ -1,4 +1,5 @@
-// The kernels of attention beside the CPU's layers and beside their definition, on small random shapes.
+// The kernels of attention beside the CPU's layers and beside their definition, on small random
+// shapes.
 #include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "cosine_attention.cuh"
@@ -24,11 +25,11 @@ extern "C" {
 
 static constexpr double FLOAT_TOLERANCE = 2e-5, BF16_TOLERANCE = 2e-2;
 static constexpr uint64_t FIRST_ROW = 3, LATE_ROW = 1 << 20; // of the dropout masks
-// How work is cut depends on how many multiprocessors there are to share it: with few of them tiles are
-// large.
+// How work is cut depends on how many multiprocessors there are to share it: with few of them tiles
+// are large.
 static constexpr int FEW_SMS = 1, MANY_SMS = 132;
 
-// ---- problems and comparison --------------------------------------------------------------------------
+// ---- problems and comparison ------------------------------------------------
 
 static double *zeros(size_t count) {
     return (double *)allocate(count, sizeof(double), "numbers");
@@ -45,8 +46,8 @@ static uint8_t *mask_with_holes(size_t batch, size_t length) {
 }
 
 // Largest difference over the largest number expected (or `least`); infinite numbers must be equal.
-static void compare_within(const char *what, const char *setting, const float *x, const double *expected,
-                           size_t count, double least, double tolerance) {
+static void compare_within(const char *what, const char *setting, const float *x,
+                           const double *expected, size_t count, double least, double tolerance) {
     double error = 0, greatest = least;
     for (size_t i = 0; i < count; i++) {
         if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
@@ -58,7 +59,7 @@ static void compare_within(const char *what, const char *setting, const float *x
         test_fail(__FILE__, __LINE__, "%s: %s: error %.3g", setting, what, error / greatest);
 }
 
-// ---- additive attention -------------------------------------------------------------------------------
+// ---- additive attention -----------------------------------------------------
 
 typedef struct {
     size_t batch, length, heads, size, window; // B, T, H, D, k (0: global)
@@ -87,8 +88,8 @@ static double normal_of(double *normal, const double *x, size_t size) {
 }
 
 // dx += the gradient from that of x'.
-static void normal_backward(double *dx, const double *dnormal, const double *normal, double deviation,
-                            size_t size) {
+static void normal_backward(double *dx, const double *dnormal, const double *normal,
+                            double deviation, size_t size) {
     double along = 0, sum = 0;
     for (size_t d = 0; d < size; d++) along += dnormal[d] * normal[d];
     const double slope = deviation > 0 ? along / ((double)(size - 1) * deviation) : 0;
@@ -180,8 +181,8 @@ static void additive_head(const Additive *a, size_t b, size_t h) {
     Pooling query = pooling_create(a, h, 0), key = pooling_create(a, h, 1);
     double *dg = zeros(T * D), *dx = zeros(T * D);
 #define QKV(which, t, d) ((b * T + (t)) * 3 * C + (which)*C + h * D + (d))
-#define EACH                                                                                                 \
-    for (size_t t = 0; t < T; t++)                                                                           \
+#define EACH                                                                                       \
+    for (size_t t = 0; t < T; t++)                                                                 \
         for (size_t d = 0; d < D; d++)
 #define AT (t * D + d)
     EACH query.x[AT] = (double)a->qkv[QKV(0, t, d)];
@@ -190,7 +191,8 @@ static void additive_head(const Additive *a, size_t b, size_t h) {
     pooling_forward(a, &key, mask);
     EACH {
         const size_t c = (b * T + t) * C + h * D + d;
-        const double v = (double)a->qkv[QKV(2, t, d)], f = (double)f_key[AT], dout = (double)a->dout[c];
+        const double v = (double)a->qkv[QKV(2, t, d)], f = (double)f_key[AT],
+                     dout = (double)a->dout[c];
         a->out[c] = (double)a->x[c] + key.g[AT] * f * v;
         a->dqkv[QKV(2, t, d)] = dout * key.g[AT] * f;
         dg[AT] = dout * v * f;
@@ -240,25 +242,29 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
     const DropoutSite query = dropout_site(at, is.rate, a->drop[0].site),
                       key = dropout_site(at, is.rate, a->drop[1].site);
-    const DropoutSite *drop_query = is.rate > 0 ? &query : NULL, *drop_key = is.rate > 0 ? &key : NULL;
+    const DropoutSite *drop_query = is.rate > 0 ? &query : NULL,
+                      *drop_key = is.rate > 0 ? &key : NULL;
     float *qkv = upload_numbers(d, a->qkv, M * 3 * C), *x = upload_numbers(d, a->x, M * C),
           *dout = upload_numbers(d, a->dout, M * C);
-    float *w_query = upload_numbers(d, a->weights[0], C), *w_key = upload_numbers(d, a->weights[1], C);
+    float *w_query = upload_numbers(d, a->weights[0], C),
+          *w_key = upload_numbers(d, a->weights[1], C);
     float *G = upload_numbers(d, NULL, M * C), *P = upload_numbers(d, NULL, M * C),
           *out = upload_numbers(d, NULL, M * C);
-    float *r_query = upload_numbers(d, NULL, M * is.heads), *r_key = upload_numbers(d, NULL, M * is.heads);
+    float *r_query = upload_numbers(d, NULL, M * is.heads),
+          *r_key = upload_numbers(d, NULL, M * is.heads);
     const GemmInput dqkv = upload_matrix(d, NULL, M, 3 * C, is.bf16_gradient);
     float *zero = zero_numbers(C);
     float *dw_query = upload_numbers(d, zero, C), *dw_key = upload_numbers(d, zero, C);
     uint8_t *mask = a->mask ? (uint8_t *)upload(d, a->mask, M) : NULL;
 
     float *workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, false));
-    additive_attention_forward(d, &attention, out, G, r_query, P, r_key, x, qkv, w_query, w_key, mask,
-                               drop_query, drop_key, workspace, is.batch, is.length);
+    additive_attention_forward(d, &attention, out, G, r_query, P, r_key, x, qkv, w_query, w_key,
+                               mask, drop_query, drop_key, workspace, is.batch, is.length);
     device_free(workspace);
     workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, true));
-    additive_attention_backward(d, &attention, dqkv, dw_query, dw_key, dout, G, r_query, P, r_key, qkv,
-                                w_query, w_key, mask, drop_query, drop_key, workspace, is.batch, is.length);
+    additive_attention_backward(d, &attention, dqkv, dw_query, dw_key, dout, G, r_query, P, r_key,
+                                qkv, w_query, w_key, mask, drop_query, drop_key, workspace,
+                                is.batch, is.length);
     const AdditiveResult result = {download(d, out, M * C),
                                    download_matrix(d, dqkv, M),
                                    {download(d, dw_query, C), download(d, dw_key, C)}};
@@ -290,9 +296,9 @@ static void additive_check(const Device *d, AdditiveSetting is) {
     for (size_t unit = 0; unit < is.batch * is.heads; unit++)
         additive_head(&a, unit / is.heads, unit % is.heads);
     char text[200];
-    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s", is.batch,
-             is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate, is.raw ? " raw" : "",
-             is.holes ? " holes" : "");
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu k %zu s %g c %g rate %g%s%s",
+             is.batch, is.length, is.heads, is.size, is.window, is.rescale, is.sink, is.rate,
+             is.raw ? " raw" : "", is.holes ? " holes" : "");
     for (int sms : {FEW_SMS, MANY_SMS}) {
         Device device = *d;
         device.sms = sms;
@@ -304,7 +310,8 @@ static void additive_check(const Device *d, AdditiveSetting is) {
         compare_within("dw_k", text, r.dweights[1], a.dweights[1], C, 1, 2 * FLOAT_TOLERANCE);
         additive_result_free(&r);
     }
-    void *const memory[] = {qkv, x, dout, w_query, w_key, mask, a.out, a.dqkv, a.dweights[0], a.dweights[1]};
+    void *const memory[] = {qkv,  x,     dout,   w_query,       w_key,
+                            mask, a.out, a.dqkv, a.dweights[0], a.dweights[1]};
     for (void *at_host : memory) free(at_host);
 }
 
@@ -379,7 +386,7 @@ static void test_additive_smaller(void) {
     device_destroy(&d);
 }
 
-// ---- softmax and cosine attention ---------------------------------------------------------------------
+// ---- softmax and cosine attention -------------------------------------------
 
 typedef struct {
     size_t batch, length, heads, size; // B, Tk, H, D
@@ -389,17 +396,19 @@ typedef struct {
     uint64_t first_row; // of the update's rows
     bool everywhere;    // queries see the keys behind them, too
     size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
-    float apart;        // self-attention: queries are less by this, keys more, so that all scores are low
+    float apart; // self-attention: queries are less by this, keys more, so that all scores are low
 } Setting;
 
-static const Setting SETTING = {2, 65, 2, 20, 0, 0, false, false, false, false, FIRST_ROW, false, 0, 0};
+static const Setting SETTING = {2,     65,    2,     20,        0,     0, false,
+                                false, false, false, FIRST_ROW, false, 0, 0};
 static constexpr float POWER = 0.75f;
 
 // Arrays of the sizes that the functions have.
 typedef struct {
     Setting is;
-    size_t channels, queries, rows, numbers; // C, Tq, B Tq, and how many queries, keys and values are made of
-    float *qkv;                              // (B, T, 3C); cross-attention: (B, Tq, C) and (B, Tk, 2C)
+    size_t channels, queries, rows,
+        numbers; // C, Tq, B Tq, and how many queries, keys and values are made of
+    float *qkv;  // (B, T, 3C); cross-attention: (B, Tq, C) and (B, Tk, 2C)
     float *dy, *exponent;
     uint8_t *mask;
     Dropout dropout;
@@ -464,15 +473,17 @@ static Result cpu_run(const Problem *p) {
     const GemmInput y = {r.y, C, false}, dqkv = {r.dqkv, 3 * C, false}, dq = {r.dqkv, C, false},
                     dkv = {r.dqkv + p->rows * C, 2 * C, false};
     AttentionInput in =
-        is.queries ? attention_cross(p->qkv, NULL, p->qkv + p->rows * C, NULL, C, p->mask, is.batch, Tq, Tk)
+        is.queries ? attention_cross(p->qkv, NULL, p->qkv + p->rows * C, NULL, C, p->mask, is.batch,
+                                     Tq, Tk)
                    : attention_self(p->qkv, NULL, C, !is.everywhere, p->mask, is.batch, Tk);
     if (is.rate > 0) in.dropout = &p->dropout;
     in.first_row = is.first_row;
-    const AttentionGradients gradients = is.queries ? attention_cross_gradients(dq, NULL, dkv, NULL, C)
-                                                    : attention_self_gradients(dqkv, NULL, C);
+    const AttentionGradients gradients = is.queries
+                                             ? attention_cross_gradients(dq, NULL, dkv, NULL, C)
+                                             : attention_self_gradients(dqkv, NULL, C);
     if (is.cosine) {
-        CosineAttention *a =
-            cosine_attention_create(PRECISION_FLOAT32, (double)POWER, is.batch, Tq, Tk, C, is.heads);
+        CosineAttention *a = cosine_attention_create(PRECISION_FLOAT32, (double)POWER, is.batch, Tq,
+                                                     Tk, C, is.heads);
         cosine_attention_forward(a, y, p->exponent, &in);
         cosine_attention_backward(a, &gradients, r.dexponent, p->dy, p->exponent, &in);
         cosine_attention_free(a);
@@ -496,7 +507,8 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
     const size_t C = p->channels, Tk = is.length, keys = is.batch * Tk;
     const GemmInput dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
                     y = upload_matrix(d, NULL, p->rows, C, is.in_bf16);
-    // The inputs, and their gradients, in one piece each; cross-attention: of queries, keys and values.
+    // The inputs, and their gradients, in one piece each; cross-attention: of queries, keys and
+    // values.
     const GemmInput qkv = upload_matrix(d, p->qkv, p->numbers / C, C, is.in_bf16),
                     dqkv = upload_matrix(d, NULL, p->numbers / C, C, is.in_bf16);
     const auto columns = [&](GemmInput x, size_t first, size_t count) {
@@ -504,9 +516,10 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
         part.columns = count * C;
         return part;
     };
-    DeviceAttentionInput in =
-        is.queries ? attention_cross(qkv, columns(qkv, p->rows, 2), is.heads, NULL, is.batch, p->queries, Tk)
-                   : attention_self(columns(qkv, 0, 3), is.heads, !is.everywhere, NULL, is.batch, Tk);
+    DeviceAttentionInput in = is.queries ? attention_cross(qkv, columns(qkv, p->rows, 2), is.heads,
+                                                           NULL, is.batch, p->queries, Tk)
+                                         : attention_self(columns(qkv, 0, 3), is.heads,
+                                                          !is.everywhere, NULL, is.batch, Tk);
     const DeviceAttentionGradients gradients =
         is.queries ? attention_cross_gradients(dqkv, columns(dqkv, p->rows, 2))
                    : attention_self_gradients(columns(dqkv, 0, 3));
@@ -517,13 +530,14 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
     uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, keys) : NULL;
     in.mask = mask;
     if (is.rate > 0) in.dropout = dropout_site(at, is.rate, p->dropout.site);
-    const size_t size = is.cosine
-                            ? cosine_attention_workspace(is.batch, Tk, C, is.heads)
-                            : softmax_attention_workspace(d, is.batch, p->queries, C, is.heads, is.in_bf16);
+    const size_t size =
+        is.cosine ? cosine_attention_workspace(is.batch, Tk, C, is.heads)
+                  : softmax_attention_workspace(d, is.batch, p->queries, C, is.heads, is.in_bf16);
     float *workspace = upload_numbers(d, NULL, size);
     if (is.cosine) {
         cosine_attention_forward(d, y, exponent, (double)POWER, &in, workspace);
-        cosine_attention_backward(d, &gradients, dexponent, dy, exponent, (double)POWER, &in, workspace);
+        cosine_attention_backward(d, &gradients, dexponent, dy, exponent, (double)POWER, &in,
+                                  workspace);
     } else if (cudnn) {
         CHECK(cudnn_attention_forward(cudnn, d, y, logsumexp, &in, is.sink));
         CHECK(cudnn_attention_backward(cudnn, d, &gradients, dy, y, logsumexp, &in, is.sink));
@@ -540,8 +554,8 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
     return r;
 }
 
-static void compare_results(const char *what, const char *setting, const float *x, const float *expected,
-                            size_t count, double least, double tolerance) {
+static void compare_results(const char *what, const char *setting, const float *x,
+                            const float *expected, size_t count, double least, double tolerance) {
     double *wide = zeros(count);
     for (size_t i = 0; i < count; i++) wide[i] = (double)expected[i];
     compare_within(what, setting, x, wide, count, least, tolerance);
@@ -562,12 +576,13 @@ static Cudnn *cudnn_for(Setting is) {
     return cudnn_is_there() && plain && fits ? cudnn_create() : NULL;
 }
 
-// Those that compute a problem: two blocks of 16 rows a warp where there are few multiprocessors, one where
-// there are many, and warp groups where the device has them.
+// Those that compute a problem: two blocks of 16 rows a warp where there are few multiprocessors,
+// one where there are many, and warp groups where the device has them.
 static int kernels_for(const Device *d, const Problem *p, Cudnn *cudnn, Kernels *kernels) {
     int count = 0;
     const bool softmax_bf16 = !p->is.cosine && p->is.in_bf16;
-    if (softmax_bf16 && p->is.size <= 64) kernels[count++] = {"two blocks of rows", FEW_SMS, 80, NULL};
+    if (softmax_bf16 && p->is.size <= 64)
+        kernels[count++] = {"two blocks of rows", FEW_SMS, 80, NULL};
     kernels[count++] = {"one block of rows", MANY_SMS, 80, NULL};
     if (softmax_bf16 && d->capability == 90 && (p->is.size == 64 || p->is.size == 128))
         kernels[count++] = {"warp groups", MANY_SMS, 90, NULL};
@@ -585,9 +600,9 @@ static void check(const Device *d, Setting is) {
     for (int i = 0; i < count; i++) {
         char text[200];
         snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s, %s",
-                 is.cosine ? "cosine" : "softmax", is.batch, p.queries, is.length, is.heads, is.size, is.sink,
-                 is.rate, is.everywhere ? " everywhere" : "", is.holes ? " holes" : "",
-                 is.in_bf16 ? " bf16" : "", kernels[i].name);
+                 is.cosine ? "cosine" : "softmax", is.batch, p.queries, is.length, is.heads,
+                 is.size, is.sink, is.rate, is.everywhere ? " everywhere" : "",
+                 is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "", kernels[i].name);
         Device device = *d;
         device.sms = kernels[i].sms;
         device.capability = kernels[i].capability;
@@ -596,7 +611,8 @@ static void check(const Device *d, Setting is) {
         compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
         compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1,
                         tolerance);
-        compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1, 2 * tolerance);
+        compare_results("dexponent", text, ours.dexponent, expected.dexponent, is.heads, 1,
+                        2 * tolerance);
         result_free(&ours);
     }
     if (cudnn) cudnn_free(cudnn);
@@ -616,7 +632,8 @@ static void check_shapes(const Device *d, Setting is) {
     is.heads = 1;
     is.length = 70;
     for (size_t size : {(size_t)32, (size_t)128, (size_t)250}) {
-        if (size > 64 && d->shared_limit < (size_t)150 << 10) continue; // sm_86, sm_89, sm_120: 99 KiB
+        if (size > 64 && d->shared_limit < (size_t)150 << 10)
+            continue; // sm_86, sm_89, sm_120: 99 KiB
         is.size = size;
         check(d, is);
     }
@@ -695,7 +712,8 @@ static void test_softmax_everywhere(void) {
     device_destroy(&d);
 }
 
-// Of whole tiles of warp groups, and of one more or fewer, with all that is optional: heads of 64 and 128.
+// Of whole tiles of warp groups, and of one more or fewer, with all that is optional: heads of 64
+// and 128.
 static void test_softmax_tiles(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -703,8 +721,8 @@ static void test_softmax_tiles(void) {
     is.heads = 1;
     for (size_t size : {(size_t)64, (size_t)128}) {
         is.size = size;
-        for (size_t length : {(size_t)1, (size_t)63, (size_t)65, (size_t)128, (size_t)129, (size_t)192,
-                              (size_t)256, (size_t)400}) {
+        for (size_t length : {(size_t)1, (size_t)63, (size_t)65, (size_t)128, (size_t)129,
+                              (size_t)192, (size_t)256, (size_t)400}) {
             is.length = length;
             is.batch = length == 65 ? 3 : 1;
             is.heads = length == 129 ? 2 : 1;
@@ -722,8 +740,8 @@ static void test_softmax_tiles(void) {
     device_destroy(&d);
 }
 
-// Blocks of warp groups that add to the same gradients, in both directions and of queries that are not the
-// keys' tokens: one at a time and several at once give the same bits.
+// Blocks of warp groups that add to the same gradients, in both directions and of queries that are
+// not the keys' tokens: one at a time and several at once give the same bits.
 static void test_softmax_turns(void) {
     Device d = device_create(), one = d;
     if (d.capability != 90 || !HAVE_WARP_GROUPS) return;
@@ -739,10 +757,13 @@ static void test_softmax_turns(void) {
             is.queries = queries;
             is.rate = queries ? 0.3 : 0;
             Problem p = problem_create(is);
-            Result expected = cpu_run(&p), alone = gpu_run(&one, &p, NULL), together = gpu_run(&d, &p, NULL);
+            Result expected = cpu_run(&p), alone = gpu_run(&one, &p, NULL),
+                   together = gpu_run(&d, &p, NULL);
             char text[100];
-            snprintf(text, sizeof(text), "D %zu, Tq %zu, Tk %zu in turns", size, p.queries, is.length);
-            compare_results("dqkv", text, alone.dqkv, expected.dqkv, p.numbers, 1e-2, BF16_TOLERANCE);
+            snprintf(text, sizeof(text), "D %zu, Tq %zu, Tk %zu in turns", size, p.queries,
+                     is.length);
+            compare_results("dqkv", text, alone.dqkv, expected.dqkv, p.numbers, 1e-2,
+                            BF16_TOLERANCE);
             if (memcmp(alone.dqkv, together.dqkv, p.numbers * sizeof(float)) != 0)
                 test_fail(__FILE__, __LINE__, "%s: other bits", text);
             result_free(&expected);
@@ -754,7 +775,8 @@ static void test_softmax_turns(void) {
     device_destroy(&d);
 }
 
-// What is planned for a number of tokens is enough for every batch of so many that warp groups take.
+// What is planned for a number of tokens is enough for every batch of so many that warp groups
+// take.
 static void test_softmax_workspace(void) {
     Device d = device_create();
     d.capability = 90;
@@ -765,11 +787,13 @@ static void test_softmax_workspace(void) {
         CHECK(planned < 3 * tokens * H * size);
         for (size_t length = 1; length <= tokens; length += 1 + length / 7) {
             const size_t units = tokens / length * H,
-                         needed =
-                             units * softmax::gathered_steps(length, size) * (softmax::STEP_NUMBERS + 1) + 1;
+                         needed = units * softmax::gathered_steps(length, size) *
+                                      (softmax::STEP_NUMBERS + 1) +
+                                  1;
             CHECK(!softmax::gathers(length, size) ||
                   softmax::gathered_place(units, length) + needed <= planned);
-            CHECK(softmax_attention_workspace(&d, tokens / length, length, H * size, H, true) <= planned);
+            CHECK(softmax_attention_workspace(&d, tokens / length, length, H * size, H, true) <=
+                  planned);
         }
     }
     device_destroy(&d);
@@ -792,7 +816,8 @@ static void test_softmax_low(void) {
     device_destroy(&d);
 }
 
-// What is given to cuDNN, where a program has it; compared like our own kernels, and in heads of other sizes.
+// What is given to cuDNN, where a program has it; compared like our own kernels, and in heads of
+// other sizes.
 static void test_cudnn(void) {
     Device d = device_create();
     Setting is = SETTING;
@@ -844,8 +869,8 @@ static void test_cudnn_takes(void) {
 static void test_cudnn_problem(void) {
     constexpr size_t B = 3, T = 33, H = 2, D = 64, C = H * D;
     bf16 numbers[3 * C];
-    const GemmInput qkv = {numbers, 3 * C, true}, q = {numbers, C, true}, kv = {numbers, 2 * C, true},
-                    y = {numbers, C, true};
+    const GemmInput qkv = {numbers, 3 * C, true}, q = {numbers, C, true},
+                    kv = {numbers, 2 * C, true}, y = {numbers, C, true};
     DeviceAttentionInput in = attention_self(qkv, H, true, NULL, B, T);
     CudnnProblem p = cudnn_problem(&in, NULL);
     CHECK(!p.backward && p.causal && p.batch == 3 && p.heads == 2 && p.size == 64);
@@ -864,7 +889,8 @@ static void test_cudnn_problem(void) {
     p = cudnn_problem(&in, &of_cross);
     CHECK(p.backward && !p.causal && p.queries == 5 && p.keys == 33);
     CHECK(p.strides[0] == 128 && p.strides[1] == 256 && p.strides[2] == 256);
-    CHECK(p.gradient_strides[0] == 128 && p.gradient_strides[1] == 256 && p.gradient_strides[2] == 256);
+    CHECK(p.gradient_strides[0] == 128 && p.gradient_strides[1] == 256 &&
+          p.gradient_strides[2] == 256);
 }
 
 // Additive attention in both directions: y, dqkv and dweights of the kernels beside the CPU's.
@@ -881,7 +907,8 @@ static void global_result_free(GlobalResult *r) {
 static GlobalResult global_cpu_run(const Problem *p, const float *weights) {
     const Setting is = p->is;
     const size_t C = p->channels;
-    const GlobalResult r = {zero_numbers(p->rows * C), zero_numbers(p->numbers), zero_numbers(2 * C)};
+    const GlobalResult r = {zero_numbers(p->rows * C), zero_numbers(p->numbers),
+                            zero_numbers(2 * C)};
     const AttentionInput in = attention_self(p->qkv, NULL, C, false, p->mask, is.batch, is.length);
     const AttentionGradients gradients = attention_self_gradients({r.dqkv, 3 * C, false}, NULL, C);
     cpu::Arena *arena = cpu::arena_create();
@@ -913,7 +940,8 @@ static GlobalResult global_gpu_run(const Device *d, const Problem *p, const floa
     additive_global_backward(d, &gradients, dweights, dy, kept, at, &in, workspace);
     const GlobalResult r = {download_matrix(d, y, p->rows), download_matrix(d, dqkv, p->rows),
                             download(d, dweights, 2 * C)};
-    void *const memory[] = {dy.data, y.data, qkv.data, dqkv.data, mask, at, dweights, kept, workspace};
+    void *const memory[] = {dy.data, y.data,   qkv.data, dqkv.data, mask,
+                            at,      dweights, kept,     workspace};
     for (void *at_device : memory) device_free(at_device);
     free(zero);
     return r;
@@ -921,17 +949,20 @@ static GlobalResult global_gpu_run(const Device *d, const Problem *p, const floa
 
 static void check_global(const Device *d, Setting is) {
     Problem p = problem_create(is);
-    for (size_t t = 0; is.holes && t < is.length; t++) p.mask[is.length + t] = 0; // of a sequence all
+    for (size_t t = 0; is.holes && t < is.length; t++)
+        p.mask[is.length + t] = 0; // of a sequence all
     Random random = random_stream(2, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
     float *weights = random_numbers(&random, 2 * p.channels, 1);
     GlobalResult expected = global_cpu_run(&p, weights), ours = global_gpu_run(d, &p, weights);
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
     char text[200];
-    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu in both directions%s%s", is.batch,
-             is.length, is.heads, is.size, is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "");
+    snprintf(text, sizeof(text), "additive B %zu T %zu H %zu D %zu in both directions%s%s",
+             is.batch, is.length, is.heads, is.size, is.holes ? " holes" : "",
+             is.in_bf16 ? " bf16" : "");
     compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
     compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
-    compare_results("dweights", text, ours.dweights, expected.dweights, 2 * p.channels, 0.1, tolerance);
+    compare_results("dweights", text, ours.dweights, expected.dweights, 2 * p.channels, 0.1,
+                    tolerance);
     global_result_free(&expected);
     global_result_free(&ours);
     free(weights);

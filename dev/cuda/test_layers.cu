@@ -63,7 +63,7 @@ static PartialSums partial_sums_here(Arena *arena, unsigned sums, size_t width) 
     return s;
 }
 
-// ---- matrix products -------------------------------------------------------------------------------------
+// ---- matrix products --------------------------------------------------------
 
 static Blas blas_here(const Device *d, Arena *arena, bool tf32) {
     Blas blas;
@@ -186,15 +186,16 @@ static void test_linear(void) {
 // The products with GELU, beside those without.
 static constexpr size_t LAYERS = 3;
 
-// Products for gradients of weights of some layers, whose operands begin `step` numbers apart, two a layer;
-// in the second one all layers have one x (`shared`).
+// Products for gradients of weights of some layers, whose operands begin `step` numbers apart, two
+// a layer; in the second one all layers have one x (`shared`).
 struct LayerOperands {
     GemmInput x, dy;
     float *dw;
     size_t step;
 };
 
-static WeightProduct layer_product(const LayerOperands *o, DeviceWeight w, size_t m, size_t l, bool shared) {
+static WeightProduct layer_product(const LayerOperands *o, DeviceWeight w, size_t m, size_t l,
+                                   bool shared) {
     GemmInput x = o->x, dy = o->dy;
     x.data = (char *)x.data + (shared ? 0 : l) * o->step * (x.bf16 ? sizeof(bf16) : sizeof(float));
     dy.data = (char *)dy.data + l * o->step * (dy.bf16 ? sizeof(bf16) : sizeof(float));
@@ -203,7 +204,8 @@ static WeightProduct layer_product(const LayerOperands *o, DeviceWeight w, size_
 
 static void check_weight_groups(const Device *d, Blas *blas, LinearSetting is) {
     const size_t numbers[] = {is.m * is.n, is.m * is.k, is.n * is.k};
-    const size_t step = (*std::max_element(numbers, numbers + 3) + 15) / 16 * 16, count = 2 * LAYERS * step;
+    const size_t step = (*std::max_element(numbers, numbers + 3) + 15) / 16 * 16,
+                 count = 2 * LAYERS * step;
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)is.m, (uint32_t)is.n);
     float *x = random_numbers(&r, count, 1), *dw = random_numbers(&r, count, 1);
     LayerOperands o = {upload_matrix(d, x, LAYERS * step, 1, is.in_bf16),
@@ -294,7 +296,8 @@ static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     gemm_backward_input(blas, dx, gpu_dy, w.device, is.m);
     float *gradient = download_matrix(d, dx, is.m), *through = zero_numbers(is.m * is.k);
     if (is.in_bf16) round_numbers(inner, is.m * is.k);
-    activation_backward(host_matrix(through, is.k), sums, gradient, inner, nothing, GELU_TANH, is.m, is.k);
+    activation_backward(host_matrix(through, is.k), sums, gradient, inner, nothing, GELU_TANH, is.m,
+                        is.k);
     gemm_backward_input_gelu(blas, dx, gpu_dy, w.device, gpu_inner, is.m);
     compare_device(d, "gradient through the GELU", dx, through, is.m, tolerance);
 
@@ -323,10 +326,10 @@ static void test_linear_gelu(void) {
     device_destroy(&d);
 }
 
-// ---- activations and sums over rows
-// -----------------------------------------------------------------------------
+// ---- activations and sums over rows -----------------------------------------
 
-static void check_activation(const Device *d, ActivationKind kind, bool in_bf16, size_t m, size_t n) {
+static void check_activation(const Device *d, ActivationKind kind, bool in_bf16, size_t m,
+                             size_t n) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
     float *x = random_numbers(&r, m * n, 3), *dy = random_numbers(&r, m * n, 1);
     x[0] = 60; // far out, where the cube is infinite in some form
@@ -339,7 +342,8 @@ static void check_activation(const Device *d, ActivationKind kind, bool in_bf16,
           *dbias = zero_numbers(n);
     activation_forward(host_matrix(y, n), x, NULL, kind, m, n);
     activation_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
-    const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16), gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
+    const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16),
+                    gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
                     gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
                     gpu_kept = upload_matrix(d, NULL, m, n, true);
     activation_forward(d, gpu_y, gpu_kept, gpu_x, kind, m, n);
@@ -391,7 +395,8 @@ static void test_gelu_slope() {
     for (int i = 0; i < COUNT; i++) {
         const double a = (double)x[i], slope_of = sqrt(8 / M_PI),
                      tail = 1 / (1 + exp(slope_of * (a + 0.044715 * a * a * a)));
-        CHECK_CLOSE(slope[i], 1 - tail + a * tail * (1 - tail) * slope_of * (1 + 3 * 0.044715 * a * a), 4e-7);
+        CHECK_CLOSE(slope[i],
+                    1 - tail + a * tail * (1 - tail) * slope_of * (1 + 3 * 0.044715 * a * a), 4e-7);
     }
     free(slope);
     device_free(gpu_x.data);
@@ -399,8 +404,7 @@ static void test_gelu_slope() {
     device_destroy(&d);
 }
 
-// ---- the residual stream ---------------------------------------------------------------------------------
-
+// ---- the residual stream ----------------------------------------------------
 // A LayerNorm and what comes back through it.
 struct NormTest {
     size_t batch, length, channels;
@@ -464,20 +468,20 @@ static void norm_test_free(NormTest *t) {
 // What the forward pass gave, beside the CPU's LayerNorm of x (M, C), which is expected in `gpu_x`.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
-    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias, t->epsilon, m,
-                      t->channels);
+    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias,
+                      t->epsilon, m, t->channels);
     compare_device(d, "x", float_matrix((float *)gpu_x, t->channels), x, m, EXACT);
     compare_device(d, "norm", t->gpu_norm, t->norm, m, tolerance_of(t->gpu_norm.bf16));
     compare_device(d, "mean", float_matrix(t->gpu_mean, 1), t->mean, m, EXACT);
     compare_device(d, "rstd", float_matrix(t->gpu_rstd, 1), t->rstd, m, EXACT);
 }
 
-// The backward pass of x -> norm, with what it gives the sublayer below. ADD: to dx; SET: dx is set; OVER: in
-// the place of dy.
+// The backward pass of x -> norm, with what it gives the sublayer below. ADD: to dx; SET: dx is
+// set; OVER: in the place of dy.
 enum NormGradient { ADD, SET, OVER };
 
-static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x, Place place,
-                                NormGradient how) {
+static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x,
+                                Place place, NormGradient how) {
     const size_t m = t->batch * t->length, C = t->channels, count = m * C;
     Random r = random_stream(SEED, RANDOM_TEST, 9, how != ADD);
     float *dx = random_numbers(&r, count, 1), *dgain = random_numbers(&r, C, 1),
@@ -489,13 +493,15 @@ static void check_norm_backward(const Device *d, NormTest *t, const float *x, co
                           upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), place.gpu, t->length};
     Arena arena;
     PartialSums sums = partial_sums_here(&arena, 2, 2 * C);
-    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, how == OVER ? gpu_dx : t->gpu_dy, gpu_x,
-                       t->gpu_gain, t->gpu_bias, t->gpu_mean, t->gpu_rstd, how != ADD, tail, m, C);
+    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, how == OVER ? gpu_dx : t->gpu_dy,
+                       gpu_x, t->gpu_gain, t->gpu_bias, t->gpu_mean, t->gpu_rstd, how != ADD, tail,
+                       m, C);
     partial_sums_finish(d, &sums);
 
     if (how != ADD) memset(dx, 0, count * sizeof(float));
     layernorm_backward(dx, dgain, dbias, t->dy, x, t->gain, t->mean, t->rstd, m, C);
-    cpu::residual_backward(host_matrix(below, C), NULL, dx, &place.cpu, FIRST_ROW * t->length, m, C);
+    cpu::residual_backward(host_matrix(below, C), NULL, dx, &place.cpu, FIRST_ROW * t->length, m,
+                           C);
     compare_device(d, "dx", float_matrix(gpu_dx, C), dx, m, EXACT);
     compare_device(d, "dgain", float_matrix(gpu_dgain, C), dgain, 1, EXACT);
     compare_device(d, "dbias", float_matrix(gpu_dbias, C), dbias, 1, EXACT);
@@ -509,7 +515,8 @@ static void check_norm_backward(const Device *d, NormTest *t, const float *x, co
     for (float *p : on_host) free(p);
 }
 
-static void check_residual(const Device *d, size_t length, size_t channels, double rate, bool in_bf16) {
+static void check_residual(const Device *d, size_t length, size_t channels, double rate,
+                           bool in_bf16) {
     NormTest t = norm_test_create(d, 2, length, channels, in_bf16);
     const size_t m = t.batch * length, count = m * channels;
     StepParameters *step = upload_step(d, 1);
@@ -519,8 +526,8 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     cpu::residual_forward(out, t.x, t.dy, NULL, &place.cpu, FIRST_ROW * length, m, channels);
-    ResidualNorm residual = {gpu_out, norm_test_output(&t), t.gpu_x, norm_test_weights(&t), place.gpu,
-                             length};
+    ResidualNorm residual = {
+        gpu_out, norm_test_output(&t), t.gpu_x, norm_test_weights(&t), place.gpu, length};
     residual_layernorm_forward(d, residual, t.gpu_dy, m, channels);
     check_norm_forward(d, &t, out, gpu_out);
     for (NormGradient how : {ADD, SET, OVER}) check_norm_backward(d, &t, out, gpu_out, place, how);
@@ -541,8 +548,8 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
 
 static void test_residual(void) {
     Device d = device_create();
-    // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than registers
-    // hold.
+    // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than
+    // registers hold.
     for (size_t channels : {3, 10, 24, 128, 130, 256, 384, 640, 768, 1000, 1028})
         check_residual(&d, channels > 300 ? 5 : 19, channels, 0.3, false);
     check_residual(&d, 130, 128, 0.1, true);
@@ -550,31 +557,34 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
-// A product of what a LayerNorm gives in parts, of weights of several matrices in parts, beside one in
-// float32.
+// A product of what a LayerNorm gives in parts, of weights of several matrices in parts, beside one
+// in float32.
 static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) {
     enum { MATRICES = 3 };
     NormTest t = norm_test_create(d, 2, 9, channels, false);
-    const size_t m = t.batch * t.length, columns = PARTS_COLUMNS * channels, step = n * channels + 5;
+    const size_t m = t.batch * t.length, columns = PARTS_COLUMNS * channels,
+                 step = n * channels + 5;
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)channels, (uint32_t)n);
     float *weights = random_numbers(&r, MATRICES * step, 0.3), *y = zero_numbers(m * n);
     float *gpu_weights = upload_numbers(d, weights, MATRICES * step);
-    const GemmInput gpu_y = upload_matrix(d, NULL, m, n, false), x = upload_matrix(d, NULL, m, columns, true);
+    const GemmInput gpu_y = upload_matrix(d, NULL, m, n, false),
+                    x = upload_matrix(d, NULL, m, columns, true);
     bf16 *parts = (bf16 *)upload(d, NULL, MATRICES * n * columns * sizeof(bf16));
     LayerNormOutput to = norm_test_output(&t);
     to.norm = x;
     layernorm_forward(d, to, t.gpu_x, norm_test_weights(&t), m, channels);
-    layernorm_forward(host_matrix(t.norm, channels), t.mean, t.rstd, t.x, t.gain, t.bias, t.epsilon, m,
-                      channels);
+    layernorm_forward(host_matrix(t.norm, channels), t.mean, t.rstd, t.x, t.gain, t.bias, t.epsilon,
+                      m, channels);
     weight_parts(d, parts, gpu_weights, step, MATRICES, n, channels);
     for (size_t i = 0; i < MATRICES; i++) {
-        const DeviceWeight w = {NULL, parts + i * n * columns, NULL, NULL, n, columns, WEIGHT_OUT_IN};
+        const DeviceWeight w = {NULL,         parts + i * n * columns, NULL, NULL, n, columns,
+                                WEIGHT_OUT_IN};
         gemm_forward(blas, gpu_y, x, w, m);
         for (size_t j = 0; j < m * n; j++) {
             double sum = 0;
             for (size_t c = 0; c < channels; c++)
-                sum +=
-                    (double)t.norm[j / n * channels + c] * (double)weights[i * step + j % n * channels + c];
+                sum += (double)t.norm[j / n * channels + c] *
+                       (double)weights[i * step + j % n * channels + c];
             y[j] = (float)sum;
         }
         compare_device(d, "product in parts", gpu_y, y, m, 3e-5);
@@ -627,14 +637,15 @@ static void test_dropout(void) {
     device_destroy(&d);
 }
 
-// ---- chosen rows ----
+// ---- chosen rows ------------------------------------------------------------
 
 static void test_chosen_rows(void) {
     enum { M = 9, K = 5, C = 33 };
     static const int32_t rows[K] = {0, 3, -1, 8, 4};
     Device d = device_create();
     Random r = random_stream(SEED, RANDOM_TEST, 8, 8);
-    float *x = random_numbers(&r, M * C, 1), *chosen = zero_numbers(K * C), *back = zero_numbers(M * C);
+    float *x = random_numbers(&r, M * C, 1), *chosen = zero_numbers(K * C),
+          *back = zero_numbers(M * C);
     round_numbers(x, M * C);
     for (int i = 0; i < K; i++) {
         if (rows[i] < 0) continue;
@@ -662,17 +673,18 @@ static void test_chosen_rows(void) {
     device_destroy(&d);
 }
 
-// ---- the embedding ----
+// ---- the embedding ----------------------------------------------------------
 
-static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels, size_t vocabulary,
-                            double rate, bool typed, float scale) {
+static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels,
+                            size_t vocabulary, double rate, bool typed, float scale) {
     NormTest t = norm_test_create(d, batch, length, channels, false);
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
     const size_t m = batch * length;
     StepParameters *step = upload_step(d, 1);
     const Place place = dropout_place(step, rate, 0);
     float *token = random_numbers(&r, vocabulary * channels, 1),
-          *position = random_numbers(&r, length * channels, 1), *type = random_numbers(&r, channels, 1);
+          *position = random_numbers(&r, length * channels, 1),
+          *type = random_numbers(&r, channels, 1);
     int32_t *inputs = (int32_t *)allocate(m, sizeof(int32_t), "inputs"); // some tokens often
     for (size_t i = 0; i < m; i++)
         inputs[i] = (int32_t)random_below(&r, i % 3 ? vocabulary : 2 % vocabulary + 1);
@@ -690,9 +702,10 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     for (size_t i = 0; i < length * channels; i++)
         places[i] = typed ? position[i] + type[i % channels] : position[i];
     cpu::embedding_forward(t.x, token, scale, places, &cpu_batch, &place.cpu, channels);
-    embedding_layernorm_forward(d, t.gpu_x, norm_test_output(&t),
-                                {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length, scale},
-                                norm_test_weights(&t), place.gpu, batch, channels);
+    embedding_layernorm_forward(
+        d, t.gpu_x, norm_test_output(&t),
+        {gpu_token, gpu_position, gpu_type, gpu_inputs, (unsigned)length, scale},
+        norm_test_weights(&t), place.gpu, batch, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
     Arena counting = {}, arena;
@@ -726,7 +739,7 @@ static void test_embedding(void) {
     device_destroy(&d);
 }
 
-// ---- the classifier --------------------------------------------------------------------------------------
+// ---- the classifier ---------------------------------------------------------
 
 struct ClassifierSetting {
     size_t m, vocabulary, channels, chunk; // rows of float32 at most, 0: all
@@ -767,7 +780,8 @@ static void classifier_expected(ClassifierTest *t) {
     for (size_t i = 0; i < is.m; i++) {
         bool best = t->targets[i] >= 0;
         for (size_t v = 0; best && v < is.vocabulary; v++)
-            best = t->logits[i * is.vocabulary + v] <= t->logits[i * is.vocabulary + (size_t)t->targets[i]];
+            best = t->logits[i * is.vocabulary + v] <=
+                   t->logits[i * is.vocabulary + (size_t)t->targets[i]];
         t->correct += best;
     }
     cpu::classifier_free(c);
@@ -843,15 +857,16 @@ static void check_classifier(Device d, ClassifierSetting is) {
     // In bf16 the CPU's results are those of float32, from the same rounded numbers.
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
 
-    classifier_train(&d, &blas, &sums, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
-                     t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_result);
+    classifier_train(&d, &blas, &sums, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step,
+                     t.gpu_dh, t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_result);
     partial_sums_finish(&d, &sums);
-    CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss, (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
+    CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss,
+                (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
     CHECK_CLOSE(device_double(&d, &t.gpu_result->unsmoothed), t.unsmoothed,
                 (is.in_bf16 ? 3e-3 : 2e-6) * t.unsmoothed);
     compare_device(&d, "dh", t.gpu_dh, t.dh, is.m, tolerance);
-    compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight, is.vocabulary,
-                   tolerance);
+    compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight,
+                   is.vocabulary, tolerance);
     compare_device(&d, "dbias", float_matrix(t.gpu_dbias, is.vocabulary), t.dbias, 1, tolerance);
     classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_result);
     CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.unsmoothed, 2e-6 * t.unsmoothed);
@@ -876,7 +891,8 @@ static void test_classifier(void) {
         check_classifier(d, {1, 1, 4, 0, 1, in_bf16, true, 0});
         check_classifier(d, {5, 29, 24, 0, 1, in_bf16, false, 0});
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0});
-        check_classifier(d, {300, 131, 8, 128, 1, in_bf16, true, 0}); // several chunks, the last one short
+        check_classifier(
+            d, {300, 131, 8, 128, 1, in_bf16, true, 0}); // several chunks, the last one short
         check_classifier(d, {37, 300, 40, 0, 1, in_bf16, true, 0.1});
         check_classifier(d, {300, 131, 8, 128, 1, in_bf16, false, 0.3});
         check_classifier(no_room, {37, 900, 40, 0, 1, in_bf16, true, 0.1});
@@ -894,8 +910,8 @@ static void test_classifier_extremes(void) {
     Arena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
-    classifier_train(&d, &blas, NULL, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step, t.gpu_dh,
-                     t.gpu_dweight, NULL, t.gpu_result);
+    classifier_train(&d, &blas, NULL, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step,
+                     t.gpu_dh, t.gpu_dweight, NULL, t.gpu_result);
     CHECK(isfinite(device_double(&d, &t.gpu_result->loss)));
     float *dh = download(&d, (const float *)t.gpu_dh.data, is.m * is.channels);
     for (size_t i = 0; i < is.m * is.channels; i++) CHECK(isfinite(dh[i]));
@@ -912,8 +928,7 @@ static void test_classifier_extremes(void) {
     device_destroy(&d);
 }
 
-// ---- the update ------------------------------------------------------------------------------------------
-
+// ---- the update -------------------------------------------------------------
 // Parameters with and without weight decay, one longer than a piece, sizes that fill no cache line.
 static ParameterTable test_table(void) {
     ParameterTable table = {};
@@ -937,10 +952,12 @@ static float *parameter_numbers(const ParameterTable *table, Random *r, bool squ
     return x;
 }
 
-static void check_state(const Device *d, const ParameterState *gpu, const cpu::ParameterState *host) {
+static void check_state(const Device *d, const ParameterState *gpu,
+                        const cpu::ParameterState *host) {
     const size_t total = host->table.total;
     float *found = zero_numbers(total), *expected = zero_numbers(total);
-    for (ModelArray which : {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
+    for (ModelArray which :
+         {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
         parameter_state_read(d, gpu, which, found);
         cpu::parameter_state_read(host, which, expected);
         compare("parameters", found, expected, total, 1e-6);
@@ -971,7 +988,8 @@ static void check_adamw(const Device *d, bool rounded) {
     Random r = random_stream(SEED, RANDOM_TEST, 4, 4);
     double *norm = (double *)upload(d, NULL, sizeof(double));
     for (int64_t step = 1; step <= 3; step++) {
-        for (ModelArray which : {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
+        for (ModelArray which :
+             {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
             if (step > 1 && which != MODEL_GRADIENTS) continue; // goes on from the last update
             float *x = parameter_numbers(&host.table, &r, which == MODEL_SECOND_MOMENT);
             cpu::parameter_state_write(&host, which, x);
@@ -1016,8 +1034,8 @@ static const Tensor *muon_tensor(const Safetensors *file, const char *name, cons
 
 static const char *const muon_names[] = {"wide", "tall", "square", "row", "low_rank"};
 
-// Each matrix of the file three times, the last time right behind the one before, and a vector that Muon
-// leaves alone.
+// Each matrix of the file three times, the last time right behind the one before, and a vector that
+// Muon leaves alone.
 static ParameterTable muon_table(const Safetensors *file) {
     ParameterTable table = {};
     const int64_t size = 21;
@@ -1025,8 +1043,8 @@ static ParameterTable muon_table(const Safetensors *file) {
         for (const char *number : {"0", "1", "2"}) {
             const Tensor *tensor = muon_tensor(file, name, "");
             char *full = format_string("%s%s", name, number);
-            (*number == '2' ? parameter_add_behind : parameter_add)(&table, full, 2, tensor->shape, true, 0,
-                                                                    0);
+            (*number == '2' ? parameter_add_behind : parameter_add)(&table, full, 2, tensor->shape,
+                                                                    true, 0, 0);
             parameter_mark_hidden(&table);
             free(full);
         }
@@ -1037,8 +1055,8 @@ static ParameterTable muon_table(const Safetensors *file) {
 static constexpr int MUON_COPIES = 3;
 
 // The gradients of a step, and 1 for the vector's first number.
-static void muon_gradients(const Safetensors *file, const ParameterTable *table, int64_t steps, int64_t step,
-                           float *gradients) {
+static void muon_gradients(const Safetensors *file, const ParameterTable *table, int64_t steps,
+                           int64_t step, float *gradients) {
     for (int i = 0; i < table->count - 1; i++) {
         const Parameter *p = &table->items[i];
         float *all = zero_numbers((size_t)steps * p->size);
@@ -1054,8 +1072,10 @@ static void compare_muon(const Safetensors *file, const ParameterTable *table, c
                          double tolerance) {
     for (int i = 0; i < table->count - 1; i++) {
         const Parameter *p = &table->items[i];
-        double *expected = (double *)allocate(p->size, sizeof(double), "expected"), error = 0, norm = 0;
-        tensor_read_double(file, muon_tensor(file, muon_names[i / MUON_COPIES], ".final"), expected);
+        double *expected = (double *)allocate(p->size, sizeof(double), "expected"), error = 0,
+               norm = 0;
+        tensor_read_double(file, muon_tensor(file, muon_names[i / MUON_COPIES], ".final"),
+                           expected);
         for (size_t j = 0; j < p->size; j++) {
             error += pow((double)values[p->offset + j] - expected[j], 2);
             norm += expected[j] * expected[j];
@@ -1066,7 +1086,8 @@ static void compare_muon(const Safetensors *file, const ParameterTable *table, c
     }
 }
 
-// The file's steps by AdamW and Muon beside torch.optim.Muon in float64, as the CPU's (dev/test/test_muon.c).
+// The file's steps by AdamW and Muon beside torch.optim.Muon in float64, as the CPU's
+// (dev/test/test_muon.c).
 static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     Safetensors *file = safetensors_open("dev/reference/muon.safetensors");
     ParameterTable table = muon_table(file);
@@ -1095,9 +1116,13 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     for (int64_t step = 0; step < steps; step++) {
         muon_gradients(file, &table, steps, step, gradients);
         parameter_state_write(d, &state, MODEL_GRADIENTS, gradients);
-        const UpdateSettings settings = {
-            safetensors_number(file, "lr"), 0.9,     0.9, 1e-8, safetensors_number(file, "weight_decay"),
-            (double)scales[step],           step + 1};
+        const UpdateSettings settings = {safetensors_number(file, "lr"),
+                                         0.9,
+                                         0.9,
+                                         1e-8,
+                                         safetensors_number(file, "weight_decay"),
+                                         (double)scales[step],
+                                         step + 1};
         adamw_update(d, &state, &settings);
         muon_update(d, &blas, &muon, &state, &settings);
     }

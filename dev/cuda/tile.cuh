@@ -1,10 +1,10 @@
-// Products of small matrices by the tensor cores, for attention: tiles of bf16 in shared memory, a warp at a
-// time.
+// Products of small matrices by the tensor cores, for attention: tiles of bf16 in shared memory, a
+// warp at a time.
 //
-// float32 numbers are taken apart into three bf16 numbers, x = high + middle + low, each the rounded rest of
-// the one before; together they hold all 24 bits. A product of two such numbers is the six products of parts
-// that reach 2^-24 of it, so that the same kernels work for both types, and float32 runs on the tensor cores,
-// too.
+// float32 numbers are taken apart into three bf16 numbers, x = high + middle + low, each the
+// rounded rest of the one before; together they hold all 24 bits. A product of two such numbers is
+// the six products of parts that reach 2^-24 of it, so that the same kernels work for both types,
+// and float32 runs on the tensor cores, too.
 #ifndef CUDA_TILE_CUH
 #define CUDA_TILE_CUH
 
@@ -15,8 +15,8 @@ template <typename T> struct PartsOf;
 template <> struct PartsOf<bf16> { static constexpr int PARTS = 1; };
 template <> struct PartsOf<float> { static constexpr int PARTS = 3; };
 
-// A matrix of ROWS rows of SIZE columns, part after part. The 16 bytes behind each row let ldmatrix read 8
-// rows without conflicts between banks.
+// A matrix of ROWS rows of SIZE columns, part after part. The 16 bytes behind each row let ldmatrix
+// read 8 rows without conflicts between banks.
 template <int ROWS_, int SIZE_, int PARTS_> struct TileShape {
     static constexpr int ROWS = ROWS_, SIZE = SIZE_, PARTS = PARTS_;
     static constexpr int STRIDE = SIZE + 8, PLANE = ROWS * STRIDE; // in numbers
@@ -29,8 +29,7 @@ template <int PARTS> struct Right {
     uint32_t part[PARTS][4]; // of two neighbouring products
 };
 
-// ---- to shared memory ---------------------------------------------------------------------------------
-
+// ---- to shared memory -------------------------------------------------------
 // Two numbers that stand side by side.
 template <typename Shape>
 static __device__ __forceinline__ void tile_put(bf16 *tile, int row, int column, float x, float y) {
@@ -59,7 +58,8 @@ static __device__ __forceinline__ void store_two(bf16 *p, float x, float y) {
 }
 
 // Numbers d and d+1 (d even) of a row of `size`, 0 behind its end. Rows of even size are aligned.
-template <typename T> static __device__ __forceinline__ float2 load_pair(const T *row, int d, int size) {
+template <typename T>
+static __device__ __forceinline__ float2 load_pair(const T *row, int d, int size) {
     if (size % 2 == 0) return d < size ? load_two(row + d) : make_float2(0, 0);
     return make_float2(d < size ? (float)row[d] : 0, d + 1 < size ? (float)row[d + 1] : 0);
 }
@@ -74,29 +74,30 @@ static __device__ __forceinline__ void store_pair(T *row, int d, int size, float
     if (d + 1 < size) row[d + 1] = (T)y;
 }
 
-// Fills a tile with rows of `size` numbers, `stride` apart, of which `present` exist; zeros elsewhere. By the
-// whole block; complete after cp_async_wait<0>() and a barrier.
+// Fills a tile with rows of `size` numbers, `stride` apart, of which `present` exist; zeros
+// elsewhere. By the whole block; complete after cp_async_wait<0>() and a barrier.
 template <typename Shape, typename T>
-static __device__ __forceinline__ void tile_load(bf16 *tile, const T *from, size_t stride, int present,
-                                                 int size) {
+static __device__ __forceinline__ void tile_load(bf16 *tile, const T *from, size_t stride,
+                                                 int present, int size) {
     const int threads = (int)blockDim.x;
     if (sizeof(T) == sizeof(bf16) && size % 8 == 0) {
         for (int i = (int)threadIdx.x; i < Shape::ROWS * Shape::SIZE / 8; i += threads) {
             const int r = i / (Shape::SIZE / 8), d = i % (Shape::SIZE / 8) * 8;
             const bool valid = r < present && d < size;
-            cp_async16(tile + r * Shape::STRIDE + d, valid ? from + (size_t)r * stride + d : from, valid);
+            cp_async16(tile + r * Shape::STRIDE + d, valid ? from + (size_t)r * stride + d : from,
+                       valid);
         }
         return;
     }
     for (int i = (int)threadIdx.x; i < Shape::ROWS * Shape::SIZE / 2; i += threads) {
         const int r = i / (Shape::SIZE / 2), d = i % (Shape::SIZE / 2) * 2;
-        const float2 x = r < present ? load_pair(from + (size_t)r * stride, d, size) : make_float2(0, 0);
+        const float2 x =
+            r < present ? load_pair(from + (size_t)r * stride, d, size) : make_float2(0, 0);
         tile_put<Shape>(tile, r, d, x.x, x.y);
     }
 }
 
-// ---- operands -----------------------------------------------------------------------------------------
-
+// ---- operands ---------------------------------------------------------------
 // Rows row .. row+15, columns k .. k+15 of a tile as the left operand.
 template <typename Shape>
 static __device__ __forceinline__ Left<Shape::PARTS> left_rows(const bf16 *tile, int row, int k) {
@@ -132,7 +133,8 @@ static __device__ __forceinline__ Right<Shape::PARTS> right_rows(const bf16 *til
 
 // Rows k .. k+15, columns n .. n+15 as two right operands.
 template <typename Shape>
-static __device__ __forceinline__ Right<Shape::PARTS> right_columns(const bf16 *tile, int n, int k) {
+static __device__ __forceinline__ Right<Shape::PARTS> right_columns(const bf16 *tile, int n,
+                                                                    int k) {
     Right<Shape::PARTS> right;
     const int lane = (int)lane_index();
     const bf16 *at = tile + (k + lane % 16) * Shape::STRIDE + n + lane / 16 * 8;
@@ -141,7 +143,8 @@ static __device__ __forceinline__ Right<Shape::PARTS> right_columns(const bf16 *
     return right;
 }
 
-// Sums of two neighbouring products as the left operand of the next one: they lie as that reads them.
+// Sums of two neighbouring products as the left operand of the next one: they lie as that reads
+// them.
 template <int PARTS>
 static __device__ __forceinline__ Left<PARTS> left_sums(const float a[4], const float b[4]) {
     Left<PARTS> left;
@@ -159,8 +162,7 @@ static __device__ __forceinline__ Left<PARTS> left_sums(const float a[4], const 
     return left;
 }
 
-// ---- products -----------------------------------------------------------------------------------------
-
+// ---- products ---------------------------------------------------------------
 // d (2 of 16 x 8) += left right, the smallest products first.
 template <int PARTS>
 static __device__ __forceinline__ void multiply(float (*d)[4], const Left<PARTS> &left,
@@ -170,13 +172,14 @@ static __device__ __forceinline__ void multiply(float (*d)[4], const Left<PARTS>
 #pragma unroll
         for (int sum = PARTS - 1; sum >= 0; sum--) {
 #pragma unroll
-            for (int i = 0; i <= sum; i++) mma_m16n8k16(d[n], left.part[i], right.part[sum - i] + 2 * n);
+            for (int i = 0; i <= sum; i++)
+                mma_m16n8k16(d[n], left.part[i], right.part[sum - i] + 2 * n);
         }
     }
 }
 
-// A warp's sums: M blocks of 16 rows by N columns. Element [m][n][e] of a lane is in row 16 m + lane / 4 + e
-// / 2 * 8, column 8 n + lane % 4 * 2 + e % 2.
+// A warp's sums: M blocks of 16 rows by N columns. Element [m][n][e] of a lane is in row 16 m +
+// lane / 4 + e / 2 * 8, column 8 n + lane % 4 * 2 + e % 2.
 template <int M, int N> struct Sums { float at[M][N / 8][4]; };
 
 template <int M, int N> static __device__ __forceinline__ void sums_clear(Sums<M, N> &s) {
@@ -201,7 +204,8 @@ static __device__ __forceinline__ float quad_sum(float x) {
 
 // sums (16 M, rows of b) += a b^T: rows row .. of a with all rows of b.
 template <typename A, typename B, int M, int N>
-static __device__ __forceinline__ void product_rows(Sums<M, N> &sums, const bf16 *a, int row, const bf16 *b) {
+static __device__ __forceinline__ void product_rows(Sums<M, N> &sums, const bf16 *a, int row,
+                                                    const bf16 *b) {
 #pragma unroll
     for (int k = 0; k < A::SIZE; k += 16) {
         Left<A::PARTS> left[M];
@@ -218,13 +222,14 @@ static __device__ __forceinline__ void product_rows(Sums<M, N> &sums, const bf16
 
 // sums (16 M, N) += w b: b's columns from `column` on; w (16 M, rows of b) are sums themselves.
 template <typename B, int M, int N, int K>
-static __device__ __forceinline__ void product_sums(Sums<M, N> &sums, const Sums<M, K> &w, const bf16 *b,
-                                                    int column) {
+static __device__ __forceinline__ void product_sums(Sums<M, N> &sums, const Sums<M, K> &w,
+                                                    const bf16 *b, int column) {
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
         Left<B::PARTS> left[M];
 #pragma unroll
-        for (int m = 0; m < M; m++) left[m] = left_sums<B::PARTS>(w.at[m][k / 8], w.at[m][k / 8 + 1]);
+        for (int m = 0; m < M; m++)
+            left[m] = left_sums<B::PARTS>(w.at[m][k / 8], w.at[m][k / 8 + 1]);
 #pragma unroll
         for (int n = 0; n < N; n += 16) {
             const Right<B::PARTS> right = right_columns<B>(b, column + n, k);

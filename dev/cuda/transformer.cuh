@@ -1,15 +1,17 @@
 // What models share on the GPU, of one stack of layers or of an encoder and a decoder: embedding,
-// normalisation, queries, keys and values, the feed-forward network and classifier, with their memory,
-// --profile's laps and the entries of ModelType that need them. A model adds what attends: between q, k, v
-// and the residual stream behind attention, of which the next LayerNorm is made in the same kernel. It holds
-// a Transformer as its first member.
+// normalisation, queries, keys and values, the feed-forward network and classifier, with their
+// memory,
+// --profile's laps and the entries of ModelType that need them. A model adds what attends: between
+// q, k, v and the residual stream behind attention, of which the next LayerNorm is made in the same
+// kernel. It holds a Transformer as its first member.
 //
-// Pre-norm (Fastformer, GPT-2) and post-norm (BERT, the first Transformer) have their LayerNorms in the same
-// places, before each sublayer and behind the last one. Pre-norm, the residual stream goes on beside them,
-// and what they read is the stream; post-norm, it goes on through them, and what they read is a sum that
-// nothing else reads.
+// Pre-norm (Fastformer, GPT-2) and post-norm (BERT, the first Transformer) have their LayerNorms in
+// the same places, before each sublayer and behind the last one. Pre-norm, the residual stream goes
+// on beside them, and what they read is the stream; post-norm, it goes on through them, and what
+// they read is a sum that nothing else reads.
 //
-// B batch, T sequence length, M = B*T, C channels, F inside the feed-forward network, V vocabulary, L layers.
+// B batch, T sequence length, M = B*T, C channels, F inside the feed-forward network, V vocabulary,
+// L layers.
 #ifndef CUDA_TRANSFORMER_CUH
 #define CUDA_TRANSFORMER_CUH
 
@@ -45,7 +47,7 @@ struct StackShape {
 // What a model is, constant once it is created.
 struct TransformerShape {
     size_t layers, channels, inner, vocabulary; // L, C, F, V
-    StackShape stacks[2];                       // an encoder before the one whose result is classified
+    StackShape stacks[2]; // an encoder before the one whose result is classified
     size_t stack_count;
     OuterParameters outer; // its norm is the stacks'
     double embedding_scale;
@@ -58,25 +60,28 @@ struct TransformerShape {
     bool exact_qkv;         // q, k and v are float32, and made of float32
     unsigned layer_sums;    // sums over rows that a layer needs beside those of its two norms,
     size_t layer_sum_width; // and how many numbers they have together;
-    unsigned outer_sums;    // those outside of layers, beside the final norm's and the output bias's
+    unsigned outer_sums; // those outside of layers, beside the final norm's and the output bias's
     size_t outer_sum_width;
 };
 
 // What a layer's forward pass leaves for its backward pass.
 struct TransformerActivations {
-    float *x_in, *x_middle;               // (M, C) what is normalised before attention and before the FFN
+    float *x_in, *x_middle; // (M, C) what is normalised before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
     GemmInput qkv;                        // (M, 3C)
     GemmInput hidden, activated;          // (M, F) before and behind the activation
 };
 
-// What a layer's backward pass leaves for the products for the gradients of its weights. Where these do not
-// wait (weights_wait()), all layers share one set, and its gradients of (M, C) are one matrix.
+// What a layer's backward pass leaves for the products for the gradients of its weights. Where
+// these do not wait (weights_wait()), all layers share one set, and its gradients of (M, C) are one
+// matrix.
 struct LayerGradients {
     GemmInput ffn, before_ffn; // (M, C) to what the FFN gives, and the sublayer before it
-    GemmInput projection;  // (M, C) to what the projection of self-attention gives, if that is another one
+    GemmInput
+        projection; // (M, C) to what the projection of self-attention gives, if that is another one
     GemmInput hidden, qkv; // (M, F), (M, 3C)
-    GemmInput norm_ffn, norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read, again
+    GemmInput norm_ffn,
+        norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read, again
 };
 
 // Memory of a stack.
@@ -92,17 +97,19 @@ struct Transformer;
 
 // What a model adds.
 struct TransformerParts {
-    // From qkv and x_in to x_middle; and, where a product follows attention, `norm`, LayerNorm 2 of it.
+    // From qkv and x_in to x_middle; and, where a product follows attention, `norm`, LayerNorm 2 of
+    // it.
     void (*attend)(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l);
     // From dx, and before_ffn of the layer's gradients where there is a projection, to their qkv.
     void (*attend_backward)(Transformer *t, const DeviceBatch *batch, size_t l);
-    // The model's own arrays of a layer, shared with layer 0 unless `own`; and those outside of layers.
+    // The model's own arrays of a layer, shared with layer 0 unless `own`; and those outside of
+    // layers.
     void (*carve_layer)(Transformer *t, Arena *arena, size_t l, bool own);
     void (*carve)(Transformer *t, Arena *arena);
     size_t (*workspace)(const Transformer *t, size_t l); // floats
-    // From the last stack's result (M, C) to what the classifier reads of the rows that are predicted
-    // (chosen, C); and from the gradient to that, in dnorm, to that to the result, in dnorm. NULL: the
-    // classifier reads the result.
+    // From the last stack's result (M, C) to what the classifier reads of the rows that are
+    // predicted (chosen, C); and from the gradient to that, in dnorm, to that to the result, in
+    // dnorm. NULL: the classifier reads the result.
     GemmInput (*predict)(Transformer *t, GpuWork work, const DeviceBatch *batch);
     void (*predict_backward)(Transformer *t, const DeviceBatch *batch);
 };
@@ -110,23 +117,27 @@ struct TransformerParts {
 struct Transformer {
     GpuModel base;
     TransformerShape is;
-    TransformerLayer *plan;         // (L)
-    TransformerActivations *layers; // (L); without training, or with --recompute, all share one set but x_in
+    TransformerLayer *plan; // (L)
+    TransformerActivations
+        *layers; // (L); without training, or with --recompute, all share one set but x_in
     Stack stacks[2];
     float *stream;          // (M, C) post-norm: the residual stream
     const float *sinusoids; // (positions, C), or NULL: positions are learned
-    GemmInput norm_qkv;     // (M, C) what the product for q, k and v reads; exact and bf16: its parts (M, 3C)
-    bf16 *qkv_parts;        // (L, 3C, 3C) those of that product's weights, or NULL
-    GemmInput norm;         // (M, C)
-    GemmInput hidden_exact; // (M, F) float32, with bf16, for activations that are kernels of their own
-    float *sublayer_out;    // (M, C)
-    float *attention;       // working memory
-    GemmInput predicted;    // (chosen, C) what the classifier reads
+    GemmInput
+        norm_qkv; // (M, C) what the product for q, k and v reads; exact and bf16: its parts (M, 3C)
+    bf16 *qkv_parts; // (L, 3C, 3C) those of that product's weights, or NULL
+    GemmInput norm;  // (M, C)
+    GemmInput
+        hidden_exact;    // (M, F) float32, with bf16, for activations that are kernels of their own
+    float *sublayer_out; // (M, C)
+    float *attention;    // working memory
+    GemmInput predicted; // (chosen, C) what the classifier reads
     Classifier classifier;
 
     float *dx;      // (M, C) of the stack that is passed through
     float *dnorm;   // (M, C)
-    float *dresult; // (M, C) to the encoder's result: 0 behind the forward pass, the decoder adds to it
+    float *dresult; // (M, C) to the encoder's result: 0 behind the forward pass, the decoder adds
+                    // to it
     LayerGradients *gradients; // (L)
     bool groups_weights;       // products for gradients of weights wait for each other
     WeightGroups weights;
@@ -134,8 +145,7 @@ struct Transformer {
     TransformerParts parts;
 };
 
-// ---- parameters ------------------------------------------------------------------------------------------
-
+// ---- parameters -------------------------------------------------------------
 // Where a parameter's values and gradients are; NULL for NO_PARAMETER.
 static inline const float *transformer_values(const Transformer *t, size_t offset) {
     return offset == NO_PARAMETER ? NULL : t->base.state.values + offset;
@@ -191,10 +201,11 @@ static inline void qkv_parts_forward(const Transformer *t) {
     const LinearParameters *first = &t->plan[0].qkv;
     const size_t step = t->is.layers > 1 ? t->plan[1].qkv.weight - first->weight : 0;
     for (size_t l = 0; l < t->is.layers; l++)
-        if (t->plan[l].qkv.weight != first->weight + l * step || first->shape.layout != WEIGHT_OUT_IN)
+        if (t->plan[l].qkv.weight != first->weight + l * step ||
+            first->shape.layout != WEIGHT_OUT_IN)
             fail("weights of layers lie at different distances");
-    weight_parts(&t->base.device, t->qkv_parts, transformer_values(t, first->weight), step, t->is.layers,
-                 first->shape.outputs, first->shape.inputs);
+    weight_parts(&t->base.device, t->qkv_parts, transformer_values(t, first->weight), step,
+                 t->is.layers, first->shape.outputs, first->shape.inputs);
 }
 
 // Whether the activation is part of a product.
@@ -202,8 +213,7 @@ static inline bool activation_is_fused(const Transformer *t) {
     return t->is.activation == GELU_TANH;
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------
-
+// ---- memory -----------------------------------------------------------------
 // All but x_in.
 static inline void activations_carve(Transformer *t, TransformerActivations *a, Arena *arena) {
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
@@ -220,7 +230,8 @@ static inline void activations_carve(Transformer *t, TransformerActivations *a, 
 
 static inline void stack_carve(Transformer *t, Stack *s, Arena *arena) {
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
-    s->x_out = t->base.training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
+    s->x_out =
+        t->base.training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
     s->mean = arena_array<float>(arena, M, "activations");
     s->rstd = arena_array<float>(arena, M, "activations");
     s->result = arena_matrix(arena, M, C, t->base.precision == GPU_BF16, "activations");
@@ -229,23 +240,26 @@ static inline void stack_carve(Transformer *t, Stack *s, Arena *arena) {
     embedding_order_carve(&s->order, arena, M, t->is.vocabulary, C);
 }
 
-// Whether products for gradients of weights wait, to be computed for all layers of a stack at once. They do
-// where what they wait with, of all layers, is at most twice the L2 cache: little memory, and then each
-// product is a few microseconds' work. Not with --recompute, which is there to keep less; nor with several
-// ranks, which begin to sum the gradients of a layer while those of the next one are computed.
+// Whether products for gradients of weights wait, to be computed for all layers of a stack at once.
+// They do where what they wait with, of all layers, is at most twice the L2 cache: little memory,
+// and then each product is a few microseconds' work. Not with --recompute, which is there to keep
+// less; nor with several ranks, which begin to sum the gradients of a layer while those of the next
+// one are computed.
 static inline bool weights_wait(const Transformer *t) {
     const GpuModel *g = &t->base;
     const double numbers =
         (double)gpu_rows(g) * (double)t->is.layers * (double)(7 * t->is.channels + t->is.inner);
     return g->training && !g->recompute && !g->reduction &&
-           numbers * (g->precision == GPU_BF16 ? sizeof(bf16) : sizeof(float)) <= 2.0 * (double)g->device.l2;
+           numbers * (g->precision == GPU_BF16 ? sizeof(bf16) : sizeof(float)) <=
+               2.0 * (double)g->device.l2;
 }
 
 // A (M, C) of the products for gradients of weights; `shared` where they do not wait.
 static inline GemmInput gradients_matrix(const Transformer *t, Arena *arena, GemmInput shared) {
-    return t->groups_weights ? arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
-                                            t->base.precision == GPU_BF16, "gradients of activations")
-                             : shared;
+    return t->groups_weights
+               ? arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
+                              t->base.precision == GPU_BF16, "gradients of activations")
+               : shared;
 }
 
 static inline void layer_gradients_carve(Transformer *t, size_t l, Arena *arena) {
@@ -255,7 +269,8 @@ static inline void layer_gradients_carve(Transformer *t, size_t l, Arena *arena)
     d->ffn = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
     d->hidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
     d->qkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
-    d->before_ffn = d->projection = t->plan[l].projects ? gradients_matrix(t, arena, d->ffn) : GemmInput{};
+    d->before_ffn = d->projection =
+        t->plan[l].projects ? gradients_matrix(t, arena, d->ffn) : GemmInput{};
     d->norm_ffn = gradients_matrix(t, arena, t->norm);
     d->norm_qkv = gradients_matrix(t, arena, t->norm);
 }
@@ -271,7 +286,8 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
             activations_carve(t, &t->layers[l], arena);
         else
             t->layers[l] = t->layers[0];
-        if (l == 0 || model->training) t->layers[l].x_in = arena_array<float>(arena, M * C, "activations");
+        if (l == 0 || model->training)
+            t->layers[l].x_in = arena_array<float>(arena, M * C, "activations");
         t->parts.carve_layer(t, arena, l, own);
         const size_t needed = t->parts.workspace(t, l);
         if (needed > attention) attention = needed;
@@ -282,7 +298,8 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
     t->norm_qkv = t->norm;
     if (in_bf16 && t->is.exact_qkv) {
         t->norm_qkv = arena_matrix(arena, M, PARTS_COLUMNS * C, true, "activations");
-        t->qkv_parts = arena_array<bf16>(arena, t->is.layers * PARTS_COLUMNS * 3 * C * C, "attention");
+        t->qkv_parts =
+            arena_array<bf16>(arena, t->is.layers * PARTS_COLUMNS * 3 * C * C, "attention");
     }
     if (in_bf16 && !activation_is_fused(t))
         t->hidden_exact = arena_matrix(arena, M, t->is.inner, false, "activations");
@@ -296,7 +313,8 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
     }
     t->parts.carve(t, arena);
     if (!model->training) return;
-    if (t->is.stack_count > 1) t->dresult = arena_array<float>(arena, M * C, "gradients of activations");
+    if (t->is.stack_count > 1)
+        t->dresult = arena_array<float>(arena, M * C, "gradients of activations");
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");
     // Gain and bias of every LayerNorm, what else is needed, and the output bias.
     const size_t norms = 2 * (2 * t->is.layers + t->is.stack_count);
@@ -305,22 +323,25 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
                        norms * C + t->is.layers * t->is.layer_sum_width + t->is.outer_sum_width);
 }
 
-// ---- forward ---------------------------------------------------------------------------------------------
+// ---- forward ----------------------------------------------------------------
 
-static inline LayerNormOutput norm_output(const Transformer *t, GemmInput norm, float *mean, float *rstd) {
+static inline LayerNormOutput norm_output(const Transformer *t, GemmInput norm, float *mean,
+                                          float *rstd) {
     return {norm, t->is.post_norm ? t->stream : NULL, mean, rstd};
 }
 
 // `norm`, LayerNorm of x.
-static inline void norm_forward(Transformer *t, const NormParameters *at, GemmInput norm, float *mean,
-                                float *rstd, const float *x, size_t m) {
+static inline void norm_forward(Transformer *t, const NormParameters *at, GemmInput norm,
+                                float *mean, float *rstd, const float *x, size_t m) {
     layernorm_forward(&t->base.device, norm_output(t, norm, mean, rstd), x, norm_weights(t, at), m,
                       t->is.channels);
 }
 
-// out = the residual stream + dropout(a sublayer's output), and its LayerNorm. x: the stream, pre-norm.
-static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work, const DeviceBatch *batch,
-                                         uint32_t site, const NormParameters *at, float *out, GemmInput norm,
+// out = the residual stream + dropout(a sublayer's output), and its LayerNorm. x: the stream,
+// pre-norm.
+static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work,
+                                         const DeviceBatch *batch, uint32_t site,
+                                         const NormParameters *at, float *out, GemmInput norm,
                                          float *mean, float *rstd, const float *x) {
     return {out,
             norm_output(t, norm, mean, rstd),
@@ -339,26 +360,31 @@ static inline void sublayer_norm_forward(Transformer *t, GpuWork work, const Dev
 }
 
 static inline void residual_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
-                                         uint32_t site, const NormParameters *at, float *out, GemmInput norm,
-                                         float *mean, float *rstd, const float *x) {
-    sublayer_norm_forward(t, work, batch, residual_norm(t, work, batch, site, at, out, norm, mean, rstd, x));
+                                         uint32_t site, const NormParameters *at, float *out,
+                                         GemmInput norm, float *mean, float *rstd, const float *x) {
+    sublayer_norm_forward(t, work, batch,
+                          residual_norm(t, work, batch, site, at, out, norm, mean, rstd, x));
 }
 
 // The dropout of a stack's embedding, where it stands before its norm, or `behind` it.
-static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, size_t stack, bool behind) {
+static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, size_t stack,
+                                            bool behind) {
     const StackShape *s = &t->is.stacks[stack];
     const bool is_behind = t->is.post_norm && t->plan[s->first].norm.gain != NO_PARAMETER;
     return is_behind == behind ? gpu_dropout(&t->base, work, s->embedding_site) : dropout_none();
 }
 
-// x (M, C), what stands behind the embedding's norm, or the gradient to that, through the dropout there.
-static inline void drop_embedding(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack,
-                                  GemmInput x) {
-    dropout_apply(&t->base.device, x, embedding_dropout(t, work, stack, true), batch->batch, batch->length);
+// x (M, C), what stands behind the embedding's norm, or the gradient to that, through the dropout
+// there.
+static inline void drop_embedding(Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                  size_t stack, GemmInput x) {
+    dropout_apply(&t->base.device, x, embedding_dropout(t, work, stack, true), batch->batch,
+                  batch->length);
 }
 
 // What the first LayerNorm of a stack gave.
-static inline void drop_embedded(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack) {
+static inline void drop_embedded(Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                 size_t stack) {
     drop_embedding(t, work, batch, stack, t->norm_qkv);
     drop_embedding(t, work, batch, stack, float_matrix(t->stream, t->is.channels));
 }
@@ -369,28 +395,32 @@ static inline void embed(Transformer *t, GpuWork work, const DeviceBatch *batch,
     const size_t l = t->is.stacks[stack].first;
     const TransformerActivations *first = &t->layers[l];
     const EmbeddingRows rows = {transformer_values(t, t->is.outer.token),
-                                t->sinusoids ? t->sinusoids : transformer_values(t, t->is.outer.position),
+                                t->sinusoids ? t->sinusoids
+                                             : transformer_values(t, t->is.outer.position),
                                 transformer_values(t, t->is.type),
                                 batch->inputs,
                                 (unsigned)batch->length,
                                 (float)t->is.embedding_scale};
-    embedding_layernorm_forward(&g->device, first->x_in,
-                                norm_output(t, t->norm_qkv, first->mean1, first->rstd1), rows,
-                                norm_weights(t, &t->plan[l].norm), embedding_dropout(t, work, stack, false),
-                                batch->batch, t->is.channels);
+    embedding_layernorm_forward(
+        &g->device, first->x_in, norm_output(t, t->norm_qkv, first->mean1, first->rstd1), rows,
+        norm_weights(t, &t->plan[l].norm), embedding_dropout(t, work, stack, false), batch->batch,
+        t->is.channels);
     drop_embedded(t, work, batch, stack);
     gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
 }
 
 // FLOP of a product of the batch in the feed-forward network.
 static inline double ffn_flops(const Transformer *t, const DeviceBatch *batch) {
-    return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels * (double)t->is.inner;
+    return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels *
+           (double)t->is.inner;
 }
 
 // From norm_qkv, LayerNorm 1 of x_in, to x_middle and `norm`, LayerNorm 2 of it.
-static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
+static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                   size_t l) {
     GpuModel *g = &t->base;
-    gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, qkv_weight(t, l), batch->batch * batch->length);
+    gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, qkv_weight(t, l),
+                 batch->batch * batch->length);
     gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
     t->parts.attend(t, work, batch, l);
     if (t->plan[l].projects) return; // `norm` is there
@@ -413,23 +443,24 @@ static inline void ffn_up(Transformer *t, GpuWork work, const DeviceBatch *batch
     const GemmInput hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
     gemm_forward(&g->blas, hidden, t->norm, up, M);
     gpu_lap(g, work, "ffn up", PROFILE_FORWARD, ffn_flops(t, batch));
-    activation_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M, t->is.inner);
+    activation_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M,
+                       t->is.inner);
     gpu_lap(g, work, "activation", PROFILE_FORWARD, 0);
 }
 
-// From `norm` to the FFN's output, which joins the residual stream, and the next LayerNorm, of layer l + 1 or
-// the one behind the stack.
-static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack,
-                                size_t l) {
+// From `norm` to the FFN's output, which joins the residual stream, and the next LayerNorm, of
+// layer l + 1 or the one behind the stack.
+static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                size_t stack, size_t l) {
     const StackShape *shape = &t->is.stacks[stack];
     const Stack *s = &t->stacks[stack];
     const TransformerActivations *a = &t->layers[l], *next = a + 1;
     const uint32_t site = t->plan[l].ffn_site;
-    const ResidualNorm behind = l + 1 < shape->end
-                                    ? residual_norm(t, work, batch, site, &t->plan[l + 1].norm, next->x_in,
-                                                    t->norm_qkv, next->mean1, next->rstd1, a->x_middle)
-                                    : residual_norm(t, work, batch, site, &shape->norm, s->x_out, s->result,
-                                                    s->mean, s->rstd, a->x_middle);
+    const ResidualNorm behind =
+        l + 1 < shape->end ? residual_norm(t, work, batch, site, &t->plan[l + 1].norm, next->x_in,
+                                           t->norm_qkv, next->mean1, next->rstd1, a->x_middle)
+                           : residual_norm(t, work, batch, site, &shape->norm, s->x_out, s->result,
+                                           s->mean, s->rstd, a->x_middle);
     ffn_up(t, work, batch, l);
     gemm_forward(&t->base.blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
@@ -438,7 +469,8 @@ static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch 
 }
 
 // From the tokens to the stack's result.
-static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack) {
+static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
+                                 size_t stack) {
     const StackShape *s = &t->is.stacks[stack];
     embed(t, work, batch, stack);
     for (size_t l = s->first; l < s->end; l++) {
@@ -447,20 +479,19 @@ static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch
     }
 }
 
-// ---- backward --------------------------------------------------------------------------------------------
-
-// Behind a LayerNorm's backward pass: `again`, its output; `below`, the gradient to the sublayer's output
-// that was added to its input. Each only if it is there.
-static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch, GemmInput again,
-                                      GemmInput below, uint32_t site) {
+// ---- backward ---------------------------------------------------------------
+// Behind a LayerNorm's backward pass: `again`, its output; `below`, the gradient to the sublayer's
+// output that was added to its input. Each only if it is there.
+static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch,
+                                      GemmInput again, GemmInput below, uint32_t site) {
     return {again, below, below.data ? gpu_dropout(&t->base, GPU_TRAIN, site) : dropout_none(),
             batch->length};
 }
 
-// The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that read: now,
-// or behind the stack's backward pass. `kind`: --profile's.
-static inline void weight_backward(Transformer *t, const char *kind, const LinearParameters *at, GemmInput dy,
-                                   GemmInput x, size_t m) {
+// The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
+// read: now, or behind the stack's backward pass. `kind`: --profile's.
+static inline void weight_backward(Transformer *t, const char *kind, const LinearParameters *at,
+                                   GemmInput dy, GemmInput x, size_t m) {
     const WeightProduct p = {transformer_gradients(t, at->weight), dy, x, device_weight(t, at), m};
     if (t->groups_weights) {
         weight_groups_add(&t->weights, kind, p);
@@ -480,28 +511,31 @@ static inline void waiting_weights_backward(Transformer *t) {
     }
 }
 
-// Through a LayerNorm of x that stands before a sublayer: dx becomes the gradient to the residual stream
-// behind the sublayer below, from what sublayer_input_backward() left; through the one behind the last layer
+// Through a LayerNorm of x that stands before a sublayer: dx becomes the gradient to the residual
+// stream behind the sublayer below, from what sublayer_input_backward() left; through the one
+// behind the last layer
 // (`last`): from dnorm alone.
 static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const NormParameters *at,
                                  const float *x, const float *mean, const float *rstd, bool last,
                                  LayerNormTail tail) {
     const LayerNormWeights w = norm_weights(t, at);
     const size_t M = batch->batch * batch->length;
-    if (at->gain == NO_PARAMETER) { // post-norm, before a first layer: dx stays, and its output is x
+    if (at->gain ==
+        NO_PARAMETER) { // post-norm, before a first layer: dx stays, and its output is x
         layernorm_forward(&t->base.device, {tail.norm, NULL, NULL, NULL}, x, w, M, t->is.channels);
         return;
     }
     const bool through = t->is.post_norm && !last;
     layernorm_backward(&t->base.device, &t->base.sums, t->dx, transformer_gradients(t, at->gain),
-                       transformer_gradients(t, at->bias), through ? t->dx : t->dnorm, x, w.gain, w.bias,
-                       mean, rstd, last || t->is.post_norm, tail, M, t->is.channels);
+                       transformer_gradients(t, at->bias), through ? t->dx : t->dnorm, x, w.gain,
+                       w.bias, mean, rstd, last || t->is.post_norm, tail, M, t->is.channels);
     gpu_lap(&t->base, GPU_TRAIN, tail.dbelow.data ? "residual, norm" : "norm", PROFILE_BACKWARD, 0);
 }
 
-// The gradient to what a sublayer's first product reads, from that to its result: pre-norm dnorm, post-norm,
-// where this is the residual stream, too, a part of dx.
-static inline void sublayer_input_backward(Transformer *t, GemmInput dy, DeviceWeight first, size_t m) {
+// The gradient to what a sublayer's first product reads, from that to its result: pre-norm dnorm,
+// post-norm, where this is the residual stream, too, a part of dx.
+static inline void sublayer_input_backward(Transformer *t, GemmInput dy, DeviceWeight first,
+                                           size_t m) {
     Blas *blas = &t->base.blas;
     if (t->is.post_norm)
         gemm_backward_input_add(blas, float_matrix(t->dx, t->is.channels), dy, first, m);
@@ -510,16 +544,19 @@ static inline void sublayer_input_backward(Transformer *t, GemmInput dy, DeviceW
 }
 
 // The gradient of a product's bias, where it has one, from that to its result.
-static inline void bias_backward(Transformer *t, const LinearParameters *at, GemmInput dy, size_t m) {
+static inline void bias_backward(Transformer *t, const LinearParameters *at, GemmInput dy,
+                                 size_t m) {
     if (at->bias == NO_PARAMETER) return;
-    column_sums(&t->base.device, &t->base.sums, transformer_gradients(t, at->bias), dy, m, at->shape.outputs);
+    column_sums(&t->base.device, &t->base.sums, transformer_gradients(t, at->bias), dy, m,
+                at->shape.outputs);
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
 // What the forward pass left of a layer, again, from x_in.
 static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
     const TransformerActivations *a = &t->layers[l];
-    norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in, batch->batch * batch->length);
+    norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in,
+                 batch->batch * batch->length);
     if (l == t->is.stacks[stack].first) drop_embedded(t, GPU_TRAIN, batch, stack);
     layer_attention(t, GPU_TRAIN, batch, l);
     ffn_up(t, GPU_TRAIN, batch, l);
@@ -547,8 +584,8 @@ static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, 
     gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, flops);
 }
 
-// From the gradient to the FFN's output, and dx, that to the residual stream behind it, to dx before it, and
-// the gradient to what the projection gives.
+// From the gradient to the FFN's output, and dx, that to the residual stream behind it, to dx
+// before it, and the gradient to what the projection gives.
 static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
@@ -563,8 +600,10 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
     weight_backward(t, "ffn up", &o->ffn.up, d->hidden, d->norm_ffn, M);
 }
 
-// From dx behind attention to dx before it, and the gradient to what the FFN of the layer below gives.
-static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
+// From dx behind attention to dx before it, and the gradient to what the FFN of the layer below
+// gives.
+static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t stack,
+                                      size_t l) {
     const bool first = l == t->is.stacks[stack].first;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
     const TransformerActivations *a = &t->layers[l];
@@ -581,8 +620,8 @@ static inline void attention_backward(Transformer *t, const DeviceBatch *batch, 
     weight_backward(t, "qkv", &o->qkv, d->qkv, d->norm_qkv, M);
 }
 
-// Gradients of positions and type from dx, which goes through the embedding's dropout; that of tokens is
-// token_backward()'s.
+// Gradients of positions and type from dx, which goes through the embedding's dropout; that of
+// tokens is token_backward()'s.
 static inline void embed_backward(Transformer *t, const DeviceBatch *batch, size_t stack) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
@@ -593,7 +632,8 @@ static inline void embed_backward(Transformer *t, const DeviceBatch *batch, size
         position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx, site,
                           batch->batch, batch->length, C);
     if (t->is.type != NO_PARAMETER)
-        column_sums(&g->device, &g->sums, transformer_gradients(t, t->is.type), float_matrix(t->dx, C), M, C);
+        column_sums(&g->device, &g->sums, transformer_gradients(t, t->is.type),
+                    float_matrix(t->dx, C), M, C);
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
 }
 
@@ -603,9 +643,9 @@ static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size
     const Stack *s = &t->stacks[stack];
     t->dx = s->dx;
     weight_groups_start(&t->weights);
-    norm_backward(
-        t, batch, &shape->norm, s->x_out, s->mean, s->rstd, true,
-        norm_tail(t, batch, {}, t->gradients[shape->end - 1].ffn, t->plan[shape->end - 1].ffn_site));
+    norm_backward(t, batch, &shape->norm, s->x_out, s->mean, s->rstd, true,
+                  norm_tail(t, batch, {}, t->gradients[shape->end - 1].ffn,
+                            t->plan[shape->end - 1].ffn_site));
     for (size_t l = shape->end; l-- > shape->first;) {
         weight_groups_layer(&t->weights);
         if (t->base.recompute && l + 1 < t->is.layers) layer_again(t, batch, stack, l);
@@ -618,8 +658,7 @@ static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size
     embed_backward(t, batch, stack);
 }
 
-// ---- what the training loop calls ------------------------------------------------------------------------
-
+// ---- what the training loop calls -------------------------------------------
 // The encoder's side of a batch, as a batch of its own.
 static inline DeviceBatch source_batch(const DeviceBatch *batch) {
     DeviceBatch source = *batch;
@@ -629,7 +668,8 @@ static inline DeviceBatch source_batch(const DeviceBatch *batch) {
     return source;
 }
 
-static inline void transformer_backward(Transformer *t, const DeviceBatch *batch, const DeviceBatch *source) {
+static inline void transformer_backward(Transformer *t, const DeviceBatch *batch,
+                                        const DeviceBatch *source) {
     const Device *d = &t->base.device;
     const size_t last = t->is.stack_count - 1;
     const size_t bytes = source->batch * source->length * t->is.channels * sizeof(float);
@@ -653,19 +693,21 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
                            batch->targets, K, &g->results->classifier);
         return;
     }
-    classifier_train(
-        &g->device, &g->blas, &g->sums, &t->classifier, t->predicted, output_weight(t), batch->targets, K,
-        gpu_step(g), float_matrix(t->dnorm, C), transformer_gradients(t, t->is.outer.token),
-        t->is.fixed_bias ? NULL : transformer_gradients(t, t->is.outer.bias), &g->results->classifier);
-    gpu_lap(g, work, "classifier", PROFILE_STEP, 6 * (double)K * (double)t->is.vocabulary * (double)C);
+    classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, t->predicted, output_weight(t),
+                     batch->targets, K, gpu_step(g), float_matrix(t->dnorm, C),
+                     transformer_gradients(t, t->is.outer.token),
+                     t->is.fixed_bias ? NULL : transformer_gradients(t, t->is.outer.bias),
+                     &g->results->classifier);
+    gpu_lap(g, work, "classifier", PROFILE_STEP,
+            6 * (double)K * (double)t->is.vocabulary * (double)C);
     t->dx = t->stacks[t->is.stack_count - 1].dx;
     if (t->parts.predict) t->parts.predict_backward(t, batch);
     transformer_backward(t, batch, &source);
 }
 
 // A shape but for what the models differ in: one stack, F = 4C.
-static inline TransformerShape transformer_shape(const ModelSizes *size, const OuterParameters *outer,
-                                                 uint32_t embedding_site) {
+static inline TransformerShape
+transformer_shape(const ModelSizes *size, const OuterParameters *outer, uint32_t embedding_site) {
     TransformerShape is = {};
     is.layers = size->layers;
     is.channels = size->channels;
@@ -680,7 +722,8 @@ static inline TransformerShape transformer_shape(const ModelSizes *size, const O
     return is;
 }
 
-// A model that begins with a Transformer: the host's model checks the options. transformer_create() follows.
+// A model that begins with a Transformer: the host's model checks the options. transformer_create()
+// follows.
 template <typename Model>
 static inline Model *transformer_allocate(const ModelType *host, const ModelSetup *setup) {
     Model *model = (Model *)allocate(1, sizeof(Model), "model");
@@ -690,13 +733,14 @@ static inline Model *transformer_allocate(const ModelType *host, const ModelSetu
 
 // Memory. layer(l): where its parameters lie.
 template <typename Layer>
-static inline void transformer_create(Transformer *t, TransformerShape is, const TransformerParts &parts,
-                                      Layer layer) {
+static inline void transformer_create(Transformer *t, TransformerShape is,
+                                      const TransformerParts &parts, Layer layer) {
     t->is = is;
     t->parts = parts;
     t->plan = (TransformerLayer *)allocate(is.layers, sizeof(TransformerLayer), "layers");
     for (size_t l = 0; l < is.layers; l++) t->plan[l] = layer(l);
-    t->layers = (TransformerActivations *)allocate(is.layers, sizeof(TransformerActivations), "layers");
+    t->layers =
+        (TransformerActivations *)allocate(is.layers, sizeof(TransformerActivations), "layers");
     t->gradients = (LayerGradients *)allocate(is.layers, sizeof(LayerGradients), "layers");
     t->base.run = transformer_run;
     t->base.carve = transformer_carve;
@@ -720,8 +764,9 @@ static inline double transformer_train(void *model, const Batch *batch, double s
     for (size_t i = 0; i < t->is.stack_count; i++) {
         const bool source = i + 1 < t->is.stack_count;
         token_backward(&g->device, &t->stacks[i].order, transformer_gradients(t, t->is.outer.token),
-                       t->stacks[i].dx, source ? batch->source.tokens : batch->inputs, t->is.embedding_scale,
-                       t->is.padding, staged.batch * (source ? staged.source.length : staged.length),
+                       t->stacks[i].dx, source ? batch->source.tokens : batch->inputs,
+                       t->is.embedding_scale, t->is.padding,
+                       staged.batch * (source ? staged.source.length : staged.length),
                        t->is.channels);
     }
     return gpu_finish_training(g);
@@ -734,13 +779,14 @@ static inline void transformer_logits(void *model, const Batch *batch, float *lo
     all.targets = NULL;
     const DeviceBatch staged = gpu_stage(g, &all, 0);
     gpu_issue(g, GPU_FORWARD, &staged); // the loss is of no use here
-    classifier_logits(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t), staged.chosen,
-                      logits);
+    classifier_logits(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t),
+                      staged.chosen, logits);
 }
 
 // The CPU's entries, those of any model on the GPU, and a transformer's.
 static inline ModelType transformer_type(const ModelType *host, const char *program,
-                                         void *(*create)(const ModelSetup *), void (*destroy)(void *)) {
+                                         void *(*create)(const ModelSetup *),
+                                         void (*destroy)(void *)) {
     ModelType type = gpu_model_type(host, program);
     type.create = create;
     type.destroy = destroy;
@@ -749,16 +795,14 @@ static inline ModelType transformer_type(const ModelType *host, const char *prog
     return type;
 }
 
-static inline int transformer_main(int argc, char **argv, ModelType type) {
-    const int code = train_main(argc, argv, &type);
-    gpu_model_type_free(&type);
-    return code;
-}
-
-// The main() of a model's program; a test that is linked with the program has its own.
-#define TRANSFORMER_MAIN(type)                                                                               \
-    __attribute__((weak)) int main(int argc, char **argv) {                                                  \
-        return transformer_main(argc, argv, type);                                                           \
+// The main() of a model's program, which includes train.h; a test that is linked with the program
+// has its own.
+#define TRANSFORMER_MAIN(on_gpu)                                                                   \
+    __attribute__((weak)) int main(int argc, char **argv) {                                        \
+        ModelType type = on_gpu;                                                                   \
+        const int code = train_main(argc, argv, &type);                                            \
+        gpu_model_type_free(&type);                                                                \
+        return code;                                                                               \
     }
 
 #endif

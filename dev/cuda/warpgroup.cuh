@@ -1,12 +1,12 @@
-// Instructions of sm_90 for warp groups of 128 threads: products of tiles in shared memory, which run beside
-// the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"),
-// copies of whole tiles by one thread (9.7.9.27, "Tensor copy"), sums that are added in memory (9.7.9.25,
-// "Bulk copy"), and the barriers that both sides wait at (9.7.13.15, "mbarrier"). For the CPU they are in
-// warpgroup_on_cpu.h.
+// Instructions of sm_90 for warp groups of 128 threads: products of tiles in shared memory, which
+// run beside the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
+// Instructions"), copies of whole tiles by one thread (9.7.9.27, "Tensor copy"), sums that are
+// added in memory (9.7.9.25, "Bulk copy"), and the barriers that both sides wait at (9.7.13.15,
+// "mbarrier"). For the CPU they are in warpgroup_on_cpu.h.
 //
-// A tile is a stack of panels of 64 columns, each row of a panel 128 bytes. Its 16-byte pieces are swizzled:
-// piece i of row r lies at i ^ r % 8, so that neither rows nor columns meet in a bank. Copies write and
-// products read it so; tiles start at multiples of 1024 bytes.
+// A tile is a stack of panels of 64 columns, each row of a panel 128 bytes. Its 16-byte pieces are
+// swizzled: piece i of row r lies at i ^ r % 8, so that neither rows nor columns meet in a bank.
+// Copies write and products read it so; tiles start at multiples of 1024 bytes.
 #ifndef CUDA_WARPGROUP_CUH
 #define CUDA_WARPGROUP_CUH
 
@@ -18,8 +18,8 @@
 #include <cuda.h>
 #endif
 
-// CUDA_WARPGROUPS: this build has code for sm_90a. Kernels have bodies there, and for the host, which reads
-// but does not run them.
+// CUDA_WARPGROUPS: this build has code for sm_90a. Kernels have bodies there, and for the host,
+// which reads but does not run them.
 #if defined(CUDA_ON_CPU) || defined(CUDA_WARPGROUPS)
 static constexpr bool HAVE_WARP_GROUPS = true;
 #else
@@ -41,10 +41,12 @@ template <int ROWS_, int SIZE_> struct GroupTile {
     static constexpr size_t BYTES = (size_t)NUMBERS * sizeof(bf16);
 };
 
-// ---- barriers and copies ---------------------------------------------------------------------------------
+// ---- barriers and copies ----------------------------------------------------
+
 #ifndef CUDA_ON_CPU
 
-// In shared memory. Each phase ends when all expected threads have arrived and all expected bytes are there.
+// In shared memory. Each phase ends when all expected threads have arrived and all expected bytes
+// are there.
 typedef uint64_t Barrier;
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
@@ -52,7 +54,8 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
 }
 
 static __device__ __forceinline__ void barrier_create(Barrier *b, int threads) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(threads) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(threads)
+                 : "memory");
 }
 
 // By the thread that created barriers, before a barrier of the block: copies may use them.
@@ -72,7 +75,8 @@ static __device__ __forceinline__ void barrier_expect(Barrier *b, size_t bytes) 
                  : "memory");
 }
 
-// Until the phase of this parity, 0 for the first one, has ended. Before the first one that of parity 1 has.
+// Until the phase of this parity, 0 for the first one, has ended. Before the first one that of
+// parity 1 has.
 static __device__ __forceinline__ void barrier_wait(Barrier *b, uint32_t parity) {
     uint32_t ended;
     do {
@@ -87,23 +91,26 @@ static __device__ __forceinline__ void barrier_wait(Barrier *b, uint32_t parity)
 // A matrix of four dimensions in global memory, the innermost first.
 typedef CUtensorMap TensorMap;
 
-// From `at` on, 64 columns and 64 rows (of the third dimension), zeros behind the ends: all bytes count for
-// `full`.
-static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap *map, Barrier *full,
-                                                   int column, int second, int row, int fourth) {
+// From `at` on, 64 columns and 64 rows (of the third dimension), zeros behind the ends: all bytes
+// count for `full`.
+static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap *map,
+                                                   Barrier *full, int column, int second, int row,
+                                                   int fourth) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
-                 "l"(map), "r"(column), "r"(second), "r"(row), "r"(fourth), "r"(shared_address(full))
+                 "l"(map), "r"(column), "r"(second), "r"(row), "r"(fourth),
+                 "r"(shared_address(full))
                  : "memory");
 }
 
-// Before others learn of what this thread wrote to shared memory, so that products and copies see it.
+// Before others learn of what this thread wrote to shared memory, so that products and copies see
+// it.
 static __device__ __forceinline__ void async_publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Sums in shared memory go to global memory, or are added to those there: by one thread. `bytes`: a multiple
-// of 16, to which both addresses are aligned.
+// Sums in shared memory go to global memory, or are added to those there: by one thread. `bytes`: a
+// multiple of 16, to which both addresses are aligned.
 static __device__ __forceinline__ void bulk_store(float *to, const float *shared, size_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                  "r"(shared_address(shared)), "r"((uint32_t)bytes)
@@ -111,9 +118,10 @@ static __device__ __forceinline__ void bulk_store(float *to, const float *shared
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 static __device__ __forceinline__ void bulk_add(float *to, const float *shared, size_t bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-                 "r"(shared_address(shared)), "r"((uint32_t)bytes)
-                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+        "r"(shared_address(shared)), "r"((uint32_t)bytes)
+        : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
@@ -125,8 +133,8 @@ static __device__ __forceinline__ void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Until a counter in global memory, which blocks of threads pass on, says `turn`: then what those before did
-// is there, for copies, too. By one thread.
+// Until a counter in global memory, which blocks of threads pass on, says `turn`: then what those
+// before did is there, for copies, too. By one thread.
 static __device__ __forceinline__ void turn_wait(const unsigned *counter, unsigned turn) {
     unsigned now;
     do {
@@ -143,31 +151,33 @@ static __device__ __forceinline__ void turn_pass(unsigned *counter, unsigned nex
 
 // sizes (4), strides (3) in bytes from one to the next of dimensions 1 to 3.
 static inline TensorMap tensor_map(const bf16 *data, const size_t *sizes, const size_t *strides) {
-    typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                            const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     void *encode = NULL;
     cudaDriverEntryPointQueryResult found;
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault,
-                                                &found));
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                                cudaEnableDefault, &found));
     if (found != cudaDriverEntryPointSuccess)
         fail("the NVIDIA driver is too old: it lacks cuTensorMapEncodeTiled");
     const cuuint64_t dimensions[4] = {sizes[0], sizes[1], sizes[2], sizes[3]},
                      distances[3] = {strides[0], strides[1], strides[2]};
     const cuuint32_t box[4] = {PANEL, 1, PANEL, 1}, steps[4] = {1, 1, 1, 1};
     TensorMap map;
-    const CUresult result =
-        ((Encode *)encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, dimensions, distances,
-                           box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = ((Encode *)encode)(
+        &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, dimensions, distances, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
-        fail("cuTensorMapEncodeTiled: error %d for (%zu, %zu, %zu, %zu), %zu, %zu and %zu bytes apart",
-             (int)result, sizes[3], sizes[2], sizes[1], sizes[0], strides[2], strides[1], strides[0]);
+        fail("cuTensorMapEncodeTiled: error %d for (%zu, %zu, %zu, %zu), %zu, %zu and %zu bytes "
+             "apart",
+             (int)result, sizes[3], sizes[2], sizes[1], sizes[0], strides[2], strides[1],
+             strides[0]);
     return map;
 }
 
-// ---- products --------------------------------------------------------------------------------------------
-
+// ---- products ---------------------------------------------------------------
 // Before products whose sums or left operands were touched by threads.
 static __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -193,23 +203,25 @@ template <int N> static __device__ __forceinline__ void sums_settle(Sums<1, N> &
 
 // Operands: sums d[n] on, of which the constraint c is "+f" or "=f".
 #define WGMMA_4(c, d, n) c(d[n][0]), c(d[n][1]), c(d[n][2]), c(d[n][3])
-#define WGMMA_16(c, d, n) WGMMA_4(c, d, n), WGMMA_4(c, d, n + 1), WGMMA_4(c, d, n + 2), WGMMA_4(c, d, n + 3)
+#define WGMMA_16(c, d, n)                                                                          \
+    WGMMA_4(c, d, n), WGMMA_4(c, d, n + 1), WGMMA_4(c, d, n + 2), WGMMA_4(c, d, n + 3)
 #define WGMMA_32(c, d, n) WGMMA_16(c, d, n), WGMMA_16(c, d, n + 4)
 #define WGMMA_64(c, d, n) WGMMA_32(c, d, n), WGMMA_32(c, d, n + 8)
-#define WGMMA_FIRST_32                                                                                       \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+#define WGMMA_FIRST_32                                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_ALL_64                                                                                         \
-    WGMMA_FIRST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "      \
-                   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_ALL_64                                                                               \
+    WGMMA_FIRST_32                                                                                 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // Columns, the registers of sums, those of the other operands, and whether to add.
-#define WGMMA(columns, sums, operands, add)                                                                  \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                                         \
+#define WGMMA(columns, sums, operands, add)                                                        \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\n"                                               \
     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" sums "}, " operands ";\n}"
 
-// d (64, N) = a (64, 16) b (16, N), or += with ADD. N is 64 or 128; a lane holds of d what Sums says of the
-// 16 rows of its warp. Both operands have k in the columns of their tiles.
+// d (64, N) = a (64, 16) b (16, N), or += with ADD. N is 64 or 128; a lane holds of d what Sums
+// says of the 16 rows of its warp. Both operands have k in the columns of their tiles.
 template <int N, bool ADD>
 static __device__ __forceinline__ void wgmma_tiles(float (&d)[N / 8][4], uint64_t a, uint64_t b) {
     static_assert(N == 64 || N == 128, "");
@@ -231,10 +243,11 @@ static __device__ __forceinline__ void wgmma_tiles(float (&d)[N / 8][4], uint64_
                      : "l"(a), "l"(b));
 }
 
-// d (64, N) += a (64, 16) b (16, N); a lane holds of a what mma_m16n8k16 says of its warp's rows. b has k in
-// the rows of its tile.
+// d (64, N) += a (64, 16) b (16, N); a lane holds of a what mma_m16n8k16 says of its warp's rows. b
+// has k in the rows of its tile.
 template <int N>
-static __device__ __forceinline__ void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4], uint64_t b) {
+static __device__ __forceinline__ void wgmma_sums(float (&d)[N / 8][4], const uint32_t a[4],
+                                                  uint64_t b) {
     static_assert(N == 64 || N == 128, "");
     if constexpr (N == 64)
         asm volatile(WGMMA("64", WGMMA_FIRST_32, "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "1")
@@ -248,7 +261,8 @@ static __device__ __forceinline__ void wgmma_sums(float (&d)[N / 8][4], const ui
 
 // d (64, 64) = a^T b, or += with ADD, of 16 rows: both operands have k in the rows of their tiles.
 template <bool ADD>
-static __device__ __forceinline__ void wgmma_columns(float (&d)[PANEL / 8][4], uint64_t a, uint64_t b) {
+static __device__ __forceinline__ void wgmma_columns(float (&d)[PANEL / 8][4], uint64_t a,
+                                                     uint64_t b) {
     if constexpr (ADD)
         asm volatile(WGMMA("64", WGMMA_FIRST_32, "%32, %33, p, 1, 1, 1, 1", "1")
                      : WGMMA_32("+f", d, 0)
@@ -259,7 +273,8 @@ static __device__ __forceinline__ void wgmma_columns(float (&d)[PANEL / 8][4], u
                      : "l"(a), "l"(b));
 }
 
-// Registers of the threads of a warp group: of one that needs few, and of those that take what it leaves.
+// Registers of the threads of a warp group: of one that needs few, and of those that take what it
+// leaves.
 static __device__ __forceinline__ void registers_leave() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 }
@@ -269,10 +284,11 @@ static __device__ __forceinline__ void registers_take() {
 
 #endif
 
-// Of a tile for a product (9.7.15.5.1.2, "Shared Memory Matrix Layout"), swizzled by 128 bytes: bits 0-13
-// where it starts, 16-29 how far apart panels are (where k is in the rows: else each product is within one),
-// 32-45 how far apart groups of 8 rows are, all in 16 bytes.
-template <typename Tile> static __device__ __forceinline__ uint64_t wgmma_descriptor(const bf16 *from) {
+// Of a tile for a product (9.7.15.5.1.2, "Shared Memory Matrix Layout"), swizzled by 128 bytes:
+// bits 0-13 where it starts, 16-29 how far apart panels are (where k is in the rows: else each
+// product is within one), 32-45 how far apart groups of 8 rows are, all in 16 bytes.
+template <typename Tile>
+static __device__ __forceinline__ uint64_t wgmma_descriptor(const bf16 *from) {
     return (uint64_t)((shared_address(from) & 0x3ffff) >> 4) |
            (uint64_t)(Tile::ROWS * PANEL * sizeof(bf16) >> 4) << 16 |
            (uint64_t)(8 * PANEL * sizeof(bf16) >> 4) << 32 | (uint64_t)1 << 62;
@@ -280,12 +296,12 @@ template <typename Tile> static __device__ __forceinline__ uint64_t wgmma_descri
 
 // sums (64, rows of b) = a b^T, or += with ADD: rows row .. row+63 of a with all rows of b.
 template <typename A, typename B, bool ADD = false>
-static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums, const bf16 *a, int row,
-                                                          const bf16 *b) {
+static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums, const bf16 *a,
+                                                          int row, const bf16 *b) {
 #pragma unroll
     for (int k = 0; k < A::SIZE; k += 16) {
-        const uint64_t left =
-                           wgmma_descriptor<A>(a + k / PANEL * (A::ROWS * PANEL) + row * PANEL + k % PANEL),
+        const uint64_t left = wgmma_descriptor<A>(a + k / PANEL * (A::ROWS * PANEL) + row * PANEL +
+                                                  k % PANEL),
                        right = wgmma_descriptor<B>(b + k / PANEL * (B::ROWS * PANEL) + k % PANEL);
         if (k == 0 && !ADD)
             wgmma_tiles<B::ROWS, false>(sums.at[0], left, right);
@@ -297,7 +313,8 @@ static __device__ __forceinline__ void group_product_rows(Sums<1, B::ROWS> &sums
 // The left operands of group_product_sums(): sums (64, K) as bf16.
 template <int K> struct GroupWeights { uint32_t at[K / 16][4]; };
 
-template <int K> static __device__ __forceinline__ GroupWeights<K> group_weights(const Sums<1, K> &w) {
+template <int K>
+static __device__ __forceinline__ GroupWeights<K> group_weights(const Sums<1, K> &w) {
     GroupWeights<K> weights;
 #pragma unroll
     for (int k = 0; k < K / 16; k++)
@@ -311,8 +328,8 @@ template <int K> static __device__ __forceinline__ GroupWeights<K> group_weights
 
 // sums (64, columns of b) += w b.
 template <typename B>
-static __device__ __forceinline__ void group_product_sums(Sums<1, B::SIZE> &sums,
-                                                          const GroupWeights<B::ROWS> &w, const bf16 *b) {
+static __device__ __forceinline__ void
+group_product_sums(Sums<1, B::SIZE> &sums, const GroupWeights<B::ROWS> &w, const bf16 *b) {
 #pragma unroll
     for (int k = 0; k < B::ROWS; k += 16)
         wgmma_sums<B::SIZE>(sums.at[0], w.at[k / 16], wgmma_descriptor<B>(b + k * PANEL));
@@ -333,8 +350,9 @@ static __device__ __forceinline__ void group_put(bf16 *tile, int panel, int row,
 
 // sums (64, 64) = a^T b: the columns of a panel of a with those of a panel of b.
 template <typename A, typename B>
-static __device__ __forceinline__ void group_product_columns(Sums<1, PANEL> &sums, const bf16 *a, int a_panel,
-                                                             const bf16 *b, int b_panel) {
+static __device__ __forceinline__ void group_product_columns(Sums<1, PANEL> &sums, const bf16 *a,
+                                                             int a_panel, const bf16 *b,
+                                                             int b_panel) {
     static_assert(A::ROWS == B::ROWS, "");
 #pragma unroll
     for (int k = 0; k < A::ROWS; k += 16) {
@@ -347,16 +365,17 @@ static __device__ __forceinline__ void group_product_columns(Sums<1, PANEL> &sum
     }
 }
 
-// Fills a tile with rows of a head, one after the other: by one thread. dimensions: columns, heads, rows,
-// batch.
+// Fills a tile with rows of a head, one after the other: by one thread. dimensions: columns, heads,
+// rows, batch.
 template <typename Tile>
-static __device__ __forceinline__ void group_copy(bf16 *tile, const TensorMap *map, Barrier *full, int head,
-                                                  int row, int sequence) {
+static __device__ __forceinline__ void group_copy(bf16 *tile, const TensorMap *map, Barrier *full,
+                                                  int head, int row, int sequence) {
 #pragma unroll
     for (int column = 0; column < Tile::SIZE; column += PANEL)
 #pragma unroll
         for (int r = 0; r < Tile::ROWS; r += PANEL)
-            tensor_copy(tile + column * Tile::ROWS + r * PANEL, map, full, column, head, row + r, sequence);
+            tensor_copy(tile + column * Tile::ROWS + r * PANEL, map, full, column, head, row + r,
+                        sequence);
 }
 
 #endif

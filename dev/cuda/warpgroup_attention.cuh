@@ -1,10 +1,10 @@
-// Softmax attention for sm_90, bf16 and heads of 64 or 128 channels: what softmax_attention.cuh computes,
-// with the products of warp groups (warpgroup.cuh). Part of softmax_attention.cuh.
+// Softmax attention for sm_90, bf16 and heads of 64 or 128 channels: what softmax_attention.cuh
+// computes, with the products of warp groups (warpgroup.cuh). Part of softmax_attention.cuh.
 //
 // A block's two warp groups compute 64 rows each; tiles of the other side come in a ring
-// (warpgroup_ring.cuh). The sums of a product lie in registers as mma_m16n8k16 has them, so all between the
-// products is that of softmax_pass.cuh. What a group does with its scores runs beside the products of the
-// other group and its own next ones.
+// (warpgroup_ring.cuh). The sums of a product lie in registers as mma_m16n8k16 has them, so all
+// between the products is that of softmax_pass.cuh. What a group does with its scores runs beside
+// the products of the other group and its own next ones.
 #ifndef CUDA_WARPGROUP_ATTENTION_CUH
 #define CUDA_WARPGROUP_ATTENTION_CUH
 
@@ -14,8 +14,8 @@
 
 namespace softmax {
 
-// Tiles of heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit in the 240
-// registers that a thread can have, tiles in the 227 KB of shared memory that a block can have.
+// Tiles of heads of SIZE channels: N columns of scores at a time, in STAGES stages. Sums fit in the
+// 240 registers that a thread can have, tiles in the 227 KB of shared memory that a block can have.
 template <int SIZE> struct GroupShapes {
     using Rows = GroupTile<BLOCK_ROWS, SIZE>;
     static constexpr int FORWARD_N = 128, FORWARD_STAGES = 2;
@@ -34,8 +34,7 @@ static __device__ __forceinline__ void copy_rows(bf16 *tile, const TensorMap &ma
     group_copy<Tile>(tile, &map, full, (int)head.h, row, (int)head.b);
 }
 
-// ---- forward ------------------------------------------------------------------------------------------
-
+// ---- forward ----------------------------------------------------------------
 // In shared memory: queries, keys and values, which come and go apart.
 template <int SIZE> struct GroupForward {
     using S = GroupShapes<SIZE>;
@@ -87,7 +86,8 @@ static __device__ __forceinline__ void group_forward_copies(const GroupForward<S
     }
 }
 
-// A tile of queries with all keys. The scores of the next keys are computed beside the sums of these values.
+// A tile of queries with all keys. The scores of the next keys are computed beside the sums of
+// these values.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_forward_kernel(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
@@ -99,7 +99,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     constexpr int N = Tile::ROWS;
     const F f = group_forward_memory<SIZE>();
     const Head head = head_of(p, blockIdx.x);
-    const int first = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // those that see the most go first
+    const int first =
+        (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // those that see the most go first
     const int end = last_key(p, first + BLOCK_ROWS);
     if (threadIdx.x == 0) {
         barrier_create(f.full, 1);
@@ -124,14 +125,16 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const auto weigh = [&](int key, float(*shrink)[2]) {
         if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
         exponentiate(p, s, rows, shrink);
-        if (drops_out(p.dropout)) drop_weights(p, head, s, f.kept + warp_row * 16, first + warp_row, key);
+        if (drops_out(p.dropout))
+            drop_weights(p, head, s, f.kept + warp_row * 16, first + warp_row, key);
     };
     Stage now = stage_of<R::STAGES>(0);
     float shrink[1][2];
     barrier_wait(f.full, 0);
     ring_wait_full(f.keys, now);
     wgmma_fence();
-    group_product_rows<typename F::S::Rows, Tile>(s, f.queries, group_row, ring_tile(f.keys, now, 0));
+    group_product_rows<typename F::S::Rows, Tile>(s, f.queries, group_row,
+                                                  ring_tile(f.keys, now, 0));
     wgmma_commit();
     wgmma_wait<0>();
     sums_settle(s);
@@ -143,7 +146,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         now = stage_of<R::STAGES>(i);
         ring_wait_full(f.keys, now);
         wgmma_fence();
-        group_product_rows<typename F::S::Rows, Tile>(s, f.queries, group_row, ring_tile(f.keys, now, 0));
+        group_product_rows<typename F::S::Rows, Tile>(s, f.queries, group_row,
+                                                      ring_tile(f.keys, now, 0));
         wgmma_commit();
         ring_wait_full(f.values, before);
         wgmma_fence();
@@ -169,20 +173,22 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
 #endif
 }
 
-// ---- backward -----------------------------------------------------------------------------------------
+// ---- backward ---------------------------------------------------------------
 //
-// A block of threads has 128 keys and their values, and goes through the queries that see them: five products
-// a tile, scores and gradients to weights, and of these the gradients of values, keys and queries. The last
-// is a sum over blocks of keys, which lies in memory: they add to it in a fixed order, from the last keys on,
-// so that it has the same bits in each run. A counter for each step of queries says whose turn it is.
+// A block of threads has 128 keys and their values, and goes through the queries that see them:
+// five products a tile, scores and gradients to weights, and of these the gradients of values, keys
+// and queries. The last is a sum over blocks of keys, which lies in memory: they add to it in a
+// fixed order, from the last keys on, so that it has the same bits in each run. A counter for each
+// step of queries says whose turn it is.
 //
-// A block waits for blocks of later keys of its head alone. Work is given out by a counter, a head's last
-// keys first, so those have begun before, and none can wait for ever, in whichever order a GPU starts blocks.
-// Where attention is causal the block of the keys before comes to a step when this one has gone on, so it
-// finds its turn come. An extra warp adds, while the groups go on.
+// A block waits for blocks of later keys of its head alone. Work is given out by a counter, a
+// head's last keys first, so those have begun before, and none can wait for ever, in whichever
+// order a GPU starts blocks. Where attention is causal the block of the keys before comes to a step
+// when this one has gone on, so it finds its turn come. An extra warp adds, while the groups go on.
 
-// Where the gradients of queries are gathered. A step is what is added at a time, (GROUPS, 8, 128, 4): the
-// sums of a lane behind each other, those of the groups in halves of the queries or of the channels.
+// Where the gradients of queries are gathered. A step is what is added at a time, (GROUPS, 8, 128,
+// 4): the sums of a lane behind each other, those of the groups in halves of the queries or of the
+// channels.
 struct Gathered {
     float *sums;      // (B H, steps, GROUPS PANEL PANEL)
     unsigned *turns;  // (B H, steps) blocks of keys that have added
@@ -192,20 +198,21 @@ struct Gathered {
 
 static constexpr int STEP_NUMBERS = GROUPS * PANEL * PANEL;
 
-// In shared memory: keys and values, which stay; tiles of queries and of gradients to y, which pass by; the
-// gradients to scores and the sums of a step, for its last product.
+// In shared memory: keys and values, which stay; tiles of queries and of gradients to y, which pass
+// by; the gradients to scores and the sums of a step, for its last product.
 template <int SIZE> struct GroupBackward {
     using S = GroupShapes<SIZE>;
     using Rows = typename S::Rows;
     static constexpr int N = S::BACKWARD_N, STAGES = S::BACKWARD_STAGES;
-    static constexpr int STEP = STEP_NUMBERS / SIZE, TILES = STEP / N; // queries and tiles of them a step
+    static constexpr int STEP = STEP_NUMBERS / SIZE,
+                         TILES = STEP / N; // queries and tiles of them a step
     using R = Ring<GroupTile<N, SIZE>, 2, STAGES>;
     using Gradients = GroupTile<BLOCK_ROWS, STEP>; // keys in the rows, a panel a tile of queries
     static constexpr int BARRIERS = 4 + GROUPS + 2 * STAGES;
     static constexpr size_t BYTES = 2 * Rows::BYTES + R::BYTES + 2 * Gradients::BYTES +
                                     STEP_NUMBERS * sizeof(float) + (size_t)GROUPS * N * 16 +
-                                    (size_t)2 * STAGES * N * sizeof(float) + BARRIERS * sizeof(Barrier) +
-                                    sizeof(unsigned);
+                                    (size_t)2 * STAGES * N * sizeof(float) +
+                                    BARRIERS * sizeof(Barrier) + sizeof(unsigned);
     bf16 *keys, *values;
     R pairs;
     bf16 *gradients;            // of two steps
@@ -240,8 +247,8 @@ template <int SIZE> static __device__ __forceinline__ GroupBackward<SIZE> group_
     return g;
 }
 
-// What a block of threads has to do: keys from `first` on of a head, and the steps of queries from first_step
-// on.
+// What a block of threads has to do: keys from `first` on of a head, and the steps of queries from
+// first_step on.
 struct GroupWork {
     Head head;
     int key_block, first, first_step;
@@ -249,10 +256,12 @@ struct GroupWork {
 
 // The work that was taken: of each head the last keys first.
 template <int SIZE>
-static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE> &g, const Pass<bf16> &p) {
+static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE> &g,
+                                                       const Pass<bf16> &p) {
     const unsigned work = *g.work;
     const int key_block = (int)(gridDim.y - 1 - work % gridDim.y), first = key_block * BLOCK_ROWS;
-    return {head_of(p, work / gridDim.y), key_block, first, p.causal ? first / GroupBackward<SIZE>::STEP : 0};
+    return {head_of(p, work / gridDim.y), key_block, first,
+            p.causal ? first / GroupBackward<SIZE>::STEP : 0};
 }
 
 // By all threads: creates barriers and takes work.
@@ -272,11 +281,12 @@ static __device__ __forceinline__ void group_backward_begin(const GroupBackward<
     __syncthreads();
 }
 
-// Queries from `row` on, their gradients, and what belongs to each row of them: by the warp that copies.
+// Queries from `row` on, their gradients, and what belongs to each row of them: by the warp that
+// copies.
 template <int SIZE>
-static __device__ __forceinline__ void copy_queries(const GroupBackward<SIZE> &g, const GroupMaps &maps,
-                                                    const Pass<bf16> &p, const Head &head, int row,
-                                                    const Stage &s) {
+static __device__ __forceinline__ void copy_queries(const GroupBackward<SIZE> &g,
+                                                    const GroupMaps &maps, const Pass<bf16> &p,
+                                                    const Head &head, int row, const Stage &s) {
     using G = GroupBackward<SIZE>;
     using Tile = typename G::R::Tile;
     for (int i = (int)lane_index(); i < G::N; i += WARP) {
@@ -297,9 +307,9 @@ static __device__ __forceinline__ void copy_queries(const GroupBackward<SIZE> &g
 
 // By a warp.
 template <int SIZE>
-static __device__ __forceinline__ void group_backward_copies(const GroupBackward<SIZE> &g,
-                                                             const GroupMaps &maps, const Pass<bf16> &p,
-                                                             const GroupWork &work, int tiles) {
+static __device__ __forceinline__ void
+group_backward_copies(const GroupBackward<SIZE> &g, const GroupMaps &maps, const Pass<bf16> &p,
+                      const GroupWork &work, int tiles) {
     using G = GroupBackward<SIZE>;
     if (lane_index() == 0) {
         barrier_expect(g.full, 2 * G::Rows::BYTES);
@@ -313,15 +323,18 @@ static __device__ __forceinline__ void group_backward_copies(const GroupBackward
     }
 }
 
-// Adds the sums of one step after the other to those in memory, each when its turn has come; the first to
-// come stores them. By one thread.
+// Adds the sums of one step after the other to those in memory, each when its turn has come; the
+// first to come stores them. By one thread.
 template <int SIZE>
-static __device__ __forceinline__ void group_backward_adds(const GroupBackward<SIZE> &g, const Pass<bf16> &p,
-                                                           const GroupWork &work, const Gathered &gathered) {
+static __device__ __forceinline__ void
+group_backward_adds(const GroupBackward<SIZE> &g, const Pass<bf16> &p, const GroupWork &work,
+                    const Gathered &gathered) {
     constexpr size_t BYTES = STEP_NUMBERS * sizeof(float);
     for (int step = work.first_step; step < gathered.steps; step++) {
-        const int last = p.causal ? step * GroupBackward<SIZE>::STEP / BLOCK_ROWS : (int)gridDim.y - 1;
-        const unsigned turn = (unsigned)(last - work.key_block); // `last`: of the blocks of keys that it sees
+        const int last =
+            p.causal ? step * GroupBackward<SIZE>::STEP / BLOCK_ROWS : (int)gridDim.y - 1;
+        const unsigned turn =
+            (unsigned)(last - work.key_block); // `last`: of the blocks of keys that it sees
         const size_t at = work.head.unit * (size_t)gathered.steps + (size_t)step;
         barrier_wait(g.summed, (uint32_t)(step - work.first_step) & 1);
         turn_wait(gathered.turns + at, turn);
@@ -336,7 +349,8 @@ static __device__ __forceinline__ void group_backward_adds(const GroupBackward<S
     }
 }
 
-// Keys in the rows. The products that are summed of a tile run beside the next tile's with heads of 64.
+// Keys in the rows. The products that are summed of a tile run beside the next tile's with heads
+// of 64.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_backward_kernel(const Pass<bf16> p, const __grid_constant__ GroupMaps maps,
@@ -362,8 +376,9 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     }
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               group = (int)threadIdx.x / WARPGROUP, group_row = group * GROUP_ROWS;
-    const int row = first + warp_row + lane / 4, place = lane % 4 * 2; // of element [0][0][0], among queries
-    const bool hidden = p.mask || first + warp_row + 16 > p.keys;      // some keys, to all queries
+    const int row = first + warp_row + lane / 4,
+              place = lane % 4 * 2; // of element [0][0][0], among queries
+    const bool hidden = p.mask || first + warp_row + 16 > p.keys; // some keys, to all queries
     uint8_t *kept = g.kept + group * N * 16;
     Sums<1, SIZE> dk, dv;
     Sums<1, PANEL> dq;
@@ -405,8 +420,10 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         const Stage stage = stage_of<STAGES>(i);
         ring_wait_full(g.pairs, stage);
         wgmma_fence();
-        group_product_rows<typename G::Rows, Tile>(s, g.keys, group_row, ring_tile(g.pairs, stage, 0));
-        group_product_rows<typename G::Rows, Tile>(dw, g.values, group_row, ring_tile(g.pairs, stage, 1));
+        group_product_rows<typename G::Rows, Tile>(s, g.keys, group_row,
+                                                   ring_tile(g.pairs, stage, 0));
+        group_product_rows<typename G::Rows, Tile>(dw, g.values, group_row,
+                                                   ring_tile(g.pairs, stage, 1));
         wgmma_commit();
     };
     // Those are there: makes weights and gradients to scores of them.
@@ -419,8 +436,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const auto pack = [&](int i) {
         weights = group_weights(s);
         gradients = group_weights(dw);
-        group_put<typename G::Gradients>(g.gradients + i / TILES % 2 * G::Gradients::NUMBERS, i % TILES,
-                                         group_row, gradients);
+        group_put<typename G::Gradients>(g.gradients + i / TILES % 2 * G::Gradients::NUMBERS,
+                                         i % TILES, group_row, gradients);
         if (i % TILES < TILES - 1) return;
         async_publish();
         __syncwarp();
@@ -438,13 +455,14 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         sums_settle(dv);
         ring_release(g.pairs, stage_of<STAGES>(i).place);
     };
-    // dq of a step, for which both groups have put their gradients: each of a tile of queries, or of half of
-    // the channels.
+    // dq of a step, for which both groups have put their gradients: each of a tile of queries, or
+    // of half of the channels.
     const auto gather = [&](int step) {
         barrier_wait(g.scored, (uint32_t)step & 1);
         wgmma_fence();
         group_product_columns<typename G::Gradients, typename G::Rows>(
-            dq, g.gradients + step % 2 * G::Gradients::NUMBERS, group % TILES, g.keys, group / TILES);
+            dq, g.gradients + step % 2 * G::Gradients::NUMBERS, group % TILES, g.keys,
+            group / TILES);
         wgmma_commit();
     };
     const auto hand_over = [&](int step) {
@@ -459,7 +477,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         __syncwarp();
         if (lane == 0) barrier_arrive(g.summed);
     };
-    // Tile i, with the sums of the one before, and, where it begins a step, those of the step before.
+    // Tile i, with the sums of the one before, and, where it begins a step, those of the step
+    // before.
     const auto next = [&](int i, auto begins) {
         constexpr bool GATHERS = decltype(begins)::value;
         if constexpr (BESIDE) {
@@ -518,7 +537,8 @@ static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
     const size_t at = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     if (at < (size_t)gridDim.x * (size_t)gathered.steps) gathered.turns[at] = 0;
     if (at == 0) *gathered.ticket = 0;
-    const int end = min(p.queries, ((int)blockIdx.y + 1) * BLOCK_ROWS), place = (int)threadIdx.x % LANES * 8;
+    const int end = min(p.queries, ((int)blockIdx.y + 1) * BLOCK_ROWS),
+              place = (int)threadIdx.x % LANES * 8;
     for (int first = (int)blockIdx.y * BLOCK_ROWS; first < end; first += (int)blockDim.x / LANES) {
         const int row = first + (int)threadIdx.x / LANES;
         float sum = 0;
@@ -530,7 +550,8 @@ static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
             for (int i = 0; i < 8; i++) sum += y[i] * dy[i];
         }
 #pragma unroll
-        for (int bits = LANES / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bits);
+        for (int bits = LANES / 2; bits > 0; bits /= 2)
+            sum += __shfl_xor_sync(0xffffffff, sum, bits);
         if (row < end && place == 0) p.product[head.unit * (size_t)p.queries + (size_t)row] = sum;
     }
 }
@@ -544,17 +565,18 @@ static __global__ void __launch_bounds__(GROUPS *WARPGROUP)
     const Head head = head_of(p, blockIdx.x);
     const int step = (int)blockIdx.y, group = (int)threadIdx.x / WARPGROUP,
               in_group = (int)threadIdx.x % WARPGROUP;
-    const float *from = gathered.sums + (head.unit * (size_t)gathered.steps + (size_t)step) * STEP_NUMBERS +
+    const float *from = gathered.sums +
+                        (head.unit * (size_t)gathered.steps + (size_t)step) * STEP_NUMBERS +
                         group * PANEL * PANEL + in_group * 4;
     Sums<1, PANEL> dq;
 #pragma unroll
     for (int n = 0; n < PANEL / 8; n++) load_numbers<4>(dq.at[0][n], from + n * WARPGROUP * 4);
-    const int row = step * G::STEP + group % G::TILES * G::N + in_group / WARP * 16 + (int)lane_index() / 4;
+    const int row =
+        step * G::STEP + group % G::TILES * G::N + in_group / WARP * 16 + (int)lane_index() / 4;
     store_gradient(p, head, dq, p.scale, row, QUERY, group / G::TILES * PANEL);
 }
 
-// ---- launches -----------------------------------------------------------------------------------------
-
+// ---- launches ---------------------------------------------------------------
 // Whether there are such kernels for bf16 heads of `size` channels.
 static inline bool group_takes_heads(const Device *d, size_t size) {
     return HAVE_WARP_GROUPS && d->capability == 90 && (size == 64 || size == 128);
@@ -574,8 +596,8 @@ static inline bool group_takes(const Device *d, const Pass<bf16> &p) {
 }
 
 // (D, H, T, B)
-static inline TensorMap group_map(const Pass<bf16> &p, const bf16 *data, size_t stride, size_t length,
-                                  size_t batch) {
+static inline TensorMap group_map(const Pass<bf16> &p, const bf16 *data, size_t stride,
+                                  size_t length, size_t batch) {
     const size_t sizes[4] = {(size_t)p.size, (size_t)p.heads, length, batch},
                  strides[3] = {(size_t)p.size * sizeof(bf16), stride * sizeof(bf16),
                                length * stride * sizeof(bf16)};
@@ -585,8 +607,8 @@ static inline TensorMap group_map(const Pass<bf16> &p, const bf16 *data, size_t 
 static inline GroupMaps group_maps(const Pass<bf16> &p, size_t batch) {
     GroupMaps maps = {};
     for (size_t part = QUERY; part <= VALUE; part++)
-        maps.parts[part] =
-            group_map(p, p.rows[part], p.strides[part], (size_t)(part == QUERY ? p.queries : p.keys), batch);
+        maps.parts[part] = group_map(p, p.rows[part], p.strides[part],
+                                     (size_t)(part == QUERY ? p.queries : p.keys), batch);
     if (p.dy) maps.dy = group_map(p, p.dy, p.channels, (size_t)p.queries, batch);
     return maps;
 }
@@ -602,14 +624,15 @@ static inline size_t gathered_steps(size_t queries, size_t size) {
     return (queries * size + STEP_NUMBERS - 1) / STEP_NUMBERS;
 }
 
-// Whether steps are at least half full. Where queries are fewer, most of what is gathered would be nothing.
+// Whether steps are at least half full. Where queries are fewer, most of what is gathered would be
+// nothing.
 static inline bool gathers(size_t queries, size_t size) {
     return 2 * queries * size >= STEP_NUMBERS;
 }
 
-// Floats of working memory behind dy . y of (B, H, Tq), which begin at a multiple of 4. Batches come in many
-// lengths: it is enough for any batch of as many tokens, as those that gathers() takes fill at least half
-// of their steps.
+// Floats of working memory behind dy . y of (B, H, Tq), which begin at a multiple of 4. Batches
+// come in many lengths: it is enough for any batch of as many tokens, as those that gathers() takes
+// fill at least half of their steps.
 static inline size_t gathered_workspace(size_t units, size_t queries, size_t size) {
     const size_t exact = units * gathered_steps(queries, size) * (STEP_NUMBERS + 1) + 1,
                  twice = 2 * units * queries * size, any = twice + twice / STEP_NUMBERS + 2;
@@ -627,10 +650,11 @@ template <int SIZE> static void group_backward(const Device *d, const Pass<bf16>
     unsigned *turns = (unsigned *)(sums + units * steps * STEP_NUMBERS);
     const Gathered gathered = {sums, turns, turns + units * steps, (int)steps};
     const unsigned blocks = (unsigned)units;
-    launch_early(d, group_begin_kernel<SIZE>, dim3(blocks, blocks_of(queries, BLOCK_ROWS)), 2 * BLOCK_ROWS, 0,
-                 p, gathered);
-    launch_together(d, group_backward_kernel<SIZE>, dim3(blocks, blocks_of((size_t)p.keys, BLOCK_ROWS)),
-                    GROUP_THREADS, GroupBackward<SIZE>::BYTES, p, group_maps(p, batch), gathered);
+    launch_early(d, group_begin_kernel<SIZE>, dim3(blocks, blocks_of(queries, BLOCK_ROWS)),
+                 2 * BLOCK_ROWS, 0, p, gathered);
+    launch_together(d, group_backward_kernel<SIZE>,
+                    dim3(blocks, blocks_of((size_t)p.keys, BLOCK_ROWS)), GROUP_THREADS,
+                    GroupBackward<SIZE>::BYTES, p, group_maps(p, batch), gathered);
     launch_early(d, group_end_kernel<SIZE>, dim3(blocks, (unsigned)steps), GROUPS * WARPGROUP, 0, p,
                  gathered);
 }

@@ -1,5 +1,6 @@
-// A block of two warp groups, which compute 64 rows each, and a warp that only copies for them: tiles come in
-// a ring of stages, whose barriers say when a stage is full and when both groups have read it.
+// A block of two warp groups, which compute 64 rows each, and a warp that only copies for them:
+// tiles come in a ring of stages, whose barriers say when a stage is full and when both groups have
+// read it.
 #ifndef CUDA_WARPGROUP_RING_CUH
 #define CUDA_WARPGROUP_RING_CUH
 
@@ -33,7 +34,8 @@ static __device__ __forceinline__ bf16 *ring_tile(const R &ring, const Stage &s,
 }
 
 // By one thread. `threads`: that fill a stage.
-template <typename R> static __device__ __forceinline__ void ring_create(const R &ring, int threads) {
+template <typename R>
+static __device__ __forceinline__ void ring_create(const R &ring, int threads) {
     for (int i = 0; i < R::STAGES; i++) {
         barrier_create(ring.full + i, threads);
         barrier_create(ring.free + i, GROUP_WARPS);
@@ -41,20 +43,24 @@ template <typename R> static __device__ __forceinline__ void ring_create(const R
 }
 
 // Until a stage can be filled: until the tile before it there has been read.
-template <typename R> static __device__ __forceinline__ void ring_wait_free(const R &ring, const Stage &s) {
+template <typename R>
+static __device__ __forceinline__ void ring_wait_free(const R &ring, const Stage &s) {
     barrier_wait(ring.free + s.place, s.parity ^ 1);
 }
 
-template <typename R> static __device__ __forceinline__ void ring_wait_full(const R &ring, const Stage &s) {
+template <typename R>
+static __device__ __forceinline__ void ring_wait_full(const R &ring, const Stage &s) {
     barrier_wait(ring.full + s.place, s.parity);
 }
 
 // By all warps of both groups, when their products have read a stage.
-template <typename R> static __device__ __forceinline__ void ring_release(const R &ring, int place) {
+template <typename R>
+static __device__ __forceinline__ void ring_release(const R &ring, int place) {
     if (lane_index() == 0) barrier_arrive(ring.free + place);
 }
 
-// Whether a thread only copies: the last warp group, of which one warp does. The others get its registers.
+// Whether a thread only copies: the last warp group, of which one warp does. The others get its
+// registers.
 static __device__ __forceinline__ bool copies_only() {
     const bool copies = threadIdx.x >= GROUPS * WARPGROUP;
     if (copies)

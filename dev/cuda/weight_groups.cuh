@@ -1,6 +1,6 @@
-// Products for the gradients of weights, dW += dy^T x, of the layers of a stack: those of one place in all
-// layers as one batched product behind the stack's backward pass. A small one alone leaves most of a GPU
-// idle, and takes as long to start as to compute.
+// Products for the gradients of weights, dW += dy^T x, of the layers of a stack: those of one place
+// in all layers as one batched product behind the stack's backward pass. A small one alone leaves
+// most of a GPU idle, and takes as long to start as to compute.
 #ifndef CUDA_WEIGHT_GROUPS_CUH
 #define CUDA_WEIGHT_GROUPS_CUH
 
@@ -18,7 +18,8 @@ static inline double weight_product_flops(const WeightProduct *p) {
     return 2 * (double)p->m * (double)p->w.n * (double)p->w.k;
 }
 
-// Those of one place in a layer, of all layers so far. What they read and write begins at equal distances.
+// Those of one place in a layer, of all layers so far. What they read and write begins at equal
+// distances.
 struct WeightGroup {
     const char *kind;     // --profile's
     WeightProduct lowest; // the one that lies first, which is of the layer that came last
@@ -36,7 +37,8 @@ static inline void weight_groups_start(WeightGroups *g) {
     g->count = g->next = 0;
 }
 
-// Products of the next layer follow, in the order of the others'. Layers come from the last one down.
+// Products of the next layer follow, in the order of the others'. Layers come from the last one
+// down.
 static inline void weight_groups_layer(WeightGroups *g) {
     g->next = 0;
 }
@@ -44,12 +46,14 @@ static inline void weight_groups_layer(WeightGroups *g) {
 // How many numbers `lower` begins before `upper`.
 static inline size_t numbers_between(GemmInput lower, GemmInput upper) {
     const char *from = (const char *)lower.data, *to = (const char *)upper.data;
-    if (from > to) fail("products of layers: a lower layer's operands lie behind those of the one above it");
+    if (from > to)
+        fail("products of layers: a lower layer's operands lie behind those of the one above it");
     return (size_t)(to - from) / (upper.bf16 ? sizeof(bf16) : sizeof(float));
 }
 
 // Nothing that the product reads may change until weight_group_run(), which computes it.
-static inline void weight_groups_add(WeightGroups *g, const char *kind, const WeightProduct &product) {
+static inline void weight_groups_add(WeightGroups *g, const char *kind,
+                                     const WeightProduct &product) {
     if (g->next == WEIGHT_GROUPS) fail("a layer of more than %zu products", WEIGHT_GROUPS);
     WeightGroup *group = &g->groups[g->next++];
     if (g->next > g->count) {

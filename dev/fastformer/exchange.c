@@ -1,5 +1,5 @@
-// The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's directory
-// holds beside its weights, and config.json.
+// The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's
+// directory holds beside its weights, and config.json.
 #include "cpu_model.h"
 #include "embed.h"
 #include "error.h"
@@ -48,11 +48,13 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
     static const char *const numbers[] = {"rescale", "eps_denominator"};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         const Json *value = json_find(config, numbers[i]);
-        if (!value || value->kind != JSON_NUMBER) fail("%s: \"%s\" is not a number", source, numbers[i]);
+        if (!value || value->kind != JSON_NUMBER)
+            fail("%s: \"%s\" is not a number", source, numbers[i]);
         metadata_add(rows, count, numbers[i], format_string("%.17g", value->number));
     }
     metadata_add(rows, count, "pool", copy_string(json_string(config, "pool", source)));
-    metadata_add(rows, count, "window_sizes", windows_text(json_find(config, "window_sizes"), source));
+    metadata_add(rows, count, "window_sizes",
+                 windows_text(json_find(config, "window_sizes"), source));
 }
 
 // Names are the same on both sides.
@@ -87,9 +89,10 @@ static bool write_config(const void *model, JsonWriter *w) {
     const struct {
         const char *key;
         int64_t value;
-    } integers[] = {{"n_layer", (int64_t)c->size.layers},        {"hidden_size", (int64_t)c->size.channels},
-                    {"n_heads", (int64_t)c->size.heads},         {"n_positions", (int64_t)c->size.positions},
-                    {"vocab_size", (int64_t)c->size.vocabulary}, {"padding_token", c->padding}};
+    } integers[] = {
+        {"n_layer", (int64_t)c->size.layers},        {"hidden_size", (int64_t)c->size.channels},
+        {"n_heads", (int64_t)c->size.heads},         {"n_positions", (int64_t)c->size.positions},
+        {"vocab_size", (int64_t)c->size.vocabulary}, {"padding_token", c->padding}};
     for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
         json_key(w, integers[i].key);
         json_write_integer(w, integers[i].value);
@@ -97,8 +100,9 @@ static bool write_config(const void *model, JsonWriter *w) {
     const struct {
         const char *key;
         double value;
-    } numbers[] = {
-        {"rescale", decimal(c->rescale)}, {"eps_denominator", decimal(c->sink)}, {"dropout", dropout}};
+    } numbers[] = {{"rescale", decimal(c->rescale)},
+                   {"eps_denominator", decimal(c->sink)},
+                   {"dropout", dropout}};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         json_key(w, numbers[i].key);
         json_write_number(w, numbers[i].value);

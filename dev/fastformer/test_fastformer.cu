@@ -1,4 +1,5 @@
-// What must hold of the Fastformer on the GPU: the reference vectors, and that it is the CPU's model.
+// What must hold of the Fastformer on the GPU: the reference vectors, and that it is the CPU's
+// model.
 //
 //   ./test_fastformercu [NAME]    tests whose names contain NAME
 
@@ -39,8 +40,10 @@ static void test_step() {
     gpu_check_step(pair(), SMALL "dropout=0.2 windows=global", "fp32", 1, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=4,global", "fp32", 37, 0, 1e-4);
     gpu_check_step(pair(), WHOLE "dropout=0.1 windows=3,100", "fp32", 150, 0.3, 1e-4);
-    gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20, 0, 1e-4);
-    gpu_check_step(pair(), "layers=2 channels=15 heads=3 dropout=0.1", "fp32", 20, 0.1, 1e-4); // not in fours
+    gpu_check_step(pair(), "layers=1 channels=260 heads=5 sink=1 pool=raw dropout=0.1", "fp32", 20,
+                   0, 1e-4);
+    gpu_check_step(pair(), "layers=2 channels=15 heads=3 dropout=0.1", "fp32", 20, 0.1,
+                   1e-4); // not in fours
     gpu_check_step(pair(), "layers=1 channels=1032 heads=8 dropout=0.1", "fp32", 6, 0,
                    1e-4); // not in registers
 }

@@ -1,5 +1,5 @@
-// tokenizer.json of byte-level BPE, and a text: what stands before and behind the first NUL byte. With a
-// vocabulary that has all bytes, the text comes back as it was.
+// tokenizer.json of byte-level BPE, and a text: what stands before and behind the first NUL byte.
+// With a vocabulary that has all bytes, the text comes back as it was.
 #include "harness.h"
 #include "tokenizer.h"
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-// Weights of a Fastformer, loaded as train_fastformer --prompt does, and a few tokens made with them.
+// Weights of a Fastformer, loaded as train_fastformer --prompt does, and a few tokens made with
+// them.
 #include "dataset.h"
 #include "harness.h"
 #include "memory_files.h"
-#include "train.h"
+#include "run.h"
 #include <string.h>
 
 extern const ModelType fastformer;
@@ -40,7 +41,8 @@ void fuzz_start(void) {
                                NULL};
     ranks = ranks_open(NULL, 1);
     options = trainer_options_create(&fastformer);
-    options_parse(options, sizeof(arguments) / sizeof(*arguments) - 1, (char **)arguments, NULL, NULL);
+    options_parse(options, sizeof(arguments) / sizeof(*arguments) - 1, (char **)arguments, NULL,
+                  NULL);
 }
 
 void fuzz_one(const uint8_t *data, size_t size) {

@@ -2,7 +2,7 @@
 #include "harness.h"
 #include "memory.h"
 #include "report.h"
-#include "train.h"
+#include "run.h"
 #include "written_options.h"
 
 extern const ModelType fastformer;

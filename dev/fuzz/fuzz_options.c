@@ -1,7 +1,7 @@
 // A command line of the trainer, an argument a line.
 #include "harness.h"
 #include "memory.h"
-#include "train.h"
+#include "run.h"
 #include "written_options.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ void fuzz_one(const uint8_t *data, size_t size) {
                                      *line = allocate(size + 1, 1, "arguments");
     int count = 1;
     if (size > 0) memcpy(line, data, size);
-    for (char *rest = line; rest && count <= MOST_ARGUMENTS;) arguments[count++] = strsep(&rest, "\n");
+    for (char *rest = line; rest && count <= MOST_ARGUMENTS;)
+        arguments[count++] = strsep(&rest, "\n");
     options_parse(options, count, arguments, NULL, NULL);
     check_written_options(options);
     options_free(options);

@@ -1,5 +1,6 @@
-// Pairs of sentences: two texts, before and behind the first NUL byte, or behind a leading NUL byte the
-// tokens of paired shards. A pass over the task's batches holds every pair that is not too long once.
+// Pairs of sentences: two texts, before and behind the first NUL byte, or behind a leading NUL byte
+// the tokens of paired shards. A pass over the task's batches holds every pair that is not too long
+// once.
 #include "dataset.h"
 #include "harness.h"
 #include "pairs.h"
@@ -10,10 +11,10 @@
 static Options *options;
 
 void fuzz_start(void) {
-    static const Option seed = {0,  "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "1", 0, 9, NULL, NULL,
-                                "", ""};
-    static const char meta[] =
-        "{\"tokenizer\": \"none\", \"vocab_size\": 256, \"pad\": 0, \"end\": 124, \"paired\": true}";
+    static const Option seed = {
+        0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "1", 0, 9, NULL, NULL, "", ""};
+    static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 256, \"pad\": 0, "
+                               "\"end\": 124, \"paired\": true}";
     fuzz_file("meta.json", meta, strlen(meta));
     options = options_create("fuzz", "");
     options_add(options, &seed, 1);
@@ -35,8 +36,8 @@ static void write_shards(const char *tokens, size_t count) {
 static void check_batches(void) {
     Dataset *dataset = dataset_open(fuzz_directory());
     const TaskType *type = &task_translation;
-    void *task = type->create(
-        &(TaskSetup){.options = options, .dataset = dataset, .training = true, .uses = {true, true}});
+    void *task = type->create(&(TaskSetup){
+        .options = options, .dataset = dataset, .training = true, .uses = {true, true}});
     const int64_t pairs = type->plan(task)->sequences;
     int64_t place = 0, validated = 0;
     Batch batch;
@@ -46,7 +47,8 @@ static void check_batches(void) {
         for (int64_t i = 0; i < update.batches; i++) type->train_batch(task, &update, i, &batch);
         place += update.sequences;
     }
-    for (int64_t i = 0; type->evaluation_batch(task, SPLIT_VAL, i, &batch); i++) validated += batch.batch;
+    for (int64_t i = 0; type->evaluation_batch(task, SPLIT_VAL, i, &batch); i++)
+        validated += batch.batch;
     if (place != pairs || validated != pairs) abort();
     type->destroy(task);
     dataset_close(dataset);

@@ -19,11 +19,13 @@ void fuzz_one(const uint8_t *data, size_t size) {
     const Split *split = &dataset->splits[SPLIT_VAL];
     for (int64_t j = 0; split_block(split, LENGTH, j, dataset->end, inputs, targets) > 0; j++)
         for (int i = 0; i < LENGTH; i++)
-            if (inputs[i] < 0 || inputs[i] >= dataset->vocabulary || targets[i] >= dataset->vocabulary)
+            if (inputs[i] < 0 || inputs[i] >= dataset->vocabulary ||
+                targets[i] >= dataset->vocabulary)
                 abort();
     dataset_check(dataset, 0, 1);
     Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 1);
-    for (int64_t n = 0; n < 2 * loader_sequences(loader); n++) loader_sequence(loader, n, inputs, targets);
+    for (int64_t n = 0; n < 2 * loader_sequences(loader); n++)
+        loader_sequence(loader, n, inputs, targets);
     loader_free(loader);
     dataset_close(dataset);
 }

@@ -1,5 +1,5 @@
-// A text: bytes as tokens come back as they were; it is cut into three parts that make the whole; UTF-8 is
-// what utf8_length says at every place.
+// A text: bytes as tokens come back as they were; it is cut into three parts that make the whole;
+// UTF-8 is what utf8_length says at every place.
 #include "harness.h"
 #include "text.h"
 #include "tokenizer.h"
@@ -35,7 +35,8 @@ static void check_utf8(Text whole) {
     const size_t valid = utf8_valid_prefix(whole);
     size_t i = 0;
     while (i < valid) i += utf8_length((Text){whole.data + i, whole.size - i});
-    if (i != valid || (i < whole.size && utf8_length((Text){whole.data + i, whole.size - i}) != 0)) abort();
+    if (i != valid || (i < whole.size && utf8_length((Text){whole.data + i, whole.size - i}) != 0))
+        abort();
 }
 
 void fuzz_one(const uint8_t *data, size_t size) {

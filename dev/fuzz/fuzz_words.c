@@ -1,5 +1,5 @@
-// A vocabulary of words, and a text: what stands before and behind the first NUL byte. Its tokens, decoded,
-// encode to the same tokens.
+// A vocabulary of words, and a text: what stands before and behind the first NUL byte. Its tokens,
+// decoded, encode to the same tokens.
 #include "harness.h"
 #include "tokenizer.h"
 #include <stdlib.h>

@@ -15,7 +15,7 @@ static struct {
     jmp_buf back;
 } harness;
 
-// ---- error.h ---------------------------------------------------------------------------------------
+// ---- error.h ----------------------------------------------------------------
 
 static _Noreturn void leave(void) {
     if (!harness.inside) abort(); // in fuzz_start: the target is broken
@@ -52,7 +52,8 @@ void warn(const char *text, ...) {
     va_end(arguments);
 }
 
-// ---- the end of the program: --help. The linker puts it in the place of the C library's (--wrap) -----
+// ---- the end of the program: --help; the linker replaces the C library's (--wrap) ----
+// -----
 
 void __real_exit(int code) __attribute__((noreturn));
 void __wrap_exit(int code) __attribute__((noreturn));
@@ -62,7 +63,7 @@ void __wrap_exit(int code) {
     leave();
 }
 
-// ---- inputs ----------------------------------------------------------------------------------------
+// ---- inputs -----------------------------------------------------------------
 
 const char *fuzz_directory(void) {
     return MEMORY_DIRECTORY;
@@ -77,7 +78,8 @@ const char *fuzz_file(const char *name, const void *data, size_t size) {
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
-    setenv("OMP_WAIT_POLICY", "passive", 1); // a trainer that is asked for nothing starts itself anew
+    setenv("OMP_WAIT_POLICY", "passive",
+           1); // a trainer that is asked for nothing starts itself anew
 #ifdef _OPENMP
     // memory_blocks.c and memory_files.c have no locks, and an input has to do the same each time.
     omp_set_num_threads(1);

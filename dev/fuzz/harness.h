@@ -1,5 +1,6 @@
-// What a fuzz target is: one function that reads one hostile input. The harness comes back from fail(), which
-// ends a program everywhere else, and gives back what the input left behind: memory, maps, open files.
+// What a fuzz target is: one function that reads one hostile input. The harness comes back from
+// fail(), which ends a program everywhere else, and gives back what the input left behind: memory,
+// maps, open files.
 //
 // A target is linked with libFuzzer (run.sh) or with replay.c (`make test`).
 #ifndef FUZZ_HARNESS_H
@@ -20,7 +21,8 @@ const char *fuzz_directory(void);
 // Puts NAME there and returns the path, which stays valid until the same name is written again.
 const char *fuzz_file(const char *name, const void *data, size_t size);
 
-// What libFuzzer calls. replay.c asks whether the last input was accepted: it came to the end without fail().
+// What libFuzzer calls. replay.c asks whether the last input was accepted: it came to the end
+// without fail().
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int fuzz_accepted(void);

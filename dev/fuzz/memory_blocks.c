@@ -31,7 +31,8 @@ typedef struct {
 static struct {
     bool use;
     char *memory;
-    size_t end, closed; // bytes taken; those that AddressSanitizer was told nobody may touch, but for blocks
+    size_t end, closed; // bytes taken; those that AddressSanitizer was told nobody may touch, but
+                        // for blocks
     size_t last;        // where the last block begins; 0: there is none
     char *kept;         // what the blocks of memory_blocks_keep() held
     size_t kept_end, kept_last;
@@ -56,7 +57,7 @@ void __wrap_free(void *memory);
 void *__wrap_mmap(void *where, size_t size, int access, int flags, int file, off_t at);
 int __wrap_munmap(void *memory, size_t size);
 
-// ---- blocks ----------------------------------------------------------------------------------------
+// ---- blocks -----------------------------------------------------------------
 
 #define BEHIND_ASAN __attribute__((no_sanitize("address"))) // reads headers, which nobody else may
 
@@ -129,12 +130,14 @@ BEHIND_ASAN void memory_blocks_keep(void) {
     blocks.kept = __real_malloc(blocks.end);
     if (!blocks.kept) broken("no memory for kept blocks", blocks.end);
     for (size_t at = blocks.last; at > 0; at = header_at(at)->previous)
-        if (header_at(at)->state == LIVE) memcpy(blocks.kept + at, blocks.memory + at, header_at(at)->size);
+        if (header_at(at)->state == LIVE)
+            memcpy(blocks.kept + at, blocks.memory + at, header_at(at)->size);
 }
 
 BEHIND_ASAN void memory_blocks_restore(void) {
     ASAN_POISON_MEMORY_REGION(blocks.memory + blocks.kept_end, blocks.end - blocks.kept_end);
-    if (blocks.end > RESIDENT) madvise(blocks.memory + RESIDENT, blocks.end - RESIDENT, MADV_DONTNEED);
+    if (blocks.end > RESIDENT)
+        madvise(blocks.memory + RESIDENT, blocks.end - RESIDENT, MADV_DONTNEED);
     blocks.end = blocks.kept_end;
     blocks.last = blocks.kept_last;
     for (size_t at = blocks.last; at > 0; at = header_at(at)->previous) {
@@ -145,7 +148,7 @@ BEHIND_ASAN void memory_blocks_restore(void) {
     }
 }
 
-// ---- the C library's functions ---------------------------------------------------------------------
+// ---- the C library's functions ----------------------------------------------
 
 static void *take_filled(size_t alignment, size_t size) {
     return memset(take(alignment, size), 0xbe, size < FILLED ? size : FILLED);
@@ -158,7 +161,8 @@ void *__wrap_malloc(size_t size) {
 void *__wrap_calloc(size_t count, size_t size) {
     size_t bytes;
     if (!blocks.use) return __real_calloc(count, size);
-    return __builtin_mul_overflow(count, size, &bytes) ? NULL : memset(take(ALIGNMENT, bytes), 0, bytes);
+    return __builtin_mul_overflow(count, size, &bytes) ? NULL
+                                                       : memset(take(ALIGNMENT, bytes), 0, bytes);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size) {
@@ -201,7 +205,8 @@ int __wrap_vasprintf(char **text, const char *format, va_list arguments) {
     return length;
 }
 
-// A map is a block of exactly the file's size, so that AddressSanitizer sees what reads behind its end.
+// A map is a block of exactly the file's size, so that AddressSanitizer sees what reads behind its
+// end.
 void *__wrap_mmap(void *where, size_t size, int access, int flags, int file, off_t at) {
     const unsigned char *data = memory_files_data(file);
     if (!blocks.use || !data) return __real_mmap(where, size, access, flags, file, at);

@@ -58,8 +58,7 @@ int __wrap_scandir(const char *path, struct dirent ***entries, int (*filter)(con
 int __wrap_unlink(const char *path);
 int __wrap_rename(const char *from, const char *to);
 
-// ---- the directory ---------------------------------------------------------------------------------
-
+// ---- the directory ----------------------------------------------------------
 // What stands behind the directory's name: "" for itself; NULL: a path of the disk.
 static const char *name_of(const char *path) {
     const size_t length = sizeof(MEMORY_DIRECTORY) - 1;
@@ -124,7 +123,7 @@ void memory_files_clean(void) {
     if (memory.first_real >= 0) close_range((unsigned)memory.first_real, ~0U, 0);
 }
 
-// ---- descriptors -----------------------------------------------------------------------------------
+// ---- descriptors ------------------------------------------------------------
 
 static File *opened(int descriptor) {
     const int i = descriptor - FIRST_DESCRIPTOR;
@@ -253,7 +252,9 @@ int __wrap_scandir(const char *path, struct dirent ***entries, int (*filter)(con
         (*entries)[count] = must(malloc(sizeof(entry)));
         *(*entries)[count++] = entry;
     }
-    if (compare) qsort(*entries, (size_t)count, sizeof(void *), (int (*)(const void *, const void *))compare);
+    if (compare)
+        qsort(*entries, (size_t)count, sizeof(void *),
+              (int (*)(const void *, const void *))compare);
     return count;
 }
 

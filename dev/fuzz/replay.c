@@ -1,6 +1,7 @@
-// Runs a fuzz target on the files of a corpus, each in a process of its own: none may crash or hang, and
-// those whose name begins with "valid" must be accepted. The last line is "N passed, N failed". usage: NAME
-// [DIR], from the top directory; DIR is dev/fuzz/corpus/NAME where it is not given
+// Runs a fuzz target on the files of a corpus, each in a process of its own: none may crash or
+// hang, and those whose name begins with "valid" must be accepted. The last line is "N passed, N
+// failed". usage: NAME [DIR], from the top directory; DIR is dev/fuzz/corpus/NAME where it is not
+// given
 #include "harness.h"
 #include <dirent.h>
 #include <signal.h>

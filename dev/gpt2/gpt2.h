@@ -1,5 +1,6 @@
-// What GPT-2 is on any device: its configuration, where its parameters lie, where it drops out. train_gpt2.c
-// builds it; the CUDA program holds a CPU model beside its own for options, parameters, decoding, exchange,
+// What GPT-2 is on any device: its configuration, where its parameters lie, where it drops out.
+// train_gpt2.c builds it; the CUDA program holds a CPU model beside its own for options,
+// parameters, decoding, exchange,
 // --stats and what it says of itself.
 #ifndef GPT2_H
 #define GPT2_H
@@ -24,7 +25,13 @@ typedef struct {
 } Offsets;
 
 // Places where dropout happens.
-enum { SITE_EMBEDDING = 0, SITE_ATTENTION = 1, SITE_PROJECTION = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
+enum {
+    SITE_EMBEDDING = 0,
+    SITE_ATTENTION = 1,
+    SITE_PROJECTION = 2,
+    SITE_FFN = 3,
+    SITES_PER_LAYER = 3
+};
 
 static inline uint32_t dropout_site(size_t layer, uint32_t site) {
     return site == SITE_EMBEDDING ? 0 : (uint32_t)layer * SITES_PER_LAYER + site;

@@ -1,4 +1,5 @@
-// What must hold of GPT-2: gradients, reference vectors, decoding, padding, exchange with Hugging Face.
+// What must hold of GPT-2: gradients, reference vectors, decoding, padding, exchange with Hugging
+// Face.
 //
 //   ./test_gpt2 [NAME]                              tests whose names contain NAME
 //   ./test_gpt2 -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
@@ -26,8 +27,7 @@ static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 static const ModelKinds all = {&gpt2, kinds, KINDS, 1};
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The model
+// ---- The model --------------------------------------------------------------
 
 static void test_gradients(void) {
     model_check_kind_gradients(&all, SMALL, 1, 0);
@@ -38,7 +38,8 @@ static void test_gradients(void) {
 
 static void test_gradients_padding(void) {
     model_check_kind_gradients(&all, SMALL, 21, 0.3);
-    model_check_kind_gradients(&all, LONG, 139, 0.9); // whole tiles of padding, rows that see nothing
+    model_check_kind_gradients(&all, LONG, 139,
+                               0.9); // whole tiles of padding, rows that see nothing
 }
 
 static void test_gradients_dropout(void) {
@@ -89,8 +90,8 @@ static void test_accumulation(void) {
     model_check_kind_accumulation(&all, SMALL);
 }
 
-// As GPT-2's authors describe it, and at the default configuration as large as the Fastformer it is compared
-// with (5,475,584 parameters) within 2%.
+// As GPT-2's authors describe it, and at the default configuration as large as the Fastformer it is
+// compared with (5,475,584 parameters) within 2%.
 static void test_parameters(void) {
     ModelTest t = model_test_create(&gpt2, "attention=cosine", 1, 2048, 32000);
     CHECK_CLOSE(t.table->parameters, 5476352, 0.02 * 5476352);
@@ -124,13 +125,13 @@ static void test_reference(void) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Files of Hugging Face's, made here
+// ---- Files of Hugging Face's, made here -------------------------------------
 
 #define TINY "layers=2 channels=8 heads=2"
-#define SIZES "\"n_layer\": 2, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 16, \"vocab_size\": 1024"
-#define CONFIG                                                                                               \
-    "{\"model_type\": \"gpt2\", " SIZES ", \"activation_function\": \"gelu_new\", \"n_ctx\": 16, "           \
+#define SIZES                                                                                      \
+    "\"n_layer\": 2, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 16, \"vocab_size\": 1024"
+#define CONFIG                                                                                     \
+    "{\"model_type\": \"gpt2\", " SIZES ", \"activation_function\": \"gelu_new\", \"n_ctx\": 16, " \
     "\"layer_norm_epsilon\": 1e-05, \"n_inner\": null, \"scale_attn_weights\": true}"
 
 // How a file differs from one of ours.
@@ -149,11 +150,11 @@ typedef struct {
     Bytes header, data;
 } Writer;
 
-static void add_tensor(Writer *w, const char *name, const char *type, const char *shape, const void *data,
-                       size_t size) {
-    char *entry =
-        format_string("%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
-                      w->header.size ? "," : "{", name, type, shape, w->data.size, w->data.size + size);
+static void add_tensor(Writer *w, const char *name, const char *type, const char *shape,
+                       const void *data, size_t size) {
+    char *entry = format_string(
+        "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+        w->header.size ? "," : "{", name, type, shape, w->data.size, w->data.size + size);
     bytes_append(&w->header, entry, strlen(entry));
     bytes_append(&w->data, data, size);
     free(entry);
@@ -179,10 +180,15 @@ static void add_parameter(Writer *w, const char *name, const Parameter *p, const
         uint32_t bits;
         memcpy(&bits, &value, sizeof(bits));
         const uint16_t brain = (uint16_t)(bits >> 16);
-        memcpy(data + i * width, width == 4 ? (const void *)&value : *type == 'F' ? &half : &brain, width);
+        memcpy(data + i * width,
+               width == 4     ? (const void *)&value
+               : *type == 'F' ? &half
+                              : &brain,
+               width);
     }
-    char *shape = p->rank == 2 ? format_string("[%lld,%lld]", (long long)p->shape[0], (long long)p->shape[1])
-                               : format_string("[%lld]", (long long)p->shape[0]);
+    char *shape = p->rank == 2
+                      ? format_string("[%lld,%lld]", (long long)p->shape[0], (long long)p->shape[1])
+                      : format_string("[%lld]", (long long)p->shape[0]);
     add_tensor(w, name, type, shape, data, p->size * width);
     free(shape);
     free(data);
@@ -194,17 +200,18 @@ static const char *write_theirs(const ModelTest *t, Variant v) {
     for (int i = 0; i < t->table->count; i++) {
         const Parameter *p = &t->table->items[i];
         const char *name = p->name + (v.prefix ? 0 : strlen("transformer."));
-        const bool token = strstr(name, "wte"), left_out = v.missing && strcmp(v.missing, name) == 0;
+        const bool token = strstr(name, "wte"),
+                   left_out = v.missing && strcmp(v.missing, name) == 0;
         if (!left_out && !(token && v.only_head)) add_parameter(&w, name, p, t->values, v.type, 0);
         if (token && v.head) add_parameter(&w, "lm_head.weight", p, t->values, v.type, v.change);
     }
     const uint8_t mask[16 * 16] = {0};
     const float number = -1e4f;
     if (v.masks) {
-        add_tensor(&w, v.prefix ? "transformer.h.0.attn.bias" : "h.0.attn.bias", "BOOL", "[1,1,16,16]", mask,
-                   sizeof(mask));
-        add_tensor(&w, v.prefix ? "transformer.h.0.attn.masked_bias" : "h.0.attn.masked_bias", "F32", "[]",
-                   &number, sizeof(number));
+        add_tensor(&w, v.prefix ? "transformer.h.0.attn.bias" : "h.0.attn.bias", "BOOL",
+                   "[1,1,16,16]", mask, sizeof(mask));
+        add_tensor(&w, v.prefix ? "transformer.h.0.attn.masked_bias" : "h.0.attn.masked_bias",
+                   "F32", "[]", &number, sizeof(number));
     }
     if (v.extra) add_tensor(&w, v.extra, "F32", "[1]", &number, sizeof(number));
     bytes_append(&w.header, "}", 1);
@@ -234,8 +241,7 @@ static ModelTest exact_model(const char *options) {
     return t;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// From Hugging Face
+// ---- From Hugging Face ------------------------------------------------------
 
 static void check_import(const ModelTest *t, Variant v) {
     Safetensors *file = safetensors_open(write_theirs(t, v));
@@ -259,21 +265,24 @@ static void test_import(void) {
     for (size_t i = 0; i < 3; i++) {
         for (int prefix = 0; prefix < 2; prefix++) {
             check_import(&t, (Variant){.type = types[i], .prefix = prefix});
-            check_import(&t, (Variant){.type = types[i], .prefix = prefix, .head = true, .masks = true});
+            check_import(
+                &t, (Variant){.type = types[i], .prefix = prefix, .head = true, .masks = true});
         }
     }
     check_import(&t, (Variant){.type = "F32", .head = true, .only_head = true});
     model_test_free(&t);
 }
 
-// Data with a vocabulary of 1,024 in the case's directory: their files do not say what the data were.
+// Data with a vocabulary of 1,024 in the case's directory: their files do not say what the data
+// were.
 static void write_data(void) {
     const int32_t header[SHARD_HEADER_SIZE / sizeof(int32_t)] = {SHARD_MAGIC, 1, 64};
     char shard[SHARD_HEADER_SIZE + 64 * sizeof(uint16_t)] = {0};
     memcpy(shard, header, sizeof(header));
     test_file("train_000000.bin", shard, sizeof(shard));
     test_file("val_000000.bin", shard, sizeof(shard));
-    static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 1024, \"pad\": -1, \"end\": 0}";
+    static const char meta[] =
+        "{\"tokenizer\": \"none\", \"vocab_size\": 1024, \"pad\": -1, \"end\": 0}";
     test_file("meta.json", meta, strlen(meta));
 }
 
@@ -296,7 +305,8 @@ static void check_refused(const ModelTest *t, Variant v, const char *message) {
 // Must take no quadratic time: 300,000 names are 5e10 comparisons.
 static void import_many(void *argument) {
     (void)argument;
-    setrlimit(RLIMIT_CPU, &(struct rlimit){20, 20}); // seconds; in quadratic time it would take minutes
+    setrlimit(RLIMIT_CPU,
+              &(struct rlimit){20, 20}); // seconds; in quadratic time it would take minutes
     Writer w = {0};
     for (int i = 0; i < 300000; i++) {
         char *name = format_string("h.0.attn.a_name_as_long_as_theirs_are.%d", i);
@@ -322,35 +332,42 @@ static void test_import_many(void) {
 static void test_import_refused(void) {
     ModelTest t = exact_model(TINY);
     write_data();
-    check_refused(&t, (Variant){.missing = "h.1.mlp.c_fc.bias"}, "transformer.h.1.mlp.c_fc.bias is missing");
+    check_refused(&t, (Variant){.missing = "h.1.mlp.c_fc.bias"},
+                  "transformer.h.1.mlp.c_fc.bias is missing");
     check_refused(&t, (Variant){.prefix = true, .missing = "transformer.wpe.weight"},
                   "transformer.wpe.weight is missing");
-    check_refused(&t, (Variant){.extra = "h.1.crossattention.c_attn.bias"}, "h.1.crossattention.c_attn.bias");
+    check_refused(&t, (Variant){.extra = "h.1.crossattention.c_attn.bias"},
+                  "h.1.crossattention.c_attn.bias");
     check_refused(&t, (Variant){.head = true, .change = 1}, "lm_head.weight");
     check_refused(&t, (Variant){.config = "[]"}, "config.json: is not a JSON object");
-    check_refused(&t, (Variant){.config = "{\"model_type\": \"bert\", " SIZES "}"}, "\"model_type\" is bert");
+    check_refused(&t, (Variant){.config = "{\"model_type\": \"bert\", " SIZES "}"},
+                  "\"model_type\" is bert");
     check_refused(&t, (Variant){.config = "{" SIZES "}"}, "model_type");
     check_refused(&t, (Variant){.config = "{\"model_type\": \"gpt2\"}"}, "n_layer");
     check_refused(&t, (Variant){.config = "{\"model_type\": \"gpt2\", \"n_layer\": 0}"}, "n_layer");
 #define WITH(member) "{\"model_type\": \"gpt2\", " SIZES ", " member "}"
     check_refused(&t, (Variant){.config = WITH("\"activation_function\": \"relu\"")}, "gelu_new");
-    check_refused(&t, (Variant){.config = WITH("\"layer_norm_epsilon\": 1e-6")}, "layer_norm_epsilon");
+    check_refused(&t, (Variant){.config = WITH("\"layer_norm_epsilon\": 1e-6")},
+                  "layer_norm_epsilon");
     check_refused(&t, (Variant){.config = WITH("\"scale_attn_by_inverse_layer_idx\": true")},
                   "scale_attn_by_inverse_layer_idx");
-    check_refused(&t, (Variant){.config = WITH("\"tie_word_embeddings\": false")}, "tie_word_embeddings");
+    check_refused(&t, (Variant){.config = WITH("\"tie_word_embeddings\": false")},
+                  "tie_word_embeddings");
     check_refused(&t, (Variant){.config = WITH("\"n_inner\": 16")}, "n_inner");
 #undef WITH
-    check_refused(&t,
-                  (Variant){.config =
-                                "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 8, \"n_head\": 3, "
-                                "\"n_positions\": 16, \"vocab_size\": 1024}"},
-                  "model.safetensors: has 8 channels and 3 heads");
+    check_refused(
+        &t,
+        (Variant){.config =
+                      "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 8, \"n_head\": 3, "
+                      "\"n_positions\": 16, \"vocab_size\": 1024}"},
+        "model.safetensors: has 8 channels and 3 heads");
     write_theirs(&t, (Variant){.type = "F32"});
     check_runs("-e model.safetensors -i . --eval val -m 1 -b 1");
     CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val --attention cosine", 1,
                 "--attention cosine");
     CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val -t 17", 1, "--seq-len 17");
-    CHECK_FAILS(run_program, "-e model.safetensors -i . -o . -x 1 -b 1", 1, "choose another --output");
+    CHECK_FAILS(run_program, "-e model.safetensors -i . -o . -x 1 -b 1", 1,
+                "choose another --output");
     char *config = format_string("%s/config.json", test_directory());
     unlink(config);
     CHECK_FAILS(run_program, "-e model.safetensors -i . --eval val", 1, "there is no config.json");
@@ -359,22 +376,22 @@ static void test_import_refused(void) {
 }
 
 static void check_other(const char *file, const char *options, const char *message) {
-    char *path = realpath(file, NULL), *arguments = format_string("-e %s --eval val %s", path, options);
+    char *path = realpath(file, NULL),
+         *arguments = format_string("-e %s --eval val %s", path, options);
     CHECK_FAILS(run_program, arguments, 1, message);
     free(path);
     free(arguments);
 }
 
 static void test_other_checkpoints(void) {
-    check_other("dev/reference/fastformer_global.safetensors", "", "holds a model of type fastformer");
+    check_other("dev/reference/fastformer_global.safetensors", "",
+                "holds a model of type fastformer");
     check_other("dev/reference/gpt2_softmax1.safetensors", "--attention softmax", "has softmax1");
     CHECK_FAILS(run_program, "-e none.safetensors --eval val", 1, "none.safetensors");
     CHECK_FAILS(run_program, "--attention sofmax", 2, "did you mean softmax?");
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// To Hugging Face
-
+// ---- To Hugging Face --------------------------------------------------------
 // Where DIR/model.safetensors points to; "": it is no link.
 static void check_link(const char *directory, const char *expected) {
     char *path = format_string("%s/model.safetensors", directory), target[256] = "";
@@ -415,12 +432,14 @@ static void measure_model(ModelTest *t, const Batch *batch, Statistics *s) {
 static void test_statistics(void) {
     const char *const sinks[] = {MEASURED, MEASURED "attention=softmax1"};
     for (size_t sink = 0; sink < 2; sink++) {
-        ModelTest t = model_test_create(&gpt2, sinks[sink], 2, 150, 29); // several blocks of queries
+        ModelTest t =
+            model_test_create(&gpt2, sinks[sink], 2, 150, 29); // several blocks of queries
         Batch batch = model_test_batch(&t, 0.3, 9);
         Statistics s = {0}, equal = {0};
         measure_model(&t, &batch, &s);
         for (size_t l = 0; l < 2; l++)
-            model_check_weight_statistics(statistics_find(&s, l, "attention_weights"), &batch, 3, 0);
+            model_check_weight_statistics(statistics_find(&s, l, "attention_weights"), &batch, 3,
+                                          0);
 
         // Scores of 0: the sink of 1 is as much as one token.
         const Offsets *o = gpt2_offsets(t.model);

@@ -85,7 +85,8 @@ static void test_training() {
 
 static void test_model() {
     for (const char *kind : kinds) {
-        char *options = format_string(SMALL "%s", kind), *drops = format_string("%s dropout=0.2", options);
+        char *options = format_string(SMALL "%s", kind),
+             *drops = format_string("%s dropout=0.2", options);
         ModelTest t = model_test_create(pair().gpu, options, 2, 70, 29);
         model_check_decoding(&t, 2e-5);
         model_check_causality(&t);

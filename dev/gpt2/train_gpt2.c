@@ -1,15 +1,16 @@
-// GPT-2 on the CPU (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with the
-// numbers of Hugging Face's class: the baseline, with three kinds of attention. Parameters, forward,
-// backward, decoding, exchange with Hugging Face and options, top to bottom.
+// GPT-2 on the CPU (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019)
+// with the numbers of Hugging Face's class: the baseline, with three kinds of attention.
+// Parameters, forward, backward, decoding, exchange with Hugging Face and options, top to bottom.
 //
-// B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers. A layer:
+// B batch, T sequence length, M = B*T, C channels, H heads, D = C/H, V vocabulary, L layers. A
+// layer:
 //
 //   q, k, v = split(LayerNorm(x) W_qkv + b)
 //   x       = x + dropout(attention(q, k, v) W_proj + b)
 //   x       = x + dropout(GELU(LayerNorm(x) W_up + b) W_down + b)
 //
-// attention: softmax, GPT-2's own; softmax1, whose denominator has one more term of 1; or cosine, whose cost
-// is linear in T (softmax_attention.h, cosine_attention.h).
+// attention: softmax, GPT-2's own; softmax1, whose denominator has one more term of 1; or cosine,
+// whose cost is linear in T (softmax_attention.h, cosine_attention.h).
 
 #include "decoder.h"
 #include "error.h"
@@ -24,8 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Options and configuration
+// ---- Options and configuration ----------------------------------------------
 
 static const Option gpt2_options[] = {
     SIZE_OPTIONS("n_layer", "n_embd", "n_head"),
@@ -37,9 +37,7 @@ static Config config_create(const ModelSetup *setup) {
     return (Config){.size = model_sizes(setup), .attention = attention_kind(setup->options)};
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Parameters, under the names of Hugging Face's class. Its Conv1D stores weights as (in, out).
-
 static Offsets parameters_create(ParameterTable *table, const Config *c) {
     const size_t L = c->size.layers, C = c->size.channels;
     Offsets o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
@@ -72,8 +70,7 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     return o;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The model
+// ---- The model --------------------------------------------------------------
 
 typedef struct {
     Transformer base;
@@ -97,8 +94,8 @@ static void gpt2_backward(const void *model, const Pass *pass) {
 static void parts_create(Gpt2 *g, size_t batch, size_t length) {
     const ModelSizes *size = &g->config.size;
     const Attention attention = attention_of_kind(&g->config.attention, size, true);
-    stack_create(&g->stack, &g->base.model, &attention, g->offsets.layers, size->layers, PRE_NORM, GELU_TANH,
-                 dropout_site(0, SITE_ATTENTION), batch, length);
+    stack_create(&g->stack, &g->base.model, &attention, g->offsets.layers, size->layers, PRE_NORM,
+                 GELU_TANH, dropout_site(0, SITE_ATTENTION), batch, length);
     // GPT-2 has no padding token: every lookup takes a gradient.
     transformer_plan(&g->base, &g->offsets.outer, size, 4 * size->channels, -1);
 }
@@ -129,8 +126,9 @@ static void gpt2_destroy(void *model) {
     free(g);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Decoding: the softmax kinds keep the keys and values of every position, cosine a state of fixed size
+// -----------------------------------------------------------------------------
+// Decoding: the softmax kinds keep the keys and values of every position, cosine a state of fixed
+// size
 
 typedef struct {
     Decoder base;
@@ -141,7 +139,8 @@ typedef struct {
 
 static DecoderParameters gpt2_decoder_layer(const void *model, size_t l) {
     const TransformerParameters *at = &((const Gpt2 *)model)->offsets.layers[l];
-    return (DecoderParameters){&at->attention.norm, &at->attention.qkv, &at->attention.projection, &at->ffn};
+    return (DecoderParameters){&at->attention.norm, &at->attention.qkv, &at->attention.projection,
+                               &at->ffn};
 }
 
 // Streams and heads are divided among the threads.
@@ -151,14 +150,15 @@ static void gpt2_attend(const Decoder *decoder, size_t l) {
     const AttentionParameters *at = &d->model->offsets.layers[l].attention;
     const real *values = d->model->base.model.state.values, *bias = values + at->qkv.bias;
     const real *exponent = kind->learned_power ? values + at->norm_const : NULL;
-    const size_t S = decoder->streams, H = decoder->is.size.heads, D = decoder->is.size.head_size, C = H * D;
+    const size_t S = decoder->streams, H = decoder->is.size.heads, D = decoder->is.size.head_size,
+                 C = H * D;
     if (kind->cosine) {
-        cosine_attention_decode(decoder->attended, d->state + l * S * H * D * D, decoder->projected, bias,
-                                exponent, kind->power, decoder->count, S, C, H);
+        cosine_attention_decode(decoder->attended, d->state + l * S * H * D * D, decoder->projected,
+                                bias, exponent, kind->power, decoder->count, S, C, H);
     } else {
         const size_t at_layer = l * S * H * d->cache.room * D;
-        const AttentionCache cache = {d->cache.keys + at_layer, d->cache.values + at_layer, d->cache.room,
-                                      NULL};
+        const AttentionCache cache = {d->cache.keys + at_layer, d->cache.values + at_layer,
+                                      d->cache.room, NULL};
         softmax_attention_decode(decoder->attended, &cache, decoder->projected, bias, kind->sink,
                                  decoder->count, S, C, H);
     }
@@ -196,9 +196,7 @@ static void gpt2_decoder_destroy(void *decoder) {
     free(d);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Exchange with Hugging Face's GPT2LMHeadModel
-
+// ---- Exchange with Hugging Face's GPT2LMHeadModel ---------------------------
 // What its config.json may choose and this program computes in one way.
 static const ConfigMember fixed_members[] = {
     {"activation_function", {.kind = JSON_STRING, .string = (char[]){"gelu_new"}}},
@@ -223,9 +221,10 @@ static void gpt2_read_config(const Json *config, const char *source, Metadata **
     huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
     const Json *inner = json_find(config, "n_inner");
     const double expected = 4 * (double)json_integer(config, "n_embd", 1, MAX_CHANNELS, source);
-    if (inner && inner->kind != JSON_NULL && (inner->kind != JSON_NUMBER || inner->number != expected))
-        fail("%s: has another \"n_inner\" than this program computes: expected %.0f or null", source,
-             expected);
+    if (inner && inner->kind != JSON_NULL &&
+        (inner->kind != JSON_NUMBER || inner->number != expected))
+        fail("%s: has another \"n_inner\" than this program computes: expected %.0f or null",
+             source, expected);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -233,12 +232,13 @@ static bool ends_with(const char *text, const char *end) {
     return length >= size && strcmp(text + length - size, end) == 0;
 }
 
-// A model that was saved without its output layer has no "transformer." before its names; one that was saved
-// with it may hold the tied matrix twice. Old files hold the causal mask, too.
+// A model that was saved without its output layer has no "transformer." before its names; one that
+// was saved with it may hold the tied matrix twice. Old files hold the causal mask, too.
 static char *gpt2_tensor_name(const char *theirs) {
     if (ends_with(theirs, ".attn.bias") || ends_with(theirs, ".attn.masked_bias")) return NULL;
     if (strcmp(theirs, "lm_head.weight") == 0) return copy_string("transformer.wte.weight");
-    return format_string("%s%s", strncmp(theirs, "transformer.", 12) == 0 ? "" : "transformer.", theirs);
+    return format_string("%s%s", strncmp(theirs, "transformer.", 12) == 0 ? "" : "transformer.",
+                         theirs);
 }
 
 // The other kinds of attention have no class there.
@@ -264,8 +264,7 @@ static const Exchange gpt2_exchange = {
     .write_config = gpt2_write_config,
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What the training loop calls
+// ---- What the training loop calls -------------------------------------------
 
 static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     (void)model;
@@ -273,13 +272,14 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     metadata_add(rows, count, "layer_norm_epsilon", copy_string("1e-05"));
 }
 
-// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
-// attention.
+// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
+// product of attention.
 static double gpt2_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Gpt2 *)model)->config;
-    const double C = (double)c->size.channels, L = (double)c->size.layers, V = (double)c->size.vocabulary;
-    const double attention = 3 * attention_flops(c->attention.cosine, false, c->size.channels, c->size.heads,
-                                                 1, (double)length / 2);
+    const double C = (double)c->size.channels, L = (double)c->size.layers,
+                 V = (double)c->size.vocabulary;
+    const double attention = 3 * attention_flops(c->attention.cosine, false, c->size.channels,
+                                                 c->size.heads, 1, (double)length / 2);
     return 6 * (L * 12 * C * C + V * C) + L * attention;
 }
 

@@ -1,13 +1,14 @@
 // GPT-2 on the GPU: the model of train_gpt2.c, whose options, parameters, decoding, statistics and
-// description it takes; forward and backward pass in CUDA. Both programs read and write the same checkpoints,
-// and drop the same elements.
+// description it takes; forward and backward pass in CUDA. Both programs read and write the same
+// checkpoints, and drop the same elements.
 //
-// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual stream,
-// statistics and gradients of parameters are float32.
+// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual
+// stream, statistics and gradients of parameters are float32.
 
 #include "self_attention.cuh"
 extern "C" {
 #include "gpt2.h"
+#include "train.h"
 }
 
 static void *gpt2_create(const ModelSetup *setup) {

@@ -1,9 +1,11 @@
-// Several processes, by MPI. MPI moves bytes between pairs of ranks, and nothing else is asked of it: sums
-// are taken here, in the order of ranks, so that they do not depend on how an implementation takes them.
+// Several processes, by MPI. MPI moves bytes between pairs of ranks, and nothing else is asked of
+// it: sums are taken here, in the order of ranks, so that they do not depend on how an
+// implementation takes them.
 //
-// A chunk of gradients is summed in two halves: each rank gets, from all others, what they have of its part
-// of the chunk and adds it up; then it sends the sums to all others. A rank sends and receives 2 (n-1)/n
-// times the array for any n, as a ring does, in 2 messages to each other rank instead of 2 (n-1) in a row.
+// A chunk of gradients is summed in two halves: each rank gets, from all others, what they have of
+// its part of the chunk and adds it up; then it sends the sums to all others. A rank sends and
+// receives 2 (n-1)/n times the array for any n, as a ring does, in 2 messages to each other rank
+// instead of 2 (n-1) in a row.
 #include "bf16.h"
 #include "error.h"
 #include "memory.h"
@@ -42,8 +44,7 @@ static void check(int code, const char *what) {
     fail("%s: MPI says: %s", what, text);
 }
 
-// ---- messages -------------------------------------------------------------------------------------------
-
+// ---- messages ---------------------------------------------------------------
 // On their way, each from or to one other rank.
 typedef struct {
     Ranks *ranks;
@@ -70,7 +71,8 @@ static void messages_free(Messages *m) {
 static void send_to(Messages *m, int peer, int tag, const void *data, size_t bytes) {
     if (bytes == 0) return;
     m->peers[m->count] = peer;
-    check(MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, engine(m->ranks)->world, &m->requests[m->count++]),
+    check(MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, engine(m->ranks)->world,
+                    &m->requests[m->count++]),
           m->what);
     if (tag != TAG_NUMBERS) m->ranks->report.bytes += (double)bytes;
 }
@@ -78,7 +80,8 @@ static void send_to(Messages *m, int peer, int tag, const void *data, size_t byt
 static void receive_from(Messages *m, int peer, int tag, void *data, size_t bytes) {
     if (bytes == 0) return;
     m->peers[m->count] = peer;
-    check(MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, engine(m->ranks)->world, &m->requests[m->count++]),
+    check(MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, engine(m->ranks)->world,
+                    &m->requests[m->count++]),
           m->what);
 }
 
@@ -95,11 +98,12 @@ static _Noreturn void give_up(const Messages *m) {
             if (done) continue;
             last = peer;
             if (missing++ < 8)
-                append_format(&names, "%srank %d%s%s", missing > 1 ? ", " : "", peer, r->hosts ? " on " : "",
-                              r->hosts ? r->hosts[peer] : "");
+                append_format(&names, "%srank %d%s%s", missing > 1 ? ", " : "", peer,
+                              r->hosts ? " on " : "", r->hosts ? r->hosts[peer] : "");
         }
     }
-    fail("%s: waited %g s (--timeout) for %s%s", m->what, r->timeout, names, missing > 8 ? ", ..." : "");
+    fail("%s: waited %g s (--timeout) for %s%s", m->what, r->timeout, names,
+         missing > 8 ? ", ..." : "");
 }
 
 // Waits until all have arrived.
@@ -116,7 +120,7 @@ static void wait_for(Messages *m) {
     m->count = 0;
 }
 
-// ---- a few numbers ----
+// ---- a few numbers ----------------------------------------------------------
 
 // Down a tree: rank r has it from r without its lowest bit.
 static void spread(Messages *m, char *data, size_t bytes) {
@@ -151,8 +155,7 @@ static void gather_numbers(Ranks *r, const void *data, size_t bytes, void *all, 
     messages_free(&m);
 }
 
-// ---- joining and leaving ----------------------------------------------------------------------------------
-
+// ---- joining and leaving ----------------------------------------------------
 // MPI starts servers of its own, so it is left alone where nobody wants several processes.
 static bool was_launched(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
@@ -200,21 +203,22 @@ Ranks *ranks_open(const char *file, double timeout) {
         MPI_Comm_set_errhandler(e->world, MPI_ERRORS_RETURN);
         e->threads = provided >= MPI_THREAD_SERIALIZED;
         r = allocate(1, sizeof(*r), "ranks");
-        *r = (Ranks){.by = &mpi, .engine = e, .rank = rank, .size = size, .device = -1, .timeout = timeout};
+        *r = (Ranks){
+            .by = &mpi, .engine = e, .rank = rank, .size = size, .device = -1, .timeout = timeout};
     }
     watchdog_stop(watchdog);
     return r ? ranks_join(r) : NULL;
 }
 
-// ---- gradients ----
+// ---- gradients --------------------------------------------------------------
 
 // A chunk on its way. Elements that travel are `real`, or uint16_t where they are bf16.
 typedef struct {
     size_t chunk;
     Messages scattered, gathered;
     char *out; // (a chunk) bf16: what is sent
-    char
-        *in; // (size - 1, a part) what others have of this rank's part; then, with bf16, (a chunk) their sums
+    char *in; // (size - 1, a part) what others have of this rank's part; then, with bf16, (a chunk)
+              // their sums
 } Slot;
 
 struct Reduction {
@@ -250,7 +254,8 @@ static size_t least(size_t a, size_t b) {
 // Elements of a chunk that are a rank's part.
 static Range part_of(const Ranks *r, size_t count, size_t chunk, int rank) {
     const size_t pieces = (count + PIECE - 1) / PIECE, first = chunk * chunk_pieces(r);
-    const size_t here = least(chunk_pieces(r), pieces - first), n = (size_t)r->size, k = (size_t)rank;
+    const size_t here = least(chunk_pieces(r), pieces - first), n = (size_t)r->size,
+                 k = (size_t)rank;
     return (Range){least(count, (first + here * k / n) * PIECE),
                    least(count, (first + here * (k + 1) / n) * PIECE)};
 }
@@ -265,9 +270,11 @@ static size_t element_size(const Reduction *d) {
 }
 
 // What is sent of elements from `begin` on.
-static const char *outgoing(const Reduction *d, const Slot *slot, const real *values, size_t begin) {
+static const char *outgoing(const Reduction *d, const Slot *slot, const real *values,
+                            size_t begin) {
     const size_t first = slot->chunk * chunk_pieces(d->ranks) * PIECE;
-    return d->bf16 ? slot->out + (begin - first) * sizeof(uint16_t) : (const char *)(values + begin);
+    return d->bf16 ? slot->out + (begin - first) * sizeof(uint16_t)
+                   : (const char *)(values + begin);
 }
 
 static void round_all(uint16_t *restrict out, const real *restrict in, size_t count) {
@@ -285,7 +292,8 @@ static void add_bf16(real *restrict sum, const uint16_t *restrict x, size_t coun
 // Everybody's elements of this rank's part are on their way to it.
 static void scatter(Reduction *d, Slot *slot, const real *values, size_t chunk) {
     Ranks *r = d->ranks;
-    const Range all = {part_of(r, d->count, chunk, 0).begin, part_of(r, d->count, chunk, r->size - 1).end};
+    const Range all = {part_of(r, d->count, chunk, 0).begin,
+                       part_of(r, d->count, chunk, r->size - 1).end};
     const Range mine = part_of(r, d->count, chunk, r->rank);
     const size_t size = element_size(d), part = (mine.end - mine.begin) * size;
     slot->chunk = chunk;
@@ -328,8 +336,8 @@ static void add_up(const Reduction *d, const Slot *slot, real *values) {
     }
 }
 
-// Everybody's parts of a chunk come to everybody. bf16: rounded on the way, the own one, too, so that all
-// have the same.
+// Everybody's parts of a chunk come to everybody. bf16: rounded on the way, the own one, too, so
+// that all have the same.
 static void gather(Reduction *d, Slot *slot, real *values, bool bf16) {
     Ranks *r = d->ranks;
     const size_t size = bf16 ? sizeof(uint16_t) : sizeof(real);
@@ -341,7 +349,8 @@ static void gather(Reduction *d, Slot *slot, real *values, bool bf16) {
         if (peer == r->rank) continue;
         const Range theirs = part_of(r, d->count, slot->chunk, peer);
         receive_from(&slot->gathered, peer, TAG_GATHER,
-                     bf16 ? (void *)(sums + (theirs.begin - first)) : (void *)(values + theirs.begin),
+                     bf16 ? (void *)(sums + (theirs.begin - first))
+                          : (void *)(values + theirs.begin),
                      (theirs.end - theirs.begin) * size);
         send_to(&slot->gathered, peer, TAG_GATHER,
                 bf16 ? (void *)(sums + (mine.begin - first)) : (void *)(values + mine.begin),
@@ -358,11 +367,12 @@ static void finish(Reduction *d, Slot *slot, real *values) {
     if (!d->parts) gather(d, slot, values, d->bf16);
 }
 
-// ---- the thread that reduces while the backward pass goes on ----
+// ---- the thread that reduces while the backward pass goes on ----------------
 
 // The lock is held.
 static bool known_final(const Reduction *d, size_t chunk) {
-    return d->from <= chunk * chunk_pieces(d->ranks) * PIECE || (chunk < d->early && d->early_final);
+    return d->from <= chunk * chunk_pieces(d->ranks) * PIECE ||
+           (chunk < d->early && d->early_final);
 }
 
 static bool is_final(Reduction *d, size_t chunk) {
@@ -512,7 +522,8 @@ void reduction_end(Reduction *d, real *values) {
 size_t reduction_own(const Reduction *d, size_t count) {
     size_t own = 0;
     ReductionPart part;
-    for (size_t i = 0; reduction_part(d, count, i, &part); i++) own = part.at + part.end - part.begin;
+    for (size_t i = 0; reduction_part(d, count, i, &part); i++)
+        own = part.at + part.end - part.begin;
     return own;
 }
 

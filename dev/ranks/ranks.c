@@ -16,9 +16,6 @@ enum {
     SPEAK = 2        // seconds that rank 0 has to say what ends everybody
 };
 
-// What error.c asks for: who this process is, from anywhere in the program.
-static const Ranks *joined;
-
 double ranks_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -41,7 +38,7 @@ bool deadline_passed(Deadline *deadline) {
     return now > deadline->end;
 }
 
-// ---- a limit for what has none ----------------------------------------------------------------------------
+// ---- a limit for what has none ----------------------------------------------
 
 struct Watchdog {
     pthread_t thread;
@@ -64,7 +61,8 @@ static void *watch(void *watchdog) {
         end.tv_nsec -= 1000000000;
     }
     pthread_mutex_lock(&w->lock);
-    while (!w->over && error != ETIMEDOUT) error = pthread_cond_timedwait(&w->changed, &w->lock, &end);
+    while (!w->over && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&w->changed, &w->lock, &end);
     const bool over = w->over;
     pthread_mutex_unlock(&w->lock);
     if (!over) fail("%s: waited %g s (--timeout) for the other processes", w->what, w->seconds);
@@ -79,7 +77,8 @@ Watchdog *watchdog_start(double seconds, const char *what) {
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&w->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (pthread_create(&w->thread, NULL, watch, w) != 0) fail("cannot start a thread that looks at the time");
+    if (pthread_create(&w->thread, NULL, watch, w) != 0)
+        fail("cannot start a thread that looks at the time");
     return w;
 }
 
@@ -94,8 +93,32 @@ void watchdog_stop(Watchdog *w) {
     free(w);
 }
 
-// ---- joining and leaving ----------------------------------------------------------------------------------
+// ---- what error.c asks of one of several processes --------------------------
 
+static const Ranks *joined;
+
+static void name_process(char *text, size_t size) {
+    char host[RANKS_HOST] = "";
+    *text = '\0';
+    if (joined->size == 1) return;
+    gethostname(host, sizeof(host) - 1);
+    snprintf(text, size, "rank %d of %d on %s: ", joined->rank, joined->size, host);
+}
+
+static void let_others_speak(void) {
+    if (joined->rank == 0) return;
+    const double end =
+        ranks_seconds() + SPEAK; // a launcher that ends everybody begins with a signal
+    while (ranks_seconds() < end) ranks_nap();
+}
+
+static void end_all(int status) {
+    if (joined->size > 1) joined->by->abort(joined, status);
+}
+
+static const ErrorProcesses at_errors = {name_process, let_others_speak, end_all};
+
+// ---- joining and leaving ----------------------------------------------------
 // Everybody gets everybody's data, (size, bytes), fresh.
 static void *gather_to_all(Ranks *r, const void *data, size_t bytes, const char *what) {
     char *all = allocate((size_t)r->size, bytes, what);
@@ -128,7 +151,8 @@ static void share_cores(Ranks *r) {
     cpu_set_t *all = gather_to_all(r, &mine, sizeof(mine), "start");
     bool same = true;
     for (int peer = 0; peer < r->size; peer++)
-        if (strcmp(r->hosts[peer], r->hosts[r->rank]) == 0 && !CPU_EQUAL(&all[peer], &mine)) same = false;
+        if (strcmp(r->hosts[peer], r->hosts[r->rank]) == 0 && !CPU_EQUAL(&all[peer], &mine))
+            same = false;
     free(all);
     const int cores = CPU_COUNT(&mine);
     r->cores = cores;
@@ -146,6 +170,7 @@ static void share_cores(Ranks *r) {
 
 Ranks *ranks_join(Ranks *r) {
     joined = r;
+    error_set_processes(&at_errors);
     learn_hosts(r);
     share_cores(r);
     return r;
@@ -154,6 +179,7 @@ Ranks *ranks_join(Ranks *r) {
 void ranks_close(Ranks *r) {
     if (!r) return;
     ranks_vote(r, 0);
+    error_set_processes(NULL);
     joined = NULL;
     r->by->leave(r);
     free(r->hosts);
@@ -186,9 +212,9 @@ int ranks_device(const Ranks *r) {
 
 char *ranks_describe(const Ranks *r) {
     if (!r) return NULL;
-    return format_string("%d on %d machine%s, %s %d core%s", r->size, r->machines, r->machines > 1 ? "s" : "",
-                         r->bound ? "each bound to" : "not bound, each for", r->cores,
-                         r->cores > 1 ? "s" : "");
+    return format_string(
+        "%d on %d machine%s, %s %d core%s", r->size, r->machines, r->machines > 1 ? "s" : "",
+        r->bound ? "each bound to" : "not bound, each for", r->cores, r->cores > 1 ? "s" : "");
 }
 
 void ranks_set_timeout(Ranks *r, double limit) {
@@ -199,7 +225,7 @@ RanksReport ranks_report(const Ranks *r) {
     return r ? r->report : (RanksReport){0};
 }
 
-// ---- a few numbers ----------------------------------------------------------------------------------------
+// ---- a few numbers ----------------------------------------------------------
 
 void ranks_broadcast(Ranks *r, void *data, size_t bytes) {
     if (r && bytes > 0) r->by->broadcast(r, data, bytes);
@@ -256,8 +282,8 @@ void ranks_compare(Ranks *r, const char *text, const char *what) {
         size_t begin = 0; // of the line that differs
         for (size_t i = 0; first[i] && first[i] == text[i]; i++)
             if (text[i] == '\n') begin = i + 1;
-        fail("%s: here %.*s, rank 0 on %s has %.*s", what, (int)strcspn(text + begin, "\n"), text + begin,
-             r->hosts[0], (int)strcspn(first + begin, "\n"), first + begin);
+        fail("%s: here %.*s, rank 0 on %s has %.*s", what, (int)strcspn(text + begin, "\n"),
+             text + begin, r->hosts[0], (int)strcspn(first + begin, "\n"), first + begin);
     }
     free(first);
     ranks_vote(r, 0); // nobody goes on before all have compared
@@ -272,31 +298,8 @@ void ranks_refuse_same(Ranks *r, const char *id, const char *what) {
         for (int other = 0; other < peer; other++)
             if (strncmp(all[peer], all[other], RANKS_HOST) == 0 &&
                 strcmp(r->hosts[peer], r->hosts[other]) == 0)
-                fail("ranks %d and %d on %s have the same %s (%s): start one process for each", other, peer,
-                     r->hosts[peer], what, id);
+                fail("ranks %d and %d on %s have the same %s (%s): start one process for each",
+                     other, peer, r->hosts[peer], what, id);
     free(all);
     ranks_vote(r, 0); // nobody goes on before all are known to differ
-}
-
-// ---- for error.c ------------------------------------------------------------------------------------------
-
-void ranks_place(char *text, size_t size) {
-    char host[RANKS_HOST] = "";
-    *text = '\0';
-    if (!joined || joined->size == 1) return;
-    gethostname(host, sizeof(host) - 1);
-    snprintf(text, size, "rank %d of %d on %s: ", joined->rank, joined->size, host);
-}
-
-void ranks_let_others_speak(void) {
-    if (ranks_rank(joined) == 0) return;
-    const double end = ranks_seconds() + SPEAK; // a launcher that ends everybody begins with a signal
-    while (ranks_seconds() < end) ranks_nap();
-}
-
-// _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked child must
-// not run its parent's handlers.
-void ranks_abort(int status) {
-    if (ranks_size(joined) > 1) joined->by->abort(joined, status);
-    _exit(status);
 }

@@ -1,17 +1,19 @@
-// The processes that train one model together ("ranks"): how many there are, and what they tell each other.
-// The trainer, tasks and models know this header alone. Behind it stands one of
+// The processes that train one model together ("ranks"): how many there are, and what they tell
+// each other. The trainer, tasks and models know this header alone. Behind it stands one of
 //
 //   single.c   a program that is always alone
-//   mpi.c      MPI, any implementation: joins the others where mpirun or srun started several processes
-//   nccl.cu    NCCL, for programs on GPUs: joins those who name the same file; with MPI, sums gradients
+//   mpi.c      MPI, any implementation: joins the others where mpirun or srun started several
+//   processes nccl.cu    NCCL, for programs on GPUs: joins those who name the same file; with MPI,
+//   sums gradients
 //
-// Whatever comes back from here is the same bits on every rank: sums are taken in the order of ranks, and how
-// messages travel does not matter. All ranks call the same functions in the same order. Who waits for another
-// rank longer than the time limit ends the program, on all machines, with a line that says for whom.
+// Whatever comes back from here is the same bits on every rank: sums are taken in the order of
+// ranks, and how messages travel does not matter. All ranks call the same functions in the same
+// order. Who waits for another rank longer than the time limit ends the program, on all machines,
+// with a line that says for whom.
 //
 // NULL stands for a process that is alone: then sums and broadcasts leave everything as it is.
-#ifndef RANKS_RANKS_H
-#define RANKS_RANKS_H
+#ifndef RANKS_H
+#define RANKS_H
 
 #include "real.h"
 #include <stdbool.h>
@@ -19,9 +21,9 @@
 
 typedef struct Ranks Ranks;
 
-// Joins the other processes that a launcher started; NULL: there is none. Gives each process of a machine its
-// own cores, unless the launcher did. Before the first thread. `file` (or NULL): where processes meet that do
-// without MPI. `timeout`: seconds that they wait for each other.
+// Joins the other processes that a launcher started; NULL: there is none. Gives each process of a
+// machine its own cores, unless the launcher did. Before the first thread. `file` (or NULL): where
+// processes meet that do without MPI. `timeout`: seconds that they wait for each other.
 Ranks *ranks_open(const char *file, double timeout);
 
 // Waits for all others, and leaves them.
@@ -31,15 +33,16 @@ int ranks_rank(const Ranks *ranks); // 0 .. size - 1; rank 0 writes files and th
 int ranks_size(const Ranks *ranks);
 int ranks_on_machine(const Ranks *ranks);       // processes on this machine
 int ranks_place_on_machine(const Ranks *ranks); // 0 .. that - 1
-int ranks_device(const Ranks *ranks);     // the GPU that this process chose when it joined; -1: none yet
-int ranks_cores(const Ranks *ranks);      // that this process has for itself; 0: all that there are
-char *ranks_describe(const Ranks *ranks); // "4 processes on 2 machines, each bound to 8 cores", fresh
+int ranks_device(
+    const Ranks *ranks);             // the GPU that this process chose when it joined; -1: none yet
+int ranks_cores(const Ranks *ranks); // that this process has for itself; 0: all that there are
+char *
+ranks_describe(const Ranks *ranks); // "4 processes on 2 machines, each bound to 8 cores", fresh
 
 // Seconds that a rank waits for another one.
 void ranks_set_timeout(Ranks *ranks, double seconds);
 
-// ---- a few numbers --------------------------------------------------------------------------------------
-
+// ---- a few numbers ----------------------------------------------------------
 // Everybody gets rank 0's.
 void ranks_broadcast(Ranks *ranks, void *data, size_t bytes);
 
@@ -52,17 +55,18 @@ int ranks_vote(Ranks *ranks, int vote);
 // Everybody gets a set that holds what anybody's holds: set (count), 0 or 1.
 void ranks_union(Ranks *ranks, unsigned char *set, size_t count);
 
-// Ends the program where this rank's text, lines of "what: value", is not rank 0's; `what` heads the error.
+// Ends the program where this rank's text, lines of "what: value", is not rank 0's; `what` heads
+// the error.
 void ranks_compare(Ranks *ranks, const char *text, const char *what);
 
-// Ends the program where two ranks of a machine have the same `id` of a thing, `what`, that each needs alone.
+// Ends the program where two ranks of a machine have the same `id` of a thing, `what`, that each
+// needs alone.
 void ranks_refuse_same(Ranks *ranks, const char *id, const char *what);
 
-// ---- gradients -------------------------------------------------------------------------------------------
-
-// A flat array that is summed over all ranks in chunks, as soon as elements are final: first those that a
-// model says are final early, then from its end to its beginning. Of each chunk every rank has a part, which
-// it sums.
+// ---- gradients --------------------------------------------------------------
+// A flat array that is summed over all ranks in chunks, as soon as elements are final: first those
+// that a model says are final early, then from its end to its beginning. Of each chunk every rank
+// has a part, which it sums.
 typedef struct Reduction Reduction;
 
 typedef struct {
@@ -76,8 +80,8 @@ typedef struct {
 Reduction *reduction_create(Ranks *ranks, const ReductionPlan *plan);
 void reduction_free(Reduction *reduction);
 
-// The early elements of `values` are final, or those from `from` on: their sums may be taken, by another
-// thread where MPI allows it, while the caller works on.
+// The early elements of `values` are final, or those from `from` on: their sums may be taken, by
+// another thread where MPI allows it, while the caller works on.
 void reduction_early(Reduction *reduction, real *values);
 void reduction_final(Reduction *reduction, real *values, size_t from);
 
@@ -87,9 +91,9 @@ void reduction_end(Reduction *reduction, real *values);
 // Sums another array over all ranks.
 void reduction_add(Reduction *reduction, real *values, size_t count);
 
-// This rank's parts: elements begin .. end-1 of an array of `count`; `at` elements of other parts of this
-// rank lie before. i = 0, 1, ...; false: there is no more. `begin` is a multiple of RANKS_PIECE. Where
-// everybody has all sums, the whole array is one part.
+// This rank's parts: elements begin .. end-1 of an array of `count`; `at` elements of other parts
+// of this rank lie before. i = 0, 1, ...; false: there is no more. `begin` is a multiple of
+// RANKS_PIECE. Where everybody has all sums, the whole array is one part.
 enum { RANKS_PIECE = 16384 };
 typedef struct {
     size_t begin, end, at;
@@ -97,7 +101,8 @@ typedef struct {
 bool reduction_part(const Reduction *reduction, size_t count, size_t i, ReductionPart *part);
 size_t reduction_own(const Reduction *reduction, size_t count); // elements in all of them
 
-// Everybody gets the sums of numbers (count) that each rank has of its parts; nothing where parts are whole.
+// Everybody gets the sums of numbers (count) that each rank has of its parts; nothing where parts
+// are whole.
 void reduction_sum(Reduction *reduction, double *values, size_t count);
 
 // Everybody gets the elements of such an array that are in others' parts.
@@ -110,16 +115,5 @@ typedef struct {
     double waited_seconds; // of these, that nothing else was done
 } RanksReport;
 RanksReport ranks_report(const Ranks *ranks);
-
-// ---- for error.c ----
-
-// "rank 1 of 4 on HOST: ", or nothing for a process that is alone; text (size).
-void ranks_place(char *text, size_t size);
-
-// Lets ranks before this one say what they have to: what ends all of them is said once.
-void ranks_let_others_speak(void);
-
-// Ends all processes, this one with that status, at once.
-void ranks_abort(int status) __attribute__((noreturn));
 
 #endif

@@ -14,7 +14,11 @@
 
 #define MAGIC "ranks 1"
 
-enum { MOST_RANKS = 1 << 16, NAMED = 8, LOOK = 20 * 1000 * 1000 }; // nanoseconds between two looks at a file
+enum {
+    MOST_RANKS = 1 << 16,
+    NAMED = 8,
+    LOOK = 20 * 1000 * 1000
+}; // nanoseconds between two looks at a file
 
 // Of one process. All of it is zero where nothing is written.
 typedef struct {
@@ -35,8 +39,7 @@ static void nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = LOOK}, NULL);
 }
 
-// ---- the environment
-// ----------------------------------------------------------------------------------------
+// ---- the environment --------------------------------------------------------
 
 static int number_of(const char *name, int least, int most) {
     const char *given = getenv(name), *text = given ? given : "";
@@ -51,20 +54,21 @@ static int number_of(const char *name, int least, int most) {
 Place place_in_environment(void) {
     static const struct {
         const char *rank, *size, *local;
-    } names[] = {{"RANK", "WORLD_SIZE", "LOCAL_RANK"}, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}};
+    } names[] = {{"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+                 {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (!getenv(names[i].rank) || !getenv(names[i].size)) continue;
         const int size = number_of(names[i].size, 1, MOST_RANKS);
         return (Place){number_of(names[i].rank, 0, size - 1), size,
                        getenv(names[i].local) ? number_of(names[i].local, 0, size - 1) : -1};
     }
-    fail("--ranks-file: the environment has neither RANK and WORLD_SIZE nor SLURM_PROCID and SLURM_NTASKS; "
+    fail("--ranks-file: the environment has neither RANK and WORLD_SIZE nor SLURM_PROCID and "
+         "SLURM_NTASKS; "
          "start the "
          "processes with srun, or set the former");
 }
 
-// ---- cards
-// ----------------------------------------------------------------------------------------------------
+// ---- cards ------------------------------------------------------------------
 
 static void copy_text(char *out, size_t size, const char *text) {
     for (size_t i = 0; i + 1 < size && text[i]; i++) out[i] = text[i];
@@ -102,11 +106,12 @@ static void remove_file(const char *path) {
     if (unlink(path) != 0 && errno != ENOENT) fail("%s: cannot remove: %s", path, strerror(errno));
 }
 
-// Whether there is a file of that size, and what it holds. It is read, not mapped: another machine may
-// replace it at any time.
+// Whether there is a file of that size, and what it holds. It is read, not mapped: another machine
+// may replace it at any time.
 static bool read_file(const char *path, void *out, size_t size) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && errno != ENOENT && errno != ESTALE) fail("%s: cannot open: %s", path, strerror(errno));
+    if (fd < 0 && errno != ENOENT && errno != ESTALE)
+        fail("%s: cannot open: %s", path, strerror(errno));
     if (fd < 0) return false;
     size_t done = 0;
     char more;
@@ -128,8 +133,7 @@ static char *card_path(const char *file, int rank) {
     return format_string("%s.%d", file, rank);
 }
 
-// ---- rank 0
-// -----------------------------------------------------------------------------------------------------
+// ---- rank 0 -----------------------------------------------------------------
 
 typedef struct {
     const char *file;
@@ -184,10 +188,11 @@ static void refuse_same_devices(Table *t) {
             const Card *a = &t->cards[other], *b = &t->cards[rank];
             if (strcmp(a->host, b->host) != 0 || strcmp(a->device, b->device) != 0) continue;
             publish(t, true);
-            fail("ranks %d and %d on %s have the same GPU (%s): start one process for each, and let "
-                 "LOCAL_RANK "
-                 "or SLURM_LOCALID count them",
-                 other, rank, a->host, a->device);
+            fail(
+                "ranks %d and %d on %s have the same GPU (%s): start one process for each, and let "
+                "LOCAL_RANK "
+                "or SLURM_LOCALID count them",
+                other, rank, a->host, a->device);
         }
 }
 
@@ -197,8 +202,8 @@ static void give_up(const Table *t, double timeout) {
     for (int rank = 1; rank < t->size; rank++)
         if (!(t->published ? t->gone : t->known)[rank] && missing++ < NAMED)
             append_format(&names, "%s%d", missing > 1 ? ", " : "", rank);
-    fail("--ranks-file %s: rank 0 of %d waited %g s (--timeout) for rank %s%s", t->file, t->size, timeout,
-         names, missing > NAMED ? ", ..." : "");
+    fail("--ranks-file %s: rank 0 of %d waited %g s (--timeout) for rank %s%s", t->file, t->size,
+         timeout, names, missing > NAMED ? ", ..." : "");
 }
 
 static void lead(const char *file, int size, double timeout, const Card *own, const void *data,
@@ -228,11 +233,10 @@ static void lead(const char *file, int size, double timeout, const Card *own, co
     free(t.gone);
 }
 
-// ---- the others
-// ---------------------------------------------------------------------------------------------------
-
+// ---- the others -------------------------------------------------------------
 // Whether FILE is there with this rank's card; `all` (bytes) is what it holds.
-static bool is_for(const char *file, const Place *place, const Card *own, unsigned char *all, size_t bytes) {
+static bool is_for(const char *file, const Place *place, const Card *own, unsigned char *all,
+                   size_t bytes) {
     Header header;
     Card card;
     if (!read_file(file, all, bytes)) return false;
@@ -242,8 +246,8 @@ static bool is_for(const char *file, const Place *place, const Card *own, unsign
            same_card(&card, own);
 }
 
-static void follow(const char *file, const Place *place, double timeout, const Card *own, void *data,
-                   size_t bytes) {
+static void follow(const char *file, const Place *place, double timeout, const Card *own,
+                   void *data, size_t bytes) {
     char *path = card_path(file, place->rank);
     const double end = ranks_seconds() + timeout;
     const size_t cards = sizeof(Header) + (size_t)place->size * sizeof(Card);
@@ -252,7 +256,8 @@ static void follow(const char *file, const Place *place, double timeout, const C
     while (!is_for(file, place, own, all, cards + bytes)) {
         if (ranks_seconds() > end) {
             remove_file(path);
-            fail("--ranks-file %s: rank %d of %d waited %g s (--timeout) for rank 0: all need the same file, "
+            fail("--ranks-file %s: rank %d of %d waited %g s (--timeout) for rank 0: all need the "
+                 "same file, "
                  "on a disk "
                  "that all of them see",
                  file, place->rank, place->size, timeout);
@@ -262,14 +267,14 @@ static void follow(const char *file, const Place *place, double timeout, const C
     remove_file(path);
     Header header;
     memcpy(&header, all, sizeof(header));
-    if (header.refused) ranks_abort(1); // rank 0 says why
+    if (header.refused) _exit(1); // rank 0 says why
     memcpy(data, all + cards, bytes);
     free(all);
     free(path);
 }
 
-void rendezvous(const char *file, const Place *place, double timeout, const char *device, void *data,
-                size_t bytes) {
+void rendezvous(const char *file, const Place *place, double timeout, const char *device,
+                void *data, size_t bytes) {
     if (place->size == 1) return;
     const Card own = own_card(device);
     if (place->rank == 0)

@@ -10,7 +10,8 @@ Ranks *ranks_open(const char *file, double timeout) {
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const char *size = getenv(sizes[i]);
         if (size && atoi(size) > 1)
-            fail("one of %s processes that were started together, but built without MPI: install mpicc "
+            fail("one of %s processes that were started together, but built without MPI: install "
+                 "mpicc "
                  "(libopenmpi-dev) and make again",
                  size);
     }

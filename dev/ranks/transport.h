@@ -1,5 +1,5 @@
-// What is between ranks.c, which knows what ranks tell each other, and what moves the bytes: MPI (mpi.c), or
-// NCCL where processes meet without MPI (nccl.cu).
+// What is between ranks.c, which knows what ranks tell each other, and what moves the bytes: MPI
+// (mpi.c), or NCCL where processes meet without MPI (nccl.cu).
 #ifndef RANKS_TRANSPORT_H
 #define RANKS_TRANSPORT_H
 
@@ -10,7 +10,8 @@ enum { RANKS_HOST = 64 };
 // Ends the program where others do not answer in time. Called by all ranks in the same order.
 typedef struct {
     void (*broadcast)(Ranks *ranks, void *data, size_t bytes); // everybody gets rank 0's
-    // Rank 0 gets everybody's, all (size, bytes), which others leave alone; `what` is said of who waits.
+    // Rank 0 gets everybody's, all (size, bytes), which others leave alone; `what` is said of who
+    // waits.
     void (*gather)(Ranks *ranks, const void *data, size_t bytes, void *all, const char *what);
     void (*leave)(Ranks *ranks);                   // behind the last message
     void (*abort)(const Ranks *ranks, int status); // ends all other processes as far as it can
@@ -20,7 +21,8 @@ struct Ranks {
     const Transport *by;
     void *engine; // what `by` needs
     int rank, size;
-    int on_machine, place, machines; // processes on this machine, those of them that come before this one
+    int on_machine, place,
+        machines; // processes on this machine, those of them that come before this one
     int cores;
     bool bound; // to these cores
     int device; // the GPU that this process chose when it joined; -1: none yet
@@ -29,25 +31,28 @@ struct Ranks {
     RanksReport report;
 };
 
-// The rest of ranks_open(), once `by`, `engine`, `rank`, `size`, `device` and `timeout` are known: learns who
-// is where, and shares out the cores. Gives ranks back.
+// The rest of ranks_open(), once `by`, `engine`, `rank`, `size`, `device` and `timeout` are known:
+// learns who is where, and shares out the cores. Gives ranks back.
 Ranks *ranks_join(Ranks *ranks);
 
-// Joins those who name the same file; rank and size stand in the environment. Programs for GPUs alone.
+// Joins those who name the same file; rank and size stand in the environment. Programs for GPUs
+// alone.
 Ranks *ranks_open_file(const char *file, double timeout);
 
 double ranks_seconds(void); // of a clock that only goes on
 void ranks_nap(void);       // for as long as a message may take
 
-// How long others may take to answer, looked at again and again: a second and more between two looks is time
-// in which this process stood still (Ctrl-Z, a machine that sleeps), as perhaps all did, and does not count.
+// How long others may take to answer, looked at again and again: a second and more between two
+// looks is time in which this process stood still (Ctrl-Z, a machine that sleeps), as perhaps all
+// did, and does not count.
 typedef struct {
     double end, looked;
 } Deadline;
 Deadline deadline_in(double seconds);
 bool deadline_passed(Deadline *deadline);
 
-// Ends the program where `what` takes longer than that many seconds, for what cannot be called with a limit.
+// Ends the program where `what` takes longer than that many seconds, for what cannot be called with
+// a limit.
 typedef struct Watchdog Watchdog;
 Watchdog *watchdog_start(double seconds, const char *what);
 void watchdog_stop(Watchdog *watchdog);

@@ -1,8 +1,9 @@
-// The main of a program that is there several times, compiled for one level of x86-64's instructions after
-// the other (make ARCH=portable): what runs is the first that the processor has, or what any processor has.
-// LEVELS is LEVEL(NAME) for each but the last. The linker puts this main in the place of the last one's.
-#define LEVEL(name)                                                                                          \
-    const char *processor_lacks_##name(void);                                                                \
+// The main of a program that is there several times, compiled for one level of x86-64's
+// instructions after the other (make ARCH=portable): what runs is the first that the processor has,
+// or what any processor has. LEVELS is LEVEL(NAME) for each but the last. The linker puts this main
+// in the place of the last one's.
+#define LEVEL(name)                                                                                \
+    const char *processor_lacks_##name(void);                                                      \
     int main_##name(int argc, char **argv);
 LEVELS
 #undef LEVEL
@@ -11,7 +12,7 @@ int __real_main(int argc, char **argv);
 int __wrap_main(int argc, char **argv);
 
 int __wrap_main(int argc, char **argv) {
-#define LEVEL(name)                                                                                          \
+#define LEVEL(name)                                                                                \
     if (!processor_lacks_##name()) return main_##name(argc, argv);
     LEVELS
 #undef LEVEL

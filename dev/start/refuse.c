@@ -1,5 +1,6 @@
-// A program that was built for one processor and copied to another (-march=native) says so, where it would
-// die of the first instruction that is not there. Linked into every program, and called before main.
+// A program that was built for one processor and copied to another (-march=native) says so, where
+// it would die of the first instruction that is not there. Linked into every program, and called
+// before main.
 #include "processor.h"
 
 #include <stddef.h>
@@ -15,6 +16,7 @@ static void __attribute__((constructor)) FOR_ANY_PROCESSOR refuse(void) {
     if (!feature) return;
     say("error: this program was built for a processor with ");
     say(feature);
-    say(", which this one lacks: build it on this machine (make), or for any (make ARCH=portable)\n");
+    say(", which this one lacks: build it on this machine (make), or for any (make "
+        "ARCH=portable)\n");
     _exit(1);
 }

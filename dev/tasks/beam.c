@@ -33,8 +33,8 @@ typedef struct {
     Hypothesis *best;              // (B)
 } Search;
 
-// Puts a candidate in its place among the best so far, best first, equal ones in the order they came in;
-// returns how many there are.
+// Puts a candidate in its place among the best so far, best first, equal ones in the order they
+// came in; returns how many there are.
 static size_t insert(Candidate *best, size_t count, size_t most, Candidate candidate) {
     size_t rank = count;
     while (rank > 0 && candidate.log_p > best[rank - 1].log_p) rank--;
@@ -68,7 +68,8 @@ static void continue_stream(const Search *s, size_t stream, double log_p) {
     for (size_t first = 0, end; first < s->vocabulary; first = end) {
         end = first + LOOKED_AT < s->vocabulary ? first + LOOKED_AT : s->vocabulary;
         // Most have nothing that is better.
-        if (count == s->candidates && !any_above(logits + first, end - first, (real)best[count - 1].log_p))
+        if (count == s->candidates &&
+            !any_above(logits + first, end - first, (real)best[count - 1].log_p))
             continue;
         for (size_t v = first; v < end; v++) {
             const double logit = (double)logits[v];
@@ -98,17 +99,20 @@ static double score_of(const BeamSettings *settings, double log_p, int64_t lengt
     return log_p / pow((double)length, settings->alpha);
 }
 
-// A hypothesis that is complete: `count` tokens behind each other, and one more where it is not negative.
-static void finish(Hypothesis *best, const int32_t *tokens, size_t count, int32_t last, double score) {
+// A hypothesis that is complete: `count` tokens behind each other, and one more where it is not
+// negative.
+static void finish(Hypothesis *best, const int32_t *tokens, size_t count, int32_t last,
+                   double score) {
     if (best->tokens && !(score > best->score)) return;
     free(best->tokens);
-    *best = (Hypothesis){allocate(count + 1, sizeof(int32_t), "translation"), count + (last >= 0), score};
+    *best = (Hypothesis){allocate(count + 1, sizeof(int32_t), "translation"), count + (last >= 0),
+                         score};
     memcpy(best->tokens, tokens, count * sizeof(int32_t));
     if (last >= 0) best->tokens[count] = last;
 }
 
-// Sorts the continuations of sentence i into finished and live ones; the latter, `beams` at most, go to place
-// `to`.
+// Sorts the continuations of sentence i into finished and live ones; the latter, `beams` at most,
+// go to place `to`.
 static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates, size_t count) {
     const BeamSettings *settings = s->settings;
     const size_t beams = (size_t)settings->beams, longest = s->longest;
@@ -119,7 +123,8 @@ static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates
         const int32_t *before = s->tokens + c->stream * longest;
         if (c->token == settings->end) {
             if (k >= beams) continue;
-            finish(best, before, s->length, c->token, score_of(settings, c->log_p, (int64_t)s->length + 1));
+            finish(best, before, s->length, c->token,
+                   score_of(settings, c->log_p, (int64_t)s->length + 1));
             finished++;
             continue;
         }
@@ -157,7 +162,8 @@ static bool is_done(const Search *s, size_t i) {
     const size_t beams = (size_t)settings->beams;
     if (s->live[i] == 0 || (int64_t)s->length + 1 >= longest_of(s, i)) return true;
     if (s->finished[i] < beams) return false;
-    return s->best[s->sentences[i]].score >= score_of(settings, s->log_p[i * beams], longest_of(s, i));
+    return s->best[s->sentences[i]].score >=
+           score_of(settings, s->log_p[i * beams], longest_of(s, i));
 }
 
 // One token more for all sentences; those that are done are dropped.
@@ -182,11 +188,15 @@ static void advance(Search *s) {
     s->next_tokens = tokens;
 }
 
-static Search search_create(const BeamSettings *settings, size_t sentences, Room *logits, Hypothesis *best) {
+static Search search_create(const BeamSettings *settings, size_t sentences, Room *logits,
+                            Hypothesis *best) {
     const size_t beams = (size_t)settings->beams, streams = sentences * beams,
                  vocabulary = (size_t)settings->vocabulary, candidates = beams == 1 ? 1 : 2 * beams;
     if (beams > MAX_BEAMS) fail("a search with %zu beams, there may be %d", beams, MAX_BEAMS);
-    Search s = {.settings = settings, .vocabulary = vocabulary, .candidates = candidates, .count = sentences};
+    Search s = {.settings = settings,
+                .vocabulary = vocabulary,
+                .candidates = candidates,
+                .count = sentences};
     const char *what = "search";
     for (size_t i = 0; i < sentences; i++)
         if ((size_t)settings->longest[i] > s.longest) s.longest = (size_t)settings->longest[i];
@@ -214,8 +224,8 @@ static void search_free(Search *s) {
     for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
 }
 
-void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
-                 Room *logits, Hypothesis *best) {
+void beam_search(const ModelType *type, void *model, const BeamSettings *settings,
+                 const Batch *batch, Room *logits, Hypothesis *best) {
     const size_t B = (size_t)batch->batch, beams = (size_t)settings->beams;
     Search s = search_create(settings, B, logits, best);
     int32_t *read = allocate(B * beams, sizeof(int32_t), "search");
@@ -225,7 +235,8 @@ void beam_search(const ModelType *type, void *model, const BeamSettings *setting
         type->decode(decoder, read, s.logits);
         advance(&s);
         type->translator_select(decoder, s.from, s.count * beams);
-        for (size_t i = 0; i < s.count * beams; i++) read[i] = s.tokens[i * s.longest + s.length - 1];
+        for (size_t i = 0; i < s.count * beams; i++)
+            read[i] = s.tokens[i * s.longest + s.length - 1];
     }
     type->decoder_destroy(decoder);
     search_free(&s);

@@ -1,11 +1,11 @@
 // Beam search: the most probable translations that a model decodes, of many sentences side by side.
 //
-// In each step the 2 * beams best continuations of a sentence's live hypotheses by their log p are looked at,
-// best first. One that ends is finished, with score log p / length^alpha (its end counted), if it is among
-// the best `beams`; the best `beams` others live on. A sentence is done when `beams` or more are finished and
-// the best finished score is at least the best live log p / longest^alpha, or after its `longest` tokens;
-// only if nothing is finished then, live ones count. With one beam the search is greedy: the most probable
-// token, until it is the end.
+// In each step the 2 * beams best continuations of a sentence's live hypotheses by their log p are
+// looked at, best first. One that ends is finished, with score log p / length^alpha (its end
+// counted), if it is among the best `beams`; the best `beams` others live on. A sentence is done
+// when `beams` or more are finished and the best finished score is at least the best live log p /
+// longest^alpha, or after its `longest` tokens; only if nothing is finished then, live ones count.
+// With one beam the search is greedy: the most probable token, until it is the end.
 #ifndef TASKS_BEAM_H
 #define TASKS_BEAM_H
 
@@ -26,9 +26,9 @@ typedef struct {
     double score;
 } Hypothesis;
 
-// best (batch->batch): the best of each sentence on the source side of the batch. `logits`: memory for one
-// search after the other.
-void beam_search(const ModelType *type, void *model, const BeamSettings *settings, const Batch *batch,
-                 Room *logits, Hypothesis *best);
+// best (batch->batch): the best of each sentence on the source side of the batch. `logits`: memory
+// for one search after the other.
+void beam_search(const ModelType *type, void *model, const BeamSettings *settings,
+                 const Batch *batch, Room *logits, Hypothesis *best);
 
 #endif

@@ -1,7 +1,7 @@
 #include "error.h"
 #include "masked.h"
 #include "memory.h"
-#include "train.h"
+#include "run.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,8 +46,8 @@ static Tokens encode(const Dataset *dataset, const char *text) {
     return t;
 }
 
-// The BEST largest logits of a row, largest first, equal ones in the order of their numbers; NaN is left out.
-// Returns how many there are.
+// The BEST largest logits of a row, largest first, equal ones in the order of their numbers; NaN is
+// left out. Returns how many there are.
 static int best_tokens(const real *logits, size_t vocabulary, int32_t best[BEST]) {
     int count = 0;
     for (size_t v = 0; v < vocabulary; v++) {
@@ -124,12 +124,14 @@ void fill(Run *run) {
     const Dataset *dataset = run->dataset;
     const char *text = options_text(run->options, "fill");
     if (!dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize", dataset->name);
+        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
+             dataset->name);
     if (!strstr(text, MASK)) fail("--fill: no %s in \"%s\"", MASK, text);
     Tokens t = encode(dataset, text);
     const int64_t longest = run->type->task->plan(run->task)->length;
     if ((int64_t)t.count > longest)
-        fail("--fill: %zu tokens, a sequence has at most %lld; raise --seq-len if the model allows it",
+        fail("--fill: %zu tokens, a sequence has at most %lld; raise --seq-len if the model allows "
+             "it",
              t.count, (long long)longest);
     const size_t V = (size_t)run->setup.vocabulary;
     real *logits = allocate(t.count * V, sizeof(real), "logits");
@@ -139,7 +141,8 @@ void fill(Run *run) {
     for (size_t i = 0; i < t.count; i++) {
         if (t.tokens[i] != dataset->mask) continue;
         const Guesses guesses = guess(logits + i * V, V);
-        (options_flag(run->options, "json") ? write_json : print_guesses)(dataset, ++mask, &guesses);
+        (options_flag(run->options, "json") ? write_json : print_guesses)(dataset, ++mask,
+                                                                          &guesses);
     }
     log_flush();
     free(logits);

@@ -4,10 +4,10 @@
 #include "language.h"
 #include "memory.h"
 #include "reader.h"
+#include "run.h"
 #include "sampler.h"
 #include "stop.h"
 #include "streams.h"
-#include "train.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +44,7 @@ typedef struct {
     Ending ending; // why the last text that went on ended
 } Writer;
 
-// ---- texts as the user gives them --------------------------------------------------------------------
-
+// ---- texts as the user gives them -------------------------------------------
 // A text with \n, \t, \r and \\ for what they stand for, fresh.
 static Text unescaped(const char *text) {
     static const char names[] = "ntr\\", values[] = "\n\t\r\\";
@@ -88,7 +87,7 @@ static Text read_prompt_file(const char *path) {
     return (Text){copy, text.size};
 }
 
-// ---- writing -----------------------------------------------------------------------------------------
+// ---- writing ----------------------------------------------------------------
 
 static uint64_t any_seed(void) {
     uint32_t seed;
@@ -101,7 +100,8 @@ static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t n
     const size_t V = (size_t)run->setup.vocabulary;
     const char *stop = options_text(o, "stop");
     if (!run->dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be written; make it with ./tokenize", run->dataset->name);
+        fail("%s: has no tokenizer, so no text can be written; make it with ./tokenize",
+             run->dataset->name);
     Writer w = {.run = run,
                 .settings = {options_number(o, "temperature"), options_integer(o, "top-k"),
                              options_number(o, "top-p")},
@@ -222,13 +222,13 @@ static Ending ending_of(const Writer *w, const Sample *sample) {
     return sample->text.stopped ? ENDED_STOP : w->ending;
 }
 
-// ---- what the user sees ------------------------------------------------------------------------------
-
+// ---- what the user sees -----------------------------------------------------
 // Why a text ended before its tokens were written; nothing where it did not.
 static void say_ending(const Writer *w, const Sample *sample, int64_t wanted) {
     const Ending ending = ending_of(w, sample);
     if (ending == ENDED_LENGTH) return;
-    fprintf(stderr, "[ended after %lld of %lld tokens: ", (long long)sample->written, (long long)wanted);
+    fprintf(stderr, "[ended after %lld of %lld tokens: ", (long long)sample->written,
+            (long long)wanted);
     if (ending == ENDED_POSITIONS)
         fprintf(stderr, "the model has %lld positions (--beyond stop)]\n",
                 (long long)w->run->setup.positions);
@@ -302,7 +302,7 @@ static void converse(Writer *w, int64_t wanted) {
     free(line);
 }
 
-// ---- what is called ----------------------------------------------------------------------------------
+// ---- what is called ---------------------------------------------------------
 
 void generate_sample(const Run *run, uint32_t number) {
     const int64_t wanted = options_integer(run->options, "sample-tokens");
@@ -360,8 +360,9 @@ void generate(Run *run) {
     if (text && path) fail_usage("--prompt and --prompt-file exclude each other");
     if (typed && (count > 1 || json))
         fail_usage("--prompt -: on a terminal one text is written: drop --samples and --json");
-    Writer w = writer_create(run, count,
-                             options_given(o, "seed") ? (uint64_t)options_integer(o, "seed") : any_seed(), 0);
+    Writer w = writer_create(
+        run, count, options_given(o, "seed") ? (uint64_t)options_integer(o, "seed") : any_seed(),
+        0);
     if (typed) {
         converse(&w, wanted);
     } else {

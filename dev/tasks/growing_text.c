@@ -13,7 +13,8 @@ void growing_text_free(GrowingText *g) {
 static void decode(GrowingText *g) {
     size_t before, after;
     free(tokenizer_decode(g->tokenizer, g->tokens + g->context, g->decoded - g->context, &before));
-    char *text = tokenizer_decode(g->tokenizer, g->tokens + g->context, g->count - g->context, &after);
+    char *text =
+        tokenizer_decode(g->tokenizer, g->tokens + g->context, g->count - g->context, &after);
     if (after > before) bytes_append(&g->text, text + before, after - before);
     free(text);
     g->context = g->decoded;

@@ -1,5 +1,5 @@
-// The text that tokens stand for, while they come one by one: what of it may be shown, and whether a text
-// that ends it came up.
+// The text that tokens stand for, while they come one by one: what of it may be shown, and whether
+// a text that ends it came up.
 #ifndef TASKS_GROWING_TEXT_H
 #define TASKS_GROWING_TEXT_H
 
@@ -12,8 +12,8 @@ typedef struct {
     Text stop; // what ends the text, not a part of it; size 0: nothing
     int32_t *tokens;
     size_t count;
-    // The bytes of tokens before `decoded`. The next ones are decoded from `context` on, where the last piece
-    // begins, so that a long text costs no more a token than a short one.
+    // The bytes of tokens before `decoded`. The next ones are decoded from `context` on, where the
+    // last piece begins, so that a long text costs no more a token than a short one.
     Bytes text;
     size_t context, decoded;
     size_t begin; // bytes before it are a prompt, in which nothing is looked for
@@ -29,7 +29,8 @@ void growing_text_begin(GrowingText *g);
 // Takes tokens of the tokenizer's vocabulary; after `stop` came up there should be none.
 void growing_text_add(GrowingText *g, const int32_t *tokens, size_t count);
 
-// No token follows: what was held back as the beginning of `stop` may be shown. Half a character may not.
+// No token follows: what was held back as the beginning of `stop` may be shown. Half a character
+// may not.
 void growing_text_finish(GrowingText *g);
 
 #endif

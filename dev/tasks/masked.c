@@ -29,7 +29,8 @@ typedef struct {
 static void *masked_create(const TaskSetup *setup) {
     const Dataset *dataset = setup->dataset;
     if (dataset->mask < 0)
-        fail("%s: has no mask token; make the data with ./tokenize --tokenizer bpe --reserve mask,padding",
+        fail("%s: has no mask token; make the data with ./tokenize --tokenizer bpe --reserve "
+             "mask,padding",
              dataset->name);
     Masked *m = allocate(1, sizeof(*m), "task");
     *m = (Masked){.sequences = sequences_create(setup),
@@ -73,8 +74,8 @@ static int32_t replacement(const Masked *m, Random *random, int32_t token) {
 }
 
 // inputs, targets (T) from a text (T), in which -1 is a token that nobody knows.
-static void hide(const Masked *m, Random *random, const int32_t *text, int64_t length, int32_t *inputs,
-                 int32_t *targets) {
+static void hide(const Masked *m, Random *random, const int32_t *text, int64_t length,
+                 int32_t *inputs, int32_t *targets) {
     int64_t left = 0;
     for (int64_t t = 0; t < length; t++) left += text[t] >= 0;
     int64_t wanted = count_chosen(left);
@@ -89,8 +90,10 @@ static void hide(const Masked *m, Random *random, const int32_t *text, int64_t l
     }
 }
 
-// What `batch` would predict, a token after the other, is the text; row b hides by stream `first` + b.
-static void hide_batch(const Masked *m, Batch *batch, uint64_t seed, RandomPurpose purpose, uint64_t first) {
+// What `batch` would predict, a token after the other, is the text; row b hides by stream `first` +
+// b.
+static void hide_batch(const Masked *m, Batch *batch, uint64_t seed, RandomPurpose purpose,
+                       uint64_t first) {
     const int64_t T = batch->length;
     for (int64_t b = 0; b < batch->batch; b++) {
         const uint64_t number = first + (uint64_t)b;
@@ -121,13 +124,14 @@ static bool masked_evaluation_batch(void *task, SplitName split, int64_t i, Batc
     return true;
 }
 
-// Pseudo-perplexity, of the tokens that were hidden, and how many of them were the most probable token.
+// Pseudo-perplexity, of the tokens that were hidden, and how many of them were the most probable
+// token.
 static void masked_report(const void *task, SplitName split, Evaluation *result) {
     (void)task;
     (void)split;
     evaluation_add(result, (Metric){"pseudo_ppl", "pseudo-ppl ", "", 2, exp(result->loss)});
-    evaluation_add(
-        result, (Metric){"accuracy", "accuracy ", "", 4, (double)result->correct / (double)result->tokens});
+    evaluation_add(result, (Metric){"accuracy", "accuracy ", "", 4,
+                                    (double)result->correct / (double)result->tokens});
 }
 
 static const char *const fill_options[] = {NULL};
@@ -135,8 +139,8 @@ static const Action actions[] = {{"fill", true, fill, fill_options}};
 
 const TaskType task_masked = {
     .name = "masked",
-    .summary =
-        "trains a model that predicts masked tokens of a text from all others, and evaluates or asks it",
+    .summary = "trains a model that predicts masked tokens of a text from all others, and "
+               "evaluates or asks it",
     .add_options = add_options,
     .lower = {"--batch", "--seq-len"},
     .length = "seq-len",

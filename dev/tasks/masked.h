@@ -1,7 +1,7 @@
-// Masked tokens (Devlin et al. 2019): running text in which 15% of each sequence's tokens are to be predicted
-// from all the others. Of these, 80% are replaced by the mask token, 10% by a random one, and 10% stay. In
-// training each pass over the data hides others, by seed and the sequence's place since the start; in
-// validation and test they are always the same.
+// Masked tokens (Devlin et al. 2019): running text in which 15% of each sequence's tokens are to be
+// predicted from all the others. Of these, 80% are replaced by the mask token, 10% by a random one,
+// and 10% stay. In training each pass over the data hides others, by seed and the sequence's place
+// since the start; in validation and test they are always the same.
 #ifndef TASKS_MASKED_H
 #define TASKS_MASKED_H
 

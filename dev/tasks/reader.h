@@ -1,5 +1,5 @@
-// A model that reads texts side by side, a token of each at a time, and what happens behind its last
-// position:
+// A model that reads texts side by side, a token of each at a time, and what happens behind its
+// last position:
 //
 //   slide    it forgets, and reads the last half of its positions again
 //   hold     it remembers, and gives all later tokens the last position
@@ -8,7 +8,7 @@
 #ifndef TASKS_READER_H
 #define TASKS_READER_H
 
-#include "train.h"
+#include "run.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,7 +20,8 @@ typedef struct Reader Reader;
 Reader *reader_create(const Run *run, int streams, const char *beyond);
 void reader_free(Reader *reader);
 
-// Tokens of each text that can still be read before something is forgotten or positions are used again.
+// Tokens of each text that can still be read before something is forgotten or positions are used
+// again.
 int64_t reader_room(const Reader *reader);
 
 // Whether no further token can be read.

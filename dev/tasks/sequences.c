@@ -7,8 +7,8 @@
 static const Option rows[] = {
     {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 1 << 20, NULL, NULL, "Training",
      "sequences worked on at a time"},
-    {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL, "Training",
-     "tokens in a sequence"},
+    {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL,
+     "Training", "tokens in a sequence"},
     {'d', "total-batch", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e12, NULL, NULL, "Training",
      "tokens an update; 0: batch * seq-len"},
 };
@@ -38,14 +38,16 @@ static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T
 static void plan_training(Sequences *s, const Options *options) {
     const int64_t B = s->plan.batch, T = s->plan.length;
     s->per_update = sequences_per_update(options, B, T);
-    s->loader =
-        loader_create(&s->dataset->splits[SPLIT_TRAIN], T, (uint64_t)options_integer(options, "seed"));
+    s->loader = loader_create(&s->dataset->splits[SPLIT_TRAIN], T,
+                              (uint64_t)options_integer(options, "seed"));
     s->plan.sequences = loader_sequences(s->loader);
     s->plan.sequences_per_update = (double)s->per_update;
     if (s->plan.sequences < s->per_update)
-        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower --seq-len "
+        fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower "
+             "--seq-len "
              "or --batch, or train on a longer text",
-             s->dataset->name, (long long)s->plan.sequences, (long long)T, (long long)s->per_update);
+             s->dataset->name, (long long)s->plan.sequences, (long long)T,
+             (long long)s->per_update);
 }
 
 void *sequences_create(const TaskSetup *setup) {
@@ -96,12 +98,14 @@ void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *b
     const Sequences *s = task;
     const int64_t B = s->plan.batch, T = s->plan.length, first = i * B;
     for (int64_t b = 0; b < B; b++)
-        loader_sequence(s->loader, update->place + first + b, s->inputs + b * T, s->targets + b * T);
-    *batch = (Batch){.batch = B, .length = T, .inputs = s->inputs, .targets = s->targets, .first_row = first};
+        loader_sequence(s->loader, update->place + first + b, s->inputs + b * T,
+                        s->targets + b * T);
+    *batch = (Batch){
+        .batch = B, .length = T, .inputs = s->inputs, .targets = s->targets, .first_row = first};
 }
 
-// Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last, shorter block
-// one of its own.
+// Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last,
+// shorter block one of its own.
 bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     const Sequences *s = task;
     const Split *data = &s->dataset->splits[split];

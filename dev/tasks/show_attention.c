@@ -86,5 +86,6 @@ void show_attention(const Run *run, const char *path, const int32_t *source, siz
     fprintf(f, "set multiplot layout %zu,%zu\n", down, across);
     for (size_t l = 0; l < layers; l++) write_panel(f, weights + l * rows * count, l, rows, count);
     free(weights);
-    if (picture_finish(&picture) != PICTURE_DRAWN) fail("--show-attention %s: there is no picture", path);
+    if (picture_finish(&picture) != PICTURE_DRAWN)
+        fail("--show-attention %s: there is no picture", path);
 }

@@ -2,10 +2,10 @@
 #include "bytes.h"
 #include "error.h"
 #include "memory.h"
+#include "run.h"
 #include "show_attention.h"
 #include "stop.h"
 #include "streams.h"
-#include "train.h"
 #include "translation.h"
 #include <errno.h>
 #include <stdio.h>
@@ -36,8 +36,7 @@ typedef struct {
     Hypothesis seen; // its translation
 } Translator;
 
-// ---- text --------------------------------------------------------------------------------------------
-
+// ---- text -------------------------------------------------------------------
 // The source in a line (text_sentence); false: there is none.
 static bool read_sentence(Translator *t, Sentence *sentence) {
     const Dataset *dataset = t->run->dataset;
@@ -76,8 +75,7 @@ static char *text_of(const Dataset *dataset, const Hypothesis *translation) {
     return text;
 }
 
-// ---- batches -----------------------------------------------------------------------------------------
-
+// ---- batches ----------------------------------------------------------------
 // One of several sentences, and how long it is.
 typedef struct {
     size_t number, count;
@@ -158,8 +156,7 @@ static void draw_seen(Translator *t, const Sentence *sentences) {
     t->seen = (Hypothesis){0};
 }
 
-// ---- the program -------------------------------------------------------------------------------------
-
+// ---- the program ------------------------------------------------------------
 // A translation, nothing of an empty line; with --json as {"text": "..."}.
 static void print_translation(const Run *run, const Sentence *sentence) {
     const char *text = sentence->output ? sentence->output : "";
@@ -182,7 +179,8 @@ static Translator translator_create(const Run *run) {
     const TaskPlan *plan = run->type->task->plan(run->task);
     const Dataset *dataset = run->dataset;
     if (!dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize", dataset->name);
+        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
+             dataset->name);
     Translator t = {.run = run,
                     .settings = {.beams = (int)options_integer(o, "beam"),
                                  .alpha = options_number(o, "alpha"),
@@ -210,9 +208,11 @@ void translate_lines(Run *run) {
     Sentence *sentences = allocate(most, sizeof(*sentences), "sentences");
     size_t count;
     do {
-        for (count = 0; count < most && !stop_requested() && read_sentence(&t, &sentences[count]);) count++;
+        for (count = 0; count < most && !stop_requested() && read_sentence(&t, &sentences[count]);)
+            count++;
         translate_sentences(&t, sentences, count);
-        for (size_t i = 0; i < count && !stop_requested(); i++) print_translation(run, &sentences[i]);
+        for (size_t i = 0; i < count && !stop_requested(); i++)
+            print_translation(run, &sentences[i]);
         log_flush();
         draw_seen(&t, sentences);
         for (size_t i = 0; i < count; i++) {
@@ -222,7 +222,8 @@ void translate_lines(Run *run) {
         t.done += (int64_t)count;
     } while (count == most && !stop_requested());
     if (t.shows_progress) fprintf(stderr, "\r\033[K");
-    if (t.cut > 0) warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
+    if (t.cut > 0)
+        warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
     free(t.logits.memory);
     free(sentences);
 }

@@ -10,16 +10,17 @@
 enum {
     READ_TOKENS = 1 << 16, // at a time
     SIDE_BY_SIDE = 64,     // a batch has at least room for sentences of so many tokens
-    SHORTEST = 8 // a batch of sentences that are shorter holds no more of them than if they were as long
+    SHORTEST =
+        8 // a batch of sentences that are shorter holds no more of them than if they were as long
 };
 
 static const Option rows[] = {
-    {'b', "batch-tokens", OPTION_INTEGER, OPTION_TRAINING, "N", "4096", 1, 1 << 28, NULL, NULL, "Training",
-     "tokens of a side worked on at a time"},
+    {'b', "batch-tokens", OPTION_INTEGER, OPTION_TRAINING, "N", "4096", 1, 1 << 28, NULL, NULL,
+     "Training", "tokens of a side worked on at a time"},
     {0, "accumulate", OPTION_INTEGER, OPTION_TRAINING, "N", "1", 1, 1 << 20, NULL, NULL, "Training",
      "such batches an update"},
-    {'t', "max-length", OPTION_INTEGER, OPTION_TRAINING, "N", "128", 1, 1 << 20, NULL, NULL, "Training",
-     "tokens; longer pairs are left out"},
+    {'t', "max-length", OPTION_INTEGER, OPTION_TRAINING, "N", "128", 1, 1 << 20, NULL, NULL,
+     "Training", "tokens; longer pairs are left out"},
     {0, "translate", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Translation",
      "only translate standard input with -e's weights"},
     {0, "beam", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 64, NULL, NULL, "Translation",
@@ -76,23 +77,25 @@ typedef struct {
     uint8_t *mask, *source_mask;
 } Translation;
 
-// ---- pairs -------------------------------------------------------------------------------------------
+// ---- pairs ------------------------------------------------------------------
 
 static int compare_numbers(int64_t a, int64_t b) {
     return a < b ? -1 : a > b;
 }
 
-// Targets first, as the most work is done for them. Sources rise among targets of one length and fall among
-// those of the next: neighbours are of like length on both sides.
+// Targets first, as the most work is done for them. Sources rise among targets of one length and
+// fall among those of the next: neighbours are of like length on both sides.
 static int compare_lengths(const void *a, const void *b) {
     const Pair *x = a, *y = b;
     if (x->target != y->target) return compare_numbers(x->target, y->target);
     if (x->source != y->source)
-        return x->target % 2 ? compare_numbers(x->source, y->source) : compare_numbers(y->source, x->source);
+        return x->target % 2 ? compare_numbers(x->source, y->source)
+                             : compare_numbers(y->source, x->source);
     return compare_numbers(x->start, y->start);
 }
 
-static void add_pair(PairList *list, int64_t max_length, int64_t start, int64_t middle, int64_t end) {
+static void add_pair(PairList *list, int64_t max_length, int64_t start, int64_t middle,
+                     int64_t end) {
     const int64_t source = middle - start, target = end - middle;
     if (source > max_length || target > max_length) {
         list->left_out++;
@@ -125,16 +128,18 @@ static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_lengt
     }
     free(tokens);
     if (start < split->tokens)
-        fail("%s: pair %zu of the %s split, behind token %lld, is not complete: its two sentences do not end "
+        fail("%s: pair %zu of the %s split, behind token %lld, is not complete: its two sentences "
+             "do not end "
              "with token %d",
-             dataset->name, list->count + list->left_out + 1, split->name, (long long)start, dataset->end);
+             dataset->name, list->count + list->left_out + 1, split->name, (long long)start,
+             dataset->end);
     if (list->count > UINT32_MAX)
         fail("%s: %zu pairs in the %s split, more than %u", dataset->name, list->count, split->name,
              UINT32_MAX);
 }
 
-// Cuts the list into groups. Where depends on lengths alone, so that it holds for each order of pairs of one
-// length.
+// Cuts the list into groups. Where depends on lengths alone, so that it holds for each order of
+// pairs of one length.
 static void make_groups(PairList *list, int64_t batch_tokens) {
     const size_t most = batch_tokens < SHORTEST ? 1 : (size_t)batch_tokens / SHORTEST;
     for (size_t first = 0, count; first < list->count; first += count) {
@@ -145,7 +150,8 @@ static void make_groups(PairList *list, int64_t batch_tokens) {
             if (length > longest) longest = length;
             if ((int64_t)(count + 1) * longest > batch_tokens) break;
         }
-        list->groups = grow_list(list->groups, list->group_count, sizeof(Group), "the list of batches");
+        list->groups =
+            grow_list(list->groups, list->group_count, sizeof(Group), "the list of batches");
         list->groups[list->group_count++] = (Group){first, count};
     }
 }
@@ -156,19 +162,21 @@ static void list_pairs(Translation *t, SplitName split) {
     if (list->split->tokens == 0) return;
     find_pairs(list, t->dataset, t->max_length);
     if (list->left_out > 0)
-        warn("%s: %zu of %zu pairs of the %s split are left out, a sentence of theirs has more than "
-             "--max-length %lld tokens",
-             t->dataset->name, list->left_out, list->count + list->left_out, list->split->name,
-             (long long)t->max_length);
-    if (list->count == 0) fail("%s: no pair of the %s split is left", t->dataset->name, list->split->name);
+        warn(
+            "%s: %zu of %zu pairs of the %s split are left out, a sentence of theirs has more than "
+            "--max-length %lld tokens",
+            t->dataset->name, list->left_out, list->count + list->left_out, list->split->name,
+            (long long)t->max_length);
+    if (list->count == 0)
+        fail("%s: no pair of the %s split is left", t->dataset->name, list->split->name);
     qsort(list->pairs, list->count, sizeof(Pair), compare_lengths);
     make_groups(list, t->batch_tokens);
     for (size_t g = 0; g < list->group_count; g++)
-        if ((int64_t)list->groups[g].count > t->plan.batch) t->plan.batch = (int64_t)list->groups[g].count;
+        if ((int64_t)list->groups[g].count > t->plan.batch)
+            t->plan.batch = (int64_t)list->groups[g].count;
 }
 
-// ---- order -------------------------------------------------------------------------------------------
-
+// ---- order ------------------------------------------------------------------
 // Fisher and Yates.
 static void shuffle(Random *random, uint32_t *items, size_t count) {
     for (size_t i = count; i > 1; i--) {
@@ -234,7 +242,7 @@ static size_t group_at(const Translation *t, int64_t place) {
     return low;
 }
 
-// ---- creating ----------------------------------------------------------------------------------------
+// ---- creating ---------------------------------------------------------------
 
 static bool uses_splits(const TaskSetup *setup) {
     for (int split = 0; split < SPLIT_COUNT; split++)
@@ -242,9 +250,9 @@ static bool uses_splits(const TaskSetup *setup) {
     return false;
 }
 
-// Sets the most tokens of a sentence, and of a batch. What to evaluate does not depend on the memory for it,
-// so a batch gives way where nobody chose its size; sentences of a text that is translated give way to the
-// batch.
+// Sets the most tokens of a sentence, and of a batch. What to evaluate does not depend on the
+// memory for it, so a batch gives way where nobody chose its size; sentences of a text that is
+// translated give way to the batch.
 static void plan_lengths(Translation *t, const TaskSetup *setup) {
     const Options *o = setup->options;
     t->max_length = task_length(setup, "max-length");
@@ -261,7 +269,8 @@ static void plan_lengths(Translation *t, const TaskSetup *setup) {
 
 static void plan_training(Translation *t) {
     const PairList *list = &t->lists[SPLIT_TRAIN];
-    const int64_t groups = (int64_t)list->group_count, updates = (groups + t->accumulate - 1) / t->accumulate;
+    const int64_t groups = (int64_t)list->group_count,
+                  updates = (groups + t->accumulate - 1) / t->accumulate;
     t->plan.sequences = (int64_t)list->count;
     t->plan.sequences_per_update = (double)list->count / (double)updates;
     t->order = (Order){-1, allocate(list->count, sizeof(uint32_t), "the order of pairs"),
@@ -279,15 +288,17 @@ static bool has_tokens(const Dataset *dataset) {
 static void *translation_create(const TaskSetup *setup) {
     const Dataset *dataset = setup->dataset;
     if ((has_tokens(dataset) && !dataset->paired) || dataset->end < 0 || dataset->padding < 0)
-        fail("%s: has no pairs of sentences; make the data with ./tokenize --source FILE --target FILE",
+        fail("%s: has no pairs of sentences; make the data with ./tokenize --source FILE --target "
+             "FILE",
              dataset->name);
     Translation *t = allocate(1, sizeof(*t), "task");
     t->dataset = dataset;
     t->seed = (uint64_t)options_integer(setup->options, "seed");
     t->accumulate = options_integer(setup->options, "accumulate");
     plan_lengths(t, setup);
-    t->plan = (TaskPlan){
-        .batch = 1 + t->batch_tokens / SIDE_BY_SIDE, .length = t->max_length, .rows = t->batch_tokens};
+    t->plan = (TaskPlan){.batch = 1 + t->batch_tokens / SIDE_BY_SIDE,
+                         .length = t->max_length,
+                         .rows = t->batch_tokens};
     for (int split = 0; split < SPLIT_COUNT; split++)
         if (setup->uses[split]) list_pairs(t, (SplitName)split);
     for (int split = SPLIT_VAL; split < SPLIT_COUNT; split++) order_evaluation(&t->lists[split]);
@@ -310,8 +321,9 @@ static void translation_destroy(void *task) {
         free(t->lists[split].groups);
         free(t->lists[split].evaluated);
     }
-    void *const arrays[] = {t->order.pairs, t->order.groups, t->order.places, t->sentences,   t->inputs,
-                            t->targets,     t->source,       t->mask,         t->source_mask, t};
+    void *const arrays[] = {
+        t->order.pairs, t->order.groups, t->order.places, t->sentences,   t->inputs,
+        t->targets,     t->source,       t->mask,         t->source_mask, t};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) free(arrays[i]);
 }
 
@@ -321,15 +333,15 @@ static const TaskPlan *translation_plan(const void *task) {
 
 static char *translation_describe(const void *task) {
     const Translation *t = task;
-    return format_string("%lld x %lld tokens of each language, about %.0f pairs", (long long)t->accumulate,
-                         (long long)t->batch_tokens, t->plan.sequences_per_update);
+    return format_string("%lld x %lld tokens of each language, about %.0f pairs",
+                         (long long)t->accumulate, (long long)t->batch_tokens,
+                         t->plan.sequences_per_update);
 }
 
-// ---- batches -----------------------------------------------------------------------------------------
-
+// ---- batches ----------------------------------------------------------------
 // The batch of a group; `order` says which pair stands where, NULL: as they are listed.
-static void build_batch(const Translation *t, const PairList *list, const Group *group, const uint32_t *order,
-                        Batch *batch) {
+static void build_batch(const Translation *t, const PairList *list, const Group *group,
+                        const uint32_t *order, Batch *batch) {
     int64_t S = 0, T = 0;
     for (size_t i = group->first; i < group->first + group->count; i++) {
         const Pair *pair = &list->pairs[order ? order[i] : i];

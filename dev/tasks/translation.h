@@ -1,11 +1,11 @@
-// Translation: pairs of sentences, of which the second is predicted, a token after the other, from the first
-// and from what stands before. The model reads the source with its end; the decoder begins with the padding
-// token and predicts the target with its end.
+// Translation: pairs of sentences, of which the second is predicted, a token after the other, from
+// the first and from what stands before. The model reads the source with its end; the decoder
+// begins with the padding token and predicts the target with its end.
 //
-// A batch holds pairs of like length, padded to the longest, at most --batch-tokens positions on a side. Each
-// epoch deals pairs of one length anew among the batches of that length, and shuffles the batches, by seed
-// and epoch alone. Evaluation takes them in one order for all runs, which is not that of lengths. A pair with
-// a sentence longer than --max-length is left out.
+// A batch holds pairs of like length, padded to the longest, at most --batch-tokens positions on a
+// side. Each epoch deals pairs of one length anew among the batches of that length, and shuffles
+// the batches, by seed and epoch alone. Evaluation takes them in one order for all runs, which is
+// not that of lengths. A pair with a sentence longer than --max-length is left out.
 #ifndef TASKS_TRANSLATION_H
 #define TASKS_TRANSLATION_H
 
@@ -13,8 +13,9 @@
 
 extern const TaskType task_translation;
 
-// Translates standard input line by line to standard output: --beam, --alpha, --longest. An empty line stays
-// one. From a terminal each line is answered at once; else lines of like length are translated together.
+// Translates standard input line by line to standard output: --beam, --alpha, --longest. An empty
+// line stays one. From a terminal each line is answered at once; else lines of like length are
+// translated together.
 void translate_lines(Run *run);
 
 #endif

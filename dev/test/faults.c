@@ -1,16 +1,19 @@
-// A library to be preloaded: makes one call of the program fail, or kills the program there. Only calls that
-// the program itself makes are counted, not those of the libraries it uses. faults.sh and kill.sh build and
-// use it:
+// A library to be preloaded: makes one call of the program fail, or kills the program there. Only
+// calls that the program itself makes are counted, not those of the libraries it uses. faults.sh
+// and kill.sh build and use it:
 //
 //   FAULT_AT=N      the N-th call counted, from 1 on; 0: none
-//   FAULT_CALLS     which calls are counted: "files" (those that read or write), "changes" (only those that
+//   FAULT_CALLS     which calls are counted: "files" (those that read or write), "changes" (only
+//   those that
 //                   change what is on the disk), "memory", or the name of one function ("readdir")
 //   FAULT_MODE      fail         the call returns its error: a full disk, no memory, no right to
 //                   half         write() takes half of what it was given; only write() is counted
-//                   interrupt    write(), read(), poll(), waitpid() return EINTR once; only these are counted
-//                   kill-before, kill-after   SIGKILL before the call is made, or when it is done
-//                   kill-half    SIGKILL when half of a write() is done; only write() is counted
-//   FAULT_REPORT    a file that receives "fired NAME" when it happens, else "calls N" when the program ends
+//                   interrupt    write(), read(), poll(), waitpid() return EINTR once; only these
+//                   are counted kill-before, kill-after   SIGKILL before the call is made, or when
+//                   it is done kill-half    SIGKILL when half of a write() is done; only write() is
+//                   counted
+//   FAULT_REPORT    a file that receives "fired NAME" when it happens, else "calls N" when the
+//   program ends
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -49,7 +52,7 @@ static struct {
 } settings;
 static atomic_long calls;
 
-// ---- start and end ---------------------------------------------------------------------------------
+// ---- start and end ----------------------------------------------------------
 
 static int find_program(struct dl_phdr_info *info, size_t size, void *unused) {
     (void)size, (void)unused;
@@ -100,7 +103,8 @@ static void report(const char *format, const char *name, long number) {
     char text[128];
     if (!settings.report) return;
     const int length = snprintf(text, sizeof(text), format, name, number);
-    const long file = syscall(SYS_openat, AT_FDCWD, settings.report, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    const long file =
+        syscall(SYS_openat, AT_FDCWD, settings.report, O_WRONLY | O_CREAT | O_APPEND, 0666);
     syscall(SYS_write, file, text, (size_t)length);
     syscall(SYS_close, file);
 }
@@ -110,13 +114,14 @@ __attribute__((destructor)) static void end(void) {
     if (settings.active && settings.at == 0) report("%s %ld\n", "calls", calls);
 }
 
-// ---- which call ------------------------------------------------------------------------------------
+// ---- which call -------------------------------------------------------------
 
 static bool fits_mode(const char *name) {
     const bool writes = strcmp(name, "write") == 0;
     if (settings.mode == HALF || settings.mode == KILL_HALF) return writes;
     if (settings.mode != INTERRUPT) return true;
-    return writes || strcmp(name, "read") == 0 || strcmp(name, "poll") == 0 || strcmp(name, "waitpid") == 0;
+    return writes || strcmp(name, "read") == 0 || strcmp(name, "poll") == 0 ||
+           strcmp(name, "waitpid") == 0;
 }
 
 // Whether this call is the one. `caller`: where it returns to.
@@ -139,23 +144,22 @@ static void *next(const char *name) {
 
 // NOLINTBEGIN(bugprone-macro-parentheses): parameters and arguments are lists
 // Defines a function that fails with `error` where it is the one, and else is the next library's.
-#define REPLACE(kind, type, name, parameters, arguments, failure, error)                                     \
-    type name parameters {                                                                                   \
-        static type(*real) parameters;                                                                       \
-        if (!real) real = (type(*) parameters)next(#name);                                                   \
-        const bool fires = is_the_one(kind, #name, __builtin_return_address(0));                             \
-        if (fires && (settings.mode == FAIL || settings.mode == INTERRUPT)) {                                \
-            errno = settings.mode == FAIL ? (error) : EINTR;                                                 \
-            return failure;                                                                                  \
-        }                                                                                                    \
-        type result = real arguments;                                                                        \
-        if (fires && settings.mode == KILL_AFTER) kill(getpid(), SIGKILL);                                   \
-        return result;                                                                                       \
+#define REPLACE(kind, type, name, parameters, arguments, failure, error)                           \
+    type name parameters {                                                                         \
+        static type(*real) parameters;                                                             \
+        if (!real) real = (type(*) parameters)next(#name);                                         \
+        const bool fires = is_the_one(kind, #name, __builtin_return_address(0));                   \
+        if (fires && (settings.mode == FAIL || settings.mode == INTERRUPT)) {                      \
+            errno = settings.mode == FAIL ? (error) : EINTR;                                       \
+            return failure;                                                                        \
+        }                                                                                          \
+        type result = real arguments;                                                              \
+        if (fires && settings.mode == KILL_AFTER) kill(getpid(), SIGKILL);                         \
+        return result;                                                                             \
     }
 // NOLINTEND(bugprone-macro-parentheses)
 
-// ---- files -----------------------------------------------------------------------------------------
-
+// ---- files ------------------------------------------------------------------
 // What goes to stderr is the report of a failure, and not counted.
 ssize_t write(int file, const void *data, size_t size) {
     static ssize_t (*real)(int, const void *, size_t);
@@ -179,7 +183,8 @@ int open(const char *path, int flags, ...) {
     const mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
     va_end(rest);
     if (!real) real = (int (*)(const char *, int, ...))next("open");
-    const bool fires = is_the_one(flags & O_CREAT ? CHANGES : READS, "open", __builtin_return_address(0));
+    const bool fires =
+        is_the_one(flags & O_CREAT ? CHANGES : READS, "open", __builtin_return_address(0));
     if (fires && settings.mode == FAIL) {
         errno = EMFILE;
         return -1;
@@ -215,38 +220,45 @@ REPLACE(READS, int, stat, (const char *path, struct stat *status), (path, status
 REPLACE(READS, int, lstat, (const char *path, struct stat *status), (path, status), -1, EACCES)
 REPLACE(READS, int, fstat, (int file, struct stat *status), (file, status), -1, EIO)
 REPLACE(READS, ssize_t, read, (int file, void *data, size_t size), (file, data, size), -1, EIO)
-REPLACE(READS, ssize_t, pread, (int file, void *data, size_t size, off_t at), (file, data, size, at), -1, EIO)
-REPLACE(READS, ssize_t, readlink, (const char *path, char *text, size_t size), (path, text, size), -1, EIO)
+REPLACE(READS, ssize_t, pread, (int file, void *data, size_t size, off_t at),
+        (file, data, size, at), -1, EIO)
+REPLACE(READS, ssize_t, readlink, (const char *path, char *text, size_t size), (path, text, size),
+        -1, EIO)
 REPLACE(READS, DIR *, opendir, (const char *path), (path), NULL, EMFILE)
 REPLACE(READS, struct dirent *, readdir, (DIR * dir), (dir), NULL, EIO)
 REPLACE(READS, int, scandir,
-        (const char *restrict path, struct dirent ***restrict entries, int (*filter)(const struct dirent *),
+        (const char *restrict path, struct dirent ***restrict entries,
+         int (*filter)(const struct dirent *),
          int (*compare)(const struct dirent **, const struct dirent **)),
         (path, entries, filter, compare), -1, EIO)
-REPLACE(READS, FILE *, fopen, (const char *restrict path, const char *restrict mode), (path, mode), NULL,
-        EMFILE)
+REPLACE(READS, FILE *, fopen, (const char *restrict path, const char *restrict mode), (path, mode),
+        NULL, EMFILE)
 REPLACE(READS, int, flock, (int file, int operation), (file, operation), -1, ENOLCK)
 REPLACE(READS, int, pipe2, (int ends[2], int flags), (ends, flags), -1, EMFILE)
-REPLACE(READS, int, poll, (struct pollfd * ends, nfds_t count, int timeout), (ends, count, timeout), -1,
-        ENOMEM)
-REPLACE(READS, pid_t, waitpid, (pid_t child, int *status, int options), (child, status, options), -1, ECHILD)
+REPLACE(READS, int, poll, (struct pollfd * ends, nfds_t count, int timeout), (ends, count, timeout),
+        -1, ENOMEM)
+REPLACE(READS, pid_t, waitpid, (pid_t child, int *status, int options), (child, status, options),
+        -1, ECHILD)
 REPLACE(READS, int, posix_spawnp,
-        (pid_t *restrict child, const char *restrict file, const posix_spawn_file_actions_t *restrict actions,
+        (pid_t *restrict child, const char *restrict file,
+         const posix_spawn_file_actions_t *restrict actions,
          const posix_spawnattr_t *restrict attributes, char *const arguments[restrict],
          char *const environment[restrict]),
         (child, file, actions, attributes, arguments, environment), EAGAIN, EAGAIN)
 
-// ---- memory ----------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 REPLACE(MEMORY, void *, malloc, (size_t size), (size), NULL, ENOMEM)
 REPLACE(MEMORY, void *, calloc, (size_t count, size_t size), (count, size), NULL, ENOMEM)
 REPLACE(MEMORY, void *, realloc, (void *memory, size_t size), (memory, size), NULL, ENOMEM)
-REPLACE(MEMORY, void *, reallocarray, (void *memory, size_t count, size_t size), (memory, count, size), NULL,
+REPLACE(MEMORY, void *, reallocarray, (void *memory, size_t count, size_t size),
+        (memory, count, size), NULL, ENOMEM)
+REPLACE(MEMORY, void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size), NULL,
         ENOMEM)
-REPLACE(MEMORY, void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size), NULL, ENOMEM)
 REPLACE(MEMORY, int, posix_memalign, (void **memory, size_t alignment, size_t size),
         (memory, alignment, size), ENOMEM, ENOMEM)
-REPLACE(MEMORY, int, vasprintf, (char **restrict text, const char *restrict format, va_list arguments),
+REPLACE(MEMORY, int, vasprintf,
+        (char **restrict text, const char *restrict format, va_list arguments),
         (text, format, arguments), -1, ENOMEM)
 REPLACE(MEMORY, char *, strdup, (const char *text), (text), NULL, ENOMEM)
 REPLACE(MEMORY, void *, mmap, (void *where, size_t size, int access, int flags, int file, off_t at),

@@ -6,9 +6,9 @@
 #include "model_test.h"
 #include "options.h"
 #include "random.h"
+#include "run.h"
 #include "safetensors.h"
 #include "schedule.h"
-#include "train.h"
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ static double relative(double value, double expected) {
     return fabs(value - expected) / fabs(expected);
 }
 
-// Of a loss. Hugging Face's classes compute theirs in float32 even where all else is float64, and are wrong
-// in its last digit: of what is a float32, only the error beyond two units there counts.
+// Of a loss. Hugging Face's classes compute theirs in float32 even where all else is float64, and
+// are wrong in its last digit: of what is a float32, only the error beyond two units there counts.
 static double loss_error(double value, double expected) {
     const double error = relative(value, expected);
     const double known = (double)(float)expected == expected ? 2 * (double)FLT_EPSILON : 0;
@@ -51,7 +51,8 @@ static double *read_doubles(const Safetensors *file, const char *name, size_t co
     const Tensor *tensor = safetensors_find(file, name);
     if (!tensor) fail("%s: tensor %s is missing", file->file.path, name);
     if (tensor->count != count)
-        fail("%s: tensor %s has %zu elements, expected %zu", file->file.path, name, tensor->count, count);
+        fail("%s: tensor %s has %zu elements, expected %zu", file->file.path, name, tensor->count,
+             count);
     double *values = allocate(count, sizeof(double), name);
     tensor_read_double(file, tensor, values);
     return values;
@@ -61,13 +62,15 @@ static int32_t *read_integers(const Safetensors *file, const char *name, size_t 
     const Tensor *tensor = safetensors_find(file, name);
     if (!tensor) fail("%s: tensor %s is missing", file->file.path, name);
     if (tensor->count != count)
-        fail("%s: tensor %s has %zu elements, expected %zu", file->file.path, name, tensor->count, count);
+        fail("%s: tensor %s has %zu elements, expected %zu", file->file.path, name, tensor->count,
+             count);
     int32_t *values = allocate(count, sizeof(int32_t), name);
     tensor_read_int32(file, tensor, values);
     return values;
 }
 
-// Sets the parameters of the file, each one off by up to `perturbation` of itself, and clears the optimiser.
+// Sets the parameters of the file, each one off by up to `perturbation` of itself, and clears the
+// optimiser.
 static void load_values(Reference *r, double perturbation) {
     real *values = allocate(r->table->total, sizeof(real), "parameters");
     r->type->write(r->model, MODEL_FIRST_MOMENT, values);
@@ -76,7 +79,8 @@ static void load_values(Reference *r, double perturbation) {
         const Parameter *p = &r->table->items[i];
         const Tensor *tensor = safetensors_find(r->file, p->name);
         if (!tensor || tensor->count != p->size)
-            fail("%s: tensor %s is missing or not of %zu elements", r->file->file.path, p->name, p->size);
+            fail("%s: tensor %s is missing or not of %zu elements", r->file->file.path, p->name,
+                 p->size);
         tensor_read_real(r->file, tensor, values + p->offset);
     }
     Random random = random_stream(1, RANDOM_TEST, 0, 0);
@@ -86,15 +90,16 @@ static void load_values(Reference *r, double perturbation) {
     free(values);
 }
 
-static Reference reference_open(const ModelType *type, const Safetensors *file, const char *precision,
-                                int32_t padding) {
+static Reference reference_open(const ModelType *type, const Safetensors *file,
+                                const char *precision, int32_t padding) {
     Reference r = {.file = file, .type = type, .options = trainer_options_create(type)};
     checkpoint_check_type(file, type);
     options_from_metadata(r.options, OPTION_MODEL, file, NULL);
     options_set(r.options, "dropout", "0", "test");
     options_set(r.options, "precision", strcmp(precision, "bf16") == 0 ? "bf16" : "fp32", "test");
     const Tensor *ids = safetensors_find(file, "input_ids");
-    if (!ids || ids->rank != 2) fail("%s: tensor input_ids is missing or not (B, T)", file->file.path);
+    if (!ids || ids->rank != 2)
+        fail("%s: tensor input_ids is missing or not (B, T)", file->file.path);
     r.setup = (ModelSetup){.type = type,
                            .options = r.options,
                            .batch = ids->shape[0],
@@ -111,8 +116,8 @@ static Reference reference_open(const ModelType *type, const Safetensors *file, 
 
 // Of a language model, position i predicts labels[i + 1], the last one of a row nothing; of others,
 // labels[i].
-static void read_targets(const ModelType *type, const int32_t *labels, int64_t batch, int64_t length,
-                         int32_t *targets) {
+static void read_targets(const ModelType *type, const int32_t *labels, int64_t batch,
+                         int64_t length, int32_t *targets) {
     const int64_t ahead = strcmp(type->task->name, "language") == 0;
     for (int64_t b = 0; b < batch; b++)
         for (int64_t t = 0; t < length; t++)
@@ -127,15 +132,17 @@ static int64_t label_length(const Reference *r, const char *name) {
     return labels && labels->rank > 0 ? labels->shape[labels->rank - 1] : r->setup.length;
 }
 
-// What the model is given: ids (B, S), mask (B, S) or NULL, labels (B, T), S = T but in translation, whose
-// decoder reads the labels one to the right behind a 0. inputs, targets (B, T) are the caller's memory.
-static Batch make_batch(const Reference *r, const int32_t *ids, const uint8_t *mask, const int32_t *labels,
-                        int64_t length, int32_t *inputs, int32_t *targets) {
+// What the model is given: ids (B, S), mask (B, S) or NULL, labels (B, T), S = T but in
+// translation, whose decoder reads the labels one to the right behind a 0. inputs, targets (B, T)
+// are the caller's memory.
+static Batch make_batch(const Reference *r, const int32_t *ids, const uint8_t *mask,
+                        const int32_t *labels, int64_t length, int32_t *inputs, int32_t *targets) {
     const int64_t B = r->setup.batch, T = length;
     Batch batch = {.batch = B, .length = T, .inputs = ids, .targets = targets, .mask = mask};
     read_targets(r->type, labels, B, T, targets);
     if (strcmp(r->type->task->name, "translation") != 0) return batch;
-    for (int64_t i = 0; i < B * T; i++) inputs[i] = i % T > 0 && labels[i - 1] > 0 ? labels[i - 1] : 0;
+    for (int64_t i = 0; i < B * T; i++)
+        inputs[i] = i % T > 0 && labels[i - 1] > 0 ? labels[i - 1] : 0;
     batch.source = (SourceSide){r->setup.length, ids, mask};
     batch.inputs = inputs;
     batch.mask = NULL;
@@ -149,7 +156,8 @@ static int64_t counted(const int32_t *targets, size_t count) {
 }
 
 // The largest error over all parameters, each against PREFIX.NAME; which one it is in `worst`.
-static double worst_error(const Reference *r, const char *prefix, const real *ours, const Parameter **worst) {
+static double worst_error(const Reference *r, const char *prefix, const real *ours,
+                          const Parameter **worst) {
     double total = 0, largest = 0;
     for (int pass = 0; pass < 2; pass++) { // the norm of all tensors first
         for (int i = 0; i < r->table->count; i++) {
@@ -183,7 +191,8 @@ static void compare_batch(Reference *r, Errors *errors) {
                  V = (size_t)r->setup.vocabulary;
     int32_t *ids = read_integers(r->file, "input_ids", N),
             *mask = read_integers(r->file, "attention_mask", N);
-    int32_t *labels = read_integers(r->file, "labels", M), *targets = allocate(M, sizeof(int32_t), "targets"),
+    int32_t *labels = read_integers(r->file, "labels", M),
+            *targets = allocate(M, sizeof(int32_t), "targets"),
             *inputs = allocate(M, sizeof(int32_t), "inputs");
     uint8_t *bytes = allocate(N, 1, "mask");
     for (size_t i = 0; i < N; i++) bytes[i] = mask[i] != 0;
@@ -225,7 +234,7 @@ static void compare_batch(Reference *r, Errors *errors) {
     free(ids);
 }
 
-// ---- training steps
+// ---- training steps ---------------------------------------------------------
 
 typedef struct {
     real *losses, *norms; // (steps), norms before clipping
@@ -259,13 +268,14 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
         t.losses[i] = (real)(r->type->train(r->model, &batch, scale) * scale);
         const double norm = r->type->gradient_norm(r->model);
         t.norms[i] = (real)norm;
-        r->type->update(r->model, &(UpdateSettings){.learning_rate = lr * (1 - (double)i / (double)steps),
-                                                    .beta1 = 0.9,
-                                                    .beta2 = 0.999,
-                                                    .epsilon = 1e-8,
-                                                    .weight_decay = decay,
-                                                    .gradient_scale = clip_scale(norm, 1),
-                                                    .step = (int64_t)i + 1});
+        r->type->update(r->model,
+                        &(UpdateSettings){.learning_rate = lr * (1 - (double)i / (double)steps),
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.999,
+                                          .epsilon = 1e-8,
+                                          .weight_decay = decay,
+                                          .gradient_scale = clip_scale(norm, 1),
+                                          .step = (int64_t)i + 1});
     }
     r->type->read(r->model, MODEL_VALUES, t.values);
     if (labels != ids) free(labels);
@@ -275,10 +285,10 @@ static Trajectory train_steps(Reference *r, size_t steps, double perturbation) {
     return t;
 }
 
-// Training amplifies rounding, in some models by a factor of 1e14 in 20 steps. How far it does is measured:
-// the same steps are run from parameters that are off by the rounding of this precision, and steps are
-// compared as long as these two runs agree to a tenth of the tolerance. The final parameters are compared if
-// all steps are.
+// Training amplifies rounding, in some models by a factor of 1e14 in 20 steps. How far it does is
+// measured: the same steps are run from parameters that are off by the rounding of this precision,
+// and steps are compared as long as these two runs agree to a tenth of the tolerance. The final
+// parameters are compared if all steps are.
 static void compare_training(Reference *r, double rounding, double tolerance, Errors *errors) {
     if (!safetensors_metadata(r->file, "train_steps")) return;
     const size_t steps = (size_t)safetensors_integer(r->file, "train_steps", 1, 1000000);
@@ -290,12 +300,13 @@ static void compare_training(Reference *r, double rounding, double tolerance, Er
         const double change = fmax(relative((double)perturbed.losses[i], (double)plain.losses[i]),
                                    relative((double)perturbed.norms[i], (double)plain.norms[i]));
         if (i > 0 && !(change <= 0.1 * tolerance)) break;
-        const double error =
-            fmax(loss_error((double)plain.losses[i], losses[i]), relative((double)plain.norms[i], norms[i]));
+        const double error = fmax(loss_error((double)plain.losses[i], losses[i]),
+                                  relative((double)plain.norms[i], norms[i]));
         if (!(error <= errors->training)) errors->training = error;
     }
     const Parameter *worst = NULL;
-    if (i == steps) errors->training = fmax(errors->training, worst_error(r, "final.", plain.values, &worst));
+    if (i == steps)
+        errors->training = fmax(errors->training, worst_error(r, "final.", plain.values, &worst));
     errors->steps = steps;
     errors->compared = i;
     free(losses);
@@ -304,12 +315,14 @@ static void compare_training(Reference *r, double rounding, double tolerance, Er
     trajectory_free(&perturbed);
 }
 
-bool model_reference(const ModelType *type, const char *path, const char *precision, int32_t padding) {
+bool model_reference(const ModelType *type, const char *path, const char *precision,
+                     int32_t padding) {
     static const struct {
         const char *name;
         double tolerance, rounding;
-    } precisions[] = {
-        {"double", 1e-7, 16 * DBL_EPSILON}, {"float", 1e-4, 16 * (double)FLT_EPSILON}, {"bf16", 5e-2, 1e-2}};
+    } precisions[] = {{"double", 1e-7, 16 * DBL_EPSILON},
+                      {"float", 1e-4, 16 * (double)FLT_EPSILON},
+                      {"bf16", 5e-2, 1e-2}};
     size_t which = 0;
     while (strcmp(precisions[which].name, precision) != 0) which++;
     const double tolerance = precisions[which].tolerance;
@@ -319,8 +332,8 @@ bool model_reference(const ModelType *type, const char *path, const char *precis
     Errors e = {0};
     compare_batch(&r, &e);
     compare_training(&r, precisions[which].rounding, tolerance, &e);
-    const bool passed =
-        e.logits <= tolerance && e.loss <= tolerance && e.gradients <= tolerance && e.training <= tolerance;
+    const bool passed = e.logits <= tolerance && e.loss <= tolerance && e.gradients <= tolerance &&
+                        e.training <= tolerance;
     printf("%s logits %.2e loss %.2e grad %.2e (%s) train ", path, e.logits, e.loss, e.gradients,
            e.worst ? e.worst->name : "none");
     printf(e.steps ? "%.2e" : "-", e.training);

@@ -3,6 +3,7 @@
 #include "error.h"
 #include "memory.h"
 #include "random.h"
+#include "run.h"
 #include "train.h"
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include <omp.h>
 #endif
 
-// ---- models and batches
+// ---- models and batches -----------------------------------------------------
 
 static void set_options(Options *options, const char *list) {
     char *copy = copy_string(list), *rest = NULL;
@@ -25,8 +26,8 @@ static void set_options(Options *options, const char *list) {
     free(copy);
 }
 
-ModelTest model_test_create(const ModelType *type, const char *options, int64_t batch, int64_t length,
-                            int64_t vocabulary) {
+ModelTest model_test_create(const ModelType *type, const char *options, int64_t batch,
+                            int64_t length, int64_t vocabulary) {
     ModelTest t = {.type = type, .options = trainer_options_create(type)};
     set_options(t.options, "dropout=0 precision=fp32");
     set_options(t.options, options);
@@ -42,8 +43,8 @@ ModelTest model_test_create(const ModelType *type, const char *options, int64_t 
     t.table = type->parameters(t.model);
     t.values = allocate(t.table->total, sizeof(real), "parameters");
     parameter_initialise(t.table, 1, t.values);
-    // Away from the initial values: gains off 1, biases off 0, matrices large enough that every path carries
-    // weight.
+    // Away from the initial values: gains off 1, biases off 0, matrices large enough that every
+    // path carries weight.
     Random r = random_stream(2, RANDOM_TEST, 0, 0);
     for (int i = 0; i < t.table->count; i++)
         for (size_t j = 0; j < t.table->items[i].size; j++)
@@ -88,8 +89,7 @@ bool model_test_same(const real *a, const real *b, size_t count) {
     return true;
 }
 
-// ---- gradients
-
+// ---- gradients --------------------------------------------------------------
 // The loss with one parameter changed. Only train() drops out and smooths labels, so it is what is
 // differentiated where there is either.
 static double loss_with(ModelTest *t, const Batch *batch, size_t element, double change) {
@@ -97,13 +97,14 @@ static double loss_with(ModelTest *t, const Batch *batch, size_t element, double
     t->values[element] = before + (real)change;
     t->type->write(t->model, MODEL_VALUES, t->values);
     const bool drops = options_number(t->options, "dropout") > 0 || t->type->unsmoothed;
-    const double loss = drops ? t->type->train(t->model, batch, 0) : t->type->forward(t->model, batch);
+    const double loss =
+        drops ? t->type->train(t->model, batch, 0) : t->type->forward(t->model, batch);
     t->values[element] = before;
     return loss;
 }
 
-// The larger of `largest` and |x|. Not fmax of doubles: over an array of floats, gcc 12 fails to compile that
-// for arm64.
+// The larger of `largest` and |x|. Not fmax of doubles: over an array of floats, gcc 12 fails to
+// compile that for arm64.
 static real larger(real largest, real x) {
     const real size = x < 0 ? -x : x;
     return size > largest ? size : largest;
@@ -128,8 +129,8 @@ void model_check_gradients(ModelTest *t, const Batch *batch) {
                 (2 * step);
             const double analytic = (double)gradients[element];
             if (!(fabs(numeric - analytic) <= 1e-6 * (fabs(analytic) + (double)largest)))
-                test_fail(__FILE__, __LINE__, "%s[%zu]: gradient %.9g, central difference %.9g", p->name,
-                          element - p->offset, analytic, numeric);
+                test_fail(__FILE__, __LINE__, "%s[%zu]: gradient %.9g, central difference %.9g",
+                          p->name, element - p->offset, analytic, numeric);
         }
     }
     t->type->write(t->model, MODEL_VALUES, t->values);
@@ -137,11 +138,11 @@ void model_check_gradients(ModelTest *t, const Batch *batch) {
     free(gradients);
 }
 
-// ---- decoding and causality
+// ---- decoding and causality -------------------------------------------------
 
 static real *all_logits(ModelTest *t, const Batch *batch) {
-    real *logits =
-        allocate((size_t)(batch->batch * batch->length * t->setup.vocabulary), sizeof(real), "logits");
+    real *logits = allocate((size_t)(batch->batch * batch->length * t->setup.vocabulary),
+                            sizeof(real), "logits");
     t->type->logits(t->model, batch, logits);
     return logits;
 }
@@ -149,7 +150,8 @@ static real *all_logits(ModelTest *t, const Batch *batch) {
 void model_check_decoding(ModelTest *t, double tolerance) {
     Batch batch = model_test_batch(t, 0, 5);
     const int64_t S = batch.batch, T = batch.length, V = t->setup.vocabulary;
-    real *expected = all_logits(t, &batch), *logits = allocate((size_t)(S * V), sizeof(real), "logits");
+    real *expected = all_logits(t, &batch),
+         *logits = allocate((size_t)(S * V), sizeof(real), "logits");
     int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
     void *decoder = t->type->decoder_create(t->model, (int)S);
     real worst = 0;
@@ -185,8 +187,7 @@ void model_check_causality(ModelTest *t) {
     model_test_batch_free(&batch);
 }
 
-// ---- threads and accumulation
-
+// ---- threads and accumulation -----------------------------------------------
 // Loss after a few updates.
 static double train_some(const ModelType *type, const char *options, int threads) {
 #ifdef _OPENMP
@@ -241,9 +242,10 @@ void model_check_accumulation(const ModelType *type, const char *options) {
     model_test_free(&small);
 }
 
-// ---- kinds of attention
+// ---- kinds of attention -----------------------------------------------------
 
-Batch model_kinds_batch(const ModelKinds *kinds, const ModelTest *t, double padding, uint32_t number) {
+Batch model_kinds_batch(const ModelKinds *kinds, const ModelTest *t, double padding,
+                        uint32_t number) {
     Batch batch = model_test_batch(t, padding, number);
     int32_t *targets = (int32_t *)batch.targets;
     for (size_t i = 0; i < (size_t)(batch.batch * batch.length); i++)
@@ -255,7 +257,8 @@ void model_check_kind_gradients(const ModelKinds *kinds, const char *options, in
                                 double padding) {
     if (sizeof(real) != sizeof(double)) return; // central differences need double
 #ifdef _OPENMP
-    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
+    omp_set_num_threads(
+        1); // thousands of passes so small that threads would mostly wait for each other
 #endif
     for (size_t i = 0; i < kinds->count; i++) {
         char *all = format_string("%s %s", options, kinds->kinds[i]);
@@ -317,7 +320,7 @@ void model_check_kind_accumulation(const ModelKinds *kinds, const char *options)
     free(drops);
 }
 
-// ---- the program
+// ---- the program ------------------------------------------------------------
 
 void model_test_options(const ModelType *type, const char *options) {
     ModelTest t = model_test_create(type, options, 1, 16, 20);
@@ -327,9 +330,11 @@ void model_test_options(const ModelType *type, const char *options) {
 void model_test_program(const ModelType *type, const char *arguments) {
     char *argv[32] = {(char *)type->program}, *rest = NULL;
     int argc = 1;
-    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+    for (char *word = strtok_r(copy_string(arguments), " ", &rest); word;
+         word = strtok_r(NULL, " ", &rest))
         argv[argc++] = word;
-    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout)) fail("the test cannot begin");
+    if (chdir(test_directory()) != 0 || !freopen("/dev/null", "w", stdout))
+        fail("the test cannot begin");
     exit(train_main(argc, argv, type));
 }
 
@@ -347,7 +352,8 @@ static int reference_main(int argc, char **argv, const ModelType *type, int32_t 
     const char *precision = own_precision;
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "-p") == 0) precision = argv[i + 1];
-    if (strcmp(precision, "double") != 0 && strcmp(precision, "float") != 0 && strcmp(precision, "bf16") != 0)
+    if (strcmp(precision, "double") != 0 && strcmp(precision, "float") != 0 &&
+        strcmp(precision, "bf16") != 0)
         fail_usage("-p %s: expected double, float or bf16", precision);
     const bool needs_double = strcmp(precision, "double") == 0;
     if (needs_double != (sizeof(real) == sizeof(double))) {
@@ -374,7 +380,8 @@ static bool is_token(const Batch *batch, int64_t i) {
     return !batch->mask || batch->mask[i];
 }
 
-void model_check_residual_statistics(Statistics *s, const Batch *batch, size_t layer, size_t channels) {
+void model_check_residual_statistics(Statistics *s, const Batch *batch, size_t layer,
+                                     size_t channels) {
     const Moments *in = &statistics_find(s, layer, "residual")->values,
                   *attention = &statistics_find(s, layer, "attention")->values,
                   *middle = &statistics_find(s, layer, "residual_middle")->values,
@@ -388,20 +395,22 @@ void model_check_residual_statistics(Statistics *s, const Batch *batch, size_t l
     CHECK(in->count == tokens * (int64_t)channels && attention->count == in->count);
 }
 
-void model_check_weight_statistics(const Measurement *m, const Batch *batch, size_t heads, size_t window) {
+void model_check_weight_statistics(const Measurement *m, const Batch *batch, size_t heads,
+                                   size_t window) {
     int64_t tokens = 0, pairs = 0;
     for (int64_t i = 0; i < batch->batch * batch->length; i++) {
         tokens += is_token(batch, i);
         for (int64_t j = i - i % batch->length; j <= i; j++)
-            pairs += is_token(batch, i) && is_token(batch, j) && (window == 0 || i - j < (int64_t)window);
+            pairs += is_token(batch, i) && is_token(batch, j) &&
+                     (window == 0 || i - j < (int64_t)window);
     }
     CHECK(m->values.count == pairs * (int64_t)heads && m->queries == tokens * (int64_t)heads);
     const double mass = m->values.mean * (double)m->values.count + m->sink_share;
     CHECK_CLOSE(mass, (double)m->queries, 1e-9 * (double)m->queries);
 }
 
-int model_test_main(int argc, char **argv, const ModelType *type, int32_t padding, const TestCase *cases,
-                    int count) {
+int model_test_main(int argc, char **argv, const ModelType *type, int32_t padding,
+                    const TestCase *cases, int count) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "-r") == 0) return reference_main(argc, argv, type, padding);
     return test_main(argc, argv, type->name, cases, count);

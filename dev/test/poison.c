@@ -1,4 +1,5 @@
-// A library to be preloaded (test_ranks.sh): the fifth gradients that this process sends begin with a NaN.
+// A library to be preloaded (test_ranks.sh): the fifth gradients that this process sends begin with
+// a NaN.
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>

@@ -28,7 +28,7 @@ static _Noreturn void die(const char *what) {
     exit(1);
 }
 
-// ---- checks ----------------------------------------------------------------------------------------
+// ---- checks -----------------------------------------------------------------
 
 void test_fail(const char *file, int line, const char *format, ...) {
     va_list arguments;
@@ -43,23 +43,26 @@ void test_fail(const char *file, int line, const char *format, ...) {
 void test_close(const char *file, int line, const char *what, double value, double expected,
                 double tolerance) {
     if (!(fabs(value - expected) <= tolerance)) // also where one is NaN
-        test_fail(file, line, "%s is %.9g, expected %.9g within %.3g", what, value, expected, tolerance);
+        test_fail(file, line, "%s is %.9g, expected %.9g within %.3g", what, value, expected,
+                  tolerance);
 }
 
-void test_text(const char *file, int line, const char *what, const char *value, const char *expected) {
+void test_text(const char *file, int line, const char *what, const char *value,
+               const char *expected) {
     if (!value || strcmp(value, expected) != 0)
-        test_fail(file, line, "%s is \"%s\", expected \"%s\"", what, value ? value : "(null)", expected);
+        test_fail(file, line, "%s is \"%s\", expected \"%s\"", what, value ? value : "(null)",
+                  expected);
 }
 
-// ---- children --------------------------------------------------------------------------------------
-
+// ---- children ---------------------------------------------------------------
 // Reads until the end; what does not fit is read and dropped, so that the writer does not block.
 static void read_all(int fd, char *text, size_t size) {
     size_t used = 0;
     char rest[4096];
     for (;;) {
         const bool fits = used + 1 < size;
-        const ssize_t got = fits ? read(fd, text + used, size - 1 - used) : read(fd, rest, sizeof(rest));
+        const ssize_t got =
+            fits ? read(fd, text + used, size - 1 - used) : read(fd, rest, sizeof(rest));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
         if (fits) used += (size_t)got;
@@ -109,10 +112,11 @@ void test_fails(const char *file, int line, const char *what, void (*body)(void 
     if (!end || end[1] != '\0')
         test_fail(file, line, "%s wrote \"%s\" to stderr, expected one line", what, text);
     if (!strstr(text, message))
-        test_fail(file, line, "%s wrote \"%s\" to stderr, expected \"%s\" in it", what, text, message);
+        test_fail(file, line, "%s wrote \"%s\" to stderr, expected \"%s\" in it", what, text,
+                  message);
 }
 
-// ---- files -----------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------
 
 const char *test_directory(void) {
     return running.directory;
@@ -130,9 +134,10 @@ const char *test_file(const char *name, const void *data, size_t size) {
 
 static void make_directory(void) {
     const char *parent = getenv("TMPDIR");
-    const int length = snprintf(running.directory, sizeof(running.directory), "%s/fastformer-test-XXXXXX",
-                                parent && *parent ? parent : "/tmp");
-    if (length >= (int)sizeof(running.directory) || !mkdtemp(running.directory)) die(running.directory);
+    const int length = snprintf(running.directory, sizeof(running.directory),
+                                "%s/fastformer-test-XXXXXX", parent && *parent ? parent : "/tmp");
+    if (length >= (int)sizeof(running.directory) || !mkdtemp(running.directory))
+        die(running.directory);
 }
 
 static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *place) {
@@ -141,10 +146,11 @@ static int remove_entry(const char *path, const struct stat *status, int type, s
 }
 
 static void remove_directory(void) {
-    if (nftw(running.directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0) die(running.directory);
+    if (nftw(running.directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0)
+        die(running.directory);
 }
 
-// ---- main ------------------------------------------------------------------------------------------
+// ---- main -------------------------------------------------------------------
 
 static void run_case(const TestCase *test) {
     alarm(CASE_SECONDS);
@@ -154,8 +160,8 @@ static void run_case(const TestCase *test) {
     exit(running.failures > 0);
 }
 
-// Each case runs in a process of its own: one that crashes, ends or changes the process is one failure, and
-// the next one starts clean.
+// Each case runs in a process of its own: one that crashes, ends or changes the process is one
+// failure, and the next one starts clean.
 static bool case_passes(const char *suite, const TestCase *test) {
     make_directory();
     fflush(NULL);

@@ -1,4 +1,5 @@
-// Additive attention over a whole sequence against its definition, and its gradients against differences.
+// Additive attention over a whole sequence against its definition, and its gradients against
+// differences.
 #include "additive_global.h"
 #include "memory.h"
 #include "random.h"
@@ -125,7 +126,8 @@ static void test_gradients(void) {
         Problem *p = problem_create(hidden);
         real dqkv[ROWS * 3 * C], dbias[3 * C] = {0}, dweights[2 * C] = {0};
         const AttentionInput in = input_of(p);
-        const AttentionGradients to = attention_self_gradients((GemmInput){dqkv, 3 * C, false}, dbias, C);
+        const AttentionGradients to =
+            attention_self_gradients((GemmInput){dqkv, 3 * C, false}, dbias, C);
         additive_global_backward(p->attention, &to, dweights, p->dy, p->weights, &in);
         check_gradient(p, p->qkv, dqkv, ROWS * 3 * C);
         check_gradient(p, p->bias, dbias, 3 * C);

@@ -1,5 +1,5 @@
-// What must hold of an arena: arrays lie apart but for those that share, all aligned and zero; sizes that
-// overflow end the program. And of what plans its memory there.
+// What must hold of an arena: arrays lie apart but for those that share, all aligned and zero;
+// sizes that overflow end the program. And of what plans its memory there.
 #include "arena.h"
 #include "classifier.h"
 #include "cosine_attention.h"
@@ -125,7 +125,8 @@ static void test_working_memory(void) {
     const size_t before = arena_bytes(arena);
     SoftmaxAttention *softmax =
         softmax_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 96, 96, 192, C, 2, true);
-    CHECK(arena_bytes(arena) >= before + (size_t)12 * 2 * 96 * C * sizeof(real)); // 12 arrays (B, T, C)
+    CHECK(arena_bytes(arena) >=
+          before + (size_t)12 * 2 * 96 * C * sizeof(real)); // 12 arrays (B, T, C)
     const size_t with_softmax = arena_bytes(arena);
     CosineAttention *cosine = cosine_attention_plan(arena, PRECISION_FLOAT32, 0, 2, 32, 32, C, 2);
     CHECK(arena_bytes(arena) > with_softmax);

@@ -1,5 +1,5 @@
-// Both kinds of attention against their definitions with all Tq x Tk weights, computed in double: causal,
-// bidirectional, and of one sequence to another.
+// Both kinds of attention against their definitions with all Tq x Tk weights, computed in double:
+// causal, bidirectional, and of one sequence to another.
 #include "bf16.h"
 #include "cosine_attention.h"
 #include "memory.h"
@@ -36,8 +36,9 @@ typedef struct {
     Precision precision;
 } Setting;
 
-// Queries, keys and values lie as models have them: in self-attention side by side in `x`, in cross-attention
-// queries in `x`, keys and values side by side in `kv`; their biases and gradients alike.
+// Queries, keys and values lie as models have them: in self-attention side by side in `x`, in
+// cross-attention queries in `x`, keys and values side by side in `kv`; their biases and gradients
+// alike.
 typedef struct {
     Setting is;
     size_t channels, keys; // C, Tk
@@ -66,8 +67,11 @@ static real *numbers(Random *random, size_t count, double spread) {
 static Problem problem_create(Setting is) {
     Random random = random_stream(1, RANDOM_TEST, (uint32_t)is.length, (uint32_t)is.size);
     const size_t keys = is.keys ? is.keys : is.length, c = is.heads * is.size;
-    Problem p = {
-        .is = is, .channels = c, .keys = keys, .rows = is.batch * is.length, .key_rows = is.batch * keys};
+    Problem p = {.is = is,
+                 .channels = c,
+                 .keys = keys,
+                 .rows = is.batch * is.length,
+                 .key_rows = is.batch * keys};
     p.x_columns = is.shape == CROSS ? c : 3 * c;
     p.kv_columns = is.shape == CROSS ? 2 * c : 0;
     p.x_count = p.rows * p.x_columns;
@@ -117,16 +121,17 @@ static void result_free(Result *r) {
     free(r->dexponent);
 }
 
-// ---- ours --------------------------------------------------------------------------------------------
+// ---- ours -------------------------------------------------------------------
 
 static const uint64_t FIRST_ROW = 3;
 
 static AttentionInput input_of(const Problem *p, uint64_t first_row) {
     const Setting is = p->is;
-    AttentionInput in = is.shape == CROSS ? attention_cross(p->x, p->bias, p->kv, p->kv_bias, p->channels,
-                                                            p->mask, is.batch, is.length, p->keys)
-                                          : attention_self(p->x, p->bias, p->channels, is.shape == CAUSAL,
-                                                           p->mask, is.batch, is.length);
+    AttentionInput in = is.shape == CROSS
+                            ? attention_cross(p->x, p->bias, p->kv, p->kv_bias, p->channels,
+                                              p->mask, is.batch, is.length, p->keys)
+                            : attention_self(p->x, p->bias, p->channels, is.shape == CAUSAL,
+                                             p->mask, is.batch, is.length);
     in.dropout = is.rate > 0 ? &p->dropout : NULL;
     in.first_row = first_row;
     return in;
@@ -134,23 +139,25 @@ static AttentionInput input_of(const Problem *p, uint64_t first_row) {
 
 static AttentionGradients gradients_of(const Problem *p, const Result *r) {
     const GemmInput dx = {r->dx, p->x_columns, false}, dkv = {r->dkv, p->kv_columns, false};
-    return p->is.shape == CROSS ? attention_cross_gradients(dx, r->dbias, dkv, r->dkv_bias, p->channels)
-                                : attention_self_gradients(dx, r->dbias, p->channels);
+    return p->is.shape == CROSS
+               ? attention_cross_gradients(dx, r->dbias, dkv, r->dkv_bias, p->channels)
+               : attention_self_gradients(dx, r->dbias, p->channels);
 }
 
 static SoftmaxAttention *softmax_create(const Problem *p, bool training) {
     const Setting is = p->is;
-    return softmax_attention_create(is.precision, is.sink, is.batch, is.length, p->keys, p->channels,
-                                    is.heads, training);
+    return softmax_attention_create(is.precision, is.sink, is.batch, is.length, p->keys,
+                                    p->channels, is.heads, training);
 }
 
 static CosineAttention *cosine_create(const Problem *p) {
     const Setting is = p->is;
-    return cosine_attention_create(is.precision, is.power, is.batch, is.length, p->keys, p->channels,
-                                   is.heads);
+    return cosine_attention_create(is.precision, is.power, is.batch, is.length, p->keys,
+                                   p->channels, is.heads);
 }
 
-static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64_t first_row, bool backward) {
+static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64_t first_row,
+                        bool backward) {
     const GemmInput y = {r->y, p->channels, false};
     const AttentionInput in = input_of(p, first_row);
     const AttentionGradients gradients = gradients_of(p, r);
@@ -181,7 +188,7 @@ static Result run(const Problem *p, bool backward) {
     return r;
 }
 
-// ---- the definition ----------------------------------------------------------------------------------
+// ---- the definition ---------------------------------------------------------
 
 static double *zeros(size_t count) {
     return allocate(count, sizeof(double), "numbers");
@@ -196,7 +203,8 @@ static double element(const Problem *p, size_t row, size_t which, size_t h, size
     return (double)x[row * columns + column] + (bias ? (double)bias[column] : 0);
 }
 
-static double product(const Problem *p, size_t i, size_t which_i, size_t j, size_t which_j, size_t h) {
+static double product(const Problem *p, size_t i, size_t which_i, size_t j, size_t which_j,
+                      size_t h) {
     double sum = 0;
     for (size_t d = 0; d < p->is.size; d++)
         sum += element(p, i, which_i, h, d) * element(p, j, which_j, h, d);
@@ -234,8 +242,10 @@ static void add_gradient(const Problem *p, Expected *e, size_t to, size_t which_
 }
 
 // y_i and the gradient of values: y_i = sum_j w_j f_j v_j
-static void expect_values(const Problem *p, Expected *e, size_t b, size_t h, size_t i, const double *w) {
-    const size_t first = b * p->keys, row = b * p->is.length + i, c = p->channels, size = p->is.size;
+static void expect_values(const Problem *p, Expected *e, size_t b, size_t h, size_t i,
+                          const double *w) {
+    const size_t first = b * p->keys, row = b * p->is.length + i, c = p->channels,
+                 size = p->is.size;
     for (size_t j = 0; j < keys_of(p, i); j++) {
         const double weight = w[j] * factor(p, b, h, i, j);
         for (size_t d = 0; d < size; d++) {
@@ -255,7 +265,8 @@ static double dy_times_value(const Problem *p, size_t i, size_t j, size_t h) {
     return sum;
 }
 
-static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i, double *w) {
+static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i,
+                               double *w) {
     const size_t first = b * p->keys, row = b * p->is.length + i, count = keys_of(p, i);
     const double scale = 1 / sqrt((double)p->is.size);
     double top = p->is.sink > 0 ? log(p->is.sink) : -INFINITY;
@@ -277,7 +288,8 @@ static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h
     }
 }
 
-static void expect_cosine_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i, double *w) {
+static void expect_cosine_row(const Problem *p, Expected *e, size_t b, size_t h, size_t i,
+                              double *w) {
     const size_t first = b * p->keys, row = b * p->is.length + i, count = keys_of(p, i);
     const double power = p->is.fixed ? p->is.power : 1 / (1 + exp(-(double)p->exponent[h]));
     const double q = sqrt(product(p, row, 0, row, 0, h));
@@ -333,11 +345,10 @@ static void expected_free(Expected *e) {
     }
 }
 
-// ---- comparison --------------------------------------------------------------------------------------
-
+// ---- comparison -------------------------------------------------------------
 // Largest difference over the largest number expected (or `least`); infinite numbers must be equal.
-static void compare(const char *what, const Setting *is, const real *x, const double *expected, size_t count,
-                    double least, double tolerance) {
+static void compare(const char *what, const Setting *is, const real *x, const double *expected,
+                    size_t count, double least, double tolerance) {
     double error = 0, greatest = least;
     for (size_t i = 0; i < count; i++) {
         if (isinf(expected[i]) && (double)x[i] == expected[i]) continue;
@@ -347,11 +358,13 @@ static void compare(const char *what, const Setting *is, const real *x, const do
     }
     if (error <= tolerance * greatest) return;
     static const char *const shapes[] = {"causal", "both ways", "cross"};
-    test_fail(__FILE__, __LINE__,
-              "%s: %s %s B %zu T %zu keys %zu H %zu D %zu sink %g rate %g power %s%g %s%s: error %.3g", what,
-              is->kind == COSINE ? "cosine" : "softmax", shapes[is->shape], is->batch, is->length, is->keys,
-              is->heads, is->size, is->sink, is->rate, is->fixed ? "" : "learned ", is->power,
-              is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "", error / greatest);
+    test_fail(
+        __FILE__, __LINE__,
+        "%s: %s %s B %zu T %zu keys %zu H %zu D %zu sink %g rate %g power %s%g %s%s: error %.3g",
+        what, is->kind == COSINE ? "cosine" : "softmax", shapes[is->shape], is->batch, is->length,
+        is->keys, is->heads, is->size, is->sink, is->rate, is->fixed ? "" : "learned ", is->power,
+        is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "",
+        error / greatest);
 }
 
 // The largest gradient to a query, key or value, at least 1e-3.
@@ -364,12 +377,14 @@ static double largest_gradient(const Problem *p, const Expected *e) {
     return largest;
 }
 
-// The gradients of queries, keys or values, and to their bias, where all of them are at most `largest`.
+// The gradients of queries, keys or values, and to their bias, where all of them are at most
+// `largest`.
 static void compare_gradients(const Problem *p, const Result *r, const Expected *e, size_t which,
                               double largest, double tolerance) {
     const bool other = p->is.shape == CROSS && which > 0;
     const size_t c = p->channels, rows = which ? p->key_rows : p->rows;
-    const size_t columns = other ? p->kv_columns : p->x_columns, column = (other ? which - 1 : which) * c;
+    const size_t columns = other ? p->kv_columns : p->x_columns,
+                 column = (other ? which - 1 : which) * c;
     real *part = allocate(rows * c, sizeof(real), "gradients");
     for (size_t i = 0; i < rows; i++)
         memcpy(part + i * c, (other ? r->dkv : r->dx) + i * columns + column, c * sizeof(real));
@@ -377,8 +392,8 @@ static void compare_gradients(const Problem *p, const Result *r, const Expected 
                                                                               "dv bias"};
     compare(names[which], &p->is, part, e->d[which], rows * c, largest, tolerance);
     if (p->is.bias)
-        compare(biases[which], &p->is, (other ? r->dkv_bias : r->dbias) + column, e->dbias[which], c, 1,
-                2 * tolerance);
+        compare(biases[which], &p->is, (other ? r->dkv_bias : r->dbias) + column, e->dbias[which],
+                c, 1, 2 * tolerance);
     free(part);
 }
 
@@ -402,7 +417,10 @@ static void check(Setting is) {
 }
 
 static const size_t LENGTHS[] = {1, 2, 63, 64, 65, 130}, SIZES[] = {8, 20, 32, 64};
-enum { LENGTH_COUNT = sizeof(LENGTHS) / sizeof(*LENGTHS), SIZE_COUNT = sizeof(SIZES) / sizeof(*SIZES) };
+enum {
+    LENGTH_COUNT = sizeof(LENGTHS) / sizeof(*LENGTHS),
+    SIZE_COUNT = sizeof(SIZES) / sizeof(*SIZES)
+};
 
 static void check_shapes(Setting is) {
     for (size_t l = 0; l < LENGTH_COUNT; l++) {
@@ -435,7 +453,8 @@ static void check_other_shapes(Setting is) {
     check(is);
 }
 
-static const Setting PLAIN = {.kind = SOFTMAX, .batch = 2, .length = 65, .heads = 2, .size = 20, .spread = 1};
+static const Setting PLAIN = {
+    .kind = SOFTMAX, .batch = 2, .length = 65, .heads = 2, .size = 20, .spread = 1};
 
 static Setting cosine_setting(void) {
     Setting is = PLAIN;
@@ -561,7 +580,7 @@ static void test_cosine_bf16(void) {
     check(is);
 }
 
-// ---- gradients ---------------------------------------------------------------------------------------
+// ---- gradients --------------------------------------------------------------
 
 static double loss(const Problem *p) {
     Result r = run(p, false);
@@ -572,8 +591,8 @@ static double loss(const Problem *p) {
 }
 
 // Central differences of every step-th number.
-static void check_gradient(const char *what, const Problem *p, real *x, const real *gradient, size_t count,
-                           size_t step) {
+static void check_gradient(const char *what, const Problem *p, real *x, const real *gradient,
+                           size_t count, size_t step) {
     const double h = 1e-5;
     for (size_t i = 0; i < count; i += step) {
         const real kept = x[i];
@@ -621,7 +640,7 @@ static void test_gradients(void) {
     }
 }
 
-// ---- scores ------------------------------------------------------------------------------------------
+// ---- scores -----------------------------------------------------------------
 
 enum { EXAMPLE = 5, EXAMPLE_SIZE = 8 };
 
@@ -633,9 +652,10 @@ static void weights_of(const double *scores, double sink, real *weights) {
         qkv[j][1][0] = (real)scores[j];
         qkv[j][2][j] = 1;
     }
-    SoftmaxAttention *a =
-        softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE, EXAMPLE_SIZE, 1, false);
-    const AttentionInput in = attention_self(&qkv[0][0][0], NULL, EXAMPLE_SIZE, true, NULL, 1, EXAMPLE);
+    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE,
+                                                   EXAMPLE_SIZE, 1, false);
+    const AttentionInput in =
+        attention_self(&qkv[0][0][0], NULL, EXAMPLE_SIZE, true, NULL, 1, EXAMPLE);
     softmax_attention_forward(a, (GemmInput){y, EXAMPLE_SIZE, false}, NULL, &in);
     softmax_attention_free(a);
     for (size_t j = 0; j < EXAMPLE; j++) weights[j] = y[EXAMPLE - 1][j];
@@ -675,7 +695,8 @@ static void test_large_scores(void) {
         Problem p = problem_create(is);
         Result r = run(&p, true);
         Expected e = expect(&p);
-        compare("y", &is, r.y, e.y, p.rows * p.channels, 1, sizeof(real) < sizeof(double) ? 5e-3 : 1e-9);
+        compare("y", &is, r.y, e.y, p.rows * p.channels, 1,
+                sizeof(real) < sizeof(double) ? 5e-3 : 1e-9);
         compare("logsumexp", &is, r.logsumexp, e.logsumexp, p.rows * is.heads, 1, TOLERANCE);
         for (size_t i = 0; i < p.x_count; i++) CHECK(isfinite(r.dx[i]));
         expected_free(&e);
@@ -704,7 +725,8 @@ static void test_only_padding(void) {
     }
 }
 
-// Weights that are looked at: of one head, y is the mean of the values with them; of several, rows sum to 1.
+// Weights that are looked at: of one head, y is the mean of the values with them; of several, rows
+// sum to 1.
 static void test_weights(void) {
     for (size_t heads = 1; heads <= 3; heads += 2) {
         const Setting is = {.shape = CROSS,
@@ -730,7 +752,8 @@ static void test_weights(void) {
             CHECK(fabs(sum - 1) < 1e-12);
             for (size_t d = 0; heads == 1 && d < is.size; d++) {
                 double y = 0;
-                for (size_t j = 0; j < is.keys; j++) y += weights[i * is.keys + j] * element(&p, j, 2, 0, d);
+                for (size_t j = 0; j < is.keys; j++)
+                    y += weights[i * is.keys + j] * element(&p, j, 2, 0, d);
                 CHECK(fabs(y - (double)r.y[i * p.channels + d]) < 1e-5);
             }
         }
@@ -740,7 +763,8 @@ static void test_weights(void) {
     }
 }
 
-// A sequence of nothing but padding beside one with tokens: its queries get 0 and send nothing anywhere.
+// A sequence of nothing but padding beside one with tokens: its queries get 0 and send nothing
+// anywhere.
 static void test_only_padding_both_ways(void) {
     for (int kind = 0; kind < 6; kind++) {
         Setting is = kind % 3 == 2 ? cosine_setting() : PLAIN;
@@ -792,7 +816,7 @@ static void test_cosine_zero_vector(void) {
     problem_free(&p);
 }
 
-// ---- the rest ----------------------------------------------------------------------------------------
+// ---- the rest ---------------------------------------------------------------
 
 static void test_decode(void) {
     for (int kind = 0; kind < 4; kind++) {
@@ -809,14 +833,15 @@ static void test_decode(void) {
         real *keys = allocate(s * positions * c, sizeof(real), "keys");
         real *values = allocate(s * positions * c, sizeof(real), "values");
         real *state = allocate(s * c * is.size, sizeof(real), "state");
-        real *y = allocate(s * c, sizeof(real), "y"), *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
+        real *y = allocate(s * c, sizeof(real), "y"),
+             *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
         const AttentionCache cache = {keys, values, positions, NULL};
         for (size_t t = 0; t < is.length; t++) {
             for (size_t b = 0; b < s; b++)
                 memcpy(qkv + b * 3 * c, p.x + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
             if (is.kind == COSINE)
-                cosine_attention_decode(y, state, qkv, p.bias, is.fixed ? NULL : p.exponent, is.power, t, s,
-                                        c, is.heads);
+                cosine_attention_decode(y, state, qkv, p.bias, is.fixed ? NULL : p.exponent,
+                                        is.power, t, s, c, is.heads);
             else
                 softmax_attention_decode(y, &cache, qkv, p.bias, is.sink, t, s, c, is.heads);
             for (size_t i = 0; i < s * c; i++)
@@ -953,7 +978,8 @@ static void test_bf16_output(void) {
             cosine_attention_forward(a, y, p.exponent, &in);
             cosine_attention_free(a);
         }
-        for (size_t i = 0; i < p.rows * p.channels; i++) CHECK(rounded[i] == bf16_from_float((float)r.y[i]));
+        for (size_t i = 0; i < p.rows * p.channels; i++)
+            CHECK(rounded[i] == bf16_from_float((float)r.y[i]));
         free(rounded);
         result_free(&r);
         problem_free(&p);
@@ -970,7 +996,8 @@ static void test_bf16_y_backward(void) {
     SoftmaxAttention *a = softmax_create(&p, true);
     const AttentionInput in = input_of(&p, 0);
     const AttentionGradients gradients = gradients_of(&p, &other);
-    softmax_attention_backward(a, &gradients, p.dy, (GemmInput){rounded, p.channels, true}, r.logsumexp, &in);
+    softmax_attention_backward(a, &gradients, p.dy, (GemmInput){rounded, p.channels, true},
+                               r.logsumexp, &in);
     softmax_attention_free(a);
     double error = 0;
     for (size_t i = 0; i < p.x_count; i++) {
@@ -1003,7 +1030,8 @@ static void causal_cross(void *argument) {
     Problem p = problem_create(*(const Setting *)argument);
     AttentionInput in = input_of(&p, 0);
     in.causal = true;
-    softmax_attention_forward(softmax_create(&p, false), (GemmInput){p.dy, p.channels, false}, NULL, &in);
+    softmax_attention_forward(softmax_create(&p, false), (GemmInput){p.dy, p.channels, false}, NULL,
+                              &in);
 }
 
 static void too_much_memory(void *argument) {
@@ -1011,19 +1039,22 @@ static void too_much_memory(void *argument) {
     if (is->kind == COSINE)
         cosine_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, is->length, 64, 8);
     else
-        softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, is->length, 64, 8, true);
+        softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, is->length, 64, 8,
+                                 true);
 }
 
 static void test_memory(void) {
     for (int kind = 0; kind < 2; kind++) {
         Setting is = kind == 1 ? cosine_setting() : PLAIN;
-        CHECK_FAILS(too_large, &is, 1,
-                    "attention: batch 2 x 65 queries x 65 keys is larger than its memory, 1 x 65 x 65");
+        CHECK_FAILS(
+            too_large, &is, 1,
+            "attention: batch 2 x 65 queries x 65 keys is larger than its memory, 1 x 65 x 65");
         CHECK_FAILS(too_much_memory, &is, 1, "no memory for");
         is.shape = CROSS;
         is.keys = 40;
-        CHECK_FAILS(too_large, &is, 1,
-                    "attention: batch 2 x 65 queries x 40 keys is larger than its memory, 2 x 65 x 39");
+        CHECK_FAILS(
+            too_large, &is, 1,
+            "attention: batch 2 x 65 queries x 40 keys is larger than its memory, 2 x 65 x 39");
         CHECK_FAILS(causal_cross, &is, 1, "attention: 65 causal queries of 40 keys");
     }
 }

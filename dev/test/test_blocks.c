@@ -1,6 +1,6 @@
-// Blocks, in a model of two stacks as small as can be: an encoder (embedding and its end) and a decoder
-// (embedding of the same table, cross-attention, feed-forward network with ReLU, head). Its gradients are
-// checked against central differences.
+// Blocks, in a model of two stacks as small as can be: an encoder (embedding and its end) and a
+// decoder (embedding of the same table, cross-attention, feed-forward network with ReLU, head). Its
+// gradients are checked against central differences.
 #include "blocks.h"
 #include "embedding.h"
 #include "memory.h"
@@ -55,10 +55,12 @@ static Offsets add_parameters(ParameterTable *table, const Kind *kind) {
     o.encoder_norm = pre ? add_norm(table, C, "encoder_norm") : no_norm(C);
     o.cross.norm = add_norm(table, C, "cross.norm");
     o.cross.query = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.query");
-    o.cross.key_value =
-        add_joined_linear(table, (LinearShape){2 * C, C, WEIGHT_OUT_IN, true, 0.5}, "cross", parts, 2);
-    o.cross.projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.projection");
-    o.cross.norm_const = kind->cosine ? add_vector(table, "cross.norm_const", H, 0.5) : NO_PARAMETER;
+    o.cross.key_value = add_joined_linear(table, (LinearShape){2 * C, C, WEIGHT_OUT_IN, true, 0.5},
+                                          "cross", parts, 2);
+    o.cross.projection =
+        add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.projection");
+    o.cross.norm_const =
+        kind->cosine ? add_vector(table, "cross.norm_const", H, 0.5) : NO_PARAMETER;
     o.ffn.norm = add_norm(table, C, "ffn.norm");
     o.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, 0.5}, "ffn.up");
     o.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, 0.5}, "ffn.down");
@@ -67,8 +69,12 @@ static Offsets add_parameters(ParameterTable *table, const Kind *kind) {
 }
 
 static void embeddings_create(Pair *p, size_t token) {
-    p->source = (Embedding){
-        .token = token, .scale = sqrt(C), .position = NO_PARAMETER, .channels = C, .site = 0, .padding = -1};
+    p->source = (Embedding){.token = token,
+                            .scale = sqrt(C),
+                            .position = NO_PARAMETER,
+                            .channels = C,
+                            .site = 0,
+                            .padding = -1};
     p->target = p->source;
     p->target.site = 1;
     arena_reals(p->base.arena, &p->source.sinusoids, S, C, "positions");
@@ -79,10 +85,11 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     Pair *p = allocate(1, sizeof(Pair), "model");
     CpuModel *m = &p->base;
     const Offsets o = add_parameters(&m->state.table, kind);
-    cpu_model_create(m, &(ModelSetup){.options = options, .batch = B, .length = S, .training = true});
+    cpu_model_create(m,
+                     &(ModelSetup){.options = options, .batch = B, .length = S, .training = true});
     embeddings_create(p, o.token);
-    p->attention =
-        (Attention){.channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
+    p->attention = (Attention){
+        .channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
     attention_plan(&p->attention, m->arena, PRECISION_FLOAT32, B, S, B * S, true);
     p->encoded.norm.at = o.encoder_norm;
     encoded_plan(&p->encoded, m);
@@ -110,7 +117,8 @@ static void pair_free(Pair *p) {
 
 static double pair_train(Pair *p, const Batch *batch, double scale) {
     Batch of_source;
-    const Pass forward = pass_forward(&p->base, batch, true, NULL), backward = pass_backward(&forward);
+    const Pass forward = pass_forward(&p->base, batch, true, NULL),
+               backward = pass_backward(&forward);
     const Pass source = pass_source(&forward, &of_source), source_backward = pass_backward(&source);
     embed_forward(&source, &p->source, p->read);
     encoded_forward(&source, &p->encoded, p->read);
@@ -142,7 +150,8 @@ static void example_create(Example *e) {
     }
     for (int i = 0; i < B * T; i++) {
         e->mask[i] = i % T < lengths[i / T];
-        e->inputs[i] = e->mask[i] && i % T > 0 ? 1 + (int32_t)random_below(&random, V - 1) : PADDING;
+        e->inputs[i] =
+            e->mask[i] && i % T > 0 ? 1 + (int32_t)random_below(&random, V - 1) : PADDING;
         e->targets[i] = e->mask[i] ? (int32_t)random_below(&random, V) : -1;
     }
     e->batch = (Batch){.batch = B,
@@ -166,7 +175,8 @@ static real *draw_values(const ParameterTable *table) {
 }
 
 // The loss with values + change * direction (total).
-static double loss_at(Pair *p, const Batch *batch, const real *values, const real *direction, double change) {
+static double loss_at(Pair *p, const Batch *batch, const real *values, const real *direction,
+                      double change) {
     const size_t total = p->base.state.table.total;
     real *changed = allocate(total, sizeof(real), "parameters");
     for (size_t i = 0; i < total; i++) changed[i] = values[i] + (real)change * direction[i];
@@ -189,16 +199,17 @@ static void check_direction(Pair *p, const Batch *batch, const real *values, con
         (loss_at(p, batch, values, direction, step) - loss_at(p, batch, values, direction, -step)) /
         (2 * step);
     if (!(fabs(difference - expected) <= tolerance * sqrt(norm)))
-        test_fail(__FILE__, __LINE__, "%s: derivative %.9g, central difference %.9g", what, expected,
-                  difference);
+        test_fail(__FILE__, __LINE__, "%s: derivative %.9g, central difference %.9g", what,
+                  expected, difference);
 }
 
-// Along the gradient; in double for some elements of each parameter as well (in float, single ones drown in
-// rounding or meet a bend of ReLU).
+// Along the gradient; in double for some elements of each parameter as well (in float, single ones
+// drown in rounding or meet a bend of ReLU).
 static void check_gradients(Pair *p, const Batch *batch) {
     enum { SAMPLES = 6 };
     const ParameterTable *table = cpu_model_parameters(p);
-    real *values = draw_values(table), *gradients = allocate(table->total, sizeof(real), "gradients"),
+    real *values = draw_values(table),
+         *gradients = allocate(table->total, sizeof(real), "gradients"),
          *direction = allocate(table->total, sizeof(real), "directions");
     cpu_model_write(p, MODEL_VALUES, values);
     cpu_model_clear_gradients(p);

@@ -1,5 +1,5 @@
-// Byte-level BPE. What the tokenizers library of Hugging Face makes of a small text with everything in it
-// stands in dev/test/bpe; check_bpe.py made it, and compares larger texts.
+// Byte-level BPE. What the tokenizers library of Hugging Face makes of a small text with everything
+// in it stands in dev/test/bpe; check_bpe.py made it, and compares larger texts.
 #include "bpe.h"
 #include "bpe_file.h"
 #include "bytes.h"
@@ -21,7 +21,7 @@ static Text text_in(const FileMap *file) {
     return (Text){(const char *)file->data, file->size};
 }
 
-// ---- words -----------------------------------------------------------------------------------------
+// ---- words ------------------------------------------------------------------
 
 static void check_words(const char *string, const char *expected) {
     Bytes words = {0};
@@ -38,7 +38,8 @@ static void check_words(const char *string, const char *expected) {
 
 static void test_words(void) {
     check_words("a b  c", "a| b| | c");
-    check_words("it's we'll they've I'm he'd 'tis l'a", "it|'s| we|'ll| they|'ve| I|'m| he|'d| '|tis| l|'|a");
+    check_words("it's we'll they've I'm he'd 'tis l'a",
+                "it|'s| we|'ll| they|'ve| I|'m| he|'d| '|tis| l|'|a");
     check_words("IT'S 'sa '' x", "IT|'|S| '|sa| ''| x");
     check_words("x=12;\n\n  y\t", "x|=|12|;|\n\n | y|\t");
     check_words("a \n", "a| \n");
@@ -54,11 +55,12 @@ static void test_cut(void) {
     const Text text = text_of("abc def.\n\n ghi\u00e9 jkl");
     CHECK(gpt2_cut(text, 1) == 3);
     CHECK(gpt2_cut(text, 4) == 8);
-    CHECK(gpt2_cut(text, 9) == text.size); // the space behind the e with its accent is none that it knows
+    CHECK(gpt2_cut(text, 9) ==
+          text.size); // the space behind the e with its accent is none that it knows
     CHECK(gpt2_cut(text_of("abc"), 2) == 3);
 }
 
-// ---- against the library ---------------------------------------------------------------------------
+// ---- against the library ----------------------------------------------------
 
 static void check_tokens(const Bpe *bpe, Text text, const char *path) {
     FileMap file = file_map(path);
@@ -68,8 +70,8 @@ static void check_tokens(const Bpe *bpe, Text text, const char *path) {
     size_t i = 0;
     for (long token = strtol(at, &end, 10); end != at; token = strtol(at, &end, 10), i++) {
         if (i >= count || tokens[i] != token) {
-            test_fail(__FILE__, __LINE__, "token %zu is %d, expected %ld", i, i < count ? tokens[i] : -1,
-                      token);
+            test_fail(__FILE__, __LINE__, "token %zu is %d, expected %ld", i,
+                      i < count ? tokens[i] : -1, token);
             break;
         }
         at = end;
@@ -93,7 +95,8 @@ static void test_encoding(void) {
 }
 
 static void check_equal(const Bpe *a, const Bpe *b) {
-    CHECK(a->count == b->count && a->pairs.count == b->pairs.count && a->special_count == b->special_count);
+    CHECK(a->count == b->count && a->pairs.count == b->pairs.count &&
+          a->special_count == b->special_count);
     int32_t token = 0, merge = 0; // the first ones that differ
     while (token < a->count && token < b->count && a->tokens[token].size == b->tokens[token].size &&
            memcmp(a->tokens[token].data, b->tokens[token].data, a->tokens[token].size) == 0)
@@ -122,7 +125,7 @@ static void test_training(void) {
     file_unmap(&file);
 }
 
-// ---- any bytes, any length -------------------------------------------------------------------------
+// ---- any bytes, any length --------------------------------------------------
 
 static void check_round_trip(const Bpe *bpe, Text text) {
     int32_t *tokens;
@@ -175,7 +178,8 @@ static void test_long_words(void) {
     int32_t expected[LONGEST], *tokens;
     Random random = random_stream(2, RANDOM_TEST, 0, 0);
     for (int kinds = 1; kinds <= 26; kinds++) { // few letters make many overlapping pairs
-        for (int i = 0; i < LONGEST; i++) word[i] = (char)('a' + random_below(&random, (uint64_t)kinds));
+        for (int i = 0; i < LONGEST; i++)
+            word[i] = (char)('a' + random_below(&random, (uint64_t)kinds));
         const size_t size = 1 + random_below(&random, LONGEST);
         const size_t count = bpe_encode(bpe, (Text){word, size}, &tokens);
         CHECK(count == merge_slowly(bpe, (Text){word, size}, expected));
@@ -197,7 +201,8 @@ static void test_long_words(void) {
     free(word);
 }
 
-// Merges are left out as often as they should; what is encoded decodes, and in the same way each time.
+// Merges are left out as often as they should; what is encoded decodes, and in the same way each
+// time.
 static void test_dropout(void) {
     enum { COPIES = 10000 };
     FileMap file = file_map(EXPECTED "/marked.txt");
@@ -221,8 +226,10 @@ static void test_dropout(void) {
     for (size_t i = 0; i < sizeof(encoded) / sizeof(*encoded); i++) free(encoded[i]);
     free(decoded);
     bytes_free(&text);
-    for (int i = 0; i < COPIES; i++) bytes_append(&text, "th\n", 3); // the first merge that there is
-    const size_t tokens = bpe_encode_dropout(bpe, (Text){text.data, text.size}, (BpeDropout){0.3, 1}, &some);
+    for (int i = 0; i < COPIES; i++)
+        bytes_append(&text, "th\n", 3); // the first merge that there is
+    const size_t tokens =
+        bpe_encode_dropout(bpe, (Text){text.data, text.size}, (BpeDropout){0.3, 1}, &some);
     CHECK_CLOSE((double)(tokens - 2 * COPIES) / COPIES, 0.3, 0.05);
     free(some);
     bytes_free(&text);
@@ -240,7 +247,8 @@ static void test_large_text(void) {
     int32_t *one, *all;
     const size_t count = bpe_encode(bpe, text_in(&file), &one);
     CHECK(bpe_encode(bpe, (Text){text.data, text.size}, &all) == COPIES * count);
-    for (int i = 0; i < COPIES; i++) CHECK(memcmp(all + (size_t)i * count, one, count * sizeof(*one)) == 0);
+    for (int i = 0; i < COPIES; i++)
+        CHECK(memcmp(all + (size_t)i * count, one, count * sizeof(*one)) == 0);
     free(one);
     free(all);
     bytes_free(&text);
@@ -248,7 +256,7 @@ static void test_large_text(void) {
     file_unmap(&file);
 }
 
-// ---- files -----------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------
 
 static void test_saving(void) {
     const char *const reserved[] = {BPE_PADDING, BPE_END, BPE_MASK};
@@ -332,7 +340,8 @@ static void test_broken_files(void) {
         {"\"ByteLevel\"", "\"Whitespace\"", "\"pre_tokenizer\" is not GPT-2's"},
         {"\"use_regex\":true", "\"use_regex\":false", "\"pre_tokenizer\" is not GPT-2's"},
         {"\"add_prefix_space\":false", "\"add_prefix_space\":true", "\"add_prefix_space\": true"},
-        {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"", "\"decoder\" is not"},
+        {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"",
+         "\"decoder\" is not"},
         {"\"dropout\":null", "\"dropout\":0.1", "\"dropout\" is 0.1"},
         {"\"ignore_merges\":false", "\"ignore_merges\":true", "\"ignore_merges\": true"},
         {"\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"",

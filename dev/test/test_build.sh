@@ -23,7 +23,7 @@ build() {
     env -i PATH="$PATH" HOME="$HOME" make -C "$root" BUILD="$dir/build" OPENMP=0 "$@" >"$dir/out" 2>&1
 }
 
-float=$dir/build/float-serial/dev/trainer/error.o
+float=$dir/build/float-serial/dev/base/error.o
 compiles() { # NAME ARGUMENT...: the object is compiled, once
     name=$1
     shift

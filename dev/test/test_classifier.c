@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Relative errors of gradients; the second where logits are so large that rounding them is most of it.
+// Relative errors of gradients; the second where logits are so large that rounding them is most of
+// it.
 #ifdef REAL_IS_DOUBLE
 static const double REAL_TOLERANCE = 1e-12, LARGE_TOLERANCE = 1e-10;
 #else
@@ -44,7 +45,8 @@ static void round_as_input(const Gemm *gemm, real *values, size_t count) {
 // Logits are N(0, deviation^2) or so; every seventh target is not counted.
 static Problem problem_create(const Gemm *gemm, size_t m, size_t vocabulary, size_t channels,
                               double deviation) {
-    Problem p = {.m = m, .vocabulary = vocabulary, .channels = channels, .scale = 0.125, .start = 3};
+    Problem p = {
+        .m = m, .vocabulary = vocabulary, .channels = channels, .scale = 0.125, .start = 3};
     p.h = random_values(m * channels, 1, 1);
     p.weight = random_values(vocabulary * channels, deviation / sqrt((double)channels), 2);
     p.bias = random_values(vocabulary, deviation, 3);
@@ -125,7 +127,8 @@ static void problem_solve(Problem *p) {
 }
 
 // |values - expected| / |expected - start|, Euclidean norms.
-static double relative_error(const real *values, const double *expected, double start, size_t count) {
+static double relative_error(const real *values, const double *expected, double start,
+                             size_t count) {
     double difference = 0, norm = 1e-300;
     for (size_t i = 0; i < count; i++) {
         difference += ((double)values[i] - expected[i]) * ((double)values[i] - expected[i]);
@@ -141,7 +144,8 @@ static real *started(size_t count, double start) {
 }
 
 static double tolerance_of(const Gemm *gemm) {
-    if (gemm_precision(gemm) == PRECISION_BFLOAT16) return 4e-3; // half a unit in the last of 8 bits
+    if (gemm_precision(gemm) == PRECISION_BFLOAT16)
+        return 4e-3; // half a unit in the last of 8 bits
     return REAL_TOLERANCE;
 }
 
@@ -154,12 +158,14 @@ static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance)
     real *dh = started(p->m * p->channels, p->start),
          *dweight = started(p->vocabulary * p->channels, p->start);
     real *dbias = started(p->vocabulary, p->start);
-    const double loss = classifier_train(classifier, p->input, p->bias, p->targets, p->m, p->scale, dh,
-                                         dweight, p->bias ? dbias : NULL);
+    const double loss = classifier_train(classifier, p->input, p->bias, p->targets, p->m, p->scale,
+                                         dh, dweight, p->bias ? dbias : NULL);
     CHECK_CLOSE(loss, p->loss, fmin(tolerance, 1e-5) * (fabs(p->loss) + 1));
     CHECK_CLOSE(relative_error(dh, p->dh, 0, p->m * p->channels), 0, tolerance);
-    CHECK_CLOSE(relative_error(dweight, p->dweight, p->start, p->vocabulary * p->channels), 0, tolerance);
-    if (p->bias) CHECK_CLOSE(relative_error(dbias, p->dbias, p->start, p->vocabulary), 0, tolerance);
+    CHECK_CLOSE(relative_error(dweight, p->dweight, p->start, p->vocabulary * p->channels), 0,
+                tolerance);
+    if (p->bias)
+        CHECK_CLOSE(relative_error(dbias, p->dbias, p->start, p->vocabulary), 0, tolerance);
     CHECK_CLOSE(classifier_unsmoothed(classifier), p->unsmoothed,
                 fmin(tolerance, 1e-5) * (fabs(p->loss) + 1));
     CHECK(classifier_forward(classifier, p->input, p->bias, p->targets, p->m) ==
@@ -187,8 +193,8 @@ static void for_each_precision(void (*check)(Gemm *gemm)) {
 }
 
 static void check_sizes(Gemm *gemm) {
-    // m, V, C, rows a chunk: less and more than a slice of the vocabulary, chunks and blocks that do not
-    // divide m.
+    // m, V, C, rows a chunk: less and more than a slice of the vocabulary, chunks and blocks that
+    // do not divide m.
     static const size_t sizes[][4] = {{1, 1, 1, 1},       {1, 2, 3, 1},       {40, 256, 32, 40},
                                       {131, 641, 24, 48}, {70, 1500, 33, 64}, {301, 640, 16, 300},
                                       {16, 3001, 130, 5}};
@@ -233,8 +239,8 @@ static void test_smoothing(void) {
     for_each_precision(check_smoothing);
 }
 
-// Logits of 1e4 and -1e4: rounding them alone is 1e-3 in float. Then logits that rise by 2,000 over the
-// vocabulary, in steps that make every slice leave the range of the one before.
+// Logits of 1e4 and -1e4: rounding them alone is 1e-3 in float. Then logits that rise by 2,000 over
+// the vocabulary, in steps that make every slice leave the range of the one before.
 static void check_extreme(Gemm *gemm) {
     Problem large = problem_create(gemm, 50, 1400, 16, 3000);
     check_problem(gemm, &large, 50, LARGE_TOLERANCE);
@@ -274,11 +280,13 @@ static void test_confident(void) {
 static void check_impossible(Gemm *gemm) {
     Problem p = problem_create(gemm, 40, 700, 16, 1);
     for (size_t j = 0; j < 700; j += 3) p.bias[j] = -INFINITY;
-    for (size_t i = 0; i < p.m; i++) p.targets[i] = p.targets[i] < 0 ? -1 : p.targets[i] / 3 * 3 + 1;
+    for (size_t i = 0; i < p.m; i++)
+        p.targets[i] = p.targets[i] < 0 ? -1 : p.targets[i] / 3 * 3 + 1;
     check_problem(gemm, &p, p.m, tolerance_of(gemm));
     problem_free(&p);
 
-    Problem late = problem_create(gemm, 20, 1400, 16, 1); // the first 1,000 tokens, more than a slice
+    Problem late =
+        problem_create(gemm, 20, 1400, 16, 1); // the first 1,000 tokens, more than a slice
     for (size_t j = 0; j < 1000; j++) late.bias[j] = -INFINITY;
     for (size_t i = 0; i < late.m; i++) late.targets[i] = 1000 + (int32_t)i;
     check_problem(gemm, &late, late.m, tolerance_of(gemm));
@@ -296,7 +304,8 @@ static void check_ignored(Gemm *gemm) {
     for (size_t i = 0; i < M; i++) p.targets[i] = -1;
     Classifier *classifier = classifier_create(gemm, V, C, M, 1);
     classifier_pack(classifier, p.weight);
-    real *dh = started(M * C, p.start), *dweight = started(V * C, p.start), *dbias = started(V, p.start);
+    real *dh = started(M * C, p.start), *dweight = started(V * C, p.start),
+         *dbias = started(V, p.start);
     CHECK(classifier_train(classifier, p.input, p.bias, p.targets, 0, 1, dh, dweight, dbias) == 0);
     CHECK_CLOSE(dh[0], p.start, 0);
     CHECK(classifier_train(classifier, p.input, p.bias, p.targets, M, 1, dh, dweight, dbias) == 0);

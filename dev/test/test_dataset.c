@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-// ---- shards made by hand ---------------------------------------------------------------------------
-
+// ---- shards made by hand ----------------------------------------------------
 // A shard of the numbers first, first + 1, ...
-static void make_shard(const char *name, int32_t magic, int32_t version, int32_t first, int32_t count) {
+static void make_shard(const char *name, int32_t magic, int32_t version, int32_t first,
+                       int32_t count) {
     Bytes file = {0};
     int32_t header[256] = {magic, version, count};
     bytes_append(&file, header, sizeof(header));
@@ -64,7 +64,8 @@ static void test_llmc_names(void) {
     CHECK(dataset_split_of("train_test_000000.bin") == SPLIT_TEST);
     const char *const others[] = {"training_0.bin", "train_0.txt",         ".bin", "bin", "",
                                   "constrain.bin",  "train_000000.bin.tmp"};
-    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) CHECK(dataset_split_of(others[i]) == -1);
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        CHECK(dataset_split_of(others[i]) == -1);
 }
 
 static void test_llama3(void) {
@@ -117,14 +118,15 @@ static void open_named(void *name) {
 // A directory that is not there can be made: by its recipe, or of a text.
 static void test_no_directory(void) {
     char name[512];
-    CHECK_FAILS(
-        open_named, "no/such/directory", 1,
-        "no/such/directory: there is no such directory; ./tokenize -o no/such/directory TEXT makes it");
+    CHECK_FAILS(open_named, "no/such/directory", 1,
+                "no/such/directory: there is no such directory; ./tokenize -o no/such/directory "
+                "TEXT makes it");
     snprintf(name, sizeof(name), "%s/corpus", test_directory());
     make_text("corpus.sh", "exit 0");
     CHECK_FAILS(open_named, name, 1, "corpus: there is no such directory; make ");
     snprintf(name, sizeof(name), "%s/corpus.sh", test_directory());
-    CHECK_FAILS(open_named, name, 1, "corpus.sh: is a file, not a directory of tokens; ./tokenize -o DIR ");
+    CHECK_FAILS(open_named, name, 1,
+                "corpus.sh: is a file, not a directory of tokens; ./tokenize -o DIR ");
 }
 
 // Every length around a vector's, and the largest token at every place.
@@ -152,14 +154,15 @@ static void test_token_check(void) {
     }
 }
 
-// ---- meta.json -------------------------------------------------------------------------------------
+// ---- meta.json --------------------------------------------------------------
 
 static void test_meta(void) {
     make_shard("train_000000.bin", 20240520, 1, 0, 4);
     make_shard("test_000000.bin", 20240520, 1, 1, 2);
     make_text("tokenizer.vocab", "the\n<eos>\ncat\n<unk>\n");
     make_text("meta.json",
-              "{\"tokenizer\": \"word\", \"vocab_size\": 4, \"pad\": -1, \"end\": 1, \"splits\": {\"train\": "
+              "{\"tokenizer\": \"word\", \"vocab_size\": 4, \"pad\": -1, \"end\": 1, \"splits\": "
+              "{\"train\": "
               "{\"tokens\": 4, \"words\": 5, \"lines\": 6, \"bytes\": 7}, \"test\": {}}}");
     Dataset *dataset = dataset_open(test_directory());
     const Split *train = &dataset->splits[SPLIT_TRAIN];
@@ -193,21 +196,26 @@ static void test_hostile_meta(void) {
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 0}", "vocab_size"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 256}", "pad"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0}", "end"},
-        {"{\"tokenizer\": \"byte\", \"vocab_size\": 257, \"pad\": 0, \"end\": 0}", "\"vocab_size\" is 257"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 257, \"pad\": 0, \"end\": 0}",
+         "\"vocab_size\" is 257"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"paired\": 1}",
          "\"paired\" is not true or false"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": 3}",
          "\"splits\" is not an object"},
-        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": "
+         "{\"train\": "
          "[]}}",
          "\"train\" is not an object"},
-        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": "
+         "{\"train\": "
          "{\"tokens\": 3}}}",
          "\"train\" has 3 tokens, but its shards hold 4"},
-        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": {\"train\": "
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0, \"splits\": "
+         "{\"train\": "
          "{\"words\": -1}}}",
          "words"},
-        {"{\"tokenizer\": \"none\", \"vocab_size\": 3, \"pad\": 0, \"end\": 1}", "token number 3 is 3"},
+        {"{\"tokenizer\": \"none\", \"vocab_size\": 3, \"pad\": 0, \"end\": 1}",
+         "token number 3 is 3"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0}",
          "meta.json: \"pad\" and \"end\" are both token 0"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 2, \"mask\": 2}",
@@ -222,7 +230,7 @@ static void test_hostile_meta(void) {
     }
 }
 
-// ---- files that change while they are used -------------------------------------------------------------
+// ---- files that change while they are used ----------------------------------
 
 typedef enum { SHRINK, REPLACE, OVERWRITE, REMOVE, LEAVE } Change;
 
@@ -233,11 +241,13 @@ static void read_changed(void *change) {
     shard.vocabulary = 10;
     shard_check(&shard);
     if (*(Change *)change == SHRINK && truncate(path, 2000) != 0) abort();
-    if (*(Change *)change == REPLACE && unlink(path) == 0) test_file("train_000000.bin", file, sizeof(file));
+    if (*(Change *)change == REPLACE && unlink(path) == 0)
+        test_file("train_000000.bin", file, sizeof(file));
     memset(file + 256, 0xff, 2000);
     if (*(Change *)change == OVERWRITE) {
         FILE *again = fopen(path, "r+");
-        if (!again || fwrite(file, 1, sizeof(file), again) != sizeof(file) || fclose(again) != 0) abort();
+        if (!again || fwrite(file, 1, sizeof(file), again) != sizeof(file) || fclose(again) != 0)
+            abort();
     }
     if (*(Change *)change == REMOVE) unlink(path);
     shard_copy(&shard, 0, 1000, tokens);
@@ -259,8 +269,7 @@ static void test_changing_files(void) {
     CHECK_FAILS(read_changed, &change, 1, "train_000000.bin: cannot open");
 }
 
-// ---- the embedded corpus ---------------------------------------------------------------------------
-
+// ---- the embedded corpus ----------------------------------------------------
 // Three splits that are alike, of which the whole corpus comes back.
 static void test_embedded(void) {
     Dataset *dataset = dataset_open(NULL);
@@ -293,7 +302,7 @@ static void test_embedded(void) {
     dataset_close(dataset);
 }
 
-// ---- training order --------------------------------------------------------------------------------
+// ---- training order ---------------------------------------------------------
 
 enum { LENGTH = 4, SEQUENCES = 2 + 0 + 5 }; // of the shards of 9, 4 and 23 tokens
 
@@ -315,7 +324,8 @@ static void test_loader(void) {
         for (int n = 0; n < SEQUENCES; n++) {
             int32_t inputs[LENGTH], targets[LENGTH];
             loader_sequence(loader, epoch * SEQUENCES + n, inputs, targets);
-            for (int i = 0; i < LENGTH; i++) CHECK(inputs[i] == inputs[0] + i && targets[i] == inputs[i] + 1);
+            for (int i = 0; i < LENGTH; i++)
+                CHECK(inputs[i] == inputs[0] + i && targets[i] == inputs[i] + 1);
             for (int j = 0; j < SEQUENCES; j++) seen[j] += starts[j] == inputs[0];
             order[epoch][n] = inputs[0];
         }
@@ -342,8 +352,8 @@ static void test_loader(void) {
     dataset_close(dataset);
 }
 
-// Each of the 24 orders of four sequences is about as frequent as the others: chi squared with 23 degrees of
-// freedom stays below its 99.9% quantile.
+// Each of the 24 orders of four sequences is about as frequent as the others: chi squared with 23
+// degrees of freedom stays below its 99.9% quantile.
 static void test_shuffle_uniform(void) {
     enum { EPOCHS = 24000 };
     make_shard("train_000000.bin", 20240520, 1, 0, 5);
@@ -385,7 +395,7 @@ static void test_too_short(void) {
     dataset_close(dataset);
 }
 
-// ---- evaluation order ------------------------------------------------------------------------------
+// ---- evaluation order -------------------------------------------------------
 
 static void check_blocks(const Split *split, int64_t length, int32_t end) {
     int32_t *inputs = allocate((size_t)length, sizeof(int32_t), "inputs");
@@ -423,12 +433,12 @@ static void test_blocks(void) {
     dataset_close(dataset);
 }
 
-// ---- writing ---------------------------------------------------------------------------------------
+// ---- writing ----------------------------------------------------------------
 
 static void check_writer(int32_t vocabulary, int width) {
     const int32_t tokens[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, vocabulary - 1};
-    char *meta =
-        format_string("{\"tokenizer\": \"none\", \"vocab_size\": %d, \"pad\": -1, \"end\": -1}", vocabulary);
+    char *meta = format_string(
+        "{\"tokenizer\": \"none\", \"vocab_size\": %d, \"pad\": -1, \"end\": -1}", vocabulary);
     make_text("meta.json", meta);
     free(meta);
     ShardWriter *writer = shard_writer_open(test_directory(), "train", vocabulary, 4);
@@ -455,7 +465,8 @@ static void test_writer(void) {
 static void open_lone_token(void *unused) {
     (void)unused;
     Dataset *dataset = dataset_open(test_directory());
-    if (dataset->splits[SPLIT_VAL].tokens != 0 || dataset->splits[SPLIT_TEST].tokens != 2) exit(EXIT_FAILURE);
+    if (dataset->splits[SPLIT_VAL].tokens != 0 || dataset->splits[SPLIT_TEST].tokens != 2)
+        exit(EXIT_FAILURE);
     dataset_close(dataset);
 }
 
@@ -468,8 +479,9 @@ static void test_lone_token(void) {
     Dataset *dataset = dataset_open(test_directory());
     CHECK(dataset->end >= 0 && dataset->splits[SPLIT_VAL].tokens == 1);
     dataset_close(dataset);
-    make_text("meta.json",
-              "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": {}}");
+    make_text(
+        "meta.json",
+        "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": {}}");
     CHECK(test_child(open_lone_token, NULL, errors, sizeof(errors)) == 0);
     CHECK(strstr(errors, "its val split is a single token, of which nothing can be predicted"));
 }

@@ -13,7 +13,8 @@ static const double TOLERANCE = 1e-14;
 static const double TOLERANCE = 2e-6;
 #endif
 
-// Streams, N, K: one, several and many streams, rests of panels and of pairs, fewer panels than threads.
+// Streams, N, K: one, several and many streams, rests of panels and of pairs, fewer panels than
+// threads.
 static const size_t sizes[][3] = {{1, 1, 1},   {1, 384, 128},  {3, 7, 130},   {8, 129, 65},
                                   {2, 300, 1}, {1, 1000, 257}, {5, 2051, 96}, {4, 64, 1024}};
 enum { SIZES = sizeof(sizes) / sizeof(*sizes) };
@@ -25,10 +26,10 @@ static real *random_values(size_t count, uint32_t stream) {
     return values;
 }
 
-// y (streams, N) beside the sums over x (streams, K) and w, element (j, l) at j w_row + l w_column, and the
-// bias (N) or NULL.
-static void check_product(const real *y, const real *x, const real *w, size_t w_row, size_t w_column,
-                          const real *bias, const size_t *size) {
+// y (streams, N) beside the sums over x (streams, K) and w, element (j, l) at j w_row + l w_column,
+// and the bias (N) or NULL.
+static void check_product(const real *y, const real *x, const real *w, size_t w_row,
+                          size_t w_column, const real *bias, const size_t *size) {
     const size_t streams = size[0], n = size[1], k = size[2];
     for (size_t s = 0; s < streams; s++)
         for (size_t j = 0; j < n; j++) {
@@ -42,7 +43,8 @@ static void check_product(const real *y, const real *x, const real *w, size_t w_
         }
 }
 
-static void product(real *y, const real *x, const DecodeWeight *w, const real *bias, size_t streams) {
+static void product(real *y, const real *x, const DecodeWeight *w, const real *bias,
+                    size_t streams) {
 #pragma omp parallel
     decode_product(y, x, w, bias, streams);
 }
@@ -55,7 +57,8 @@ static void check_precision(Precision precision) {
         DecodeWeight out_in = decode_weight_create(precision, w, n, k, WEIGHT_OUT_IN),
                      in_out = decode_weight_create(precision, w, n, k, WEIGHT_IN_OUT);
         if (precision == PRECISION_BFLOAT16) // what the product reads
-            for (size_t j = 0; j < n * k; j++) w[j] = (real)float_from_bf16(bf16_from_float((float)w[j]));
+            for (size_t j = 0; j < n * k; j++)
+                w[j] = (real)float_from_bf16(bf16_from_float((float)w[j]));
         product(y, x, &out_in, bias, streams);
         check_product(y, x, w, k, 1, bias, sizes[i]);
         product(y, x, &out_in, NULL, streams);
@@ -87,8 +90,8 @@ static void test_streams(void) {
     real *x = random_values((size_t)STREAMS * K, 1), *w = random_values((size_t)N * K, 2),
          *together = random_values((size_t)STREAMS * N, 3), alone[N];
     for (int i = 0; i < 2; i++) {
-        DecodeWeight weight =
-            decode_weight_create(i ? PRECISION_BFLOAT16 : PRECISION_FLOAT32, w, N, K, WEIGHT_OUT_IN);
+        DecodeWeight weight = decode_weight_create(i ? PRECISION_BFLOAT16 : PRECISION_FLOAT32, w, N,
+                                                   K, WEIGHT_OUT_IN);
         product(together, x, &weight, NULL, STREAMS);
         for (size_t s = 0; s < STREAMS; s++) {
             decode_product(alone, x + s * K, &weight, NULL, 1);

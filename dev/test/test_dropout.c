@@ -101,7 +101,8 @@ static void test_rate(void) {
         const double keep = d.threshold / 65536.0;
         CHECK_CLOSE(keep, 1 - rates[i], 0.5 / 65536);
         CHECK_CLOSE((double)d.scale * keep, 1, 1e-6);
-        CHECK_CLOSE(kept_share(&d), keep, 5 * sqrt(keep * (1 - keep) / MANY)); // five standard deviations
+        CHECK_CLOSE(kept_share(&d), keep,
+                    5 * sqrt(keep * (1 - keep) / MANY)); // five standard deviations
     }
 }
 

@@ -194,7 +194,8 @@ static void writes_beside_another(void *path) {
 
 static void test_two_writers(void) {
     const char *path = test_file("out", "old", 3);
-    CHECK_FAILS(writes_beside_another, (void *)path, 1, "out: another process writes the same file");
+    CHECK_FAILS(writes_beside_another, (void *)path, 1,
+                "out: another process writes the same file");
     check_content(path, "old", 3);
 }
 

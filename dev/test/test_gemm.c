@@ -41,24 +41,26 @@ static void operand_free(Operand *operand) {
     free(operand->values);
 }
 
-// Counts the elements of c (m, n) that are not start + a b within the tolerance; a (m, k), b (k, n) by
-// strides.
+// Counts the elements of c (m, n) that are not start + a b within the tolerance; a (m, k), b (k, n)
+// by strides.
 static void check_product(const char *what, const real *c, real start, const real *a, size_t a_row,
-                          size_t a_column, const real *b, size_t b_row, size_t b_column, size_t m, size_t n,
-                          size_t k) {
+                          size_t a_column, const real *b, size_t b_row, size_t b_column, size_t m,
+                          size_t n, size_t k) {
     size_t wrong = 0;
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
             double sum = (double)start, size = fabs((double)start);
             for (size_t l = 0; l < k; l++) {
-                const double term = (double)a[i * a_row + l * a_column] * (double)b[l * b_row + j * b_column];
+                const double term =
+                    (double)a[i * a_row + l * a_column] * (double)b[l * b_row + j * b_column];
                 sum += term;
                 size += fabs(term);
             }
             if (!(fabs((double)c[i * n + j] - sum) <= TOLERANCE * size + 1e-300)) wrong++;
         }
     if (wrong > 0)
-        test_fail(__FILE__, __LINE__, "%s %zu x %zu x %zu: %zu elements are wrong", what, m, n, k, wrong);
+        test_fail(__FILE__, __LINE__, "%s %zu x %zu x %zu: %zu elements are wrong", what, m, n, k,
+                  wrong);
 }
 
 static real *filled(size_t count, real value) {
@@ -75,14 +77,16 @@ static void check_layer(Gemm *gemm, size_t m, size_t n, size_t k, WeightLayout l
     GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "a test");
     gemm_weight_pack(weight, w.values);
 
-    real *y = filled(m * n, (real)99), *dx = filled(m * k, (real)99), *dw = filled(n * k, (real)0.5);
+    real *y = filled(m * n, (real)99), *dx = filled(m * k, (real)99),
+         *dw = filled(n * k, (real)0.5);
     gemm_forward(gemm, y, x.input, weight, m);
     check_product("forward", y, 0, x.values, k, 1, w.values, w_k, w_n, m, n, k);
     gemm_backward_input(gemm, dx, dy.input, weight, m);
     check_product("backward_input", dx, 0, dy.values, n, 1, w.values, w_n, w_k, m, k, n);
     for (size_t i = 0; i < m * k; i++) dx[i] = (real)0.25;
     gemm_backward_input_add(gemm, dx, dy.input, weight, m);
-    check_product("backward_input_add", dx, (real)0.25, dy.values, n, 1, w.values, w_n, w_k, m, k, n);
+    check_product("backward_input_add", dx, (real)0.25, dy.values, n, 1, w.values, w_n, w_k, m, k,
+                  n);
     gemm_backward_weight(gemm, dw, dy.input, x.input, weight, m);
     if (layout == WEIGHT_OUT_IN)
         check_product("backward_weight", dw, (real)0.5, dy.values, 1, n, x.values, k, 1, n, k, m);
@@ -109,10 +113,11 @@ static void for_each_precision(void (*check)(Gemm *gemm)) {
 }
 
 static void check_sizes(Gemm *gemm) {
-    static const size_t sizes[][3] = {{1, 1, 1},      {0, 5, 3},     {1, 512, 128}, {5, 3, 2},
-                                      {13, 33, 31},   {17, 1, 9},    {64, 64, 64},  {65, 127, 129},
-                                      {100, 257, 63}, {7, 384, 260}, {301, 12, 14}, {31, 640, 256},
-                                      {530, 96, 48},  {2, 1, 700},   {301, 96, 64}, {530, 544, 160}};
+    static const size_t sizes[][3] = {
+        {1, 1, 1},      {0, 5, 3},     {1, 512, 128}, {5, 3, 2},
+        {13, 33, 31},   {17, 1, 9},    {64, 64, 64},  {65, 127, 129},
+        {100, 257, 63}, {7, 384, 260}, {301, 12, 14}, {31, 640, 256},
+        {530, 96, 48},  {2, 1, 700},   {301, 96, 64}, {530, 544, 160}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
         check_layer(gemm, sizes[i][0], sizes[i][1], sizes[i][2], WEIGHT_OUT_IN);
         check_layer(gemm, sizes[i][0], sizes[i][1], sizes[i][2], WEIGHT_IN_OUT);
@@ -217,7 +222,8 @@ static void check_serial(Gemm *gemm) {
     for (int task = 0; task < TASKS; task++)
         gemm_forward(workers[thread_index()], y + (size_t)task * M * N, x.input, weight, M);
     for (size_t task = 0; task < TASKS; task++)
-        check_product("serial forward", y + task * M * N, 0, x.values, K, 1, w.values, 1, K, M, N, K);
+        check_product("serial forward", y + task * M * N, 0, x.values, K, 1, w.values, 1, K, M, N,
+                      K);
     for (int i = 0; i < threads; i++) gemm_free(workers[i]);
     free(workers);
     gemm_weight_free(weight);
@@ -232,7 +238,8 @@ static void test_serial(void) {
 
 // The first row and the rest of a matrix; what bf16 rounds to.
 static void check_inputs(Gemm *gemm) {
-    const real values[] = {1, (real)1.00390625, (real)1.01171875, (real)-3.5, 0, INFINITY, NAN, (real)1e-3};
+    const real values[] = {1,   (real)1.00390625, (real)1.01171875, (real)-3.5, 0, INFINITY,
+                           NAN, (real)1e-3};
     enum { COUNT = sizeof(values) / sizeof(*values) };
     GemmInput input = gemm_input_create(gemm, 3, COUNT + 20, "a test");
     real read[COUNT];
@@ -284,10 +291,13 @@ static void create_bf16(void *argument) {
 
 static void test_errors(void) {
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
-    CHECK_FAILS(create_empty_weight, gemm, 1, "the test's weight: a weight of 0 outputs and 4 inputs");
+    CHECK_FAILS(create_empty_weight, gemm, 1,
+                "the test's weight: a weight of 0 outputs and 4 inputs");
     CHECK_FAILS(create_huge_input, gemm, 1, "no memory for the test's input");
-    CHECK_FAILS(multiply_other_columns, gemm, 1, "product: x is real (1, 5), expected real (at most");
-    if (!gemm_supports(PRECISION_BFLOAT16)) CHECK_FAILS(create_bf16, NULL, 1, "bf16 products: this ");
+    CHECK_FAILS(multiply_other_columns, gemm, 1,
+                "product: x is real (1, 5), expected real (at most");
+    if (!gemm_supports(PRECISION_BFLOAT16))
+        CHECK_FAILS(create_bf16, NULL, 1, "bf16 products: this ");
     gemm_free(gemm);
 }
 

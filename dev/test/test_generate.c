@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- growing text ------------------------------------------------------------------------------------
+// ---- growing text -----------------------------------------------------------
 
 static GrowingText create(const char *stop) {
-    return (GrowingText){.tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL), .stop = {stop, strlen(stop)}};
+    return (GrowingText){.tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL),
+                         .stop = {stop, strlen(stop)}};
 }
 
 static void destroy(GrowingText *g) {
@@ -92,7 +93,7 @@ static void test_complete(void) {
         CHECK(utf8_complete((Text){cases[i].text, strlen(cases[i].text)}) == cases[i].complete);
 }
 
-// ---- reading beyond the last position ----------------------------------------------------------------
+// ---- reading beyond the last position ---------------------------------------
 
 enum { STREAMS = 2, POSITIONS = 6, TOKENS = 14 };
 
@@ -147,7 +148,8 @@ static int read_beyond(const char *beyond) {
 
 static void check_notes(int count, const int32_t *tokens, const int64_t *places) {
     CHECK(notes->count == count);
-    for (int i = 0; i < count; i++) CHECK(notes->tokens[i] == tokens[i] && notes->places[i] == places[i]);
+    for (int i = 0; i < count; i++)
+        CHECK(notes->tokens[i] == tokens[i] && notes->places[i] == places[i]);
     free(notes);
 }
 

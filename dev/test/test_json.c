@@ -14,10 +14,11 @@ static void parses(void *text) {
     json_free(parse(text));
 }
 
-// ---- what is accepted ------------------------------------------------------------------------------
+// ---- what is accepted -------------------------------------------------------
 
 static void test_structure(void) {
-    Json *root = parse(" {\"a\": [1, -2.5e1, true, false, null, []], \"b\":{\"c\":\"x\"},\t\"\":{}}\r\n");
+    Json *root =
+        parse(" {\"a\": [1, -2.5e1, true, false, null, []], \"b\":{\"c\":\"x\"},\t\"\":{}}\r\n");
     CHECK(root->kind == JSON_OBJECT && root->count == 3);
     CHECK(json_find(root, "a") == &root->items[0] && json_find(root, "b") == &root->items[1]);
     CHECK(json_find(root, "") == &root->items[2] && json_find(root, "c") == NULL);
@@ -26,7 +27,8 @@ static void test_structure(void) {
     CHECK(a->items[0].kind == JSON_NUMBER && a->items[0].number == 1 && a->items[1].number == -25);
     CHECK(a->items[2].kind == JSON_BOOL && a->items[2].boolean);
     CHECK(a->items[3].kind == JSON_BOOL && !a->items[3].boolean);
-    CHECK(a->items[4].kind == JSON_NULL && a->items[5].kind == JSON_ARRAY && a->items[5].count == 0);
+    CHECK(a->items[4].kind == JSON_NULL && a->items[5].kind == JSON_ARRAY &&
+          a->items[5].count == 0);
     CHECK(empty->kind == JSON_OBJECT && empty->count == 0);
     CHECK_TEXT(json_string(b, "c", "t"), "x");
     CHECK_TEXT(root->keys[1], "b");
@@ -60,9 +62,11 @@ static void test_strings(void) {
         {"\"\"", ""},
         {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t"},
         {"\"\\u0041\\u00e9\\u20AC\\ud83d\\uDE00\"", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
-        {"\"A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f\"", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f"},
+        {"\"A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f\"",
+         "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f"},
         {"\"\\u0001\\uffff\\u07ff\\u0800\"", "\x01\xef\xbf\xbf\xdf\xbf\xe0\xa0\x80"},
-        {"\"\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf\"", "\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"},
+        {"\"\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf\"",
+         "\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"},
     };
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++) {
         Json *value = parse(strings[i][0]);
@@ -105,7 +109,7 @@ static void test_many_keys(void) {
     json_writer_free(&w);
 }
 
-// ---- what is refused -------------------------------------------------------------------------------
+// ---- what is refused --------------------------------------------------------
 
 static void test_refuses(void) {
     static const char *const texts[][2] = {
@@ -147,11 +151,11 @@ static void test_refuses(void) {
         {"\"\\udc00\"", "byte 1: found \\udc00 without"},
         {"\"\\ud800\"", "byte 7: found '\"', expected \\u and the second half"},
         {"\"\\ud800\\u0041\"", "byte 7: found \\u0041, expected \\udc00 to \\udfff"},
-        {"\"\x80\"", "byte 1: found byte 0x80, expected UTF-8"},             // no first byte
-        {"\"\xc3\"", "byte 1: found byte 0xc3, expected UTF-8"},             // cut short by the quote
-        {"\"\xe2\x82", "byte 1: found byte 0xe2, expected UTF-8"},           // cut short by the end
-        {"\"\xc0\x80\"", "byte 1: found byte 0xc0, expected UTF-8"},         // overlong
-        {"\"\xe0\x9f\xbf\"", "byte 1: found byte 0xe0, expected UTF-8"},     // overlong
+        {"\"\x80\"", "byte 1: found byte 0x80, expected UTF-8"},         // no first byte
+        {"\"\xc3\"", "byte 1: found byte 0xc3, expected UTF-8"},         // cut short by the quote
+        {"\"\xe2\x82", "byte 1: found byte 0xe2, expected UTF-8"},       // cut short by the end
+        {"\"\xc0\x80\"", "byte 1: found byte 0xc0, expected UTF-8"},     // overlong
+        {"\"\xe0\x9f\xbf\"", "byte 1: found byte 0xe0, expected UTF-8"}, // overlong
         {"\"\xf0\x8f\xbf\xbf\"", "byte 1: found byte 0xf0, expected UTF-8"}, // overlong
         {"\"\xed\xa0\x80\"", "byte 1: found byte 0xed, expected UTF-8"},     // surrogate
         {"\"\xf4\x90\x80\x80\"", "byte 1: found byte 0xf4, expected UTF-8"}, // beyond U+10FFFF
@@ -169,7 +173,8 @@ static void test_nul_bytes(void) {
     CHECK_FAILS(parses_nul, "\"a\0\"", 1, "byte 2: found byte 0x00");
 }
 
-// The text ends where its size says: a block without a byte to spare, so that a sanitizer sees a read beyond.
+// The text ends where its size says: a block without a byte to spare, so that a sanitizer sees a
+// read beyond.
 static void parses_prefix(void *argument) {
     const char *text = argument;
     char *exact = malloc(strlen(text));
@@ -190,7 +195,7 @@ static void test_every_prefix(void) {
     }
 }
 
-// ---- access ----------------------------------------------------------------------------------------
+// ---- access -----------------------------------------------------------------
 
 typedef struct {
     const char *text;
@@ -210,10 +215,12 @@ static void reads_string(void *text) {
 static void test_access(void) {
     Json *root = parse("{\"n\": -9007199254740992, \"zero\": 0.0, \"e\": 1e3, \"s\": \"text\"}");
     CHECK(json_integer(root, "n", INT64_MIN, INT64_MAX, "f") == -9007199254740992);
-    CHECK(json_integer(root, "zero", 0, 0, "f") == 0 && json_integer(root, "e", 0, 1000, "f") == 1000);
+    CHECK(json_integer(root, "zero", 0, 0, "f") == 0 &&
+          json_integer(root, "e", 0, 1000, "f") == 1000);
     CHECK_TEXT(json_string(root, "s", "f"), "text");
     json_free(root);
-    CHECK_FAILS(reads_integer, (&(Request){"{}", 0, 9}), 1, "f: \"n\" is missing, expected a number");
+    CHECK_FAILS(reads_integer, (&(Request){"{}", 0, 9}), 1,
+                "f: \"n\" is missing, expected a number");
     CHECK_FAILS(reads_integer, (&(Request){"[]", 0, 9}), 1,
                 "f: found an array, expected an object with \"n\"");
     CHECK_FAILS(reads_integer, (&(Request){"{\"n\":\"1\"}", 0, 9}), 1,
@@ -222,13 +229,14 @@ static void test_access(void) {
                 "f: \"n\": found 10, expected an integer from 0 to 9");
     CHECK_FAILS(reads_integer, (&(Request){"{\"n\":-1}", 0, 9}), 1, "found -1");
     CHECK_FAILS(reads_integer, (&(Request){"{\"n\":0.5}", 0, 9}), 1, "found 0.5");
-    CHECK_FAILS(reads_integer, (&(Request){"{\"n\":1e300}", 0, INT64_MAX}), 1, "expected an integer");
+    CHECK_FAILS(reads_integer, (&(Request){"{\"n\":1e300}", 0, INT64_MAX}), 1,
+                "expected an integer");
     CHECK_FAILS(reads_integer, (&(Request){"{\"n\":9007199254740994}", 0, INT64_MAX}), 1,
                 "expected an integer");
     CHECK_FAILS(reads_string, "{\"s\":null}", 1, "f: \"s\": found null, expected a string");
 }
 
-// ---- writer ----------------------------------------------------------------------------------------
+// ---- writer -----------------------------------------------------------------
 
 static void test_writer(void) {
     JsonWriter w = {0};
@@ -301,7 +309,8 @@ static void test_round_trip_of_all_characters(void) {
             snprintf(escaped, sizeof(escaped), "\"\\u%04x\"", (unsigned)c);
         else
             snprintf(escaped, sizeof(escaped), "\"\\u%04x\\u%04X\"",
-                     0xd800u + ((unsigned)(c - 0x10000) >> 10), 0xdc00u + ((unsigned)(c - 0x10000) & 0x3ff));
+                     0xd800u + ((unsigned)(c - 0x10000) >> 10),
+                     0xdc00u + ((unsigned)(c - 0x10000) & 0x3ff));
         Json *value = parse(escaped);
         JsonWriter w = {0};
         json_write_string(&w, value->string);

@@ -8,15 +8,16 @@ int kurtosis_main(int argc, char **argv);
 #include "test.h"
 #include <math.h>
 
-// Runs "kurtosis" with the arguments, in which %s is the test's directory; its output goes to the file "out"
-// there.
+// Runs "kurtosis" with the arguments, in which %s is the test's directory; its output goes to the
+// file "out" there.
 static void run(void *arguments) {
     char *copy = copy_string(arguments), *argv[16] = {(char *)"kurtosis"}, *path;
     int argc = 1;
     for (char *rest, *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
         char *mark = strstr(word, "%s");
         if (mark) *mark = '\0';
-        argv[argc++] = mark ? format_string("%s%s%s", word, test_directory(), mark + 2) : copy_string(word);
+        argv[argc++] =
+            mark ? format_string("%s%s%s", word, test_directory(), mark + 2) : copy_string(word);
     }
     path = format_string("%s/out", test_directory());
     if (!freopen(path, "w", stdout)) abort();
@@ -37,7 +38,8 @@ static char *output_of(const char *arguments) {
     char *text = allocate(out.size + 1, 1, "a test"), *at;
     if (out.size > 0) memcpy(text, out.data, out.size);
     const size_t length = strlen(test_directory());
-    while ((at = strstr(text, test_directory()))) memmove(at, at + length + 1, strlen(at + length + 1) + 1);
+    while ((at = strstr(text, test_directory())))
+        memmove(at, at + length + 1, strlen(at + length + 1) + 1);
     file_unmap(&out);
     free(path);
     return text;
@@ -141,12 +143,14 @@ static void test_long(void) {
     free(data);
 }
 
-#define CHECK_RUN_FAILS(arguments, code, message) CHECK_FAILS(run, (void *)(arguments), code, message)
+#define CHECK_RUN_FAILS(arguments, code, message)                                                  \
+    CHECK_FAILS(run, (void *)(arguments), code, message)
 
 static void test_bad_input(void) {
     make_types("a");
     test_file("short", "abc", 3);
-    make_file("hole", "{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "1234", 4);
+    make_file("hole", "{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "1234",
+              4);
     CHECK_RUN_FAILS("", 2, "found no file");
     CHECK_RUN_FAILS("--jsn %s/a", 2, "--jsn");
     CHECK_RUN_FAILS("%s/none", 1, "none: cannot open");

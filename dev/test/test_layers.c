@@ -1,6 +1,6 @@
-// Layer norm, activation, embedding and AdamW against plain definitions in double. Gradients are checked
-// against central differences of the definition, so that one test covers forward and backward, in the float
-// and the double build.
+// Layer norm, activation, embedding and AdamW against plain definitions in double. Gradients are
+// checked against central differences of the definition, so that one test covers forward and
+// backward, in the float and the double build.
 #include "activation.h"
 #include "adamw.h"
 #include "embedding.h"
@@ -52,15 +52,16 @@ static void check_values(const char *what, const real *value, const double *expe
         scale = fmax(scale, fabs(expected[i]));
     }
     if (!(difference <= tolerance * scale))
-        test_fail(__FILE__, __LINE__, "%s (%zu values): error %.3g, expected at most %.3g", what, count,
-                  difference / scale, tolerance);
+        test_fail(__FILE__, __LINE__, "%s (%zu values): error %.3g, expected at most %.3g", what,
+                  count, difference / scale, tolerance);
 }
 
-// A loss as a function of arrays of doubles, and its derivative to one of them by central differences.
+// A loss as a function of arrays of doubles, and its derivative to one of them by central
+// differences.
 typedef double (*Loss)(const void *context);
 
-static void check_gradient(const char *what, Loss loss, const void *context, double *x, const real *gradient,
-                           size_t count) {
+static void check_gradient(const char *what, Loss loss, const void *context, double *x,
+                           const real *gradient, size_t count) {
     double *expected = allocate(count, sizeof(double), "differences");
     for (size_t i = 0; i < count; i++) {
         const double at = x[i], h = 1e-5;
@@ -75,7 +76,7 @@ static void check_gradient(const char *what, Loss loss, const void *context, dou
     free(expected);
 }
 
-// ---- elementary functions ----
+// ---- elementary functions ---------------------------------------------------
 
 static void test_exp(void) {
     for (int i = -8730; i < 8800; i++) {
@@ -100,7 +101,8 @@ static void test_normal(void) {
     for (int i = -3000; i < 3000; i++) {
         const real at = (real)(i * 0.01);
         real density;
-        const double normal = (double)normal_of(at, &density), exact = 0.5 * erfc(-(double)at * sqrt(0.5));
+        const double normal = (double)normal_of(at, &density),
+                     exact = 0.5 * erfc(-(double)at * sqrt(0.5));
         CHECK_CLOSE(normal, exact, sizeof(real) == 4 ? 1.7e-7 : 1e-15);
         if (at > -8) CHECK_CLOSE(normal, exact, exact * (sizeof(real) == 4 ? 4e-6 : 1e-13));
         CHECK_CLOSE(density, exp(-0.5 * (double)at * (double)at) / sqrt(2 * 3.14159265358979324),
@@ -113,7 +115,7 @@ static void test_normal(void) {
     CHECK(isnan(normal_of((real)NAN, &density)));
 }
 
-// ---- layer norm ----
+// ---- layer norm -------------------------------------------------------------
 
 typedef struct {
     size_t m, channels;
@@ -127,7 +129,8 @@ static double norm_loss(const void *context) {
         const double *x = n->x + row * n->channels;
         double mean = 0, variance = 0;
         for (size_t c = 0; c < n->channels; c++) mean += x[c] / (double)n->channels;
-        for (size_t c = 0; c < n->channels; c++) variance += pow(x[c] - mean, 2) / (double)n->channels;
+        for (size_t c = 0; c < n->channels; c++)
+            variance += pow(x[c] - mean, 2) / (double)n->channels;
         for (size_t c = 0; c < n->channels; c++) {
             const size_t at = row * n->channels + c;
             n->y[at] = n->gain[c] * (x[c] - mean) / sqrt(variance + 1e-5) + n->bias[c];
@@ -141,7 +144,8 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
     Random random = random_stream(1, RANDOM_TEST, (uint32_t)m, (uint32_t)channels);
     const size_t n = m * channels;
     real *x = random_reals(&random, n, mean_x, 1.5), *dy = random_reals(&random, n, 0, 1);
-    real *gain = random_reals(&random, channels, 1, 0.3), *bias = random_reals(&random, channels, 0, 0.3);
+    real *gain = random_reals(&random, channels, 1, 0.3),
+         *bias = random_reals(&random, channels, 0, 0.3);
     real *mean = allocate(m, sizeof(real), "mean"), *rstd = allocate(m, sizeof(real), "rstd");
     Norm plain = {m,
                   channels,
@@ -162,7 +166,8 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
     }
 
     if (gradients) {
-        real *dx = allocate(n, sizeof(real), "dx"), *dgain = allocate(channels, sizeof(real), "dgain");
+        real *dx = allocate(n, sizeof(real), "dx"),
+             *dgain = allocate(channels, sizeof(real), "dgain");
         real *dbias = allocate(channels, sizeof(real), "dbias");
         layernorm_backward(dx, dgain, dbias, dy, x, gain, mean, rstd, m, channels);
         check_gradient("dx", norm_loss, &plain, plain.x, dx, n);
@@ -173,7 +178,8 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
              *sums = allocate(2 * channels, sizeof(real), "sums");
         double *once = doubles(dx, n);
         memcpy(in_place, dy, n * sizeof(real));
-        layernorm_backward(in_place, sums, sums + channels, in_place, x, gain, mean, rstd, m, channels);
+        layernorm_backward(in_place, sums, sums + channels, in_place, x, gain, mean, rstd, m,
+                           channels);
         check_values("dx in place", in_place, once, n, EXACT);
         free(in_place), free(sums), free(once);
         // A second call adds the same again.
@@ -187,7 +193,8 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
         for (int i = 0; i < 3; i++) free(twice[i]);
         free(dx), free(dgain), free(dbias);
     }
-    free(x), free(dy), free(gain), free(bias), free(mean), free(rstd), free(row), gemm_input_free(&y);
+    free(x), free(dy), free(gain), free(bias), free(mean), free(rstd), free(row),
+        gemm_input_free(&y);
     free(plain.x), free(plain.gain), free(plain.bias), free(plain.y), free(plain.weights);
 }
 
@@ -196,16 +203,18 @@ static void test_layernorm_values(void) {
                                {2, 1023}, {2, 1025}, {1, 65536}, {0, 8}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
         check_layernorm(sizes[i][0], sizes[i][1], 0, false);
-    check_layernorm(5, 128, 1000, false); // E[x^2] - mean^2 would leave no digit of the variance in float
+    check_layernorm(5, 128, 1000,
+                    false); // E[x^2] - mean^2 would leave no digit of the variance in float
 }
 
 static void test_layernorm_gradients(void) {
-    const size_t sizes[][2] = {{1, 1}, {1, 2}, {3, 7}, {5, 33}, {2, 65}, {64, 3}, {65, 5}, {130, 3}};
+    const size_t sizes[][2] = {{1, 1},  {1, 2},  {3, 7},  {5, 33},
+                               {2, 65}, {64, 3}, {65, 5}, {130, 3}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
         check_layernorm(sizes[i][0], sizes[i][1], 0.5, true);
 }
 
-// ---- activation ----
+// ---- activation -------------------------------------------------------------
 
 typedef struct {
     size_t m, n;
@@ -260,7 +269,8 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
     check_values("y again", again.data, first_y, count, EXACT);
     check_values("dx beside it", same.data, first_dx, count, EXACT);
     gemm_input_free(&again), gemm_input_free(&same), free(first_y), free(first_dx);
-    free(x), free(dy), free(bias), free(dbias), free(row), gemm_input_free(&y), gemm_input_free(&dx);
+    free(x), free(dy), free(bias), free(dbias), free(row), gemm_input_free(&y),
+        gemm_input_free(&dx);
     free(plain.x), free(plain.bias), free(plain.y), free(plain.weights);
 }
 
@@ -302,7 +312,7 @@ static void test_activation_extremes(void) {
     }
 }
 
-// ---- embedding ----
+// ---- embedding --------------------------------------------------------------
 
 static const real SCALE = (real)2.5; // of tokens
 
@@ -313,7 +323,8 @@ static void plain_embedding(double *x, const real *token, const real *position, 
     for (size_t i = 0; i < rows * channels; i++) {
         const size_t row = i / channels, c = i % channels;
         real factor = 1;
-        if (dropout) dropout_factors(dropout, (uint64_t)batch->first_row * T * channels + i, 1, &factor);
+        if (dropout)
+            dropout_factors(dropout, (uint64_t)batch->first_row * T * channels + i, 1, &factor);
         x[i] = ((double)SCALE * (double)token[(size_t)batch->inputs[row] * channels + c] +
                 (double)position[row % T * channels + c]) *
                (double)factor;
@@ -321,13 +332,15 @@ static void plain_embedding(double *x, const real *token, const real *position, 
 }
 
 // The loss sum(dx * x) is linear in the tables, so its derivative is dx at each use of an element.
-static void plain_embedding_backward(double *dtoken, double *dposition, const real *dx, const Batch *batch,
-                                     const Dropout *dropout, int32_t padding, size_t channels) {
+static void plain_embedding_backward(double *dtoken, double *dposition, const real *dx,
+                                     const Batch *batch, const Dropout *dropout, int32_t padding,
+                                     size_t channels) {
     const size_t T = (size_t)batch->length, rows = (size_t)batch->batch * T;
     for (size_t i = 0; i < rows * channels; i++) {
         const size_t row = i / channels, c = i % channels;
         real factor = 1;
-        if (dropout) dropout_factors(dropout, (uint64_t)batch->first_row * T * channels + i, 1, &factor);
+        if (dropout)
+            dropout_factors(dropout, (uint64_t)batch->first_row * T * channels + i, 1, &factor);
         const double d = (double)dx[i] * (double)factor;
         if (batch->inputs[row] != padding)
             dtoken[(size_t)batch->inputs[row] * channels + c] += (double)SCALE * d;
@@ -335,7 +348,8 @@ static void plain_embedding_backward(double *dtoken, double *dposition, const re
     }
 }
 
-static void check_embedding(int64_t B, int64_t T, size_t channels, const Dropout *dropout, int32_t padding) {
+static void check_embedding(int64_t B, int64_t T, size_t channels, const Dropout *dropout,
+                            int32_t padding) {
     enum { V = 11 };
     Random random = random_stream(3, RANDOM_TEST, (uint32_t)T, (uint32_t)channels);
     const size_t rows = (size_t)(B * T), n = rows * channels, positions = (size_t)T * channels;
@@ -354,7 +368,8 @@ static void check_embedding(int64_t B, int64_t T, size_t channels, const Dropout
     real *dx = random_reals(&random, n, 0, 1);
     real *dtoken = random_reals(&random, V * channels, 0, 1),
          *dposition = random_reals(&random, positions, 0, 1);
-    double *plain_token = doubles(dtoken, V * channels), *plain_position = doubles(dposition, positions);
+    double *plain_token = doubles(dtoken, V * channels),
+           *plain_position = doubles(dposition, positions);
     plain_embedding_backward(plain_token, plain_position, dx, &batch, dropout, padding, channels);
     embedding_backward(dtoken, SCALE, dposition, dx, &batch, dropout, padding, channels);
     check_values("dtoken", dtoken, plain_token, V * channels, EXACT);
@@ -384,7 +399,9 @@ static void test_positions(void) {
             CHECK_CLOSE(even[p * EVEN + i], sin((double)p / pow(10000, (double)i / 3)), EXACT);
             CHECK_CLOSE(even[p * EVEN + 3 + i], cos((double)p / pow(10000, (double)i / 3)), EXACT);
             CHECK_CLOSE(odd[p * ODD + i], sin((double)p / pow(10000, (double)i / 2.5)), EXACT);
-            if (i < 2) CHECK_CLOSE(odd[p * ODD + 3 + i], cos((double)p / pow(10000, (double)i / 2.5)), EXACT);
+            if (i < 2)
+                CHECK_CLOSE(odd[p * ODD + 3 + i], cos((double)p / pow(10000, (double)i / 2.5)),
+                            EXACT);
         }
     }
     const int32_t inputs[] = {1, 0};
@@ -403,12 +420,13 @@ static void test_embedding_batches(void) {
     enum { B = 4, T = 5, C = 24, V = 3 };
     Random random = random_stream(4, RANDOM_TEST, 0, 0);
     const Dropout dropout = dropout_create(0.5, 5, 6, 7);
-    real *token = random_reals(&random, V * C, 0, 1), *position = random_reals(&random, T * C, 0, 1);
+    real *token = random_reals(&random, V * C, 0, 1),
+         *position = random_reals(&random, T * C, 0, 1);
     int32_t inputs[B * T];
     for (int i = 0; i < B * T; i++) inputs[i] = (int32_t)random_below(&random, V);
     real whole[B * T * C], parts[B * T * C];
-    embedding_forward(whole, token, 1, position, &(Batch){.batch = B, .length = T, .inputs = inputs},
-                      &dropout, C);
+    embedding_forward(whole, token, 1, position,
+                      &(Batch){.batch = B, .length = T, .inputs = inputs}, &dropout, C);
     for (int b = 0; b < B; b++) {
         const Batch one = {.batch = 1, .length = T, .inputs = inputs + b * T, .first_row = b};
         embedding_forward(parts + b * T * C, token, 1, position, &one, &dropout, C);
@@ -417,7 +435,7 @@ static void test_embedding_batches(void) {
     free(token), free(position);
 }
 
-// ---- AdamW ----
+// ---- AdamW ------------------------------------------------------------------
 
 static ParameterState small_state(bool training, Arena **arena) {
     ParameterTable table = {0};
@@ -444,7 +462,8 @@ static void test_adamw(void) {
     double *x = doubles(state.values, total), *m = doubles(state.first_moment, total);
     double *v = doubles(state.second_moment, total);
     for (int64_t step = 1; step <= 6; step++) {
-        const UpdateSettings s = {0.01 / (double)step, 0.9, 0.98, 1e-6, 0.1, step == 3 ? 0.125 : 1, step};
+        const UpdateSettings s = {0.01 / (double)step,   0.9, 0.98, 1e-6, 0.1,
+                                  step == 3 ? 0.125 : 1, step};
         draw_gradients(&state, step);
         for (int i = 0; i < state.table.count; i++) {
             const Parameter *p = &state.table.items[i];
@@ -495,7 +514,8 @@ static void test_gradient_norm(void) {
 static void test_state_arrays(void) {
     Arena *arena, *other_arena, *frozen_arena;
     ParameterState state = small_state(true, &arena), other = small_state(true, &other_arena);
-    const ModelArray arrays[] = {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT};
+    const ModelArray arrays[] = {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT,
+                                 MODEL_SECOND_MOMENT};
     const size_t bytes = state.table.total * sizeof(real);
     real *buffer = allocate(state.table.total, sizeof(real), "buffer");
     draw_gradients(&state, 1);
@@ -520,13 +540,14 @@ static void test_state_arrays(void) {
     arena_free(frozen_arena);
 }
 
-// ---- threads ----
+// ---- threads ----------------------------------------------------------------
 
 enum { ROWS = 130, WIDTH = 33, TABLE = 7 };
 
 // What all layers computed in one go.
 typedef struct {
-    real norm[ROWS * WIDTH], mean[ROWS], rstd[ROWS], norm_dx[ROWS * WIDTH], dgain[WIDTH], dbias[WIDTH];
+    real norm[ROWS * WIDTH], mean[ROWS], rstd[ROWS], norm_dx[ROWS * WIDTH], dgain[WIDTH],
+        dbias[WIDTH];
     real activation[ROWS * WIDTH], activation_dx[ROWS * WIDTH], activation_dbias[WIDTH];
     real x[ROWS * WIDTH], dx[ROWS * WIDTH], dtoken[TABLE * WIDTH], dposition[ROWS / 2 * WIDTH];
     real parameters[211 * 97];
@@ -536,13 +557,15 @@ typedef struct {
 static void run_layers(Results *r) {
     memset(r, 0, sizeof(*r));
     Random random = random_stream(5, RANDOM_TEST, 0, 0);
-    real *x = random_reals(&random, ROWS * WIDTH, 0, 1), *dy = random_reals(&random, ROWS * WIDTH, 0, 1);
+    real *x = random_reals(&random, ROWS * WIDTH, 0, 1),
+         *dy = random_reals(&random, ROWS * WIDTH, 0, 1);
     real *gain = random_reals(&random, WIDTH, 1, 1), *bias = random_reals(&random, WIDTH, 0, 1);
-    layernorm_forward((GemmInput){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, 1e-5, ROWS, WIDTH);
+    layernorm_forward((GemmInput){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, 1e-5,
+                      ROWS, WIDTH);
     layernorm_backward(r->norm_dx, r->dgain, r->dbias, dy, x, gain, r->mean, r->rstd, ROWS, WIDTH);
     activation_forward((GemmInput){r->activation, WIDTH, false}, x, bias, GELU_ERF, ROWS, WIDTH);
-    activation_backward((GemmInput){r->activation_dx, WIDTH, false}, r->activation_dbias, dy, x, bias,
-                        GELU_TANH, ROWS, WIDTH);
+    activation_backward((GemmInput){r->activation_dx, WIDTH, false}, r->activation_dbias, dy, x,
+                        bias, GELU_TANH, ROWS, WIDTH);
 
     int32_t inputs[ROWS];
     for (int i = 0; i < ROWS; i++) inputs[i] = (int32_t)random_below(&random, TABLE);

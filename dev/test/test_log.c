@@ -72,8 +72,10 @@ static void write_body(void *argument) {
     StepReport broken = {.step = 788, .steps = 16000, .loss = NAN, .gradient_norm = INFINITY};
     log_step(log, &broken, 10);
     log_evaluation(log, 788, "val", &evaluation, true);
-    const Evaluation bare = {
-        .loss = 1000, .tokens = 3, .metrics = {{"ppl", "ppl ", "", 2, INFINITY}}, .metric_count = 1};
+    const Evaluation bare = {.loss = 1000,
+                             .tokens = 3,
+                             .metrics = {{"ppl", "ppl ", "", 2, INFINITY}},
+                             .metric_count = 1};
     log_evaluation(log, -1, "test", &bare, false);
     log_close(log);
 }
@@ -83,15 +85,16 @@ static void test_objects(void) {
     char *text = read_log();
     CHECK(strstr(text, "\"seconds\":"));
     drop_seconds(text);
-    CHECK_TEXT(
-        text,
-        "{\"event\":\"start \\\"\\n\"}\n"
-        "{\"step\":787,\"epoch\":1.2345,\"loss\":5.1234,\"lr\":0.00048,\"grad_norm\":0.53,\"ms\":331.778,"
-        "\"tokens_per_s\":12345.4,\"peak_fraction\":0.7123}\n"
-        "{\"step\":788,\"epoch\":0,\"loss\":null,\"lr\":0,\"grad_norm\":null,\"ms\":0,\"tokens_per_s\":0}\n"
-        "{\"step\":788,\"val_loss\":5.25,\"val_ppl\":190.566,\"val_bpb\":1.5,\"val_word_ppl\":250.125,"
-        "\"val_tokens\":268152,\"val_ms\":12340,\"best\":true}\n"
-        "{\"test_loss\":1000,\"test_ppl\":null,\"test_tokens\":3,\"test_ms\":0}\n");
+    CHECK_TEXT(text, "{\"event\":\"start \\\"\\n\"}\n"
+                     "{\"step\":787,\"epoch\":1.2345,\"loss\":5.1234,\"lr\":0.00048,\"grad_norm\":"
+                     "0.53,\"ms\":331.778,"
+                     "\"tokens_per_s\":12345.4,\"peak_fraction\":0.7123}\n"
+                     "{\"step\":788,\"epoch\":0,\"loss\":null,\"lr\":0,\"grad_norm\":null,\"ms\":0,"
+                     "\"tokens_per_s\":0}\n"
+                     "{\"step\":788,\"val_loss\":5.25,\"val_ppl\":190.566,\"val_bpb\":1.5,\"val_"
+                     "word_ppl\":250.125,"
+                     "\"val_tokens\":268152,\"val_ms\":12340,\"best\":true}\n"
+                     "{\"test_loss\":1000,\"test_ppl\":null,\"test_tokens\":3,\"test_ms\":0}\n");
     free(text);
 }
 
@@ -126,7 +129,8 @@ static void open_body(void *argument) {
 }
 
 // warning: what stderr is to hold, "" for nothing
-static void check_pruned(const char *before, int64_t resume_step, const char *after, const char *warning) {
+static void check_pruned(const char *before, int64_t resume_step, const char *after,
+                         const char *warning) {
     char errors[1024];
     test_file("log.jsonl", before, strlen(before));
     OpenCall call = {test_directory(), resume_step, 0};
@@ -141,13 +145,15 @@ static void check_pruned(const char *before, int64_t resume_step, const char *af
 }
 
 static void test_resume(void) {
-    static const char all[] = "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}"
-                              "\n{\"x\":3}\n{\"step\"";
-    check_pruned(
-        all, -1,
-        "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}\n{\"x\":3}\n",
-        "log.jsonl, line 6: was damaged and is cut off");
-    check_pruned(all, 2, "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"x\":3}\n",
+    static const char all[] =
+        "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}"
+        "\n{\"x\":3}\n{\"step\"";
+    check_pruned(all, -1,
+                 "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"step\":3}\n{"
+                 "\"x\":3}\n",
+                 "log.jsonl, line 6: was damaged and is cut off");
+    check_pruned(all, 2,
+                 "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"val_loss\":1}\n{\"x\":3}\n",
                  "line 6");
     check_pruned(all, 0, "{\"event\":\"start\"}\n{\"x\":3}\n", "line 6");
     check_pruned("{\"step\":1}\n[3]\n", 1, "{\"step\":1}\n[3]\n", "");
@@ -183,8 +189,9 @@ static void test_resume_again(void) {
     CHECK(test_child(best_body, &call, best, sizeof best) == 0);
     CHECK_TEXT(best, "2 of 0");
     text = read_log();
-    CHECK_TEXT(text,
-               "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n{\"event\":3}\n");
+    CHECK_TEXT(
+        text,
+        "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n{\"event\":3}\n");
     free(text);
 }
 
@@ -248,16 +255,19 @@ static void full_output_body(void *argument) {
 }
 
 static void test_full_disk(void) {
-    CHECK_FAILS(full_body, (void *)(uintptr_t)test_directory(), 1, "log.jsonl: cannot write: File too large");
+    CHECK_FAILS(full_body, (void *)(uintptr_t)test_directory(), 1,
+                "log.jsonl: cannot write: File too large");
     OpenCall call = {test_directory(), 0, 0};
     char errors[1024]; // the line that was cut off does not stop a resumed run
     CHECK(test_child(open_body, &call, errors, sizeof errors) == 0 && strstr(errors, "is cut off"));
-    CHECK_FAILS(full_output_body, NULL, 1, "standard output: cannot write: No space left on device");
+    CHECK_FAILS(full_output_body, NULL, 1,
+                "standard output: cannot write: No space left on device");
     call.directory = "/nowhere/at/all";
-    CHECK_FAILS(open_body, &call, 1, "/nowhere/at/all/log.jsonl: cannot write: No such file or directory");
+    CHECK_FAILS(open_body, &call, 1,
+                "/nowhere/at/all/log.jsonl: cannot write: No such file or directory");
 }
 
-// ---- the terminal
+// ---- the terminal -----------------------------------------------------------
 
 static void report(Log *log) {
     StepReport step = step_787;
@@ -288,21 +298,21 @@ static void pipe_body(void *argument) {
     log_close(log);
 }
 
-#define STEP_LINE(number)                                                                                    \
-    "epoch 1.23/25  step " number                                                                            \
+#define STEP_LINE(number)                                                                          \
+    "epoch 1.23/25  step " number                                                                  \
     "/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s  71% of peak  ETA 1h 02m\n"
-#define RESULT_LINES                                                                                         \
-    "step 793  val loss 5.2500  ppl 190.57  1.5000 bits/byte  word ppl 250.12  in 12.3s  best so far\n"      \
+#define RESULT_LINES                                                                               \
+    "step 793  val loss 5.2500  ppl 190.57  1.5000 bits/byte  word ppl 250.12  in 12.3s  best so " \
+    "far\n"                                                                                        \
     "test loss nan  ppl nan  in 1h 07m\n"
 
 static void test_pipe(void) {
     char text[4096];
     CHECK(test_child(pipe_body, NULL, text, sizeof text) == 0);
-    CHECK_TEXT(
-        text,
-        "training\n  model       fastformer\n  parameters  5,123\n" STEP_LINE("787") STEP_LINE(
-            "790") "hello 5\n" RESULT_LINES
-                   "epoch 1.23/25  step 16000/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s\n");
+    CHECK_TEXT(text, "training\n  model       fastformer\n  parameters  5,123\n" STEP_LINE("787")
+                         STEP_LINE("790") "hello 5\n" RESULT_LINES
+                                          "epoch 1.23/25  step 16000/16000  loss 5.1234  lr "
+                                          "4.8e-04  |g| 0.53  12,345 tok/s\n");
 }
 
 typedef struct {
@@ -357,7 +367,8 @@ static void check_terminal(int columns, void (*body)(Log *), const char *expecte
     run_quietly(terminal_body, &t);
     char bytes[4096] = "", screen[4096];
     fcntl(t.master, F_SETFL, O_NONBLOCK);
-    for (ssize_t used = 0, got; (got = read(t.master, bytes + used, sizeof bytes - 1 - (size_t)used)) > 0;)
+    for (ssize_t used = 0, got;
+         (got = read(t.master, bytes + used, sizeof bytes - 1 - (size_t)used)) > 0;)
         used += got;
     close(t.master);
     close(t.terminal);
@@ -366,21 +377,20 @@ static void check_terminal(int columns, void (*body)(Log *), const char *expecte
 }
 
 static void test_terminal(void) {
-    check_terminal(
-        120, report,
-        "hello 5\n" RESULT_LINES
-        "epoch 1.23/25  step 16000/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s\n" STEP_LINE(
-            "787"));
+    check_terminal(120, report,
+                   "hello 5\n" RESULT_LINES "epoch 1.23/25  step 16000/16000  loss 5.1234  lr "
+                   "4.8e-04  |g| 0.53  12,345 tok/s\n" STEP_LINE("787"));
 }
 
 // What does not fit is left out, the least important first.
 static void test_narrow_terminal(void) {
-    check_terminal(0, report_step,
-                   "epoch 1.23/25  step 787/16000  loss 5.1234  12,345 tok/s  ETA 1h 02m\n"); // unknown: 80
-    check_terminal(104, report_step, STEP_LINE("787"));
     check_terminal(
-        96, report_step,
-        "epoch 1.23/25  step 787/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s  ETA 1h 02m\n");
+        0, report_step,
+        "epoch 1.23/25  step 787/16000  loss 5.1234  12,345 tok/s  ETA 1h 02m\n"); // unknown: 80
+    check_terminal(104, report_step, STEP_LINE("787"));
+    check_terminal(96, report_step,
+                   "epoch 1.23/25  step 787/16000  loss 5.1234  lr 4.8e-04  |g| 0.53  12,345 tok/s "
+                   " ETA 1h 02m\n");
     check_terminal(40, report_step, "step 787/16000  loss 5.1234  ETA 1h 02m\n");
     check_terminal(39, report_step, "step 787/16000  loss 5.1234\n");
     check_terminal(27, report_step, "loss 5.1234\n");

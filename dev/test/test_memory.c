@@ -97,7 +97,8 @@ static void test_room(void) {
 }
 
 static void test_strings(void) {
-    char *copy = copy_string("text"), *empty = copy_string(""), *formatted = format_string("%s-%d", "a", 5);
+    char *copy = copy_string("text"), *empty = copy_string(""),
+         *formatted = format_string("%s-%d", "a", 5);
     CHECK_TEXT(copy, "text");
     CHECK_TEXT(empty, "");
     CHECK_TEXT(formatted, "a-5");
@@ -144,7 +145,8 @@ static void test_cgroups(void) {
     write_cgroup("a/b", "memory.max", "9000\n");
     write_cgroup("a/b", "memory.current", "4000\n");
     CHECK(memory_of_cgroups(self, mount) == 5000);
-    write_cgroup("a/b", "memory.stat", "anon 100\nfile 3000\ninactive_file 1000\nactive_file 500\n");
+    write_cgroup("a/b", "memory.stat",
+                 "anon 100\nfile 3000\ninactive_file 1000\nactive_file 500\n");
     CHECK(memory_of_cgroups(self, mount) == 6500);
     write_cgroup("a", "memory.max", "6000\n");
     CHECK(memory_of_cgroups(self, mount) == 1000);

@@ -19,8 +19,8 @@ static Moments moments_of(const double *x, size_t count) {
     return m;
 }
 
-// Quantiles (i + 1/2) / n of a distribution, for those that have a formula; they are the distribution but for
-// 1/n.
+// Quantiles (i + 1/2) / n of a distribution, for those that have a formula; they are the
+// distribution but for 1/n.
 static double uniform_quantile(double p) {
     return p;
 }
@@ -33,8 +33,8 @@ static double bernoulli_quantile(double p) {
     return p < 0.9 ? 0 : 1;
 }
 
-static void check_distribution(double (*quantile)(double), double mean, double deviation, double kurtosis,
-                               double tolerance) {
+static void check_distribution(double (*quantile)(double), double mean, double deviation,
+                               double kurtosis, double tolerance) {
     double *x = numbers(COUNT);
     for (int i = 0; i < COUNT; i++) x[i] = quantile((i + 0.5) / COUNT);
     const Moments m = moments_of(x, COUNT);
@@ -77,8 +77,8 @@ static void test_small(void) {
 
 static void test_undefined(void) {
     Moments m = {0};
-    CHECK(isnan(moments_mean(&m)) && isnan(moments_deviation(&m)) && isnan(moments_largest_deviation(&m)) &&
-          isnan(moments_kurtosis(&m)));
+    CHECK(isnan(moments_mean(&m)) && isnan(moments_deviation(&m)) &&
+          isnan(moments_largest_deviation(&m)) && isnan(moments_kurtosis(&m)));
     double x[1000];
     for (int i = 0; i < 1000; i++) x[i] = 0.1;
     m = moments_of(x, 1000);
@@ -117,7 +117,8 @@ static void test_merge(void) {
     enum { SIZE = 10007 };
     double *x = numbers(SIZE), *backwards = numbers(SIZE);
     Random r = random_stream(3, RANDOM_TEST, 0, 0);
-    for (int i = 0; i < SIZE; i++) x[i] = 5 + (double)i / SIZE + exp(2 * random_normal(&r)); // drifts
+    for (int i = 0; i < SIZE; i++)
+        x[i] = 5 + (double)i / SIZE + exp(2 * random_normal(&r)); // drifts
     for (int i = 0; i < SIZE; i++) backwards[i] = x[SIZE - 1 - i];
     const Moments whole = moments_of(x, SIZE), reversed = moments_of(backwards, SIZE);
     check_same(&reversed, &whole);
@@ -209,15 +210,17 @@ static void test_output(void) {
     json_begin(&w, '{');
     moments_to_json(&m, &w);
     json_end(&w, '}');
-    CHECK_TEXT(w.text,
-               "{\"n\":2,\"mean\":1,\"std\":2,\"max_abs\":3,\"max_abs_over_std\":1.5,\"kurtosis\":-2}");
+    CHECK_TEXT(
+        w.text,
+        "{\"n\":2,\"mean\":1,\"std\":2,\"max_abs\":3,\"max_abs_over_std\":1.5,\"kurtosis\":-2}");
     json_writer_free(&w);
     m = moments_of((double[]){4}, 1);
     json_begin(&w, '{');
     moments_to_json(&m, &w);
     json_end(&w, '}');
-    CHECK_TEXT(w.text,
-               "{\"n\":1,\"mean\":4,\"std\":0,\"max_abs\":4,\"max_abs_over_std\":null,\"kurtosis\":null}");
+    CHECK_TEXT(
+        w.text,
+        "{\"n\":1,\"mean\":4,\"std\":0,\"max_abs\":4,\"max_abs_over_std\":null,\"kurtosis\":null}");
     json_writer_free(&w);
 
     char text[32];

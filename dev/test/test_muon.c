@@ -89,8 +89,8 @@ static void check_reference(Precision precision, double tolerance) {
             norm += expected[j] * expected[j];
         }
         if (!(sqrt(error / norm) <= tolerance))
-            test_fail(__FILE__, __LINE__, "%s is off by %.1e, allowed %.0e", names[i], sqrt(error / norm),
-                      tolerance);
+            test_fail(__FILE__, __LINE__, "%s is off by %.1e, allowed %.0e", names[i],
+                      sqrt(error / norm), tolerance);
         free(expected);
         free(gradients[i]);
     }
@@ -140,11 +140,13 @@ static real *train(int threads, size_t *total) {
 static void test_threads(void) {
     size_t total;
     real *one = train(1, &total), *two = train(2, &total), *many = train(7, &total);
-    CHECK(memcmp(one, two, total * sizeof(real)) == 0 && memcmp(one, many, total * sizeof(real)) == 0);
+    CHECK(memcmp(one, two, total * sizeof(real)) == 0 &&
+          memcmp(one, many, total * sizeof(real)) == 0);
     free(one), free(two), free(many);
 }
 
-// AdamW leaves the hidden matrices alone, Muon all else, and a gradient of 0 makes no step but the decay.
+// AdamW leaves the hidden matrices alone, Muon all else, and a gradient of 0 makes no step but the
+// decay.
 static void test_shares(void) {
     ParameterTable table = {0};
     add_hidden(&table, "hidden", 5, 3);

@@ -7,31 +7,43 @@
 #include <unistd.h>
 
 static const Option trainer_rows[] = {
-    {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Data", "shards and tokenizer"},
-    {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Data", "where the run is kept"},
-    {'y', "resume", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Data", "go on where it stopped"},
-    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 65536, NULL, NULL, "Training", "sequences"},
-    {'x', "steps", OPTION_INTEGER, OPTION_LENGTH, "N", NULL, 1, INFINITY, NULL, NULL, "Training", "updates"},
-    {'l', "lr", OPTION_NUMBER, OPTION_TRAINING, "X", "5e-4", 0, 10, NULL, NULL, "Training", "peak rate"},
-    {'q', "final-lr", OPTION_NUMBER, OPTION_TRAINING, "X", "0", -1, 1, NULL, NULL, "Training", "fraction"},
-    {'k', "schedule", OPTION_CHOICE, OPTION_TRAINING, "KIND", "linear", 0, 0, "linear|cosine|constant|wsd",
-     NULL, "Training", "learning rate"},
-    {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "0", -INFINITY, INFINITY, NULL, NULL, "Training",
-     "seed"},
-    {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, "Text", "only evaluate"},
+    {'i', "input", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Data",
+     "shards and tokenizer"},
+    {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Data",
+     "where the run is kept"},
+    {'y', "resume", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Data",
+     "go on where it stopped"},
+    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 65536, NULL, NULL, "Training",
+     "sequences"},
+    {'x', "steps", OPTION_INTEGER, OPTION_LENGTH, "N", NULL, 1, INFINITY, NULL, NULL, "Training",
+     "updates"},
+    {'l', "lr", OPTION_NUMBER, OPTION_TRAINING, "X", "5e-4", 0, 10, NULL, NULL, "Training",
+     "peak rate"},
+    {'q', "final-lr", OPTION_NUMBER, OPTION_TRAINING, "X", "0", -1, 1, NULL, NULL, "Training",
+     "fraction"},
+    {'k', "schedule", OPTION_CHOICE, OPTION_TRAINING, "KIND", "linear", 0, 0,
+     "linear|cosine|constant|wsd", NULL, "Training", "learning rate"},
+    {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "0", -INFINITY, INFINITY, NULL, NULL,
+     "Training", "seed"},
+    {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, "Text",
+     "only evaluate"},
     {0, "init", OPTION_TEXT, OPTION_RUN, "PATH", NULL, 0, 0, NULL, NULL, "Text", "weights"},
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Text", "continue this"},
-    {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "1", 0, INFINITY, NULL, NULL, "Text", "of sampling"},
-    {0, "rare", OPTION_INTEGER, OPTION_HABIT, "N", "1", 0, 9, NULL, NULL, OPTION_GROUP_MORE, "a rare thing"},
+    {0, "temperature", OPTION_NUMBER, OPTION_RUN, "X", "1", 0, INFINITY, NULL, NULL, "Text",
+     "of sampling"},
+    {0, "rare", OPTION_INTEGER, OPTION_HABIT, "N", "1", 0, 9, NULL, NULL, OPTION_GROUP_MORE,
+     "a rare thing"},
     {0, "dry", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, OPTION_GROUP_MORE, "another"},
 };
 static const Option model_rows[] = {
-    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, 1024, NULL, "n_heads", "Model", "heads"},
+    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, 1024, NULL, "n_heads", "Model",
+     "heads"},
     {0, "windows", OPTION_TEXT, OPTION_MODEL, "LIST", "auto", 0, 0, NULL, NULL, "Model",
      "auto, global or a list"},
-    {0, "sink", OPTION_NUMBER, OPTION_MODEL, "X", "1e-5", 0, INFINITY, NULL, NULL, "Model", "softmax1: 1"},
-    {0, "pool", OPTION_CHOICE, OPTION_MODEL, "KIND", "normalised", 0, 0, "normalised|raw", NULL, "Model",
-     "what"},
+    {0, "sink", OPTION_NUMBER, OPTION_MODEL, "X", "1e-5", 0, INFINITY, NULL, NULL, "Model",
+     "softmax1: 1"},
+    {0, "pool", OPTION_CHOICE, OPTION_MODEL, "KIND", "normalised", 0, 0, "normalised|raw", NULL,
+     "Model", "what"},
     {0, "tied", OPTION_FLAG, OPTION_MODEL, NULL, NULL, 0, 0, NULL, NULL, "Model",
      "flag with a place in files"},
 };
@@ -109,8 +121,8 @@ static void test_spellings(void) {
 }
 
 static void test_values(void) {
-    Options *o =
-        parse("-q -1 -l .5 -S -9223372036854775808 --temperature 1.50E+1 --prompt=--resume -o=x -i _");
+    Options *o = parse(
+        "-q -1 -l .5 -S -9223372036854775808 --temperature 1.50E+1 --prompt=--resume -o=x -i _");
     CHECK(options_number(o, "final-lr") == -1);
     CHECK(options_number(o, "lr") == 0.5);
     CHECK(options_integer(o, "seed") == INT64_MIN);
@@ -180,7 +192,8 @@ static void test_refused_values(void) {
     char line[80];
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
         snprintf(line, sizeof line, "--seed %s", integers[i]);
-        check_refused(line, *integers[i] == '_' ? "--seed : expected an integer" : ": expected an integer");
+        check_refused(line, *integers[i] == '_' ? "--seed : expected an integer"
+                                                : ": expected an integer");
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         snprintf(line, sizeof line, "--temperature %s", numbers[i]);
@@ -188,9 +201,11 @@ static void test_refused_values(void) {
     }
     check_refused("--steps 0", "--steps 0: expected an integer of at least 1");
     check_refused("--final-lr 1.0001", "--final-lr 1.0001: expected a number from -1 to 1");
-    check_refused("-k=wsd", "--schedule =wsd: expected one of linear|cosine|constant|wsd; did you mean wsd?");
-    check_refused("-k cosin",
-                  "--schedule cosin: expected one of linear|cosine|constant|wsd; did you mean cosine?");
+    check_refused("-k=wsd",
+                  "--schedule =wsd: expected one of linear|cosine|constant|wsd; did you mean wsd?");
+    check_refused(
+        "-k cosin",
+        "--schedule cosin: expected one of linear|cosine|constant|wsd; did you mean cosine?");
     check_refused("--pool normalized", "did you mean normalised?");
     check_refused("--eval train", "--eval train: expected one of val|test");
     check_refused("-b", "--batch needs a value N: an integer from 1 to 65536");
@@ -229,7 +244,8 @@ static void test_help(void) {
     char text[8192];
     CHECK(test_child(print_body, "-yh --widnows", text, sizeof text) == 0);
     CHECK(strstr(text, "usage: train_test [options]\nTrains a test.\nData:\n  -i, --input DIR "));
-    CHECK(strstr(text, "\n  -k, --schedule KIND  learning rate: linear|cosine|constant|wsd [linear]\n"));
+    CHECK(strstr(text,
+                 "\n  -k, --schedule KIND  learning rate: linear|cosine|constant|wsd [linear]\n"));
     CHECK(strstr(text, "\n      --temperature X  of sampling [1]\n"));
     CHECK(strstr(text, "\nOther:\n  -h, --help           print this and exit\n"));
     int lines = 0;
@@ -247,7 +263,8 @@ static void wrapped_body(void *argument) {
         .value = "VALUE-LONG",
         .kind = OPTION_TEXT,
         .group = "Long",
-        .help = "many words that do not fit behind a name of that length and so go on in a line below"};
+        .help =
+            "many words that do not fit behind a name of that length and so go on in a line below"};
     (void)argument;
     dup2(STDERR_FILENO, STDOUT_FILENO);
     Options *o = options_create("x", "");
@@ -260,7 +277,8 @@ static void test_help_wraps(void) {
     char text[4096];
     CHECK(test_child(wrapped_body, NULL, text, sizeof text) == 0);
     CHECK(strstr(text, "\n  -a, --a-name-that-is-long VALUE-LONG\n                 many words"));
-    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) CHECK(strcspn(line, "\n") <= 79);
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+        CHECK(strcspn(line, "\n") <= 79);
 }
 
 static void set_body(void *argument) {
@@ -274,7 +292,8 @@ static void test_set(void) {
     Options *o = create();
     options_set(o, "heads", "8", "test");
     options_set(o, "tied", "true", "test");
-    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") && !options_given(o, "heads"));
+    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") &&
+          !options_given(o, "heads"));
     options_free(o);
     CHECK_FAILS(set_body, ((const char *[]){"heads", "0"}), 1,
                 "error: a.safetensors: metadata: heads 0: expected an integer from 1 to 1024");
@@ -282,8 +301,9 @@ static void test_set(void) {
 }
 
 static Safetensors file_of(const Metadata *rows, int count) {
-    return (Safetensors){
-        .file = {.path = "a.safetensors"}, .metadata = (Metadata *)(uintptr_t)rows, .metadata_count = count};
+    return (Safetensors){.file = {.path = "a.safetensors"},
+                         .metadata = (Metadata *)(uintptr_t)rows,
+                         .metadata_count = count};
 }
 
 static void test_metadata(void) {
@@ -291,8 +311,11 @@ static void test_metadata(void) {
     Metadata *rows = NULL;
     int count = 0;
     options_to_metadata(o, OPTION_MODEL, &rows, &count);
-    static const char *const expected[][2] = {
-        {"n_heads", "8"}, {"windows", "auto"}, {"sink", "0.1"}, {"pool", "normalised"}, {"tied", "true"}};
+    static const char *const expected[][2] = {{"n_heads", "8"},
+                                              {"windows", "auto"},
+                                              {"sink", "0.1"},
+                                              {"pool", "normalised"},
+                                              {"tied", "true"}};
     CHECK(count == 5);
     for (int i = 0; i < count && i < 5; i++) {
         CHECK_TEXT(rows[i].key, expected[i][0]);
@@ -306,7 +329,8 @@ static void test_metadata(void) {
     o = parse("--sink 1e-1 -b 5"); // the same value in other words
     options_from_metadata(o, OPTION_MODEL, &file, "start anew");
     options_from_metadata(o, OPTION_TRAINING, &file, "start anew"); // none in the file
-    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") && options_number(o, "sink") == 0.1);
+    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") &&
+          options_number(o, "sink") == 0.1);
     CHECK(options_integer(o, "batch") == 5);
     CHECK(!options_given(o, "heads") && options_given(o, "sink"));
     options_free(o);
@@ -318,16 +342,18 @@ static void contradict_body(void *argument) {
     const Metadata rows[] = {{heads, four}, {pool, odd}};
     const Safetensors file = file_of(rows, argument ? 1 : 2);
     Options *o = parse(argument ? argument : "");
-    options_from_metadata(o, OPTION_MODEL, &file, "drop the option or start a new run with another --output");
+    options_from_metadata(o, OPTION_MODEL, &file,
+                          "drop the option or start a new run with another --output");
     options_free(o);
 }
 
 static void test_contradiction(void) {
-    CHECK_FAILS(contradict_body, "-H 8", 1,
-                "--heads 8: a.safetensors has 4; drop the option or start a new run with another --output");
     CHECK_FAILS(
-        contradict_body, NULL, 1,
-        "a.safetensors: metadata: pool normalized: expected one of normalised|raw; did you mean normalised?");
+        contradict_body, "-H 8", 1,
+        "--heads 8: a.safetensors has 4; drop the option or start a new run with another --output");
+    CHECK_FAILS(contradict_body, NULL, 1,
+                "a.safetensors: metadata: pool normalized: expected one of normalised|raw; did you "
+                "mean normalised?");
     // How long to train may change.
     char steps[] = "steps", ten[] = "10";
     const Metadata row = {steps, ten};
@@ -367,7 +393,8 @@ static void test_json(void) {
     CHECK(json_find(json, "batch")->number == 3);
     CHECK(json_find(json, "lr")->number == 1e-3);
     CHECK_TEXT(json_find(json, "output")->string, "a\"b");
-    CHECK(json_find(json, "input")->kind == JSON_NULL && json_find(json, "steps")->kind == JSON_NULL);
+    CHECK(json_find(json, "input")->kind == JSON_NULL &&
+          json_find(json, "steps")->kind == JSON_NULL);
     CHECK(json_find(json, "resume")->kind == JSON_BOOL && !json_find(json, "resume")->boolean);
     CHECK(!json_find(json, "help") && json->count == 20);
     json_free(json);
@@ -388,7 +415,8 @@ static void test_config(void) {
         " \"steps\": 7, \"output\": \"theirs\", \"resume\": true}";
     Options *o = configure("-b 5", all);
     CHECK(options_integer(o, "batch") == 5); // the command line's
-    CHECK(options_number(o, "lr") == 1e-3 && options_flag(o, "tied") && options_integer(o, "steps") == 7);
+    CHECK(options_number(o, "lr") == 1e-3 && options_flag(o, "tied") &&
+          options_integer(o, "steps") == 7);
     CHECK_TEXT(options_text(o, "schedule"), "wsd");
     CHECK(options_given(o, "lr") && !options_given(o, "input") && !options_given(o, "heads"));
     CHECK(!options_text(o, "output") && !options_flag(o, "resume")); // of the run that wrote it
@@ -426,7 +454,8 @@ static void test_config(void) {
     options_free(o);
     char *log = format_string("%s\n{\"step\":1}\nnot a line\n", w.text);
     o = configure("", log);
-    CHECK(options_integer(o, "batch") == 3 && options_number(o, "lr") == 7e-5 && options_flag(o, "tied"));
+    CHECK(options_integer(o, "batch") == 3 && options_number(o, "lr") == 7e-5 &&
+          options_flag(o, "tied"));
     CHECK_TEXT(options_text(o, "windows"), "4,8");
     options_free(o);
     free(log);
@@ -453,7 +482,8 @@ static void test_config_refused(void) {
     check_config_refused("{\"batch\": 0}", "batch 0: expected an integer from 1 to 65536");
     check_config_refused("{\"batch\": 1.5}", "batch 1.5: expected an integer from 1 to 65536");
     check_config_refused("{\"batch\": 1e300}", "expected an integer from 1 to 65536");
-    check_config_refused("{\"batch\": \"3\"}", "my.json: \"batch\": expected an integer from 1 to 65536");
+    check_config_refused("{\"batch\": \"3\"}",
+                         "my.json: \"batch\": expected an integer from 1 to 65536");
     check_config_refused("{\"batch\": [3]}", "my.json: \"batch\": expected an integer");
     check_config_refused("{\"tied\": 1}", "my.json: \"tied\": expected true or false");
     check_config_refused("{\"windows\": 4}", "my.json: \"windows\": expected a text");

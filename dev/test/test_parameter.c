@@ -16,7 +16,8 @@ static void test_layout(void) {
     ParameterTable table = {0};
     add_three(&table);
     CHECK(table.count == 3 && table.parameters == 30300 + 17 + 30);
-    CHECK(table.items[0].offset == 0 && table.items[1].offset == 30304 && table.items[2].offset == 30336);
+    CHECK(table.items[0].offset == 0 && table.items[1].offset == 30304 &&
+          table.items[2].offset == 30336);
     CHECK(table.total == 30368);
     const Parameter *gain = parameter_find(&table, "gain");
     CHECK(gain == &table.items[1] && gain->rank == 1 && gain->shape[0] == 17 && gain->size == 17);
@@ -68,7 +69,8 @@ static void test_initialise(void) {
         CHECK_CLOSE(values[position->offset + i], 0.5 + 0.1 * random_normal(&random), 1e-7);
     for (int k = 0; k < table.count; k++) { // padding
         const size_t end = k + 1 < table.count ? table.items[k + 1].offset : table.total;
-        for (size_t i = table.items[k].offset + table.items[k].size; i < end; i++) CHECK(values[i] == 0);
+        for (size_t i = table.items[k].offset + table.items[k].size; i < end; i++)
+            CHECK(values[i] == 0);
     }
     real *again = initialised(&table, 42), *other = initialised(&table, 43);
     CHECK(memcmp(values, again, table.total * sizeof(real)) == 0);

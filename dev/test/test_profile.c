@@ -1,4 +1,5 @@
-// Laps and steps of the profile. How long a lap takes is the machine's affair; FLOP tell which laps count.
+// Laps and steps of the profile. How long a lap takes is the machine's affair; FLOP tell which laps
+// count.
 #include "file.h"
 #include "json.h"
 #include "log.h"
@@ -87,7 +88,8 @@ static double check_report(const Json *json) {
         ms += number(row, "ms");
         if (i == 0) continue;
         flops = 1e-3 * number(row, "gflops") * number(row, "ms");
-        CHECK_CLOSE(number(row, "forward_ms") + number(row, "backward_ms"), number(row, "ms"), 1e-9);
+        CHECK_CLOSE(number(row, "forward_ms") + number(row, "backward_ms"), number(row, "ms"),
+                    1e-9);
     }
     CHECK_CLOSE(percent, 100, 1e-9);
     CHECK_CLOSE(ms, number(json, "ms"), 1e-9);

@@ -36,9 +36,10 @@ static void test_stream_layout(void) {
 }
 
 static void test_streams_differ(void) {
-    Random streams[] = {random_stream(1, RANDOM_INIT, 0, 0), random_stream(1, RANDOM_TEST, 0, 0),
-                        random_stream(1, RANDOM_INIT, 1, 0), random_stream(1, RANDOM_INIT, 0, 1),
-                        random_stream(2, RANDOM_INIT, 0, 0), random_stream(1ull << 32, RANDOM_INIT, 0, 0)};
+    Random streams[] = {
+        random_stream(1, RANDOM_INIT, 0, 0), random_stream(1, RANDOM_TEST, 0, 0),
+        random_stream(1, RANDOM_INIT, 1, 0), random_stream(1, RANDOM_INIT, 0, 1),
+        random_stream(2, RANDOM_INIT, 0, 0), random_stream(1ull << 32, RANDOM_INIT, 0, 0)};
     enum { COUNT = sizeof(streams) / sizeof(*streams) };
     uint32_t first[COUNT];
     for (int i = 0; i < COUNT; i++) {
@@ -116,7 +117,8 @@ static void test_normal(void) {
     CHECK_CLOSE(moments[2], 1, 0.018);
     CHECK_CLOSE(moments[3], 0, 0.05);
     CHECK_CLOSE(moments[4], 3, 0.13);
-    for (int k = 0; k < 7; k++) CHECK_CLOSE(below[k] / (double)DRAWS, 0.5 * erfc(-(k - 3) / sqrt(2)), 0.0065);
+    for (int k = 0; k < 7; k++)
+        CHECK_CLOSE(below[k] / (double)DRAWS, 0.5 * erfc(-(k - 3) / sqrt(2)), 0.0065);
 }
 
 static void test_seek(void) {

@@ -89,7 +89,7 @@ family "$trainers/train_bert" -i masked -L 1 -C 32 -H 2 -b 2 -t 32 -d 256 -m 3
 family "$trainers/train_translate" -i pairs --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 --batch-tokens 128 --max-length 32 --accumulate 4 -m 3
 
 
-# The CUDA program, in float32, where the order of a sum shows. MPI plays NCCL (dev/test/nccl_on_cpu.h); three micro-batches,
+# The CUDA program, in float32, where the order of a sum shows. MPI plays NCCL (dev/emulator/nccl_on_cpu.h); three micro-batches,
 # so that one process has none in the last round. by_file: processes that meet at a file, and not through MPI.
 by_file() { # N PROGRAM DIR OPTIONS...
     n=$1

@@ -51,7 +51,8 @@ static bool all_meet(const int *delays, const char *secret) {
 static size_t files_left(void) {
     size_t all = 0, count = 0;
     char **names = directory_list(test_directory(), &all);
-    for (size_t i = 0; i < all; i++) count += strncmp(names[i], "meet", 4) == 0 && !strstr(names[i], ".tmp");
+    for (size_t i = 0; i < all; i++)
+        count += strncmp(names[i], "meet", 4) == 0 && !strstr(names[i], ".tmp");
     directory_list_free(names, all);
     return count;
 }

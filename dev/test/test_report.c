@@ -24,25 +24,27 @@ static char *report_of(const char *log, char *const *samples, int count) {
 }
 
 #define START "{\"event\":\"start\",\"model\":\"a|b, 7 parameters\",\"command\":\"./train -x 2\"}\n"
-#define STEP(n)                                                                                              \
-    "{\"step\":" n ",\"epoch\":0.5,\"loss\":" n ",\"lr\":1,\"tokens_per_s\":" n "00,\"seconds\":" n "}\n"
+#define STEP(n)                                                                                    \
+    "{\"step\":" n ",\"epoch\":0.5,\"loss\":" n ",\"lr\":1,\"tokens_per_s\":" n                    \
+    "00,\"seconds\":" n "}\n"
 
 static void test_facts(void) {
     char one[] = "a text\nof two lines", two[] = "no \xff utf-8", *const samples[] = {one, two};
     char *text = report_of(
-        START STEP("1") STEP("2")
-            STEP("3") "{\"step\":2,\"val_loss\":2.5,\"val_ppl\":12.18,\"val_tokens\":50,\"val_ms\":3,"
-                      "\"best\":true}\n"
-                      "{\"step\":3,\"val_loss\":2.75,\"val_ppl\":15.6,\"val_tokens\":50,\"val_ms\":3}\n"
-                      "{\"step\":3,\"test_loss\":2.25,\"test_ppl\":123456.7,\"test_tokens\":60}\n",
+        START STEP("1") STEP("2") STEP(
+            "3") "{\"step\":2,\"val_loss\":2.5,\"val_ppl\":12.18,\"val_tokens\":50,\"val_ms\":3,"
+                 "\"best\":true}\n"
+                 "{\"step\":3,\"val_loss\":2.75,\"val_ppl\":15.6,\"val_tokens\":50,\"val_ms\":3}\n"
+                 "{\"step\":3,\"test_loss\":2.25,\"test_ppl\":123456.7,\"test_tokens\":60}\n",
         samples, 2);
     CHECK(text && strstr(text, "\n    ./train -x 2\n"));
     CHECK(strstr(text, "| model | a\\|b, 7 parameters |\n"));
     CHECK(strstr(text, "| trained | 3 steps, 0.5 epochs, 3.0s |\n"));
     CHECK(strstr(text, "| speed | 200 tokens/s,"));
     CHECK(strstr(text, "| | validation, best: step 2 | test |\n"));
-    CHECK(strstr(text,
-                 "| loss, nats a token | 2.5000 | 2.2500 |\n| perplexity a token | 12.1800 | 123457 |\n"));
+    CHECK(strstr(
+        text,
+        "| loss, nats a token | 2.5000 | 2.2500 |\n| perplexity a token | 12.1800 | 123457 |\n"));
     CHECK(strstr(text, "| tokens | 50 | 60 |\n") && !strstr(text, "ms |"));
     CHECK(strstr(text, "\n    a text\n    of two lines\n\n---\n\n    no \xef\xbf\xbd utf-8\n"));
     CHECK(!strstr(text, "curve.png")); // of three steps
@@ -71,9 +73,10 @@ static void test_strange_logs(void) {
 
 // Steps without a loss are no points of the curve, which a stand-in for gnuplot shows.
 static void test_curve(void) {
-    char *script = format_string("#!/bin/sh\ncat >%s/commands\n: >%s/curve.png.tmp\n", test_directory(),
-                                 test_directory());
-    char *path = format_string("%s:%s", test_directory(), getenv("PATH")), *log = copy_string(START);
+    char *script = format_string("#!/bin/sh\ncat >%s/commands\n: >%s/curve.png.tmp\n",
+                                 test_directory(), test_directory());
+    char *path = format_string("%s:%s", test_directory(), getenv("PATH")),
+         *log = copy_string(START);
     chmod(test_file("gnuplot", script, strlen(script)), 0700);
     setenv("PATH", path, 1);
     for (int i = 1; i <= REPORT_CURVE_STEPS + 2; i++)

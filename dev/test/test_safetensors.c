@@ -19,7 +19,7 @@ static const char *make_file(const char *name, const char *header, int64_t lengt
     return path;
 }
 
-// ---- writing and reading ---------------------------------------------------------------------------
+// ---- writing and reading ----------------------------------------------------
 
 static void test_round_trip(void) {
     enum { BIG = 5003 };
@@ -42,7 +42,8 @@ static void test_round_trip(void) {
     const Tensor *t = safetensors_find(file, "z.small");
     real out[BIG];
     tensor_read_real(file, t, out);
-    CHECK(t->rank == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->count == 6 && t->type == TENSOR_F32);
+    CHECK(t->rank == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->count == 6 &&
+          t->type == TENSOR_F32);
     for (int i = 0; i < 6; i++) CHECK((float)out[i] == (float)small[i]);
     CHECK(signbit(out[5]));
     t = safetensors_find(file, "scalar");
@@ -78,14 +79,15 @@ static void test_write_fails(void) {
     free(path);
 }
 
-// ---- types -----------------------------------------------------------------------------------------
-
+// ---- types ------------------------------------------------------------------
 // Reads a tensor of that type and elements, at an odd address.
-static void read_values(const char *type, const void *data, size_t count, size_t width, double *out) {
+static void read_values(const char *type, const void *data, size_t count, size_t width,
+                        double *out) {
     unsigned char bytes[257] = {0};
-    char *header = format_string("{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-                                 "\"t\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[1,%zu]}}",
-                                 type, count, 1 + count * width);
+    char *header =
+        format_string("{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                      "\"t\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[1,%zu]}}",
+                      type, count, 1 + count * width);
     memcpy(bytes + 1, data, count * width);
     Safetensors *file = safetensors_open(make_file("typed", header, -1, bytes, 1 + count * width));
     const Tensor *tensor = safetensors_find(file, "t");
@@ -105,15 +107,18 @@ static void test_f16(void) {
                                0x1.ff8p-15, 0x1p-24, -0x1p-24, 0x1.554p-2, INFINITY, -INFINITY};
     double out[12];
     read_values("F16", bits, 12, 2, out);
-    for (int i = 0; i < 12; i++) CHECK(out[i] == expected[i] && !signbit(out[i]) == !signbit(expected[i]));
+    for (int i = 0; i < 12; i++)
+        CHECK(out[i] == expected[i] && !signbit(out[i]) == !signbit(expected[i]));
     const uint16_t nan_bits[] = {0x7c01, 0xfe00};
     read_values("F16", nan_bits, 2, 2, out);
     CHECK(isnan(out[0]) && isnan(out[1]));
 }
 
 static void test_bf16(void) {
-    const uint16_t bits[] = {0x0000, 0x3f80, 0xc000, 0x3eab, 0x0001, 0x0080, 0x7f7f, 0x7f80, 0xff80};
-    const double expected[] = {0, 1, -2, 0x1.56p-2, 0x1p-133, 0x1p-126, 0x1.fep127, INFINITY, -INFINITY};
+    const uint16_t bits[] = {0x0000, 0x3f80, 0xc000, 0x3eab, 0x0001,
+                             0x0080, 0x7f7f, 0x7f80, 0xff80};
+    const double expected[] = {0,        1,          -2,       0x1.56p-2, 0x1p-133,
+                               0x1p-126, 0x1.fep127, INFINITY, -INFINITY};
     double out[9];
     read_values("BF16", bits, 9, 2, out);
     for (int i = 0; i < 9; i++) CHECK(out[i] == expected[i]);
@@ -164,26 +169,30 @@ static void reads(void *argument) {
 }
 
 static void test_wrong_type(void) {
-    const char *i64 = make_file("i64", "{\"t\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}", -1,
-                                (int64_t[]){-2147483649ll}, 8);
-    const char *f64 = make_file("f64", "{\"t\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}", -1,
-                                (double[]){1}, 8);
-    CHECK_FAILS(reads, (&(Reading){i64, 2}), 1, "tensor \"t\": element 0 is -2147483649, beyond 32 bits");
-    CHECK_FAILS(reads, (&(Reading){i64, 0}), 1, "tensor \"t\" has type I64, expected F64, F32, F16 or BF16");
+    const char *i64 =
+        make_file("i64", "{\"t\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}", -1,
+                  (int64_t[]){-2147483649ll}, 8);
+    const char *f64 =
+        make_file("f64", "{\"t\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}", -1,
+                  (double[]){1}, 8);
+    CHECK_FAILS(reads, (&(Reading){i64, 2}), 1,
+                "tensor \"t\": element 0 is -2147483649, beyond 32 bits");
+    CHECK_FAILS(reads, (&(Reading){i64, 0}), 1,
+                "tensor \"t\" has type I64, expected F64, F32, F16 or BF16");
     CHECK_FAILS(reads, (&(Reading){i64, 1}), 1, "has type I64");
     CHECK_FAILS(reads, (&(Reading){f64, 2}), 1, "tensor \"t\" has type F64, expected I32 or I64");
 }
 
-// ---- hostile files ---------------------------------------------------------------------------------
+// ---- hostile files ----------------------------------------------------------
 
 static void opens(void *path) {
     safetensors_close(safetensors_open(path));
 }
 
-#define ONE(type, shape, offsets)                                                                            \
+#define ONE(type, shape, offsets)                                                                  \
     "{\"t\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
-#define TWO(first, second)                                                                                   \
-    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" first "},"                                    \
+#define TWO(first, second)                                                                         \
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" first "},"                          \
     "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" second "}}"
 
 // Each with 8 bytes of data.
@@ -195,7 +204,8 @@ static void test_hostile_headers(void) {
         {"{}", "the tensors take 0 bytes, the file has 8"},
         {"{\"t\":1}", "tensor \"t\": found a number, expected an object with \"dtype\""},
         {"{\"t\":{}}", "tensor \"t\": \"dtype\" is missing"},
-        {ONE("F8_E4M3", "[8]", "[0,8]"), "tensor \"t\": dtype \"F8_E4M3\" is not supported, expected F64"},
+        {ONE("F8_E4M3", "[8]", "[0,8]"),
+         "tensor \"t\": dtype \"F8_E4M3\" is not supported, expected F64"},
         {ONE("f32", "[2]", "[0,8]"), "dtype \"f32\" is not supported"},
         {"{\"t\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", "expected an array \"shape\""},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2]}}", "expected an array \"data_offsets\""},
@@ -214,18 +224,23 @@ static void test_hostile_headers(void) {
         {ONE("F32", "[2]", "[8,0]"), "data_offsets 8 to 0, expected them in order"},
         {ONE("F32", "[2]", "[1,9]"), "at most 8, the size of the data"},
         {ONE("F32", "[2]", "[-8,0]"), "\"data_offsets\": expected integers"},
-        {ONE("F32", "[0]", "[9007199254740991,9007199254740991]"), "at most 8, the size of the data"},
+        {ONE("F32", "[0]", "[9007199254740991,9007199254740991]"),
+         "at most 8, the size of the data"},
         {ONE("F32", "[1]", "[0,4]"), "the tensors take 4 bytes, the file has 8"},
         {ONE("F32", "[1]", "[4,8]"), "begins at byte 4 of the data, expected 0: there is a hole"},
         {TWO("[0,4]", "[0,4]"), "begins at byte 0 of the data, expected 4: it overlaps another"},
-        {TWO("[0,4]", "[3,7]"), "tensor \"b\" begins at byte 3 of the data, expected 4: it overlaps"},
-        {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"t\":{}}", "\"t\" twice"},
+        {TWO("[0,4]", "[3,7]"),
+         "tensor \"b\" begins at byte 3 of the data, expected 4: it overlaps"},
+        {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"t\":{}}",
+         "\"t\" twice"},
         {"{\"__metadata__\":[]}", "__metadata__ is not an object"},
         {"{\"__metadata__\":{\"a\":1}}", "__metadata__: \"a\" is not a string"},
     };
     for (size_t i = 0; i < sizeof(headers) / sizeof(*headers); i++)
-        CHECK_FAILS(opens, (void *)make_file("bad", headers[i][0], -1, "12345678", 8), 1, headers[i][1]);
-    safetensors_close(safetensors_open(make_file("good", TWO("[4,8]", "[0,4]"), -1, "12345678", 8)));
+        CHECK_FAILS(opens, (void *)make_file("bad", headers[i][0], -1, "12345678", 8), 1,
+                    headers[i][1]);
+    safetensors_close(
+        safetensors_open(make_file("good", TWO("[4,8]", "[0,4]"), -1, "12345678", 8)));
     safetensors_close(
         safetensors_open(make_file("good", ONE("F32", "[2]", "[0,8]") "   ", -1, "12345678", 8)));
 }
@@ -235,11 +250,16 @@ static void test_hostile_lengths(void) {
     const int64_t size = (int64_t)strlen(header);
     CHECK_FAILS(opens, (void *)test_file("short", "1234567", 7), 1, "7 bytes, too short");
     CHECK_FAILS(opens, (void *)test_file("short", "", 0), 1, "0 bytes, too short");
-    CHECK_FAILS(opens, (void *)make_file("bad", header, size + 9, "12345678", 8), 1, "or cut short");
-    CHECK_FAILS(opens, (void *)make_file("bad", header, size + 8, "12345678", 8), 1, "found '1', expected");
-    CHECK_FAILS(opens, (void *)make_file("bad", header, size - 1, "12345678", 8), 1, "found the end");
-    CHECK_FAILS(opens, (void *)make_file("bad", header, INT64_MAX, "12345678", 8), 1, "or cut short");
-    CHECK_FAILS(opens, (void *)make_file("bad", header, 100000001, "12345678", 8), 1, "or cut short");
+    CHECK_FAILS(opens, (void *)make_file("bad", header, size + 9, "12345678", 8), 1,
+                "or cut short");
+    CHECK_FAILS(opens, (void *)make_file("bad", header, size + 8, "12345678", 8), 1,
+                "found '1', expected");
+    CHECK_FAILS(opens, (void *)make_file("bad", header, size - 1, "12345678", 8), 1,
+                "found the end");
+    CHECK_FAILS(opens, (void *)make_file("bad", header, INT64_MAX, "12345678", 8), 1,
+                "or cut short");
+    CHECK_FAILS(opens, (void *)make_file("bad", header, 100000001, "12345678", 8), 1,
+                "or cut short");
     CHECK_FAILS(opens, (void *)test_file("bad", "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10), 1,
                 "header of 18446744073709551615 bytes in a file of 10");
     CHECK_FAILS(opens, (void *)test_directory(), 1, "is a directory");
@@ -261,8 +281,8 @@ static void reads_everything(void *path) {
 }
 
 // Writes the bytes and checks that reading them works or ends with one line, whatever they are.
-static void check_harmless(const char *path, const char *change, size_t at, const unsigned char *bytes,
-                           size_t size) {
+static void check_harmless(const char *path, const char *change, size_t at,
+                           const unsigned char *bytes, size_t size) {
     char text[1024];
     FILE *file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) abort();
@@ -270,14 +290,16 @@ static void check_harmless(const char *path, const char *change, size_t at, cons
     const char *end = strchr(text, '\n');
     const bool refused = code == 1 && strncmp(text, "error: ", 7) == 0 && end && end[1] == '\0';
     if (!refused && !(code == 0 && text[0] == '\0'))
-        test_fail(__FILE__, __LINE__, "%s at byte %zu: code %d, stderr: %s", change, at, code, text);
+        test_fail(__FILE__, __LINE__, "%s at byte %zu: code %d, stderr: %s", change, at, code,
+                  text);
 }
 
 static void test_mutations(void) {
-    static const char header[] = "{\"__metadata__\":{\"k\":\"\\u00e9\"},"
-                                 "\"a\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
-                                 "\"b\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[8,16]},"
-                                 "\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,16]}}";
+    static const char header[] =
+        "{\"__metadata__\":{\"k\":\"\\u00e9\"},"
+        "\"a\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
+        "\"b\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[8,16]},"
+        "\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,16]}}";
     static const unsigned char values[] = {0x00, 0xff, 0x80, '"', '9', '}'};
     enum { SIZE = 8 + sizeof(header) - 1 + 16 };
     unsigned char original[SIZE] = {sizeof(header) - 1}, bytes[SIZE];

@@ -6,8 +6,8 @@
 
 #define MINUS_INFINITY ((real)-INFINITY)
 
-static int32_t draw(double temperature, int64_t top_k, double top_p, const real *logits, int64_t vocabulary,
-                    uint32_t number) {
+static int32_t draw(double temperature, int64_t top_k, double top_p, const real *logits,
+                    int64_t vocabulary, uint32_t number) {
     const SamplerSettings settings = {temperature, top_k, top_p};
     Random random = random_stream(1, RANDOM_TEST, 0, number);
     return sampler_draw(&settings, logits, vocabulary, &random);
@@ -59,8 +59,8 @@ static void test_frequencies(void) {
     // Probabilities 0.4, 0.1, 0.1, 0.3, 0, 0, 0.1 at temperature 1.
     const real logits[] = {(real)log(4), 0, 0, (real)log(3), MINUS_INFINITY, (real)NAN, 0};
     check_frequencies(1, 0, 1, logits, (const double[]){0.4, 0.1, 0.1, 0.3, 0, 0, 0.1}, 7);
-    check_frequencies(0.5, 0, 1, logits, (const double[]){16 / 28., 1 / 28., 1 / 28., 9 / 28., 0, 0, 1 / 28.},
-                      7);
+    check_frequencies(0.5, 0, 1, logits,
+                      (const double[]){16 / 28., 1 / 28., 1 / 28., 9 / 28., 0, 0, 1 / 28.}, 7);
     check_frequencies(1, 2, 1, logits, (const double[]){4 / 7., 0, 0, 3 / 7., 0, 0, 0}, 7);
     check_frequencies(1, 3, 1, logits, (const double[]){0.5, 0.125, 0, 0.375, 0, 0, 0},
                       7); // lowest of the tied
@@ -77,7 +77,8 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-// A whole vocabulary against the definition: what is drawn has at least the probability of the last one kept.
+// A whole vocabulary against the definition: what is drawn has at least the probability of the last
+// one kept.
 static void test_large(void) {
     enum { V = 5000 };
     real *logits = allocate(V, sizeof *logits, "logits");

@@ -27,7 +27,8 @@ static void test_linear(void) {
     CHECK_CLOSE(schedule_rate(&s, 110), 0.2, 1e-15);
     // Without a warmup and down to 0, it is the published lr * (1 - i / steps).
     const Schedule published = {.kind = SCHEDULE_LINEAR, .peak = 5e-4, .steps = 20};
-    for (int i = 0; i <= 20; i++) CHECK_CLOSE(schedule_rate(&published, i), 5e-4 * (1 - i / 20.0), 1e-18);
+    for (int i = 0; i <= 20; i++)
+        CHECK_CLOSE(schedule_rate(&published, i), 5e-4 * (1 - i / 20.0), 1e-18);
 }
 
 static void test_cosine(void) {
@@ -50,11 +51,15 @@ static void test_wsd(void) {
 
 // The paper's: for its base model and 4,000 steps of warmup, 7.0e-4 at the top.
 static void test_noam(void) {
-    const Schedule s = {
-        .kind = schedule_kind_from_name("noam"), .peak = 1, .warmup = 4000, .channels = 512, .steps = 10};
+    const Schedule s = {.kind = schedule_kind_from_name("noam"),
+                        .peak = 1,
+                        .warmup = 4000,
+                        .channels = 512,
+                        .steps = 10};
     CHECK_CLOSE(schedule_rate(&s, 0), pow(512, -0.5) * pow(4000, -1.5), 1e-18);
     CHECK_CLOSE(schedule_rate(&s, 3999), pow(512 * 4000.0, -0.5), 1e-15);
-    CHECK_CLOSE(schedule_rate(&s, 15999), pow(512 * 16000.0, -0.5), 1e-15); // whatever the length of the run
+    CHECK_CLOSE(schedule_rate(&s, 15999), pow(512 * 16000.0, -0.5),
+                1e-15); // whatever the length of the run
     const Schedule none = {.kind = SCHEDULE_NOAM, .peak = 2, .channels = 4, .steps = 10};
     CHECK_CLOSE(schedule_rate(&none, 3), 0.5, 1e-15);
 }
@@ -112,7 +117,8 @@ static void name_unknown(void *argument) {
 static void test_names(void) {
     CHECK(schedule_kind_from_name("linear") == SCHEDULE_LINEAR);
     CHECK(schedule_kind_from_name("wsd") == SCHEDULE_WSD);
-    CHECK_FAILS(name_unknown, "step", 1, "schedule step: expected linear, cosine, constant, wsd or noam");
+    CHECK_FAILS(name_unknown, "step", 1,
+                "schedule step: expected linear, cosine, constant, wsd or noam");
 }
 
 int main(int argc, char **argv) {

@@ -35,7 +35,8 @@ static void test_values(void) {
     statistics_add(NULL, 0, "ffn", x, mask, TOKENS, COLUMNS);
     statistics_add(&s, 2, "ffn", x, mask, TOKENS, COLUMNS);
     const Moments *m = &s.items[0]->values;
-    CHECK(s.count == 1 && m->count == expected.count && m->mean == expected.mean && m->m4 == expected.m4);
+    CHECK(s.count == 1 && m->count == expected.count && m->mean == expected.mean &&
+          m->m4 == expected.m4);
 
     for (int i = 0; i < TOKENS * COLUMNS; i++) x[i] = (real)i;
     statistics_add(&s, 3, "ffn", x, NULL, TOKENS, COLUMNS);
@@ -105,7 +106,8 @@ static void test_parts(void) {
         mask[i] = random_uniform(&r) < 0.8;
     }
     Statistics s = {0};
-    Measurement *whole = statistics_find(&s, 0, "whole"), *together = statistics_find(&s, 0, "together");
+    Measurement *whole = statistics_find(&s, 0, "whole"),
+                *together = statistics_find(&s, 0, "together");
     for (size_t start = 0; start < SIZE; start += 200) {
         Measurement part = {0};
         for (size_t i = 0; i < 2; i++) {
@@ -119,7 +121,8 @@ static void test_parts(void) {
     }
     CHECK(together->values.count == whole->values.count && together->queries == 3 &&
           together->sink_share == whole->sink_share && together->scores == whole->scores &&
-          together->saturated == whole->saturated && together->values.largest == whole->values.largest);
+          together->saturated == whole->saturated &&
+          together->values.largest == whole->values.largest);
     CHECK(whole->saturated > 20 && whole->scores < SIZE);
     CHECK_CLOSE(together->values.mean, whole->values.mean, 1e-12);
     CHECK_CLOSE(together->values.m4, whole->values.m4, 1e-9);
@@ -134,16 +137,18 @@ static void test_output(void) {
     statistics_add(&s, 5, "ffn", constant, NULL, 1, 1);
     statistics_add(&s, 5, "attention", (const real[]){(real)NAN}, NULL, 1, 1);
     const real parts[] = {(real)0.5, (real)-0.95, 1, (real)0.8};
-    measurement_add_scores(statistics_find(&s, 1, "query_scores"), parts, (const uint8_t[]){1, 1, 0, 1}, 4);
+    measurement_add_scores(statistics_find(&s, 1, "query_scores"), parts,
+                           (const uint8_t[]){1, 1, 0, 1}, 4);
     const char *const lines[] = {
         "    0  residual                  2         3         1.5         -2",
         "   12  attention_weights         0      0.25           -          -         0.5",
         "    5  ffn                       0         2           -          -",
         "    5  attention               nan       nan           -          -",
-        "    1  query_scores         0.7641      0.95       1.243       -1.5                 0.3333",
+        "    1  query_scores         0.7641      0.95       1.243       -1.5                 "
+        "0.3333",
     };
-    CHECK_TEXT(statistics_heading(),
-               "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share  saturated");
+    CHECK_TEXT(statistics_heading(), "layer  place                   std   max |x|  max|x|/std   "
+                                     "kurtosis  sink share  saturated");
     for (size_t i = 0; i < 5; i++) {
         char *line = measurement_line(s.items[i]);
         CHECK_TEXT(line, lines[i]);
@@ -157,10 +162,11 @@ static void test_output(void) {
         measurement_to_json(s.items[i], &w);
         json_end(&w, '}');
     }
-    CHECK_TEXT(w.text, "{\"layer\":0,\"place\":\"residual\",\"n\":2,\"mean\":1,\"std\":2,\"max_abs\":3,"
-                       "\"max_abs_over_std\":1.5,\"kurtosis\":-2},"
-                       "{\"layer\":12,\"place\":\"attention_weights\",\"n\":2,\"mean\":0.25,\"std\":0,"
-                       "\"max_abs\":0.25,\"max_abs_over_std\":null,\"kurtosis\":null,\"sink_share\":0.5}");
+    CHECK_TEXT(w.text,
+               "{\"layer\":0,\"place\":\"residual\",\"n\":2,\"mean\":1,\"std\":2,\"max_abs\":3,"
+               "\"max_abs_over_std\":1.5,\"kurtosis\":-2},"
+               "{\"layer\":12,\"place\":\"attention_weights\",\"n\":2,\"mean\":0.25,\"std\":0,"
+               "\"max_abs\":0.25,\"max_abs_over_std\":null,\"kurtosis\":null,\"sink_share\":0.5}");
     json_writer_free(&w);
     statistics_free(&s);
 }

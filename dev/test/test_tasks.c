@@ -1,4 +1,5 @@
-// The task of a language model: which tokens a batch holds, and that evaluation counts each of them once.
+// The task of a language model: which tokens a batch holds, and that evaluation counts each of them
+// once.
 #include "bytes.h"
 #include "error.h"
 #include "language.h"
@@ -22,11 +23,12 @@ static void make_shard(const char *name, int32_t count) {
 
 static Options *make_options(int batch, int length, int total) {
     Options *options = options_create("test", "");
-    static const Option seed = {0,  "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL,
-                                "", ""};
+    static const Option seed = {
+        0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""};
     options_add(options, &seed, 1);
     task_language.add_options(options);
-    char *values[] = {format_string("%d", batch), format_string("%d", length), format_string("%d", total)};
+    char *values[] = {format_string("%d", batch), format_string("%d", length),
+                      format_string("%d", total)};
     options_set(options, "batch", values[0], "test");
     options_set(options, "seq-len", values[1], "test");
     options_set(options, "total-batch", values[2], "test");
@@ -34,8 +36,8 @@ static Options *make_options(int batch, int length, int total) {
     return options;
 }
 
-// Every token of the split is a target once, in order, behind the one before it; batches are full but for the
-// last.
+// Every token of the split is a target once, in order, behind the one before it; batches are full
+// but for the last.
 static void check_evaluation(int tokens, int batch, int length) {
     make_shard("train_0.bin", 50);
     make_shard("val_0.bin", tokens);
@@ -71,21 +73,23 @@ static void test_training(void) {
     const int batches[] = {1, 2, 3};
     for (int k = 0; k < 3; k++) {
         Options *options = make_options(batches[k], T, 6 * T);
-        void *task =
-            task_language.create(&(TaskSetup){.options = options, .dataset = dataset, .training = true});
+        void *task = task_language.create(
+            &(TaskSetup){.options = options, .dataset = dataset, .training = true});
         CHECK(task_language.plan(task)->sequences == SEQUENCES);
         CHECK_CLOSE(task_language.plan(task)->sequences_per_update, 6, 0);
         int place = 0;
         while (place < SEQUENCES) {
             const Update update = task_language.update(task, place);
-            CHECK(update.batches == 6 / batches[k] && update.targets == 6 * T && update.tokens == 6 * T);
+            CHECK(update.batches == 6 / batches[k] && update.targets == 6 * T &&
+                  update.tokens == 6 * T);
             for (int64_t i = 0; i < update.batches; i++) {
                 Batch b;
                 task_language.train_batch(task, &update, i, &b);
                 CHECK(b.first_row == i * batches[k]);
                 for (int64_t row = 0; row < b.batch; row++) {
                     order[k][place + b.first_row + row] = b.inputs[row * T];
-                    for (int t = 0; t < T; t++) CHECK(b.targets[row * T + t] == b.inputs[row * T + t] + 1);
+                    for (int t = 0; t < T; t++)
+                        CHECK(b.targets[row * T + t] == b.inputs[row * T + t] + 1);
                 }
             }
             place += (int)update.sequences;
@@ -139,16 +143,23 @@ static void test_refusals(void) {
                 "--total-batch 12: must be a multiple of batch * seq-len = 2 * 4 = 8");
     options_free(options);
     options = make_options(8, 4, 0);
-    CHECK_FAILS(create_task, options, 1, "4 sequences of 4 tokens in the training split, an update takes 8");
+    CHECK_FAILS(create_task, options, 1,
+                "4 sequences of 4 tokens in the training split, an update takes 8");
     options_free(options);
-    options = make_options(1, 65, 0); // not asked for on the command line: the model's positions are taken
+    options = make_options(1, 65,
+                           0); // not asked for on the command line: the model's positions are taken
     CHECK_FAILS(create_task, options, 1, "has no sequence of 64 tokens");
     options_free(options);
 }
 
-// ---- masked tokens -----------------------------------------------------------------------------------
+// ---- masked tokens ----------------------------------------------------------
 
-enum { HIDDEN_LENGTH = 40, HIDDEN_COUNT = 6, MASK_TOKEN = 60000, VOCABULARY = 60001 }; // 15% of 40 are 6
+enum {
+    HIDDEN_LENGTH = 40,
+    HIDDEN_COUNT = 6,
+    MASK_TOKEN = 60000,
+    VOCABULARY = 60001
+}; // 15% of 40 are 6
 
 static Dataset *masked_dataset(void) {
     static const char meta[] =
@@ -165,8 +176,8 @@ typedef struct {
 } HiddenCounts;
 
 // Token t of a row is first + t, and what predicts nothing stands there as it is.
-static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t length, int32_t first,
-                         HiddenCounts *n) {
+static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t length,
+                         int32_t first, HiddenCounts *n) {
     int64_t chosen = 0;
     for (int64_t t = 0; t < length; t++) {
         const int32_t token = first + (int32_t)t;
@@ -186,11 +197,12 @@ static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t 
 
 static void *masked_task(const Dataset *dataset, int batch, Options **options) {
     *options = make_options(batch, HIDDEN_LENGTH, 4 * HIDDEN_LENGTH);
-    return task_masked.create(&(TaskSetup){.options = *options, .dataset = dataset, .training = true});
+    return task_masked.create(
+        &(TaskSetup){.options = *options, .dataset = dataset, .training = true});
 }
 
-// 15% of each sequence, of which 80% are masked, 10% random and 10% kept; however an update is cut into
-// micro-batches, in each epoch others.
+// 15% of each sequence, of which 80% are masked, 10% random and 10% kept; however an update is cut
+// into micro-batches, in each epoch others.
 static void test_masked_training(void) {
     Dataset *dataset = masked_dataset();
     Options *options[2];
@@ -199,7 +211,8 @@ static void test_masked_training(void) {
     int64_t same = 0, epoch = task_masked.plan(tasks[0])->sequences;
     static uint8_t hidden[401][HIDDEN_LENGTH]; // in the first epoch, by the sequence's first token
     for (int64_t place = 0; place < 2 * epoch; place += 4) {
-        const Update update = task_masked.update(tasks[0], place), rows = task_masked.update(tasks[1], place);
+        const Update update = task_masked.update(tasks[0], place),
+                     rows = task_masked.update(tasks[1], place);
         CHECK(update.batches == 1 && rows.batches == 4 && update.targets == 4 * HIDDEN_COUNT);
         Batch whole, part;
         task_masked.train_batch(tasks[0], &update, 0, &whole);
@@ -271,7 +284,7 @@ static void test_masked_refusals(void) {
     options_free(options);
 }
 
-// ---- translation -------------------------------------------------------------------------------------
+// ---- translation ------------------------------------------------------------
 
 enum { END = 1, PAIRS = 200 };
 
@@ -288,7 +301,8 @@ static size_t words_of(size_t i, int side) {
     return side == 0 ? i * 7 % 11 : i == 0 ? 0 : 1 + i * 5 % 9;
 }
 
-// Pair i: all words of its source are 1000 + i, of its target 2000 + i. `cut`: tokens that are missing.
+// Pair i: all words of its source are 1000 + i, of its target 2000 + i. `cut`: tokens that are
+// missing.
 static void make_pairs(const char *name, size_t pairs, size_t cut) {
     Bytes file = {0};
     const int32_t header[256] = {SHARD_MAGIC, 1, 0};
@@ -316,8 +330,8 @@ static Dataset *paired_dataset(void) {
 
 static Options *translation_options(const char *batch_tokens, const char *accumulate,
                                     const char *max_length) {
-    static const Option seed = {0,  "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL,
-                                "", ""};
+    static const Option seed = {
+        0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""};
     Options *options = options_create("test", "");
     options_add(options, &seed, 1);
     task_translation.add_options(options);
@@ -348,8 +362,8 @@ static size_t check_pair(const Batch *batch, int64_t b) {
     return pair;
 }
 
-// The pairs of the first epochs in their order; every one once in each, within the plan and what the update
-// says.
+// The pairs of the first epochs in their order; every one once in each, within the plan and what
+// the update says.
 static void read_epochs(void *task, int epochs, uint32_t *order) {
     const TaskPlan *plan = task_translation.plan(task);
     int64_t place = 0, updates = 0;
@@ -359,7 +373,8 @@ static void read_epochs(void *task, int epochs, uint32_t *order) {
         for (int64_t i = 0; i < update.batches; i++) {
             Batch batch;
             task_translation.train_batch(task, &update, i, &batch);
-            CHECK(batch.batch <= plan->batch && batch.length <= plan->length && batch.first_row == sequences);
+            CHECK(batch.batch <= plan->batch && batch.length <= plan->length &&
+                  batch.first_row == sequences);
             CHECK(batch.batch * batch.length <= plan->rows &&
                   batch.batch * batch.source.length <= plan->rows);
             for (int64_t b = 0; b < batch.batch; b++) {
@@ -369,7 +384,8 @@ static void read_epochs(void *task, int epochs, uint32_t *order) {
                 targets += (int64_t)words_of(pair, 1) + 1;
             }
         }
-        CHECK(sequences == update.sequences && tokens == update.tokens && targets == update.targets);
+        CHECK(sequences == update.sequences && tokens == update.tokens &&
+              targets == update.targets);
         place += sequences;
         updates++;
     }
@@ -383,7 +399,8 @@ static void test_translation_training(void) {
     static uint32_t order[2][EPOCHS * PAIRS];
     for (int k = 0; k < 2; k++) {
         Options *options = translation_options("48", k == 0 ? "1" : "4", "48");
-        const TaskSetup setup = {.options = options, .dataset = dataset, .training = true, .uses = {true}};
+        const TaskSetup setup = {
+            .options = options, .dataset = dataset, .training = true, .uses = {true}};
         void *task = task_translation.create(&setup);
         CHECK(task_translation.plan(task)->sequences == PAIRS);
         read_epochs(task, EPOCHS, order[k]);
@@ -400,7 +417,8 @@ static void test_translation_training(void) {
         int seen[PAIRS] = {0};
         for (int i = 0; i < PAIRS; i++) seen[order[0][epoch * PAIRS + i]]++;
         for (int i = 0; i < PAIRS; i++) CHECK(seen[i] == 1);
-        if (epoch > 0) CHECK(memcmp(order[0], order[0] + epoch * PAIRS, PAIRS * sizeof(uint32_t)) != 0);
+        if (epoch > 0)
+            CHECK(memcmp(order[0], order[0] + epoch * PAIRS, PAIRS * sizeof(uint32_t)) != 0);
     }
     dataset_close(dataset);
 }
@@ -428,9 +446,10 @@ static void test_translation_evaluation(void) {
     dataset_close(dataset);
 }
 
-// Without training, at the length that the weights take, unless the user or a run's state say another.
-static void check_length(const TaskType *type, Options *options, int64_t positions, int64_t evaluated,
-                         int64_t stored) {
+// Without training, at the length that the weights take, unless the user or a run's state say
+// another.
+static void check_length(const TaskType *type, Options *options, int64_t positions,
+                         int64_t evaluated, int64_t stored) {
     Dataset *dataset = dataset_open(test_directory());
     for (int resumed = 0; resumed < 2; resumed++) {
         const TaskSetup setup = {.options = options,
@@ -477,20 +496,25 @@ static void test_translation_refusals(void) {
     dataset_close(paired_dataset());
     CHECK_FAILS(create_translation, (&(TranslationCase){"7", "8", 0}), 2,
                 "--batch-tokens 7: a sentence may have --max-length 8 tokens");
-    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 1}), 1, "of other data or options");
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 1}), 1,
+                "of other data or options");
     char errors[1024]; // left out and counted, in each split
-    CHECK(test_child(create_translation, &(TranslationCase){"48", "6", 0}, errors, sizeof(errors)) == 0);
+    CHECK(test_child(create_translation, &(TranslationCase){"48", "6", 0}, errors,
+                     sizeof(errors)) == 0);
     CHECK(strstr(errors, "of 200 pairs of the train split are left out") &&
           strstr(errors, "of 30 pairs of the val split are left out"));
     make_pairs("val_0.bin", 30, 1); // the last end is missing
     CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
                 "pair 30 of the val split, behind token");
     make_pairs("val_0.bin", 30, 1 + words_of(29, 1)); // the last target is missing
-    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1, "pair 30 of the val split");
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
+                "pair 30 of the val split");
     make_pairs("val_0.bin", 2, 2);
-    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1, "pair 2 of the val split");
+    CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
+                "pair 2 of the val split");
     make_shard("val_0.bin", 3);
-    static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 60000, \"pad\": 0, \"end\": 1}";
+    static const char meta[] =
+        "{\"tokenizer\": \"none\", \"vocab_size\": 60000, \"pad\": 0, \"end\": 1}";
     test_file("meta.json", meta, strlen(meta));
     CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
                 "has no pairs of sentences; make the data with ./tokenize --source");

@@ -1,5 +1,5 @@
-// Products of small matrices by everything that multiplies on this processor, against sums in double; and by
-// AMX in plain C where dev/test/amx_in_c.h stands in for it.
+// Products of small matrices by everything that multiplies on this processor, against sums in
+// double; and by AMX in plain C where dev/emulator/amx_in_c.h stands in for it.
 #include "bf16.h"
 #include "memory.h"
 #include "random.h"
@@ -52,7 +52,8 @@ static void problem_free(Problem *p) {
 // The word of x[at], and of its neighbour x[at + next] where words hold two.
 static real word(const real *x, size_t at, size_t next, bool pairs) {
     if (!pairs) return x[at];
-    const uint32_t two = bf16_from_float((float)x[at]) | (uint32_t)bf16_from_float((float)x[at + next]) << 16;
+    const uint32_t two =
+        bf16_from_float((float)x[at]) | (uint32_t)bf16_from_float((float)x[at + next]) << 16;
     float value;
     memcpy(&value, &two, sizeof(value));
     return (real)value;
@@ -71,11 +72,12 @@ static void check_product(const Problem *p, Multiplier by, bool along_columns, b
         for (size_t s = 0; s < words; s++)
             a[i * a_row + s * a_column] = word(p->a, i * p->k + s * step, 1, pairs);
     for (size_t s = 0; s < words; s++)
-        for (size_t j = 0; j < n; j++) b[s * (n + MORE) + j] = word(p->b, s * step * n + j, n, pairs);
+        for (size_t j = 0; j < n; j++)
+            b[s * (n + MORE) + j] = word(p->b, s * step * n + j, n, pairs);
     if (by == MULTIPLY_AMX && along_columns) tile_turn(a, a_column, words, m);
     tile_begin(by);
-    tile_product(c, n + MORE, p->start, one_start ? 0 : n, (TileView){a, a_row, a_column}, b, n + MORE, m, n,
-                 words, by);
+    tile_product(c, n + MORE, p->start, one_start ? 0 : n, (TileView){a, a_row, a_column}, b,
+                 n + MORE, m, n, words, by);
     tile_end(by);
     double error = 0;
     for (size_t i = 0; i < m; i++) {
@@ -110,7 +112,8 @@ static void test_turn(void) {
     for (size_t i = 0; i < ROWS; i++) {
         for (size_t j = 0; j < STRIDE; j++) {
             const size_t row = i % TILE_LANES, column = j % TILE_LANES;
-            const size_t from = j < COLUMNS ? (i - row + column) * STRIDE + j - column + row : i * STRIDE + j;
+            const size_t from =
+                j < COLUMNS ? (i - row + column) * STRIDE + j - column + row : i * STRIDE + j;
             CHECK(x[i * STRIDE + j] == (real)from);
         }
     }

@@ -25,7 +25,8 @@ static void run(void *arguments) {
         if (argc == sizeof(argv) / sizeof(*argv)) abort();
         char *mark = strstr(word, "%s");
         if (mark) *mark = '\0';
-        argv[argc++] = mark ? format_string("%s%s%s", word, test_directory(), mark + 2) : copy_string(word);
+        argv[argc++] =
+            mark ? format_string("%s%s%s", word, test_directory(), mark + 2) : copy_string(word);
     }
     if (!freopen("/dev/null", "w", stdout)) abort();
     const int code = tokenize_main(argc, argv);
@@ -41,7 +42,8 @@ static void check_runs(const char *arguments) {
         test_fail(__FILE__, __LINE__, "tokenize %s: code %d, %s", arguments, code, errors);
 }
 
-#define CHECK_RUN_FAILS(arguments, code, message) CHECK_FAILS(run, (void *)(arguments), code, message)
+#define CHECK_RUN_FAILS(arguments, code, message)                                                  \
+    CHECK_FAILS(run, (void *)(arguments), code, message)
 
 static Dataset *open_output(const char *name) {
     char *path = format_string("%s/%s", test_directory(), name);
@@ -126,10 +128,12 @@ static void test_failure_keeps(void) {
         {"-o %s/out %s/blank", "blank: has no words"},
         {"-o %s/out %s/none", "none: cannot open"},
         {"-o %s/out %s", "is a directory"},
-        {"-o %s/out --train %s/text --val %s/empty", "empty: has no words to make the val split of"},
+        {"-o %s/out --train %s/text --val %s/empty",
+         "empty: has no words to make the val split of"},
         {"-o %s/out --tokenizer spm --model %s/text %s/text", "is not a SentencePiece model"},
         {"-o %s/out --model %s/text %s/text", "text: byte 0: found 'a', expected a value"},
-        {"-o %s/out --vocab-size 256 %s/text", "--vocab-size 256: the bytes and the special tokens are 257"},
+        {"-o %s/out --vocab-size 256 %s/text",
+         "--vocab-size 256: the bytes and the special tokens are 257"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++) {
         CHECK_RUN_FAILS(failing[i][0], 1, failing[i][1]);
@@ -138,8 +142,10 @@ static void test_failure_keeps(void) {
     setenv("PATH", test_directory(), 1);
     CHECK_RUN_FAILS("-o %s/out --tokenizer spm %s/text", 1, "spm_train is not installed");
     dataset_close(open_output("out"));
-    CHECK_RUN_FAILS("-o %s/text/out --tokenizer byte %s/text", 1, "is there and is not a directory");
-    CHECK_RUN_FAILS("-o /proc/none --tokenizer byte %s/text", 1, "/proc/none: cannot make the directory");
+    CHECK_RUN_FAILS("-o %s/text/out --tokenizer byte %s/text", 1,
+                    "is there and is not a directory");
+    CHECK_RUN_FAILS("-o /proc/none --tokenizer byte %s/text", 1,
+                    "/proc/none: cannot make the directory");
 }
 
 static void test_foreign_files(void) {
@@ -153,7 +159,8 @@ static void test_foreign_files(void) {
     mkdir(directory, 0777);
     free(directory);
     test_file("theirs/tokenizer.json", "{}", 2);
-    CHECK_RUN_FAILS("-o %s/theirs --tokenizer byte %s/text", 1, "tokenizer.json: another program made it");
+    CHECK_RUN_FAILS("-o %s/theirs --tokenizer byte %s/text", 1,
+                    "tokenizer.json: another program made it");
     CHECK(there("theirs/tokenizer.json") && !there("theirs/meta.json"));
 }
 
@@ -166,8 +173,10 @@ static void test_usage(void) {
         {"-o %s/out --train %s/text %s/text", "found both --train and a FILE"},
         {"-o %s/out --train %s/text --train %s/text", "--train is there twice, and takes one file"},
         {"-o %s/out --val %s/text", "--val and --test need --train"},
-        {"-o %s/out --tokenizer byte --vocab-size 300 %s/text", "--vocab-size: bytes are always 256"},
-        {"-o %s/out --tokenizer word --model %s/text %s/text", "--model is for --tokenizer bpe or spm"},
+        {"-o %s/out --tokenizer byte --vocab-size 300 %s/text",
+         "--vocab-size: bytes are always 256"},
+        {"-o %s/out --tokenizer word --model %s/text %s/text",
+         "--model is for --tokenizer bpe or spm"},
         {"-o %s/out --tokenizer spm --reserve mask %s/text", "--reserve is for --tokenizer bpe"},
         {"-o %s/out --normalise %s/text", "--normalise is for --tokenizer spm"},
         {"-o %s/out --model %s/text --vocab-size 300 %s/text", "has its own vocabulary"},
@@ -177,7 +186,8 @@ static void test_usage(void) {
         {"-o %s/out --val-source %s/text --val-target %s/text", "need --source and --target"},
         {"-o %s/out --source %s/text --target %s/text %s/text", "found both pairs of sentences"},
         {"-o %s/out --source %s/text --target %s/text --tokenizer word", "are for --tokenizer bpe"},
-        {"-o %s/out --tokenizer word --bpe-dropout 0.1 %s/text", "--bpe-dropout is for --tokenizer bpe"},
+        {"-o %s/out --tokenizer word --bpe-dropout 0.1 %s/text",
+         "--bpe-dropout is for --tokenizer bpe"},
         {"-o %s/out --copies 2 %s/text", "--copies: they are all the same without --bpe-dropout"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
@@ -185,7 +195,8 @@ static void test_usage(void) {
     CHECK(!there("out"));
 }
 
-// A text beyond what is encoded at once, with a line across the border and a last line without an end.
+// A text beyond what is encoded at once, with a line across the border and a last line without an
+// end.
 static void test_large(void) {
     enum { SIZE = ENCODE_AT_ONCE + 1000000 };
     char *text = allocate(SIZE, 1, "a text");
@@ -196,7 +207,8 @@ static void test_large(void) {
     Dataset *dataset = open_output("out");
     const Split *train = &dataset->splits[SPLIT_TRAIN];
     CHECK(train->tokens == train->words && train->lines == SIZE / 70001 + 1);
-    CHECK(train->bytes < SIZE && train->bytes > SIZE - 2 * train->lines); // a space at a line's end is lost
+    CHECK(train->bytes < SIZE &&
+          train->bytes > SIZE - 2 * train->lines); // a space at a line's end is lost
     dataset_close(dataset);
     free(text);
 }
@@ -239,7 +251,9 @@ static void test_spm_long_line(void) {
     if (!have_spm()) return;
     char *text = allocate(SIZE, 1, "a text");
     for (int64_t i = 0; i < SIZE; i++)
-        text[i] = i * i % 7 == 4 || i % 29 < 2 ? ' ' : i % 1001 == 5 ? '-' : (char)('a' + i * i / 5 % 26);
+        text[i] = i * i % 7 == 4 || i % 29 < 2 ? ' '
+                  : i % 1001 == 5              ? '-'
+                                               : (char)('a' + i * i / 5 % 26);
     test_file("text", text, SIZE);
     check_runs("-o %s/out --tokenizer spm --vocab-size 300 --train %s/text");
     Dataset *dataset = open_output("out");
@@ -247,14 +261,15 @@ static void test_spm_long_line(void) {
     int32_t *tokens = allocate((size_t)split->tokens, sizeof(int32_t), "tokens");
     split_copy(split, 0, split->tokens, tokens);
     char *model = format_string("--model=%s/out/tokenizer.model", test_directory());
-    ProcessResult result = process_run((const char *const[]){"spm_encode", model, "--output_format=id", NULL},
-                                       (Text){text, SIZE});
+    ProcessResult result = process_run(
+        (const char *const[]){"spm_encode", model, "--output_format=id", NULL}, (Text){text, SIZE});
     CHECK(result.start_error == 0 && result.exit_code == 0);
     bytes_append(&result.output, "", 1);
     char *at = result.output.data;
     int64_t equal = 0;
     while (equal < split->tokens && strtol(at, &at, 10) == tokens[equal]) equal++;
-    CHECK(equal == split->tokens - 1 && tokens[equal] == dataset->end); // the whole line, and its end
+    CHECK(equal == split->tokens - 1 &&
+          tokens[equal] == dataset->end); // the whole line, and its end
     CHECK(strcmp(at, "\n") == 0);
     process_result_free(&result);
     free(model);
@@ -295,7 +310,8 @@ static void test_bpe(void) {
 
     check_runs("-o %s/reserved --vocab-size 260 --reserve mask,padding --train %s/text");
     dataset = open_output("reserved");
-    CHECK(dataset->vocabulary == 260 && dataset->padding == 0 && dataset->end == 1 && dataset->mask == 2);
+    CHECK(dataset->vocabulary == 260 && dataset->padding == 0 && dataset->end == 1 &&
+          dataset->mask == 2);
     dataset_close(dataset);
 
     // A text without the token that ends one begins behind a newline.
@@ -318,22 +334,26 @@ static void test_pairs(void) {
     test_file("source", source, strlen(source));
     test_file("target", target, strlen(target));
     char errors[1024];
-    CHECK(test_child(
-              run,
-              (void *)"-o %s/out --vocab-size 262 --shard-tokens 7 --source %s/source --target %s/target "
-                      "--test-source %s/source --test-target %s/target",
-              errors, sizeof(errors)) == 0);
+    CHECK(test_child(run,
+                     (void *)"-o %s/out --vocab-size 262 --shard-tokens 7 --source %s/source "
+                             "--target %s/target "
+                             "--test-source %s/source --test-target %s/target",
+                     errors, sizeof(errors)) == 0);
     CHECK(strstr(errors, "1 pairs with an empty side are left out, the first is line 2"));
     Dataset *dataset = open_output("out");
-    CHECK(dataset->paired && dataset->padding == 0 && dataset->end == 1 && dataset->vocabulary == 262);
+    CHECK(dataset->paired && dataset->padding == 0 && dataset->end == 1 &&
+          dataset->vocabulary == 262);
     const Split *train = &dataset->splits[SPLIT_TRAIN];
-    CHECK(train->lines == 6 && train->tokens == dataset->splits[SPLIT_TEST].tokens && train->shard_count > 1);
+    CHECK(train->lines == 6 && train->tokens == dataset->splits[SPLIT_TEST].tokens &&
+          train->shard_count > 1);
     size_t size;
     char *text = decode_split(dataset, SPLIT_TRAIN, &size);
-    CHECK_TEXT(text, "a dog runs<|endoftext|>ein Hund<|endoftext|>a cat<|endoftext|>eine Katze<|endoftext|>"
-                     "a last line<|endoftext|> letzte <|endoftext|>");
-    CHECK(train->bytes ==
-          (int64_t)(strlen(source) + 1 - strlen("no pair\n\r") + strlen(target) - strlen(" \t\r\n")));
+    CHECK_TEXT(
+        text,
+        "a dog runs<|endoftext|>ein Hund<|endoftext|>a cat<|endoftext|>eine Katze<|endoftext|>"
+        "a last line<|endoftext|> letzte <|endoftext|>");
+    CHECK(train->bytes == (int64_t)(strlen(source) + 1 - strlen("no pair\n\r") + strlen(target) -
+                                    strlen(" \t\r\n")));
     free(text);
     CHECK(dataset->splits[SPLIT_VAL].tokens == 0);
     dataset_close(dataset);
@@ -348,14 +368,16 @@ static void test_pairs(void) {
     dataset_close(dataset);
 
     test_file("longer", "one\ntwo\nthree\nfour\nfive\n", 24);
-    CHECK_RUN_FAILS("-o %s/x --source %s/source --target %s/longer", 1, "longer, line 5: has no partner");
+    CHECK_RUN_FAILS("-o %s/x --source %s/source --target %s/longer", 1,
+                    "longer, line 5: has no partner");
     test_file("ends", "one\ntwo <|endoftext|>\n", 22);
-    CHECK_RUN_FAILS("-o %s/x --source %s/ends --target %s/ends", 1, "ends, line 2: holds <|endoftext|>");
+    CHECK_RUN_FAILS("-o %s/x --source %s/ends --target %s/ends", 1,
+                    "ends, line 2: holds <|endoftext|>");
     test_file("empty", "\n\n\n\n", 4);
     CHECK_RUN_FAILS("-o %s/x --source %s/source --target %s/empty", 1, "have no pair of sentences");
     check_runs("-o %s/plain --train %s/longer");
-    CHECK_RUN_FAILS("-o %s/x --model %s/plain/tokenizer.json --source %s/longer --target %s/longer", 1,
-                    "has no [PAD] or no <|endoftext|>");
+    CHECK_RUN_FAILS("-o %s/x --model %s/plain/tokenizer.json --source %s/longer --target %s/longer",
+                    1, "has no [PAD] or no <|endoftext|>");
 }
 
 // What does not come back is counted, and bits per byte count what does.
@@ -387,7 +409,8 @@ static void run_limited(void *arguments) {
 // A file that cannot grow has its reason, whoever writes it.
 static void test_full(void) {
     make_text("text");
-    CHECK_FAILS(run_limited, (void *)"-o %s/out --tokenizer byte %s/text", 1, "cannot write: File too large");
+    CHECK_FAILS(run_limited, (void *)"-o %s/out --tokenizer byte %s/text", 1,
+                "cannot write: File too large");
     CHECK_FAILS(run_limited, (void *)"-o %s/out %s/text", 1, "cannot write: File too large");
     if (!have_spm()) return;
     CHECK_FAILS(run_limited, (void *)"-o %s/out --tokenizer spm --vocab-size 400 %s/text", 1,
@@ -408,7 +431,8 @@ static void test_lock(void) {
 static void test_long_line(void) {
     enum { SIZE = 60000000 };
     char *text = allocate(SIZE, 1, "a text");
-    for (int i = 0; i < SIZE; i++) text[i] = i % 11 == 10 ? ' ' : (char)('a' + (int64_t)i * i / 7 % 26);
+    for (int i = 0; i < SIZE; i++)
+        text[i] = i % 11 == 10 ? ' ' : (char)('a' + (int64_t)i * i / 7 % 26);
     test_file("text", text, SIZE);
     check_runs("-o %s/out --vocab-size 400 --train %s/text");
     Dataset *dataset = open_output("out");

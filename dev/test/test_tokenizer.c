@@ -21,7 +21,7 @@ static Text text_of(const char *string) {
     return (Text){string, strlen(string)};
 }
 
-// ---- text ------------------------------------------------------------------------------------------
+// ---- text -------------------------------------------------------------------
 
 static void test_text_items(void) {
     const Text text = text_of("  a bc\t\r\n\nd ");
@@ -52,7 +52,8 @@ static void test_text_counts(void) {
     check_counts("a\n ", 3, 2);
 }
 
-static void check_split(const char *string, const char *train, const char *validation, const char *test) {
+static void check_split(const char *string, const char *train, const char *validation,
+                        const char *test) {
     const char *const expected[] = {train, validation, test};
     Text parts[3];
     text_split(text_of(string), parts);
@@ -66,16 +67,16 @@ static void check_split(const char *string, const char *train, const char *valid
 static void test_text_split(void) {
     check_split("", "", "", "");
     check_split("abc", "abc", "", "");
-    check_split("0123456789012345678901234567890123456789", "012345678901234567890123456789012345", "67",
-                "89");
+    check_split("0123456789012345678901234567890123456789", "012345678901234567890123456789012345",
+                "67", "89");
     // 40 bytes: the cuts are at 36 and 38, and one byte is 2.5%.
-    check_split("01234567890123456789012345678901234\n6 89", "01234567890123456789012345678901234\n", "6 ",
-                "89");
-    check_split("0123456789012345678901234567890123\n5678\n", "0123456789012345678901234567890123\n5", "67",
-                "8\n");
+    check_split("01234567890123456789012345678901234\n6 89",
+                "01234567890123456789012345678901234\n", "6 ", "89");
+    check_split("0123456789012345678901234567890123\n5678\n",
+                "0123456789012345678901234567890123\n5", "67", "8\n");
     // Not inside a character.
-    check_split("01234567890123456789012345678901234\u00e97 9", "01234567890123456789012345678901234",
-                "\u00e97", " 9");
+    check_split("01234567890123456789012345678901234\u00e97 9",
+                "01234567890123456789012345678901234", "\u00e97", " 9");
 }
 
 static void test_utf8(void) {
@@ -92,12 +93,13 @@ static void test_utf8(void) {
                                "\xf8\x88\x80\x80\x80",
                                "\xe2\x96",
                                "\xff"};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) CHECK(utf8_length(text_of(bad[i])) == 0);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        CHECK(utf8_length(text_of(bad[i])) == 0);
     CHECK(utf8_valid_prefix(text_of("a\u00e9\xff z")) == 3);
     CHECK(utf8_valid_prefix(text_of("a\u00e9")) == 3);
 }
 
-// ---- child processes -------------------------------------------------------------------------------
+// ---- child processes --------------------------------------------------------
 
 static void test_process(void) {
     Bytes large = {0};
@@ -107,7 +109,8 @@ static void test_process(void) {
     // More in both directions than pipes hold.
     ProcessResult result = process_run((const char *const[]){"cat", NULL}, input);
     CHECK(result.start_error == 0 && result.exit_code == 0);
-    CHECK(result.output.size == input.size && memcmp(result.output.data, input.data, input.size) == 0);
+    CHECK(result.output.size == input.size &&
+          memcmp(result.output.data, input.data, input.size) == 0);
     process_result_free(&result);
 
     // A child that does not read.
@@ -133,7 +136,8 @@ static void test_process(void) {
 
 static void run_sleeper(const char *file) {
     char *script = format_string("echo $$ >%s.tmp; mv %s.tmp %s; exec sleep 100", file, file, file);
-    ProcessResult result = process_run((const char *const[]){"sh", "-c", script, NULL}, text_of(""));
+    ProcessResult result =
+        process_run((const char *const[]){"sh", "-c", script, NULL}, text_of(""));
     process_result_free(&result);
     free(script);
 }
@@ -169,14 +173,15 @@ static void test_process_killed(void) {
     free(file);
 }
 
-// ---- byte ------------------------------------------------------------------------------------------
+// ---- byte -------------------------------------------------------------------
 
 static void test_byte(void) {
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL);
     const char text[] = "a\0\xff\n\xc3";
     int32_t *tokens;
     const size_t count = tokenizer_encode(tokenizer, text, 5, 1, &tokens);
-    CHECK(count == 5 && tokens[0] == 'a' && tokens[1] == 0 && tokens[2] == 255 && tokens[4] == 0xc3);
+    CHECK(count == 5 && tokens[0] == 'a' && tokens[1] == 0 && tokens[2] == 255 &&
+          tokens[4] == 0xc3);
     size_t size;
     char *decoded = tokenizer_decode(tokenizer, tokens, count, &size);
     CHECK(size == 5 && memcmp(decoded, text, 5) == 0 && decoded[5] == '\0');
@@ -214,7 +219,7 @@ static void test_refusals(void) {
     CHECK_TEXT(tokenizer_kind_name(tokenizer_kind_from_name("word", "")), "word");
 }
 
-// ---- word ------------------------------------------------------------------------------------------
+// ---- word -------------------------------------------------------------------
 
 static char *joined_words(const Words *words) {
     Bytes all = {0};
@@ -265,8 +270,8 @@ static void test_large_vocabulary(void) {
     bytes_free(&text);
 }
 
-static void check_encoding(const Tokenizer *tokenizer, const char *text, int lines, const char *expected,
-                           const char *decoded_expected) {
+static void check_encoding(const Tokenizer *tokenizer, const char *text, int lines,
+                           const char *expected, const char *decoded_expected) {
     int32_t *tokens;
     Bytes shown = {0};
     const size_t count = tokenizer_encode(tokenizer, text, strlen(text), lines, &tokens);
@@ -313,7 +318,7 @@ static void test_hostile_vocabulary(void) {
     CHECK_FAILS(open_words, "a\n<eos>", 1, "has neither the word \"new\" nor <unk>");
 }
 
-// ---- spm: a model made by hand ---------------------------------------------------------------------
+// ---- spm: a model made by hand ----------------------------------------------
 
 static void put_varint(Bytes *out, uint64_t value) {
     for (; value >= 0x80; value >>= 7) bytes_append(out, &(char){(char)(value | 0x80)}, 1);
@@ -389,19 +394,21 @@ static Tokenizer *open_small_model(bool dummy_prefix, bool remove_spaces) {
     return tokenizer_open(TOKENIZER_SPM, test_directory());
 }
 
-#define CHECK_DECODES(tokenizer, expected, ...)                                                              \
-    do {                                                                                                     \
-        const int32_t tokens[] = {__VA_ARGS__};                                                              \
-        size_t size;                                                                                         \
-        char *decoded = tokenizer_decode(tokenizer, tokens, sizeof(tokens) / sizeof(*tokens), &size);        \
-        CHECK_TEXT(decoded, expected);                                                                       \
-        CHECK(size == strlen(expected));                                                                     \
-        free(decoded);                                                                                       \
+#define CHECK_DECODES(tokenizer, expected, ...)                                                    \
+    do {                                                                                           \
+        const int32_t tokens[] = {__VA_ARGS__};                                                    \
+        size_t size;                                                                               \
+        char *decoded =                                                                            \
+            tokenizer_decode(tokenizer, tokens, sizeof(tokens) / sizeof(*tokens), &size);          \
+        CHECK_TEXT(decoded, expected);                                                             \
+        CHECK(size == strlen(expected));                                                           \
+        free(decoded);                                                                             \
     } while (0)
 
 static void test_small_model(void) {
     Tokenizer *t = open_small_model(true, true);
-    CHECK(tokenizer_vocabulary(t) == 12 && tokenizer_end(t) == AN_END && tokenizer_padding(t) == A_PADDING);
+    CHECK(tokenizer_vocabulary(t) == 12 && tokenizer_end(t) == AN_END &&
+          tokenizer_padding(t) == A_PADDING);
     CHECK(tokenizer_is_partial(t, BYTE_C3) && !tokenizer_is_partial(t, CAT));
     CHECK_DECODES(t, "the the cats", THE, THE, SPACE_ALONE, CAT, S);
     CHECK_DECODES(t, "the\n\nthe\n", THE, AN_END, AN_END, A_PADDING, SPACE_ALONE, THE, AN_END);
@@ -420,8 +427,8 @@ static void test_small_model(void) {
     tokenizer_free(t);
 }
 
-// What was printed of a growing list of tokens stays true, but after a token that may be a part of a
-// character.
+// What was printed of a growing list of tokens stays true, but after a token that may be a part of
+// a character.
 static void test_growth(void) {
     Tokenizer *t = open_small_model(true, true);
     Random random = random_stream(2, RANDOM_TEST, 0, 0);
@@ -447,7 +454,8 @@ static void open_model(void *bytes) {
     tokenizer_free(tokenizer_open(TOKENIZER_SPM, test_directory()));
 }
 
-// Each beginning of a model is a model with fewer fields, or is refused; so is each with a byte changed.
+// Each beginning of a model is a model with fewer fields, or is refused; so is each with a byte
+// changed.
 static void test_hostile_models(void) {
     Bytes model = small_model(true, true);
     Random random = random_stream(1, RANDOM_TEST, 0, 0);
@@ -458,8 +466,8 @@ static void test_hostile_models(void) {
         bytes_append(&changed, model.data, i < model.size ? i : model.size);
         if (i >= model.size) changed.data[i - model.size] = (char)random_u32(&random);
         const int code = test_child(open_model, &changed, errors, sizeof(errors));
-        const bool line =
-            strncmp(errors, "error: ", 7) == 0 && strchr(errors, '\n') == errors + strlen(errors) - 1;
+        const bool line = strncmp(errors, "error: ", 7) == 0 &&
+                          strchr(errors, '\n') == errors + strlen(errors) - 1;
         opened += code == 0;
         refused += code == 1 && line && strstr(errors, "tokenizer.model: ") != NULL;
         other += code != 0 && (code != 1 || !line);
@@ -485,8 +493,7 @@ static void test_hostile_models(void) {
     CHECK_FAILS(open_model, &model, 1, "is not a SentencePiece model");
 }
 
-// ---- spm: programs that misbehave ------------------------------------------------------------------
-
+// ---- spm: programs that misbehave -------------------------------------------
 // Puts a shell script first in PATH.
 static void install(const char *name, const char *body) {
     char *script = format_string("#!/bin/sh\n%s\n", body);
@@ -526,19 +533,22 @@ static void test_bad_programs(void) {
     CHECK_FAILS(encode_cats, "exec cat", 1, "1 lines of tokens for 2 lines of text");
     CHECK_FAILS(encode_cats, "exec tr a-z -", 1, "wrote 1 lines of tokens for 2 lines");
     CHECK_FAILS(encode_cats, "echo 2; echo 12", 1, "wrote something that is no token");
-    CHECK_FAILS(encode_cats, "echo 2; echo 99999999999999999999999", 1, "wrote something that is no token");
+    CHECK_FAILS(encode_cats, "echo 2; echo 99999999999999999999999", 1,
+                "wrote something that is no token");
     CHECK_FAILS(encode_cats, "echo 2; echo -4", 1, "wrote something that is no token");
     CHECK_FAILS(encode_cats, "echo 2; echo; printf 4", 1, "wrote something that is no token");
-    CHECK_FAILS(encode_cats, "echo 'x.cc(1) [ok()] Internal: y.cc(2) [a == b] too bad' 1>&2; exit 4", 1,
+    CHECK_FAILS(encode_cats,
+                "echo 'x.cc(1) [ok()] Internal: y.cc(2) [a == b] too bad' 1>&2; exit 4", 1,
                 "spm_encode failed (exit code 4): too bad");
     CHECK_FAILS(encode_cats, "exit 4", 1, "spm_encode failed (exit code 4): it gave no reason");
     CHECK_FAILS(encode_cats, "kill -11 $$", 1, "spm_encode was ended by signal 11");
 }
 
-// ---- spm: the programs themselves ------------------------------------------------------------------
+// ---- spm: the programs themselves -------------------------------------------
 
 static bool have_programs(void) {
-    ProcessResult result = process_run((const char *const[]){"spm_train", "--version", NULL}, text_of(""));
+    ProcessResult result =
+        process_run((const char *const[]){"spm_train", "--version", NULL}, text_of(""));
     const bool there = result.start_error == 0;
     process_result_free(&result);
     if (!there) printf("skipped: SentencePiece's programs are not installed\n");
@@ -548,13 +558,15 @@ static bool have_programs(void) {
 static const char small_text[] =
     "The castle was built in 1204 , and was not the first castle in the valley .\n"
     "\n"
-    "The <unk> of the castle was the king 's brother @-@ in @-@ law \u2013 and a builder of walls .\n"
+    "The <unk> of the castle was the king 's brother @-@ in @-@ law \u2013 and a builder of walls "
+    ".\n"
     " The walls of the castle , built of stone , are the highest walls in the valley of stone .\n";
 
 static Text *decode_by_program(const char *model, Text ids) {
     char *flag = format_string("--model=%s", model);
     ProcessResult result = process_run(
-        (const char *const[]){"spm_decode", flag, "--input_format=id", "--minloglevel=1", NULL}, ids);
+        (const char *const[]){"spm_decode", flag, "--input_format=id", "--minloglevel=1", NULL},
+        ids);
     Text *text = allocate(1, sizeof(*text), "a text");
     CHECK(result.start_error == 0 && result.exit_code == 0);
     *text = (Text){result.output.data, result.output.size};
@@ -608,7 +620,8 @@ static void test_spm(void) {
     free(decoded);
     free(tokens);
 
-    // <unk> is one token; a prompt gets no end; a line that has no newline does, where it is a corpus.
+    // <unk> is one token; a prompt gets no end; a line that has no newline does, where it is a
+    // corpus.
     check_encoding(tokenizer, "", 0, "", "");
     count = tokenizer_encode(tokenizer, "\n<unk>", 6, 0, &tokens);
     CHECK(count == 3 && tokens[0] == 1 && tokens[2] == 3);
@@ -674,8 +687,7 @@ static void test_spm_random(void) {
     free(model);
 }
 
-// ---- WikiText-2 ------------------------------------------------------------------------------------
-
+// ---- WikiText-2 -------------------------------------------------------------
 // The text files, from $WIKITEXT2_DIR or beside the project, where they are.
 static bool wikitext(FileMap files[3]) {
     const char *const names[] = {"train", "valid", "test"}, *directory = getenv("WIKITEXT2_DIR");
@@ -711,12 +723,13 @@ static void test_wikitext_spm(void) {
     FileMap files[3];
     if (!have_programs() || !wikitext(files)) return;
     const Text train = {(const char *)files[0].data, files[0].size};
-    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM, .normalise = true}, test_directory(), &train,
-                     1);
+    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM, .normalise = true},
+                     test_directory(), &train, 1);
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_SPM, test_directory());
     CHECK(tokenizer_vocabulary(tokenizer) == 32000);
     int32_t *tokens;
-    const size_t count = tokenizer_encode(tokenizer, (const char *)files[2].data, files[2].size, 1, &tokens);
+    const size_t count =
+        tokenizer_encode(tokenizer, (const char *)files[2].data, files[2].size, 1, &tokens);
     CHECK(count == 268152);
     char *model = format_string("%s/tokenizer.model", test_directory());
     check_decoding(tokenizer, model, tokens, count);

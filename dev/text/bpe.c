@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- making ----------------------------------------------------------------------------------------
+// ---- making -----------------------------------------------------------------
 
 void bpe_byte_characters(uint16_t characters[256]) {
     uint16_t beyond = 256;
@@ -41,8 +41,8 @@ int32_t bpe_add_token(Bpe *bpe, Text bytes, bool special) {
     bpe->tokens = grow_list(bpe->tokens, (size_t)bpe->count, sizeof(*bpe->tokens), "a vocabulary");
     bpe->tokens[bpe->count] = (Text){copy, bytes.size};
     if (special) {
-        bpe->specials =
-            grow_list(bpe->specials, (size_t)bpe->special_count, sizeof(*bpe->specials), "a vocabulary");
+        bpe->specials = grow_list(bpe->specials, (size_t)bpe->special_count, sizeof(*bpe->specials),
+                                  "a vocabulary");
         bpe->specials[bpe->special_count++] = bpe->count;
     }
     return bpe->count++;
@@ -74,7 +74,8 @@ void bpe_finish(Bpe *bpe) {
     for (int32_t i = 0; i < bpe->special_count; i++) {
         const int32_t token = bpe->specials[i];
         int32_t place = i;
-        for (; place > 0 && bpe->tokens[bpe->specials[place - 1]].size < bpe->tokens[token].size; place--)
+        for (; place > 0 && bpe->tokens[bpe->specials[place - 1]].size < bpe->tokens[token].size;
+             place--)
             bpe->specials[place] = bpe->specials[place - 1];
         bpe->specials[place] = token;
         bpe->special_first[(unsigned char)bpe->tokens[token].data[0]] = true;
@@ -84,12 +85,13 @@ void bpe_finish(Bpe *bpe) {
 int32_t bpe_special(const Bpe *bpe, const char *text) {
     for (int32_t i = 0; i < bpe->special_count; i++) {
         const Text token = bpe->tokens[bpe->specials[i]];
-        if (token.size == strlen(text) && memcmp(token.data, text, token.size) == 0) return bpe->specials[i];
+        if (token.size == strlen(text) && memcmp(token.data, text, token.size) == 0)
+            return bpe->specials[i];
     }
     return -1;
 }
 
-// ---- one word --------------------------------------------------------------------------------------
+// ---- one word ---------------------------------------------------------------
 
 #define NONE UINT32_MAX
 
@@ -163,7 +165,8 @@ static void consider(Encoder *e, uint32_t place) {
     if (merge >= 0) heap_push(e, (uint64_t)merge << 32 | place);
 }
 
-// Takes the merge that comes next out of the heap; false: none is left, or dropout left them all out.
+// Takes the merge that comes next out of the heap; false: none is left, or dropout left them all
+// out.
 static bool next_merge(Encoder *e, int32_t *merge, uint32_t *place) {
     size_t dropped = 0;
     bool found = false;
@@ -172,7 +175,8 @@ static bool next_merge(Encoder *e, int32_t *merge, uint32_t *place) {
         *place = (uint32_t)top;
         *merge = (int32_t)(top >> 32);
         if (merge_at(e, *place) != *merge) continue; // another one changed the pair
-        found = !(e->dropout.probability > 0 && random_uniform(&e->random) < e->dropout.probability);
+        found =
+            !(e->dropout.probability > 0 && random_uniform(&e->random) < e->dropout.probability);
         if (!found) e->dropped[dropped++] = top;
     }
     while (dropped > 0) heap_push(e, e->dropped[--dropped]);
@@ -204,7 +208,7 @@ static size_t merge_word(Encoder *e, Text word, int32_t *out) {
     return count;
 }
 
-// ---- a text ----------------------------------------------------------------------------------------
+// ---- a text -----------------------------------------------------------------
 
 enum { SEGMENT = 1 << 16 }; // bytes that a thread takes at a time, where a text can be cut
 
@@ -225,7 +229,8 @@ static void encode_word(Encoder *e, Text word) {
     const bool caches = word.size <= LONGEST_CACHED && !(e->dropout.probability > 0);
     CachedWord *cached = caches ? &e->cache[text_hash(word) % CACHED_WORDS] : NULL;
     size_t count;
-    if (cached && cached->word.size == word.size && memcmp(cached->word.data, word.data, word.size) == 0) {
+    if (cached && cached->word.size == word.size &&
+        memcmp(cached->word.data, word.data, word.size) == 0) {
         count = cached->count;
         memcpy(out, (const int32_t *)(void *)e->tokens.data + cached->start, count * sizeof(*out));
     } else {
@@ -276,7 +281,8 @@ static Bytes cut(const Bpe *bpe, Text text) {
         text = (Text){text.data + before.size, text.size - before.size};
         while (before.size > 0) {
             const size_t size = gpt2_cut(before, before.size < SEGMENT ? before.size : SEGMENT);
-            bytes_append(&segments, &(Segment){.text = {before.data, size}, .special = -1}, sizeof(Segment));
+            bytes_append(&segments, &(Segment){.text = {before.data, size}, .special = -1},
+                         sizeof(Segment));
             before = (Text){before.data + size, before.size - size};
         }
         if (special < 0) continue;
@@ -287,7 +293,8 @@ static Bytes cut(const Bpe *bpe, Text text) {
     return segments;
 }
 
-// Gives the tokens of each segment their place in the result, which is fresh memory; returns their number.
+// Gives the tokens of each segment their place in the result, which is fresh memory; returns their
+// number.
 static size_t place_segments(Segment *segments, size_t count, int32_t **tokens) {
     size_t total = 0;
     for (size_t i = 0; i < count; i++) {
@@ -299,15 +306,17 @@ static size_t place_segments(Segment *segments, size_t count, int32_t **tokens) 
 }
 
 static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **tokens) {
-    if (bpe->decodes_only) fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
+    if (bpe->decodes_only)
+        fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
     Bytes list = cut(bpe, text);
     Segment *segments = (Segment *)(void *)list.data;
     const size_t count = list.size / sizeof(Segment);
     size_t total = 0;
 #pragma omp parallel if (count > 1)
     {
-        Encoder e = {
-            .bpe = bpe, .cache = allocate(CACHED_WORDS, sizeof(CachedWord), "words"), .dropout = dropout};
+        Encoder e = {.bpe = bpe,
+                     .cache = allocate(CACHED_WORDS, sizeof(CachedWord), "words"),
+                     .dropout = dropout};
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < count; i++) {
             e.random = random_stream(0, RANDOM_BPE, dropout.number, (uint32_t)i);
@@ -317,7 +326,8 @@ static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **to
         total = place_segments(segments, count, tokens);
         for (size_t i = 0; i < count; i++)
             if (segments[i].owner == &e && segments[i].count > 0)
-                memcpy(*tokens + segments[i].place, (int32_t *)(void *)e.tokens.data + segments[i].start,
+                memcpy(*tokens + segments[i].place,
+                       (int32_t *)(void *)e.tokens.data + segments[i].start,
                        segments[i].count * sizeof(**tokens));
         bytes_free(&e.tokens);
         free(e.cache);
@@ -337,7 +347,7 @@ size_t bpe_encode_dropout(const Bpe *bpe, Text text, BpeDropout dropout, int32_t
     return encode(bpe, text, dropout, tokens);
 }
 
-// ---- decoding --------------------------------------------------------------------------------------
+// ---- decoding ---------------------------------------------------------------
 
 char *bpe_decode(const Bpe *bpe, const int32_t *tokens, size_t count, size_t *size) {
     Bytes text = {0};

@@ -28,9 +28,9 @@ typedef struct {
     Bpe *bpe;
 } Reader;
 
-// ---- bytes and characters --------------------------------------------------------------------------
-
-// The bytes that a name of a vocabulary file stands for, appended; false: a character stands for none.
+// ---- bytes and characters ---------------------------------------------------
+// The bytes that a name of a vocabulary file stands for, appended; false: a character stands for
+// none.
 static bool append_bytes(Bytes *out, const char *name) {
     uint16_t characters[256];
     bpe_byte_characters(characters);
@@ -57,13 +57,14 @@ static char *written_name(const Bpe *bpe, int32_t token) {
         if (special || code < 0x80)
             bytes_append(&name, text.data + i, 1);
         else
-            bytes_append(&name, (char[]){(char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f))}, 2);
+            bytes_append(&name, (char[]){(char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f))},
+                         2);
     }
     bytes_append(&name, "", 1);
     return name.data;
 }
 
-// ---- the vocabulary --------------------------------------------------------------------------------
+// ---- the vocabulary ---------------------------------------------------------
 
 static Reader reader_open(const char *path, size_t most) {
     if (most > MOST_TOKENS) fail("%s: has %zu tokens, more than %d", path, most, MOST_TOKENS);
@@ -89,10 +90,11 @@ static void read_vocabulary(Reader *r, const Json *vocabulary) {
     for (size_t i = 0; i < vocabulary->count; i++) {
         const char *name = vocabulary->keys[i];
         const Json *number = &vocabulary->items[i];
-        if (number->kind != JSON_NUMBER || !(number->number >= 0 && number->number < (double)r->most) ||
+        if (number->kind != JSON_NUMBER ||
+            !(number->number >= 0 && number->number < (double)r->most) ||
             number->number != (double)(int64_t)number->number)
-            fail("%s: vocab: the token \"%s\" has no number from 0 to %lld, one after the other", r->path,
-                 name, (long long)r->most - 1);
+            fail("%s: vocab: the token \"%s\" has no number from 0 to %lld, one after the other",
+                 r->path, name, (long long)r->most - 1);
         const int64_t token = (int64_t)number->number;
         if (r->names[token])
             fail("%s: vocab: token %lld stands there twice, as \"%s\" and as \"%s\"", r->path,
@@ -118,8 +120,8 @@ static void read_added(Reader *r, const Json *list) {
         refuse_true(item, "lstrip", content, r->path);
         refuse_true(item, "rstrip", content, r->path);
         if (r->names[token] && strcmp(r->names[token], content) != 0)
-            fail("%s: token %lld stands there twice, as \"%s\" and as \"%s\"", r->path, (long long)token,
-                 r->names[token], content);
+            fail("%s: token %lld stands there twice, as \"%s\" and as \"%s\"", r->path,
+                 (long long)token, r->names[token], content);
         r->names[token] = content;
         r->added[token] = 1;
     }
@@ -131,15 +133,18 @@ static void make_tokens(Reader *r) {
     while (count > 0 && !r->names[count - 1]) count--;
     for (int32_t token = 0; token < count; token++) {
         const char *name = r->names[token];
-        if (!name) fail("%s: the vocabulary has a hole: no token has the number %d", r->path, token);
+        if (!name)
+            fail("%s: the vocabulary has a hole: no token has the number %d", r->path, token);
         if (!*name) fail("%s: token %d is empty", r->path, token);
         if (words_add(r->written, (Text){name, strlen(name)}, 1) != token)
-            fail("%s: the token \"%s\" stands there twice, one of them as number %d", r->path, name, token);
+            fail("%s: the token \"%s\" stands there twice, one of them as number %d", r->path, name,
+                 token);
         Bytes bytes = {0};
         if (r->added[token])
             bytes_append(&bytes, name, strlen(name));
         else if (!append_bytes(&bytes, name))
-            fail("%s: token %d, \"%s\", has a character that stands for no byte: it is no byte-level "
+            fail("%s: token %d, \"%s\", has a character that stands for no byte: it is no "
+                 "byte-level "
                  "vocabulary",
                  r->path, token, name);
         bpe_add_token(r->bpe, (Text){bytes.data, bytes.size}, r->added[token]);
@@ -148,13 +153,14 @@ static void make_tokens(Reader *r) {
     }
 }
 
-// ---- merges ----------------------------------------------------------------------------------------
+// ---- merges -----------------------------------------------------------------
 
 static int32_t merge_part(const Reader *r, size_t number, Text name) {
     const int32_t token = words_find(r->written, name);
     const int length = (int)(name.size < 100 ? name.size : 100);
     if (token < 0)
-        fail("%s: merge %zu: \"%.*s\" is not in the vocabulary", r->path, number, length, name.data);
+        fail("%s: merge %zu: \"%.*s\" is not in the vocabulary", r->path, number, length,
+             name.data);
     return token;
 }
 
@@ -171,7 +177,8 @@ static void read_merge(Reader *r, size_t number, Text left, Text right) {
     if (r->added[merged])
         fail("%s: merge %zu makes the special token \"%s\"", r->path, number, r->names[merged]);
     if (pair_map_find(&r->bpe->pairs, a, b) >= 0)
-        fail("%s: merge %zu, \"%s %s\", stands there twice", r->path, number, r->names[a], r->names[b]);
+        fail("%s: merge %zu, \"%s %s\", stands there twice", r->path, number, r->names[a],
+             r->names[b]);
     bpe_add_merge(r->bpe, a, b, merged);
     r->made[merged] = 1;
 }
@@ -179,10 +186,11 @@ static void read_merge(Reader *r, size_t number, Text left, Text right) {
 // A merge written as "LEFT RIGHT".
 static void read_merge_line(Reader *r, size_t number, Text line) {
     const char *space = memchr(line.data, ' ', line.size);
-    const size_t left = space ? (size_t)(space - line.data) : 0, right = space ? line.size - left - 1 : 0;
+    const size_t left = space ? (size_t)(space - line.data) : 0,
+                 right = space ? line.size - left - 1 : 0;
     if (left == 0 || right == 0)
-        fail("%s: merge %zu: found \"%.*s\", expected two tokens with a space between them", r->path, number,
-             (int)(line.size < 100 ? line.size : 100), line.data);
+        fail("%s: merge %zu: found \"%.*s\", expected two tokens with a space between them",
+             r->path, number, (int)(line.size < 100 ? line.size : 100), line.data);
     read_merge(r, number, (Text){line.data, left}, (Text){space + 1, right});
 }
 
@@ -201,12 +209,13 @@ static void read_merges(Reader *r, const Json *merges) {
     }
 }
 
-// ---- tokenizer.json --------------------------------------------------------------------------------
+// ---- tokenizer.json ---------------------------------------------------------
 
 static const Json *member(const Json *object, const char *key, JsonKind kind, const char *path) {
     const Json *value = json_find(object, key);
     if (!value || value->kind != kind)
-        fail("%s: expected \"%s\" to be %s", path, key, kind == JSON_OBJECT ? "an object" : "an array");
+        fail("%s: expected \"%s\" to be %s", path, key,
+             kind == JSON_OBJECT ? "an object" : "an array");
     return value;
 }
 
@@ -225,7 +234,8 @@ static bool is_gpt2_split(const Json *split) {
     const Json *regex = pattern ? json_find(pattern, "Regex") : NULL;
     const Json *behavior = json_find(split, "behavior"), *invert = json_find(split, "invert");
     if (!has_type(split, "Split") || !regex || regex->kind != JSON_STRING) return false;
-    if (!behavior || behavior->kind != JSON_STRING || strcmp(behavior->string, "Isolated") != 0) return false;
+    if (!behavior || behavior->kind != JSON_STRING || strcmp(behavior->string, "Isolated") != 0)
+        return false;
     if (invert && invert->kind == JSON_BOOL && invert->boolean) return false;
     return strcmp(regex->string, patterns[0]) == 0 || strcmp(regex->string, patterns[1]) == 0;
 }
@@ -235,8 +245,8 @@ static void check_words(const Json *root, const char *path) {
     const Json *words = json_find(root, "pre_tokenizer"),
                *steps = words ? json_find(words, "pretokenizers") : NULL;
     bool own_pattern = true;
-    if (words && has_type(words, "Sequence") && steps && steps->kind == JSON_ARRAY && steps->count == 2 &&
-        is_gpt2_split(&steps->items[0])) {
+    if (words && has_type(words, "Sequence") && steps && steps->kind == JSON_ARRAY &&
+        steps->count == 2 && is_gpt2_split(&steps->items[0])) {
         words = &steps->items[1];
         own_pattern = false;
     }
@@ -244,7 +254,8 @@ static void check_words(const Json *root, const char *path) {
     const bool uses =
         !pattern || (pattern->kind == JSON_BOOL && pattern->boolean); // true where it is missing
     if (!words || !has_type(words, "ByteLevel") || uses != own_pattern)
-        fail("%s: \"pre_tokenizer\" is not GPT-2's (ByteLevel), which is the only one supported", path);
+        fail("%s: \"pre_tokenizer\" is not GPT-2's (ByteLevel), which is the only one supported",
+             path);
     refuse_true(words, "add_prefix_space", "\"pre_tokenizer\"", path);
 }
 
@@ -253,7 +264,8 @@ static void check_supported(const Json *root, const Json *model, const char *pat
     if (json_find(model, "type") && !has_type(model, "BPE"))
         fail("%s: its model is not \"BPE\", which is the only one supported", path);
     if (!is_null(root, "normalizer"))
-        fail("%s: has a \"normalizer\", which is not supported: text would not come back as it was", path);
+        fail("%s: has a \"normalizer\", which is not supported: text would not come back as it was",
+             path);
     check_words(root, path);
     const Json *decoder = json_find(root, "decoder"), *dropout = json_find(model, "dropout");
     if (!decoder || !has_type(decoder, "ByteLevel"))
@@ -275,7 +287,8 @@ static Bpe *open_tokenizer_json(const char *path) {
     check_supported(root, model, path);
     const Json *vocabulary = member(model, "vocab", JSON_OBJECT, path);
     const Json *merges = member(model, "merges", JSON_ARRAY, path);
-    const Json *added = is_null(root, "added_tokens") ? NULL : member(root, "added_tokens", JSON_ARRAY, path);
+    const Json *added =
+        is_null(root, "added_tokens") ? NULL : member(root, "added_tokens", JSON_ARRAY, path);
     Reader r = reader_open(path, vocabulary->count + (added ? added->count : 0));
     read_vocabulary(&r, vocabulary);
     if (added) read_added(&r, added);
@@ -287,8 +300,7 @@ static Bpe *open_tokenizer_json(const char *path) {
     return bpe;
 }
 
-// ---- vocab.json and merges.txt ---------------------------------------------------------------------
-
+// ---- vocab.json and merges.txt ----------------------------------------------
 // The next line of merges.txt that holds a merge, from *at on; false at the end.
 static bool next_merge(Text file, size_t *at, Text *line) {
     while (*at < file.size) {
@@ -302,7 +314,8 @@ static bool next_merge(Text file, size_t *at, Text *line) {
     return false;
 }
 
-// These files do not say which tokens are special: those in angle or square brackets that no merge makes.
+// These files do not say which tokens are special: those in angle or square brackets that no merge
+// makes.
 static void find_added(Reader *r, Text merges) {
     Words *made = words_create();
     Bytes names = {0}; // of what merges make, one behind the other
@@ -323,7 +336,8 @@ static void find_added(Reader *r, Text merges) {
         r->added[i] = (first == '<' && last == '>') || (first == '[' && last == ']');
         count += r->added[i];
     }
-    if (count > MOST_SPECIALS) fail("%s: has %d special tokens, more than %d", r->path, count, MOST_SPECIALS);
+    if (count > MOST_SPECIALS)
+        fail("%s: has %d special tokens, more than %d", r->path, count, MOST_SPECIALS);
     words_free(made);
     bytes_free(&names);
 }
@@ -351,10 +365,9 @@ static Bpe *open_vocab_json(const char *path) {
     return bpe;
 }
 
-// ---- gpt2_tokenizer.bin ----------------------------------------------------------------------------
-
-// 256 uint32 of header (magic, version, tokens, from version 2 on the one that ends a text), then each token:
-// a byte with its length, its bytes.
+// ---- gpt2_tokenizer.bin -----------------------------------------------------
+// 256 uint32 of header (magic, version, tokens, from version 2 on the one that ends a text), then
+// each token: a byte with its length, its bytes.
 static Bpe *open_llmc(const char *path) {
     FileMap file = file_map(path);
     uint32_t header[4];
@@ -362,8 +375,8 @@ static Bpe *open_llmc(const char *path) {
         fail("%s: has %zu bytes, expected a header of %d", path, file.size, LLMC_HEADER);
     memcpy(header, file.data, sizeof(header));
     if (header[0] != LLMC_MAGIC || header[1] < 1 || header[1] > 2)
-        fail("%s: is no tokenizer of llm.c: found magic %u, version %u, expected %d, 1 or 2", path, header[0],
-             header[1], LLMC_MAGIC);
+        fail("%s: is no tokenizer of llm.c: found magic %u, version %u, expected %d, 1 or 2", path,
+             header[0], header[1], LLMC_MAGIC);
     const uint32_t count = header[2], end = header[1] == 1 ? count - 1 : header[3];
     if (count < 1 || count > MOST_TOKENS || end >= count)
         fail("%s: the header says %u tokens, the last of a text being %u", path, count, end);
@@ -383,7 +396,7 @@ static Bpe *open_llmc(const char *path) {
     return bpe;
 }
 
-// ---- opening and saving ----------------------------------------------------------------------------
+// ---- opening and saving -----------------------------------------------------
 
 static const char *const names[] = {"tokenizer.json", "vocab.json", BPE_LLMC_FILE};
 
@@ -428,16 +441,20 @@ Bpe *bpe_open(const char *path) {
 }
 
 // GPT-2's settings: what stands before the added tokens, and between them and the vocabulary.
-static const char head[] = "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":";
-static const char settings[] =
-    ",\"normalizer\":null,"
-    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_"
-    "regex\":true},"
-    "\"post_processor\":null,"
-    "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},"
-    "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
-    "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,"
-    "\"vocab\":";
+static const char head[] =
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":";
+static const char settings[] = ",\"normalizer\":null,"
+                               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":"
+                               "false,\"trim_offsets\":true,\"use_"
+                               "regex\":true},"
+                               "\"post_processor\":null,"
+                               "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                               "\"trim_offsets\":true,\"use_regex\":true},"
+                               "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+                               "\"continuing_subword_prefix\":null,"
+                               "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":"
+                               "false,\"ignore_merges\":false,"
+                               "\"vocab\":";
 
 static void write_added(JsonWriter *w, const Bpe *bpe, char *const *written) {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
@@ -472,7 +489,8 @@ static void write_vocabulary(JsonWriter *w, const Bpe *bpe, char *const *written
 static void write_merges(JsonWriter *w, const Bpe *bpe, char *const *written) {
     json_begin(w, '[');
     for (int32_t i = 0; i < bpe->pairs.count; i++) {
-        char *pair = format_string("%s %s", written[bpe->merges[i].left], written[bpe->merges[i].right]);
+        char *pair =
+            format_string("%s %s", written[bpe->merges[i].left], written[bpe->merges[i].right]);
         json_write_string(w, pair);
         free(pair);
     }

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART = 1 << 20, LEAST_COUNT = 2 }; // bytes of text whose words are counted at a time; of a merge
+enum {
+    PART = 1 << 20,
+    LEAST_COUNT = 2
+}; // bytes of text whose words are counted at a time; of a merge
 
-// ---- words -----------------------------------------------------------------------------------------
-
+// ---- words ------------------------------------------------------------------
 // The parts of a text that words are counted in: between special tokens, cut where words are not.
 typedef struct {
     Text *items; // (count)
@@ -43,7 +45,8 @@ static void count_words(Words *words, Text text) {
     }
 }
 
-// The different words of the texts and how often each occurs, in an order that depends on the threads.
+// The different words of the texts and how often each occurs, in an order that depends on the
+// threads.
 static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
     Parts parts = {0};
     Words *all = words_create();
@@ -62,8 +65,7 @@ static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
     return all;
 }
 
-// ---- pairs -----------------------------------------------------------------------------------------
-
+// ---- pairs ------------------------------------------------------------------
 // All words one after the other, a symbol a byte at first.
 typedef struct {
     int32_t token;        // -1: it became a part of the symbol before it
@@ -79,7 +81,8 @@ typedef struct {
     bool grew; // since it was put into the heap
 } Pair;
 
-// A pair as it was when it was put there. Counts fall without the heap knowing: who takes one out looks.
+// A pair as it was when it was put there. Counts fall without the heap knowing: who takes one out
+// looks.
 typedef struct {
     int64_t count;
     int32_t pair;
@@ -116,7 +119,8 @@ static void add_pair(Trainer *t, int32_t place) {
     const Symbol *left = &t->symbols[place];
     Pair *pair = find_pair(t, left->token, t->symbols[left->next].token);
     pair->count += occurrences(t, left);
-    pair->places = grow_list(pair->places, (size_t)pair->place_count, sizeof(int32_t), "pairs of tokens");
+    pair->places =
+        grow_list(pair->places, (size_t)pair->place_count, sizeof(int32_t), "pairs of tokens");
     pair->places[pair->place_count++] = place;
     if (pair->grew) return;
     pair->grew = true;
@@ -129,11 +133,12 @@ static void remove_pair(Trainer *t, int32_t place) {
     find_pair(t, left->token, t->symbols[left->next].token)->count -= occurrences(t, left);
 }
 
-// ---- the heap --------------------------------------------------------------------------------------
+// ---- the heap ---------------------------------------------------------------
 
 static bool comes_first(const Trainer *t, Candidate a, Candidate b) {
     const Pair *x = &t->pairs[a.pair], *y = &t->pairs[b.pair];
-    return a.count != b.count ? a.count > b.count : pair_of(x->left, x->right) < pair_of(y->left, y->right);
+    return a.count != b.count ? a.count > b.count
+                              : pair_of(x->left, x->right) < pair_of(y->left, y->right);
 }
 
 static void push(Trainer *t, int32_t pair) {
@@ -177,13 +182,14 @@ static int32_t best_pair(Trainer *t) {
     return -1;
 }
 
-// ---- training --------------------------------------------------------------------------------------
+// ---- training ---------------------------------------------------------------
 
 static void make_symbols(Trainer *t) {
     size_t total = 0;
     for (int32_t w = 0; w < words_count(t->words); w++) total += words_text(t->words, w).size;
     if (total > INT32_MAX)
-        fail("the different words of the training text have %zu bytes together, more than %d: train the "
+        fail("the different words of the training text have %zu bytes together, more than %d: "
+             "train the "
              "tokenizer on a part of it",
              total, INT32_MAX);
     t->symbols = allocate(total, sizeof(Symbol), "the words of a text");
@@ -226,7 +232,8 @@ static void merge_pair(Trainer *t, int32_t number, int32_t merged) {
     qsort(pair.places, (size_t)pair.place_count, sizeof(int32_t), compare_places);
     for (int32_t i = 0; i < pair.place_count; i++) {
         const Symbol *left = &t->symbols[pair.places[i]];
-        if (left->token == pair.left && left->next >= 0 && t->symbols[left->next].token == pair.right)
+        if (left->token == pair.left && left->next >= 0 &&
+            t->symbols[left->next].token == pair.right)
             join(t, pair.places[i], merged);
     }
     free(pair.places);
@@ -258,7 +265,8 @@ Bpe *bpe_train(const Text *texts, int count, int64_t vocabulary, const char *con
         bpe_add_token(bpe, (Text){reserved[i], strlen(reserved[i])}, true);
     for (uint16_t character = 0; character < 0x144; character++)
         for (int byte = 0; byte < 256; byte++)
-            if (characters[byte] == character) bpe_add_token(bpe, (Text){(char[]){(char)byte}, 1}, false);
+            if (characters[byte] == character)
+                bpe_add_token(bpe, (Text){(char[]){(char)byte}, 1}, false);
     bpe_finish(bpe);
 
     Trainer t = {.bpe = bpe, .words = different_words(bpe, texts, count), .map = pair_map_create()};

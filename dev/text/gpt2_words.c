@@ -14,14 +14,15 @@ static const Range ranges[] = {
 };
 
 static const uint8_t ascii[128] = {
-    ['\t'] = S, ['\n'] = S, ['\v'] = S, ['\f'] = S, ['\r'] = S, [' '] = S, ['0'] = N, ['1'] = N, ['2'] = N,
-    ['3'] = N,  ['4'] = N,  ['5'] = N,  ['6'] = N,  ['7'] = N,  ['8'] = N, ['9'] = N, ['A'] = L, ['B'] = L,
-    ['C'] = L,  ['D'] = L,  ['E'] = L,  ['F'] = L,  ['G'] = L,  ['H'] = L, ['I'] = L, ['J'] = L, ['K'] = L,
-    ['L'] = L,  ['M'] = L,  ['N'] = L,  ['O'] = L,  ['P'] = L,  ['Q'] = L, ['R'] = L, ['S'] = L, ['T'] = L,
-    ['U'] = L,  ['V'] = L,  ['W'] = L,  ['X'] = L,  ['Y'] = L,  ['Z'] = L, ['a'] = L, ['b'] = L, ['c'] = L,
-    ['d'] = L,  ['e'] = L,  ['f'] = L,  ['g'] = L,  ['h'] = L,  ['i'] = L, ['j'] = L, ['k'] = L, ['l'] = L,
-    ['m'] = L,  ['n'] = L,  ['o'] = L,  ['p'] = L,  ['q'] = L,  ['r'] = L, ['s'] = L, ['t'] = L, ['u'] = L,
-    ['v'] = L,  ['w'] = L,  ['x'] = L,  ['y'] = L,  ['z'] = L,
+    ['\t'] = S, ['\n'] = S, ['\v'] = S, ['\f'] = S, ['\r'] = S, [' '] = S, ['0'] = N, ['1'] = N,
+    ['2'] = N,  ['3'] = N,  ['4'] = N,  ['5'] = N,  ['6'] = N,  ['7'] = N, ['8'] = N, ['9'] = N,
+    ['A'] = L,  ['B'] = L,  ['C'] = L,  ['D'] = L,  ['E'] = L,  ['F'] = L, ['G'] = L, ['H'] = L,
+    ['I'] = L,  ['J'] = L,  ['K'] = L,  ['L'] = L,  ['M'] = L,  ['N'] = L, ['O'] = L, ['P'] = L,
+    ['Q'] = L,  ['R'] = L,  ['S'] = L,  ['T'] = L,  ['U'] = L,  ['V'] = L, ['W'] = L, ['X'] = L,
+    ['Y'] = L,  ['Z'] = L,  ['a'] = L,  ['b'] = L,  ['c'] = L,  ['d'] = L, ['e'] = L, ['f'] = L,
+    ['g'] = L,  ['h'] = L,  ['i'] = L,  ['j'] = L,  ['k'] = L,  ['l'] = L, ['m'] = L, ['n'] = L,
+    ['o'] = L,  ['p'] = L,  ['q'] = L,  ['r'] = L,  ['s'] = L,  ['t'] = L, ['u'] = L, ['v'] = L,
+    ['w'] = L,  ['x'] = L,  ['y'] = L,  ['z'] = L,
 };
 
 static Kind kind_of(uint32_t code) {
@@ -33,7 +34,8 @@ static Kind kind_of(uint32_t code) {
         else
             high = middle;
     }
-    return low < sizeof(ranges) / sizeof(*ranges) && ranges[low].first <= code ? ranges[low].kind : O;
+    return low < sizeof(ranges) / sizeof(*ranges) && ranges[low].first <= code ? ranges[low].kind
+                                                                               : O;
 }
 
 // Kind and length of the character at byte `at`.
@@ -50,7 +52,8 @@ static Kind kind_at(Text text, size_t at, size_t *length) {
         return kind_of((u[0] & 0xfu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu));
     case 4:
         *length = 4;
-        return kind_of((u[0] & 7u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu));
+        return kind_of((u[0] & 7u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 |
+                       (u[3] & 0x3fu));
     default:
         return O;
     }
@@ -81,7 +84,8 @@ size_t gpt2_word(Text text) {
     Kind kind = kind_at(text, space, &length);
     if (kind != S) return run_end(text, space, kind, &last);
     const size_t end = run_end(text, 0, S, &last);
-    // The last character before something that is no white space is left to it, unless it stands alone.
+    // The last character before something that is no white space is left to it, unless it stands
+    // alone.
     return end < text.size && last > 0 ? last : end;
 }
 
@@ -91,7 +95,8 @@ static bool is_ascii_space(char c) {
 
 size_t gpt2_cut(Text text, size_t from) {
     for (size_t i = from; i < text.size; i++)
-        // Only ASCII on either side: a byte beyond may be the end of a character that is white space.
+        // Only ASCII on either side: a byte beyond may be the end of a character that is white
+        // space.
         if (is_ascii_space(text.data[i]) && (unsigned char)text.data[i - 1] < 0x80 &&
             !is_ascii_space(text.data[i - 1]))
             return i;

@@ -6,7 +6,8 @@
 enum { FIRST_BITS = 10, MOST_BITS = 31 };
 
 PairMap pair_map_create(void) {
-    return (PairMap){.slots = allocate((size_t)1 << FIRST_BITS, sizeof(PairSlot), "pairs of tokens"),
+    return (PairMap){.slots =
+                         allocate((size_t)1 << FIRST_BITS, sizeof(PairSlot), "pairs of tokens"),
                      .bits = FIRST_BITS};
 }
 
@@ -16,7 +17,8 @@ void pair_map_free(PairMap *map) {
 }
 
 static void grow(PairMap *map) {
-    if (map->bits == MOST_BITS) fail("a text has more than %d different pairs of tokens", map->count);
+    if (map->bits == MOST_BITS)
+        fail("a text has more than %d different pairs of tokens", map->count);
     PairMap larger = {.bits = map->bits + 1, .count = map->count};
     larger.slots = allocate((size_t)1 << larger.bits, sizeof(PairSlot), "pairs of tokens");
     for (size_t i = 0; i < (size_t)1 << map->bits; i++)

@@ -38,13 +38,14 @@ Pairs pairs_join(PairSide source, PairSide target, const char *end) {
             if (pairs.left_out++ == 0) pairs.first_empty = number;
             continue;
         }
-        for (int side = 0; side < 2; side++) append(&pairs, sides[side].name, number, sentences[side], end);
+        for (int side = 0; side < 2; side++)
+            append(&pairs, sides[side].name, number, sentences[side], end);
         pairs.pairs++;
     }
     if (source.text.size > 0 || target.text.size > 0) {
         const int longer = target.text.size > 0;
-        fail("%s, line %lld: has no partner, %s has only %lld lines", sides[longer].name, (long long)number,
-             sides[!longer].name, (long long)number - 1);
+        fail("%s, line %lld: has no partner, %s has only %lld lines", sides[longer].name,
+             (long long)number, sides[!longer].name, (long long)number - 1);
     }
     if (pairs.pairs == 0) fail("%s and %s: have no pair of sentences", source.name, target.name);
     return pairs;

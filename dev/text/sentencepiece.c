@@ -15,7 +15,14 @@
 #define DEFAULT_UNKNOWN " \xe2\x81\x87 "
 
 // SentencePiece.Type in sentencepiece_model.proto.
-enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
+enum {
+    PIECE_NORMAL = 1,
+    PIECE_UNKNOWN,
+    PIECE_CONTROL,
+    PIECE_USER_DEFINED,
+    PIECE_UNUSED,
+    PIECE_BYTE
+};
 
 typedef struct {
     Text text; // in the mapped file
@@ -31,7 +38,7 @@ struct Sentencepiece {
     bool dummy_prefix, remove_extra_spaces; // how a line's leading space came about
 };
 
-// ---- the model file: a protocol buffer (https://protobuf.dev/programming-guides/encoding) ----------
+// ---- the model file: a protocol buffer (https://protobuf.dev/programming-guides/encoding) ----
 
 typedef struct {
     Text text; // of the message
@@ -132,7 +139,8 @@ static void read_normalizer(Message message, Sentencepiece *model) {
 static void refuse_denormalizer(Message message) {
     for (Field field; read_field(&message, &field);)
         if (field.number == 2 && field.bytes.size > 0)
-            fail("%s: rewrites decoded text (denormalizer_spec), which is not supported", message.path);
+            fail("%s: rewrites decoded text (denormalizer_spec), which is not supported",
+                 message.path);
 }
 
 // Token of the control piece of that name; -1: none.
@@ -199,11 +207,10 @@ bool sentencepiece_is_byte(const Sentencepiece *model, int32_t token) {
     return model->pieces[token].kind == PIECE_BYTE;
 }
 
-// ---- its programs ----------------------------------------------------------------------------------
-
+// ---- its programs -----------------------------------------------------------
 // Ends the program with the reason that is in the last line of
-//   spm_train_main.cc(275) [status.ok()] Internal: file.cc(660) [condition] Vocabulary size too high.
-//   Program terminated with an unrecoverable error.
+//   spm_train_main.cc(275) [status.ok()] Internal: file.cc(660) [condition] Vocabulary size too
+//   high. Program terminated with an unrecoverable error.
 static _Noreturn void program_failed(const char *program, ProcessResult *result) {
     bytes_append(&result->errors, "", 1);
     const char *reason = "";
@@ -211,29 +218,33 @@ static _Noreturn void program_failed(const char *program, ProcessResult *result)
          line = strtok_r(NULL, "\n", &rest))
         if (strncmp(line, "Program terminated", 18) != 0) reason = line;
     if (strstr(reason, "output->Write")) // all it says
-        reason = "it cannot write the model: the disk is full, or a limit on the size of files is reached";
+        reason = "it cannot write the model: the disk is full, or a limit on the size of files is "
+                 "reached";
     for (const char *bracket = strstr(reason, "] "); bracket; bracket = strstr(reason, "] "))
         reason = bracket + 2;
     if (result->exit_code > 128 && result->exit_code < 128 + 65)
         fail("%s was ended by signal %d (%s). %s", program, result->exit_code - 128,
              strsignal(result->exit_code - 128), reason);
-    fail("%s failed (exit code %d): %s", program, result->exit_code, *reason ? reason : "it gave no reason");
+    fail("%s failed (exit code %d): %s", program, result->exit_code,
+         *reason ? reason : "it gave no reason");
 }
 
 static Bytes run(const char *const *arguments, Text input) {
     ProcessResult result = process_run(arguments, input);
     if (result.start_error == ENOENT)
-        fail("%s is not installed, and the spm tokenizer needs it: install SentencePiece's programs "
-             "(Debian and Ubuntu: apt install sentencepiece), or take another tokenizer",
-             arguments[0]);
-    if (result.start_error != 0) fail("%s cannot be started: %s", arguments[0], strerror(result.start_error));
+        fail(
+            "%s is not installed, and the spm tokenizer needs it: install SentencePiece's programs "
+            "(Debian and Ubuntu: apt install sentencepiece), or take another tokenizer",
+            arguments[0]);
+    if (result.start_error != 0)
+        fail("%s cannot be started: %s", arguments[0], strerror(result.start_error));
     if (result.exit_code != 0) program_failed(arguments[0], &result);
     bytes_free(&result.errors);
     return result.output;
 }
 
-// spm_train does not look whether all of its model was written, and leaves it to the system when that comes
-// to the disk. Where no byte more can be written, not all of it was.
+// spm_train does not look whether all of its model was written, and leaves it to the system when
+// that comes to the disk. Where no byte more can be written, not all of it was.
 static void finish_writing(const char *prefix) {
     char *path = format_string("%s.model", prefix);
     const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -248,13 +259,14 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
     char *prefix_flag = format_string("--model_prefix=%s", prefix);
     char *size_flag = format_string("--vocab_size=%lld", (long long)vocabulary);
     const char *const arguments[] = {
-        "spm_train", "--input=/dev/stdin", prefix_flag, size_flag, "--minloglevel=1", "--model_type=bpe",
-        "--byte_fallback=true",
+        "spm_train", "--input=/dev/stdin", prefix_flag, size_flag, "--minloglevel=1",
+        "--model_type=bpe", "--byte_fallback=true",
         // Every character of the text is a piece; bytes are for those of other texts.
         "--character_coverage=1.0",
         // A paragraph is a line: the default would leave those above 4192 bytes out.
         "--max_sentence_length=1073741824",
-        // WikiText's <unk> is a word like any other; what SentencePiece cannot encode has another name.
+        // WikiText's <unk> is a word like any other; what SentencePiece cannot encode has another
+        // name.
         "--user_defined_symbols=<unk>", "--unk_piece=<unknown>",
         // Token 0 is padding, as in the published models.
         "--pad_id=0", "--eos_id=1", "--unk_id=2", "--bos_id=-1",
@@ -274,7 +286,7 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
     free(vocabulary_path);
 }
 
-// ---- encoding --------------------------------------------------------------------------------------
+// ---- encoding ---------------------------------------------------------------
 
 static size_t count_byte(Text text, char byte) {
     size_t count = 0;
@@ -282,8 +294,8 @@ static size_t count_byte(Text text, char byte) {
     return count;
 }
 
-// One token of spm_encode's output, a decimal number and the space or newline behind it, where *at is left at
-// a newline.
+// One token of spm_encode's output, a decimal number and the space or newline behind it, where *at
+// is left at a newline.
 static int32_t read_token(const Sentencepiece *model, Text output, size_t *at) {
     int64_t token = 0;
     size_t i = *at;
@@ -296,8 +308,9 @@ static int32_t read_token(const Sentencepiece *model, Text output, size_t *at) {
     return (int32_t)token;
 }
 
-// Whether no piece reaches from one word into the next, so that words are encoded alike alone and in a line:
-// a space stands nowhere but at a piece's beginning, and a line's first word gets one as well.
+// Whether no piece reaches from one word into the next, so that words are encoded alike alone and
+// in a line: a space stands nowhere but at a piece's beginning, and a line's first word gets one as
+// well.
 static bool words_stand_alone(const Sentencepiece *model) {
     const size_t space = strlen(SPACE);
     if (!model->dummy_prefix) return false;
@@ -306,18 +319,20 @@ static bool words_stand_alone(const Sentencepiece *model) {
         Text text = model->pieces[i].text;
         while (text.size >= space && memcmp(text.data, SPACE, space) == 0)
             text = (Text){text.data + space, text.size - space};
-        if (memmem(text.data, text.size, SPACE, space) || memchr(text.data, ' ', text.size)) return false;
+        if (memmem(text.data, text.size, SPACE, space) || memchr(text.data, ' ', text.size))
+            return false;
     }
     return true;
 }
 
-static bool is_plain(char c) { // part of a word that no normalisation joins with what is before or behind it
+static bool
+is_plain(char c) { // part of a word that no normalisation joins with what is before or behind it
     return c > ' ' && c < 127;
 }
 
-// A text whose long lines are cut between words, as spm_encode's time and memory for one line of many
-// megabytes have no bound: there a newline stands for the space. `lines`: the numbers of the lines that end
-// so, `count` of them.
+// A text whose long lines are cut between words, as spm_encode's time and memory for one line of
+// many megabytes have no bound: there a newline stands for the space. `lines`: the numbers of the
+// lines that end so, `count` of them.
 typedef struct {
     Bytes text;
     size_t *lines, count;
@@ -343,14 +358,16 @@ static CutText cut_long_lines(Text text) {
     return cut;
 }
 
-size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end, int32_t **tokens) {
+size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end,
+                            int32_t **tokens) {
     CutText cut = {0};
     if (words_stand_alone(model)) {
         cut = cut_long_lines(text);
         text = (Text){cut.text.data, cut.text.size};
     }
     char *model_flag = format_string("--model=%s", model->file.path);
-    const char *const arguments[] = {"spm_encode", model_flag, "--output_format=id", "--minloglevel=1", NULL};
+    const char *const arguments[] = {"spm_encode", model_flag, "--output_format=id",
+                                     "--minloglevel=1", NULL};
     Bytes output = run(arguments, text);
     free(model_flag);
 
@@ -359,7 +376,8 @@ size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end
     const size_t lines = count_byte(text, '\n') + unended;
     const Text ids = {output.data, output.size};
     if (count_byte(ids, '\n') != lines)
-        fail("spm_encode wrote %zu lines of tokens for %zu lines of text", count_byte(ids, '\n'), lines);
+        fail("spm_encode wrote %zu lines of tokens for %zu lines of text", count_byte(ids, '\n'),
+             lines);
     int32_t *out = allocate(count_byte(ids, ' ') + 2 * lines, sizeof(int32_t), "tokens");
     size_t count = 0, line = 0, passed = 0; // passed: of the cuts
     for (size_t i = 0; i < ids.size;) {
@@ -382,7 +400,7 @@ size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end
     return count;
 }
 
-// ---- decoding: SentencePieceProcessor::Decode of sentencepiece_processor.cc ------------------------
+// ---- decoding: SentencePieceProcessor::Decode of sentencepiece_processor.cc ----
 
 typedef struct {
     Bytes text;
@@ -397,14 +415,17 @@ static void start_line(Decoder *d) {
     d->took_prefix = false;
 }
 
-// A run of byte pieces: what is no UTF-8 in it becomes U+FFFD, byte by byte. Returns the tokens used.
-static size_t decode_bytes(Decoder *d, const Sentencepiece *model, const int32_t *tokens, size_t count) {
+// A run of byte pieces: what is no UTF-8 in it becomes U+FFFD, byte by byte. Returns the tokens
+// used.
+static size_t decode_bytes(Decoder *d, const Sentencepiece *model, const int32_t *tokens,
+                           size_t count) {
     size_t length = 0;
     while (length < count && model->pieces[tokens[length]].kind == PIECE_BYTE) length++;
     for (size_t i = 0; i < length;) {
         char next[4];
         size_t left = 0;
-        for (; left < 4 && i + left < length; left++) next[left] = model->pieces[tokens[i + left]].byte;
+        for (; left < 4 && i + left < length; left++)
+            next[left] = model->pieces[tokens[i + left]].byte;
         const size_t size = utf8_length((Text){next, left});
         if (size > 0)
             bytes_append(&d->text, next, size);
@@ -441,7 +462,8 @@ static void decode_piece(Decoder *d, const Sentencepiece *model, const Piece *pi
     }
 }
 
-char *sentencepiece_decode(const Sentencepiece *model, const int32_t *tokens, size_t count, size_t *size) {
+char *sentencepiece_decode(const Sentencepiece *model, const int32_t *tokens, size_t count,
+                           size_t *size) {
     Decoder d = {0};
     start_line(&d);
     for (size_t i = 0; i < count;) {

@@ -42,7 +42,7 @@ TokenizerKind tokenizer_kind(const Tokenizer *tokenizer) {
     return tokenizer->kind;
 }
 
-// ---- making and opening ----------------------------------------------------------------------------
+// ---- making and opening -----------------------------------------------------
 
 static void copy_file(const char *from, const char *to) {
     FileMap source = file_map(from);
@@ -61,7 +61,8 @@ static void create_words(const char *directory, const Text *texts, int count, in
 }
 
 static void create_model(const TokenizerSettings *settings, const char *directory, Text text) {
-    char *prefix = format_string("%s/tokenizer", directory), *path = format_string("%s.model", prefix);
+    char *prefix = format_string("%s/tokenizer", directory),
+         *path = format_string("%s.model", prefix);
     const int64_t vocabulary = settings->vocabulary > 0 ? settings->vocabulary : SPM_VOCABULARY;
     if (settings->model)
         copy_file(settings->model, path);
@@ -81,8 +82,10 @@ static void create_bpe(const TokenizerSettings *settings, const char *directory,
     if (vocabulary < BYTE_VOCABULARY + count)
         fail("--vocab-size %lld: the bytes and the special tokens are %d", (long long)vocabulary,
              BYTE_VOCABULARY + count);
-    Bpe *bpe = settings->model ? bpe_open(settings->model) : bpe_train(&text, 1, vocabulary, reserved, count);
-    if (bpe->decodes_only) fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
+    Bpe *bpe = settings->model ? bpe_open(settings->model)
+                               : bpe_train(&text, 1, vocabulary, reserved, count);
+    if (bpe->decodes_only)
+        fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
     bpe_save(bpe, directory);
     bpe_free(bpe);
 }
@@ -142,7 +145,8 @@ TokenizerKind tokenizer_find(const char *directory) {
 static void open_words(Tokenizer *tokenizer, const char *directory) {
     char *path = format_string("%s/" WORD_FILE, directory);
     tokenizer->file = file_map(path);
-    tokenizer->words = words_of_lines((Text){(const char *)tokenizer->file.data, tokenizer->file.size}, path);
+    tokenizer->words =
+        words_of_lines((Text){(const char *)tokenizer->file.data, tokenizer->file.size}, path);
     tokenizer->vocabulary = words_count(tokenizer->words);
     tokenizer->end = words_find(tokenizer->words, (Text){WORD_END, strlen(WORD_END)});
     tokenizer->unknown = words_find(tokenizer->words, (Text){WORD_UNKNOWN, strlen(WORD_UNKNOWN)});
@@ -251,7 +255,7 @@ int32_t tokenizer_mask(const Tokenizer *tokenizer) {
     return tokenizer->mask;
 }
 
-// ---- encoding --------------------------------------------------------------------------------------
+// ---- encoding ---------------------------------------------------------------
 
 static size_t encode_bytes(Text text, int32_t **tokens) {
     int32_t *out = allocate(text.size, sizeof(*out), "tokens");
@@ -274,7 +278,8 @@ static size_t encode_words(const Tokenizer *tokenizer, Text text, bool last_end,
     int32_t *out = allocate((size_t)counts.words, sizeof(*out), "tokens");
     size_t count = 0, at = 0;
     Text word;
-    for (TextItem item = text_next(text, &at, &word); item != TEXT_END; item = text_next(text, &at, &word))
+    for (TextItem item = text_next(text, &at, &word); item != TEXT_END;
+         item = text_next(text, &at, &word))
         out[count++] = item == TEXT_WORD ? word_token(tokenizer, word) : tokenizer->end;
     const bool unended = text.size > 0 && text.data[text.size - 1] != '\n';
     if (unended && !last_end) count--;
@@ -304,12 +309,12 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
     abort();
 }
 
-size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability, uint32_t number,
-                                int32_t **tokens) {
+size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability,
+                                uint32_t number, int32_t **tokens) {
     return bpe_encode_dropout(tokenizer->bpe, text, (BpeDropout){probability, number}, tokens);
 }
 
-// ---- decoding --------------------------------------------------------------------------------------
+// ---- decoding ---------------------------------------------------------------
 
 static char *decode_byte_tokens(const int32_t *tokens, size_t count, size_t *size) {
     char *text = allocate(count + 1, 1, "a text");
@@ -318,7 +323,8 @@ static char *decode_byte_tokens(const int32_t *tokens, size_t count, size_t *siz
     return text;
 }
 
-static char *decode_words(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size) {
+static char *decode_words(const Tokenizer *tokenizer, const int32_t *tokens, size_t count,
+                          size_t *size) {
     Bytes text = {0};
     for (size_t i = 0; i < count; i++) {
         const Text word = words_text(tokenizer->words, tokens[i]);
@@ -335,10 +341,12 @@ static char *decode_words(const Tokenizer *tokenizer, const int32_t *tokens, siz
     return text.data;
 }
 
-char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size) {
+char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count,
+                       size_t *size) {
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= tokenizer->vocabulary)
-            fail("token %d cannot be decoded: the vocabulary has %d", tokens[i], tokenizer->vocabulary);
+            fail("token %d cannot be decoded: the vocabulary has %d", tokens[i],
+                 tokenizer->vocabulary);
     switch (tokenizer->kind) {
     case TOKENIZER_BYTE:
         return decode_byte_tokens(tokens, count, size);

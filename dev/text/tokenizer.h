@@ -1,13 +1,15 @@
 // Text to tokens and back.
 //
 //   byte   256 values; token = byte
-//   word   white-space separated words and <eos> at the end of each line, as the WikiText papers count them
-//   spm    SentencePiece: encoding is spm_encode's own, as a child process; decoding is ours and equals
+//   word   white-space separated words and <eos> at the end of each line, as the WikiText papers
+//   count them spm    SentencePiece: encoding is spm_encode's own, as a child process; decoding is
+//   ours and equals
 //          spm_decode's
 //   bpe    byte-level BPE (bpe.h): any bytes come back as they were
 //
 // A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format),
-// `tokenizer.vocab` (word: a word a line, its number is the token) or the files of bpe_file.h (bpe).
+// `tokenizer.vocab` (word: a word a line, its number is the token) or the files of bpe_file.h
+// (bpe).
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
 
@@ -16,20 +18,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { TOKENIZER_NONE, TOKENIZER_BYTE, TOKENIZER_WORD, TOKENIZER_SPM, TOKENIZER_BPE } TokenizerKind;
+typedef enum {
+    TOKENIZER_NONE,
+    TOKENIZER_BYTE,
+    TOKENIZER_WORD,
+    TOKENIZER_SPM,
+    TOKENIZER_BPE
+} TokenizerKind;
 typedef struct Tokenizer Tokenizer;
 
 // How a tokenizer is made.
 typedef struct {
     TokenizerKind kind;
-    int64_t vocabulary; // the most tokens there may be; 0: the default, 32,000 (spm), 8,192 (bpe), all (word)
+    int64_t vocabulary; // the most tokens there may be; 0: the default, 32,000 (spm), 8,192 (bpe),
+                        // all (word)
     const char *model;  // spm, bpe: a copy of this file instead of one that is trained; NULL: train
     bool normalise;     // spm: NFKC, and white space collapsed, as spm_train does by default
     bool padding, mask; // bpe: reserve [PAD], which is token 0, and [MASK]
 } TokenizerSettings;
 
-// Makes the tokenizer's files in a directory. spm, bpe: trained on texts[0]; word: the words of all texts.
-void tokenizer_create(const TokenizerSettings *settings, const char *directory, const Text *texts, int count);
+// Makes the tokenizer's files in a directory. spm, bpe: trained on texts[0]; word: the words of all
+// texts.
+void tokenizer_create(const TokenizerSettings *settings, const char *directory, const Text *texts,
+                      int count);
 
 // The kind of the tokenizer in a directory, by its files; TOKENIZER_NONE: there is none.
 TokenizerKind tokenizer_find(const char *directory);
@@ -40,8 +51,8 @@ bool tokenizer_has_file(const char *name);
 // Whether a directory holds the files of a tokenizer of that kind. TOKENIZER_BYTE has none: always.
 bool tokenizer_exists(TokenizerKind kind, const char *directory);
 
-// Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no directory
-// (NULL).
+// Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no
+// directory (NULL).
 Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory);
 
 // A byte-level BPE trained on a text. No token ends a text in it: that is a newline.
@@ -57,28 +68,32 @@ const char *tokenizer_kind_name(TokenizerKind kind);
 TokenizerKind tokenizer_kind(const Tokenizer *tokenizer);
 
 int32_t tokenizer_vocabulary(const Tokenizer *tokenizer); // V
-// Token that ends a line (<eos>, </s>, a newline) or a text (bpe: <|endoftext|>, without it a newline).
+// Token that ends a line (<eos>, </s>, a newline) or a text (bpe: <|endoftext|>, without it a
+// newline).
 int32_t tokenizer_end(const Tokenizer *tokenizer);
 int32_t tokenizer_padding(const Tokenizer *tokenizer); // -1: none
 int32_t tokenizer_mask(const Tokenizer *tokenizer);    // -1: none
 
-// Tokens of a text, in *tokens (fresh memory); returns their number. A newline becomes the end token (word,
-// spm). With `lines`, the text is a corpus, and the end token stands after a last line without a newline as
-// well. Without, it is a prompt and nothing is added. bpe: special tokens that stand in the text are found.
+// Tokens of a text, in *tokens (fresh memory); returns their number. A newline becomes the end
+// token (word, spm). With `lines`, the text is a corpus, and the end token stands after a last line
+// without a newline as well. Without, it is a prompt and nothing is added. bpe: special tokens that
+// stand in the text are found.
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens);
 
-// The same for bpe alone, merges left out at random with this probability (bpe.h); texts of different numbers
-// are cut in different ways.
-size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability, uint32_t number,
-                                int32_t **tokens);
+// The same for bpe alone, merges left out at random with this probability (bpe.h); texts of
+// different numbers are cut in different ways.
+size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability,
+                                uint32_t number, int32_t **tokens);
 
-// Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a newline (word,
-// spm). Tokens out of range end the program.
-char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count, size_t *size);
+// Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a
+// newline (word, spm). Tokens out of range end the program.
+char *tokenizer_decode(const Tokenizer *tokenizer, const int32_t *tokens, size_t count,
+                       size_t *size);
 
-// Whether the text of tokens that end in this one may end in another way when one more follows (spm: a byte,
-// which alone is U+FFFD). All other text of a list of tokens stays as it is when the list grows.
+// Whether the text of tokens that end in this one may end in another way when one more follows
+// (spm: a byte, which alone is U+FFFD). All other text of a list of tokens stays as it is when the
+// list grows.
 bool tokenizer_is_partial(const Tokenizer *tokenizer, int32_t token);
 
 #endif

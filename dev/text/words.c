@@ -10,7 +10,8 @@ typedef struct {
     int64_t occurrences;
 } Word;
 
-// A hash table with open addressing: `slots` holds numbers of words + 1 (0: free), at most half of them used.
+// A hash table with open addressing: `slots` holds numbers of words + 1 (0: free), at most half of
+// them used.
 struct Words {
     Word *items; // (capacity)
     int32_t count, capacity;
@@ -19,8 +20,7 @@ struct Words {
 
 enum { FIRST_CAPACITY = 1024 };
 
-// ---- the hash table --------------------------------------------------------------------------------
-
+// ---- the hash table ---------------------------------------------------------
 // Where the word is, or where it would be put.
 static int32_t *find_slot(const Words *words, Text word) {
     const size_t mask = 2 * (size_t)words->capacity - 1;
@@ -28,7 +28,8 @@ static int32_t *find_slot(const Words *words, Text word) {
         const int32_t number = words->slots[i] - 1;
         if (number < 0) return &words->slots[i];
         const Text text = words->items[number].text;
-        if (text.size == word.size && memcmp(text.data, word.data, word.size) == 0) return &words->slots[i];
+        if (text.size == word.size && memcmp(text.data, word.data, word.size) == 0)
+            return &words->slots[i];
     }
 }
 
@@ -87,7 +88,7 @@ int32_t words_find(const Words *words, Text word) {
     return *find_slot(words, word) - 1;
 }
 
-// ---- from texts ------------------------------------------------------------------------------------
+// ---- from texts -------------------------------------------------------------
 
 typedef struct {
     int64_t occurrences;
@@ -135,7 +136,7 @@ Words *words_of_texts(const Text *texts, int count, int64_t limit) {
     return frequent;
 }
 
-// ---- files -----------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------
 
 Words *words_of_lines(Text file, const char *path) {
     Words *words = words_create();
@@ -144,7 +145,8 @@ Words *words_of_lines(Text file, const char *path) {
         const char *start = file.data + at, *newline = memchr(start, '\n', file.size - at);
         const Text word = {start, newline ? (size_t)(newline - start) : file.size - at};
         const int32_t before = words->count;
-        if (word.size == 0) fail("%s: line %d: found an empty line, expected a word", path, before + 1);
+        if (word.size == 0)
+            fail("%s: line %d: found an empty line, expected a word", path, before + 1);
         if (words_add(words, word, 1) != before)
             fail("%s: line %d: the word \"%.*s\" stands twice", path, before + 1,
                  (int)(word.size < 100 ? word.size : 100), word.data);

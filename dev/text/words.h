@@ -13,15 +13,17 @@ typedef struct Words Words;
 
 // A vocabulary that grows word by word; the texts of its words must outlive it.
 Words *words_create(void);
-int32_t words_add(Words *words, Text word, int64_t occurrences); // counts them; returns the word's number
+int32_t words_add(Words *words, Text word,
+                  int64_t occurrences); // counts them; returns the word's number
 
-// The words of some texts in the order in which they first occur, WORD_END after the first line: AWD-LSTM's
-// vocabulary (Merity et al. 2018), 33,278 types on WikiText-2. WORD_UNKNOWN is added where no text has it.
-// With a limit > 0, no more than that many: the most frequent ones. The texts must outlive the result.
+// The words of some texts in the order in which they first occur, WORD_END after the first line:
+// AWD-LSTM's vocabulary (Merity et al. 2018), 33,278 types on WikiText-2. WORD_UNKNOWN is added
+// where no text has it. With a limit > 0, no more than that many: the most frequent ones. The texts
+// must outlive the result.
 Words *words_of_texts(const Text *texts, int count, int64_t limit);
 
-// The lines of a vocabulary file, which must outlive the result. Ends the program where one is empty or
-// stands twice.
+// The lines of a vocabulary file, which must outlive the result. Ends the program where one is
+// empty or stands twice.
 Words *words_of_lines(Text file, const char *path);
 
 void words_free(Words *words);

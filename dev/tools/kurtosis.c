@@ -46,8 +46,7 @@ static Moments tensor_moments(const Safetensors *file, const Tensor *tensor) {
     return moments;
 }
 
-// ---- table -----------------------------------------------------------------------------------------
-
+// ---- table ------------------------------------------------------------------
 // A name from a file without what a terminal would act on; fresh memory.
 static char *printable(const char *name) {
     char *text = copy_string(name);
@@ -73,8 +72,8 @@ static void print_row(const char *name, int width, const Moments *m) {
     moments_format(moments_deviation(m), undefined, deviation);
     moments_format(moments_largest_deviation(m), "-", ratio);
     moments_format(moments_kurtosis(m), "-", kurtosis);
-    printf("%-*s %11lld %11s %10s %11s %10s\n", width, text, (long long)m->count, mean, deviation, ratio,
-           kurtosis);
+    printf("%-*s %11lld %11s %10s %11s %10s\n", width, text, (long long)m->count, mean, deviation,
+           ratio, kurtosis);
     free(text);
 }
 
@@ -82,7 +81,8 @@ static void print_table(const Safetensors *file) {
     const int width = name_width(file);
     int skipped = 0;
     printf("%s\n", file->file.path);
-    printf("%-*s %11s %11s %10s %11s %10s\n", width, "tensor", "n", "mean", "std", "max|x|/std", "kurtosis");
+    printf("%-*s %11s %11s %10s %11s %10s\n", width, "tensor", "n", "mean", "std", "max|x|/std",
+           "kurtosis");
     for (int i = 0; i < file->tensor_count; i++) {
         const Tensor *tensor = &file->tensors[i];
         if (floating_width(tensor->type) == 0) {
@@ -95,8 +95,7 @@ static void print_table(const Safetensors *file) {
     if (skipped > 0) printf("integers left out: %d tensor%s\n", skipped, skipped > 1 ? "s" : "");
 }
 
-// ---- JSON ------------------------------------------------------------------------------------------
-
+// ---- JSON -------------------------------------------------------------------
 // The tensors of a file as objects of the array that is open, a line each.
 static void print_json(const Safetensors *file, bool *first) {
     for (int i = 0; i < file->tensor_count; i++) {

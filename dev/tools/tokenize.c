@@ -1,8 +1,8 @@
-// tokenize: plain text, or pairs of sentences -> a directory of shards, their tokenizer and meta.json
-// (data/README.md).
+// tokenize: plain text, or pairs of sentences -> a directory of shards, their tokenizer and
+// meta.json (data/README.md).
 //
-// All is made in a directory inside the output first; only when it is complete does it take the place of what
-// an earlier run left there.
+// All is made in a directory inside the output first; only when it is complete does it take the
+// place of what an earlier run left there.
 #include "bpe.h"
 #include "dataset.h"
 #include "error.h"
@@ -36,14 +36,16 @@ static const Option rows[] = {
      "pairs: sentences to translate, one a line"},
     {0, "target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
      "and their translations; bpe of both"},
-    {0, "val-source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "for validation"},
+    {0, "val-source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
+     "for validation"},
     {0, "val-target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", ""},
-    {0, "test-source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "for the test"},
+    {0, "test-source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
+     "for the test"},
     {0, "test-target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", ""},
-    {0, "shard-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100000000", 1, INT32_MAX, NULL, NULL, "Files",
-     "most tokens in a shard"},
-    {0, "tokenizer", OPTION_CHOICE, OPTION_RUN, "KIND", "bpe", 0, 0, "bpe|byte|word|spm", NULL, "Tokenizer",
-     "byte-level BPE, bytes, words, SentencePiece"},
+    {0, "shard-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100000000", 1, INT32_MAX, NULL, NULL,
+     "Files", "most tokens in a shard"},
+    {0, "tokenizer", OPTION_CHOICE, OPTION_RUN, "KIND", "bpe", 0, 0, "bpe|byte|word|spm", NULL,
+     "Tokenizer", "byte-level BPE, bytes, words, SentencePiece"},
     {0, "vocab-size", OPTION_INTEGER, OPTION_RUN, "N", NULL, 2, 1 << 24, NULL, NULL, "Tokenizer",
      "most tokens there are; bpe: 8192, spm: 32000, word: all"},
     {0, "model", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Tokenizer",
@@ -78,7 +80,7 @@ typedef struct {
     bool has_end; // the end token stands in the training text
 } Job;
 
-// ---- input -----------------------------------------------------------------------------------------
+// ---- input ------------------------------------------------------------------
 
 static TokenizerSettings read_settings(const Options *options) {
     const char *reserve = options_text(options, "reserve");
@@ -125,14 +127,15 @@ static void check_options(const Options *options, int operand_count) {
     const TokenizerKind kind = read_settings(options).kind;
     check_pair_options(options, operand_count);
     const bool named = options_given(options, "train"), trains = !options_given(options, "model");
-    if (!options_given(options, "output")) fail_usage("--output DIR is missing: where should the shards go?");
+    if (!options_given(options, "output"))
+        fail_usage("--output DIR is missing: where should the shards go?");
     if (!named && (options_given(options, "val") || options_given(options, "test")))
         fail_usage("--val and --test need --train FILE");
     if (named && operand_count > 0)
         fail_usage("found both --train and a FILE to be cut, expected one of them");
     if (!named && !options_given(options, "source") && operand_count != 1)
-        fail_usage("found %d text files, expected one (or --train, --val and --test)%s", operand_count,
-                   operand_count > 1 ? "; make one of several with cat" : "");
+        fail_usage("found %d text files, expected one (or --train, --val and --test)%s",
+                   operand_count, operand_count > 1 ? "; make one of several with cat" : "");
     if (kind == TOKENIZER_BYTE && options_given(options, "vocab-size"))
         fail_usage("--vocab-size: bytes are always 256");
     if (!trains && kind != TOKENIZER_SPM && kind != TOKENIZER_BPE)
@@ -171,12 +174,14 @@ static void read_pairs(Job *job, const Options *options) {
         if (!options_given(options, pair_options[s][0])) continue;
         for (int side = 0; side < 2; side++) {
             files[side] = file_map(options_text(options, pair_options[s][side]));
-            sides[side] = (PairSide){files[side].path, {(const char *)files[side].data, files[side].size}};
+            sides[side] =
+                (PairSide){files[side].path, {(const char *)files[side].data, files[side].size}};
         }
         const Pairs pairs = pairs_join(sides[0], sides[1], BPE_END);
         if (pairs.left_out > 0)
             warn("%s and %s: %lld pairs with an empty side are left out, the first is line %lld",
-                 files[0].path, files[1].path, (long long)pairs.left_out, (long long)pairs.first_empty);
+                 files[0].path, files[1].path, (long long)pairs.left_out,
+                 (long long)pairs.first_empty);
         for (int side = 0; side < 2; side++) file_unmap(&files[side]);
         job->pairs[s] = pairs;
         job->texts[s] = (Text){pairs.text.data, pairs.text.size};
@@ -188,17 +193,20 @@ static void check_texts(Job *job) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const Text text = job->texts[s];
         job->counts[s] = text_count(text);
-        if ((s == SPLIT_TRAIN || job->files[s].path) && job->counts[s].words == job->counts[s].lines)
+        if ((s == SPLIT_TRAIN || job->files[s].path) &&
+            job->counts[s].words == job->counts[s].lines)
             fail("%s: has no words to make the %s split of", job->names[s], split_name(s));
-        const size_t valid = job->settings.kind == TOKENIZER_SPM ? utf8_valid_prefix(text) : text.size;
+        const size_t valid =
+            job->settings.kind == TOKENIZER_SPM ? utf8_valid_prefix(text) : text.size;
         if (valid < text.size)
-            fail("%s: byte %zu of the %s text is no UTF-8, which the spm tokenizer needs: convert the text "
+            fail("%s: byte %zu of the %s text is no UTF-8, which the spm tokenizer needs: convert "
+                 "the text "
                  "(iconv), or take --tokenizer bpe or byte",
                  job->names[s], valid, split_name(s));
     }
 }
 
-// ---- the output directory --------------------------------------------------------------------------
+// ---- the output directory ---------------------------------------------------
 
 static int list_directory(const char *path, struct dirent ***entries) {
     const int count = scandir(path, entries, NULL, alphasort);
@@ -219,8 +227,8 @@ static void remove_file(const char *directory, const char *name) {
 
 // Whether a file is one that this program writes: train_000000.bin, tokenizer.model.
 static bool is_ours(const char *name) {
-    static const char *const files[] = {"tokenizer.model", "tokenizer.vocab", "tokenizer.json", "vocab.json",
-                                        "merges.txt"};
+    static const char *const files[] = {"tokenizer.model", "tokenizer.vocab", "tokenizer.json",
+                                        "vocab.json", "merges.txt"};
     for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)
         if (strcmp(name, files[i]) == 0) return true;
     for (int s = 0; s < SPLIT_COUNT; s++) {
@@ -233,14 +241,17 @@ static bool is_ours(const char *name) {
     return false;
 }
 
-// One run at a time writes into a directory. The lock is there until the program ends, however it ends.
+// One run at a time writes into a directory. The lock is there until the program ends, however it
+// ends.
 static void lock_output(const char *directory) {
     const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) fail("%s: cannot open: %s", directory, strerror(errno));
     if (file_lock(fd)) return;
     if (errno == EWOULDBLOCK)
-        fail("%s: another tokenize writes there; wait until it ends or take another --output", directory);
-    warn("%s: cannot be locked (%s): see that no other tokenize writes there", directory, strerror(errno));
+        fail("%s: another tokenize writes there; wait until it ends or take another --output",
+             directory);
+    warn("%s: cannot be locked (%s): see that no other tokenize writes there", directory,
+         strerror(errno));
 }
 
 // Makes output and staging directory; the latter is emptied of what a run left that did not finish.
@@ -274,8 +285,8 @@ static void write_meta(const Job *job, const char *text) {
     free(path);
 }
 
-// What stands before a text. A model knows what it was trained on: a newline, if no <|endoftext|> stood
-// there.
+// What stands before a text. A model knows what it was trained on: a newline, if no <|endoftext|>
+// stood there.
 static int32_t end_token(const Job *job) {
     const int32_t end = tokenizer_end(job->tokenizer);
     if (job->settings.kind != TOKENIZER_BPE || job->has_end) return end;
@@ -308,7 +319,8 @@ static void write_full_meta(const Job *job) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const char *const keys[] = {"tokens", "words", "lines", "bytes", "decoded_bytes"};
         const TextCounts counts = job->counts[s];
-        const int64_t values[] = {job->tokens[s], counts.words, counts.lines, counts.bytes, job->decoded[s]};
+        const int64_t values[] = {job->tokens[s], counts.words, counts.lines, counts.bytes,
+                                  job->decoded[s]};
         json_key(&w, split_name(s));
         json_begin(&w, '{');
         for (int i = 0; i < 5; i++) {
@@ -323,8 +335,8 @@ static void write_full_meta(const Job *job) {
     json_writer_free(&w);
 }
 
-// Puts what is in the staging directory in the place of an earlier run's files. From the first removal to the
-// last step, meta.json says that the directory is not to be used.
+// Puts what is in the staging directory in the place of an earlier run's files. From the first
+// removal to the last step, meta.json says that the directory is not to be used.
 static void publish(const Job *job) {
     struct dirent **entries;
     write_meta(job, "{\"unfinished\": true}");
@@ -347,8 +359,7 @@ static void publish(const Job *job) {
     write_full_meta(job);
 }
 
-// ---- tokens ----------------------------------------------------------------------------------------
-
+// ---- tokens -----------------------------------------------------------------
 // Whether a text can say where a sentence ends.
 static bool has_end_token(const Tokenizer *tokenizer) {
     int32_t *tokens;
@@ -362,7 +373,8 @@ static void make_tokenizer(Job *job) {
     const TokenizerSettings *settings = &job->settings;
     const TokenizerKind kind = settings->kind;
     if ((kind == TOKENIZER_SPM || kind == TOKENIZER_BPE) && !settings->model) {
-        printf("training %s on %lld bytes\n", kind == TOKENIZER_SPM ? "SentencePiece" : "a byte-level BPE",
+        printf("training %s on %lld bytes\n",
+               kind == TOKENIZER_SPM ? "SentencePiece" : "a byte-level BPE",
                (long long)job->texts[SPLIT_TRAIN].size);
         fflush(stdout);
     }
@@ -375,12 +387,12 @@ static void make_tokenizer(Job *job) {
              settings->model);
     const int32_t found = tokenizer_vocabulary(job->tokenizer);
     if (found < settings->vocabulary && kind != TOKENIZER_WORD)
-        warn("--vocab-size %lld: the training text has only %d pieces", (long long)settings->vocabulary,
-             found);
+        warn("--vocab-size %lld: the training text has only %d pieces",
+             (long long)settings->vocabulary, found);
 }
 
-// Where a text is cut that is too large to be encoded at once, so that memory does not grow with it: behind
-// the first newline, or, where words can be encoded by themselves, before white space.
+// Where a text is cut that is too large to be encoded at once, so that memory does not grow with
+// it: behind the first newline, or, where words can be encoded by themselves, before white space.
 static size_t piece_size(TokenizerKind kind, Text text) {
     if (text.size <= ENCODE_AT_ONCE) return text.size;
     if (kind == TOKENIZER_BPE) return gpt2_cut(text, ENCODE_AT_ONCE);
@@ -398,7 +410,8 @@ static void check_decoding(Job *job, SplitName s, Text text, const int32_t *toke
 }
 
 // Tokens of a piece of text; `number` is that of the piece.
-static size_t encode_piece(const Job *job, SplitName s, Text text, uint32_t number, int32_t **tokens) {
+static size_t encode_piece(const Job *job, SplitName s, Text text, uint32_t number,
+                           int32_t **tokens) {
     if (s == SPLIT_TRAIN && job->dropout > 0)
         return tokenizer_encode_dropout(job->tokenizer, text, job->dropout, number, tokens);
     return tokenizer_encode(job->tokenizer, text.data, text.size, 1, tokens);
@@ -422,8 +435,8 @@ static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *wr
 
 static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
     const int64_t copies = s == SPLIT_TRAIN ? job->copies : 1;
-    ShardWriter *writer =
-        shard_writer_open(job->staging, split_name(s), tokenizer_vocabulary(job->tokenizer), shard_tokens);
+    ShardWriter *writer = shard_writer_open(job->staging, split_name(s),
+                                            tokenizer_vocabulary(job->tokenizer), shard_tokens);
     uint32_t number = 0;
     for (int64_t i = 0; i < copies; i++) encode_text(job, s, &number, writer);
     job->counts[s].words *= copies;
@@ -434,8 +447,7 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
     job->shards[s] = shard_writer_close(writer);
 }
 
-// ---- what the user sees ----------------------------------------------------------------------------
-
+// ---- what the user sees -----------------------------------------------------
 // 1234567 -> "1,234,567".
 static const char *grouped(int64_t number, char text[32]) {
     char digits[32];
@@ -451,34 +463,39 @@ static const char *grouped(int64_t number, char text[32]) {
 
 static void print_table(const Job *job) {
     char a[32], b[32], c[32], d[32];
-    printf("%s: %s tokenizer, vocabulary of %s\n", job->output, tokenizer_kind_name(job->settings.kind),
+    printf("%s: %s tokenizer, vocabulary of %s\n", job->output,
+           tokenizer_kind_name(job->settings.kind),
            grouped(tokenizer_vocabulary(job->tokenizer), a));
-    printf("%-5s %15s %13s %11s %15s %7s %12s\n", "split", "tokens", "words", "lines", "bytes", "shards",
-           "bytes/token");
+    printf("%-5s %15s %13s %11s %15s %7s %12s\n", "split", "tokens", "words", "lines", "bytes",
+           "shards", "bytes/token");
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const TextCounts counts = job->counts[s];
         printf("%-5s %15s %13s %11s %15s %7d", split_name(s), grouped(job->tokens[s], a),
-               grouped(counts.words, b), grouped(counts.lines, c), grouped(counts.bytes, d), job->shards[s]);
+               grouped(counts.words, b), grouped(counts.lines, c), grouped(counts.bytes, d),
+               job->shards[s]);
         if (job->tokens[s] > 0) printf(" %12.3f", (double)counts.bytes / (double)job->tokens[s]);
         printf("\n");
     }
     for (int s = 0; s < SPLIT_COUNT; s++)
         if (job->lost[s] > 0)
-            printf(
-                "%s: %s bytes (%.2f%%) of the text do not come back from its tokens; bits per byte count the "
-                "%s bytes that the tokens stand for\n",
-                split_name(s), grouped(job->lost[s], a),
-                100 * (double)job->lost[s] / (double)job->counts[s].bytes, grouped(job->decoded[s], b));
+            printf("%s: %s bytes (%.2f%%) of the text do not come back from its tokens; bits per "
+                   "byte count the "
+                   "%s bytes that the tokens stand for\n",
+                   split_name(s), grouped(job->lost[s], a),
+                   100 * (double)job->lost[s] / (double)job->counts[s].bytes,
+                   grouped(job->decoded[s], b));
 }
 
 int main(int argc, char **argv) {
     streams_open();
-    // A file that grows too large, or a reader that went, is an error of write(), with a line of its own.
+    // A file that grows too large, or a reader that went, is an error of write(), with a line of
+    // its own.
     signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     const char **operands;
     int operand_count;
-    Options *options = options_create("tokenize", "Makes a directory of tokens for training, of plain text.");
+    Options *options =
+        options_create("tokenize", "Makes a directory of tokens for training, of plain text.");
     options_add(options, rows, sizeof(rows) / sizeof(*rows));
     options_parse(options, argc, argv, &operands, &operand_count);
     check_options(options, operand_count);

@@ -34,7 +34,7 @@ print(f"""// Made by dev/tools/unicode_table.py: do not edit.
 items = [f"{{0x{first:x}, 0x{last:x}, {name}}}," for first, last, name in ranges]
 line = ""
 for item in items:
-    if len(line) + 1 + len(item) > 110:
+    if len(line) + 1 + len(item) > 98:
         print(line)
         line = item
     else:

@@ -21,8 +21,8 @@ static void add_sources(const ParameterTable *table, const char *prefix, const r
                         TensorSource *sources) {
     for (int i = 0; i < table->count; i++) {
         const Parameter *p = &table->items[i];
-        sources[i] =
-            (TensorSource){format_string("%s%s", prefix, p->name), p->rank, p->shape, array + p->offset};
+        sources[i] = (TensorSource){format_string("%s%s", prefix, p->name), p->rank, p->shape,
+                                    array + p->offset};
     }
 }
 
@@ -41,16 +41,19 @@ static const real *view_array(const Run *run, ModelArray which, real **copy) {
     return *copy;
 }
 
-// id: of the pair that the file is half of; NULL: of none. validation: NULL where there is none of these.
-static void write_weights(const Run *run, const char *path, const real *values, int64_t step, const char *id,
-                          const Evaluation *validation) {
+// id: of the pair that the file is half of; NULL: of none. validation: NULL where there is none of
+// these.
+static void write_weights(const Run *run, const char *path, const real *values, int64_t step,
+                          const char *id, const Evaluation *validation) {
     const ParameterTable *table = run->type->parameters(run->model);
     Metadata *rows = NULL;
     int count = 0;
     metadata_add(&rows, &count, "format", copy_string("pt"));
     metadata_add(&rows, &count, "model", copy_string(run->type->name));
-    metadata_add(&rows, &count, "vocab_size", format_string("%lld", (long long)run->setup.vocabulary));
-    metadata_add(&rows, &count, "n_positions", format_string("%lld", (long long)run->setup.positions));
+    metadata_add(&rows, &count, "vocab_size",
+                 format_string("%lld", (long long)run->setup.vocabulary));
+    metadata_add(&rows, &count, "n_positions",
+                 format_string("%lld", (long long)run->setup.positions));
     run_data_describe(run->dataset, &rows, &count);
     options_to_metadata(run->options, OPTION_MODEL, &rows, &count);
     if (run->type->describe) run->type->describe(run->model, &rows, &count);
@@ -58,7 +61,8 @@ static void write_weights(const Run *run, const char *path, const real *values, 
     if (id) metadata_add(&rows, &count, ID_KEY, copy_string(id));
     if (validation) {
         metadata_add(&rows, &count, "val_loss", format_string("%.17g", validation->loss));
-        metadata_add(&rows, &count, "val_tokens", format_string("%lld", (long long)validation->tokens));
+        metadata_add(&rows, &count, "val_tokens",
+                     format_string("%lld", (long long)validation->tokens));
     }
 
     TensorSource *sources = allocate((size_t)table->count, sizeof(TensorSource), "checkpoint");
@@ -80,7 +84,8 @@ static void write_state(const Run *run, const char *path, const real *first, con
     metadata_add(&rows, &count, "skipped", format_string("%lld", (long long)progress->skipped));
     metadata_add(&rows, &count, "train_tokens",
                  format_string("%lld", (long long)run->dataset->splits[SPLIT_TRAIN].tokens));
-    // What depends on the clock is stored only where it counts: other states are the same bytes each time.
+    // What depends on the clock is stored only where it counts: other states are the same bytes
+    // each time.
     if (options_integer(run->options, "patience") > 0)
         metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
     if (options_number(run->options, "minutes") > 0)
@@ -98,7 +103,7 @@ static void write_state(const Run *run, const char *path, const real *first, con
     metadata_free(rows, count);
 }
 
-// ---- names -----------------------------------------------------------------------------------------
+// ---- names ------------------------------------------------------------------
 
 static char *weights_name(int64_t step) {
     return format_string("step_%08lld.safetensors", (long long)step);
@@ -126,7 +131,7 @@ static int64_t step_of_name(const char *name, char *(*name_of)(int64_t)) {
     return same ? step : -1;
 }
 
-// ---- what a directory holds ------------------------------------------------------------------------
+// ---- what a directory holds -------------------------------------------------
 
 typedef struct {
     char **names; // in order
@@ -146,8 +151,8 @@ static int descending(const void *a, const void *b) {
 
 // Takes over `name`, a fresh string.
 static bool listed(const Listing *listing, char *name) {
-    const bool found =
-        listing->count && bsearch(&name, listing->names, listing->count, sizeof(char *), compare_names);
+    const bool found = listing->count && bsearch(&name, listing->names, listing->count,
+                                                 sizeof(char *), compare_names);
     free(name);
     return found;
 }
@@ -184,8 +189,9 @@ static bool remove_file(const char *directory, char *name) {
 // Removes the complete pairs but the newest `keep`.
 static void remove_pairs(const char *directory, const Listing *listing, int64_t keep) {
     for (size_t i = (size_t)keep; i < listing->complete_count; i++) {
-        // The weights first: what is left after an interruption is a state alone, which nothing takes for a
-        // checkpoint. Weights that cannot be removed keep their state: the next run removes both.
+        // The weights first: what is left after an interruption is a state alone, which nothing
+        // takes for a checkpoint. Weights that cannot be removed keep their state: the next run
+        // removes both.
         if (remove_file(directory, weights_name(listing->complete[i])))
             remove_file(directory, state_name(listing->complete[i]));
     }
@@ -227,13 +233,14 @@ void checkpoint_tidy(const ModelType *type, const char *directory, int64_t keep)
 void checkpoint_refuse_used(const char *directory, bool resumes) {
     Listing listing = listing_create(directory);
     if (listing.complete_count && !resumes)
-        fail("%s: holds a run at step %lld; go on with --resume or choose another --output", directory,
-             (long long)listing.complete[0]);
+        fail("%s: holds a run at step %lld; go on with --resume or choose another --output",
+             directory, (long long)listing.complete[0]);
     for (size_t i = 0; i < listing.count; i++) {
         const char *name = listing.names[i];
         if (step_of_name(name, weights_name) >= 0 &&
             !listed(&listing, state_name(step_of_name(name, weights_name))))
-            fail("%s: holds weights without the state beside them (%s), so their run cannot go on; start one "
+            fail("%s: holds weights without the state beside them (%s), so their run cannot go on; "
+                 "start one "
                  "from them with --init and another --output",
                  directory, name);
         if (!resumes && strcmp(name, BEST_NAME) == 0)
@@ -242,17 +249,18 @@ void checkpoint_refuse_used(const char *directory, bool resumes) {
     listing_free(&listing);
 }
 
-// ---- saving ----------------------------------------------------------------------------------------
-
+// ---- saving -----------------------------------------------------------------
 // Ends the program rather than save weights that are lost.
 static void refuse_non_finite(const Run *run, const real *values, int64_t step) {
     const ParameterTable *table = run->type->parameters(run->model);
     for (int i = 0; i < table->count; i++)
         for (size_t j = 0; j < table->items[i].size; j++)
             if (!isfinite(values[table->items[i].offset + j]))
-                fail("step %lld: %s has become %g; nothing is saved, and the checkpoint before stays; start "
+                fail("step %lld: %s has become %g; nothing is saved, and the checkpoint before "
+                     "stays; start "
                      "from it with --init and a lower --lr",
-                     (long long)step, table->items[i].name, (double)values[table->items[i].offset + j]);
+                     (long long)step, table->items[i].name,
+                     (double)values[table->items[i].offset + j]);
 }
 
 // Adds numbers to a hash, 64 bits at a time; the arrays are whole cache lines.
@@ -267,8 +275,9 @@ static uint64_t hash_array(uint64_t hash, const real *values, size_t count) {
 }
 
 // Writes the pair of a step, and removes old ones.
-static void write_pair(const Run *run, const char *directory, const Progress *progress, int64_t keep,
-                       const real *values, const real *first, const real *second, const char *id) {
+static void write_pair(const Run *run, const char *directory, const Progress *progress,
+                       int64_t keep, const real *values, const real *first, const real *second,
+                       const char *id) {
     char *name = weights_name(progress->step), *other = state_name(progress->step);
     char *weights = path_in(directory, name), *state = path_in(directory, other);
     write_state(run, state, first, second, progress, id);
@@ -282,7 +291,8 @@ static void write_pair(const Run *run, const char *directory, const Progress *pr
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++) free(strings[i]);
 }
 
-void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep) {
+void checkpoint_save(const Run *run, const char *directory, const Progress *progress,
+                     int64_t keep) {
     const size_t total = run->type->parameters(run->model)->total;
     real *copies[3];
     const real *values = view_array(run, MODEL_VALUES, &copies[0]),
@@ -292,14 +302,17 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
     uint64_t hash = hash_array((uint64_t)progress->step, values, total);
     hash = hash_array(hash_array(hash, first, total), second, total);
     char *id = format_string("%016llx", (unsigned long long)hash);
-    ranks_compare(run->ranks, id,
-                  "the parameters are no longer those of rank 0, this processor computes otherwise");
-    if (ranks_rank(run->ranks) == 0) write_pair(run, directory, progress, keep, values, first, second, id);
+    ranks_compare(
+        run->ranks, id,
+        "the parameters are no longer those of rank 0, this processor computes otherwise");
+    if (ranks_rank(run->ranks) == 0)
+        write_pair(run, directory, progress, keep, values, first, second, id);
     free(id);
     for (size_t i = 0; i < sizeof(copies) / sizeof(*copies); i++) free(copies[i]);
 }
 
-void checkpoint_save_best(const Run *run, const char *directory, int64_t step, const Evaluation *result) {
+void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
+                          const Evaluation *result) {
     char *path = checkpoint_best_path(directory);
     real *copy;
     const real *values = view_array(run, MODEL_VALUES, &copy);
@@ -310,19 +323,20 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step, c
     free(path);
 }
 
-// ---- loading ---------------------------------------------------------------------------------------
-
-// Ends the program if the files of a pair were not saved together. Files from before there were ids have
-// none, and only their steps tell.
+// ---- loading ----------------------------------------------------------------
+// Ends the program if the files of a pair were not saved together. Files from before there were ids
+// have none, and only their steps tell.
 static void check_pair(const Checkpoint *pair) {
     const char *weights = safetensors_metadata(pair->weights, ID_KEY);
     const char *state = safetensors_metadata(pair->state, ID_KEY);
     const bool same = weights && state ? strcmp(weights, state) == 0 : weights == state;
     if (!same || safetensors_integer(pair->state, "step", 0, INT64_MAX) !=
                      safetensors_integer(pair->weights, "step", 0, INT64_MAX))
-        fail("%s: does not belong to the weights beside it: the two were not saved together; remove both to "
+        fail("%s: does not belong to the weights beside it: the two were not saved together; "
+             "remove both to "
              "go "
-             "on from an older checkpoint, or start from the weights with --init and another --output",
+             "on from an older checkpoint, or start from the weights with --init and another "
+             "--output",
              pair->state->file.path);
 }
 
@@ -343,11 +357,12 @@ static Safetensors *try_open(const char *directory, char *name) {
     return file;
 }
 
-// The newest complete pair in DIR, or its weights alone; false if there is none. A run that goes on in DIR
-// may remove it, having saved a newer one, before it is open here.
+// The newest complete pair in DIR, or its weights alone; false if there is none. A run that goes on
+// in DIR may remove it, having saved a newer one, before it is open here.
 static bool open_newest(const char *directory, bool state, Checkpoint *pair) {
     for (int64_t step, before = -1; (step = latest_step(directory)) >= 0; before = step) {
-        if (step == before) fail("%s: step %lld is listed and cannot be opened", directory, (long long)step);
+        if (step == before)
+            fail("%s: step %lld is listed and cannot be opened", directory, (long long)step);
         pair->weights = try_open(directory, weights_name(step));
         pair->state = state ? try_open(directory, state_name(step)) : NULL;
         if (pair->weights && (pair->state || !state)) return true;
@@ -364,15 +379,16 @@ bool checkpoint_open_latest(const char *directory, Checkpoint *pair) {
     return found;
 }
 
-// The weights in a directory: of a run, the best ones or else the newest, or of a model of Hugging Face's.
+// The weights in a directory: of a run, the best ones or else the newest, or of a model of Hugging
+// Face's.
 static Safetensors *open_weights_in(const char *directory) {
     Checkpoint newest = {0};
     Safetensors *found = try_open(directory, copy_string(BEST_NAME));
     if (!found && open_newest(directory, false, &newest)) found = newest.weights;
     if (!found) found = try_open(directory, copy_string(HUGGINGFACE_WEIGHTS));
     if (!found)
-        fail("%s: holds no weights: neither %s nor step_N.safetensors nor %s, which is one file", directory,
-             BEST_NAME, HUGGINGFACE_WEIGHTS);
+        fail("%s: holds no weights: neither %s nor step_N.safetensors nor %s, which is one file",
+             directory, BEST_NAME, HUGGINGFACE_WEIGHTS);
     return found;
 }
 
@@ -392,15 +408,18 @@ char *checkpoint_latest_path(const char *directory) {
 
 void checkpoint_check_type(const Safetensors *file, const ModelType *type) {
     const char *model = safetensors_metadata(file, "model");
-    if (!model) fail("%s: its metadata names no model, expected \"%s\"", file->file.path, type->name);
+    if (!model)
+        fail("%s: its metadata names no model, expected \"%s\"", file->file.path, type->name);
     if (strcmp(model, type->name) != 0)
-        fail("%s: holds a model of type %s, this program trains %s", file->file.path, model, type->name);
+        fail("%s: holds a model of type %s, this program trains %s", file->file.path, model,
+             type->name);
 }
 
 static void shape_text(int rank, const int64_t *shape, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "(");
     for (int i = 0; i < rank && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? ", " : "",
+                                 (long long)shape[i]);
     if (used < size) snprintf(text + used, size - used, ")");
 }
 
@@ -409,7 +428,8 @@ static int find_tensor(const Safetensors *file, const Parameter *p, const char *
     char *name = format_string("%s%s", prefix, p->name);
     const Tensor *tensor = safetensors_find(file, name);
     if (!tensor) fail("%s: tensor %s is missing", file->file.path, name);
-    if (tensor->rank != p->rank || memcmp(tensor->shape, p->shape, (size_t)p->rank * sizeof(int64_t)) != 0) {
+    if (tensor->rank != p->rank ||
+        memcmp(tensor->shape, p->shape, (size_t)p->rank * sizeof(int64_t)) != 0) {
         char found[128], expected[128];
         shape_text(tensor->rank, tensor->shape, found, sizeof(found));
         shape_text(p->rank, p->shape, expected, sizeof(expected));
@@ -420,8 +440,8 @@ static int find_tensor(const Safetensors *file, const Parameter *p, const char *
 }
 
 // Reads tensor prefix+name of every parameter into `array`.
-static void read_parameters(const Safetensors *file, const ParameterTable *table, const char *prefix,
-                            real *array) {
+static void read_parameters(const Safetensors *file, const ParameterTable *table,
+                            const char *prefix, real *array) {
     for (int i = 0; i < table->count; i++) {
         const Parameter *p = &table->items[i];
         const Tensor *tensor = &file->tensors[find_tensor(file, p, prefix)];
@@ -433,13 +453,14 @@ static void read_parameters(const Safetensors *file, const ParameterTable *table
     }
 }
 
-void checkpoint_check_tensors(const Safetensors *file, const ModelType *type, const ParameterTable *table) {
+void checkpoint_check_tensors(const Safetensors *file, const ModelType *type,
+                              const ParameterTable *table) {
     bool *known = allocate((size_t)file->tensor_count, sizeof(bool), "checkpoint");
     for (int i = 0; i < table->count; i++) known[find_tensor(file, &table->items[i], "")] = true;
     for (int i = 0; i < file->tensor_count; i++)
         if (!known[i])
-            fail("%s: tensor %s is not part of this %s model", file->file.path, file->tensors[i].name,
-                 type->name);
+            fail("%s: tensor %s is not part of this %s model", file->file.path,
+                 file->tensors[i].name, type->name);
     free(known);
 }
 
@@ -470,8 +491,8 @@ static void check_description(const Safetensors *file, const Run *run) {
         const char *stored = safetensors_metadata(file, rows[i].key);
         if (stored && !options_read_metadata(run->options, rows[i].key, file) &&
             !same_values(stored, rows[i].value))
-            fail("%s: metadata %s is \"%s\", this program computes \"%s\"", file->file.path, rows[i].key,
-                 stored, rows[i].value);
+            fail("%s: metadata %s is \"%s\", this program computes \"%s\"", file->file.path,
+                 rows[i].key, stored, rows[i].value);
     }
     metadata_free(rows, count);
 }
@@ -486,26 +507,29 @@ void checkpoint_load_weights(const Safetensors *file, const Run *run) {
     free(values);
 }
 
-// Rows (P, C) of an embedding as (positions, C), fresh: row i lies between the old ones as i does in their
-// range.
+// Rows (P, C) of an embedding as (positions, C), fresh: row i lies between the old ones as i does
+// in their range.
 static real *interpolated(const real *rows, size_t P, size_t C, size_t positions) {
     real *out = allocate(positions * C, sizeof(real), "positions");
     for (size_t i = 0; i < positions; i++) {
-        const double place = positions > 1 ? (double)i * (double)(P - 1) / (double)(positions - 1) : 0;
+        const double place =
+            positions > 1 ? (double)i * (double)(P - 1) / (double)(positions - 1) : 0;
         const size_t low = (size_t)place, high = low + 1 < P ? low + 1 : low;
         const double share = place - (double)low;
         for (size_t c = 0; c < C; c++)
-            out[i * C + c] =
-                (real)((1 - share) * (double)rows[low * C + c] + share * (double)rows[high * C + c]);
+            out[i * C + c] = (real)((1 - share) * (double)rows[low * C + c] +
+                                    share * (double)rows[high * C + c]);
     }
     return out;
 }
 
 // Of the embedding (positions, C).
-static void interpolate_embedding(Safetensors *file, const char *name, int64_t old, int64_t positions) {
+static void interpolate_embedding(Safetensors *file, const char *name, int64_t old,
+                                  int64_t positions) {
     const Tensor *found = safetensors_find(file, name);
     if (!found || found->rank != 2 || found->shape[0] != old)
-        fail("%s: tensor %s is missing or has not %lld rows", file->file.path, name, (long long)old);
+        fail("%s: tensor %s is missing or has not %lld rows", file->file.path, name,
+             (long long)old);
     Tensor *tensor = &file->tensors[found - file->tensors];
     const size_t C = (size_t)tensor->shape[1];
     real *rows = allocate(tensor->count, sizeof(real), "positions");
@@ -516,14 +540,16 @@ static void interpolate_embedding(Safetensors *file, const char *name, int64_t o
 
 void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
     const int64_t old = safetensors_integer(file, "n_positions", 1, 1 << 28);
-    if (type->position_embedding) interpolate_embedding(file, type->position_embedding, old, positions);
+    if (type->position_embedding)
+        interpolate_embedding(file, type->position_embedding, old, positions);
     if (type->extend) type->extend(file, positions);
     metadata_set(&file->metadata, &file->metadata_count, "n_positions",
                  format_string("%lld", (long long)positions));
 }
 
 // Adds `factor` times the weights of a step.
-static void add_checkpoint(const char *directory, int64_t step, double factor, const Run *run, real *sum) {
+static void add_checkpoint(const char *directory, int64_t step, double factor, const Run *run,
+                           real *sum) {
     const ParameterTable *table = run->type->parameters(run->model);
     char *name = weights_name(step), *path = path_in(directory, name);
     Safetensors *file = safetensors_open(path);
@@ -540,12 +566,12 @@ static void add_checkpoint(const char *directory, int64_t step, double factor, c
 
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {
     const char *slash = strrchr(file->file.path, '/');
-    char *directory =
-        slash ? format_string("%.*s", (int)(slash - file->file.path), file->file.path) : copy_string(".");
+    char *directory = slash ? format_string("%.*s", (int)(slash - file->file.path), file->file.path)
+                            : copy_string(".");
     Listing listing = listing_create(directory);
     if ((int64_t)listing.complete_count < count)
-        fail("--average %lld: %s holds %zu checkpoints; train with a larger --keep", (long long)count,
-             directory, listing.complete_count);
+        fail("--average %lld: %s holds %zu checkpoints; train with a larger --keep",
+             (long long)count, directory, listing.complete_count);
     real *sum = allocate(run->type->parameters(run->model)->total, sizeof(real), "checkpoint");
     for (int64_t i = 0; i < count; i++)
         add_checkpoint(directory, listing.complete[i], 1 / (double)count, run, sum);
@@ -573,9 +599,9 @@ void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *pr
     const int64_t tokens = run->dataset->splits[SPLIT_TRAIN].tokens;
     const int64_t stored = safetensors_integer(file, "train_tokens", 0, INT64_MAX);
     if (stored != tokens)
-        fail(
-            "%s: was trained on %lld tokens, %s has %lld; to train on other data start a new run with --init",
-            file->file.path, (long long)stored, run->dataset->name, (long long)tokens);
+        fail("%s: was trained on %lld tokens, %s has %lld; to train on other data start a new run "
+             "with --init",
+             file->file.path, (long long)stored, run->dataset->name, (long long)tokens);
     progress->step = safetensors_integer(file, "step", 0, INT64_MAX);
     progress->sequences = safetensors_integer(file, "sequences", 0, INT64_MAX);
     progress->skipped = safetensors_integer(file, "skipped", 0, progress->step);
@@ -583,7 +609,8 @@ void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *pr
         progress->stale = safetensors_integer(file, "stale", 0, progress->step);
     progress->evaluation_due = safetensors_metadata(file, "evaluation_due") &&
                                safetensors_integer(file, "evaluation_due", 0, 1) == 1;
-    if (safetensors_metadata(file, "seconds")) progress->seconds = safetensors_number(file, "seconds");
+    if (safetensors_metadata(file, "seconds"))
+        progress->seconds = safetensors_number(file, "seconds");
     if (progress->seconds < 0)
         fail("%s: metadata seconds is %g, expected at least 0", file->file.path, progress->seconds);
     ranks_broadcast(run->ranks, progress, sizeof(*progress));

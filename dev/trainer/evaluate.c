@@ -1,4 +1,4 @@
-#include "train.h"
+#include "run.h"
 
 #include "stop.h"
 #include <time.h>
@@ -14,11 +14,13 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
     enum { LOSS, TOKENS, CORRECT, STOPPED, SUMS };
     double sums[SUMS] = {0};
     Batch batch;
-    for (int64_t i = ranks_rank(run->ranks); batches == 0 || i < batches; i += ranks_size(run->ranks)) {
+    for (int64_t i = ranks_rank(run->ranks); batches == 0 || i < batches;
+         i += ranks_size(run->ranks)) {
         if (!run->type->task->evaluation_batch(run->task, split, i, &batch)) break;
         sums[LOSS] += run->type->forward(run->model, &batch);
         if (run->type->correct) sums[CORRECT] += (double)run->type->correct(run->model);
-        for (int64_t j = 0; j < batch.batch * batch.length; j++) sums[TOKENS] += batch.targets[j] >= 0;
+        for (int64_t j = 0; j < batch.batch * batch.length; j++)
+            sums[TOKENS] += batch.targets[j] >= 0;
         sums[STOPPED] = stop_requested() != 0;
         if (stop_requested()) break;
     }

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// ---- members of config.json that must have one value
+// ---- members of config.json that must have one value ------------------------
 
 static void write_member(JsonWriter *w, const ConfigMember *member) {
     json_key(w, member->key);
@@ -35,8 +35,8 @@ void huggingface_check_members(const Json *config, const ConfigMember *members, 
         if (!found || same_value(found, &members[i].value)) continue;
         JsonWriter expected = {0};
         write_member(&expected, &members[i]);
-        fail("%s: has another \"%s\" than this program computes: expected %s", source, members[i].key,
-             expected.text);
+        fail("%s: has another \"%s\" than this program computes: expected %s", source,
+             members[i].key, expected.text);
     }
 }
 
@@ -44,8 +44,7 @@ void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_
     for (size_t i = 0; i < count; i++) write_member(w, &members[i]);
 }
 
-// ---- import
-
+// ---- import -----------------------------------------------------------------
 // The path of config.json beside a file.
 static char *config_beside(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -55,13 +54,15 @@ static char *config_beside(const char *path) {
 static void read_config(Safetensors *file, const ModelType *type) {
     char *path = config_beside(file->file.path);
     if (!file_exists(path))
-        fail("%s: its metadata names no model, and there is no %s to say what it is", file->file.path, path);
+        fail("%s: its metadata names no model, and there is no %s to say what it is",
+             file->file.path, path);
     FileMap map = file_map(path);
     Json *config = json_parse((const char *)map.data, map.size, path);
     if (config->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
     const char *model = json_string(config, "model_type", path);
     if (strcmp(model, type->exchange->model_type) != 0)
-        fail("%s: \"model_type\" is %s, this program trains %s", path, model, type->exchange->model_type);
+        fail("%s: \"model_type\" is %s, this program trains %s", path, model,
+             type->exchange->model_type);
     metadata_free(file->metadata, file->metadata_count);
     file->metadata = NULL;
     file->metadata_count = 0;
@@ -81,7 +82,8 @@ static bool equal(const Tensor *a, const Tensor *b) {
            memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-// Gives the tensors our names, leaving out those that are no weight; returns theirs, which are fresh strings.
+// Gives the tensors our names, leaving out those that are no weight; returns theirs, which are
+// fresh strings.
 static char **rename_tensors(Safetensors *file, const Exchange *exchange) {
     const int count = file->tensor_count;
     char **theirs = allocate((size_t)count, sizeof(char *), "names");
@@ -101,7 +103,8 @@ static char **rename_tensors(Safetensors *file, const Exchange *exchange) {
     return theirs;
 }
 
-// Of tensors of one name, which must be equal, keeps the first. Ends the program where they are not.
+// Of tensors of one name, which must be equal, keeps the first. Ends the program where they are
+// not.
 static void drop_repeated(Safetensors *file, char **theirs) {
     const Tensor *first = NULL; // of those of one name
     bool *repeated = allocate((size_t)file->tensor_count, sizeof(bool), "names");
@@ -134,8 +137,7 @@ void huggingface_import(Safetensors *file, const ModelType *type) {
     drop_repeated(file, rename_tensors(file, type->exchange));
 }
 
-// ---- export
-
+// ---- export -----------------------------------------------------------------
 // The text of config.json; NULL: they have no such class.
 static char *config_text(const ModelType *type, const void *model) {
     JsonWriter w = {0};
@@ -202,14 +204,15 @@ void huggingface_export(const ModelType *type, const void *model, const char *di
     char *link = path_in(directory, HUGGINGFACE_WEIGHTS), *line = format_string("%s\n", text);
     replace_link(link, weights); // first: by it a later run knows that the others are ours
     write_file(directory, "config.json", (Text){line, strlen(line)});
-    if (type->exchange->code_name) write_file(directory, type->exchange->code_name, type->exchange->code());
+    if (type->exchange->code_name)
+        write_file(directory, type->exchange->code_name, type->exchange->code());
     free(link);
     free(line);
     free(text);
 }
 
-void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count, const char *source,
-                            Metadata **rows, int *row_count) {
+void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count,
+                            const char *source, Metadata **rows, int *row_count) {
     for (size_t i = 0; i < count; i++) {
         const long long size = json_integer(config, sizes[i].theirs, 1, sizes[i].max, source);
         metadata_add(rows, row_count, sizes[i].ours, format_string("%lld", size));
@@ -228,7 +231,8 @@ void huggingface_write_sizes(JsonWriter *w, const char *architecture, const Conf
     }
 }
 
-void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count, double number) {
+void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count,
+                              double number) {
     for (size_t i = 0; i < count; i++) {
         json_key(w, names[i]);
         json_write_number(w, number);

@@ -8,17 +8,19 @@
 
 #define HUGGINGFACE_WEIGHTS "model.safetensors"
 
-// Makes a file of theirs one of ours: the config.json beside it gives the metadata, tensors take our names,
-// and what is no weight is gone. A file whose metadata names a model, which is ours, stays as it is.
+// Makes a file of theirs one of ours: the config.json beside it gives the metadata, tensors take
+// our names, and what is no weight is gone. A file whose metadata names a model, which is ours,
+// stays as it is.
 void huggingface_import(Safetensors *file, const ModelType *type);
 
 // Ends the program where huggingface_export would replace a model in DIR that a run did not write.
 void huggingface_check_output(const ModelType *type, const void *model, const char *directory);
 
-// Makes DIR one of their models: DIR/config.json, and a link DIR/model.safetensors to the file of that name
-// in DIR, and the class itself where transformers does not have it. Does nothing where they have no such
-// class.
-void huggingface_export(const ModelType *type, const void *model, const char *directory, const char *weights);
+// Makes DIR one of their models: DIR/config.json, and a link DIR/model.safetensors to the file of
+// that name in DIR, and the class itself where transformers does not have it. Does nothing where
+// they have no such class.
+void huggingface_export(const ModelType *type, const void *model, const char *directory,
+                        const char *weights);
 
 // What a config.json may choose and a model computes in one way: a string, a number or a boolean.
 typedef struct {
@@ -26,7 +28,8 @@ typedef struct {
     Json value;
 } ConfigMember;
 
-// Ends the program where config.json, which `source` names, has another value of one; a missing one is right.
+// Ends the program where config.json, which `source` names, has another value of one; a missing one
+// is right.
 void huggingface_check_members(const Json *config, const ConfigMember *members, size_t count,
                                const char *source);
 void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_t count);
@@ -37,10 +40,10 @@ typedef struct {
     int64_t max;
 } ConfigSize;
 
-// Sizes (count) of config.json become metadata; sizes whose values (count) are given, and the class, members
-// of one that is open in w, as does one number under several names (NAN: null).
-void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count, const char *source,
-                            Metadata **rows, int *row_count);
+// Sizes (count) of config.json become metadata; sizes whose values (count) are given, and the
+// class, members of one that is open in w, as does one number under several names (NAN: null).
+void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count,
+                            const char *source, Metadata **rows, int *row_count);
 void huggingface_write_sizes(JsonWriter *w, const char *architecture, const ConfigSize *sizes,
                              const size_t *values, size_t count);
 void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count, double number);

@@ -1,4 +1,4 @@
-#include "train.h"
+#include "run.h"
 
 #include "error.h"
 #include "memory.h"
@@ -10,13 +10,14 @@
 
 void measure_check(const Run *run) {
     if (options_integer(run->options, "stats") == 0) return;
-    if (!run->type->statistics) fail_usage("--stats: %s does not measure activations", run->type->program);
+    if (!run->type->statistics)
+        fail_usage("--stats: %s does not measure activations", run->type->program);
     if (run->dataset->splits[SPLIT_VAL].tokens == 0)
         fail("--stats: %s has no val split to measure on", run->dataset->name);
 }
 
-// Runs the model on up to `batches` batches of the split. Of running text, which no mask cuts into sentences,
-// a last, shorter one is left out, unless it is all there is. Returns their number.
+// Runs the model on up to `batches` batches of the split. Of running text, which no mask cuts into
+// sentences, a last, shorter one is left out, unless it is all there is. Returns their number.
 static int64_t run_batches(Run *run, SplitName split, int64_t batches, Statistics *statistics) {
     int64_t done = 0, length = 0;
     Batch batch;
@@ -55,8 +56,7 @@ static void log_weight(Log *log, int64_t step, const char *name, const Moments *
     log_end(log);
 }
 
-// ---- weights
-
+// ---- weights ----------------------------------------------------------------
 // All parameters: where the model has them, or a copy, for which *copy is to be freed.
 static const real *read_parameters(const Run *run, real **copy) {
     const real *values = run->type->view ? run->type->view(run->model, MODEL_VALUES) : NULL;
@@ -67,8 +67,8 @@ static const real *read_parameters(const Run *run, real **copy) {
     return *copy;
 }
 
-// Excess kurtosis of the matrices between hidden layers, their mean; NaN where there are none. Where there is
-// a log, a line for each goes there.
+// Excess kurtosis of the matrices between hidden layers, their mean; NaN where there are none.
+// Where there is a log, a line for each goes there.
 static double measure_weights(const Run *run, Log *log, int64_t step) {
     const ParameterTable *table = run->type->parameters(run->model);
     real *copy;
@@ -88,8 +88,7 @@ static double measure_weights(const Run *run, Log *log, int64_t step) {
     return count > 0 ? sum / count : (double)NAN;
 }
 
-// ---- activations
-
+// ---- activations ------------------------------------------------------------
 // Of all layers together.
 typedef struct {
     double attention_largest; // |x| that attention adds to the residual stream
@@ -131,7 +130,8 @@ bool measure_validation(Run *run, Evaluation *result) {
     statistics_free(&statistics);
     if (stop_requested()) return false;
     const double weights = measure_weights(run, NULL, -1);
-    evaluation_add(result, (Metric){"attention_max_abs", "max |attention| ", "", 3, all.attention_largest});
+    evaluation_add(result,
+                   (Metric){"attention_max_abs", "max |attention| ", "", 3, all.attention_largest});
     if (all.scores.scores > 0)
         evaluation_add(result, (Metric){"saturated_share", "saturated ", "", 3,
                                         measurement_saturated_share(&all.scores)});
@@ -151,7 +151,8 @@ bool measure(Run *run, Log *log, int64_t step) {
     const int64_t done = run_batches(run, SPLIT_VAL, batches, &statistics);
     const bool stopped = stop_requested() != 0;
     if (!stopped) {
-        log_line(log, "activations in %lld validation batch%s", (long long)done, done > 1 ? "es" : "");
+        log_line(log, "activations in %lld validation batch%s", (long long)done,
+                 done > 1 ? "es" : "");
         log_line(log, "%s", statistics_heading());
     }
     for (size_t i = 0; !stopped && i < statistics.count; i++) {

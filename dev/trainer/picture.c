@@ -23,7 +23,8 @@ const char *picture_obstacle(const char *path) {
     }
     free(temporary);
     if (obstacle) return obstacle;
-    ProcessResult result = process_run((const char *const[]){"gnuplot", "--version", NULL}, (Text){0});
+    ProcessResult result =
+        process_run((const char *const[]){"gnuplot", "--version", NULL}, (Text){0});
     const bool missing = result.start_error == ENOENT;
     process_result_free(&result);
     return missing ? "gnuplot is missing (Debian: gnuplot-nox)" : NULL;
@@ -47,8 +48,8 @@ PictureResult picture_finish(Picture *picture) {
     page_close(&picture->commands);
     const Text commands = {picture->commands.text, picture->commands.size};
     ProcessResult result = process_run((const char *const[]){"gnuplot", "-", NULL}, commands);
-    const bool drawn =
-        result.start_error == 0 && result.exit_code == 0 && rename(picture->temporary, picture->path) == 0;
+    const bool drawn = result.start_error == 0 && result.exit_code == 0 &&
+                       rename(picture->temporary, picture->path) == 0;
     const bool missing = result.start_error == ENOENT;
     if (!drawn && !missing) warn("%s: gnuplot could not draw it", picture->path);
     if (!drawn) unlink(picture->temporary);

@@ -104,8 +104,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// ---- the picture
-
+// ---- the picture ------------------------------------------------------------
 // Means of as many steps as make a point for every two columns of the picture.
 static void write_losses(FILE *f, const Summary *s) {
     enum { POINTS = 500 };
@@ -149,8 +148,7 @@ static bool draw_curve(const char *directory, const Summary *s) {
     return picture_finish(&picture) == PICTURE_DRAWN;
 }
 
-// ---- the text
-
+// ---- the text ---------------------------------------------------------------
 // A row of the first table; `|` would end its cell.
 static void write_row(FILE *f, const char *name, const char *value) {
     if (!*value) return;
@@ -160,24 +158,27 @@ static void write_row(FILE *f, const char *name, const char *value) {
 }
 
 static void write_facts(FILE *f, const Summary *s) {
-    static const char *const rows[] = {"model", "data", "plan", "processor", "products", "memory", "version"};
+    static const char *const rows[] = {"model",    "data",   "plan",   "processor",
+                                       "products", "memory", "version"};
     const Json *last = s->command_count ? s->commands[s->command_count - 1] : NULL;
     fprintf(f, "| | |\n|---|---|\n");
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) write_row(f, rows[i], text(last, rows[i]));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        write_row(f, rows[i], text(last, rows[i]));
     char *trained, duration[32];
     format_duration(s->seconds, duration);
     trained = format_string("%.0f steps, %.4g epochs, %s", s->step, s->epoch, duration);
     write_row(f, "trained", trained);
     free(trained);
     qsort(s->speeds, s->step_count, sizeof(double), ascending);
-    char *speed =
-        format_string("%.0f tokens/s, the middle one of the steps", s->speeds[(s->step_count - 1) / 2]);
+    char *speed = format_string("%.0f tokens/s, the middle one of the steps",
+                                s->speeds[(s->step_count - 1) / 2]);
     write_row(f, "speed", speed);
     free(speed);
 }
 
 static void write_commands(FILE *f, const Summary *s) {
-    for (size_t i = 0; i < s->command_count; i++) fprintf(f, "    %s\n", text(s->commands[i], "command"));
+    for (size_t i = 0; i < s->command_count; i++)
+        fprintf(f, "    %s\n", text(s->commands[i], "command"));
     fprintf(f, "\n");
 }
 

@@ -9,8 +9,7 @@
 
 #define EMBEDDED_NAME "embedded"
 
-// ---- what a checkpoint says ------------------------------------------------------------------------
-
+// ---- what a checkpoint says -------------------------------------------------
 // A name for the vocabulary, by the texts of its tokens; NULL: there is no tokenizer.
 static char *tokenizer_id(const Dataset *dataset) {
     if (!dataset->tokenizer) return NULL;
@@ -35,7 +34,8 @@ void run_data_describe(const Dataset *dataset, Metadata **rows, int *count) {
     metadata_add(rows, count, "end_token", format_string("%d", dataset->end));
     metadata_add(rows, count, "data",
                  dataset->embedded ? copy_string(EMBEDDED_NAME) : absolute_path(dataset->name));
-    const TokenizerKind kind = dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
+    const TokenizerKind kind =
+        dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
     metadata_add(rows, count, "tokenizer", copy_string(tokenizer_kind_name(kind)));
     char *id = tokenizer_id(dataset);
     if (id) metadata_add(rows, count, "tokenizer_id", id);
@@ -49,12 +49,12 @@ void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
     free(to);
 }
 
-// ---- opening ---------------------------------------------------------------------------------------
-
+// ---- opening ----------------------------------------------------------------
 // The directory of a file, fresh.
 static char *directory_of(const char *path) {
     const char *slash = strrchr(path, '/');
-    return slash ? format_string("%.*s", slash == path ? 1 : (int)(slash - path), path) : copy_string(".");
+    return slash ? format_string("%.*s", slash == path ? 1 : (int)(slash - path), path)
+                 : copy_string(".");
 }
 
 static void take_token(const Safetensors *weights, const char *key, int32_t *token) {
@@ -68,21 +68,24 @@ static TokenizerKind kind_of(const Safetensors *weights, const char *directory) 
     if (name) return tokenizer_kind_from_name(name, weights->file.path);
     const TokenizerKind found = tokenizer_find(directory);
     if (found == TOKENIZER_NONE)
-        fail("%s: there is no tokenizer beside it (tokenizer.json, or vocab.json and merges.txt); give its "
+        fail("%s: there is no tokenizer beside it (tokenizer.json, or vocab.json and merges.txt); "
+             "give its "
              "data with --input",
              weights->file.path);
     return found;
 }
 
 // Beside the weights, or else with their data.
-static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind, const char *directory) {
+static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind,
+                                 const char *directory) {
     const char *data = safetensors_metadata(weights, "data");
     if (kind == TOKENIZER_NONE)
         fail("%s: was trained on data without a tokenizer, so no text can be read or written",
              weights->file.path);
     if (tokenizer_exists(kind, directory)) return tokenizer_open(kind, directory);
     if (!data || !tokenizer_exists(kind, data))
-        fail("%s: its tokenizer (%s) is not beside it; put its files there, or give its data with --input",
+        fail("%s: its tokenizer (%s) is not beside it; put its files there, or give its data with "
+             "--input",
              weights->file.path, tokenizer_kind_name(kind));
     return tokenizer_open(kind, data);
 }
@@ -97,8 +100,8 @@ static Dataset *open_text(const Safetensors *weights) {
     const int32_t tokens[] = {dataset->padding, dataset->mask, dataset->end};
     for (int i = 0; i < 3; i++)
         if (tokens[i] >= dataset->vocabulary)
-            fail("%s: its metadata name token %d, the tokenizer beside it has %d", weights->file.path,
-                 tokens[i], dataset->vocabulary);
+            fail("%s: its metadata name token %d, the tokenizer beside it has %d",
+                 weights->file.path, tokens[i], dataset->vocabulary);
     free(directory);
     return dataset;
 }
@@ -106,11 +109,12 @@ static Dataset *open_text(const Safetensors *weights) {
 static Dataset *open_data(const Safetensors *weights) {
     const char *data = safetensors_metadata(weights, "data");
     if (!data)
-        fail("%s: does not say what it was trained on; give the data with --input", weights->file.path);
+        fail("%s: does not say what it was trained on; give the data with --input",
+             weights->file.path);
     if (strcmp(data, EMBEDDED_NAME) == 0) return dataset_open(NULL);
     if (!file_exists(data))
-        fail("%s: was trained on %s, which is not there; give the data with --input", weights->file.path,
-             data);
+        fail("%s: was trained on %s, which is not there; give the data with --input",
+             weights->file.path, data);
     return dataset_open(data);
 }
 
@@ -120,7 +124,8 @@ static void check_tokenizer(const Safetensors *weights, const Dataset *dataset) 
     if (safetensors_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
     char *id = stored ? tokenizer_id(dataset) : NULL;
     if (id && strcmp(stored, id) != 0)
-        fail("%s: was trained with another tokenizer than that of %s; give the data it was trained on with "
+        fail("%s: was trained with another tokenizer than that of %s; give the data it was trained "
+             "on with "
              "--input",
              weights->file.path, dataset->name);
     free(id);

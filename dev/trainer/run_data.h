@@ -1,6 +1,7 @@
-// The data of a run: --input's, or what a checkpoint says of its own. Its metadata hold where the data were
-// (`data`: an absolute path, or "embedded"), the kind of tokenizer, an id of its vocabulary, and the tokens
-// that mean something; the tokenizer's files stand beside it.
+// The data of a run: --input's, or what a checkpoint says of its own. Its metadata hold where the
+// data were
+// (`data`: an absolute path, or "embedded"), the kind of tokenizer, an id of its vocabulary, and
+// the tokens that mean something; the tokenizer's files stand beside it.
 #ifndef TRAINER_RUN_DATA_H
 #define TRAINER_RUN_DATA_H
 
@@ -9,9 +10,9 @@
 #include "options.h"
 #include "safetensors.h"
 
-// weights: what the run begins with; NULL: nothing. Without --input they say which data to open; who only
-// reads and writes text needs no more than the tokenizer. Ends the program where data or tokenizer are not
-// there, or the tokenizer is another one than the weights were trained with.
+// weights: what the run begins with; NULL: nothing. Without --input they say which data to open;
+// who only reads and writes text needs no more than the tokenizer. Ends the program where data or
+// tokenizer are not there, or the tokenizer is another one than the weights were trained with.
 Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text);
 
 // Sets --input to the data of a run that did not name them, as its log says them.

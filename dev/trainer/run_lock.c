@@ -22,7 +22,8 @@ static _Noreturn void refuse(const char *directory, int fd) {
 static void write_holder(int fd) {
     char host[65] = "", holder[128];
     gethostname(host, sizeof(host) - 1);
-    const int length = snprintf(holder, sizeof(holder), "process %lld on %s\n", (long long)getpid(), host);
+    const int length =
+        snprintf(holder, sizeof(holder), "process %lld on %s\n", (long long)getpid(), host);
     if (ftruncate(fd, 0) == 0 && pwrite(fd, holder, (size_t)length, 0) < 0) errno = 0;
 }
 
@@ -35,7 +36,8 @@ int run_lock(const char *directory) {
     else if (errno == EWOULDBLOCK)
         refuse(directory, fd);
     else
-        warn("%s: cannot be locked (%s): see that no other run has this --output", path, strerror(errno));
+        warn("%s: cannot be locked (%s): see that no other run has this --output", path,
+             strerror(errno));
     free(path);
     return fd;
 }

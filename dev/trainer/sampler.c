@@ -51,8 +51,9 @@ static double sum_of_weights(const Candidate *candidates, int64_t n) {
     return sum;
 }
 
-// Cuts the n candidates to top_k, then top_p, at least one, and returns how many are left: the last ones of
-// the array. They leave a heap one by one, so that the many improbable tokens are never sorted.
+// Cuts the n candidates to top_k, then top_p, at least one, and returns how many are left: the last
+// ones of the array. They leave a heap one by one, so that the many improbable tokens are never
+// sorted.
 static int64_t cut(const SamplerSettings *settings, Candidate *candidates, int64_t n) {
     const bool by_count = settings->top_k > 0 && settings->top_k < n;
     if (!by_count && settings->top_p >= 1) return n;
@@ -77,7 +78,8 @@ void sampler_penalise(real *logits, const bool *seen, int64_t vocabulary, double
     if (penalty == 1) return;
     for (int64_t i = 0; i < vocabulary; i++)
         if (seen[i])
-            logits[i] = (real)(logits[i] > 0 ? (double)logits[i] / penalty : (double)logits[i] * penalty);
+            logits[i] =
+                (real)(logits[i] > 0 ? (double)logits[i] / penalty : (double)logits[i] * penalty);
 }
 
 int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary,

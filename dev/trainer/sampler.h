@@ -13,11 +13,13 @@ typedef struct {
     double top_p;       // keep the smallest set of that probability; 1: all
 } SamplerSettings;
 
-// Makes tokens that were seen less probable (Keskar et al. 2019, CTRL): their positive logits are divided by
-// `penalty`, negative ones multiplied. 1: nothing changes. logits, seen (V).
+// Makes tokens that were seen less probable (Keskar et al. 2019, CTRL): their positive logits are
+// divided by `penalty`, negative ones multiplied. 1: nothing changes. logits, seen (V).
 void sampler_penalise(real *logits, const bool *seen, int64_t vocabulary, double penalty);
 
-// Draws from softmax(logits / temperature) cut to top_k, then top_p. logits (V). Ties go to the lower token.
-int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary, Random *random);
+// Draws from softmax(logits / temperature) cut to top_k, then top_p. logits (V). Ties go to the
+// lower token.
+int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary,
+                     Random *random);
 
 #endif

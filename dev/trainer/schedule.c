@@ -16,8 +16,8 @@ ScheduleKind schedule_kind_from_name(const char *name) {
     fail("schedule %s: expected linear, cosine, constant, wsd or noam", name);
 }
 
-// How much of the way from the peak to the final rate is behind, in [0, 1], when a fraction x in [0, 1] of
-// the falling part has passed.
+// How much of the way from the peak to the final rate is behind, in [0, 1], when a fraction x in
+// [0, 1] of the falling part has passed.
 static double fallen(ScheduleKind kind, double x) {
     switch (kind) {
     case SCHEDULE_LINEAR:
@@ -35,7 +35,8 @@ static double fallen(ScheduleKind kind, double x) {
 
 static double noam_rate(const Schedule *schedule, double n) {
     const double warmup = fmax((double)schedule->warmup, 1);
-    return schedule->peak / sqrt((double)schedule->channels) * fmin(1 / sqrt(n), n / (warmup * sqrt(warmup)));
+    return schedule->peak / sqrt((double)schedule->channels) *
+           fmin(1 / sqrt(n), n / (warmup * sqrt(warmup)));
 }
 
 double schedule_rate(const Schedule *schedule, int64_t step) {

@@ -71,8 +71,8 @@ static char *describe_data(const Dataset *dataset) {
     char *text = format_string("a vocabulary of %d\n", dataset->vocabulary);
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const Split *split = &dataset->splits[s];
-        append_format(&text, "%lld tokens of %s in %d shards\n", (long long)split->tokens, split->name,
-                      split->shard_count);
+        append_format(&text, "%lld tokens of %s in %d shards\n", (long long)split->tokens,
+                      split->name, split->shard_count);
         for (int i = 0; i < split->shard_count; i++)
             append_format(&text, "shard %d of %s with %lld tokens, id %016llx\n", i, split->name,
                           (long long)split->shards[i].count,

@@ -1,4 +1,5 @@
 #include "train.h"
+#include "run.h"
 
 #include "checkpoint.h"
 #include "error.h"
@@ -24,12 +25,14 @@ static const Action *find_action(const Options *options, const TaskType *task) {
 }
 
 // Who forgets the action itself does not mean to train.
-static void check_action_options(const Options *options, const TaskType *task, const Action *action) {
+static void check_action_options(const Options *options, const TaskType *task,
+                                 const Action *action) {
     for (int i = 0; i < task->action_count; i++) {
         const Action *other = &task->actions[i];
         if (action && action->own == other->own) continue;
         for (const char *const *name = other->own; *name; name++)
-            if (options_changed(options, *name)) fail_usage("--%s: is for --%s", *name, other->option);
+            if (options_changed(options, *name))
+                fail_usage("--%s: is for --%s", *name, other->option);
     }
 }
 
@@ -37,14 +40,16 @@ static void check_start(const Options *options, const Action *action) {
     const bool evaluates = options_text(options, "eval");
     if (action && evaluates) fail_usage("--%s and --eval exclude each other", action->option);
     if (options_flag(options, "json") && !action && !evaluates)
-        fail_usage("--json: is for --eval and for what is asked of weights; training logs to log.jsonl");
+        fail_usage(
+            "--json: is for --eval and for what is asked of weights; training logs to log.jsonl");
     if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
         fail_usage("--minutes and --steps exclude each other: say how long to train in one way");
     const bool resumes = options_flag(options, "resume");
     if (options_integer(options, "average") > 0 && !options_text(options, "init") && !resumes)
         fail_usage("--average: needs --init RUN, whose checkpoints are averaged");
     if (!resumes) return;
-    if (!options_text(options, "output")) fail_usage("--resume: needs --output DIR, the run to go on with");
+    if (!options_text(options, "output"))
+        fail_usage("--resume: needs --output DIR, the run to go on with");
     if (options_text(options, "init"))
         fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
 }
@@ -52,11 +57,13 @@ static void check_start(const Options *options, const Action *action) {
 // A directory that is mistyped is no place for a new run on the embedded text.
 static void check_resumed(const Options *options) {
     const char *output = options_text(options, "output");
-    if (!options_flag(options, "resume") || options_text(options, "input") || options_text(options, "config"))
+    if (!options_flag(options, "resume") || options_text(options, "input") ||
+        options_text(options, "config"))
         return;
     char *log = format_string("%s/log.jsonl", output), *latest = checkpoint_latest_path(output);
     if (!latest && !file_exists(log))
-        fail("%s: holds no run to go on with; check --output, or say with --input what a new run there "
+        fail("%s: holds no run to go on with; check --output, or say with --input what a new run "
+             "there "
              "trains on",
              output);
     free(latest);
@@ -69,8 +76,8 @@ static int lock_output(const Options *options) {
     return run_lock(options_text(options, "output"));
 }
 
-// Joins the other processes, of which rank 0 has the terminal. It has to say what is wrong with the options,
-// so this comes before they are read.
+// Joins the other processes, of which rank 0 has the terminal. It has to say what is wrong with the
+// options, so this comes before they are read.
 static Ranks *join_ranks(int argc, char **argv) {
     const char *limit = options_peek("timeout", argc, argv);
     const double timeout = limit ? strtod(limit, NULL) : 0;
@@ -104,13 +111,15 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
     const long long positions = known_positions(weights);
     if (wanted <= positions) return;
     if (options_integer(options, "average") > 0)
-        fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the mean "
+        fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the "
+             "mean "
              "first, "
              "then on from that run",
              option, (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
-    char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
-                               type->position_embedding ? "are interpolated" : "go on", (long long)wanted);
+    char *line =
+        format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
+                      type->position_embedding ? "are interpolated" : "go on", (long long)wanted);
     log_table(line, NULL, 0);
     free(line);
 }
@@ -120,7 +129,8 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
                           bool trains) {
     checkpoint_check_type(checkpoint->weights, type);
     if (trains && !checkpoint->state) extend_positions(options, type, checkpoint->weights);
-    options_from_metadata(options, OPTION_MODEL, checkpoint->weights, "drop the option or train a new model");
+    options_from_metadata(options, OPTION_MODEL, checkpoint->weights,
+                          "drop the option or train a new model");
     model_head_size(options, checkpoint->weights->file.path);
     if (!checkpoint->state) return;
     checkpoint_check_type(checkpoint->state, type);
@@ -132,14 +142,17 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     // States from before there was a choice do not say.
     if (!safetensors_metadata(checkpoint->state, "optimizer") &&
         strcmp(options_text(options, "optimizer"), "adamw") != 0)
-        fail("--optimizer %s: %s has adamw; drop the option, or start a new run from these weights with "
+        fail("--optimizer %s: %s has adamw; drop the option, or start a new run from these weights "
+             "with "
              "--init",
              options_text(options, "optimizer"), checkpoint->state->file.path);
 }
 
 // A token of the data that has to be the weights'. Files of others do not say.
-static void check_token(const Safetensors *weights, const char *key, const Dataset *dataset, int32_t token) {
-    if (safetensors_metadata(weights, key) && safetensors_integer(weights, key, -1, INT32_MAX) != token)
+static void check_token(const Safetensors *weights, const char *key, const Dataset *dataset,
+                        int32_t token) {
+    if (safetensors_metadata(weights, key) &&
+        safetensors_integer(weights, key, -1, INT32_MAX) != token)
         fail("%s: its %s is %s, that of %s is %d; give the data it was trained on with --input",
              weights->file.path, key, safetensors_metadata(weights, key), dataset->name, token);
 }
@@ -162,7 +175,8 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
     setup.positions = known_positions(weights);
     setup.vocabulary = safetensors_integer(weights, "vocab_size", 1, INT32_MAX);
     if (setup.vocabulary != dataset->vocabulary)
-        fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained on with "
+        fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained "
+             "on with "
              "--input",
              weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
     check_token(weights, "padding_token", dataset, dataset->padding);
@@ -176,7 +190,8 @@ static SplitName evaluated_split(const Options *options) {
     return strcmp(options_text(options, "eval"), "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
 }
 
-static TaskSetup task_setup(const Run *run, const Checkpoint *checkpoint, const Action *action, bool trains) {
+static TaskSetup task_setup(const Run *run, const Checkpoint *checkpoint, const Action *action,
+                            bool trains) {
     TaskSetup setup = {.options = run->options,
                        .dataset = run->dataset,
                        .positions = known_positions(checkpoint->weights),
@@ -205,7 +220,8 @@ static int choose_output(Options *options, const char *model) {
     return lock;
 }
 
-// A file may say that its model is large and hold little: that is seen before memory is taken for the model.
+// A file may say that its model is large and hold little: that is seen before memory is taken for
+// the model.
 static void check_size(const Safetensors *weights, const ModelType *type, const ModelSetup *setup) {
     ParameterTable table = {0};
     type->add_parameters(setup, &table);
@@ -216,7 +232,8 @@ static void check_size(const Safetensors *weights, const ModelType *type, const 
 static void evaluate_only(Run *run) {
     const char *name = options_text(run->options, "eval");
     const SplitName split = evaluated_split(run->options);
-    if (run->dataset->splits[split].tokens == 0) fail("%s: has no %s split", run->dataset->name, name);
+    if (run->dataset->splits[split].tokens == 0)
+        fail("%s: has no %s split", run->dataset->name, name);
     Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, 0);
     Evaluation result;
     const bool ended = evaluate(run, split, options_integer(run->options, "val-batches"), &result);
@@ -234,8 +251,8 @@ static void say_memory(const char *memory) {
     free(line);
 }
 
-// 128 + the signal that asked this process or another one to stop, as a shell has it of a program that one
-// ended.
+// 128 + the signal that asked this process or another one to stop, as a shell has it of a program
+// that one ended.
 static int exit_code(Ranks *ranks) {
     const int signal = ranks_vote(ranks, stop_requested());
     return signal ? 128 + signal : 0;
@@ -249,7 +266,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     check_start(options, action);
     check_action_options(options, task_type, action);
     if (action && ranks_size(ranks) > 1)
-        fail_usage("--%s: is the work of one process; call the program without mpirun", action->option);
+        fail_usage("--%s: is the work of one process; call the program without mpirun",
+                   action->option);
     if (leads) check_resumed(options);
     int lock = leads && trains && options_text(options, "output") ? lock_output(options) : -1;
     Checkpoint checkpoint = {0};
@@ -271,7 +289,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     if (trains) run_data_tell(options, run.dataset);
     const TaskSetup setup = task_setup(&run, &checkpoint, action, trains);
     if (!action || action->batches) run.task = task_type->create(&setup);
-    run.setup = model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
+    run.setup =
+        model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
     run.setup.profile = profile;
     run.setup.ranks = ranks;
     if (trains) run.setup.say_memory = say_memory;
@@ -302,7 +321,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
         if (leads) {
             if (lock < 0) lock = choose_output(options, type->name);
             // A run's own directory may have been copied, files for links.
-            if (!run.state) huggingface_check_output(type, run.model, options_text(options, "output"));
+            if (!run.state)
+                huggingface_check_output(type, run.model, options_text(options, "output"));
             run_data_save_tokenizer(run.dataset, options_text(options, "output"));
         }
         code = train_loop(&run);
@@ -323,7 +343,8 @@ int train_main(int argc, char **argv, const ModelType *type) {
     Ranks *ranks = join_ranks(argc, argv);
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
-    if (options_text(options, "config")) options_read_config(options, options_text(options, "config"));
+    if (options_text(options, "config"))
+        options_read_config(options, options_text(options, "config"));
     ranks_set_timeout(ranks, options_number(options, "timeout"));
     share_start(ranks, options);
     stop_install();

@@ -2,11 +2,11 @@
 #include "error.h"
 #include "memory.h"
 #include "report.h"
+#include "run.h"
 #include "schedule.h"
 #include "share.h"
 #include "stop.h"
 #include "threads.h"
-#include "train.h"
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void agree_on_stop(Loop *loop) {
     loop->stop = ranks_vote(loop->run->ranks, stop_requested());
 }
 
-// ---- planning
+// ---- planning ---------------------------------------------------------------
 
 static int64_t planned_steps(const Loop *loop) {
     if (loop->budget > 0) return 0;
@@ -67,8 +67,8 @@ static int64_t planned_steps(const Loop *loop) {
     if (steps > 0) return steps;
     const double sequences = number(loop, "epochs") * (double)loop->plan->sequences;
     if (sequences < loop->plan->sequences_per_update)
-        fail_usage("--epochs %g: is less than one update, which takes %g sequences", number(loop, "epochs"),
-                   loop->plan->sequences_per_update);
+        fail_usage("--epochs %g: is less than one update, which takes %g sequences",
+                   number(loop, "epochs"), loop->plan->sequences_per_update);
     // 9 sequences are 7 updates of 9/7, though their quotient may be less.
     return (int64_t)floor(sequences / loop->plan->sequences_per_update * (1 + 1e-12) + 1e-9);
 }
@@ -100,10 +100,10 @@ static void set_expected_steps(Loop *loop) {
         loop->budget > 0 ? expected_steps(p->step, p->seconds, loop->budget) : (double)loop->steps;
 }
 
-// ---- one update
-
-// Micro-batch i of an update, or this rank's rows of it; false: none is. Micro-batches are dealt out one to
-// each rank; of those that are left when there are not enough for another round, each rank takes some rows.
+// ---- one update -------------------------------------------------------------
+// Micro-batch i of an update, or this rank's rows of it; false: none is. Micro-batches are dealt
+// out one to each rank; of those that are left when there are not enough for another round, each
+// rank takes some rows.
 static bool share_batch(const Run *run, const Update *update, int64_t i, Batch *batch) {
     const int64_t size = ranks_size(run->ranks), rank = ranks_rank(run->ranks);
     const bool whole = i < update->batches - update->batches % size;
@@ -121,8 +121,8 @@ static bool is_last_share(const Run *run, const Update *update, int64_t i) {
     return i + (update->batches % size > 0 ? 1 : size) >= update->batches;
 }
 
-// Forward and backward over all micro-batches of the update, and the sum of the gradients over all ranks; the
-// mean loss a target, which labels are not smoothed for.
+// Forward and backward over all micro-batches of the update, and the sum of the gradients over all
+// ranks; the mean loss a target, which labels are not smoothed for.
 static double accumulate(Loop *loop, const Update *update) {
     const Run *run = loop->run;
     const double scale = 1.0 / (double)update->targets;
@@ -149,8 +149,8 @@ static bool is_usable(const Loop *loop, double norm) {
     return isfinite(norm) && isfinite((real)(clipped * clipped));
 }
 
-// Applies the gradients, or drops them where they or their second moments would not be finite; ends the
-// program after too many of those.
+// Applies the gradients, or drops them where they or their second moments would not be finite; ends
+// the program after too many of those.
 static void apply(Loop *loop, double loss, double norm, double rate) {
     const Run *run = loop->run;
     if (isfinite(loss) && is_usable(loop, norm)) {
@@ -168,27 +168,31 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     run->type->clear_gradients(run->model);
     loop->progress.skipped++;
     loop->bad_updates++;
-    log_line(loop->log, "step %lld skipped: loss %g, gradient norm %g", (long long)loop->progress.step + 1,
-             loss, norm);
+    log_line(loop->log, "step %lld skipped: loss %g, gradient norm %g",
+             (long long)loop->progress.step + 1, loss, norm);
     if (loop->bad_updates < MAX_BAD_UPDATES) return;
     const char *last = leads(loop) ? checkpoint_latest_path(loop->directory) : NULL;
     if (!last)
-        fail("%d updates in a row were not finite and no checkpoint was saved; lower --lr", MAX_BAD_UPDATES);
-    fail("%d updates in a row were not finite; the last good checkpoint is %s; lower --lr and start from it "
+        fail("%d updates in a row were not finite and no checkpoint was saved; lower --lr",
+             MAX_BAD_UPDATES);
+    fail("%d updates in a row were not finite; the last good checkpoint is %s; lower --lr and "
+         "start from it "
          "with --init",
          MAX_BAD_UPDATES, last);
 }
 
-// What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to come: a
-// step counts as three of the mean at most.
+// What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to
+// come: a step counts as three of the mean at most.
 static double smooth(double mean, double elapsed) {
     return mean > 0 ? 0.95 * mean + 0.05 * fmin(elapsed, 3 * mean) : elapsed;
 }
 
-static void report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate, double elapsed) {
+static void report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate,
+                        double elapsed) {
     loop->seconds_per_step = smooth(loop->seconds_per_step, elapsed);
     const int64_t step = loop->progress.step;
-    const int64_t steps = ended(loop) ? step : (int64_t)fmax((double)step + 1, floor(loop->schedule.steps));
+    const int64_t steps =
+        ended(loop) ? step : (int64_t)fmax((double)step + 1, floor(loop->schedule.steps));
     const StepReport report = {
         .step = step,
         .steps = steps,
@@ -227,16 +231,15 @@ static void train_step(Loop *loop) {
     profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
 
-// ---- between updates
-
-// The best loss of another number of tokens, as before a run was resumed with another --val-batches, does not
-// count.
+// ---- between updates --------------------------------------------------------
+// The best loss of another number of tokens, as before a run was resumed with another
+// --val-batches, does not count.
 static void forget_other_text(Loop *loop, int64_t tokens) {
     if (loop->best.tokens == 0 || loop->best.tokens == tokens) return;
-    log_line(
-        loop->log,
-        "the best loss so far, %.4f, is of %lld tokens, this evaluation of %lld: the best is looked for anew",
-        loop->best.loss, (long long)loop->best.tokens, (long long)tokens);
+    log_line(loop->log,
+             "the best loss so far, %.4f, is of %lld tokens, this evaluation of %lld: the best is "
+             "looked for anew",
+             loop->best.loss, (long long)loop->best.tokens, (long long)tokens);
     loop->best = (BestLoss){INFINITY, 0};
 }
 
@@ -252,7 +255,8 @@ static bool validate(Loop *loop) {
     const bool best = result.loss < loop->best.loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best = (BestLoss){result.loss, result.tokens};
-    if (best && leads(loop)) checkpoint_save_best(run, loop->directory, loop->progress.step, &result);
+    if (best && leads(loop))
+        checkpoint_save_best(run, loop->directory, loop->progress.step, &result);
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
     return true;
 }
@@ -267,7 +271,8 @@ static void after_step(Loop *loop, const Progress *before) {
                                : passed(before->sequences, now->sequences, loop->plan->sequences));
     loop->progress.evaluation_due = evaluates && (loop->stop || !validate(loop));
     const TaskType *task = loop->run->type->task;
-    if (leads(loop) && task->sample && passed(before->step, now->step, integer(loop, "sample-every"))) {
+    if (leads(loop) && task->sample &&
+        passed(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
         task->sample(loop->run, now->step);
         profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
@@ -279,8 +284,8 @@ static void after_step(Loop *loop, const Progress *before) {
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
-// The evaluation that a signal left out comes first, as the one without that signal did. From then on the
-// state is that one's, too.
+// The evaluation that a signal left out comes first, as the one without that signal did. From then
+// on the state is that one's, too.
 static void make_up_evaluation(Loop *loop) {
     loop->progress.evaluation_due = !validate(loop);
     agree_on_stop(loop);
@@ -306,7 +311,8 @@ static void load_best(const Loop *loop) {
 static void test(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
-    if (run->dataset->splits[SPLIT_TEST].tokens == 0 || options_flag(run->options, "no-test")) return;
+    if (run->dataset->splits[SPLIT_TEST].tokens == 0 || options_flag(run->options, "no-test"))
+        return;
     if (evaluate(run, SPLIT_TEST, 0, &result))
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
 }
@@ -320,10 +326,9 @@ static void finish(Loop *loop) {
     agree_on_stop(loop);
 }
 
-// ---- start and end
-
-// Goes on where the state was saved. The log says which losses are of before, and where it is lost the best
-// weights do, unless they are of an evaluation that comes again.
+// ---- start and end ----------------------------------------------------------
+// Goes on where the state was saved. The log says which losses are of before, and where it is lost
+// the best weights do, unless they are of an evaluation that comes again.
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     const Progress *p = &loop->progress;
@@ -338,7 +343,8 @@ static void resume(Loop *loop) {
     }
     ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
     // A run that counted steps so far: how long they took stands in its log.
-    if (loop->budget > 0 && p->step > 0 && p->seconds == 0) loop->progress.seconds = log_seconds(loop->log);
+    if (loop->budget > 0 && p->step > 0 && p->seconds == 0)
+        loop->progress.seconds = log_seconds(loop->log);
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
 }
 
@@ -397,27 +403,30 @@ static void introduce(Loop *loop) {
 
     Metadata *rows = NULL;
     int count = 0;
-    metadata_add(&rows, &count, "model", format_string("%s, %zu parameters", run->type->name, parameters));
+    metadata_add(&rows, &count, "model",
+                 format_string("%s, %zu parameters", run->type->name, parameters));
     if (run->type->describe) run->type->describe(run->model, &rows, &count);
     metadata_add(&rows, &count, "data",
                  format_string("%s: %lld train, %lld val, %lld test tokens, vocabulary %d",
                                run->dataset->name, (long long)splits[SPLIT_TRAIN].tokens,
-                               (long long)splits[SPLIT_VAL].tokens, (long long)splits[SPLIT_TEST].tokens,
-                               run->dataset->vocabulary));
+                               (long long)splits[SPLIT_VAL].tokens,
+                               (long long)splits[SPLIT_TEST].tokens, run->dataset->vocabulary));
     char *update = run->type->task->describe(run->task);
     metadata_add(&rows, &count, "plan",
-                 loop->budget > 0 ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
-                                  : format_string("%lld steps of %s", (long long)loop->steps, update));
+                 loop->budget > 0
+                     ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
+                     : format_string("%lld steps of %s", (long long)loop->steps, update));
     free(update);
     metadata_add(&rows, &count, "processor",
                  format_string("%s, %d threads%s", device.processor, device.threads,
                                ranks_size(run->ranks) > 1 ? " a process" : ""));
     char *processes = ranks_describe(run->ranks);
     if (processes)
-        metadata_add(&rows, &count, "processes",
-                     format_string("%s; gradients travel in %s%s", processes,
-                                   options_text(run->options, "reduce"),
-                                   options_integer(run->options, "zero") ? ", moments shared out" : ""));
+        metadata_add(
+            &rows, &count, "processes",
+            format_string("%s; gradients travel in %s%s", processes,
+                          options_text(run->options, "reduce"),
+                          options_integer(run->options, "zero") ? ", moments shared out" : ""));
     free(processes);
     metadata_add(&rows, &count, "products",
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
@@ -452,7 +461,8 @@ static void say_place(const Loop *loop) {
         log_line(loop->log, "no better validation loss in the last %lld evaluations (--patience)",
                  (long long)p->stale);
     else if (ended(loop) && loop->budget > 0)
-        log_line(loop->log, "the %g minutes are over; raise --minutes to train on", loop->budget / 60);
+        log_line(loop->log, "the %g minutes are over; raise --minutes to train on",
+                 loop->budget / 60);
     else if (ended(loop))
         log_line(loop->log, "all %lld steps are done; raise --steps or --epochs to train on",
                  (long long)loop->steps);
@@ -465,10 +475,12 @@ static void say_reduction(const Loop *loop) {
     const bool timed = report.seconds > 0; // NCCL's streams are not
     if (report.bytes <= 0 || steps <= 0) return;
     const double hidden = timed ? fmax(0, 1 - report.waited_seconds / report.seconds) : 0;
-    char *time = timed ? format_string(", %.1f ms on the way, %.0f%% of it behind the backward pass",
-                                       1e3 * report.seconds / steps, 100 * hidden)
-                       : copy_string("");
-    log_line(loop->log, "other processes: %.3f MB sent a step%s", report.bytes / steps * 1e-6, time);
+    char *time = timed
+                     ? format_string(", %.1f ms on the way, %.0f%% of it behind the backward pass",
+                                     1e3 * report.seconds / steps, 100 * hidden)
+                     : copy_string("");
+    log_line(loop->log, "other processes: %.3f MB sent a step%s", report.bytes / steps * 1e-6,
+             time);
     free(time);
     JsonWriter *w = log_begin(loop->log);
     json_key(w, "event");
@@ -484,11 +496,14 @@ static void say_reduction(const Loop *loop) {
     log_end(loop->log);
 }
 
-// The command that goes on, fresh: the data and all that belongs to the run stand in its checkpoint.
+// The command that goes on, fresh: the data and all that belongs to the run stand in its
+// checkpoint.
 static char *resuming_command(const Loop *loop) {
-    static const char *const known[] = {"input", "output", "resume", "init", "average", "config", NULL};
+    static const char *const known[] = {"input",   "output", "resume", "init",
+                                        "average", "config", NULL};
     char *options = options_given_text(loop->run->options, OPTION_RUN, known);
-    char *program = options_quoted(loop->run->program), *directory = options_quoted(loop->directory);
+    char *program = options_quoted(loop->run->program),
+         *directory = options_quoted(loop->directory);
     char *command = format_string("%s -o %s -y%s", program, directory, options);
     free(program);
     free(directory);
@@ -504,8 +519,8 @@ static void say_stopped(const Loop *loop) {
     else if (loop->trained)
         line = format_string("test and report were interrupted; go on with: %s", command);
     else
-        line =
-            format_string("stopped after step %lld; go on with: %s", (long long)loop->progress.step, command);
+        line = format_string("stopped after step %lld; go on with: %s",
+                             (long long)loop->progress.step, command);
     if (loop->stop == SIGPIPE)
         warn("standard output was closed: %s", line);
     else
@@ -521,7 +536,8 @@ int train_loop(Run *run) {
     resume(&loop);
     introduce(&loop);
     if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
-    if (loop.progress.step > 0) log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
+    if (loop.progress.step > 0)
+        log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
     loop.begin = seconds() - loop.progress.seconds;
     loop.first_step = loop.progress.step;

@@ -1,4 +1,4 @@
-#include "train.h"
+#include "run.h"
 
 #define DATA "Data and files"
 #define LENGTH "Training"
@@ -47,8 +47,8 @@ static const Option rows[] = {
      "last learning rate, a fraction of the peak"},
     {'c', "weight-decay", OPTION_NUMBER, OPTION_TRAINING, "X", "0.01", 0, 10, NULL, NULL, LENGTH,
      "of matrices, not of norms and biases"},
-    {0, "optimizer", OPTION_CHOICE, OPTION_TRAINING, "NAME", "adamw", 0, 0, "adamw|muon", NULL, LENGTH,
-     "of hidden matrices; AdamW of all else"},
+    {0, "optimizer", OPTION_CHOICE, OPTION_TRAINING, "NAME", "adamw", 0, 0, "adamw|muon", NULL,
+     LENGTH, "of hidden matrices; AdamW of all else"},
     {0, "beta1", OPTION_NUMBER, OPTION_TRAINING, "X", "0.9", 0, 0.999999, NULL, NULL, MORE,
      "AdamW's first-moment decay"},
     {0, "beta2", OPTION_NUMBER, OPTION_TRAINING, "X", "0.999", 0, 0.999999, NULL, NULL, MORE,
@@ -57,10 +57,10 @@ static const Option rows[] = {
      "added to the root of AdamW's second moment"},
     {0, "clip", OPTION_NUMBER, OPTION_TRAINING, "X", "1", 0, 1e9, NULL, NULL, MORE,
      "largest gradient norm; 0: any"},
-    {'p', "precision", OPTION_CHOICE, OPTION_TRAINING, "NAME", "auto", 0, 0, "auto|fp32|tf32|bf16", NULL,
-     LENGTH, "of matrix products"},
-    {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "42", 0, 9007199254740991.0, NULL, NULL, LENGTH,
-     "of weights, order and dropout"},
+    {'p', "precision", OPTION_CHOICE, OPTION_TRAINING, "NAME", "auto", 0, 0, "auto|fp32|tf32|bf16",
+     NULL, LENGTH, "of matrix products"},
+    {'S', "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "42", 0, 9007199254740991.0, NULL, NULL,
+     LENGTH, "of weights, order and dropout"},
 
     {'v', "val-every", OPTION_INTEGER, OPTION_HABIT, "N", "0", 0, 1e15, NULL, NULL, REPORT,
      "steps between evaluations; 0: each epoch"},

@@ -1,5 +1,5 @@
-// What must hold of the encoder-decoder: gradients, reference vectors, padding, decoding, exchange with
-// Hugging Face.
+// What must hold of the encoder-decoder: gradients, reference vectors, padding, decoding, exchange
+// with Hugging Face.
 //
 //   ./test_translate [NAME]                              tests whose names contain NAME
 //   ./test_translate -r FILE... [-p double|float|bf16]   reference vectors of dev/reference
@@ -58,7 +58,8 @@ static void example_free(Example *e) {
 static void check_gradients(const char *options, int64_t source_length, int64_t length) {
     if (!IS_DOUBLE) return; // central differences need double
 #ifdef _OPENMP
-    omp_set_num_threads(1); // thousands of passes so small that threads would mostly wait for each other
+    omp_set_num_threads(
+        1); // thousands of passes so small that threads would mostly wait for each other
 #endif
     for (size_t i = 0; i < 2; i++) {
         char *all = format_string("%s %s", options, norms[i]);
@@ -91,7 +92,8 @@ static void test_no_targets(void) {
     ModelTest t = model_test_create(&translate, SMALL "label-smoothing=0", 2, 6, 31);
     Example e = example_create(&t, 6, 2);
     for (int i = 0; i < 12; i++) ((int32_t *)e.batch.targets)[i] = -1;
-    CHECK(transformer_train(t.model, &e.batch, 1) == 0 && transformer_forward(t.model, &e.batch) == 0);
+    CHECK(transformer_train(t.model, &e.batch, 1) == 0 &&
+          transformer_forward(t.model, &e.batch) == 0);
     CHECK(cpu_model_gradient_norm(t.model) == 0);
     example_free(&e);
     model_test_free(&t);
@@ -174,8 +176,7 @@ static void test_reference(void) {
     }
 }
 
-// ---- decoding ----------------------------------------------------------------------------------------
-
+// ---- decoding ---------------------------------------------------------------
 // Streams that are selected anew give the logits of the parallel form, at every position.
 static void test_decoding(void) {
     enum { B = 3, S = 9, T = 14, V = 31, BEAMS = 2, CUT = 6 };
@@ -189,7 +190,8 @@ static void test_decoding(void) {
              *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
         transformer_logits(t.model, &e.batch, expected);
         Translator *d = translator_create(t.model, &e.batch, BEAMS, T);
-        // In the second stream of each sentence something else stands, until the first takes its place.
+        // In the second stream of each sentence something else stands, until the first takes its
+        // place.
         size_t sentences[B] = {0, 1, 2}, count = B;
         double worst = 0;
         for (int i = 0; i < T; i++) {
@@ -201,8 +203,9 @@ static void test_decoding(void) {
             translator_decode(d, tokens, logits);
             for (size_t s = 0; s < count; s++)
                 for (size_t v = 0; v < V; v++)
-                    worst = fmax(worst, fabs((double)(logits[(s * BEAMS + (i >= CUT)) * V + v] -
-                                                      expected[(sentences[s] * T + (size_t)i) * V + v])));
+                    worst = fmax(worst,
+                                 fabs((double)(logits[(s * BEAMS + (i >= CUT)) * V + v] -
+                                               expected[(sentences[s] * T + (size_t)i) * V + v])));
             if (i == CUT - 1) translator_select(d, (size_t[]){0, 0, 2, 2, 4, 4}, B * BEAMS);
             if (i == CUT + 2) { // the second sentence is done
                 translator_select(d, (size_t[]){1, 0, 4, 5}, 2 * BEAMS);
@@ -227,8 +230,8 @@ static void check_beams(const char *name) {
     char *options = format_string("encoder-layers=2 decoder-layers=2 channels=32 ffn=64 norm=%s",
                                   safetensors_metadata(file, "norm"));
     const int64_t longest = safetensors_integer(file, "beam_longest", 1, 100);
-    ModelTest t =
-        model_test_create(&translate, options, 3, longest, safetensors_integer(file, "vocab_size", 1, 100));
+    ModelTest t = model_test_create(&translate, options, 3, longest,
+                                    safetensors_integer(file, "vocab_size", 1, 100));
     for (int i = 0; i < t.table->count; i++)
         tensor_read_real(file, safetensors_find(file, t.table->items[i].name),
                          t.values + t.table->items[i].offset);

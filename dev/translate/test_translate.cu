@@ -1,4 +1,5 @@
-// What must hold of the encoder-decoder on the GPU: the reference vectors, and that it is the CPU's model.
+// What must hold of the encoder-decoder on the GPU: the reference vectors, and that it is the CPU's
+// model.
 //
 //   ./test_translatecu [NAME]    tests whose names contain NAME
 
@@ -10,8 +11,10 @@ extern "C" {
 ModelType translate_on_gpu(); // of train_translate.cu, which is linked
 
 #define SMALL "encoder-layers=2 decoder-layers=2 channels=24 heads=3 ffn=40 "
-#define SHALLOW "encoder-layers=1 decoder-layers=1 channels=24 heads=3 ffn=40 " // two layers, as other models
-#define LONG "encoder-layers=1 decoder-layers=1 channels=16 heads=2 ffn=24 " // more than a tile of attention
+#define SHALLOW                                                                                    \
+    "encoder-layers=1 decoder-layers=1 channels=24 heads=3 ffn=40 " // two layers, as other models
+#define LONG                                                                                       \
+    "encoder-layers=1 decoder-layers=1 channels=16 heads=2 ffn=24 " // more than a tile of attention
 #define DROPS "dropout=0.2 attention-dropout=0.3 label-smoothing=0.1 "
 
 static const char *const norms[] = {"norm=post", "norm=pre"};
@@ -21,8 +24,8 @@ static GpuPair pair() {
     return {&type, &translate, 1};
 }
 
-// Not in bf16: which side of 0 the ReLU's input lies on depends on the rounding, and so does all of a
-// gradient. In bf16 gradients are off by up to 1.3e-1 of these here, and by 9.6e-2 on the CPU.
+// Not in bf16: which side of 0 the ReLU's input lies on depends on the rounding, and so does all of
+// a gradient. In bf16 gradients are off by up to 1.3e-1 of these here, and by 9.6e-2 on the CPU.
 static void test_reference() {
     for (const char *name : {"postnorm", "prenorm"}) {
         char *path = format_string("dev/reference/translate_%s.safetensors", name);
@@ -101,9 +104,11 @@ static void test_memory() {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"reference", test_reference},   {"step", test_step},         {"step: bf16", test_step_bf16},
-        {"shapes", test_shapes},         {"training", test_training}, {"unsmoothed", test_unsmoothed},
-        {"statistics", test_statistics}, {"program", test_program},   {"memory", test_memory},
+        {"reference", test_reference},   {"step", test_step},
+        {"step: bf16", test_step_bf16},  {"shapes", test_shapes},
+        {"training", test_training},     {"unsmoothed", test_unsmoothed},
+        {"statistics", test_statistics}, {"program", test_program},
+        {"memory", test_memory},
     };
     return gpu_test_main(argc, argv, "test_translatecu", cases, sizeof(cases) / sizeof(cases[0]));
 }

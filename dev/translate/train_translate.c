@@ -1,6 +1,6 @@
-// The encoder-decoder Transformer on the CPU (Vaswani et al., "Attention Is All You Need", 2017), which
-// translates, with the numbers of Hugging Face's MarianMTModel. Parameters, forward, backward, decoding,
-// exchange with Hugging Face and options, top to bottom.
+// The encoder-decoder Transformer on the CPU (Vaswani et al., "Attention Is All You Need", 2017),
+// which translates, with the numbers of Hugging Face's MarianMTModel. Parameters, forward,
+// backward, decoding, exchange with Hugging Face and options, top to bottom.
 //
 // B batch, S source and T target length, N = B*S, M = B*T, C channels, H heads, F inner channels, V
 // vocabulary:
@@ -11,7 +11,8 @@
 //   logits = x E^T
 //
 // around each sublayer f   post-norm: x = LayerNorm(x + dropout(f(x)))
-//                          pre-norm:  x = x + dropout(f(LayerNorm(x))), and a LayerNorm behind each stack
+//                          pre-norm:  x = x + dropout(f(LayerNorm(x))), and a LayerNorm behind each
+//                          stack
 
 #include "embedding.h"
 #include "error.h"
@@ -27,23 +28,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Options and configuration
+// ---- Options and configuration ----------------------------------------------
 
 static const Option translate_options[] = {
-    {'L', "encoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL, "encoder_layers",
-     "Model", "layers that read"},
-    {'D', "decoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL, "decoder_layers",
-     "Model", "layers that write"},
-    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 1, MAX_CHANNELS, NULL, "d_model", "Model",
-     "channels"},
-    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "heads", "Model", "heads"},
-    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "256", 1, 4 * MAX_CHANNELS, NULL, "ffn_dim", "Model",
-     "channels inside the FFN"},
+    {'L', "encoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL,
+     "encoder_layers", "Model", "layers that read"},
+    {'D', "decoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL,
+     "decoder_layers", "Model", "layers that write"},
+    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 1, MAX_CHANNELS, NULL, "d_model",
+     "Model", "channels"},
+    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "heads", "Model",
+     "heads"},
+    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "256", 1, 4 * MAX_CHANNELS, NULL, "ffn_dim",
+     "Model", "channels inside the FFN"},
     {0, "norm", OPTION_CHOICE, OPTION_MODEL, "WHERE", "post", 0, 0, "post|pre", "norm", "Model",
      "normalisation"},
-    {0, "activation", OPTION_CHOICE, OPTION_MODEL, "KIND", "relu", 0, 0, "relu|gelu|swish", "activation",
-     "Model", "of the FFN"},
+    {0, "activation", OPTION_CHOICE, OPTION_MODEL, "KIND", "relu", 0, 0, "relu|gelu|swish",
+     "activation", "Model", "of the FFN"},
     {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.3", 0, 0.99, NULL, NULL, "Model",
      "dropout probability"},
     {0, "attention-dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0", 0, 0.99, NULL, NULL, "Model",
@@ -82,9 +83,7 @@ static Config config_create(const ModelSetup *setup) {
     };
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Parameters, under the names of Hugging Face's class
-
+// ---- Parameters, under the names of Hugging Face's class --------------------
 // Glorot and Bengio 2010, for a product with K inputs and N outputs.
 static double xavier(size_t outputs, size_t inputs) {
     return sqrt(2.0 / (double)(outputs + inputs));
@@ -92,34 +91,39 @@ static double xavier(size_t outputs, size_t inputs) {
 
 // `count` products of C inputs and as many outputs.
 static LinearShape square(size_t channels, size_t count) {
-    return (LinearShape){count * channels, channels, WEIGHT_OUT_IN, true, xavier(channels, channels)};
+    return (LinearShape){count * channels, channels, WEIGHT_OUT_IN, true,
+                         xavier(channels, channels)};
 }
 
 static const char *const attention_parts[] = {"q_proj", "k_proj", "v_proj"};
 
 #define NAME(suffix) (snprintf(name, sizeof(name), "model.%s.layers.%zu." suffix, stack, l), name)
 
-static TransformerParameters add_layer(ParameterTable *table, const Config *c, const char *stack, size_t l) {
+static TransformerParameters add_layer(ParameterTable *table, const Config *c, const char *stack,
+                                       size_t l) {
     const size_t C = c->channels, F = c->inner;
     TransformerParameters layer;
     char name[PARAMETER_NAME];
-    layer.attention.qkv = add_joined_linear(table, square(C, 3), NAME("self_attn"), attention_parts, 3);
+    layer.attention.qkv =
+        add_joined_linear(table, square(C, 3), NAME("self_attn"), attention_parts, 3);
     layer.attention.projection = add_linear(table, square(C, 1), "%s", NAME("self_attn.out_proj"));
     layer.attention.norm = add_norm(table, C, "%s", NAME("self_attn_layer_norm"));
     layer.attention.norm_const = NO_PARAMETER;
-    layer.ffn.up =
-        add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, xavier(F, C)}, "%s", NAME("fc1"));
-    layer.ffn.down =
-        add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, xavier(C, F)}, "%s", NAME("fc2"));
+    layer.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, xavier(F, C)}, "%s",
+                              NAME("fc1"));
+    layer.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, xavier(C, F)}, "%s",
+                                NAME("fc2"));
     layer.ffn.norm = add_norm(table, C, "%s", NAME("final_layer_norm"));
     return layer;
 }
 
-static CrossAttentionParameters add_cross(ParameterTable *table, size_t C, const char *stack, size_t l) {
+static CrossAttentionParameters add_cross(ParameterTable *table, size_t C, const char *stack,
+                                          size_t l) {
     CrossAttentionParameters cross = {.norm_const = NO_PARAMETER};
     char name[PARAMETER_NAME];
     cross.query = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.q_proj"));
-    cross.key_value = add_joined_linear(table, square(C, 2), NAME("encoder_attn"), attention_parts + KEY, 2);
+    cross.key_value =
+        add_joined_linear(table, square(C, 2), NAME("encoder_attn"), attention_parts + KEY, 2);
     cross.projection = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.out_proj"));
     cross.norm = add_norm(table, C, "%s", NAME("encoder_attn_layer_norm"));
     return cross;
@@ -140,11 +144,11 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     for (size_t l = 0; l < c->encoder_layers; l++) o.encoder[l] = add_layer(table, c, "encoder", l);
     o.encoder_norm = add_final_norm(table, c, "encoder");
     for (size_t l = 0; l < c->decoder_layers; l++)
-        o.decoder[l] =
-            (DecoderParameters){add_layer(table, c, "decoder", l), add_cross(table, C, "decoder", l)};
+        o.decoder[l] = (DecoderParameters){add_layer(table, c, "decoder", l),
+                                           add_cross(table, C, "decoder", l)};
     o.decoder_norm = add_final_norm(table, c, "decoder");
-    o.bias =
-        parameter_add(table, "final_logits_bias", 2, (int64_t[]){1, (int64_t)c->vocabulary}, false, 0, 0);
+    o.bias = parameter_add(table, "final_logits_bias", 2, (int64_t[]){1, (int64_t)c->vocabulary},
+                           false, 0, 0);
     parameter_fix(table);
     return o;
 }
@@ -154,8 +158,7 @@ static void offsets_free(Offsets *o) {
     free(o->decoder);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The model
+// ---- The model --------------------------------------------------------------
 
 typedef struct {
     AttentionBlock attention;
@@ -227,17 +230,19 @@ static void decoder_layer_create(Translate *t, size_t l) {
     const size_t number = c->encoder_layers + l;
     attention_block_create(&layer->attention, m, &t->causal, &at->self.attention, c->order, number,
                            (uint32_t[]){decoder_site(c, l, 0), decoder_site(c, l, 1)});
-    cross_attention_block_create(&layer->cross, m, &t->encoder.attention, &t->encoded, &at->cross, c->order,
-                                 number, (uint32_t[]){decoder_site(c, l, 2), decoder_site(c, l, 3)});
-    ffn_block_create(&layer->ffn, m, &at->self.ffn, c->activation, c->order, number, decoder_site(c, l, 4));
+    cross_attention_block_create(&layer->cross, m, &t->encoder.attention, &t->encoded, &at->cross,
+                                 c->order, number,
+                                 (uint32_t[]){decoder_site(c, l, 2), decoder_site(c, l, 3)});
+    ffn_block_create(&layer->ffn, m, &at->self.ffn, c->activation, c->order, number,
+                     decoder_site(c, l, 4));
 }
 
 static void encoder_create(Translate *t, size_t batch, size_t length) {
     CpuModel *m = &t->base.model;
     const Config *c = &t->config;
     const Attention attention = {.channels = c->channels, .heads = c->heads};
-    stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order, c->activation,
-                 SITE_LAYERS, batch, length);
+    stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order,
+                 c->activation, SITE_LAYERS, batch, length);
     t->encoded.norm.at = t->offsets.encoder_norm;
     encoded_plan(&t->encoded, m);
 }
@@ -263,12 +268,13 @@ static void decoder_create_layers(Translate *t) {
 
 static void embeddings_create(Translate *t) {
     const Config *c = &t->config;
-    t->source = (Embedding){.token = t->offsets.token,
-                            .scale = sqrt((double)c->channels),
-                            .position = NO_PARAMETER,
-                            .channels = c->channels,
-                            .site = SITE_SOURCE,
-                            .padding = -1}; // the decoder begins with the padding token, which learns
+    t->source =
+        (Embedding){.token = t->offsets.token,
+                    .scale = sqrt((double)c->channels),
+                    .position = NO_PARAMETER,
+                    .channels = c->channels,
+                    .site = SITE_SOURCE,
+                    .padding = -1}; // the decoder begins with the padding token, which learns
     t->base.embedding = t->source;
     t->base.embedding.site = SITE_TARGET;
     arena_reals(t->base.model.arena, &t->source.sinusoids, c->positions, c->channels, "positions");
@@ -289,7 +295,8 @@ static void parts_create(Translate *t, const ModelSetup *setup) {
     embeddings_create(t);
     encoder_create(t, (size_t)setup->batch, (size_t)setup->length);
     decoder_create_layers(t);
-    head_create(head, m, &t->offsets.decoder_norm, t->offsets.token, t->offsets.bias, c->vocabulary);
+    head_create(head, m, &t->offsets.decoder_norm, t->offsets.token, t->offsets.bias,
+                c->vocabulary);
     head->bias_fixed = true;
     classifier_smooth(head->classifier, c->smoothing);
     cpu_model_workspace(m, c->channels, c->inner);
@@ -318,8 +325,9 @@ static void translate_destroy(void *model) {
     offsets_free(&t->offsets);
     free(t->decoder);
     free(t->y);
-    void *const rooms[] = {t->rooms.mask.memory,    t->rooms.encoded.memory, t->rooms.keys.memory,
-                           t->rooms.values.memory,  t->rooms.origins.memory, t->rooms.selected.memory,
+    void *const rooms[] = {t->rooms.mask.memory,    t->rooms.encoded.memory,
+                           t->rooms.keys.memory,    t->rooms.values.memory,
+                           t->rooms.origins.memory, t->rooms.selected.memory,
                            t->rooms.attended.memory};
     for (size_t i = 0; i < sizeof(rooms) / sizeof(*rooms); i++) free(rooms[i]);
     free(t);
@@ -329,10 +337,11 @@ static double translate_unsmoothed(const void *model) {
     return classifier_unsmoothed(((const Translate *)model)->base.head.classifier);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Decoding: `beams` streams for each sentence, a token at a time for all of them. Keys and values of the
-// encoder's result are made once a sentence, those of the streams' own tokens once a token. They stay where
-// they were written: a stream that goes on another's way keeps who wrote each token of it.
+// -----------------------------------------------------------------------------
+// Decoding: `beams` streams for each sentence, a token at a time for all of them. Keys and values
+// of the encoder's result are made once a sentence, those of the streams' own tokens once a token.
+// They stay where they were written: a stream that goes on another's way keeps who wrote each token
+// of it.
 
 typedef struct {
     Translate *model;
@@ -342,9 +351,10 @@ typedef struct {
     real *encoded;                   // (layers, B, S, 2C)
     size_t streams;                  // that the cache has room for: those of the first token
     real *keys, *values;             // (layers, streams, H, positions, D)
-    uint32_t *origins, *selected;    // (streams, positions) who wrote a token; the same, to select into
-    real *attended;                  // (streams, C)
-    double *weights;                 // (layers, positions, S) of one stream; NULL: nobody watches
+    uint32_t *origins,
+        *selected;   // (streams, positions) who wrote a token; the same, to select into
+    real *attended;  // (streams, C)
+    double *weights; // (layers, positions, S) of one stream; NULL: nobody watches
 } Translator;
 
 static void *translator_create(void *model, const Batch *batch, int beams, int64_t positions) {
@@ -382,13 +392,15 @@ static void decode_attention(const Pass *pass, const Translator *d, size_t l, re
     const Config *c = &d->model->config;
     const AttentionBlock *b = &d->model->decoder[l].attention;
     const size_t C = c->channels, at_layer = l * d->streams * d->positions * C;
-    const AttentionCache cache = {d->keys + at_layer, d->values + at_layer, d->positions, d->origins};
+    const AttentionCache cache = {d->keys + at_layer, d->values + at_layer, d->positions,
+                                  d->origins};
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->qkv, b->projected, b->common.sublayer.input);
 #pragma omp parallel
     {
-        softmax_attention_decode(d->attended, &cache, b->projected, pass_values(pass, b->qkv.at.bias), 0,
-                                 d->position, pass->rows, C, c->heads);
+        softmax_attention_decode(d->attended, &cache, b->projected,
+                                 pass_values(pass, b->qkv.at.bias), 0, d->position, pass->rows, C,
+                                 c->heads);
 #pragma omp barrier
 #pragma omp for
         for (size_t i = 0; i < pass->rows; i++)
@@ -402,9 +414,10 @@ static void decode_attention(const Pass *pass, const Translator *d, size_t l, re
 static void decode_cross_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
     const CrossAttentionBlock *b = &d->model->decoder[l].cross;
     const size_t C = d->model->config.channels;
-    const AttentionInput in = attention_cross(
-        b->queries, pass_values(pass, b->query.at.bias), d->encoded + l * d->sentences * d->length * 2 * C,
-        pass_values(pass, b->key_value.at.bias), C, d->mask, d->sentences, d->beams, d->length);
+    const AttentionInput in = attention_cross(b->queries, pass_values(pass, b->query.at.bias),
+                                              d->encoded + l * d->sentences * d->length * 2 * C,
+                                              pass_values(pass, b->key_value.at.bias), C, d->mask,
+                                              d->sentences, d->beams, d->length);
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
     if (d->weights)
@@ -416,7 +429,8 @@ static void decode_cross_attention(const Pass *pass, const Translator *d, size_t
 static void translator_decode(void *decoder, const int32_t *tokens, real *logits) {
     Translator *d = decoder;
     Translate *t = d->model;
-    const Batch batch = {.batch = (int64_t)(d->sentences * d->beams), .length = 1, .inputs = tokens};
+    const Batch batch = {
+        .batch = (int64_t)(d->sentences * d->beams), .length = 1, .inputs = tokens};
     const Pass pass = pass_forward(&t->base.model, &batch, false, NULL);
     Embedding embedding = t->base.embedding;
     embedding.sinusoids += d->position * t->config.channels;
@@ -444,9 +458,11 @@ static void select_streams(Translator *d, const size_t *from, size_t count) {
 
 // What was made of sentences that are left moves up.
 static void select_sentences(Translator *d, const size_t *from, size_t count) {
-    const size_t layers = d->model->config.decoder_layers, row = d->length * 2 * d->model->config.channels;
+    const size_t layers = d->model->config.decoder_layers,
+                 row = d->length * 2 * d->model->config.channels;
     for (size_t i = 0; i < count; i++)
-        memmove(d->mask + i * d->length, d->mask + from[i * d->beams] / d->beams * d->length, d->length);
+        memmove(d->mask + i * d->length, d->mask + from[i * d->beams] / d->beams * d->length,
+                d->length);
     for (size_t l = 0; l < layers; l++)
         for (size_t i = 0; i < count; i++)
             memmove(d->encoded + (l * count + i) * row,
@@ -467,9 +483,7 @@ static size_t translator_watch(void *decoder, double *weights) {
     return d->model->config.decoder_layers;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Exchange with Hugging Face's MarianMTModel, which is post-norm
-
+// ---- Exchange with Hugging Face's MarianMTModel, which is post-norm ---------
 // What its config.json may choose and this program computes in one way.
 static const ConfigMember fixed_members[] = {
     {"scale_embedding", {.kind = JSON_BOOL, .boolean = true}},
@@ -508,7 +522,8 @@ static const char *read_activation(const Json *config, const char *source) {
     return name;
 }
 
-static void translate_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
+static void translate_read_config(const Json *config, const char *source, Metadata **rows,
+                                  int *count) {
     huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
     check_equal(config, "decoder_attention_heads", "encoder_attention_heads", source);
     check_equal(config, "decoder_ffn_dim", "encoder_ffn_dim", source);
@@ -516,12 +531,12 @@ static void translate_read_config(const Json *config, const char *source, Metada
     huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
     metadata_add(rows, count, "norm", copy_string("post"));
     metadata_add(rows, count, "activation", copy_string(read_activation(config, source)));
-    metadata_add(
-        rows, count, "padding_token",
-        format_string("%lld", (long long)json_integer(config, "pad_token_id", 0, INT32_MAX, source)));
-    metadata_add(
-        rows, count, "end_token",
-        format_string("%lld", (long long)json_integer(config, "eos_token_id", 0, INT32_MAX, source)));
+    metadata_add(rows, count, "padding_token",
+                 format_string("%lld", (long long)json_integer(config, "pad_token_id", 0, INT32_MAX,
+                                                               source)));
+    metadata_add(rows, count, "end_token",
+                 format_string("%lld", (long long)json_integer(config, "eos_token_id", 0, INT32_MAX,
+                                                               source)));
 }
 
 // The shared embedding may stand there under each of its names; sinusoids are computed.
@@ -537,20 +552,24 @@ static char *translate_tensor_name(const char *theirs) {
 static bool translate_write_config(const void *model, JsonWriter *w) {
     const Config *c = &((const Translate *)model)->config;
     if (c->order != POST_NORM || c->padding < 0 || c->end < 0) return false;
-    const size_t sizes[CONFIG_SIZES] = {c->encoder_layers, c->decoder_layers, c->channels,  c->heads,
-                                        c->inner,          c->positions,      c->vocabulary};
+    const size_t sizes[CONFIG_SIZES] = {c->encoder_layers, c->decoder_layers, c->channels,
+                                        c->heads,          c->inner,          c->positions,
+                                        c->vocabulary};
     huggingface_write_sizes(w, "MarianMTModel", config_sizes, sizes, CONFIG_SIZES);
-    huggingface_write_number(w, (const char *const[]){"decoder_attention_heads"}, 1, (double)c->heads);
+    huggingface_write_number(w, (const char *const[]){"decoder_attention_heads"}, 1,
+                             (double)c->heads);
     huggingface_write_number(w, (const char *const[]){"decoder_ffn_dim"}, 1, (double)c->inner);
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     json_key(w, "activation_function");
     json_write_string(w, activation_name(c->activation));
     huggingface_write_number(w, (const char *const[]){"dropout"}, 1, c->dropout);
-    huggingface_write_number(w, (const char *const[]){"attention_dropout"}, 1, c->attention_dropout);
+    huggingface_write_number(w, (const char *const[]){"attention_dropout"}, 1,
+                             c->attention_dropout);
     huggingface_write_number(w, (const char *const[]){"pad_token_id", "decoder_start_token_id"}, 2,
                              c->padding);
     huggingface_write_number(w, (const char *const[]){"eos_token_id"}, 1, c->end);
-    huggingface_write_number(w, (const char *const[]){"bos_token_id", "forced_eos_token_id"}, 2, NAN);
+    huggingface_write_number(w, (const char *const[]){"bos_token_id", "forced_eos_token_id"}, 2,
+                             NAN);
     return true;
 }
 
@@ -561,19 +580,17 @@ static const Exchange translate_exchange = {
     .write_config = translate_write_config,
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What the training loop calls
-
-// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every product of
-// attention, of a token of either side: of two, one is read and one written.
+// ---- What the training loop calls -------------------------------------------
+// 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
+// product of attention, of a token of either side: of two, one is read and one written.
 static double translate_flops_per_token(const void *model, int64_t length) {
     const Config *c = &((const Translate *)model)->config;
     const double C = (double)c->channels, F = (double)c->inner, T = (double)length;
     const double encoder = (double)c->encoder_layers, decoder = (double)c->decoder_layers;
     const double attention = attention_flops(false, false, c->channels, c->heads, 1, T);
     const double read = 6 * encoder * (4 * C * C + 2 * C * F) + 3 * encoder * attention;
-    const double written =
-        6 * (decoder * (8 * C * C + 2 * C * F) + C * (double)c->vocabulary) + 3 * decoder * 1.5 * attention;
+    const double written = 6 * (decoder * (8 * C * C + 2 * C * F) + C * (double)c->vocabulary) +
+                           3 * decoder * 1.5 * attention;
     return (read + written) / 2;
 }
 

@@ -1,16 +1,17 @@
-// The encoder-decoder Transformer on the GPU: the model of train_translate.c, whose options, parameters,
-// decoding, statistics and description it takes; forward and backward pass in CUDA. Both programs read and
-// write the same checkpoints, and drop the same elements.
+// The encoder-decoder Transformer on the GPU: the model of train_translate.c, whose options,
+// parameters, decoding, statistics and description it takes; forward and backward pass in CUDA.
+// Both programs read and write the same checkpoints, and drop the same elements.
 //
-// B sentences; M = B*T rows of the target, N = B*S of the source, C channels, H heads. Layers count through
-// both stacks, the encoder's first.
+// B sentences; M = B*T rows of the target, N = B*S of the source, C channels, H heads. Layers count
+// through both stacks, the encoder's first.
 //
-// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual stream,
-// statistics and gradients of parameters are float32.
+// Products and attention read bf16 (or float32, with --precision fp32 and tf32); the residual
+// stream, statistics and gradients of parameters are float32.
 
 #include "self_attention.cuh"
 extern "C" {
 #include "embedding.h"
+#include "train.h"
 #include "translate.h"
 }
 
@@ -21,8 +22,9 @@ struct Crossed {
     GemmInput query;     // (M, C)
     GemmInput key_value; // (N, 2C)
     Attended attended;
-    GemmInput dquery, dkey_value; // (M, C), (N, 2C); these and `norm` shared or not as LayerGradients are
-    GemmInput norm;               // (M, C) what the product for queries read, again
+    GemmInput dquery,
+        dkey_value; // (M, C), (N, 2C); these and `norm` shared or not as LayerGradients are
+    GemmInput norm; // (M, C) what the product for queries read, again
 };
 
 struct Translate {
@@ -34,7 +36,7 @@ struct Translate {
     float *sinusoids;              // (positions, C)
 };
 
-// ---- parameters ------------------------------------------------------------------------------------------
+// ---- parameters -------------------------------------------------------------
 
 static const CrossAttentionParameters *cross_parameters(const Translate *m, size_t l) {
     return &m->offsets->decoder[l - m->config->encoder_layers].cross;
@@ -42,7 +44,8 @@ static const CrossAttentionParameters *cross_parameters(const Translate *m, size
 
 // The norm before a layer's cross-attention: post-norm, that behind its self-attention.
 static const NormParameters *cross_norm(const Translate *m, size_t l) {
-    return m->config->order == POST_NORM ? &m->layers[l].attention.norm : &cross_parameters(m, l)->norm;
+    return m->config->order == POST_NORM ? &m->layers[l].attention.norm
+                                         : &cross_parameters(m, l)->norm;
 }
 
 // Dropout of a layer of the decoder.
@@ -50,7 +53,7 @@ static uint32_t layer_site(const Translate *m, size_t l, uint32_t site) {
     return decoder_site(m->config, l - m->config->encoder_layers, site);
 }
 
-// ---- memory ----------------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     Translate *m = (Translate *)t;
@@ -94,7 +97,7 @@ static void carve(Transformer *t, Arena *arena) {
     }
 }
 
-// ---- the decoder's attention: to its own tokens, then to the encoder's result ----------------------------
+// ---- the decoder's attention: to its own tokens, then to the encoder's result ----
 
 static AttentionSublayer cross_sublayer(const Translate *m, GpuWork work, const DeviceBatch *batch,
                                         size_t l) {
@@ -113,7 +116,8 @@ static AttentionSublayer cross_sublayer(const Translate *m, GpuWork work, const 
 // FLOP of the products of queries, and of keys and values.
 static double cross_flops(const Translate *m, const DeviceBatch *batch) {
     const double C = (double)m->config->channels;
-    return 2 * (double)batch->batch * ((double)batch->length + 2 * (double)batch->source.length) * C * C;
+    return 2 * (double)batch->batch * ((double)batch->length + 2 * (double)batch->source.length) *
+           C * C;
 }
 
 static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
@@ -129,20 +133,20 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
     const AttentionSublayer self = self_attention_sublayer(&m->base, work, batch, l),
                             cross = cross_sublayer(m, work, batch, l);
     attention_sublayer_forward(t, work, &self);
-    residual_norm_forward(t, work, batch, layer_site(m, l, 1), cross_norm(m, l), crossed->x, t->norm,
-                          crossed->mean, crossed->rstd, a->x_in);
+    residual_norm_forward(t, work, batch, layer_site(m, l, 1), cross_norm(m, l), crossed->x,
+                          t->norm, crossed->mean, crossed->rstd, a->x_in);
     gemm_forward(&g->blas, crossed->query, t->norm, device_weight(t, &at->query),
                  batch->batch * batch->length);
-    gemm_forward(&g->blas, crossed->key_value, t->stacks[0].result, device_weight(t, &at->key_value),
-                 batch->batch * batch->source.length);
+    gemm_forward(&g->blas, crossed->key_value, t->stacks[0].result,
+                 device_weight(t, &at->key_value), batch->batch * batch->source.length);
     gpu_lap(g, work, "cross query, key, value", PROFILE_FORWARD, cross_flops(m, batch));
     attention_sublayer_forward(t, work, &cross);
-    residual_norm_forward(t, work, batch, layer_site(m, l, 3), &t->plan[l].ffn.norm, a->x_middle, t->norm,
-                          a->mean2, a->rstd2, crossed->x);
+    residual_norm_forward(t, work, batch, layer_site(m, l, 3), &t->plan[l].ffn.norm, a->x_middle,
+                          t->norm, a->mean2, a->rstd2, crossed->x);
 }
 
-// Gradients of the products of queries, keys and values, and dresult +=; from dquery and dkey_value to dx
-// behind self-attention, and the gradient to what its projection gives.
+// Gradients of the products of queries, keys and values, and dresult +=; from dquery and dkey_value
+// to dx behind self-attention, and the gradient to what its projection gives.
 static void cross_products_backward(Translate *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base.base;
     GpuModel *g = &t->base;
@@ -160,8 +164,9 @@ static void cross_products_backward(Translate *m, const DeviceBatch *batch, size
     weight_backward(t, kind, &at->key_value, crossed->dkey_value, t->stacks[0].result, N);
     sublayer_input_backward(t, crossed->dquery, device_weight(t, &at->query), M);
     gpu_lap(g, GPU_TRAIN, kind, PROFILE_BACKWARD, cross_flops(m, batch));
-    norm_backward(t, batch, cross_norm(m, l), crossed->x, crossed->mean, crossed->rstd, false,
-                  norm_tail(t, batch, crossed->norm, t->gradients[l].projection, layer_site(m, l, 1)));
+    norm_backward(
+        t, batch, cross_norm(m, l), crossed->x, crossed->mean, crossed->rstd, false,
+        norm_tail(t, batch, crossed->norm, t->gradients[l].projection, layer_site(m, l, 1)));
     weight_backward(t, kind, &at->query, crossed->dquery, crossed->norm, M);
 }
 
@@ -178,7 +183,7 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
     self_attend_backward(t, batch, l);
 }
 
-// ---- the model -------------------------------------------------------------------------------------------
+// ---- the model --------------------------------------------------------------
 
 static TransformerShape shape(const Translate *m) {
     const Config *c = m->config;
@@ -191,7 +196,8 @@ static TransformerShape shape(const Translate *m) {
     is.inner = c->inner;
     is.vocabulary = c->vocabulary;
     is.stacks[0] = {0, E, post ? o->encoder[E - 1].ffn.norm : o->encoder_norm, SITE_SOURCE};
-    is.stacks[1] = {E, E + D, post ? o->decoder[D - 1].self.ffn.norm : o->decoder_norm, SITE_TARGET};
+    is.stacks[1] = {E, E + D, post ? o->decoder[D - 1].self.ffn.norm : o->decoder_norm,
+                    SITE_TARGET};
     is.stack_count = 2;
     is.outer.token = o->token;
     is.outer.bias = o->bias;
@@ -202,7 +208,8 @@ static TransformerShape shape(const Translate *m) {
     is.post_norm = post;
     is.smoothing = c->smoothing;
     is.activation = c->activation;
-    is.outer_sums = (unsigned)(5 * D); // of cross-attention: norm, biases of queries, values and projection
+    is.outer_sums =
+        (unsigned)(5 * D); // of cross-attention: norm, biases of queries, values and projection
     is.outer_sum_width = 5 * D * C;
     return is;
 }
@@ -229,8 +236,8 @@ static void upload_sinusoids(const Translate *m) {
     if (gpu_rows(&m->base.base.base) == 0) return; // only decoding, which is the CPU's
     float *values = (float *)allocate(count, sizeof(float), "positions");
     sinusoidal_positions(values, c->positions, c->channels);
-    CUDA_CHECK(
-        cudaMemcpyAsync(m->sinusoids, values, count * sizeof(float), cudaMemcpyHostToDevice, d->stream));
+    CUDA_CHECK(cudaMemcpyAsync(m->sinusoids, values, count * sizeof(float), cudaMemcpyHostToDevice,
+                               d->stream));
     device_synchronize(d);
     free(values);
 }
@@ -242,7 +249,8 @@ static void *translate_create(const ModelSetup *setup) {
     const Offsets *o = m->offsets = translate_offsets(g->host);
     const size_t E = c->encoder_layers, D = c->decoder_layers;
     m->layers = (TransformerParameters *)allocate(E + D, sizeof(TransformerParameters), "layers");
-    for (size_t l = 0; l < E + D; l++) m->layers[l] = l < E ? o->encoder[l] : o->decoder[l - E].self;
+    for (size_t l = 0; l < E + D; l++)
+        m->layers[l] = l < E ? o->encoder[l] : o->decoder[l - E].self;
     m->crossed = (Crossed *)allocate(D, sizeof(Crossed), "layers");
     g->attention_dropout = c->attention_dropout;
     m->base.causal = E;

@@ -1,6 +1,6 @@
-// What the encoder-decoder is on any device: its configuration, where its parameters lie, where it drops out.
-// train_translate.c builds it; the CUDA program holds a CPU model beside its own for options, parameters,
-// decoding, exchange, --stats and what it says of itself.
+// What the encoder-decoder is on any device: its configuration, where its parameters lie, where it
+// drops out. train_translate.c builds it; the CUDA program holds a CPU model beside its own for
+// options, parameters, decoding, exchange, --stats and what it says of itself.
 #ifndef TRANSLATE_H
 #define TRANSLATE_H
 
@@ -34,7 +34,8 @@ typedef struct {
     size_t bias; // (1, V) of the logits, which is not trained: 0 but in files of others
 } Offsets;
 
-// Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the decoder.
+// Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the
+// decoder.
 enum { SITE_SOURCE, SITE_TARGET, SITE_LAYERS, ENCODER_SITES = 3, DECODER_SITES = 5 };
 
 static inline uint32_t encoder_site(size_t l) {

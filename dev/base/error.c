@@ -1,0 +1,56 @@
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static const ErrorProcesses *others;
+
+void error_set_processes(const ErrorProcesses *processes) {
+    others = processes;
+}
+
+// Names and texts out of hostile files end up in messages: control characters in them must neither
+// break the line nor reach the terminal.
+static void print_line(const char *kind, const char *format, va_list arguments) {
+    char text[4096], process[256] = "";
+    vsnprintf(text, sizeof(text), format, arguments);
+    if (others) others->name(process, sizeof(process));
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    fflush(stdout);                                       // what was said before stands before
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may stand there
+    fprintf(stderr, "%s: %s%s\n", kind, process, text);
+}
+
+// _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked
+// child must not run its parent's handlers.
+__attribute__((noreturn)) static void end_program(int status) {
+    if (others) others->end_all(status);
+    _exit(status);
+}
+
+void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (others) others->let_others_speak();
+    print_line("error", format, arguments);
+    va_end(arguments);
+    end_program(1);
+}
+
+void fail_usage(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (others) others->let_others_speak();
+    print_line("error", format, arguments);
+    va_end(arguments);
+    end_program(2);
+}
+
+void warn(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    print_line("warning", format, arguments);
+    va_end(arguments);
+}

@@ -1,0 +1,48 @@
+// Files read through a map, and files written so that the old version stays until the new one is
+// complete.
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct {
+    char *path;
+    const unsigned char *data; // read-only map of the whole file
+    size_t size;
+} FileMap;
+
+// Maps a regular file; an empty one gives size 0. Ends the program if it cannot be opened.
+FileMap file_map(const char *path);
+bool file_try_map(const char *path, FileMap *file); // the same; false if there is no such file
+void file_unmap(FileMap *file);
+
+// Whether there is a file; ends the program if that cannot be known (no permission, a broken disk).
+bool file_exists(const char *path);
+
+// Locks an open file or directory until the program ends. False, with errno: EWOULDBLOCK, somebody
+// else still has it after a second, which a child of a killed program may take to end with it;
+// anything else, it cannot be locked.
+bool file_lock(int fd);
+
+// Makes DIR and its parents, on the disk; ends the program if one of them cannot be made or is no
+// directory.
+void directory_create(const char *path);
+
+// Makes DIR and its parents, likewise; false if DIR was there already.
+bool directory_create_new(const char *path);
+
+// The names in DIR, fresh strings, in no order; NULL: DIR is not there, or empty. Ends the program
+// if it cannot be read, so that no directory looks emptier than it is.
+char **directory_list(const char *path, size_t *count);
+void directory_list_free(char **names, size_t count);
+
+// Writes go to a temporary file beside PATH; atomic_commit() flushes it to the disk (fsync),
+// renames it to PATH and syncs the directory. A failed write removes the temporary file and ends
+// the program with the cause, so that PATH keeps what it held. Temporary names end in ".tmp".
+typedef struct AtomicFile AtomicFile;
+AtomicFile *atomic_open(const char *path);
+void atomic_write(AtomicFile *file, const void *data, size_t size);
+void atomic_commit(AtomicFile *file);
+
+#endif

@@ -1,0 +1,199 @@
+#include "memory.h"
+#include "error.h"
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum {
+    ALIGNMENT = 64,       // a cache line, and the widest vector
+    ZERO_CHUNK = 1 << 20, // bytes that a thread sets to zero at a time
+    HUGE_PAGE = 1 << 21   // of x86-64, and of arm64 with pages of 4 KiB
+};
+
+// Asks for huge pages where a block has whole ones: on small pages, caches and their tables of
+// pages hold less of it (dev/bench/JOURNAL.md). A wish: what becomes of it does not matter.
+static void wish_huge_pages(char *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const size_t before = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
+    if (bytes < before + HUGE_PAGE) return;
+    madvise(memory + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
+// All threads touch the pages of a large block for the first time: that takes the kernel longer
+// than anything else before the first step, and lays them out over the memory of all processors.
+static void *zero(char *memory, size_t bytes) {
+#pragma omp parallel for schedule(static) if (bytes > 4 * ZERO_CHUNK)
+    for (size_t at = 0; at < bytes; at += ZERO_CHUNK)
+        memset(memory + at, 0, bytes - at < ZERO_CHUNK ? bytes - at : ZERO_CHUNK);
+    return memory;
+}
+
+void *allocate(size_t count, size_t size, const char *what) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > PTRDIFF_MAX - ALIGNMENT)
+        fail("no memory for %s: %zu elements of %zu bytes", what, count, size);
+    const size_t rounded = bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    void *memory = aligned_alloc(ALIGNMENT, rounded);
+    if (!memory)
+        fail("no memory for %s: %zu bytes (%.1f MiB)", what, bytes, (double)bytes / (1 << 20));
+    wish_huge_pages(memory, rounded);
+    return zero(memory, rounded);
+}
+
+void *room_for(Room *room, size_t count, size_t size, const char *what) {
+    size_t bytes;
+    if (!room->memory || __builtin_mul_overflow(count, size, &bytes) || bytes > room->bytes) {
+        free(room->memory);
+        *room = (Room){0};
+        room->memory = allocate(count, size, what);
+        room->bytes = count * size;
+    }
+    return room->memory;
+}
+
+void *grow_list(void *items, size_t count, size_t size, const char *what) {
+    if ((count & (count - 1)) != 0) return items;
+    items = reallocarray(items, count == 0 ? 1 : 2 * count, size);
+    if (!items) fail("no memory for %s: %zu elements of %zu bytes", what, count, size);
+    return items;
+}
+
+// ---- what there is ----------------------------------------------------------
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+// The number behind `key` in a file of such lines, times 1024, or with key "" a file's only number;
+// SIZE_MAX: there is none ("max").
+static size_t number_in(const char *path, const char *key, size_t unit) {
+    FILE *file = fopen(path, "r");
+    size_t result = SIZE_MAX;
+    char line[256];
+    while (file && fgets(line, sizeof(line), file)) {
+        unsigned long long value;
+        if (strncmp(line, key, strlen(key)) != 0 || sscanf(line + strlen(key), "%llu", &value) != 1)
+            continue;
+        if (value < SIZE_MAX / unit) result = (size_t)value * unit;
+        break;
+    }
+    if (file) fclose(file);
+    return result;
+}
+
+// The files of one version of cgroups.
+typedef struct {
+    const char *directory, *limit, *used, *statistics;
+    const char *files[2]; // in `statistics`: files in memory, which the kernel drops before it
+                          // kills anybody
+} CgroupFiles;
+static const CgroupFiles version1 = {"/memory",
+                                     "memory.limit_in_bytes",
+                                     "memory.usage_in_bytes",
+                                     "memory.stat",
+                                     {"total_active_file ", "total_inactive_file "}};
+static const CgroupFiles version2 = {
+    "", "memory.max", "memory.current", "memory.stat", {"active_file ", "inactive_file "}};
+
+// A number in a file of the cgroup `path`.
+static size_t cgroup_number(const char *mount, const CgroupFiles *files, const char *path,
+                            const char *file, const char *key) {
+    char name[8192];
+    snprintf(name, sizeof(name), "%s%s%s/%s", mount, files->directory, path, file);
+    return number_in(name, key, 1);
+}
+
+static size_t left_in_cgroup(const char *mount, const CgroupFiles *files, const char *path) {
+    const size_t limit = cgroup_number(mount, files, path, files->limit, "");
+    size_t used = cgroup_number(mount, files, path, files->used, "");
+    if (limit == SIZE_MAX || used == SIZE_MAX) return SIZE_MAX;
+    for (int i = 0; i < 2; i++) {
+        const size_t droppable =
+            cgroup_number(mount, files, path, files->statistics, files->files[i]);
+        if (droppable != SIZE_MAX) used -= smaller(used, droppable);
+    }
+    return limit > used ? limit - used : 0;
+}
+
+size_t memory_of_cgroups(const char *membership, const char *mount) {
+    size_t available = SIZE_MAX;
+    char line[4096]; // "0::/a/b" of version 2, "4:memory:/a/b" of version 1
+    FILE *file = fopen(membership, "r");
+    while (file && fgets(line, sizeof(line), file)) {
+        const char *controllers = strchr(line, ':');
+        char *path = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!path) continue;
+        *path++ = 0;
+        path[strcspn(path, "\n")] = 0;
+        const bool second = !controllers[1];
+        if (!second && !strstr(controllers, "memory")) continue;
+        for (char *end = path; end; *end = 0) { // a/b, then a, then the root
+            available =
+                smaller(available, left_in_cgroup(mount, second ? &version2 : &version1, path));
+            end = strrchr(path, '/');
+            if (!end) break;
+        }
+    }
+    if (file) fclose(file);
+    return available;
+}
+
+size_t memory_available(void) {
+    size_t available = smaller(number_in("/proc/meminfo", "MemAvailable:", 1024),
+                               memory_of_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
+    struct rlimit limit;
+    const size_t used = number_in("/proc/self/status", "VmSize:", 1024);
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && used != SIZE_MAX)
+        available = smaller(available, limit.rlim_cur > used ? (size_t)limit.rlim_cur - used : 0);
+    return available;
+}
+
+// ---- strings ----------------------------------------------------------------
+
+char *copy_string(const char *text) {
+    const size_t size = strlen(text) + 1;
+    return memcpy(allocate(size, 1, "a string"), text, size);
+}
+
+static char *format_arguments(const char *format, va_list arguments) {
+    char *text = NULL;
+    if (vasprintf(&text, format, arguments) < 0) fail("no memory for a string");
+    return text;
+}
+
+char *format_string(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *text = format_arguments(format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+void append_format(char **text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *end = format_arguments(format, arguments);
+    va_end(arguments);
+    const size_t before = strlen(*text), added = strlen(end) + 1;
+    char *longer = realloc(*text, before + added);
+    if (!longer) fail("no memory for a string");
+    memcpy(longer + before, end, added);
+    *text = longer;
+    free(end);
+}
+
+char *format_bytes(size_t bytes) {
+    static const char *const units[] = {"KiB", "MiB", "GiB"};
+    double size = (double)bytes / 1024;
+    int unit = 0;
+    for (; unit < 2 && size >= 999.5; unit++) size /= 1024;
+    return format_string("%.*f %s", size < 9.995 ? 2 : size < 99.95 ? 1 : 0, size, units[unit]);
+}

@@ -1,0 +1,780 @@
+#include "options.h"
+#include "error.h"
+#include "file.h"
+#include "memory.h"
+#include "streams.h"
+#include <ctype.h>
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NAME_SIZE = 32,        // of an option or choice, with its NUL
+    HELP_WIDTH = 79,       // columns
+    HELP_COLUMN_LIMIT = 30 // the explanations begin here at the latest
+};
+
+#define DIGITS "0123456789"
+
+// A row and what it is set to. The text is in its canonical form, so that two of them are equal
+// when their values are.
+typedef struct {
+    const Option *row;
+    char *text; // NULL: not set
+    bool given; // on the command line,
+    bool again; // more than once
+} Entry;
+
+struct Options {
+    const char *program, *summary;
+    Entry *entries;
+    int count;
+    bool operands; // are expected
+};
+
+// Stand before the added rows, and last in --help.
+static const Option built_in[] = {
+    {.letter = 'h',
+     .name = "help",
+     .kind = OPTION_FLAG,
+     .group = "Other",
+     .help = "print this and exit"},
+    {.name = "version",
+     .kind = OPTION_FLAG,
+     .group = "Other",
+     .help = "print the version and exit"},
+    {.name = "help-all",
+     .kind = OPTION_FLAG,
+     .group = OPTION_GROUP_MORE,
+     .help = "print all of them and exit"},
+};
+enum { HELP, PRINT_VERSION, HELP_ALL, BUILT_IN };
+
+__attribute__((format(printf, 1, 2))) static _Noreturn void programming_error(const char *format,
+                                                                              ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "options: ");
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    abort();
+}
+
+// ---- text and values --------------------------------------------------------
+// Copies the next of "a|b|c" into `choice` and moves behind it; false when none is left.
+static bool next_choice(const char **list, char choice[NAME_SIZE]) {
+    const size_t length = strcspn(*list, "|");
+    if (length == 0) return false;
+    if (length >= NAME_SIZE) programming_error("the choices %s are too long", *list);
+    memcpy(choice, *list, length);
+    choice[length] = '\0';
+    *list += length + ((*list)[length] == '|');
+    return true;
+}
+
+static char *canonical_choice(const char *choices, const char *text) {
+    char choice[NAME_SIZE];
+    while (next_choice(&choices, choice)) {
+        if (strcmp(choice, text) == 0) return copy_string(text);
+    }
+    return NULL;
+}
+
+static char *canonical_integer(const Option *row, const char *text) {
+    const char *digits = text + (*text == '-');
+    if (!*digits || digits[strspn(digits, DIGITS)]) return NULL;
+    errno = 0;
+    const long long value = strtoll(text, NULL, 10);
+    if (errno == ERANGE || (double)value < row->min || (double)value > row->max) return NULL;
+    return format_string("%lld", value);
+}
+
+static bool is_decimal(const char *text) {
+    text += *text == '-';
+    const size_t whole = strspn(text, DIGITS);
+    text += whole;
+    const size_t fraction = *text == '.' ? strspn(text + 1, DIGITS) : 0;
+    if (whole + fraction == 0) return false;
+    if (*text == '.') text += 1 + fraction;
+    if (*text == 'e' || *text == 'E') {
+        text++;
+        if (*text == '-' || *text == '+') text++;
+        if (!*text) return false;
+        text += strspn(text, DIGITS);
+    }
+    return !*text;
+}
+
+// The shortest text that reads back as the same number.
+static char *canonical_number(const Option *row, const char *text) {
+    if (!is_decimal(text)) return NULL;
+    const double value = strtod(text, NULL);
+    if (!isfinite(value) || value < row->min || value > row->max) return NULL;
+    JsonWriter shortest = {0};
+    json_write_number(&shortest, value);
+    return shortest.text;
+}
+
+// Fresh text in canonical form; NULL: not a value that this option can have.
+static char *canonical_text(const Option *row, const char *text) {
+    switch (row->kind) {
+    case OPTION_FLAG:
+        return canonical_choice("true|false", text);
+    case OPTION_INTEGER:
+        return canonical_integer(row, text);
+    case OPTION_NUMBER:
+        return canonical_number(row, text);
+    case OPTION_CHOICE:
+        return canonical_choice(row->choices, text);
+    case OPTION_TEXT:
+        break;
+    }
+    return copy_string(text);
+}
+
+// Sets an entry; false when the text is not such a value.
+static bool assign(Entry *entry, const char *text) {
+    char *canonical = canonical_text(entry->row, text);
+    if (!canonical) return false;
+    free(entry->text);
+    entry->text = canonical;
+    return true;
+}
+
+// ---- the nearest name -------------------------------------------------------
+
+typedef struct {
+    const char *word; // as typed
+    char name[NAME_SIZE];
+    int distance; // of `name`; while that is empty, names have to be nearer
+} Nearest;
+
+static Nearest nearest_begin(const char *word) {
+    return (Nearest){.word = word, .distance = (int)strnlen(word, NAME_SIZE) / 3 + 2};
+}
+
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+// Insertions, deletions, substitutions and swaps of neighbours that make b of a: the distance of
+// Damerau and Levenshtein, no part edited twice (optimal string alignment). Both are shorter than
+// NAME_SIZE.
+static int edit_distance(const char *a, const char *b) {
+    int cost[NAME_SIZE][NAME_SIZE];
+    const int rows = (int)strlen(a), columns = (int)strlen(b);
+    for (int j = 0; j <= columns; j++) cost[0][j] = j;
+    for (int i = 1; i <= rows; i++) {
+        cost[i][0] = i;
+        for (int j = 1; j <= columns; j++) {
+            const int substitution = cost[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            cost[i][j] = min_int(substitution, 1 + min_int(cost[i - 1][j], cost[i][j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+                cost[i][j] = min_int(cost[i][j], 1 + cost[i - 2][j - 2]);
+            }
+        }
+    }
+    return cost[rows][columns];
+}
+
+// Remembers the candidate if none before was as near. A name that was only begun ("--temp") or that
+// goes on
+// ("--batch-size") is as near as one slip.
+static void nearest_consider(Nearest *nearest, const char *candidate) {
+    const size_t length = strlen(nearest->word), other = strlen(candidate);
+    if (length >= NAME_SIZE) return;
+    const size_t shorter = length < other ? length : other, apart = length + other - 2 * shorter;
+    const bool begun = shorter >= 2 && memcmp(candidate, nearest->word, shorter) == 0;
+    if (!begun && (int)apart >= nearest->distance) return; // the distance is at least that
+    const int distance = begun ? 1 : edit_distance(nearest->word, candidate);
+    if (distance >= nearest->distance) return;
+    nearest->distance = distance;
+    snprintf(nearest->name, sizeof nearest->name, "%s", candidate);
+}
+
+// ---- the table --------------------------------------------------------------
+
+static Entry *find_name(const Options *options, const char *name, size_t length) {
+    for (int i = 0; i < options->count; i++) {
+        const char *other = options->entries[i].row->name;
+        if (strlen(other) == length && memcmp(other, name, length) == 0)
+            return &options->entries[i];
+    }
+    return NULL;
+}
+
+static Entry *find_letter(const Options *options, char letter) {
+    for (int i = 0; i < options->count; i++) {
+        if (letter && options->entries[i].row->letter == letter) return &options->entries[i];
+    }
+    return NULL;
+}
+
+static Entry *entry_of(const Options *options, const char *name) {
+    Entry *entry = find_name(options, name, strlen(name));
+    if (!entry) programming_error("there is no option %s", name);
+    return entry;
+}
+
+Options *options_create(const char *program, const char *summary) {
+    Options *options = allocate(1, sizeof *options, "the options");
+    options->program = program;
+    options->summary = summary;
+    options_add(options, built_in, BUILT_IN);
+    return options;
+}
+
+void options_add(Options *options, const Option *rows, int count) {
+    Entry *entries =
+        allocate((size_t)options->count + (size_t)count, sizeof *entries, "the options");
+    if (options->count) memcpy(entries, options->entries, (size_t)options->count * sizeof *entries);
+    free(options->entries);
+    options->entries = entries;
+    for (int i = 0; i < count; i++) {
+        const Option *row = &rows[i];
+        if (find_name(options, row->name, strlen(row->name)) || find_letter(options, row->letter))
+            programming_error("two options --%s or -%c", row->name, row->letter);
+        if (strlen(row->name) >= NAME_SIZE)
+            programming_error("the name --%s is too long", row->name);
+        Entry *entry = &options->entries[options->count++];
+        *entry = (Entry){.row = row};
+        const char *initial = row->kind == OPTION_FLAG ? "false" : row->initial;
+        if (initial && !assign(entry, initial))
+            programming_error("--%s cannot be %s", row->name, initial);
+    }
+}
+
+void options_free(Options *options) {
+    for (int i = 0; i < options->count; i++) free(options->entries[i].text);
+    free(options->entries);
+    free(options);
+}
+
+// ---- error lines ------------------------------------------------------------
+// "an integer from 1 to 1024", "one of auto|fp32|bf16", as fresh text.
+static char *expectation(const Option *row) {
+    if (row->kind == OPTION_TEXT) return copy_string("a text");
+    if (row->kind == OPTION_FLAG) return copy_string("true or false");
+    if (row->kind == OPTION_CHOICE) return format_string("one of %s", row->choices);
+    const bool integer = row->kind == OPTION_INTEGER;
+    const char *what = integer ? "an integer" : "a number";
+    const int digits = integer ? DBL_DECIMAL_DIG : DBL_DIG;
+    // A bound that no value can pass is not worth a word.
+    const double unbounded = integer ? 9.2e18 : DBL_MAX;
+    const bool low = row->min > -unbounded, high = row->max < unbounded;
+    if (low && high)
+        return format_string("%s from %.*g to %.*g", what, digits, row->min, digits, row->max);
+    if (low) return format_string("%s of at least %.*g", what, digits, row->min);
+    if (high) return format_string("%s of at most %.*g", what, digits, row->max);
+    return copy_string(what);
+}
+
+// "; did you mean cosine?" for a mistyped choice, as fresh text.
+static char *choice_advice(const Option *row, const char *text) {
+    Nearest nearest = nearest_begin(text);
+    char choice[NAME_SIZE];
+    const char *list = row->kind == OPTION_CHOICE ? row->choices : "";
+    while (next_choice(&list, choice)) nearest_consider(&nearest, choice);
+    return *nearest.name ? format_string("; did you mean %s?", nearest.name) : copy_string("");
+}
+
+static _Noreturn void refuse_value(const Option *row, const char *text) {
+    fail_usage("--%s %s: expected %s%s", row->name, text, expectation(row),
+               choice_advice(row, text));
+}
+
+static _Noreturn void refuse_missing(const Option *row) {
+    const char *const expected = row->kind == OPTION_TEXT ? "" : expectation(row);
+    fail_usage("--%s needs a value %s%s%s", row->name, row->value, *expected ? ": " : "", expected);
+}
+
+// `prefix` is what stood before the name: "--", "-" or nothing.
+static _Noreturn void refuse_name(const Options *options, const char *prefix, const char *name) {
+    char *word = copy_string(name);
+    word[strcspn(word, "=")] = '\0';
+    const Entry *entry = word[0] && !word[1] ? find_letter(options, word[0]) : NULL;
+    const char *what = *prefix ? "unknown option" : "unexpected argument";
+    if (entry)
+        fail_usage("%s %s%s; did you mean -%s (--%s)?", what, prefix, word, word, entry->row->name);
+    Nearest nearest = nearest_begin(word);
+    for (int i = 0; i < options->count; i++)
+        nearest_consider(&nearest, options->entries[i].row->name);
+    if (*nearest.name) fail_usage("%s %s%s; did you mean --%s?", what, prefix, word, nearest.name);
+    fail_usage("%s %s%s; --help lists the options", what, prefix, word);
+}
+
+// Of a file of options.
+static _Noreturn void refuse_key(const Options *options, const char *path, const char *name) {
+    Nearest nearest = nearest_begin(name);
+    for (int i = BUILT_IN; i < options->count; i++)
+        nearest_consider(&nearest, options->entries[i].row->name);
+    fail("%s: \"%s\" is no option of this program%s%s%s", path, name,
+         *nearest.name ? "; did you mean \"" : "", nearest.name, *nearest.name ? "\"?" : "");
+}
+
+const char *options_peek(const char *name, int argc, char **argv) {
+    const size_t length = strlen(name);
+    for (int i = argc - 1; i > 0; i--) {
+        if (strncmp(argv[i], "--", 2) != 0 || strncmp(argv[i] + 2, name, length) != 0) continue;
+        if (argv[i][2 + length] == '=') return argv[i] + 2 + length + 1;
+        if (argv[i][2 + length] == '\0' && i + 1 < argc) return argv[i + 1];
+    }
+    return NULL;
+}
+
+static _Noreturn void refuse_letter(const Options *options, const char *argument, char letter) {
+    const char other_case = (char)(islower((unsigned char)letter) ? toupper((unsigned char)letter)
+                                                                  : tolower((unsigned char)letter));
+    const Entry *other = find_letter(options, other_case);
+    if (argument[2] && letter == argument[1]) refuse_name(options, "-", argument + 1); // -widnows
+    if (other)
+        fail_usage("unknown option -%c; did you mean -%c (--%s)?", letter, other_case,
+                   other->row->name);
+    fail_usage("unknown option -%c; --help lists the options", letter);
+}
+
+// ---- the command line -------------------------------------------------------
+
+typedef struct {
+    int count, next; // arguments, the next one to read
+    char **arguments;
+} Cursor;
+
+static bool is_option(const Options *options, const char *argument) {
+    if (argument[0] != '-') return false;
+    if (argument[1] == '-') return find_name(options, argument + 2, strcspn(argument + 2, "="));
+    return argument[1] && !argument[2] && find_letter(options, argument[1]);
+}
+
+// The argument after an option that takes a value. It may begin with "-" ("-q -1"), but where it is
+// an option itself the value was forgotten.
+static const char *next_value(const Options *options, const Option *row, Cursor *cursor) {
+    if (cursor->next >= cursor->count || is_option(options, cursor->arguments[cursor->next]))
+        refuse_missing(row);
+    return cursor->arguments[cursor->next++];
+}
+
+static void print_and_exit(const Options *options, const Option *row) {
+    if (row == &built_in[PRINT_VERSION])
+        printf("%s %s\n", options->program, VERSION);
+    else
+        options_help(options, row == &built_in[HELP_ALL]);
+    streams_flush();
+    exit(EXIT_SUCCESS);
+}
+
+static void give(const Options *options, Entry *entry, const char *text) {
+    if (!assign(entry, text)) refuse_value(entry->row, text);
+    entry->again = entry->given;
+    entry->given = true;
+    if (entry->row >= built_in && entry->row < built_in + BUILT_IN)
+        print_and_exit(options, entry->row);
+}
+
+// "--name", "--name value" or "--name=value".
+static void parse_long(const Options *options, Cursor *cursor) {
+    const char *name = cursor->arguments[cursor->next++] + 2;
+    const size_t length = strcspn(name, "=");
+    const char *value = name[length] ? name + length + 1 : NULL;
+    Entry *entry = find_name(options, name, length);
+    if (!entry) refuse_name(options, "--", name);
+    if (entry->row->kind == OPTION_FLAG) {
+        if (value) fail_usage("--%s takes no value, found %s", entry->row->name, value);
+        value = "true";
+    }
+    give(options, entry, value ? value : next_value(options, entry->row, cursor));
+}
+
+// "-b 4", "-b4", "-y", or flags in a cluster, "-yb4".
+static void parse_short(const Options *options, Cursor *cursor) {
+    const char *argument = cursor->arguments[cursor->next++];
+    // "-eval" would be "-e val", which nobody means.
+    if (argument[2] && find_name(options, argument + 1, strcspn(argument + 1, "=")))
+        refuse_name(options, "-", argument + 1);
+    for (const char *letter = argument + 1; *letter; letter++) {
+        Entry *entry = find_letter(options, *letter);
+        if (!entry) refuse_letter(options, argument, *letter);
+        if (entry->row->kind == OPTION_FLAG) {
+            give(options, entry, "true");
+            continue;
+        }
+        give(options, entry, letter[1] ? letter + 1 : next_value(options, entry->row, cursor));
+        break;
+    }
+}
+
+void options_parse(Options *options, int argc, char **argv, const char ***operands,
+                   int *operand_count) {
+    options->operands = operands;
+    const char **found =
+        operands ? allocate((size_t)argc + 1, sizeof *found, "the arguments") : NULL;
+    int count = 0;
+    bool only_operands = false;
+    Cursor cursor = {.count = argc, .next = 1, .arguments = argv};
+    while (cursor.next < argc) {
+        const char *argument = argv[cursor.next];
+        const bool dash = argument[0] == '-' && argument[1] && !only_operands;
+        if (dash && argument[1] == '-' && argument[2]) {
+            parse_long(options, &cursor);
+        } else if (dash && argument[1] != '-') {
+            parse_short(options, &cursor);
+        } else if (!operands) {
+            refuse_name(options, "", argument);
+        } else {
+            if (dash)
+                only_operands = true; // after "--"
+            else
+                found[count++] = argument;
+            cursor.next++;
+        }
+    }
+    if (operands) {
+        *operands = found;
+        *operand_count = count;
+    }
+}
+
+// ---- --help -----------------------------------------------------------------
+// "  -b, --batch N", as fresh text.
+static char *help_left(const Option *row) {
+    char letter[] = "    ";
+    if (row->letter) memcpy(letter, (const char[]){'-', row->letter, ','}, 3);
+    return format_string("  %s--%s%s%s", letter, row->name, row->value ? " " : "",
+                         row->value ? row->value : "");
+}
+
+// Explanation, choices and default, as fresh text.
+static char *help_right(const Option *row) {
+    const bool choice = row->kind == OPTION_CHOICE;
+    return format_string("%s%s%s%s%s%s", row->help, choice ? ": " : "", choice ? row->choices : "",
+                         row->initial ? " [" : "", row->initial ? row->initial : "",
+                         row->initial ? "]" : "");
+}
+
+// Prints words from column `at` on, in lines that begin at column `indent`.
+static void print_wrapped(const char *text, int at, int indent) {
+    bool first = true; // of its line
+    while (*(text += strspn(text, " "))) {
+        const int length = (int)strcspn(text, " ");
+        if (!first && at + 1 + length > HELP_WIDTH) {
+            printf("\n");
+            at = 0;
+            first = true;
+        }
+        const int gap = first ? (at < indent ? indent - at : 0) : 1;
+        printf("%*s%.*s", gap, "", length, text);
+        at += gap + length;
+        text += length;
+        first = false;
+    }
+    printf("\n");
+}
+
+static void print_row(const Option *row, int column) {
+    char *left = help_left(row), *right = help_right(row);
+    int at = printf("%s", left);
+    if (at + 2 > column) {
+        printf("\n");
+        at = 0;
+    }
+    print_wrapped(right, at, column);
+    free(left);
+    free(right);
+}
+
+static bool is_more(const Option *row) {
+    return strcmp(row->group, OPTION_GROUP_MORE) == 0;
+}
+
+// Where the explanations begin.
+static int help_column(const Options *options, bool all) {
+    int column = 0;
+    for (int i = 0; i < options->count; i++) {
+        if (!all && is_more(options->entries[i].row)) continue;
+        char *left = help_left(options->entries[i].row);
+        const int end = (int)strlen(left) + 2;
+        if (end > column && end <= HELP_COLUMN_LIMIT) column = end;
+        free(left);
+    }
+    return column;
+}
+
+static const Option *row_in_help(const Options *options, int i) {
+    return options->entries[(i + BUILT_IN) % options->count].row; // the built-in rows come last
+}
+
+static void print_group(const Options *options, const char *group, int column) {
+    printf("%s:\n", group);
+    for (int i = 0; i < options->count; i++) {
+        const Option *row = row_in_help(options, i);
+        if (strcmp(row->group, group) == 0) print_row(row, column);
+    }
+}
+
+// Prints the names of the rows of OPTION_GROUP_MORE, where a program has any of its own.
+static void print_names(const Options *options) {
+    char *names = copy_string("More, which --help-all explains:");
+    bool any = false;
+    for (int i = 0; i < options->count - BUILT_IN; i++) {
+        const Option *row = row_in_help(options, i);
+        if (!is_more(row)) continue;
+        append_format(&names, "%s --%s", any ? "," : "", row->name);
+        any = true;
+    }
+    if (any) print_wrapped(names, 0, 0);
+    free(names);
+}
+
+void options_help(const Options *options, bool all) {
+    printf("usage: %s [options]%s\n", options->program, options->operands ? " [FILE]" : "");
+    print_wrapped(options->summary, 0, 0);
+    const int column = help_column(options, all);
+    // Groups stand in the order of their first rows.
+    for (int i = 0; i < options->count; i++) {
+        const char *group = row_in_help(options, i)->group;
+        bool seen = is_more(row_in_help(options, i));
+        for (int j = 0; j < i && !seen; j++)
+            seen = strcmp(row_in_help(options, j)->group, group) == 0;
+        if (!seen) print_group(options, group, column);
+    }
+    if (all)
+        print_group(options, OPTION_GROUP_MORE, column);
+    else
+        print_names(options);
+}
+
+// ---- values -----------------------------------------------------------------
+
+static const char *value_of(const Options *options, const char *name, OptionKind kind) {
+    const Entry *entry = entry_of(options, name);
+    if (entry->row->kind != kind) programming_error("--%s is of another kind", name);
+    return entry->text;
+}
+
+bool options_flag(const Options *options, const char *name) {
+    return strcmp(value_of(options, name, OPTION_FLAG), "true") == 0;
+}
+
+int64_t options_integer(const Options *options, const char *name) {
+    const char *text = value_of(options, name, OPTION_INTEGER);
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+double options_number(const Options *options, const char *name) {
+    const char *text = value_of(options, name, OPTION_NUMBER);
+    return text ? strtod(text, NULL) : 0;
+}
+
+const char *options_text(const Options *options, const char *name) {
+    const Entry *entry = entry_of(options, name);
+    return value_of(options, name, entry->row->kind == OPTION_CHOICE ? OPTION_CHOICE : OPTION_TEXT);
+}
+
+bool options_given(const Options *options, const char *name) {
+    return entry_of(options, name)->given;
+}
+
+bool options_changed(const Options *options, const char *name) {
+    const Entry *entry = entry_of(options, name);
+    const char *initial = entry->row->initial;
+    return initial && entry->text ? strcmp(entry->text, initial) != 0 : initial != entry->text;
+}
+
+bool options_given_again(const Options *options, const char *name) {
+    return entry_of(options, name)->again;
+}
+
+char *options_quoted(const char *word) {
+    static const char plain[] =
+        DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_./,:=+-";
+    if (*word && !word[strspn(word, plain)]) return copy_string(word);
+    char *text = copy_string("'");
+    for (const char *c = word; *c; c++) append_format(&text, *c == '\'' ? "'\\'%c" : "%c", *c);
+    append_format(&text, "'");
+    return text;
+}
+
+static bool in_list(const char *const *list, const char *name) {
+    while (*list && strcmp(*list, name) != 0) list++;
+    return *list;
+}
+
+char *options_given_text(const Options *options, OptionScope scope, const char *const *except) {
+    char *text = copy_string("");
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const Entry *entry = &options->entries[i];
+        if (!entry->given || entry->row->scope != scope || in_list(except, entry->row->name))
+            continue;
+        char *value =
+            entry->row->kind == OPTION_FLAG ? copy_string("") : options_quoted(entry->text);
+        append_format(&text, " --%s%s%s", entry->row->name, *value ? " " : "", value);
+        free(value);
+    }
+    return text;
+}
+
+// ---- metadata and log -------------------------------------------------------
+// The first of the names that a row has in a checkpoint, a fresh string.
+static char *metadata_key(const Option *row) {
+    const char *keys = row->metadata_key ? row->metadata_key : row->name;
+    return format_string("%.*s", (int)strcspn(keys, "|"), keys);
+}
+
+// The value under the first of a row's names that FILE has; NULL: none.
+static const char *stored_text(const Option *row, const Safetensors *file) {
+    const char *keys = row->metadata_key ? row->metadata_key : row->name, *text = NULL;
+    char key[NAME_SIZE];
+    while (!text && next_choice(&keys, key)) text = safetensors_metadata(file, key);
+    return text;
+}
+
+bool options_read_metadata(const Options *options, const char *key, const Safetensors *file) {
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const char *stored = stored_text(options->entries[i].row, file);
+        if (stored && stored == safetensors_metadata(file, key)) return true;
+    }
+    return false;
+}
+
+static void set_from(Entry *entry, const char *key, const char *text, const char *source) {
+    if (!assign(entry, text)) {
+        fail("%s: %s %s: expected %s%s", source, key, text, expectation(entry->row),
+             choice_advice(entry->row, text));
+    }
+}
+
+void options_set(Options *options, const char *name, const char *text, const char *source) {
+    set_from(entry_of(options, name), name, text, source);
+}
+
+// Whether the user says how long to train, which is one thing in several options.
+static bool length_given(const Options *options) {
+    for (int i = 0; i < options->count; i++)
+        if (options->entries[i].given && options->entries[i].row->scope == OPTION_LENGTH)
+            return true;
+    return false;
+}
+
+void options_to_metadata(const Options *options, OptionScope scope, Metadata **rows, int *count) {
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const Entry *entry = &options->entries[i];
+        if (entry->row->scope != scope || !entry->text) continue;
+        char *key = metadata_key(entry->row);
+        metadata_add(rows, count, key, copy_string(entry->text));
+        free(key);
+    }
+}
+
+void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file,
+                           const char *advice) {
+    if (scope == OPTION_LENGTH && length_given(options)) return;
+    char *source = format_string("%s: metadata", file->file.path);
+    for (int i = BUILT_IN; i < options->count; i++) {
+        Entry *entry = &options->entries[i];
+        const Option *row = entry->row;
+        const char *stored = row->scope == scope ? stored_text(row, file) : NULL;
+        if (!stored || (scope == OPTION_HABIT && entry->given)) continue;
+        Entry theirs = {.row = row};
+        set_from(&theirs, row->name, stored, source);
+        const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
+        if (demands && strcmp(entry->text, theirs.text) != 0) {
+            fail("--%s %s: %s has %s; %s", row->name, entry->text, file->file.path, theirs.text,
+                 advice);
+        }
+        free(entry->text);
+        entry->text = theirs.text;
+    }
+    free(source);
+}
+
+void options_to_json(const Options *options, JsonWriter *w) {
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const Option *row = options->entries[i].row;
+        json_key(w, row->name);
+        if (!options->entries[i].text)
+            json_write_number(w, NAN); // null
+        else if (row->kind == OPTION_FLAG)
+            json_write_bool(w, options_flag(options, row->name));
+        else if (row->kind == OPTION_INTEGER)
+            json_write_integer(w, options_integer(options, row->name));
+        else if (row->kind == OPTION_NUMBER)
+            json_write_number(w, options_number(options, row->name));
+        else
+            json_write_string(w, options->entries[i].text);
+    }
+}
+
+// ---- a file of options ------------------------------------------------------
+// A JSON value as the text of an option of that kind; NULL: it is of another.
+static char *text_of_json(const Json *value, OptionKind kind) {
+    if (value->kind == JSON_BOOL && kind == OPTION_FLAG)
+        return copy_string(value->boolean ? "true" : "false");
+    if (value->kind == JSON_STRING && (kind == OPTION_TEXT || kind == OPTION_CHOICE))
+        return copy_string(value->string);
+    if (value->kind != JSON_NUMBER || (kind != OPTION_INTEGER && kind != OPTION_NUMBER))
+        return NULL;
+    return format_string("%.*g", DBL_DECIMAL_DIG, value->number);
+}
+
+static void set_from_json(Entry *entry, const Json *value, const char *path) {
+    char *text = text_of_json(value, entry->row->kind);
+    if (!text) {
+        char *expected = expectation(entry->row);
+        fail("%s: \"%s\": expected %s", path, entry->row->name, expected);
+    }
+    set_from(entry, entry->row->name, text, path);
+    // As on a command line, where no flag can be false.
+    entry->given = entry->row->kind != OPTION_FLAG || strcmp(entry->text, "true") == 0;
+    free(text);
+}
+
+// The "options" of the last line of a log that has any; NULL: the file is no log.
+static Json *config_of_log(const FileMap *file) {
+    static const char key[] = "\"options\"";
+    const char *text = (const char *)file->data, *const end = text + file->size;
+    Json *config = NULL;
+    for (const char *newline; text < end; text = newline + 1) {
+        newline = memchr(text, '\n', (size_t)(end - text));
+        if (!newline) break;
+        const size_t size = (size_t)(newline - text);
+        if (!memmem(text, size, key, sizeof key - 1)) continue;
+        Json *line = json_try_parse(text, size);
+        if (!line) continue;
+        json_free(config);
+        config = line;
+    }
+    return config;
+}
+
+// Whether a file does not count: where its run stood; where a run is resumed, what it began with.
+static bool is_passed_over(const Options *options, const char *name) {
+    static const char *const place[] = {"output", "resume", "config", "ranks-file", NULL};
+    static const char *const beginning[] = {"init", "average", NULL};
+    const Entry *resume = find_name(options, "resume", strlen("resume"));
+    return in_list(place, name) || (resume && resume->given && in_list(beginning, name));
+}
+
+void options_read_config(Options *options, const char *path) {
+    FileMap file = file_map(path);
+    Json *whole = config_of_log(&file);
+    if (!whole) whole = json_parse((const char *)file.data, file.size, path);
+    const Json *inner = whole->kind == JSON_OBJECT ? json_find(whole, "options") : NULL;
+    const Json *config = inner ? inner : whole;
+    if (config->kind != JSON_OBJECT) fail("%s: expected an object of options", path);
+    const bool length = length_given(options);
+    for (size_t i = 0; i < config->count; i++) {
+        const char *name = config->keys[i];
+        const bool passed = config->items[i].kind == JSON_NULL || is_passed_over(options, name);
+        Entry *entry = find_name(options, name, strlen(name));
+        if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, path, name);
+        if (passed || entry->given || (length && entry->row->scope == OPTION_LENGTH)) continue;
+        set_from_json(entry, &config->items[i], path);
+    }
+    json_free(whole);
+    file_unmap(&file);
+}

@@ -1,0 +1,112 @@
+// The command line as one table of rows. Parsing, --help, range checks, the config line of the log
+// and the metadata of a checkpoint all come from it; a model adds its own rows.
+#ifndef BASE_OPTIONS_H
+#define BASE_OPTIONS_H
+
+#include "json.h"
+#include "safetensors.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum { OPTION_FLAG, OPTION_INTEGER, OPTION_NUMBER, OPTION_TEXT, OPTION_CHOICE } OptionKind;
+
+// What a checkpoint has to say about an option.
+typedef enum {
+    OPTION_RUN,      // not stored: paths, the machine's affairs
+    OPTION_TRAINING, // stored with the optimiser's state; a resumed run must agree
+    OPTION_LENGTH,   // stored likewise; a resumed run may change it (how long to train)
+    OPTION_HABIT,    // stored likewise; a resumed run may change each (how to evaluate and save)
+    OPTION_MODEL,    // stored with the weights; whoever loads them must agree
+} OptionScope;
+
+typedef struct {
+    char letter;      // short option, 0: none
+    const char *name; // long option
+    OptionKind kind;
+    OptionScope scope;
+    const char *value;   // what --help calls the value: "DIR", "N"; NULL for a flag
+    const char *initial; // default as text; NULL: not set (always for a flag, which is then false)
+    double min, max;     // range of an integer or number; infinite: no bound
+    const char
+        *choices; // OPTION_CHOICE: "linear|cosine|constant|wsd"; --help shows them behind `help`
+    const char
+        *metadata_key; // the name in a checkpoint, where it is not `name`; "written|also read"
+    const char *group; // heading in --help
+    const char *help;  // a few words, so that the row stays one line
+} Option;
+
+// The group of rows that --help only names, so that it fits a screen; --help-all explains them.
+#define OPTION_GROUP_MORE "More"
+
+typedef struct Options Options;
+
+// The rows of several tables, one after the other, each at its default. -h/--help, --help-all and
+// --version are there already. `program` and `summary`, one paragraph, head --help. The tables must
+// outlive the result. A row whose name, letter or default cannot be is a programming error (abort).
+Options *options_create(const char *program, const char *summary);
+void options_add(Options *options, const Option *rows, int count);
+void options_free(Options *options);
+
+// Reads a command line: "-b 4", "-b4", "--batch 4", "--batch=4", clustered flags; what is given
+// twice counts as given last. There are no operands unless `operands` is not NULL, which then
+// receives them (freed by the caller; the strings are argv's); behind "--" everything is one. An
+// unknown option ends the program (exit 2) naming the nearest one; a value outside its range says
+// the range. --help, --help-all and --version print and exit 0.
+void options_parse(Options *options, int argc, char **argv, const char ***operands,
+                   int *operand_count);
+
+// Reads options from a JSON file: an object of values by long name as options_to_json() writes
+// them, null: not set; or an object that has it as its member "options"; or a log of such objects,
+// a line each, of which the last is taken. They count as given, a flag where it is true. What was
+// given on the command line stays, and where that says how long to train nothing of the file about
+// it is taken. What names a run and not how it was made is passed over: "output", "resume",
+// "config", "ranks-file"; where --resume was given what it began with, too: "init", "average". Ends
+// the program (exit 1) where a name, kind or value cannot be.
+void options_read_config(Options *options, const char *path);
+
+// The last value that the command line gives to --NAME, before it is checked and parsed; NULL:
+// none.
+const char *options_peek(const char *name, int argc, char **argv);
+
+// Prints the table with defaults, at most 79 columns wide; all: with the group OPTION_GROUP_MORE.
+void options_help(const Options *options, bool all);
+
+// Values by long name; asking for a name or kind that is not in the table is a programming error
+// (abort). A number that is not set is 0.
+bool options_flag(const Options *options, const char *name);
+int64_t options_integer(const Options *options, const char *name);
+double options_number(const Options *options, const char *name);
+const char *options_text(const Options *options, const char *name); // or choice; NULL: not set
+bool options_given(const Options *options, const char *name);   // on the command line or in a file
+bool options_changed(const Options *options, const char *name); // from its default
+bool options_given_again(const Options *options,
+                         const char *name); // more than once on the command line
+
+// Those of a scope that were given, but `except` (a list that ends in NULL), as a shell takes them:
+// " --keep 2 --stats 4", fresh.
+char *options_given_text(const Options *options, OptionScope scope, const char *const *except);
+
+// A word as a shell takes it, fresh.
+char *options_quoted(const char *word);
+
+// Sets a value from text with the same checks; `source` ("FILE: metadata") heads the error line,
+// exit code 1.
+void options_set(Options *options, const char *name, const char *text, const char *source);
+
+// The values of one scope as metadata rows, appended to *rows (metadata.h).
+void options_to_metadata(const Options *options, OptionScope scope, Metadata **rows, int *count);
+
+// Takes over the values of one scope from a checkpoint. An option that the user gave and that
+// differs ends the program: "--heads 8: FILE has 4; ADVICE". "auto" demands nothing, and what a
+// checkpoint says of the scope OPTION_LENGTH gives way, all of it, where the user says anything of
+// that; of OPTION_HABIT each does. A missing key keeps what the option is.
+void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file,
+                           const char *advice);
+
+// Whether what FILE says under `key` is the value of an option.
+bool options_read_metadata(const Options *options, const char *key, const Safetensors *file);
+
+// All values as members of the JSON object that is open in w; null: not set.
+void options_to_json(const Options *options, JsonWriter *w);
+
+#endif

@@ -1,0 +1,419 @@
+#include "safetensors.h"
+#include "error.h"
+#include "json.h"
+#include "memory.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "tensors are read and written as they lie in memory");
+
+enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; // the format's own limit
+
+static const struct {
+    const char *name;
+    size_t width; // bytes an element
+} types[] = {[TENSOR_F64] = {"F64", 8},   [TENSOR_F32] = {"F32", 4},  [TENSOR_F16] = {"F16", 2},
+             [TENSOR_BF16] = {"BF16", 2}, [TENSOR_I64] = {"I64", 8},  [TENSOR_I32] = {"I32", 4},
+             [TENSOR_U8] = {"U8", 1},     [TENSOR_BOOL] = {"BOOL", 1}};
+enum { TYPE_COUNT = sizeof(types) / sizeof(*types) };
+
+// ---- reader -----------------------------------------------------------------
+// What a tensor's part of the header is read with.
+typedef struct {
+    const char *path, *name; // for messages
+    const unsigned char *data;
+    size_t size; // of all tensors
+} Section;
+
+// A member of a tensor's header: an array of at most `max` integers. Returns their number.
+static int read_integers(const Section *section, const Json *header, const char *key, int max,
+                         int64_t *out) {
+    const Json *array = json_find(header, key);
+    if (!array || array->kind != JSON_ARRAY)
+        fail("%s: tensor \"%s\": expected an array \"%s\"", section->path, section->name, key);
+    if (array->count > (size_t)max)
+        fail("%s: tensor \"%s\": \"%s\" has %zu numbers, expected at most %d", section->path,
+             section->name, key, array->count, max);
+    for (size_t i = 0; i < array->count; i++) {
+        const double number = array->items[i].number;
+        // 2^53: from here on a double, and thus JSON, is not exact.
+        if (array->items[i].kind != JSON_NUMBER || !(number >= 0 && number < 0x1p53) ||
+            number != floor(number))
+            fail("%s: tensor \"%s\": \"%s\": expected integers from 0 to 2^53", section->path,
+                 section->name, key);
+        out[i] = (int64_t)number;
+    }
+    return (int)array->count;
+}
+
+static TensorType read_type(const Section *section, const Json *header) {
+    char *source = format_string("%s: tensor \"%s\"", section->path, section->name);
+    const char *name = json_string(header, "dtype", source);
+    int type = 0;
+    while (type < TYPE_COUNT && strcmp(types[type].name, name) != 0) type++;
+    if (type == TYPE_COUNT)
+        fail(
+            "%s: dtype \"%s\" is not supported, expected F64, F32, F16, BF16, I64, I32, U8 or BOOL",
+            source, name);
+    free(source);
+    return (TensorType)type;
+}
+
+static Tensor read_tensor(const Section *section, const Json *header) {
+    Tensor tensor = {
+        .name = copy_string(section->name), .type = read_type(section, header), .count = 1};
+    tensor.rank = read_integers(section, header, "shape", TENSOR_MAX_RANK, tensor.shape);
+    size_t bytes = types[tensor.type].width;
+    bool overflow = false;
+    for (int i = 0; i < tensor.rank; i++) {
+        overflow |= __builtin_mul_overflow(tensor.count, (size_t)tensor.shape[i], &tensor.count);
+        overflow |= __builtin_mul_overflow(bytes, (size_t)tensor.shape[i], &bytes);
+    }
+    if (overflow)
+        fail("%s: tensor \"%s\": the shape's product overflows", section->path, section->name);
+    int64_t offsets[2];
+    if (read_integers(section, header, "data_offsets", 2, offsets) != 2)
+        fail("%s: tensor \"%s\": expected two numbers in \"data_offsets\"", section->path,
+             section->name);
+    const size_t begin = (size_t)offsets[0], end = (size_t)offsets[1];
+    if (begin > end || end > section->size)
+        fail("%s: tensor \"%s\": data_offsets %zu to %zu, expected them in order and at most %zu, "
+             "the size of "
+             "the data",
+             section->path, section->name, begin, end, section->size);
+    if (end - begin != bytes)
+        fail("%s: tensor \"%s\": data_offsets span %zu bytes, its shape takes %zu", section->path,
+             section->name, end - begin, bytes);
+    tensor.data = section->data + begin;
+    return tensor;
+}
+
+static void read_metadata(Safetensors *file, const Json *object) {
+    if (object->kind != JSON_OBJECT) fail("%s: __metadata__ is not an object", file->file.path);
+    file->metadata = allocate(object->count, sizeof(Metadata), "metadata");
+    for (size_t i = 0; i < object->count; i++) {
+        if (object->items[i].kind != JSON_STRING)
+            fail("%s: __metadata__: \"%s\" is not a string", file->file.path, object->keys[i]);
+        file->metadata[i] =
+            (Metadata){copy_string(object->keys[i]), copy_string(object->items[i].string)};
+    }
+    file->metadata_count = (int)object->count;
+}
+
+// In the order of the data; where two start together, one of them is empty and goes first.
+static int compare_tensors(const void *a, const void *b) {
+    const Tensor *x = a, *y = b;
+    if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
+    return (x->count > y->count) - (x->count < y->count);
+}
+
+// The tensors, in the order of the data, must fill it.
+static void check_layout(const Safetensors *file, const Section *section) {
+    size_t end = 0;
+    for (int i = 0; i < file->tensor_count; i++) {
+        const Tensor *tensor = &file->tensors[i];
+        const size_t begin = (size_t)((const unsigned char *)tensor->data - section->data);
+        if (begin != end)
+            fail("%s: tensor \"%s\" begins at byte %zu of the data, expected %zu: %s",
+                 section->path, tensor->name, begin, end,
+                 begin < end ? "it overlaps another" : "there is a hole");
+        end += tensor_bytes(tensor);
+    }
+    if (end != section->size)
+        fail("%s: the tensors take %zu bytes, the file has %zu", section->path, end, section->size);
+}
+
+// The header's length, checked against the file.
+static size_t read_header_length(const FileMap *file) {
+    uint64_t length;
+    if (file->size < LENGTH_BYTES)
+        fail("%s: %zu bytes, too short for a safetensors file", file->path, file->size);
+    memcpy(&length, file->data, sizeof(length));
+    if (length > HEADER_MAX || length > file->size - LENGTH_BYTES)
+        fail("%s: no safetensors file, or cut short: header of %llu bytes in a file of %zu (at "
+             "most %d)",
+             file->path, (unsigned long long)length, file->size, HEADER_MAX);
+    return (size_t)length;
+}
+
+// Reads what is mapped.
+static Safetensors *open_map(FileMap map) {
+    Safetensors *file = allocate(1, sizeof(Safetensors), "a safetensors file");
+    const char *path = map.path;
+    file->file = map;
+    const size_t length = read_header_length(&file->file);
+    Section section = {.path = path,
+                       .data = file->file.data + LENGTH_BYTES + length,
+                       .size = file->file.size - LENGTH_BYTES - length};
+    char *source = format_string("%s: header", path);
+    Json *header = json_parse((const char *)file->file.data + LENGTH_BYTES, length, source);
+    if (header->kind != JSON_OBJECT) fail("%s: expected a JSON object", source);
+    file->tensors = allocate(header->count, sizeof(Tensor), "tensors");
+    for (size_t i = 0; i < header->count; i++) {
+        section.name = header->keys[i];
+        if (strcmp(section.name, "__metadata__") == 0)
+            read_metadata(file, &header->items[i]);
+        else
+            file->tensors[file->tensor_count++] = read_tensor(&section, &header->items[i]);
+    }
+    qsort(file->tensors, (size_t)file->tensor_count, sizeof(Tensor), compare_tensors);
+    check_layout(file, &section);
+    safetensors_index(file);
+    json_free(header);
+    free(source);
+    return file;
+}
+
+Safetensors *safetensors_open(const char *path) {
+    return open_map(file_map(path));
+}
+
+Safetensors *safetensors_try_open(const char *path) {
+    FileMap map;
+    return file_try_map(path, &map) ? open_map(map) : NULL;
+}
+
+void safetensors_close(Safetensors *file) {
+    if (!file) return;
+    for (int i = 0; i < file->tensor_count; i++) {
+        free(file->tensors[i].name);
+        free(file->tensors[i].own);
+    }
+    for (int i = 0; i < file->metadata_count; i++) {
+        free(file->metadata[i].key);
+        free(file->metadata[i].value);
+    }
+    free(file->tensors);
+    free(file->by_name);
+    free(file->metadata);
+    file_unmap(&file->file);
+    free(file);
+}
+
+void tensor_replace(Tensor *tensor, int64_t first, real *data) {
+    tensor->count = tensor->count / (size_t)tensor->shape[0] * (size_t)first;
+    tensor->shape[0] = first;
+    tensor->type = sizeof(real) == sizeof(double) ? TENSOR_F64 : TENSOR_F32;
+    free(tensor->own);
+    tensor->data = tensor->own = data;
+}
+
+// By name; of one name, in the order of the data.
+static int compare_names(const void *a, const void *b) {
+    const Tensor *x = *(const Tensor *const *)a, *y = *(const Tensor *const *)b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : (x > y) - (x < y);
+}
+
+void safetensors_index(Safetensors *file) {
+    free(file->by_name);
+    file->by_name = allocate((size_t)file->tensor_count, sizeof(Tensor *), "tensors");
+    for (int i = 0; i < file->tensor_count; i++) file->by_name[i] = &file->tensors[i];
+    qsort(file->by_name, (size_t)file->tensor_count, sizeof(Tensor *), compare_names);
+}
+
+static int compare_name(const void *name, const void *tensor) {
+    return strcmp(name, (*(const Tensor *const *)tensor)->name);
+}
+
+const Tensor *safetensors_find(const Safetensors *file, const char *name) {
+    const Tensor *const *found =
+        bsearch(name, file->by_name, (size_t)file->tensor_count, sizeof(Tensor *), compare_name);
+    return found ? *found : NULL;
+}
+
+const char *safetensors_metadata(const Safetensors *file, const char *key) {
+    for (int i = 0; i < file->metadata_count; i++)
+        if (strcmp(file->metadata[i].key, key) == 0) return file->metadata[i].value;
+    return NULL;
+}
+
+// The metadata's text; ends the program if there is none.
+static const char *needed_metadata(const Safetensors *file, const char *key) {
+    const char *text = safetensors_metadata(file, key);
+    if (!text) fail("%s: metadata has no %s", file->file.path, key);
+    return text;
+}
+
+double safetensors_number(const Safetensors *file, const char *key) {
+    const char *text = needed_metadata(file, key);
+    char *end;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value))
+        fail("%s: metadata %s is \"%s\", expected a number", file->file.path, key, text);
+    return value;
+}
+
+int64_t safetensors_integer(const Safetensors *file, const char *key, int64_t min, int64_t max) {
+    const char *text = needed_metadata(file, key);
+    char *end;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < min || value > max)
+        fail("%s: metadata %s is \"%s\", expected an integer from %lld to %lld", file->file.path,
+             key, text, (long long)min, (long long)max);
+    return value;
+}
+
+// ---- elements ---------------------------------------------------------------
+
+size_t tensor_bytes(const Tensor *tensor) {
+    return tensor->count * types[tensor->type].width;
+}
+
+// IEEE 754 binary16: 1 sign, 5 exponent and 10 mantissa bits.
+static double half_value(uint16_t bits) {
+    const int exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
+    double value;
+    if (exponent == 31)
+        value = mantissa ? (double)NAN : (double)INFINITY;
+    else if (exponent == 0)
+        value = ldexp(mantissa, -24);
+    else
+        value = ldexp(1024 + mantissa, exponent - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
+// bfloat16: the upper half of a float.
+static double bfloat16_value(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof(value));
+    return (double)value;
+}
+
+// Element i of a floating-point tensor. A double holds all of them exactly. memcpy, as data may be
+// unaligned.
+static double element(const Tensor *tensor, size_t i) {
+    const unsigned char *at = (const unsigned char *)tensor->data + i * types[tensor->type].width;
+    double f64;
+    float f32;
+    uint16_t bits;
+    switch (tensor->type) {
+    case TENSOR_F64:
+        memcpy(&f64, at, sizeof(f64));
+        return f64;
+    case TENSOR_F32:
+        memcpy(&f32, at, sizeof(f32));
+        return (double)f32;
+    case TENSOR_F16:
+        memcpy(&bits, at, sizeof(bits));
+        return half_value(bits);
+    default:
+        memcpy(&bits, at, sizeof(bits));
+        return bfloat16_value(bits);
+    }
+}
+
+static _Noreturn void wrong_type(const Safetensors *file, const Tensor *tensor,
+                                 const char *expected) {
+    fail("%s: tensor \"%s\" has type %s, expected %s", file->file.path, tensor->name,
+         types[tensor->type].name, expected);
+}
+
+static void require_floating(const Safetensors *file, const Tensor *tensor) {
+    const TensorType type = tensor->type;
+    if (type != TENSOR_F64 && type != TENSOR_F32 && type != TENSOR_F16 && type != TENSOR_BF16)
+        wrong_type(file, tensor, "F64, F32, F16 or BF16");
+}
+
+void tensor_read_real(const Safetensors *file, const Tensor *tensor, real *out) {
+    require_floating(file, tensor);
+    for (size_t i = 0; i < tensor->count; i++) out[i] = (real)element(tensor, i);
+}
+
+void tensor_read_double(const Safetensors *file, const Tensor *tensor, double *out) {
+    require_floating(file, tensor);
+    for (size_t i = 0; i < tensor->count; i++) out[i] = element(tensor, i);
+}
+
+void tensor_read_int32(const Safetensors *file, const Tensor *tensor, int32_t *out) {
+    if (tensor->type == TENSOR_I32) {
+        if (tensor->count > 0) memcpy(out, tensor->data, tensor->count * sizeof(int32_t));
+        return;
+    }
+    if (tensor->type != TENSOR_I64) wrong_type(file, tensor, "I32 or I64");
+    for (size_t i = 0; i < tensor->count; i++) {
+        int64_t value;
+        memcpy(&value, (const unsigned char *)tensor->data + i * sizeof(value), sizeof(value));
+        if (value < INT32_MIN || value > INT32_MAX)
+            fail("%s: tensor \"%s\": element %zu is %lld, beyond 32 bits", file->file.path,
+                 tensor->name, i, (long long)value);
+        out[i] = (int32_t)value;
+    }
+}
+
+// ---- writer -----------------------------------------------------------------
+
+static size_t source_count(const TensorSource *tensor) {
+    size_t count = 1;
+    for (int i = 0; i < tensor->rank; i++)
+        count *= (size_t)tensor->shape[i]; // fits, as the values are in memory
+    return count;
+}
+
+// Appends a tensor's entry, whose data starts at byte `begin`; returns where it ends.
+static size_t write_entry(JsonWriter *w, const TensorSource *tensor, size_t begin) {
+    const size_t end = begin + source_count(tensor) * sizeof(float);
+    json_key(w, tensor->name);
+    json_begin(w, '{');
+    json_key(w, "dtype");
+    json_write_string(w, types[TENSOR_F32].name);
+    json_key(w, "shape");
+    json_begin(w, '[');
+    for (int i = 0; i < tensor->rank; i++) json_write_integer(w, tensor->shape[i]);
+    json_end(w, ']');
+    json_key(w, "data_offsets");
+    json_begin(w, '[');
+    json_write_integer(w, (int64_t)begin);
+    json_write_integer(w, (int64_t)end);
+    json_end(w, ']');
+    json_end(w, '}');
+    return end;
+}
+
+static void write_header(AtomicFile *out, const TensorSource *tensors, int tensor_count,
+                         const Metadata *metadata, int metadata_count) {
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    if (metadata_count > 0) {
+        json_key(&w, "__metadata__");
+        json_begin(&w, '{');
+        for (int i = 0; i < metadata_count; i++) {
+            json_key(&w, metadata[i].key);
+            json_write_string(&w, metadata[i].value);
+        }
+        json_end(&w, '}');
+    }
+    size_t end = 0;
+    for (int i = 0; i < tensor_count; i++) end = write_entry(&w, &tensors[i], end);
+    json_end(&w, '}');
+    const size_t padding = -w.length % LENGTH_BYTES; // the data starts at a multiple of 8
+    const uint64_t length = w.length + padding;
+    atomic_write(out, &length, sizeof(length));
+    atomic_write(out, w.text, w.length);
+    atomic_write(out, "       ", padding);
+    json_writer_free(&w);
+}
+
+static void write_values(AtomicFile *out, const real *values, size_t count) {
+    enum { BLOCK = 1024 };
+    float block[BLOCK];
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t end = count - start < BLOCK ? count : start + BLOCK;
+        for (size_t i = start; i < end; i++) block[i - start] = (float)values[i];
+        atomic_write(out, block, (end - start) * sizeof(float));
+    }
+}
+
+void safetensors_write(const char *path, const TensorSource *tensors, int tensor_count,
+                       const Metadata *metadata, int metadata_count) {
+    AtomicFile *out = atomic_open(path);
+    write_header(out, tensors, tensor_count, metadata, metadata_count);
+    for (int i = 0; i < tensor_count; i++)
+        write_values(out, tensors[i].data, source_count(&tensors[i]));
+    atomic_commit(out);
+}

@@ -1,0 +1,37 @@
+#include "stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static volatile sig_atomic_t stop_signal; // a handler can reach nothing else
+
+void stop_request(int number) {
+    if (stop_signal == 0) stop_signal = number;
+}
+
+static void handle_signals(int flags) {
+    // SA_RESETHAND: the second signal takes the default action.
+    struct sigaction action = {.sa_handler = stop_request, .sa_flags = SA_RESETHAND | flags},
+                     before;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
+}
+
+void stop_install(void) {
+    handle_signals(SA_RESTART);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ,
+           SIG_IGN); // a file that grows too large is an error of write(), with a line of its own
+}
+
+void stop_interrupts(bool interrupts) {
+    if (stop_signal == 0)
+        handle_signals(interrupts ? 0 : SA_RESTART); // else the next one ends the program
+}
+
+int stop_requested(void) {
+    return stop_signal;
+}

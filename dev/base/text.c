@@ -1,0 +1,144 @@
+#include "text.h"
+#include <stdbool.h>
+#include <string.h>
+
+// ---- words and lines --------------------------------------------------------
+// The same in every locale.
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+TextItem text_next(Text text, size_t *at, Text *word) {
+    size_t i = *at;
+    while (i < text.size && is_space(text.data[i]) && text.data[i] != '\n') i++;
+    if (i < text.size && text.data[i] != '\n') {
+        const size_t start = i;
+        while (i < text.size && !is_space(text.data[i])) i++;
+        *word = (Text){text.data + start, i - start};
+        *at = i;
+        return TEXT_WORD;
+    }
+    // size + 1 says that the last line, which has no newline, was ended as well.
+    if (i < text.size || (i == text.size && i > 0 && text.data[i - 1] != '\n')) {
+        *at = i + 1;
+        return TEXT_LINE_END;
+    }
+    *at = i;
+    return TEXT_END;
+}
+
+Text text_sentence(Text line) {
+    size_t at = 0;
+    Text word;
+    if (text_next(line, &at, &word) != TEXT_WORD) return (Text){line.data, 0};
+    return (Text){line.data, line.size - (line.data[line.size - 1] == '\r')};
+}
+
+TextCounts text_count(Text text) {
+    TextCounts counts = {.bytes = (int64_t)text.size};
+    Text word;
+    size_t at = 0;
+    for (TextItem item = text_next(text, &at, &word); item != TEXT_END;
+         item = text_next(text, &at, &word)) {
+        counts.words++;
+        if (item == TEXT_LINE_END) counts.lines++;
+    }
+    return counts;
+}
+
+// ---- comparing --------------------------------------------------------------
+// The first line with its newline, which is taken off the text.
+static Text take_line(Text *text) {
+    const char *newline = text->size > 0 ? memchr(text->data, '\n', text->size) : NULL;
+    const Text line = {text->data, newline ? (size_t)(newline - text->data) + 1 : text->size};
+    *text = (Text){text->data + line.size, text->size - line.size};
+    return line;
+}
+
+// Behind what both end in, each byte of `made` is taken where the line first has it.
+static size_t line_lost(Text line, Text made) {
+    size_t found = 0;
+    while (line.size > 0 && made.size > 0 && line.data[line.size - 1] == made.data[made.size - 1]) {
+        line.size--;
+        made.size--;
+    }
+    for (size_t i = 0; i < line.size && found < made.size; i++)
+        found += line.data[i] == made.data[found];
+    return line.size - found;
+}
+
+size_t text_lost(Text text, Text made) {
+    size_t lost = 0;
+    if (text.size == made.size && memcmp(text.data, made.data, text.size) == 0) return 0;
+    while (text.size > 0) {
+        const Text line = take_line(&text);
+        lost += line_lost(line, take_line(&made));
+    }
+    return lost;
+}
+
+// ---- cutting ----------------------------------------------------------------
+// The last place p in (from, to] with `c` before it; 0: none.
+static size_t place_after(const char *data, char c, size_t from, size_t to) {
+    const char *last = memrchr(data + from, c, to - from);
+    return last ? (size_t)(last - data) + 1 : 0;
+}
+
+static size_t cut_before(Text text, size_t place) {
+    const size_t near = text.size / 40, from = place > near ? place - near : 0;
+    size_t cut = place_after(text.data, '\n', from, place);
+    if (cut == 0) cut = place_after(text.data, ' ', from, place);
+    if (cut > 0) return cut;
+    cut = place;
+    while (cut > from && ((unsigned char)text.data[cut] & 0xc0) == 0x80)
+        cut--; // inside a character
+    return cut;
+}
+
+void text_split(Text text, Text parts[3]) {
+    const size_t twentieth = text.size / 20;
+    const size_t validation = cut_before(text, text.size - 2 * twentieth);
+    const size_t test = cut_before(text, text.size - twentieth);
+    parts[0] = (Text){text.data, validation};
+    parts[1] = (Text){text.data + validation, test - validation};
+    parts[2] = (Text){text.data + test, text.size - test};
+}
+
+// ---- UTF-8 ------------------------------------------------------------------
+
+size_t utf8_length(Text text) {
+    const unsigned char *u = (const unsigned char *)text.data;
+    if (text.size == 0) return 0;
+    if (u[0] < 0x80) return 1;
+    const size_t length = u[0] < 0xc2 ? 0 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : u[0] < 0xf5 ? 4 : 0;
+    if (length == 0 || length > text.size) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((u[i] & 0xc0) != 0x80) return 0;
+    const bool overlong = (u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xf0 && u[1] < 0x90);
+    const bool surrogate = u[0] == 0xed && u[1] > 0x9f, beyond = u[0] == 0xf4 && u[1] > 0x8f;
+    return overlong || surrogate || beyond ? 0 : length;
+}
+
+size_t utf8_valid_prefix(Text text) {
+    size_t at = 0;
+    while (at < text.size) {
+        const size_t length = utf8_length((Text){text.data + at, text.size - at});
+        if (length == 0) break;
+        at += length;
+    }
+    return at;
+}
+
+size_t utf8_complete(Text text) {
+    for (size_t size = 1; size <= 3 && size <= text.size; size++) {
+        const unsigned char lead = (unsigned char)text.data[text.size - size];
+        if ((lead & 0xc0) == 0x80) continue; // inside a character
+        const size_t length = lead < 0xc2   ? 1
+                              : lead < 0xe0 ? 2
+                              : lead < 0xf0 ? 3
+                              : lead < 0xf5 ? 4
+                                            : 1;
+        return length > size ? text.size - size : text.size;
+    }
+    return text.size;
+}

@@ -1,0 +1,33 @@
+// The program of GPU tests: that of test.h, which says "skipped" where there is no GPU.
+#ifndef CUDA_GPU_TEST_H
+#define CUDA_GPU_TEST_H
+
+#include "device.cuh"
+#include <stdlib.h>
+extern "C" {
+#include "test.h"
+}
+
+// CUDA does not outlive fork(), by which each case gets a process, so a child looks for the GPU. It
+// ends with one line that says why there is none.
+static void gpu_test_probe(void *) {
+    char why[512];
+    if (!device_available(why, sizeof(why))) fail("%s", why);
+}
+
+// Whether the tests cannot run; prints why and the last line of a test program.
+static inline bool gpu_test_skipped(int count) {
+    char text[1024];
+    if (test_child(gpu_test_probe, NULL, text, sizeof(text)) == 0) return false;
+    const char *prefix = "error: ";
+    const char *why = strncmp(text, prefix, strlen(prefix)) == 0 ? text + strlen(prefix) : text;
+    printf("skipped: %.*s\n0 passed, 0 failed, %d skipped\n", (int)strcspn(why, "\n"), why, count);
+    return true;
+}
+
+static inline int gpu_test_main(int argc, char **argv, const char *suite, const TestCase *cases,
+                                int count) {
+    return gpu_test_skipped(count) ? 0 : test_main(argc, argv, suite, cases, count);
+}
+
+#endif

@@ -1,0 +1,100 @@
+// The parameters of the layers that models are made of: where they lie in the flat arrays, and rows
+// of the parameter table for them, under names as PyTorch gives them (NAME.weight, NAME.bias). What
+// is said here holds on every device.
+#ifndef MODEL_LAYER_PARAMETERS_H
+#define MODEL_LAYER_PARAMETERS_H
+
+#include "parameter.h"
+
+#define NORM_EPSILON 1e-5
+#define NO_PARAMETER SIZE_MAX // the offset of what a layer has not
+
+// How a weight of a linear layer from K inputs to N outputs is stored: (N, K) as PyTorch's
+// nn.Linear, or (K, N) as Hugging Face's Conv1D.
+typedef enum { WEIGHT_OUT_IN, WEIGHT_IN_OUT } WeightLayout;
+
+typedef struct {
+    size_t outputs, inputs; // N, K
+    WeightLayout layout;
+    bool bias;
+    double deviation; // of the weight's initialisation, N(0, deviation)
+} LinearShape;
+
+typedef struct {
+    LinearShape shape;
+    size_t weight, bias; // (N, K) or (K, N); (N) or NO_PARAMETER
+} LinearParameters;
+
+typedef struct {
+    size_t channels;   // C
+    size_t gain, bias; // (C)
+    double epsilon;    // added to the variance; NORM_EPSILON where a model does not say otherwise
+} NormParameters;
+
+// Whether a sublayer is normalised before it, or what it and the residual connection gave, behind
+// it.
+typedef enum { PRE_NORM, POST_NORM } NormOrder;
+
+// Normalisation before (or behind) attention, one product for queries, keys and values, and the
+// projection of what attention gives.
+typedef struct {
+    NormParameters norm;
+    LinearParameters qkv, projection; // C -> 3C, C -> C
+    size_t norm_const;                // (H) cosine attention: m; else NO_PARAMETER
+    size_t pooling;                   // (2, C) additive attention: w_q, w_k; not read elsewhere
+} AttentionParameters;
+
+// The same where keys and values are made of another sequence.
+typedef struct {
+    NormParameters norm;                           // of the queries' side
+    LinearParameters query, key_value, projection; // C -> C, C -> 2C, C -> C
+    size_t norm_const;
+} CrossAttentionParameters;
+
+// Normalisation and the two products of the feed-forward network.
+typedef struct {
+    NormParameters norm;
+    LinearParameters up, down; // C -> F, F -> C
+} FfnParameters;
+
+// A layer of self-attention and a feed-forward network.
+typedef struct {
+    AttentionParameters attention;
+    FfnParameters ffn;
+} TransformerParameters;
+
+// The offset of a layer's first parameter: its normalisation, or the product for queries, keys and
+// values.
+size_t transformer_first(const TransformerParameters *layer);
+
+// What lies outside of the layers of a language model whose classifier is its embedding of tokens.
+typedef struct {
+    size_t token, position; // (V, C), (positions, C)
+    NormParameters norm;    // behind the last layer
+    size_t bias;            // (V) of the logits, or NO_PARAMETER
+} OuterParameters;
+
+// A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
+size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns,
+                  double deviation);
+
+// A vector (size), each element `value` at first, that does not decay; returns its offset.
+size_t add_vector(ParameterTable *table, const char *name, size_t size, double value);
+
+// A linear layer, whose weight is a hidden matrix, and a layer normalisation; the name is made as
+// by printf.
+LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
+NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Linear layers of the same input as one product (WEIGHT_OUT_IN, with bias): `count` parts whose
+// weights and biases have names of their own, NAME.PART.weight and NAME.PART.bias. Their outputs,
+// equally many, lie side by side.
+LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,
+                                   const char *const *parts, size_t count);
+
+// No normalisation: what normalises so hands on what it is given.
+NormParameters no_norm(size_t channels);
+
+#endif

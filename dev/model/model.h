@@ -1,0 +1,150 @@
+// How the training loop reaches a model, whichever it is and wherever it runs.
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "json.h"
+#include "metadata.h"
+#include "options.h"
+#include "parameter.h"
+#include "profile.h"
+#include "ranks.h"
+#include "real.h"
+#include "statistics.h"
+#include "task.h"
+#include "text.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct ModelType ModelType;
+
+// What create() needs to know beside the options.
+typedef struct {
+    const ModelType *type;
+    const Options *options; // the model's own rows among them
+    int64_t batch, length;  // largest B and T of a batch to come; 0: only decoding
+    int64_t rows;           // most positions of a batch, where that is less than B T; else 0
+    int64_t positions;      // rows of the position embedding, at least `length`
+    int64_t vocabulary;     // V
+    int32_t padding_token;  // its embedding takes no gradient from the lookup; -1: none
+    int32_t end_token;      // that ends a text or a sentence; -1: none
+    bool training;          // false: no gradients, no optimiser
+    bool float32;           // products in float32, whatever --precision says
+    Profile *profile;       // train() books its laps here; NULL: nobody asked
+    Ranks *ranks;           // who trains it together; NULL: this process alone
+    // Told by create(), in words, what memory it is about to take; NULL: nobody asked.
+    void (*say_memory)(const char *memory);
+} ModelSetup;
+
+typedef struct {
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    double gradient_scale; // clipping
+    int64_t step;          // 1 for the first update
+} UpdateSettings;
+
+typedef enum { MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT } ModelArray;
+
+// What it runs on.
+typedef struct {
+    char processor[128], library[128]; // "AMD EPYC ...", "oneDNN 3.2"
+    const char *precision;             // "float32", "bfloat16"
+    int threads;
+    double peak_flops; // measured on a large GEMM in that precision, FLOP/s
+} DeviceInfo;
+
+// The same model as a class of Hugging Face transformers (huggingface.h).
+typedef struct {
+    const char *model_type; // in config.json: "gpt2"
+    // The class itself, where transformers has none: a file that stands beside config.json; NULL.
+    const char *code_name;
+    Text (*code)(void);
+    // Checks config.json, which `source` names, and adds what our metadata would say.
+    void (*read_config)(const Json *config, const char *source, Metadata **rows, int *count);
+    // Our name of one of their tensors, fresh; NULL: it is no weight. Tensors of one name must be
+    // equal.
+    char *(*tensor_name)(const char *theirs);
+    // Adds members to the config.json that is open in w; false: there is no such class for this
+    // model.
+    bool (*write_config)(const void *model, JsonWriter *w);
+} Exchange;
+
+struct ModelType {
+    const char *name;      // "fastformer"
+    const char *program;   // "train_fastformer"
+    const TaskType *task;  // what it learns (task.h)
+    const Option *options; // rows the model adds
+    int option_count;
+    const char *lower[2]; // those that make it smaller: "--channels", "--layers"
+
+    const char
+        *position_embedding; // name of the parameter (positions, C) that is looked up; NULL: none
+    // Whose metadata say more of positions than n_positions: rewrites them where these become more;
+    // NULL.
+    void (*extend)(Safetensors *file, int64_t positions);
+    // Adds the parameters of the model that create() would make: what a checkpoint is checked
+    // against before anything of its size is allocated.
+    void (*add_parameters)(const ModelSetup *setup, ParameterTable *table);
+    // Both end the program where the options contradict each other (heads that do not divide
+    // channels).
+    void *(*create)(const ModelSetup *setup);
+    void (*destroy)(void *model);
+    void (*device)(const void *model, DeviceInfo *info);
+    // Rows beside the options that say what was built (resolved windows): shown at the start, and
+    // metadata; NULL: nothing.
+    void (*describe)(const void *model, Metadata **rows, int *count);
+    char *(*memory)(const void *model); // what it takes, in words (fresh); NULL: it does not say
+    double (*flops_per_token)(const void *model,
+                              int64_t length); // forward and backward, matrix products
+
+    const ParameterTable *(*parameters)(const void *model);
+    void (*read)(const void *model, ModelArray which, real *out); // (total) copies out
+    void (*write)(void *model, ModelArray which, const real *in); // (total) copies in
+    // (total) where the model keeps them, in whole cache lines; NULL, or the entry is: not all of
+    // them are in this memory, so they are read().
+    const real *(*view)(const void *model, ModelArray which);
+
+    // Sum over counted targets of -log p. forward() drops nothing out; train() does, and adds
+    // `scale` times the gradient of that sum to the gradients.
+    double (*forward)(void *model, const Batch *batch);
+    // Targets of the last forward() that were the most probable token; NULL: the model does not
+    // count them.
+    int64_t (*correct)(const void *model);
+    double (*train)(void *model, const Batch *batch, double scale);
+    // What the last train() would have returned without label smoothing; NULL: the model does not
+    // smooth.
+    double (*unsmoothed)(const void *model);
+    // (B, T, V) all at once, nothing dropped out
+    void (*logits)(void *model, const Batch *batch, real *logits);
+    // A forward pass that measures what statistics.h lists; NULL: the model cannot.
+    void (*statistics)(void *model, const Batch *batch, Statistics *s);
+    // Sums the gradients over all ranks, those of each behind its last train() (Batch.last).
+    void (*reduce)(void *model);
+    double (*gradient_norm)(const void *model);                  // of the sums
+    void (*update)(void *model, const UpdateSettings *settings); // clears the gradients
+    void (*clear_gradients)(void *model);
+
+    // Decoding one token at a time for `streams` texts side by side, all at position 0 after
+    // create. decode() takes one token a stream and writes the logits (streams, V) of the next;
+    // logits NULL: nobody asks for them.
+    void *(*decoder_create)(void *model, int streams);
+    void (*decode)(void *decoder, const int32_t *tokens, real *logits);
+    // The next token of each text stands at this position, the ones after it behind it; for texts
+    // that are longer than there are positions.
+    void (*decoder_place)(void *decoder, int64_t position);
+    void (*decoder_destroy)(void *decoder);
+
+    // Translating: a decoder for the sentences on the source side of a batch, `beams` streams for
+    // each, side by side, whose texts come to at most `positions` tokens. Its streams can be
+    // selected anew: stream i goes on where stream from[i] is, `beams` of one sentence beside each
+    // other and sentences in the order they had; those of which no stream is taken are dropped. One
+    // at a time: its memory is the model's.
+    void *(*translator_create)(void *model, const Batch *batch, int beams, int64_t positions);
+    void (*translator_select)(void *decoder, const size_t *from, size_t count);
+    // The layers of the decoder. What each token of a single stream looks at in the source (S
+    // tokens) from now on is written to weights (layers, positions, S), the mean of the heads;
+    // NULL: to nowhere.
+    size_t (*translator_watch)(void *decoder, double *weights);
+
+    const Exchange *exchange; // NULL: transformers has no such class
+};
+
+#endif

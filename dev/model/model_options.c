@@ -1,0 +1,37 @@
+#include "model_options.h"
+
+#include "error.h"
+#include <stdlib.h>
+#include <string.h>
+
+size_t model_head_size(const Options *options, const char *file) {
+    const int64_t channels = options_integer(options, "channels"),
+                  heads = options_integer(options, "heads");
+    if (channels % heads == 0) return (size_t)(channels / heads);
+    if (file)
+        fail("%s: has %lld channels and %lld heads, into which they do not divide", file,
+             (long long)channels, (long long)heads);
+    fail("--heads %lld: the %lld channels must divide into heads", (long long)heads,
+         (long long)channels);
+}
+
+ModelSizes model_sizes(const ModelSetup *setup) {
+    const Options *o = setup->options;
+    return (ModelSizes){.layers = (size_t)options_integer(o, "layers"),
+                        .channels = (size_t)options_integer(o, "channels"),
+                        .heads = (size_t)options_integer(o, "heads"),
+                        .head_size = model_head_size(o, NULL),
+                        .vocabulary = (size_t)setup->vocabulary,
+                        .positions = (size_t)setup->positions};
+}
+
+AttentionKind attention_kind(const Options *o) {
+    AttentionKind kind = {.name = options_text(o, "attention")};
+    const char *power = options_text(o, "cosine-power");
+    kind.cosine = strcmp(kind.name, "cosine") == 0;
+    kind.additive = strcmp(kind.name, "additive") == 0;
+    kind.learned_power = kind.cosine && strcmp(power, "learned") == 0;
+    if (kind.cosine && !kind.learned_power) kind.power = strtod(power, NULL);
+    kind.sink = strcmp(kind.name, "softmax1") == 0 ? 1 : 0;
+    return kind;
+}

@@ -1,0 +1,174 @@
+#include "profile.h"
+#include "memory.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    const char *kind;
+    double seconds[PROFILE_PARTS], flops[PROFILE_PARTS];
+} Row;
+
+struct Profile {
+    double last; // time of the last lap
+    int64_t steps;
+    bool first_dropped;
+    int count;
+    Row rows[PROFILE_KINDS];
+};
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+Profile *profile_create(void) {
+    Profile *profile = allocate(1, sizeof *profile, "the profile");
+    profile->last = seconds_now();
+    return profile;
+}
+
+void profile_free(Profile *profile) {
+    free(profile);
+}
+
+void profile_step(Profile *profile) {
+    if (!profile) return;
+    if (profile->steps == 1 && !profile->first_dropped) {
+        for (int i = 0; i < profile->count; i++)
+            for (int part = 0; part < PROFILE_BETWEEN; part++)
+                profile->rows[i].seconds[part] = profile->rows[i].flops[part] = 0;
+        profile->first_dropped = true;
+        profile->steps = 0;
+    }
+    profile->steps++;
+}
+
+static Row *row_of(Profile *profile, const char *kind) {
+    for (int i = 0; i < profile->count; i++)
+        if (strcmp(profile->rows[i].kind, kind) == 0) return &profile->rows[i];
+    if (profile->count == PROFILE_KINDS) abort();
+    Row *row = &profile->rows[profile->count++];
+    row->kind = kind;
+    return row;
+}
+
+void profile_lap(Profile *profile, const char *kind, ProfilePart part, double flops) {
+    if (!profile) return;
+    const double now = seconds_now();
+    Row *row = row_of(profile, kind);
+    row->seconds[part] += now - profile->last;
+    row->flops[part] += flops;
+    profile->last = now;
+}
+
+// ---- the report -------------------------------------------------------------
+// Of all that a row books inside steps.
+static double step_sum(const double parts[PROFILE_PARTS]) {
+    return parts[PROFILE_FORWARD] + parts[PROFILE_BACKWARD] + parts[PROFILE_STEP];
+}
+
+// All rows in one.
+static Row sum_of_rows(const Profile *profile) {
+    Row sum = {.kind = "a step"};
+    for (int i = 0; i < profile->count; i++)
+        for (int part = 0; part < PROFILE_PARTS; part++) {
+            sum.seconds[part] += profile->rows[i].seconds[part];
+            sum.flops[part] += profile->rows[i].flops[part];
+        }
+    return sum;
+}
+
+static const double shown = 0.005; // ms a step or s in all: less would show as 0.00
+
+// A column of the table, empty for 0.
+static void print_cell(char *text, size_t size, double value, int decimals) {
+    if (value > 0)
+        snprintf(text, size, "%.*f", decimals, value);
+    else
+        *text = '\0';
+}
+
+static void show_row(Log *log, const Row *row, double steps, double all_seconds,
+                     double peak_flops) {
+    enum { COLUMNS = 6, SIZE = 32 };
+    char cells[COLUMNS][SIZE];
+    const double seconds = step_sum(row->seconds), flops = step_sum(row->flops);
+    const double speed = seconds > 0 ? flops / seconds : 0;
+    print_cell(cells[0], SIZE, 1e3 * row->seconds[PROFILE_FORWARD] / steps, 2);
+    print_cell(cells[1], SIZE, 1e3 * row->seconds[PROFILE_BACKWARD] / steps, 2);
+    print_cell(cells[2], SIZE, 1e3 * seconds / steps, 2);
+    print_cell(cells[3], SIZE, all_seconds > 0 ? 100 * seconds / all_seconds : 0, 1);
+    print_cell(cells[4], SIZE, 1e-9 * speed, 0);
+    print_cell(cells[5], SIZE, peak_flops > 0 ? 100 * speed / peak_flops : 0, 1);
+    log_line(log, "  %-16s %10s %10s %10s %7s %10s %10s", row->kind, cells[0], cells[1], cells[2],
+             cells[3], cells[4], cells[5]);
+}
+
+static void write_value(JsonWriter *w, const char *key, double value) {
+    if (!(value > 0)) return;
+    json_key(w, key);
+    json_write_number(w, value);
+}
+
+static void write_row(JsonWriter *w, const Row *row, double steps, double all_seconds) {
+    const double seconds = step_sum(row->seconds);
+    json_begin(w, '{');
+    json_key(w, "kind");
+    json_write_string(w, row->kind);
+    write_value(w, "forward_ms", 1e3 * row->seconds[PROFILE_FORWARD] / steps);
+    write_value(w, "backward_ms", 1e3 * row->seconds[PROFILE_BACKWARD] / steps);
+    write_value(w, "ms", 1e3 * seconds / steps);
+    write_value(w, "percent", all_seconds > 0 ? 100 * seconds / all_seconds : 0);
+    write_value(w, "gflops", seconds > 0 ? 1e-9 * step_sum(row->flops) / seconds : 0);
+    json_end(w, '}');
+}
+
+static void write_report(const Profile *profile, Log *log, double peak_flops) {
+    const double steps = (double)profile->steps;
+    const Row sum = sum_of_rows(profile);
+    const double all_seconds = step_sum(sum.seconds);
+    JsonWriter *w = log_begin(log);
+    json_key(w, "event");
+    json_write_string(w, "profile");
+    json_key(w, "steps");
+    json_write_integer(w, profile->steps);
+    write_value(w, "ms", 1e3 * all_seconds / steps);
+    write_value(w, "peak_gflops", 1e-9 * peak_flops);
+    json_key(w, "kinds");
+    json_begin(w, '[');
+    for (int i = 0; i < profile->count; i++)
+        if (step_sum(profile->rows[i].seconds) > 0)
+            write_row(w, &profile->rows[i], steps, all_seconds);
+    json_end(w, ']');
+    json_key(w, "between_ms");
+    json_begin(w, '{');
+    for (int i = 0; i < profile->count; i++)
+        write_value(w, profile->rows[i].kind, 1e3 * profile->rows[i].seconds[PROFILE_BETWEEN]);
+    json_end(w, '}');
+    log_end(log);
+}
+
+void profile_report(const Profile *profile, Log *log, double peak_flops) {
+    if (!profile || profile->steps == 0) return;
+    const double steps = (double)profile->steps;
+    const Row sum = sum_of_rows(profile);
+    const double all_seconds = step_sum(sum.seconds);
+    log_line(log, "time of %lld step%s%s, ms a step", (long long)profile->steps,
+             profile->steps == 1 ? "" : "s", profile->first_dropped ? " after the first" : "");
+    log_line(log, "  %-16s %10s %10s %10s %7s %10s %10s", "", "forward", "backward", "all", "%",
+             "GFLOP/s", "% of peak");
+    for (int i = 0; i < profile->count; i++)
+        if (1e3 * step_sum(profile->rows[i].seconds) >= shown * steps)
+            show_row(log, &profile->rows[i], steps, all_seconds, peak_flops);
+    show_row(log, &sum, steps, all_seconds, peak_flops);
+    for (int i = 0; i < profile->count; i++) {
+        const double between = profile->rows[i].seconds[PROFILE_BETWEEN];
+        if (between >= shown)
+            log_line(log, "  %-16s %10s %10s %10.2f s in all", profile->rows[i].kind, "", "",
+                     between);
+    }
+    write_report(profile, log, peak_flops);
+}

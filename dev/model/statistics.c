@@ -1,0 +1,140 @@
+#include "statistics.h"
+#include "memory.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+Measurement *statistics_find(Statistics *s, size_t layer, const char *place) {
+    for (size_t i = 0; i < s->count; i++)
+        if (s->items[i]->layer == layer && strcmp(s->items[i]->place, place) == 0)
+            return s->items[i];
+    Measurement **items = allocate(s->count + 1, sizeof(Measurement *), "statistics");
+    if (s->count > 0) memcpy(items, s->items, s->count * sizeof(Measurement *));
+    free(s->items);
+    s->items = items;
+    Measurement *m = allocate(1, sizeof(Measurement), "statistics");
+    *m = (Measurement){.layer = layer, .place = place};
+    s->items[s->count++] = m;
+    return m;
+}
+
+void statistics_free(Statistics *s) {
+    for (size_t i = 0; i < s->count; i++) free(s->items[i]);
+    free(s->items);
+    *s = (Statistics){0};
+}
+
+void measurement_add(Measurement *m, const real *values, const uint8_t *mask, size_t tokens,
+                     size_t columns) {
+    if (!mask) moments_add_real(&m->values, values, tokens * columns);
+    for (size_t i = 0; mask && i < tokens; i++)
+        if (mask[i]) moments_add_real(&m->values, values + i * columns, columns);
+}
+
+void statistics_add(Statistics *s, size_t layer, const char *place, const real *values,
+                    const uint8_t *mask, size_t tokens, size_t columns) {
+    if (s) measurement_add(statistics_find(s, layer, place), values, mask, tokens, columns);
+}
+
+void measurement_merge(Measurement *m, const Measurement *other) {
+    moments_merge(&m->values, &other->values);
+    m->queries += other->queries;
+    m->sink_share += other->sink_share;
+    m->scores += other->scores;
+    m->saturated += other->saturated;
+}
+
+enum { BLOCK = 256 };
+
+// Into block: of the numbers from `start` on, at most BLOCK of them, those that the mask has.
+// Returns how many.
+static size_t gather(double block[BLOCK], const real *x, const uint8_t *mask, size_t start,
+                     size_t count) {
+    const size_t n = count - start < BLOCK ? count - start : BLOCK;
+    if (!mask) {
+        for (size_t i = 0; i < n; i++) block[i] = (double)x[start + i];
+        return n;
+    }
+    size_t used = 0;
+    for (size_t i = start; i < start + n; i++)
+        if (mask[i]) block[used++] = (double)x[i];
+    return used;
+}
+
+void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
+                               double divisor) {
+    double block[BLOCK];
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t n = gather(block, x, mask, start, count);
+        for (size_t i = 0; i < n; i++) block[i] /= divisor;
+        moments_add(&m->values, block, n);
+    }
+}
+
+void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count,
+                             double sink) {
+    double block[BLOCK], sum = 0;
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t n = gather(block, e, mask, start, count);
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = 0; i < n; i++) sum += block[i];
+    }
+    if (sum == 0) return;
+    measurement_add_quotients(m, e, mask, count, sum + sink);
+    m->sink_share += sink / (sum + sink);
+    m->queries++;
+}
+
+void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count) {
+    double block[BLOCK];
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t n = gather(block, parts, mask, start, count);
+        for (size_t i = 0; i < n; i++) m->saturated += fabs(block[i]) > 0.9;
+        moments_add(&m->values, block, n);
+        m->scores += (int64_t)n;
+    }
+}
+
+double measurement_saturated_share(const Measurement *m) {
+    return m->scores > 0 ? (double)m->saturated / (double)m->scores : (double)NAN;
+}
+
+double measurement_sink_share(const Measurement *m) {
+    return m->queries > 0 ? m->sink_share / (double)m->queries : (double)NAN;
+}
+
+void measurement_to_json(const Measurement *m, JsonWriter *w) {
+    json_key(w, "layer");
+    json_write_integer(w, (int64_t)m->layer);
+    json_key(w, "place");
+    json_write_string(w, m->place);
+    moments_to_json(&m->values, w);
+    if (m->queries > 0) {
+        json_key(w, "sink_share");
+        json_write_number(w, measurement_sink_share(m));
+    }
+    if (m->scores > 0) {
+        json_key(w, "saturated_share");
+        json_write_number(w, measurement_saturated_share(m));
+    }
+}
+
+const char *statistics_heading(void) {
+    return "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share  "
+           "saturated";
+}
+
+char *measurement_line(const Measurement *m) {
+    char deviation[32], largest[32], ratio[32], kurtosis[32], share[32], saturated[32];
+    moments_format(moments_deviation(&m->values), "nan", deviation);
+    moments_format(m->values.largest, "nan", largest);
+    moments_format(moments_largest_deviation(&m->values), "-", ratio);
+    moments_format(moments_kurtosis(&m->values), "-", kurtosis);
+    moments_format(measurement_sink_share(m), m->queries > 0 ? "nan" : "", share);
+    moments_format(measurement_saturated_share(m), "", saturated);
+    char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s  %9s", m->layer, m->place,
+                               deviation, largest, ratio, kurtosis, share, saturated);
+    // No blanks behind the last one.
+    for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--) line[end - 1] = '\0';
+    return line;
+}

@@ -1,0 +1,87 @@
+// What --stats measures inside a model: moments of its activations, layer by layer, and how much of
+// the attention's mass its sink takes.
+//
+// A model offers this as ModelType.statistics: a forward pass without dropout that adds to these
+// places, over all batches that it is given.
+//
+//   residual          (B, T, C) the residual stream that enters layer l; of layer L: what leaves
+//   the last one attention         (B, T, C) what attention adds to it in layer l, projection and
+//   bias included residual_middle   (B, T, C) their sum, which enters the feed-forward network ffn
+//   (B, T, C) what that adds attention_weights the weights (b, h, i, j) over all j that i sees; a
+//   model whose attention is
+//                     several poolings has one place for each, NAME_weights
+//   NAME_scores       of weights whose exponent lies within -s..s: the exponent as a part of s
+//
+// The first four go through statistics_add, weights that are exponentials over their sum through
+// measurement_add_weights, row by row, scores through measurement_add_scores; others (cosine)
+// through measurement_add_quotients. Padding is left out everywhere. Threads have measurements of
+// parts that are known beforehand, which are put together in order: so the numbers do not depend on
+// the threads.
+#ifndef MODEL_STATISTICS_H
+#define MODEL_STATISTICS_H
+
+#include "json.h"
+#include "moments.h"
+#include "real.h"
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    size_t layer;
+    const char *place;
+    Moments values;
+    int64_t queries;   // rows of attention weights; 0: not weights, or weights without a sink
+    double sink_share; // sum over these rows of the sink's part in the denominator
+    int64_t scores;    // parts of their bound, of which
+    int64_t saturated; // lie beyond nine tenths of it
+} Measurement;
+
+typedef struct {
+    Measurement **items; // (count) in the order in which they first came
+    size_t count;
+} Statistics;
+
+// The measurement of a place, a new one if it has not come before. `place` must outlive the
+// statistics.
+Measurement *statistics_find(Statistics *s, size_t layer, const char *place);
+void statistics_free(Statistics *s);
+
+// Adds values (tokens, columns), but for those where the mask (tokens) is 0; mask NULL: all. Does
+// nothing where s is NULL, so that a forward pass can be the same with and without.
+void statistics_add(Statistics *s, size_t layer, const char *place, const real *values,
+                    const uint8_t *mask, size_t tokens, size_t columns);
+void measurement_add(Measurement *m, const real *values, const uint8_t *mask, size_t tokens,
+                     size_t columns);
+
+// As if m had been given what `other` was given as well.
+void measurement_merge(Measurement *m, const Measurement *other);
+
+// Adds x_j / divisor (count), but for those where the mask (count, or NULL: all) is 0.
+void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
+                               double divisor);
+
+// Adds the weights e_j / (sum of e + sink) of one row of attention, from e (count), over the j
+// where the mask (count, or NULL: all) is not 0. e and sink may be scaled by a common factor, such
+// as exp(-maximum). A row without such j is left out.
+void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count,
+                             double sink);
+
+// Adds scores as parts of their bound (count), but for those where the mask (count, or NULL: all)
+// is 0.
+void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count);
+
+// The share of scores beyond nine tenths of their bound; NaN: these are no scores.
+double measurement_saturated_share(const Measurement *m);
+
+// The sink's share of the mass, averaged over rows; NaN: there is none.
+double measurement_sink_share(const Measurement *m);
+
+// Members "layer", "place", those of moments_to_json and, for weights with a sink in the
+// denominator, "sink_share", for scores "saturated_share".
+void measurement_to_json(const Measurement *m, JsonWriter *w);
+
+// The table: its first line, and a line for each measurement (fresh memory).
+const char *statistics_heading(void);
+char *measurement_line(const Measurement *m);
+
+#endif

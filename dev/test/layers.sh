@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The directories of dev are layers: a file includes its own directory and the layers before it (dev/README.md).
+# Names every include that goes up. The last line is "N passed, N failed", an include each.
+cd "$(dirname "$0")/../.." || exit 1
+
+# One layer per line, lowest first. Directories of one layer do not include each other.
+layers='base
+text ranks
+data
+model
+cpu
+cuda start
+trainer
+tasks
+fastformer gpt2 bert translate'
+
+git ls-files --cached --others --exclude-standard 'dev/*.c' 'dev/*.h' 'dev/*.cu' 'dev/*.cuh' |
+    grep -vE '/(test_|.*_test\.)|^dev/(test|fuzz|bench|tools|emulator)/' | xargs grep -H '^#include "' |
+    awk -v layers="$layers" -F '[/:"]' '
+    BEGIN {
+        count = split(layers, rows, "\n")
+        for (i = 1; i <= count; i++) {
+            n = split(rows[i], names, " ")
+            for (j = 1; j <= n; j++) level[names[j]] = i
+        }
+        while (("git ls-files --cached --others --exclude-standard dev" | getline path) > 0) {
+            split(path, parts, "/")
+            if (parts[2] in level || parts[2] == "emulator") directory[parts[3]] = parts[2]
+        }
+    }
+    {
+        from = $2; to = directory[$(NF - 1)]
+        # Tests compile the CUDA sources for the emulator, which takes the place of the toolkit.
+        if (to == "" || to == "emulator" || from == to) { passed++; next }
+        if (!(from in level)) { print "FAIL " $0 ": " from " is in no layer"; failed++; next }
+        if (level[to] < level[from]) { passed++; next }
+        print "FAIL " $1 "/" $2 "/" $3 " includes " $(NF - 1) ": " from " is not above " to
+        failed++
+    }
+    END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 }'
