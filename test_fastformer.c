@@ -264,7 +264,7 @@ static void test_statistics(void) {
     }
 
     Moments embedded = {0}; // what enters the first layer
-    const Offsets *o = &((const Fastformer *)t.model)->offsets;
+    const FastformerParameters *o = &((const Fastformer *)t.model)->offsets;
     for (size_t i = 0; i < 100 * 24; i++) {
         const size_t row = i / 24, c = i % 24;
         const real x = t.values[o->outer.token + (size_t)batch.inputs[row] * 24 + c] +

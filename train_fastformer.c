@@ -84,9 +84,9 @@ static size_t *parse_windows(const char *list, size_t layers, size_t positions) 
     return windows;
 }
 
-static Config config_create(const ModelSetup *setup) {
+static FastformerConfig config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
-    Config c = {
+    FastformerConfig c = {
         .size = model_sizes(setup),
         .rescale = (real)options_number(o, "rescale"),
         .sink = (real)options_number(o, "sink"),
@@ -102,9 +102,9 @@ static Config config_create(const ModelSetup *setup) {
 
 // ---- Parameters, under the names of the published PyTorch class -------------
 
-static Offsets parameters_create(ParameterTable *table, const Config *c) {
+static FastformerParameters parameters_create(ParameterTable *table, const FastformerConfig *c) {
     const size_t L = c->size.layers, C = c->size.channels, H = c->size.heads, D = c->size.head_size;
-    Offsets o = {.layers = allocate(L, sizeof(LayerOffsets), "layers")};
+    FastformerParameters o = {.layers = allocate(L, sizeof(LayerOffsets), "layers")};
     const double deviation = 0.02;
     const LinearShape qkv = {3 * C, C, WEIGHT_OUT_IN, false, deviation};
     const LinearShape up = {4 * C, C, WEIGHT_OUT_IN, false, deviation};
@@ -155,14 +155,14 @@ typedef struct {
 
 typedef struct {
     Transformer base;
-    Config config;
-    Offsets offsets;
+    FastformerConfig config;
+    FastformerParameters offsets;
     Gemm *exact; // float32
     AdditiveAttention attention;
     real *attn_normal, *attn_deviation; // (L, 2, H, D) w_q', w_k', and (L, 2, H)
     Layer *layers;                      // (L)
-    GemmInput norm_exact;               // (M, C) what the QKV product of a layer reads
-    GemmInput norm_again;               // (M, C) and its backward pass
+    Matrix norm_exact;                  // (M, C) what the QKV product of a layer reads
+    Matrix renormalised;                // (M, C) and its backward pass
     real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
 } Fastformer;
 
@@ -188,7 +188,8 @@ static void attention_layer_plan(AttentionLayer *a, CpuModel *m, size_t channels
     arena_reals(m->arena, &a->r_key, M, H, "activations");
 }
 
-static AdditiveInput attention_input(const Pass *pass, const AttentionLayer *a, Dropout drop[2]) {
+static AdditiveInput attention_input(const BlockPass *pass, const AttentionLayer *a,
+                                     Dropout drop[2]) {
     return (AdditiveInput){
         .qkv = a->projected,
         .window = a->window,
@@ -202,8 +203,8 @@ static AdditiveInput attention_input(const Pass *pass, const AttentionLayer *a, 
         .drop_key = pass_dropout(pass, dropout_site(a->layer, SITE_KEY), &drop[1])};
 }
 
-static void attention_layer_forward(const Fastformer *f, const Pass *pass, const AttentionLayer *a,
-                                    real *out, const real *x) {
+static void attention_layer_forward(const Fastformer *f, const BlockPass *pass,
+                                    const AttentionLayer *a, real *out, const real *x) {
     Dropout drop[2];
     const AdditiveInput in = attention_input(pass, a, drop);
     norm_forward(pass, &a->norm, f->norm_exact, x);
@@ -215,8 +216,8 @@ static void attention_layer_forward(const Fastformer *f, const Pass *pass, const
     pass_measure(pass, a->layer, "residual_middle", out, f->config.size.channels);
 }
 
-static void attention_layer_backward(const Fastformer *f, const Pass *pass, const AttentionLayer *a,
-                                     const real *x) {
+static void attention_layer_backward(const Fastformer *f, const BlockPass *pass,
+                                     const AttentionLayer *a, const real *x) {
     const Workspace *w = pass->work;
     Dropout drop[2];
     const AdditiveInput in = attention_input(pass, a, drop);
@@ -224,14 +225,14 @@ static void attention_layer_backward(const Fastformer *f, const Pass *pass, cons
                                 pass_gradients(pass, a->key_attn), w->dx, &in, pass->batch);
     pass_lap(pass, "attention", 0);
     linear_backward_input(pass, &a->qkv, w->dnorm, w->dqkv);
-    norm_forward(pass, &a->norm, f->norm_again, x);
-    linear_backward_weight(pass, &a->qkv, w->dqkv, f->norm_again);
+    norm_forward(pass, &a->norm, f->renormalised, x);
+    linear_backward_weight(pass, &a->qkv, w->dqkv, f->renormalised);
     norm_backward(pass, &a->norm, w->dx, w->dnorm, x);
 }
 
 // ---- Forward and backward ---------------------------------------------------
 
-static const real *fastformer_forward(const void *model, const Pass *pass) {
+static const real *fastformer_forward(const void *model, const BlockPass *pass) {
     const Fastformer *f = model;
     real **x = f->x;
     embed_forward(pass, &f->base.embedding, x[0]);
@@ -242,7 +243,7 @@ static const real *fastformer_forward(const void *model, const Pass *pass) {
     return x[0];
 }
 
-static void fastformer_backward(const void *model, const Pass *pass) {
+static void fastformer_backward(const void *model, const BlockPass *pass) {
     const Fastformer *f = model;
     for (size_t l = f->config.size.layers; l-- > 0;) {
         ffn_block_backward(pass, &f->layers[l].ffn, f->x[2 * l + 1]);
@@ -254,7 +255,7 @@ static void fastformer_backward(const void *model, const Pass *pass) {
 
 // ---- The model --------------------------------------------------------------
 
-static size_t largest_window(const Config *c) {
+static size_t largest_window(const FastformerConfig *c) {
     size_t largest = 0;
     for (size_t l = 0; l < c->size.layers; l++)
         largest = c->windows[l] > largest ? c->windows[l] : largest;
@@ -262,7 +263,7 @@ static size_t largest_window(const Config *c) {
 }
 
 static void attention_plan_shared(Fastformer *f, size_t batch) {
-    const Config *c = &f->config;
+    const FastformerConfig *c = &f->config;
     Arena *arena = f->base.model.arena;
     f->attention = (AdditiveAttention){.channels = c->size.channels,
                                        .heads = c->size.heads,
@@ -295,7 +296,8 @@ static void layers_create(Fastformer *f) {
     }
     arena_close(m->arena, &shared);
     gemm_input_plan(&f->norm_exact, f->exact, m->arena, m->rows, C, "activations");
-    if (m->training) gemm_input_plan(&f->norm_again, m->gemm, m->arena, m->rows, C, "activations");
+    if (m->training)
+        gemm_input_plan(&f->renormalised, m->gemm, m->arena, m->rows, C, "activations");
 }
 
 // w_q' and w_k' of every layer.
@@ -312,7 +314,7 @@ static void normalise_weights(const void *model) {
 }
 
 static void fastformer_add_parameters(const ModelSetup *setup, ParameterTable *table) {
-    Config c = config_create(setup);
+    FastformerConfig c = config_create(setup);
     free(parameters_create(table, &c).layers);
     free(c.windows);
 }
@@ -321,7 +323,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     static const TransformerLayers layers = {fastformer_forward, fastformer_backward};
     Fastformer *f = allocate(1, sizeof(Fastformer), "model");
     CpuModel *m = &f->base.model;
-    const Config *c = &f->config;
+    const FastformerConfig *c = &f->config;
     f->base.layers = &layers;
     f->config = config_create(setup);
     f->offsets = parameters_create(&m->state.table, c);
@@ -375,7 +377,7 @@ static void fastformer_attend(const Decoder *decoder, size_t l) {
 
 static void *fastformer_decoder_create(void *model, int streams) {
     Fastformer *f = model;
-    const Config *c = &f->config;
+    const FastformerConfig *c = &f->config;
     FastformerDecoder *d = allocate(1, sizeof(FastformerDecoder), "decoder");
     const DecoderShape is = {.size = c->size,
                              .outer = f->offsets.outer,
@@ -403,7 +405,7 @@ static void fastformer_decoder_destroy(void *decoder) {
 
 // ---- What the training loop calls -------------------------------------------
 // The windows as the published checkpoints write them: "[4, 8, 2048]".
-static char *windows_text(const Config *c) {
+static char *windows_text(const FastformerConfig *c) {
     char *text = copy_string("[");
     for (size_t l = 0; l < c->size.layers; l++) {
         const size_t window = c->windows[l] ? c->windows[l] : c->size.positions;
@@ -437,7 +439,7 @@ static void fastformer_extend(Safetensors *file, int64_t positions) {
 }
 
 static void fastformer_describe(const void *model, Metadata **rows, int *count) {
-    const Config *c = &((const Fastformer *)model)->config;
+    const FastformerConfig *c = &((const Fastformer *)model)->config;
     metadata_add(rows, count, "window_sizes", windows_text(c));
     metadata_add(rows, count, "activation", copy_string("gelu"));
     metadata_add(rows, count, "layernorm_eps", copy_string("1e-05"));
@@ -446,17 +448,17 @@ static void fastformer_describe(const void *model, Metadata **rows, int *count) 
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix.
 static double fastformer_flops_per_token(const void *model, int64_t length) {
     (void)length; // attention is linear: nothing grows with the context
-    const Config *c = &((const Fastformer *)model)->config;
+    const FastformerConfig *c = &((const Fastformer *)model)->config;
     const double C = (double)c->size.channels, L = (double)c->size.layers,
                  V = (double)c->size.vocabulary;
     return 6 * (L * 11 * C * C + V * C);
 }
 
-const Config *fastformer_config(const void *model) {
+const FastformerConfig *fastformer_config(const void *model) {
     return &((const Fastformer *)model)->config;
 }
 
-const Offsets *fastformer_offsets(const void *model) {
+const FastformerParameters *fastformer_offsets(const void *model) {
     return &((const Fastformer *)model)->offsets;
 }
 

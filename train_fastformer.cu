@@ -26,13 +26,13 @@ struct Pooled {
 
 struct Fastformer {
     Transformer base;
-    const Config *config;
-    const Offsets *offsets;
+    const FastformerConfig *config;
+    const FastformerParameters *offsets;
     Pooled *pooled; // (L)
 };
 
 static AdditiveAttention layer_attention(const Fastformer *f, size_t l) {
-    const Config *c = f->config;
+    const FastformerConfig *c = f->config;
     const GpuModel *g = &f->base.base;
     return {c->size.channels, c->size.heads, c->windows[l], c->rescale,
             c->sink,          c->pool_raw,   g->batch,      g->length};
@@ -95,8 +95,8 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
 
 static void *fastformer_create(const ModelSetup *setup) {
     Fastformer *f = transformer_allocate<Fastformer>(&fastformer, setup);
-    const Config *c = f->config = fastformer_config(f->base.base.host);
-    const Offsets *o = f->offsets = fastformer_offsets(f->base.base.host);
+    const FastformerConfig *c = f->config = fastformer_config(f->base.base.host);
+    const FastformerParameters *o = f->offsets = fastformer_offsets(f->base.base.host);
     f->pooled = (Pooled *)allocate(c->size.layers, sizeof(Pooled), "layers");
     TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
     is.padding = c->padding;

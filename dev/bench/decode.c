@@ -6,6 +6,7 @@
 #include "train_fastformer.c"
 
 #include "measure.h"
+#include "run.h"
 #include "threads.h"
 
 static const Option rows[] = {
@@ -22,7 +23,7 @@ static const Option rows[] = {
 enum { WARM_UP = 50 }; // tokens before those that count
 
 static void report(const Fastformer *f, size_t at, size_t streams, double *seconds, size_t tokens) {
-    const Config *c = &f->config;
+    const FastformerConfig *c = &f->config;
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
     // Everything but the embeddings of positions, of which one row is read. Queries, keys and

@@ -38,8 +38,8 @@ static void report(const char *product, int products, Shape shape, Gemm *gemm, d
 }
 
 static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int repetitions) {
-    GemmInput x = gemm_input_create(gemm, shape.m, shape.k, "x"),
-              dy = gemm_input_create(gemm, shape.m, shape.n, "dy");
+    Matrix x = gemm_input_create(gemm, shape.m, shape.k, "x"),
+           dy = gemm_input_create(gemm, shape.m, shape.n, "dy");
     real *y = allocate(shape.m * shape.n, sizeof(*y), "y"),
          *dx = allocate(shape.m * shape.k, sizeof(*dx), "dx");
     real *w = allocate(shape.n * shape.k, sizeof(*w), "w"),
@@ -71,7 +71,7 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
 static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *seconds,
                                int repetitions) {
     const size_t m = shape.m, vocabulary = shape.n, channels = shape.k;
-    GemmInput h = gemm_input_create(gemm, m, channels, "h");
+    Matrix h = gemm_input_create(gemm, m, channels, "h");
     real *weight = allocate(vocabulary * channels, sizeof(*weight), "a weight");
     real *dweight = allocate(vocabulary * channels, sizeof(*dweight), "a gradient");
     real *bias = allocate(vocabulary, sizeof(*bias), "a bias"),

@@ -10,6 +10,7 @@
 #include "measure.h"
 #include "random.h"
 #include "residual.h"
+#include "run.h"
 #include "softmax_attention.h"
 #include "threads.h"
 
@@ -23,14 +24,14 @@ static const Option rows[] = {
 typedef struct {
     Fastformer *f;
     Batch batch;
-    Pass pass;
+    BlockPass pass;
     size_t M;
     Dropout dropout;
     SoftmaxAttention *softmax;
     CosineAttention *cosine;
     AttentionInput self, both, cross; // causal; bidirectional; queries to keys of other sequences
     AttentionGradients self_gradients, cross_gradients;
-    GemmInput attended;         // (M, C)
+    Matrix attended;            // (M, C)
     real *logsumexp, *exponent; // (B, H, T), (H)
 } Bench;
 
@@ -61,7 +62,8 @@ static void qkv_f(Bench *b) {
 
 static void qkv_b(Bench *b) {
     const Workspace *w = b->pass.work;
-    linear_backward(&b->pass, &b->f->layers[0].attention.qkv, w->dnorm, w->dqkv, b->f->norm_again);
+    linear_backward(&b->pass, &b->f->layers[0].attention.qkv, w->dnorm, w->dqkv,
+                    b->f->renormalised);
 }
 
 static void attention_f(Bench *b, size_t l) {
@@ -242,7 +244,7 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
 }
 
 static void measure_all(Bench *b) {
-    const Config *c = &b->f->config;
+    const FastformerConfig *c = &b->f->config;
     const double r = sizeof(real),
                  g = gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? 2 : r;
     const double MC = (double)(b->M * c->size.channels),

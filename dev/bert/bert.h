@@ -15,7 +15,7 @@ typedef struct {
     size_t inner; // F
     AttentionKind attention;
     int32_t padding; // token whose lookup takes no gradient; -1: none
-} Config;
+} BertConfig;
 
 // Of the parameters in the flat arrays, under the names of Hugging Face's class.
 typedef struct {
@@ -26,13 +26,13 @@ typedef struct {
     LinearParameters transform;    // C -> C, of the prediction
     NormParameters transform_norm;
     size_t bias; // (V) of the logits
-} Offsets;
+} BertParameters;
 
 // Where dropout happens: three places a layer.
 enum { SITE_EMBEDDING, SITE_LAYERS };
 
 extern const ModelType bert;
-const Config *bert_config(const void *model);
-const Offsets *bert_offsets(const void *model);
+const BertConfig *bert_config(const void *model);
+const BertParameters *bert_offsets(const void *model);
 
 #endif

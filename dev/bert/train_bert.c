@@ -41,10 +41,10 @@ static const Option bert_options[] = {
     DROPOUT_OPTION,
 };
 
-static Config config_create(const ModelSetup *setup) {
+static BertConfig config_create(const ModelSetup *setup) {
     const ModelSizes size = model_sizes(setup);
     const size_t inner = (size_t)options_integer(setup->options, "ffn");
-    return (Config){
+    return (BertConfig){
         .size = size,
         .inner = inner > 0 ? inner : 4 * size.channels,
         .attention = attention_kind(setup->options),
@@ -60,7 +60,7 @@ static NormParameters add_bert_norm(ParameterTable *table, const char *name, siz
     return norm;
 }
 
-static TransformerParameters add_layer(ParameterTable *table, const Config *c, size_t l) {
+static TransformerParameters add_layer(ParameterTable *table, const BertConfig *c, size_t l) {
     const size_t C = c->size.channels, F = c->inner;
     TransformerParameters layer;
     char name[PARAMETER_NAME];
@@ -71,9 +71,9 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, s
     layer.attention.qkv =
         add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
                           NAME("attention.self"), parts, 3);
-    layer.attention.norm_const =
+    layer.attention.exponent =
         c->attention.learned_power
-            ? add_vector(table, NAME("attention.self.norm_const"), c->size.heads, 0.5)
+            ? add_vector(table, NAME("attention.self.exponent"), c->size.heads, 0.5)
             : NO_PARAMETER;
     layer.attention.pooling =
         c->attention.additive ? add_matrix(table, NAME("attention.self.pooling"), 2, C, DEVIATION)
@@ -91,9 +91,9 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, s
     return layer;
 }
 
-static Offsets parameters_create(ParameterTable *table, const Config *c) {
+static BertParameters parameters_create(ParameterTable *table, const BertConfig *c) {
     const size_t L = c->size.layers, C = c->size.channels, V = c->size.vocabulary;
-    Offsets o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
+    BertParameters o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
     o.token = add_matrix(table, "bert.embeddings.word_embeddings.weight", V, C, DEVIATION);
     o.position = add_matrix(table, "bert.embeddings.position_embeddings.weight", c->size.positions,
                             C, DEVIATION);
@@ -111,8 +111,8 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
 
 typedef struct {
     CpuModel base;
-    Config config;
-    Offsets offsets;
+    BertConfig config;
+    BertParameters offsets;
     Stack stack;
 
     real *places, *dplaces; // (T, C) position + type, and the gradient to that
@@ -122,10 +122,10 @@ typedef struct {
     Linear transform;
     size_t *rows;     // (K) that predict something
     int32_t *targets; // (K)
-    GemmInput chosen; // (K, C) the last x of these
+    Matrix chosen;    // (K, C) the last x of these
     real *hidden;     // (K, C) before bias and GELU
     real *activated;  // (K, C)
-    Head head;
+    OutputHead head;
     real *logits;    // (LOGIT_ROWS, V), for the accuracy
     int64_t correct; // targets of the last forward pass that were the most probable token
 } Bert;
@@ -134,8 +134,8 @@ enum { LOGIT_ROWS = 64 };
 
 static void parts_create(Bert *b, size_t batch, size_t length) {
     CpuModel *m = &b->base;
-    const Config *c = &b->config;
-    const Offsets *o = &b->offsets;
+    const BertConfig *c = &b->config;
+    const BertParameters *o = &b->offsets;
     const size_t M = m->rows, C = c->size.channels, V = c->size.vocabulary;
     const Attention attention = attention_of_kind(&c->attention, &c->size, false);
     arena_reals(m->arena, &b->places, length, C, "activations");
@@ -157,7 +157,7 @@ static void parts_create(Bert *b, size_t batch, size_t length) {
 }
 
 static void bert_add_parameters(const ModelSetup *setup, ParameterTable *table) {
-    const Config c = config_create(setup);
+    const BertConfig c = config_create(setup);
     free(parameters_create(table, &c).layers);
 }
 
@@ -181,7 +181,7 @@ static void bert_destroy(void *model) {
 
 // ---- The embedding: token + position + type, normalised, with dropout -------
 // x (M, C) *= the embedding's dropout.
-static void embedding_dropout(const Pass *pass, real *x, size_t channels) {
+static void embedding_dropout(const BlockPass *pass, real *x, size_t channels) {
     Dropout memory;
     const Dropout *dropout = pass_dropout(pass, SITE_EMBEDDING, &memory);
     if (!dropout) return;
@@ -190,7 +190,7 @@ static void embedding_dropout(const Pass *pass, real *x, size_t channels) {
         dropout_apply(dropout, (pass->first + row) * channels, channels, x + row * channels);
 }
 
-static void embed(const Bert *b, const Pass *pass) {
+static void embed(const Bert *b, const BlockPass *pass) {
     const size_t C = b->config.size.channels, T = (size_t)pass->batch->length;
     const real *position = pass_values(pass, b->offsets.position),
                *type = pass_values(pass, b->offsets.type);
@@ -199,14 +199,14 @@ static void embed(const Bert *b, const Pass *pass) {
     embedding_forward(b->sum, pass_values(pass, b->offsets.token), 1, b->places, pass->batch, NULL,
                       C);
     pass_lap(pass, "embedding", 0);
-    norm_forward(pass, &b->norm, (GemmInput){b->stack.x[0], C, false}, b->sum);
+    norm_forward(pass, &b->norm, (Matrix){b->stack.x[0], C, false}, b->sum);
     embedding_dropout(pass, b->stack.x[0], C);
     pass_measure(pass, 0, "residual", b->stack.x[0], C);
     pass_lap(pass, "embedding", 0);
 }
 
 // From work->dx.
-static void embed_back(const Bert *b, const Pass *pass) {
+static void embed_back(const Bert *b, const BlockPass *pass) {
     const size_t C = b->config.size.channels, T = (size_t)pass->batch->length;
     real *dsum = pass->work->dnorm;
     embedding_dropout(pass, pass->work->dx, C);
@@ -228,7 +228,7 @@ static void embed_back(const Bert *b, const Pass *pass) {
 
 // ---- The prediction, of the rows that have a target, or of all --------------
 // A pass over these rows, which `batch` then describes.
-static Pass pass_of_targets(const Bert *b, const Pass *pass, bool all, Batch *batch) {
+static BlockPass pass_of_targets(const Bert *b, const BlockPass *pass, bool all, Batch *batch) {
     size_t count = 0;
     for (size_t i = 0; i < pass->rows; i++) {
         const int32_t target = all ? 0 : pass->batch->targets[i];
@@ -238,26 +238,26 @@ static Pass pass_of_targets(const Bert *b, const Pass *pass, bool all, Batch *ba
     }
     *batch = *pass->batch;
     batch->targets = b->targets;
-    Pass chosen = *pass;
+    BlockPass chosen = *pass;
     chosen.batch = batch;
     chosen.rows = count;
     return chosen;
 }
 
-static void predict(const Bert *b, const Pass *chosen) {
+static void predict(const Bert *b, const BlockPass *chosen) {
     const size_t C = b->config.size.channels;
     const real *x = b->stack.x[2 * b->stack.count];
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < chosen->rows; i++)
         gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
     linear_forward(chosen, &b->transform, b->hidden, b->chosen);
-    activation_forward((GemmInput){b->activated, C, false}, b->hidden,
+    activation_forward((Matrix){b->activated, C, false}, b->hidden,
                        pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
     pass_lap(chosen, "activation", 0);
 }
 
 // work->dx (M, C), to the last x, from work->dx (K, C), to what is normalised.
-static void predict_backward(const Bert *b, const Pass *pass, const Pass *chosen) {
+static void predict_backward(const Bert *b, const BlockPass *pass, const BlockPass *chosen) {
     const size_t C = b->config.size.channels;
     const Workspace *w = pass->work;
     activation_backward(w->doutput, pass_gradients(chosen, b->transform.at.bias), w->dx, b->hidden,
@@ -272,7 +272,7 @@ static void predict_backward(const Bert *b, const Pass *pass, const Pass *chosen
 }
 
 // Rows whose target has the largest logit, of those that the head has normalised.
-static int64_t count_correct(const Bert *b, const Pass *chosen) {
+static int64_t count_correct(const Bert *b, const BlockPass *chosen) {
     const size_t V = b->config.size.vocabulary;
     int64_t correct = 0;
     for (size_t first = 0; first < chosen->rows; first += LOGIT_ROWS) {
@@ -292,12 +292,12 @@ static int64_t count_correct(const Bert *b, const Pass *chosen) {
 
 // ---- Forward and backward ---------------------------------------------------
 
-static void layers_forward(const Bert *b, const Pass *pass) {
+static void layers_forward(const Bert *b, const BlockPass *pass) {
     embed(b, pass);
     stack_forward(pass, &b->stack);
 }
 
-static void layers_backward(const Bert *b, const Pass *pass) {
+static void layers_backward(const Bert *b, const BlockPass *pass) {
     stack_backward(pass, &b->stack);
     embed_back(b, pass);
 }
@@ -305,9 +305,9 @@ static void layers_backward(const Bert *b, const Pass *pass) {
 static double bert_forward(void *model, const Batch *batch) {
     Bert *b = model;
     Batch of_targets;
-    const Pass pass = pass_forward(&b->base, batch, false, NULL);
+    const BlockPass pass = pass_forward(&b->base, batch, false, NULL);
     layers_forward(b, &pass);
-    const Pass chosen = pass_of_targets(b, &pass, false, &of_targets);
+    const BlockPass chosen = pass_of_targets(b, &pass, false, &of_targets);
     b->correct = 0;
     if (chosen.rows == 0) return 0;
     predict(b, &chosen);
@@ -319,11 +319,11 @@ static double bert_forward(void *model, const Batch *batch) {
 static double bert_train(void *model, const Batch *batch, double scale) {
     Bert *b = model;
     Batch of_targets;
-    const Pass forward = pass_forward(&b->base, batch, true, NULL),
-               backward = pass_backward(&forward);
+    const BlockPass forward = pass_forward(&b->base, batch, true, NULL),
+                    backward = pass_backward(&forward);
     layers_forward(b, &forward);
-    const Pass chosen = pass_of_targets(b, &forward, false, &of_targets);
-    const Pass chosen_backward = pass_backward(&chosen);
+    const BlockPass chosen = pass_of_targets(b, &forward, false, &of_targets);
+    const BlockPass chosen_backward = pass_backward(&chosen);
     if (chosen.rows == 0) return 0;
     predict(b, &chosen);
     const double loss = head_train(&chosen, &chosen_backward, &b->head, b->activated, scale);
@@ -335,16 +335,16 @@ static double bert_train(void *model, const Batch *batch, double scale) {
 static void bert_logits(void *model, const Batch *batch, real *logits) {
     Bert *b = model;
     Batch of_targets;
-    const Pass pass = pass_forward(&b->base, batch, false, NULL);
+    const BlockPass pass = pass_forward(&b->base, batch, false, NULL);
     layers_forward(b, &pass);
-    const Pass all = pass_of_targets(b, &pass, true, &of_targets);
+    const BlockPass all = pass_of_targets(b, &pass, true, &of_targets);
     predict(b, &all);
     head_logits(&all, &b->head, b->activated, logits);
 }
 
 static void bert_statistics(void *model, const Batch *batch, Statistics *statistics) {
     Bert *b = model;
-    const Pass pass = pass_forward(&b->base, batch, false, statistics);
+    const BlockPass pass = pass_forward(&b->base, batch, false, statistics);
     layers_forward(b, &pass);
 }
 
@@ -448,7 +448,7 @@ static void bert_describe(const void *model, Metadata **rows, int *count) {
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
 // product of attention, and over the prediction's for the tokens that are predicted.
 static double bert_flops_per_token(const void *model, int64_t length) {
-    const Config *c = &((const Bert *)model)->config;
+    const BertConfig *c = &((const Bert *)model)->config;
     const ModelSizes *size = &c->size;
     const double C = (double)size->channels, L = (double)size->layers, F = (double)c->inner;
     const double attention = 3 * attention_flops(c->attention.cosine, c->attention.additive,
@@ -457,11 +457,11 @@ static double bert_flops_per_token(const void *model, int64_t length) {
     return 6 * (L * (4 * C * C + 2 * C * F) + prediction) + L * attention;
 }
 
-const Config *bert_config(const void *model) {
+const BertConfig *bert_config(const void *model) {
     return &((const Bert *)model)->config;
 }
 
-const Offsets *bert_offsets(const void *model) {
+const BertParameters *bert_offsets(const void *model) {
     return &((const Bert *)model)->offsets;
 }
 

@@ -16,11 +16,11 @@ extern "C" {
 
 struct Bert {
     SelfAttention base;
-    const Offsets *offsets;
-    GemmInput chosen;   // (K, C) of the last LayerNorm
+    const BertParameters *offsets;
+    Matrix chosen;      // (K, C) of the last LayerNorm
     float *hidden;      // (K, C) before the GELU
     float *activated;   // (K, C)
-    GemmInput normal;   // (K, C) what the classifier reads
+    Matrix normal;      // (K, C) what the classifier reads
     float *mean, *rstd; // (K)
 };
 
@@ -37,12 +37,12 @@ static void carve(Transformer *t, Arena *arena) {
     b->rstd = arena_array<float>(arena, M, "activations");
 }
 
-static GemmInput predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
+static Matrix predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
     const Bert *b = (const Bert *)t;
     const Device *d = &t->base.device;
-    const Offsets *o = b->offsets;
+    const BertParameters *o = b->offsets;
     const size_t K = batch->chosen, C = t->is.channels;
-    const GemmInput hidden = float_matrix(b->hidden, C);
+    const Matrix hidden = float_matrix(b->hidden, C);
     if (batch->rows) rows_gather(d, b->chosen, transformer_result(t), batch->rows, K);
     gemm_forward(&t->base.blas, hidden, batch->rows ? b->chosen : transformer_result(t),
                  device_weight(t, &o->transform), K);
@@ -57,11 +57,11 @@ static GemmInput predict(Transformer *t, GpuWork work, const DeviceBatch *batch)
 static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     const Bert *b = (const Bert *)t;
     GpuModel *g = &t->base;
-    const Offsets *o = b->offsets;
+    const BertParameters *o = b->offsets;
     const size_t K = batch->chosen, C = t->is.channels;
     const DeviceWeight transform = device_weight(t, &o->transform);
-    const GemmInput dchosen = float_matrix(t->dx, C),
-                    dhidden = t->gradients[t->is.layers - 1].ffn; // free yet
+    const Matrix dchosen = float_matrix(t->dx, C),
+                 dhidden = t->gradients[t->is.layers - 1].ffn; // free yet
     const LayerNormWeights w = norm_weights(t, &o->transform_norm);
     layernorm_backward(&g->device, &g->sums, t->dx,
                        transformer_gradients(t, o->transform_norm.gain),
@@ -77,7 +77,7 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));
 }
 
-static TransformerShape shape(const Config *c, const Offsets *o) {
+static TransformerShape shape(const BertConfig *c, const BertParameters *o) {
     const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm,
                                    o->bias};
     TransformerShape is = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
@@ -95,8 +95,8 @@ static void *bert_create(const ModelSetup *setup) {
     Bert *b = transformer_allocate<Bert>(&bert, setup);
     SelfAttention *m = &b->base;
     GpuModel *g = &m->base.base;
-    const Config *c = bert_config(g->host);
-    const Offsets *o = b->offsets = bert_offsets(g->host);
+    const BertConfig *c = bert_config(g->host);
+    const BertParameters *o = b->offsets = bert_offsets(g->host);
     TransformerParts parts = self_attention_parts();
     parts.carve = carve;
     parts.predict = predict;

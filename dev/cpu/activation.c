@@ -120,7 +120,7 @@ void activation_row(real *x, ActivationKind kind, size_t n) {
     piece_forward(x, x, NULL, kind, n);
 }
 
-static void row_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+static void row_forward(Matrix y, const real *restrict x, const real *restrict bias,
                         ActivationKind kind, size_t row, size_t n) {
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t count = n - i < PIECE ? n - i : PIECE;
@@ -130,20 +130,20 @@ static void row_forward(GemmInput y, const real *restrict x, const real *restric
     }
 }
 
-void activation_rows_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+void activation_rows_forward(Matrix y, const real *restrict x, const real *restrict bias,
                              ActivationKind kind, size_t m, size_t n) {
     for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
 }
 
-void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+void activation_forward(Matrix y, const real *restrict x, const real *restrict bias,
                         ActivationKind kind, size_t m, size_t n) {
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < m; row++) row_forward(y, x, bias, kind, row, n);
 }
 
-void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias,
-                              const real *restrict dy, const real *restrict x,
-                              const real *restrict bias, ActivationKind kind, size_t m, size_t n) {
+void activation_rows_backward(Matrix dx, Matrix y, real *restrict dbias, const real *restrict dy,
+                              const real *restrict x, const real *restrict bias,
+                              ActivationKind kind, size_t m, size_t n) {
     for (size_t row = 0; row < m; row++) {
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
@@ -158,7 +158,7 @@ void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias,
     }
 }
 
-void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+void activation_backward(Matrix dx, real *restrict dbias, const real *restrict dy,
                          const real *restrict x, const real *restrict bias, ActivationKind kind,
                          size_t m, size_t n) {
     real *partial =
@@ -167,7 +167,7 @@ void activation_backward(GemmInput dx, real *restrict dbias, const real *restric
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
         const size_t begin = row_block_begin(m, block),
                      rows = row_block_begin(m, block + 1) - begin;
-        activation_rows_backward(gemm_input_rows(dx, begin), (GemmInput){0},
+        activation_rows_backward(gemm_input_rows(dx, begin), (Matrix){0},
                                  bias ? partial + block * n : NULL, dy + begin * n, x + begin * n,
                                  bias, kind, rows, n);
     }

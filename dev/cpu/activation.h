@@ -11,22 +11,22 @@
 typedef enum { GELU_ERF, GELU_TANH, RELU, SILU } ActivationKind;
 
 // y (M, N) = f(x + bias), f the kind's function; bias (N) or NULL.
-void activation_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+void activation_forward(Matrix y, const real *restrict x, const real *restrict bias,
                         ActivationKind kind, size_t m, size_t n);
 
 // dx (M, N) = dy * f'(x + bias), as the next products read it; dbias (N) += its sum over rows,
 // where bias is given.
-void activation_backward(GemmInput dx, real *restrict dbias, const real *restrict dy,
+void activation_backward(Matrix dx, real *restrict dbias, const real *restrict dy,
                          const real *restrict x, const real *restrict bias, ActivationKind kind,
                          size_t m, size_t n);
 
 // The same on the calling thread alone: each thread of a parallel region can have its own rows. The
 // latter makes y again, too, unless y.data is NULL.
-void activation_rows_forward(GemmInput y, const real *restrict x, const real *restrict bias,
+void activation_rows_forward(Matrix y, const real *restrict x, const real *restrict bias,
                              ActivationKind kind, size_t m, size_t n);
-void activation_rows_backward(GemmInput dx, GemmInput y, real *restrict dbias,
-                              const real *restrict dy, const real *restrict x,
-                              const real *restrict bias, ActivationKind kind, size_t m, size_t n);
+void activation_rows_backward(Matrix dx, Matrix y, real *restrict dbias, const real *restrict dy,
+                              const real *restrict x, const real *restrict bias,
+                              ActivationKind kind, size_t m, size_t n);
 
 // In place on a row of decoding.
 void activation_row(real *x, ActivationKind kind, size_t n);

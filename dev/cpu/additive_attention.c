@@ -386,7 +386,7 @@ static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query,
 // dqkv: this head's columns q_column, + C, + 2C from row `row` on, set. dout (T, D), rows C apart.
 // dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
 static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
-                              GemmInput dqkv, size_t row, size_t q_column, real *dquery_weight,
+                              Matrix dqkv, size_t row, size_t q_column, real *dquery_weight,
                               real *dkey_weight, const real *dout, size_t channels, size_t T,
                               size_t D) {
     const size_t tiles = (T + TILE - 1) / TILE;
@@ -515,9 +515,8 @@ void additive_attention_forward(const AdditiveAttention *a, real *out, const rea
     }
 }
 
-void additive_attention_backward(const AdditiveAttention *a, GemmInput dqkv, real *dquery,
-                                 real *dkey, const real *dout, const AdditiveInput *in,
-                                 const Batch *batch) {
+void additive_attention_backward(const AdditiveAttention *a, Matrix dqkv, real *dquery, real *dkey,
+                                 const real *dout, const AdditiveInput *in, const Batch *batch) {
     const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
     const size_t C = a->channels, H = a->heads, D = C / H;
     memset(a->dweights, 0, B * 2 * C * sizeof(real));

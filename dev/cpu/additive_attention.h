@@ -53,7 +53,7 @@ void additive_attention_forward(const AdditiveAttention *attention, real *out, c
 
 // dqkv (B, T, 3C), as the next products read it, from dout (B, T, C), which is the gradient to x as
 // well; dquery, dkey (H, D) += the gradients to w_q, w_k.
-void additive_attention_backward(const AdditiveAttention *attention, GemmInput dqkv, real *dquery,
+void additive_attention_backward(const AdditiveAttention *attention, Matrix dqkv, real *dquery,
                                  real *dkey, const real *dout, const AdditiveInput *in,
                                  const Batch *batch);
 

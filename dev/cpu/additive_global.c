@@ -26,7 +26,7 @@ typedef struct {
     double *dw_query, *dw_key;    // (D)
     double *dbias[3];             // (D) sums of the gradients' rows
     real *row;                    // (D) on its way out
-} Head;
+} AdditiveGlobalHead;
 
 AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, size_t channels,
                                      size_t heads) {
@@ -49,18 +49,18 @@ static void check_input(const AdditiveGlobal *a, const AttentionInput *in) {
         fail("additive attention: a sequence to itself in both directions is all that it takes");
 }
 
-static Head head_of(const AdditiveGlobal *a, size_t unit, const real *weights,
-                    const AttentionInput *in) {
+static AdditiveGlobalHead head_of(const AdditiveGlobal *a, size_t unit, const real *weights,
+                                  const AttentionInput *in) {
     const size_t D = a->size, first = unit % a->heads * D;
     double *sums = a->sums + unit * SUMS * D;
-    Head head = {.in = in,
-                 .sequence = unit / a->heads,
-                 .first = first,
-                 .size = D,
-                 .w_query = weights + first,
-                 .w_key = weights + a->channels + first,
-                 .alpha = a->weights + unit * 2 * a->length,
-                 .row = a->rows + unit * D};
+    AdditiveGlobalHead head = {.in = in,
+                               .sequence = unit / a->heads,
+                               .first = first,
+                               .size = D,
+                               .w_query = weights + first,
+                               .w_key = weights + a->channels + first,
+                               .alpha = a->weights + unit * 2 * a->length,
+                               .row = a->rows + unit * D};
     head.beta = head.alpha + a->length;
     head.query = sums;
     head.key = sums + D;
@@ -78,7 +78,7 @@ typedef struct {
     const real *x, *bias;
 } Row;
 
-static Row row_of(const Head *head, AttentionPart part, size_t j) {
+static Row row_of(const AdditiveGlobalHead *head, AttentionPart part, size_t j) {
     const AttentionRows *from = &head->in->rows[part];
     return (Row){from->x + (head->sequence * head->in->keys + j) * from->stride + head->first,
                  from->bias ? from->bias + head->first : NULL};
@@ -89,8 +89,8 @@ static double at(Row row, size_t d) {
 }
 
 // The weights (T) of a pooling of x_j * factor (D; NULL: 1), and the sum (D) of the x_j with them.
-static void pool(const Head *head, AttentionPart part, const double *factor, const real *w,
-                 real *weights, double *sum) {
+static void pool(const AdditiveGlobalHead *head, AttentionPart part, const double *factor,
+                 const real *w, real *weights, double *sum) {
     const size_t T = head->in->keys, D = head->size;
     const uint8_t *mask = head->in->mask ? head->in->mask + head->sequence * T : NULL;
     const double scale = 1 / sqrt((double)D);
@@ -116,20 +116,20 @@ static void pool(const Head *head, AttentionPart part, const double *factor, con
     }
 }
 
-static Head pool_both(const AdditiveGlobal *a, size_t unit, const real *weights,
-                      const AttentionInput *in) {
-    Head head = head_of(a, unit, weights, in);
+static AdditiveGlobalHead pool_both(const AdditiveGlobal *a, size_t unit, const real *weights,
+                                    const AttentionInput *in) {
+    AdditiveGlobalHead head = head_of(a, unit, weights, in);
     pool(&head, QUERY, NULL, head.w_query, head.alpha, head.query);
     pool(&head, KEY, head.query, head.w_key, head.beta, head.key);
     return head;
 }
 
-void additive_global_forward(const AdditiveGlobal *a, GemmInput y, const real *weights,
+void additive_global_forward(const AdditiveGlobal *a, Matrix y, const real *weights,
                              const AttentionInput *in) {
     check_input(a, in);
 #pragma omp parallel for schedule(static)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
-        const Head head = pool_both(a, unit, weights, in);
+        const AdditiveGlobalHead head = pool_both(a, unit, weights, in);
         for (size_t i = 0; i < in->queries; i++) {
             const Row value = row_of(&head, VALUE, i);
             for (size_t d = 0; d < a->size; d++)
@@ -140,7 +140,7 @@ void additive_global_forward(const AdditiveGlobal *a, GemmInput y, const real *w
 }
 
 // Writes head->row, the gradient to row j of a part.
-static void store_gradient(const Head *head, const AttentionGradients *gradients,
+static void store_gradient(const AdditiveGlobalHead *head, const AttentionGradients *gradients,
                            AttentionPart part, size_t j) {
     const AttentionGradient *to = &gradients->parts[part];
     for (size_t d = 0; d < head->size; d++) head->dbias[part][d] += (double)head->row[d];
@@ -149,8 +149,8 @@ static void store_gradient(const Head *head, const AttentionGradients *gradients
 }
 
 // The gradients to values; and to pool(p), which all of them are multiplied with.
-static void backward_values(const Head *head, const AttentionGradients *gradients, const real *dy,
-                            size_t channels) {
+static void backward_values(const AdditiveGlobalHead *head, const AttentionGradients *gradients,
+                            const real *dy, size_t channels) {
     for (size_t i = 0; i < head->in->queries; i++) {
         const Row value = row_of(head, VALUE, i);
         const real *dout = dy + (head->sequence * head->in->queries + i) * channels + head->first;
@@ -171,7 +171,8 @@ typedef struct {
     double *dw, *dfactor;
 } Pooling;
 
-static void pool_backward(const Head *head, const Pooling *p, const AttentionGradients *gradients) {
+static void pool_backward(const AdditiveGlobalHead *head, const Pooling *p,
+                          const AttentionGradients *gradients) {
     const size_t D = head->size;
     const double scale = 1 / sqrt((double)D);
     double along = 0;
@@ -207,7 +208,7 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
     check_input(a, in);
 #pragma omp parallel for schedule(static)
     for (size_t unit = 0; unit < units; unit++) {
-        const Head h = pool_both(a, unit, weights, in);
+        const AdditiveGlobalHead h = pool_both(a, unit, weights, in);
         backward_values(&h, gradients, dy, a->channels);
         const Pooling keys = {KEY, h.query, h.w_key, h.beta, h.key, h.dpooled, h.dw_key, h.dquery};
         const Pooling queries = {QUERY,   NULL,     h.w_query,  h.alpha,
@@ -230,7 +231,7 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
 void additive_global_measure(const AdditiveGlobal *a, const real *weights, const AttentionInput *in,
                              Measurement *m) {
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
-        const Head head = pool_both(a, unit, weights, in);
+        const AdditiveGlobalHead head = pool_both(a, unit, weights, in);
         const uint8_t *mask = in->mask ? in->mask + head.sequence * in->keys : NULL;
         measurement_add_weights(m, head.alpha, mask, in->keys, 0);
         measurement_add_weights(m, head.beta, mask, in->keys, 0);

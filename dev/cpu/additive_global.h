@@ -21,7 +21,7 @@ AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, 
                                      size_t heads);
 
 // y (B, T, C), what the output projection reads. weights (2, H, D): w_q, w_k.
-void additive_global_forward(const AdditiveGlobal *attention, GemmInput y, const real *weights,
+void additive_global_forward(const AdditiveGlobal *attention, Matrix y, const real *weights,
                              const AttentionInput *in);
 
 // Sets the gradients to queries, keys and values, adds those to biases and dweights (2, H, D), from

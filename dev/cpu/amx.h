@@ -21,8 +21,8 @@ void amx_begin(void);
 void amx_end(void);
 
 // c (m, n) = start + a (m, k) b (k, n), k in words of two bf16, as tile_product(). Word (i, s) of a
-// is a[i * a_row + s * a_column]; where a_row is 1, a is what tile_turn() makes of that. What is
-// read or becomes subnormal is 0.
+// is a[i * a_row + s * a_column]; where a_row is 1, a is what tile_transpose_squares() makes of
+// that. What is read or becomes subnormal is 0.
 void amx_product(float *c, size_t c_row, const float *start, size_t start_row, const float *a,
                  size_t a_row, size_t a_column, const float *b, size_t b_row, size_t m, size_t n,
                  size_t k);

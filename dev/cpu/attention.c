@@ -35,7 +35,7 @@ void attention_free(Attention *a) {
     free(a->pooling);
 }
 
-void attention_forward(const Attention *a, GemmInput y, real *logsumexp, const real *learned,
+void attention_forward(const Attention *a, Matrix y, real *logsumexp, const real *learned,
                        const AttentionInput *in) {
     if (a->cosine)
         cosine_attention_forward(a->linear, y, learned, in);
@@ -46,7 +46,7 @@ void attention_forward(const Attention *a, GemmInput y, real *logsumexp, const r
 }
 
 void attention_backward(const Attention *a, const AttentionGradients *gradients, real *dlearned,
-                        const real *dy, GemmInput y, const real *logsumexp, const real *learned,
+                        const real *dy, Matrix y, const real *logsumexp, const real *learned,
                         const AttentionInput *in) {
     if (a->cosine)
         cosine_attention_backward(a->linear, gradients, dlearned, dy, learned, in);

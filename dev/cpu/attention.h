@@ -32,13 +32,13 @@ void attention_free(Attention *attention); // but for the arena's
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators
 // (B, H, Tq). learned: cosine's m (H), or NULL: the power is fixed; additive attention's w (2, H,
 // D).
-void attention_forward(const Attention *attention, GemmInput y, real *logsumexp,
-                       const real *learned, const AttentionInput *in);
+void attention_forward(const Attention *attention, Matrix y, real *logsumexp, const real *learned,
+                       const AttentionInput *in);
 
 // Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and
 // dlearned. y and logsumexp as the forward pass left them.
 void attention_backward(const Attention *attention, const AttentionGradients *gradients,
-                        real *dlearned, const real *dy, GemmInput y, const real *logsumexp,
+                        real *dlearned, const real *dy, Matrix y, const real *logsumexp,
                         const real *learned, const AttentionInput *in);
 
 // Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq)

@@ -35,7 +35,7 @@ typedef struct {
 // Where gradients go: each row's C numbers to columns `column` to column + C; bias (C) += their sum
 // over rows, or NULL.
 typedef struct {
-    GemmInput to;
+    Matrix to;
     size_t column;
     real *bias;
 } AttentionGradient;
@@ -51,7 +51,7 @@ static inline AttentionRows attention_rows(const real *x, const real *bias, size
     return rows;
 }
 
-static inline AttentionGradient attention_gradient(GemmInput to, real *bias, size_t part,
+static inline AttentionGradient attention_gradient(Matrix to, real *bias, size_t part,
                                                    size_t channels) {
     const AttentionGradient gradient = {to, part * channels, bias ? bias + part * channels : NULL};
     return gradient;
@@ -75,7 +75,7 @@ static inline AttentionInput attention_self(const real *qkv, const real *bias, s
 }
 
 // Its gradients: dqkv (B, T, 3C), dbias (3C) or NULL.
-static inline AttentionGradients attention_self_gradients(GemmInput dqkv, real *dbias,
+static inline AttentionGradients attention_self_gradients(Matrix dqkv, real *dbias,
                                                           size_t channels) {
     const AttentionGradients gradients = {{attention_gradient(dqkv, dbias, 0, channels),
                                            attention_gradient(dqkv, dbias, 1, channels),
@@ -103,9 +103,8 @@ static inline AttentionInput attention_cross(const real *q, const real *q_bias, 
 }
 
 // Its gradients: dq (B, Tq, C), dkv (B, Tk, 2C); to biases, or NULL.
-static inline AttentionGradients attention_cross_gradients(GemmInput dq, real *dq_bias,
-                                                           GemmInput dkv, real *dkv_bias,
-                                                           size_t channels) {
+static inline AttentionGradients attention_cross_gradients(Matrix dq, real *dq_bias, Matrix dkv,
+                                                           real *dkv_bias, size_t channels) {
     const AttentionGradients gradients = {{attention_gradient(dq, dq_bias, 0, channels),
                                            attention_gradient(dkv, dkv_bias, 0, channels),
                                            attention_gradient(dkv, dkv_bias, 1, channels)}};

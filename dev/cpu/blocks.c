@@ -11,28 +11,28 @@
 
 // ---- passes -----------------------------------------------------------------
 
-Pass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics) {
-    Pass pass = {.model = model,
-                 .work = &model->work,
-                 .batch = batch,
-                 .rows = (size_t)(batch->batch * batch->length),
-                 .first = (uint64_t)(batch->first_row * batch->length),
-                 .train = train,
-                 .profile = train ? model->profile : NULL,
-                 .part = PROFILE_FORWARD,
-                 .statistics = statistics};
+BlockPass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics) {
+    BlockPass pass = {.model = model,
+                      .work = &model->work,
+                      .batch = batch,
+                      .rows = (size_t)(batch->batch * batch->length),
+                      .first = (uint64_t)(batch->first_row * batch->length),
+                      .train = train,
+                      .profile = train ? model->profile : NULL,
+                      .part = PROFILE_FORWARD,
+                      .statistics = statistics};
     cpu_model_pack(model);
     profile_lap(pass.profile, "pack weights", PROFILE_FORWARD, 0);
     return pass;
 }
 
-Pass pass_backward(const Pass *forward) {
-    Pass pass = *forward;
+BlockPass pass_backward(const BlockPass *forward) {
+    BlockPass pass = *forward;
     pass.part = PROFILE_BACKWARD;
     return pass;
 }
 
-Pass pass_source(const Pass *pass, Batch *source) {
+BlockPass pass_source(const BlockPass *pass, Batch *source) {
     const Batch *batch = pass->batch;
     *source = (Batch){.batch = batch->batch,
                       .length = batch->source.length,
@@ -41,48 +41,49 @@ Pass pass_source(const Pass *pass, Batch *source) {
                       .step = batch->step,
                       .first_row = batch->first_row,
                       .last = batch->last};
-    Pass of_source = *pass;
+    BlockPass of_source = *pass;
     of_source.batch = source;
     of_source.rows = (size_t)(source->batch * source->length);
     of_source.first = (uint64_t)(source->first_row * source->length);
     return of_source;
 }
 
-static const Dropout *dropout_of(const Pass *pass, double rate, uint32_t site, Dropout *memory) {
+static const Dropout *dropout_of(const BlockPass *pass, double rate, uint32_t site,
+                                 Dropout *memory) {
     if (!pass->train || !(rate > 0)) return NULL;
     *memory = dropout_create(rate, pass->model->seed, pass->batch->step, site);
     return memory;
 }
 
-const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory) {
+const Dropout *pass_dropout(const BlockPass *pass, uint32_t site, Dropout *memory) {
     return dropout_of(pass, pass->model->dropout, site, memory);
 }
 
-const real *pass_values(const Pass *pass, size_t offset) {
+const real *pass_values(const BlockPass *pass, size_t offset) {
     return offset == NO_PARAMETER ? NULL : pass->model->state.values + offset;
 }
 
-real *pass_gradients(const Pass *pass, size_t offset) {
+real *pass_gradients(const BlockPass *pass, size_t offset) {
     return offset == NO_PARAMETER ? NULL : pass->model->state.gradients + offset;
 }
 
-void pass_final(const Pass *pass, size_t offset) {
+void pass_final(const BlockPass *pass, size_t offset) {
     const ParameterState *state = &pass->model->state;
     if (pass->batch->last) reduction_final(state->reduction, state->gradients, offset);
 }
 
-real *pass_lookups(const Pass *pass, size_t token) {
+real *pass_lookups(const BlockPass *pass, size_t token) {
     const Lookups *l = &pass->model->lookups;
     if (!l->gradients || !pass->batch->last) return pass_gradients(pass, token);
     for (size_t i = 0; i < pass->rows; i++) l->touched[pass->batch->inputs[i]] = 1;
     return l->gradients;
 }
 
-void pass_lap(const Pass *pass, const char *kind, double flops) {
+void pass_lap(const BlockPass *pass, const char *kind, double flops) {
     profile_lap(pass->profile, kind, pass->part, flops);
 }
 
-void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x,
+void pass_measure(const BlockPass *pass, size_t layer, const char *place, const real *x,
                   size_t channels) {
     statistics_add(pass->statistics, layer, place, x, pass->batch->mask, pass->rows, channels);
 }
@@ -100,7 +101,7 @@ real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, 
 
 // ---- token embedding --------------------------------------------------------
 
-void embed_forward(const Pass *pass, const Embedding *e, real *x) {
+void embed_forward(const BlockPass *pass, const Embedding *e, real *x) {
     Dropout dropout;
     const real *position = e->sinusoids ? e->sinusoids : pass_values(pass, e->position);
     embedding_forward(x, pass_values(pass, e->token), (real)e->scale, position, pass->batch,
@@ -109,7 +110,7 @@ void embed_forward(const Pass *pass, const Embedding *e, real *x) {
     pass_lap(pass, "embedding", 0);
 }
 
-void embed_backward(const Pass *pass, const Embedding *e) {
+void embed_backward(const BlockPass *pass, const Embedding *e) {
     Dropout dropout;
     embedding_backward(pass_lookups(pass, e->token), (real)e->scale,
                        pass_gradients(pass, e->position), pass->work->dx, pass->batch,
@@ -130,12 +131,12 @@ void norm_plan(Norm *norm, Arena *arena, size_t rows) {
 }
 
 // The residual stream as a product reads it.
-static void stream_store(const Pass *pass, GemmInput y, const real *x) {
+static void stream_store(const BlockPass *pass, Matrix y, const real *x) {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < pass->rows; i++) gemm_input_store(y, i, 0, x + i * y.columns, y.columns);
 }
 
-void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x) {
+void norm_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x) {
     if (!is_norm(norm)) {
         stream_store(pass, y, x);
         return;
@@ -146,7 +147,8 @@ void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x
     pass_lap(pass, "norm", 0);
 }
 
-void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x) {
+void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real *dy,
+                   const real *x) {
     if (!is_norm(norm)) {
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < pass->rows * norm->at.channels; i++) dx[i] += dy[i];
@@ -168,35 +170,35 @@ Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, co
                                                at->shape.layout, at->weight)};
 }
 
-static double linear_flops(const Pass *pass, const Linear *linear) {
+static double linear_flops(const BlockPass *pass, const Linear *linear) {
     return 2 * (double)pass->rows * (double)linear->at.shape.outputs *
            (double)linear->at.shape.inputs;
 }
 
-void linear_forward(const Pass *pass, const Linear *linear, real *y, GemmInput x) {
+void linear_forward(const BlockPass *pass, const Linear *linear, real *y, Matrix x) {
     gemm_forward(linear->gemm, y, x, linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
-void linear_backward_input(const Pass *pass, const Linear *linear, real *dx, GemmInput dy) {
+void linear_backward_input(const BlockPass *pass, const Linear *linear, real *dx, Matrix dy) {
     gemm_backward_input(linear->gemm, dx, dy, linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
 // dx += the same.
-static void linear_backward_input_add(const Pass *pass, const Linear *linear, real *dx,
-                                      GemmInput dy) {
+static void linear_backward_input_add(const BlockPass *pass, const Linear *linear, real *dx,
+                                      Matrix dy) {
     gemm_backward_input_add(linear->gemm, dx, dy, linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
-void linear_backward_weight(const Pass *pass, const Linear *linear, GemmInput dy, GemmInput x) {
+void linear_backward_weight(const BlockPass *pass, const Linear *linear, Matrix dy, Matrix x) {
     gemm_backward_weight(linear->gemm, pass_gradients(pass, linear->at.weight), dy, x,
                          linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
 
-void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput dy, GemmInput x) {
+void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matrix dy, Matrix x) {
     linear_backward_input(pass, linear, dx, dy);
     linear_backward_weight(pass, linear, dy, x);
 }
@@ -210,7 +212,7 @@ void sublayer_plan(Sublayer *s, CpuModel *model) {
     if (s->order == POST_NORM) arena_reals(model->arena, &s->sum, M, C, "activations");
 }
 
-void sublayer_begin(const Pass *pass, const Sublayer *s, const real *x) {
+void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
     if (s->order == PRE_NORM)
         norm_forward(pass, &s->norm, s->input, x);
     else
@@ -218,7 +220,7 @@ void sublayer_begin(const Pass *pass, const Sublayer *s, const real *x) {
 }
 
 // f(x), bias added to y.
-static void measure_sublayer(const Pass *pass, const Sublayer *s, const real *y) {
+static void measure_sublayer(const BlockPass *pass, const Sublayer *s, const real *y) {
     const real *bias = pass_values(pass, s->bias);
     const size_t C = s->norm.at.channels;
     if (!pass->statistics) return;
@@ -235,20 +237,21 @@ static void measure_sublayer(const Pass *pass, const Sublayer *s, const real *y)
     free(row);
 }
 
-void sublayer_end(const Pass *pass, const Sublayer *s, real *out, const real *x, const real *y) {
+void sublayer_residual(const BlockPass *pass, const Sublayer *s, real *out, const real *x,
+                       const real *y) {
     const size_t C = s->norm.at.channels;
     Dropout dropout;
     measure_sublayer(pass, s, y);
     residual_forward(s->order == PRE_NORM ? out : s->sum, x, y, pass_values(pass, s->bias),
                      pass_dropout(pass, s->site, &dropout), pass->first, pass->rows, C);
     pass_lap(pass, "residual", 0);
-    if (s->order == POST_NORM) norm_forward(pass, &s->norm, (GemmInput){out, C, false}, s->sum);
+    if (s->order == POST_NORM) norm_forward(pass, &s->norm, (Matrix){out, C, false}, s->sum);
     pass_measure(pass, s->after_layer, s->after, out, C);
 }
 
 // The same for rows begin to begin + rows on the calling thread, without measurements; y (rows, C).
 
-static void norm_rows_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x,
+static void norm_rows_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x,
                               size_t begin, size_t rows) {
     const size_t C = norm->at.channels;
     layernorm_rows_forward(gemm_input_rows(y, begin), norm->mean + begin, norm->rstd + begin,
@@ -256,8 +259,8 @@ static void norm_rows_forward(const Pass *pass, const Norm *norm, GemmInput y, c
                            pass_values(pass, norm->at.bias), norm->at.epsilon, rows, C);
 }
 
-static void sublayer_rows_begin(const Pass *pass, const Sublayer *s, const real *x, size_t begin,
-                                size_t rows) {
+static void sublayer_rows_begin(const BlockPass *pass, const Sublayer *s, const real *x,
+                                size_t begin, size_t rows) {
     const size_t C = s->norm.at.channels;
     if (s->order == PRE_NORM)
         norm_rows_forward(pass, &s->norm, s->input, x, begin, rows);
@@ -265,18 +268,18 @@ static void sublayer_rows_begin(const Pass *pass, const Sublayer *s, const real 
         gemm_input_store_rows(s->input, begin, 0, x + begin * C, rows, C);
 }
 
-static void sublayer_rows_end(const Pass *pass, const Sublayer *s, real *out, const real *x,
-                              const real *y, size_t begin, size_t rows) {
+static void sublayer_rows_residual(const BlockPass *pass, const Sublayer *s, real *out,
+                                   const real *x, const real *y, size_t begin, size_t rows) {
     const size_t C = s->norm.at.channels, at = begin * C;
     Dropout dropout;
     residual_rows_forward((s->order == PRE_NORM ? out : s->sum) + at, x + at, y,
                           pass_values(pass, s->bias), pass_dropout(pass, s->site, &dropout),
                           pass->first + begin, rows, C);
     if (s->order == POST_NORM)
-        norm_rows_forward(pass, &s->norm, (GemmInput){out, C, false}, s->sum, begin, rows);
+        norm_rows_forward(pass, &s->norm, (Matrix){out, C, false}, s->sum, begin, rows);
 }
 
-void sublayer_end_backward(const Pass *pass, const Sublayer *s) {
+void sublayer_residual_backward(const BlockPass *pass, const Sublayer *s) {
     Dropout dropout;
     if (s->order == POST_NORM)
         norm_backward(pass, &s->norm, pass->work->dx, pass->work->dx, s->sum);
@@ -286,8 +289,8 @@ void sublayer_end_backward(const Pass *pass, const Sublayer *s) {
     pass_lap(pass, "residual", 0);
 }
 
-void sublayer_begin_backward(const Pass *pass, const Sublayer *s, const Linear *first, GemmInput dy,
-                             const real *x) {
+void sublayer_begin_backward(const BlockPass *pass, const Sublayer *s, const Linear *first,
+                             Matrix dy, const real *x) {
     const Workspace *w = pass->work;
     if (s->order == PRE_NORM) {
         linear_backward(pass, first, w->dnorm, dy, s->input);
@@ -329,7 +332,7 @@ static void attention_sublayer_plan(AttentionSublayer *a, CpuModel *model) {
 }
 
 // Dropout of weights, and the number of the first row, by which it counts.
-static void attention_dropout(const Pass *pass, const AttentionSublayer *a, AttentionInput *in,
+static void attention_dropout(const BlockPass *pass, const AttentionSublayer *a, AttentionInput *in,
                               Dropout *dropout) {
     in->dropout = dropout_of(pass, pass->model->attention_dropout, a->site, dropout);
     in->first_row = (uint64_t)pass->batch->first_row;
@@ -343,7 +346,7 @@ static double attention_sublayer_flops(const AttentionSublayer *a, const Attenti
                            in->causal ? keys / 2 : keys);
 }
 
-void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a,
+void attention_sublayer_forward(const BlockPass *pass, const AttentionSublayer *a,
                                 const AttentionInput *in, real *out, const real *x) {
     const real *learned = pass_values(pass, a->learned);
     attention_forward(a->attention, a->attended, a->logsumexp, learned, in);
@@ -352,15 +355,15 @@ void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *a,
         attention_measure(a->attention, learned, in, pass->batch->mask,
                           statistics_find(pass->statistics, a->sublayer.layer, a->weights));
     linear_forward(pass, &a->projection, pass->work->output, a->attended);
-    sublayer_end(pass, &a->sublayer, out, x, pass->work->output);
+    sublayer_residual(pass, &a->sublayer, out, x, pass->work->output);
 }
 
 // From work->dx to the gradients to queries, keys and values.
-static void attention_sublayer_backward(const Pass *pass, const AttentionSublayer *a,
+static void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer *a,
                                         const AttentionGradients *gradients,
                                         const AttentionInput *in) {
     const Workspace *w = pass->work;
-    sublayer_end_backward(pass, &a->sublayer);
+    sublayer_residual_backward(pass, &a->sublayer);
     linear_backward(pass, &a->projection, w->dattended, w->doutput, a->attended);
     attention_backward(a->attention, gradients, pass_gradients(pass, a->learned), w->dattended,
                        a->attended, a->logsumexp, pass_values(pass, a->learned), in);
@@ -374,7 +377,7 @@ void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention 
     b->qkv = linear_create(model, model->gemm, &at->qkv, "qkv");
     b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer,
                                    sites, names);
-    b->common.learned = attention->additive ? at->pooling : at->norm_const;
+    b->common.learned = attention->additive ? at->pooling : at->exponent;
 }
 
 void attention_block_plan(AttentionBlock *b, CpuModel *model) {
@@ -383,7 +386,7 @@ void attention_block_plan(AttentionBlock *b, CpuModel *model) {
                 "activations");
 }
 
-static AttentionInput self_input(const Pass *pass, const AttentionBlock *b, Dropout *dropout) {
+static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b, Dropout *dropout) {
     const Batch *batch = pass->batch;
     const Attention *a = b->common.attention;
     AttentionInput in =
@@ -393,7 +396,8 @@ static AttentionInput self_input(const Pass *pass, const AttentionBlock *b, Drop
     return in;
 }
 
-void attention_block_forward(const Pass *pass, const AttentionBlock *b, real *out, const real *x) {
+void attention_block_forward(const BlockPass *pass, const AttentionBlock *b, real *out,
+                             const real *x) {
     Dropout dropout;
     const AttentionInput in = self_input(pass, b, &dropout);
     sublayer_begin(pass, &b->common.sublayer, x);
@@ -401,7 +405,7 @@ void attention_block_forward(const Pass *pass, const AttentionBlock *b, real *ou
     attention_sublayer_forward(pass, &b->common, &in, out, x);
 }
 
-void attention_block_backward(const Pass *pass, const AttentionBlock *b, const real *x) {
+void attention_block_backward(const BlockPass *pass, const AttentionBlock *b, const real *x) {
     const Workspace *w = pass->work;
     Dropout dropout;
     const AttentionInput in = self_input(pass, b, &dropout);
@@ -420,12 +424,12 @@ void encoded_plan(Encoded *e, CpuModel *model) {
     if (model->training) arena_reals(model->arena, &e->dresult, N, C, "gradients of activations");
 }
 
-void encoded_forward(const Pass *source, const Encoded *e, const real *x) {
+void encoded_forward(const BlockPass *source, const Encoded *e, const real *x) {
     norm_forward(source, &e->norm, e->result, x);
     if (source->train) memset(e->dresult, 0, source->rows * e->norm.at.channels * sizeof(real));
 }
 
-void encoded_backward(const Pass *source, const Encoded *e, const real *x) {
+void encoded_backward(const BlockPass *source, const Encoded *e, const real *x) {
     memset(source->work->dx, 0, source->rows * e->norm.at.channels * sizeof(real));
     norm_backward(source, &e->norm, source->work->dx, e->dresult, x);
 }
@@ -441,7 +445,7 @@ void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
     b->key_value = linear_create(model, model->gemm, &at->key_value, "cross key, value");
     b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer,
                                    sites, names);
-    b->common.learned = at->norm_const;
+    b->common.learned = at->exponent;
 }
 
 void cross_attention_block_plan(CrossAttentionBlock *b, CpuModel *model) {
@@ -451,7 +455,7 @@ void cross_attention_block_plan(CrossAttentionBlock *b, CpuModel *model) {
     arena_reals(model->arena, &b->key_values, model->rows, 2 * C, "activations");
 }
 
-static AttentionInput cross_input(const Pass *pass, const Pass *source,
+static AttentionInput cross_input(const BlockPass *pass, const BlockPass *source,
                                   const CrossAttentionBlock *b, Dropout *dropout) {
     const Batch *batch = pass->batch, *from = source->batch;
     AttentionInput in = attention_cross(
@@ -462,7 +466,7 @@ static AttentionInput cross_input(const Pass *pass, const Pass *source,
     return in;
 }
 
-void cross_attention_block_forward(const Pass *pass, const Pass *source,
+void cross_attention_block_forward(const BlockPass *pass, const BlockPass *source,
                                    const CrossAttentionBlock *b, real *out, const real *x) {
     Dropout dropout;
     const AttentionInput in = cross_input(pass, source, b, &dropout);
@@ -472,7 +476,7 @@ void cross_attention_block_forward(const Pass *pass, const Pass *source,
     attention_sublayer_forward(pass, &b->common, &in, out, x);
 }
 
-void cross_attention_block_backward(const Pass *pass, const Pass *source,
+void cross_attention_block_backward(const BlockPass *pass, const BlockPass *source,
                                     const CrossAttentionBlock *b, const real *x) {
     const Workspace *w = pass->work;
     Dropout dropout;
@@ -514,7 +518,7 @@ void ffn_block_plan(FfnBlock *b, CpuModel *model) {
 
 // Asks for what the residual stream needs next: memory where this row goes, and the row that has
 // its place in the next block. The activation computes while they come.
-static void ffn_row_ahead(const Pass *pass, const real *out, const real *x, size_t row,
+static void ffn_row_ahead(const BlockPass *pass, const real *out, const real *x, size_t row,
                           size_t channels) {
     enum { LINE = 64 / sizeof(real) };
     const size_t next = row + FFN_ROWS;
@@ -528,14 +532,14 @@ static void ffn_row_ahead(const Pass *pass, const real *out, const real *x, size
 // activation to the other one, with normalisation and residual connection around them, so that what
 // lies between stays in its cache. f(x) is kept for all rows only to be measured. Rows begin to
 // begin + rows.
-static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x,
+static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out, const real *x,
                              size_t begin, size_t rows) {
     const Workspace *w = pass->work;
     const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
     real *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
-    const GemmInput activated =
+    const Matrix activated =
         b->kept ? gemm_input_rows(b->activated, begin) : gemm_input_rows(w->activated, own);
     real *output = w->output + (pass->statistics ? begin : own) * C;
     sublayer_rows_begin(pass, &b->sublayer, x, begin, rows);
@@ -546,11 +550,11 @@ static void ffn_rows_forward(const Pass *pass, const FfnBlock *b, real *out, con
                                 pass_values(pass, b->up.at.bias), b->activation, 1, F);
     }
     gemm_forward(gemm, output, activated, b->down.weight, rows);
-    sublayer_rows_end(pass, &b->sublayer, out, x, output, begin, rows);
+    sublayer_rows_residual(pass, &b->sublayer, out, x, output, begin, rows);
 }
 
 // dbias (F) += the gradient to the bias, or NULL.
-static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, size_t begin,
+static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *dbias, size_t begin,
                               size_t rows) {
     const Workspace *w = pass->work;
     const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
@@ -558,8 +562,8 @@ static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, 
     Gemm *gemm = pass->model->serial[thread_index()];
     real *dactivated = w->dactivated + own * F,
          *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
-    const GemmInput dhidden = gemm_input_rows(w->dhidden, begin);
-    GemmInput again = {0}; // where the activation's output is made a second time
+    const Matrix dhidden = gemm_input_rows(w->dhidden, begin);
+    Matrix again = {0}; // where the activation's output is made a second time
     if (!b->kept) {
         again = gemm_input_rows(w->activated, begin);
         gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
@@ -573,15 +577,15 @@ static void ffn_rows_backward(const Pass *pass, const FfnBlock *b, real *dbias, 
         gemm_backward_input_add(gemm, w->dx + begin * C, dhidden, b->up.weight, rows);
 }
 
-static size_t ffn_rows(const Pass *pass, size_t begin) {
+static size_t ffn_rows(const BlockPass *pass, size_t begin) {
     return pass->rows - begin < FFN_ROWS ? pass->rows - begin : FFN_ROWS;
 }
 
-static void ffn_lap(const Pass *pass, const FfnBlock *b) {
+static void ffn_lap(const BlockPass *pass, const FfnBlock *b) {
     pass_lap(pass, "ffn", linear_flops(pass, &b->up) + linear_flops(pass, &b->down));
 }
 
-void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const real *x) {
+void ffn_block_forward(const BlockPass *pass, const FfnBlock *b, real *out, const real *x) {
     const Sublayer *s = &b->sublayer;
 #pragma omp parallel for schedule(static)
     for (size_t begin = 0; begin < pass->rows; begin += FFN_ROWS)
@@ -591,13 +595,13 @@ void ffn_block_forward(const Pass *pass, const FfnBlock *b, real *out, const rea
     pass_measure(pass, s->after_layer, s->after, out, s->norm.at.channels);
 }
 
-void ffn_block_backward(const Pass *pass, const FfnBlock *b, const real *x) {
+void ffn_block_backward(const BlockPass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
     const size_t F = b->up.at.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
     real *dbias = pass_gradients(pass, b->up.at.bias);
     real *partial =
         dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
-    sublayer_end_backward(pass, &b->sublayer);
+    sublayer_residual_backward(pass, &b->sublayer);
 #pragma omp parallel for schedule(static)
     for (size_t part = 0; part < parts; part++)
         ffn_rows_backward(pass, b, partial ? partial + part * F : NULL, part * FFN_ROWS,
@@ -644,7 +648,7 @@ void stack_free(Stack *s) {
     free(s->x);
 }
 
-const real *stack_forward(const Pass *pass, const Stack *s) {
+const real *stack_forward(const BlockPass *pass, const Stack *s) {
     real **x = s->x;
     for (size_t l = 0; l < s->count; l++, x += 2) {
         attention_block_forward(pass, &s->layers[l].attention, x[1], x[0]);
@@ -653,7 +657,7 @@ const real *stack_forward(const Pass *pass, const Stack *s) {
     return x[0];
 }
 
-void stack_backward(const Pass *pass, const Stack *s) {
+void stack_backward(const BlockPass *pass, const Stack *s) {
     for (size_t l = s->count; l-- > 0;) {
         ffn_block_backward(pass, &s->layers[l].ffn, s->x[2 * l + 1]);
         attention_block_backward(pass, &s->layers[l].attention, s->x[2 * l]);
@@ -663,9 +667,9 @@ void stack_backward(const Pass *pass, const Stack *s) {
 
 // ---- final normalisation and classifier -------------------------------------
 
-void head_create(Head *h, CpuModel *model, const NormParameters *norm, size_t weight, size_t bias,
-                 size_t vocabulary) {
-    *h = (Head){.norm.at = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
+void head_create(OutputHead *h, CpuModel *model, const NormParameters *norm, size_t weight,
+                 size_t bias, size_t vocabulary) {
+    *h = (OutputHead){.norm.at = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
     h->classifier = classifier_plan(model->gemm, model->arena, vocabulary, norm->channels,
                                     model->rows, model->training);
     model->classifier = h->classifier;
@@ -675,19 +679,19 @@ void head_create(Head *h, CpuModel *model, const NormParameters *norm, size_t we
                     "activations");
 }
 
-double head_forward(const Pass *pass, const Head *h, const real *x) {
+double head_forward(const BlockPass *pass, const OutputHead *h, const real *x) {
     norm_forward(pass, &h->norm, h->normal, x);
     return classifier_forward(h->classifier, h->normal, pass_values(pass, h->bias),
                               pass->batch->targets, pass->rows);
 }
 
-void head_logits(const Pass *pass, const Head *h, const real *x, real *logits) {
+void head_logits(const BlockPass *pass, const OutputHead *h, const real *x, real *logits) {
     norm_forward(pass, &h->norm, h->normal, x);
     classifier_logits(h->classifier, h->normal, pass_values(pass, h->bias), pass->rows, logits);
 }
 
-double head_train(const Pass *forward, const Pass *backward, const Head *h, const real *x,
-                  double scale) {
+double head_train(const BlockPass *forward, const BlockPass *backward, const OutputHead *h,
+                  const real *x, double scale) {
     const Workspace *w = forward->work;
     norm_forward(forward, &h->norm, h->normal, x);
     const double loss = classifier_train(h->classifier, h->normal, pass_values(forward, h->bias),

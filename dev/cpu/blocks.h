@@ -29,34 +29,34 @@ typedef struct {
     Profile *profile;       // NULL: nobody asked
     ProfilePart part;       // what laps are booked as
     Statistics *statistics; // what is measured, or NULL
-} Pass;
+} BlockPass;
 
 // A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's,
 // measured where statistics are given. Then the backward pass behind a training step's.
-Pass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
-Pass pass_backward(const Pass *forward);
+BlockPass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
+BlockPass pass_backward(const BlockPass *forward);
 
 // The same pass on the source side of its batch, which `source` becomes.
-Pass pass_source(const Pass *pass, Batch *source);
+BlockPass pass_source(const BlockPass *pass, Batch *source);
 
 // The dropout of a site in this pass, written to `memory`; NULL: nothing is dropped.
-const Dropout *pass_dropout(const Pass *pass, uint32_t site, Dropout *memory);
+const Dropout *pass_dropout(const BlockPass *pass, uint32_t site, Dropout *memory);
 
 // Where a parameter's values and gradients are; NULL for NO_PARAMETER.
-const real *pass_values(const Pass *pass, size_t offset);
-real *pass_gradients(const Pass *pass, size_t offset);
+const real *pass_values(const BlockPass *pass, size_t offset);
+real *pass_gradients(const BlockPass *pass, size_t offset);
 
 // In a backward pass: gradients from this parameter on will not change any more. Where the batch is
 // the update's last one, other ranks may have them.
-void pass_final(const Pass *pass, size_t offset);
+void pass_final(const BlockPass *pass, size_t offset);
 
 // Where the lookup of the pass's tokens adds its gradients to the token embedding.
-real *pass_lookups(const Pass *pass, size_t token);
+real *pass_lookups(const BlockPass *pass, size_t token);
 
 // Hooks for --profile and --stats behind a layer: a lap of that kind of work, and what x (M, C)
 // holds.
-void pass_lap(const Pass *pass, const char *kind, double flops);
-void pass_measure(const Pass *pass, size_t layer, const char *place, const real *x,
+void pass_lap(const BlockPass *pass, const char *kind, double flops);
+void pass_measure(const BlockPass *pass, size_t layer, const char *place, const real *x,
                   size_t channels);
 
 // The arrays of a residual stream through so many blocks, blocks + 1 of (rows, C). All are one
@@ -75,8 +75,8 @@ typedef struct {
     int32_t padding; // the token whose row takes no gradient; -1: none
 } Embedding;
 
-void embed_forward(const Pass *pass, const Embedding *embedding, real *x);
-void embed_backward(const Pass *pass, const Embedding *embedding); // from work->dx
+void embed_forward(const BlockPass *pass, const Embedding *embedding, real *x);
+void embed_backward(const BlockPass *pass, const Embedding *embedding); // from work->dx
 
 // ---- layer normalisation; without parameters (no_norm()), none --------------
 
@@ -86,9 +86,10 @@ typedef struct {
 } Norm;
 
 void norm_plan(Norm *norm, Arena *arena, size_t rows);
-void norm_forward(const Pass *pass, const Norm *norm, GemmInput y, const real *x);
+void norm_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x);
 // dx += the gradient to x; where dx is dy, it becomes that.
-void norm_backward(const Pass *pass, const Norm *norm, real *dx, const real *dy, const real *x);
+void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real *dy,
+                   const real *x);
 
 // ---- a product with a weight; what follows adds the bias --------------------
 
@@ -102,11 +103,11 @@ typedef struct {
 // Multiplies with `gemm`, the model's own or another; the model packs the weight whenever it
 // changed.
 Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, const char *kind);
-void linear_forward(const Pass *pass, const Linear *linear, real *y, GemmInput x);
-void linear_backward_input(const Pass *pass, const Linear *linear, real *dx, GemmInput dy);
-void linear_backward_weight(const Pass *pass, const Linear *linear, GemmInput dy, GemmInput x);
-void linear_backward(const Pass *pass, const Linear *linear, real *dx, GemmInput dy,
-                     GemmInput x); // both
+void linear_forward(const BlockPass *pass, const Linear *linear, real *y, Matrix x);
+void linear_backward_input(const BlockPass *pass, const Linear *linear, real *dx, Matrix dy);
+void linear_backward_weight(const BlockPass *pass, const Linear *linear, Matrix dy, Matrix x);
+void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matrix dy,
+                     Matrix x); // both
 
 // ---- what lies around a sublayer f: normalisation, dropout, residual connection ----
 
@@ -119,25 +120,25 @@ typedef struct {
     uint32_t site;     // of the dropout
     size_t bias;       // (C) that is added to f's last product; or NO_PARAMETER
     Norm norm;
-    GemmInput input; // (M, C) what f reads
-    real *sum;       // (M, C) post-norm: what is normalised
+    Matrix input; // (M, C) what f reads
+    real *sum;    // (M, C) post-norm: what is normalised
 } Sublayer;
 
 void sublayer_plan(Sublayer *sublayer, CpuModel *model);
 
 // What f reads, from x.
-void sublayer_begin(const Pass *pass, const Sublayer *sublayer, const real *x);
+void sublayer_begin(const BlockPass *pass, const Sublayer *sublayer, const real *x);
 
 // out = x', from f's last product y (M, C). out may be x.
-void sublayer_end(const Pass *pass, const Sublayer *sublayer, real *out, const real *x,
-                  const real *y);
+void sublayer_residual(const BlockPass *pass, const Sublayer *sublayer, real *out, const real *x,
+                       const real *y);
 
 // work->doutput, the gradient to y, from work->dx.
-void sublayer_end_backward(const Pass *pass, const Sublayer *sublayer);
+void sublayer_residual_backward(const BlockPass *pass, const Sublayer *sublayer);
 
 // work->dx, the gradient to x, through `first`, f's first product, from the gradient to its result.
-void sublayer_begin_backward(const Pass *pass, const Sublayer *sublayer, const Linear *first,
-                             GemmInput dy, const real *x);
+void sublayer_begin_backward(const BlockPass *pass, const Sublayer *sublayer, const Linear *first,
+                             Matrix dy, const real *x);
 
 // ---- attention --------------------------------------------------------------
 // What self- and cross-attention have in common: all but what queries, keys and values are made of.
@@ -148,12 +149,12 @@ typedef struct {
     const char *weights;        // what --stats calls them
     uint32_t site;              // of their dropout
     Linear projection;
-    GemmInput attended; // (M, C)
-    real *logsumexp;    // (B, H, T)
+    Matrix attended; // (M, C)
+    real *logsumexp; // (B, H, T)
 } AttentionSublayer;
 
 // From queries, keys and values to out = x'.
-void attention_sublayer_forward(const Pass *pass, const AttentionSublayer *sublayer,
+void attention_sublayer_forward(const BlockPass *pass, const AttentionSublayer *sublayer,
                                 const AttentionInput *in, real *out, const real *x);
 
 // Self-attention.
@@ -168,9 +169,9 @@ void attention_block_create(AttentionBlock *block, CpuModel *model, const Attent
                             const AttentionParameters *at, NormOrder order, size_t layer,
                             const uint32_t sites[2]);
 void attention_block_plan(AttentionBlock *block, CpuModel *model);
-void attention_block_forward(const Pass *pass, const AttentionBlock *block, real *out,
+void attention_block_forward(const BlockPass *pass, const AttentionBlock *block, real *out,
                              const real *x);
-void attention_block_backward(const Pass *pass, const AttentionBlock *block, const real *x);
+void attention_block_backward(const BlockPass *pass, const AttentionBlock *block, const real *x);
 
 // ---- cross-attention: queries of one stack, keys and values of the encoder ----
 // ----
@@ -178,14 +179,14 @@ void attention_block_backward(const Pass *pass, const AttentionBlock *block, con
 // Its pass is pass_source(); N rows. `x` is what its last layer wrote.
 
 typedef struct {
-    Norm norm;        // behind the last layer, or none
-    GemmInput result; // (N, C) what keys and values are made of
+    Norm norm;     // behind the last layer, or none
+    Matrix result; // (N, C) what keys and values are made of
     real *dresult; // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
 } Encoded;
 
 void encoded_plan(Encoded *encoded, CpuModel *model); // encoded->norm.at is there
-void encoded_forward(const Pass *source, const Encoded *encoded, const real *x);
-void encoded_backward(const Pass *source, const Encoded *encoded, const real *x); // work->dx
+void encoded_forward(const BlockPass *source, const Encoded *encoded, const real *x);
+void encoded_backward(const BlockPass *source, const Encoded *encoded, const real *x); // work->dx
 
 typedef struct {
     AttentionSublayer common;
@@ -200,9 +201,9 @@ void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model,
                                   const CrossAttentionParameters *at, NormOrder order, size_t layer,
                                   const uint32_t sites[2]);
 void cross_attention_block_plan(CrossAttentionBlock *block, CpuModel *model);
-void cross_attention_block_forward(const Pass *pass, const Pass *source,
+void cross_attention_block_forward(const BlockPass *pass, const BlockPass *source,
                                    const CrossAttentionBlock *block, real *out, const real *x);
-void cross_attention_block_backward(const Pass *pass, const Pass *source,
+void cross_attention_block_backward(const BlockPass *pass, const BlockPass *source,
                                     const CrossAttentionBlock *block, const real *x);
 
 // ---- feed-forward network ---------------------------------------------------
@@ -211,16 +212,16 @@ typedef struct {
     Sublayer sublayer;
     ActivationKind activation;
     Linear up, down;
-    bool kept;           // for the backward pass; else these are NULL:
-    real *hidden;        // (M, F) before bias and activation
-    GemmInput activated; // (M, F)
+    bool kept;        // for the backward pass; else these are NULL:
+    real *hidden;     // (M, F) before bias and activation
+    Matrix activated; // (M, F)
 } FfnBlock;
 
 void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at,
                       ActivationKind activation, NormOrder order, size_t layer, uint32_t site);
 void ffn_block_plan(FfnBlock *block, CpuModel *model);
-void ffn_block_forward(const Pass *pass, const FfnBlock *block, real *out, const real *x);
-void ffn_block_backward(const Pass *pass, const FfnBlock *block, const real *x);
+void ffn_block_forward(const BlockPass *pass, const FfnBlock *block, real *out, const real *x);
+void ffn_block_backward(const BlockPass *pass, const FfnBlock *block, const real *x);
 
 // ---- a stack of layers: self-attention, then a feed-forward network ---------
 
@@ -243,8 +244,8 @@ void stack_create(Stack *stack, CpuModel *model, const Attention *kind,
                   const TransformerParameters *at, size_t count, NormOrder order,
                   ActivationKind activation, uint32_t site, size_t batch, size_t length);
 void stack_free(Stack *stack);
-const real *stack_forward(const Pass *pass, const Stack *stack); // from x[0]; the last of x
-void stack_backward(const Pass *pass, const Stack *stack);       // work->dx
+const real *stack_forward(const BlockPass *pass, const Stack *stack); // from x[0]; the last of x
+void stack_backward(const BlockPass *pass, const Stack *stack);       // work->dx
 
 // ---- final normalisation and classifier -------------------------------------
 
@@ -253,21 +254,21 @@ typedef struct {
     size_t weight, bias; // (V, C), (V) or NO_PARAMETER
     bool bias_fixed;     // it is not trained
     size_t vocabulary;   // V
-    GemmInput normal;    // (M, C)
+    Matrix normal;       // (M, C)
     Classifier *classifier;
-} Head;
+} OutputHead;
 
 // Creates and plans it.
-void head_create(Head *head, CpuModel *model, const NormParameters *norm, size_t weight,
+void head_create(OutputHead *head, CpuModel *model, const NormParameters *norm, size_t weight,
                  size_t bias, size_t vocabulary);
 
 // Sum over counted targets of -log p, from the last x; the logits (M, V).
-double head_forward(const Pass *pass, const Head *head, const real *x);
-void head_logits(const Pass *pass, const Head *head, const real *x, real *logits);
+double head_forward(const BlockPass *pass, const OutputHead *head, const real *x);
+void head_logits(const BlockPass *pass, const OutputHead *head, const real *x, real *logits);
 
 // The same sum and its gradients times `scale`: to the parameters, and work->dx, to x. `backward`
 // is the backward pass that goes on from there.
-double head_train(const Pass *forward, const Pass *backward, const Head *head, const real *x,
-                  double scale);
+double head_train(const BlockPass *forward, const BlockPass *backward, const OutputHead *head,
+                  const real *x, double scale);
 
 #endif

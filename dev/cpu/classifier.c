@@ -55,7 +55,7 @@ typedef struct {
     Gemm *gemm;
     real *logits; // (BLOCK, SLICE)
     real *unused; // (2, SLICE) e of the loss alone
-    GemmInput e;  // (BLOCK, SLICE) as the product for dh reads them, where that is bf16
+    Matrix e;     // (BLOCK, SLICE) as the product for dh reads them, where that is bf16
     real *h;      // (2, padded C) two rows of h / Z
     real *sums;   // (SLICE, COLUMNS) a part of dE
     // By AMX logits are (AMX_BLOCK, SLICE), sums (C' + 16, AMX_BLOCK), and there are:
@@ -114,7 +114,7 @@ struct Classifier {
 
 // What a pass over a chunk reads and writes, all from its first row on.
 struct Chunk {
-    GemmInput h;
+    Matrix h;
     const real *bias;
     const int32_t *targets;
     size_t rows;
@@ -233,7 +233,7 @@ typedef struct {
     size_t width;
     bool keep;   // or the sums alone are wanted
     real *words; // for dE
-    GemmInput e; // (2, width) for dh, where that reads bf16
+    Matrix e;    // (2, width) for dh, where that reads bf16
 } TwoRows;
 
 #if TILE_PAIRS
@@ -257,8 +257,7 @@ TILE_INLINE void exponentials_of_16(const real *logits, size_t width, const real
 }
 
 // The same for the last `count` tokens, by way of 16.
-static void exponentials_of_rest(const TwoRows *two, size_t count, const __m512 shift[2],
-                                 __m512 sums[2]) {
+static void exp_tail(const TwoRows *two, size_t count, const __m512 shift[2], __m512 sums[2]) {
     const size_t width = two->width, j = width - count;
     real logits[32], bias[16];
     uint16_t e[32];
@@ -284,7 +283,7 @@ static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
     __m512 lanes[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (size_t j = 0; j < width - rest; j += 16)
         exponentials_of_16(logits + j, width, bias + j, shift, e ? e + j : NULL, words + j, lanes);
-    if (rest > 0) exponentials_of_rest(two, rest, shift, lanes);
+    if (rest > 0) exp_tail(two, rest, shift, lanes);
     for (size_t r = 0; r < 2; r++) sums[r] = _mm512_reduce_add_ps(lanes[r]);
 }
 
@@ -452,7 +451,7 @@ static void finish_rows(Classifier *c, const Chunk *chunk, size_t first, size_t 
 // From the logits (rows, width) of a block of rows and a slice: their sums and, when training, e
 // for both products.
 static void exponentials_of_block(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
-                                  size_t slice, const Worker *worker, GemmInput e) {
+                                  size_t slice, const Worker *worker, Matrix e) {
     const real *bias = chunk->bias ? chunk->bias + slice * SLICE : c->no_bias;
     const bool keep = chunk->dh;
     for (size_t i = 0; i < rows; i += 2) {
@@ -469,9 +468,9 @@ static void exponentials_of_block(Classifier *c, const Chunk *chunk, size_t firs
 // A block of rows, the first one even: logits, exponentials and dh, slice by slice.
 static void rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
                       const Worker *worker) {
-    const GemmInput h = gemm_input_rows(chunk->h, first);
+    const Matrix h = gemm_input_rows(chunk->h, first);
     for (size_t s = 0; s < c->slices; s++) {
-        GemmInput e = {worker->e.data, slice_width(c, s), worker->e.bf16};
+        Matrix e = {worker->e.data, slice_width(c, s), worker->e.bf16};
         if (chunk->dh && !e.bf16) e.data = words_of_e(c, s, first);
         gemm_forward(worker->gemm, worker->logits, h, c->packed[s], rows);
         exponentials_of_block(c, chunk, first, rows, s, worker, e);
@@ -718,8 +717,8 @@ static void finish_strip(Classifier *c, const Chunk *chunk, size_t i, size_t row
     memset(worker->words, 0, AMX_BLOCK / 2 * columns * sizeof(real));
     memset(c->factor + i, 0, AMX_BLOCK * sizeof(real));
     finish_rows(c, chunk, i, rows, sums, columns, worker->words, worker);
-    classifier_amx_turn(c->scaled_h + i / 2 * (columns + AMX_BLOCK / 2), worker->words,
-                        c->factor + i, columns);
+    classifier_amx_transpose(c->scaled_h + i / 2 * (columns + AMX_BLOCK / 2), worker->words,
+                             c->factor + i, columns);
 }
 
 // rows_pass().
@@ -743,8 +742,8 @@ static void amx_rows_pass(Classifier *c, const Chunk *chunk, size_t first, size_
 }
 
 // dweight and dbias of `tokens` tokens from `first` on += sums (C' + 16, AMX_BLOCK).
-static void add_turned(const Classifier *c, const real *sums, size_t first, size_t tokens,
-                       real *dweight, real *dbias) {
+static void add_transposed(const Classifier *c, const real *sums, size_t first, size_t tokens,
+                           real *dweight, real *dbias) {
     const size_t channels = c->channels;
     const real *factors = sums + padded_channels(c) * AMX_BLOCK;
     for (size_t j = 0; j < tokens; j += TILE_LANES) {
@@ -775,8 +774,8 @@ static void amx_slice_gradients(const Classifier *c, const Chunk *chunk, size_t 
         const real *words = word_of_e(c, slice, 0, j);
         classifier_amx_gradient(worker->sums, c->scaled_h, words, words + words_step(c), groups,
                                 padded_channels(c));
-        add_turned(c, worker->sums, slice * SLICE + j, smaller(width - j, AMX_BLOCK), dweight,
-                   dbias);
+        add_transposed(c, worker->sums, slice * SLICE + j, smaller(width - j, AMX_BLOCK), dweight,
+                       dbias);
     }
     amx_end();
 }
@@ -977,7 +976,7 @@ static size_t even_chunk(const Classifier *c, size_t m) {
                        : smaller(round_up((m + chunks - 1) / chunks, ROW_STEP), c->chunk);
 }
 
-double classifier_forward(Classifier *c, GemmInput h, const real *bias, const int32_t *targets,
+double classifier_forward(Classifier *c, Matrix h, const real *bias, const int32_t *targets,
                           size_t m) {
     check_targets(c, targets, m);
     if (c->passes->begin) c->passes->begin(c, bias);
@@ -991,8 +990,8 @@ double classifier_forward(Classifier *c, GemmInput h, const real *bias, const in
     return loss;
 }
 
-double classifier_train(Classifier *c, GemmInput h, const real *bias, const int32_t *targets,
-                        size_t m, double scale, real *dh, real *dweight, real *dbias) {
+double classifier_train(Classifier *c, Matrix h, const real *bias, const int32_t *targets, size_t m,
+                        double scale, real *dh, real *dweight, real *dbias) {
     check_targets(c, targets, m);
     if (c->passes->begin) c->passes->begin(c, bias);
     const size_t step = even_chunk(c, m);
@@ -1020,7 +1019,7 @@ double classifier_unsmoothed(const Classifier *c) {
     return c->unsmoothed;
 }
 
-void classifier_logits(Classifier *c, GemmInput h, const real *bias, size_t m, real *logits) {
+void classifier_logits(Classifier *c, Matrix h, const real *bias, size_t m, real *logits) {
     const size_t block = block_rows(c, m);
     const Chunk chunk = {h, bias, NULL, m, 0, NULL};
     if (c->passes->begin) c->passes->begin(c, bias);

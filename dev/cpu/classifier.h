@@ -25,13 +25,12 @@ void classifier_pack(Classifier *classifier, const real *weight);
 
 // Sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
 // h (M, C), bias (V) or NULL, targets (M), -1 = not counted.
-double classifier_forward(Classifier *classifier, GemmInput h, const real *bias,
+double classifier_forward(Classifier *classifier, Matrix h, const real *bias,
                           const int32_t *targets, size_t m);
 
 // The same and, times `scale`: dh (M, C) set, dweight (V, C) and dbias (V, or NULL) added to.
-double classifier_train(Classifier *classifier, GemmInput h, const real *bias,
-                        const int32_t *targets, size_t m, double scale, real *dh, real *dweight,
-                        real *dbias);
+double classifier_train(Classifier *classifier, Matrix h, const real *bias, const int32_t *targets,
+                        size_t m, double scale, real *dh, real *dweight, real *dbias);
 
 // Label smoothing (Szegedy et al., "Rethinking the Inception Architecture", 2016) in
 // classifier_train() from here on: the target's share is 1 - smoothing, and all V tokens have
@@ -41,7 +40,6 @@ void classifier_smooth(Classifier *classifier, double smoothing);
 double classifier_unsmoothed(const Classifier *classifier);
 
 // logits (M, V), all of them: tests and small models.
-void classifier_logits(Classifier *classifier, GemmInput h, const real *bias, size_t m,
-                       real *logits);
+void classifier_logits(Classifier *classifier, Matrix h, const real *bias, size_t m, real *logits);
 
 #endif

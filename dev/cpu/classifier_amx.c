@@ -56,8 +56,8 @@ void classifier_amx_pack(float *across, float *down, const float *weight, size_t
     }
 }
 
-void classifier_amx_turn(float *tiles, const float *h, const float factor[AMX_BLOCK],
-                         size_t channels) {
+void classifier_amx_transpose(float *tiles, const float *h, const float factor[AMX_BLOCK],
+                              size_t channels) {
     for (size_t c = 0; c < channels; c += HALF) {
         TileVector square[HALF];
         for (size_t w = 0; w < HALF; w++) square[w] = tile_load(h + w * channels + c);

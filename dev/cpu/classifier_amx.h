@@ -50,7 +50,8 @@ void classifier_amx_add_dh(real *dh, const real *left, const real *down, size_t 
 
 // What 32 rows give to dE, for classifier_amx_gradient(): `tiles` (C' / 16 + 1, 1 tile), of which
 // the last has the rows' factors. h (16, C') has words of two rows of factor h.
-void classifier_amx_turn(real *tiles, const real *h, const real factor[AMX_BLOCK], size_t channels);
+void classifier_amx_transpose(real *tiles, const real *h, const real factor[AMX_BLOCK],
+                              size_t channels);
 
 // Of AMX_BLOCK tokens: sums (C' + 16, 32) = the tiles of `groups` times 32 rows, times their words
 // of e (groups 16, 32). Row C' and the next one add up to what dbias gets. `next`: words that will

@@ -47,7 +47,7 @@ typedef struct {
     const CosineAttention *attention;
     const AttentionInput *in;
     const real *exponent, *dy;
-} Pass;
+} CosinePass;
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
@@ -107,11 +107,11 @@ static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
     }
 }
 
-static Pass begin(CosineAttention *a, const AttentionInput *in, const real *exponent,
-                  const real *dy) {
+static CosinePass begin(CosineAttention *a, const AttentionInput *in, const real *exponent,
+                        const real *dy) {
     attention_check(in, a->batch, a->queries, a->keys);
     for (size_t b = 0; b < in->batch; b++) count_keys(a, in, b);
-    return (Pass){a, in, exponent, dy};
+    return (CosinePass){a, in, exponent, dy};
 }
 
 static Scratch scratch_of(const CosineAttention *a, size_t unit) {
@@ -171,20 +171,20 @@ static real power_of(const CosineAttention *a, const real *exponent, size_t h) {
 typedef struct {
     const real *x, *bias; // bias (D) or NULL
     size_t stride, count;
-} Rows;
+} CosineRows;
 
-static Rows rows_of(const Pass *pass, AttentionPart part, size_t unit, size_t t0) {
+static CosineRows rows_of(const CosinePass *pass, AttentionPart part, size_t unit, size_t t0) {
     const CosineAttention *a = pass->attention;
     const AttentionRows *from = &pass->in->rows[part];
     const size_t length = part == QUERY ? pass->in->queries : pass->in->keys,
                  column = unit % a->heads * a->size;
-    return (Rows){from->x + (unit / a->heads * length + t0) * from->stride + column,
-                  from->bias ? from->bias + column : NULL, from->stride,
-                  length - t0 < CHUNK ? length - t0 : CHUNK};
+    return (CosineRows){from->x + (unit / a->heads * length + t0) * from->stride + column,
+                        from->bias ? from->bias + column : NULL, from->stride,
+                        length - t0 < CHUNK ? length - t0 : CHUNK};
 }
 
 // Row r of those; 0 behind the last one.
-static void load_row(real *restrict out, const Rows *rows, size_t r, size_t size) {
+static void load_row(real *restrict out, const CosineRows *rows, size_t r, size_t size) {
     if (r >= rows->count) {
         memset(out, 0, size * sizeof(real));
         return;
@@ -198,17 +198,17 @@ typedef enum { LOAD_QUERIES = 1, LOAD_KEYS = 2, LOAD_BOTH = 3 } Load;
 
 // A head's rows from t0 on: queries and, in the backward pass, the gradients to their sums; keys, 0
 // where they are hidden, and values.
-static void load_chunk(const Pass *pass, Scratch *s, size_t unit, size_t t0, Load load) {
+static void load_chunk(const CosinePass *pass, Scratch *s, size_t unit, size_t t0, Load load) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t size = a->size, b = unit / a->heads, h = unit % a->heads,
                  first = b * in->queries + t0;
-    const Rows none = {0};
-    const Rows queries = load & LOAD_QUERIES ? rows_of(pass, QUERY, unit, t0) : none;
-    const Rows keys = load & LOAD_KEYS ? rows_of(pass, KEY, unit, t0) : none;
-    const Rows values = load & LOAD_KEYS ? rows_of(pass, VALUE, unit, t0) : none;
-    const Rows gradients = {pass->dy ? pass->dy + first * a->channels + h * size : NULL, NULL,
-                            a->channels, pass->dy ? queries.count : 0};
+    const CosineRows none = {0};
+    const CosineRows queries = load & LOAD_QUERIES ? rows_of(pass, QUERY, unit, t0) : none;
+    const CosineRows keys = load & LOAD_KEYS ? rows_of(pass, KEY, unit, t0) : none;
+    const CosineRows values = load & LOAD_KEYS ? rows_of(pass, VALUE, unit, t0) : none;
+    const CosineRows gradients = {pass->dy ? pass->dy + first * a->channels + h * size : NULL, NULL,
+                                  a->channels, pass->dy ? queries.count : 0};
     const uint8_t *mask = in->mask ? in->mask + b * in->keys + t0 : NULL;
     const real power = power_of(a, pass->exponent, h);
     for (size_t r = 0; r < CHUNK; r++) {
@@ -260,7 +260,7 @@ static TileView left_rows(const Scratch *s, const real *x, size_t columns) {
 static TileView left_transposed(const Scratch *s, const real *x) {
     if (s->by == MULTIPLY_REALS) return (TileView){x, 1, s->columns};
     pack_rows(s->left, x, CHUNK, s->columns);
-    if (s->by == MULTIPLY_AMX) tile_turn(s->left, s->columns, CHUNK / 2, s->columns);
+    if (s->by == MULTIPLY_AMX) tile_transpose_squares(s->left, s->columns, CHUNK / 2, s->columns);
     return (TileView){s->left, 1, s->columns};
 }
 
@@ -331,7 +331,7 @@ static void state_add(const Scratch *s, real *state, const real *left, const rea
 // ---- forward ----------------------------------------------------------------
 // Causal: the state is the sum of the chunks before, and the chunk itself a masked product.
 // Otherwise it is the sum of all keys.
-static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
+static void forward_unit(const CosinePass *pass, size_t unit, Matrix y) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
@@ -357,9 +357,9 @@ static void forward_unit(const Pass *pass, size_t unit, GemmInput y) {
     tile_end(a->by);
 }
 
-void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *exponent,
+void cosine_attention_forward(CosineAttention *a, Matrix y, const real *exponent,
                               const AttentionInput *in) {
-    const Pass pass = begin(a, in, exponent, NULL);
+    const CosinePass pass = begin(a, in, exponent, NULL);
 #pragma omp parallel for schedule(dynamic)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) forward_unit(&pass, unit, y);
 }
@@ -367,7 +367,7 @@ void cosine_attention_forward(CosineAttention *a, GemmInput y, const real *expon
 // ---- backward ---------------------------------------------------------------
 // One row of s->out is the gradient of a query, key or value: to where it goes, and to the sum over
 // rows.
-static void store_gradient(const Pass *pass, const AttentionGradients *gradients, size_t unit,
+static void store_gradient(const CosinePass *pass, const AttentionGradients *gradients, size_t unit,
                            AttentionPart which, size_t t, const real *row) {
     const CosineAttention *a = pass->attention;
     const AttentionGradient *to = &gradients->parts[which];
@@ -380,7 +380,8 @@ static void store_gradient(const Pass *pass, const AttentionGradients *gradients
 
 // dq_i = sum_j k_j (v_j . g_i), forwards; and q_i . dq_i = y_i . dy_i gives the exponent's
 // gradient.
-static void backward_queries(const Pass *pass, size_t unit, const AttentionGradients *gradients) {
+static void backward_queries(const CosinePass *pass, size_t unit,
+                             const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
@@ -413,7 +414,7 @@ static void backward_queries(const Pass *pass, size_t unit, const AttentionGradi
 
 // The gradients of the keys and values of a chunk, from the state and, where attention is causal,
 // from the queries of the chunk.
-static void backward_chunk(const Pass *pass, Scratch *s, size_t unit,
+static void backward_chunk(const CosinePass *pass, Scratch *s, size_t unit,
                            const AttentionGradients *gradients, size_t t0) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
@@ -431,7 +432,7 @@ static void backward_chunk(const Pass *pass, Scratch *s, size_t unit,
 }
 
 // dk_j = sum_i q_i (g_i . v_j) and dv_j = sum_i g_i (q_i . k_j), backwards.
-static void backward_keys_values(const Pass *pass, size_t unit,
+static void backward_keys_values(const CosinePass *pass, size_t unit,
                                  const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
@@ -459,7 +460,7 @@ static void backward_keys_values(const Pass *pass, size_t unit,
 void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gradients,
                                real *dexponent, const real *dy, const real *exponent,
                                const AttentionInput *in) {
-    const Pass pass = begin(a, in, exponent, dy);
+    const CosinePass pass = begin(a, in, exponent, dy);
     const size_t units = in->batch * a->heads;
     memset(a->dbias, 0, units * 3 * a->columns * sizeof(real));
 #pragma omp parallel for schedule(dynamic)

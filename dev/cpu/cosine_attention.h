@@ -33,7 +33,7 @@ CosineAttention *cosine_attention_plan(struct Arena *arena, Precision precision,
 void cosine_attention_free(CosineAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. exponent (H): m, or NULL: the fixed power.
-void cosine_attention_forward(CosineAttention *attention, GemmInput y, const real *exponent,
+void cosine_attention_forward(CosineAttention *attention, Matrix y, const real *exponent,
                               const AttentionInput *in);
 
 // Sets the gradients to queries, keys and values, adds those to biases, and to dexponent (H) where

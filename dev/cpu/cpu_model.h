@@ -26,15 +26,15 @@ typedef struct {
     real *output;
     real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and behind
                   // it:
-    GemmInput activated; // the same; where it is made again, (M, F)
-    real *dx, *dnorm;    // (M, C) gradients to the residual stream, and to what a block's first
-                         // product reads
-    GemmInput doutput;   // (M, C) to `output`
-    real *dattended;     // (M, C)
-    GemmInput dqkv;      // (M, 3C), or with cross-attention:
-    GemmInput dquery, dkey_value; // (M, C), (M, 2C)
-    real *dactivated;             // (threads, FFN_ROWS, F)
-    GemmInput dhidden;            // (M, F)
+    Matrix activated; // the same; where it is made again, (M, F)
+    real *dx, *dnorm; // (M, C) gradients to the residual stream, and to what a block's first
+                      // product reads
+    Matrix doutput;   // (M, C) to `output`
+    real *dattended;  // (M, C)
+    Matrix dqkv;      // (M, 3C), or with cross-attention:
+    Matrix dquery, dkey_value; // (M, C), (M, 2C)
+    real *dactivated;          // (threads, FFN_ROWS, F)
+    Matrix dhidden;            // (M, F)
 } Workspace;
 
 typedef struct {

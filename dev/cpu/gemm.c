@@ -16,31 +16,30 @@
 
 // ---- inputs -----------------------------------------------------------------
 
-GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what) {
+Matrix gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what) {
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     size_t count;
     if (__builtin_mul_overflow(rows, columns, &count))
         fail("no memory for %s: %zu x %zu elements", what, rows, columns);
-    return (GemmInput){allocate(count, bf16 ? sizeof(uint16_t) : sizeof(real), what), columns,
-                       bf16};
+    return (Matrix){allocate(count, bf16 ? sizeof(uint16_t) : sizeof(real), what), columns, bf16};
 }
 
-void gemm_input_plan(GemmInput *input, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
+void gemm_input_plan(Matrix *input, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
                      const char *what) {
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     size_t row;
     if (__builtin_mul_overflow(columns, bf16 ? sizeof(uint16_t) : sizeof(real), &row))
         fail("no memory for %s: %zu x %zu elements", what, rows, columns);
-    *input = (GemmInput){NULL, columns, bf16};
+    *input = (Matrix){NULL, columns, bf16};
     arena_array(arena, &input->data, rows, row, what);
 }
 
-void gemm_input_free(GemmInput *input) {
+void gemm_input_free(Matrix *input) {
     free(input->data);
-    *input = (GemmInput){NULL, 0, false};
+    *input = (Matrix){NULL, 0, false};
 }
 
-void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns,
+void gemm_check_input(const Gemm *gemm, Matrix input, size_t rows, size_t columns,
                       const char *name) {
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     if (input.columns != columns || input.bf16 != bf16 || rows > INT32_MAX)
@@ -59,7 +58,7 @@ static void bf16_store(uint16_t *restrict out, const real *restrict values, size
     for (; i < count; i++) out[i] = bf16_from_float((float)values[i]);
 }
 
-void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values,
+void gemm_input_store(Matrix input, size_t row, size_t column, const real *restrict values,
                       size_t count) {
     const size_t first = row * input.columns + column;
     if (input.bf16)
@@ -68,14 +67,13 @@ void gemm_input_store(GemmInput input, size_t row, size_t column, const real *re
         memcpy((real *)input.data + first, values, count * sizeof(real));
 }
 
-void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const real *restrict values,
+void gemm_input_store_rows(Matrix input, size_t row, size_t column, const real *restrict values,
                            size_t rows, size_t count) {
     for (size_t i = 0; i < rows; i++)
         gemm_input_store(input, row + i, column, values + i * count, count);
 }
 
-void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values,
-                     size_t count) {
+void gemm_input_load(Matrix input, size_t row, size_t column, real *restrict values, size_t count) {
     const size_t first = row * input.columns + column;
     if (!input.bf16) {
         memcpy(values, (const real *)input.data + first, count * sizeof(real));
@@ -96,7 +94,7 @@ static double seconds_now(void) {
 // A product y (m, n) = x (m, k) w (k, n), to be timed.
 typedef struct {
     Gemm *gemm;
-    GemmInput x;
+    Matrix x;
     GemmWeight *weight;
     real *y;
     size_t m;

@@ -2,7 +2,7 @@
 // float32 accumulation), else by a portable blocked kernel in `real`.
 //
 // A linear layer maps x (M, K) to y (M, N) with a weight w; M counts tokens. What the product reads
-// is stored in the type it reads: layers write their results straight into a GemmInput, so that
+// is stored in the type it reads: layers write their results straight into a Matrix, so that
 // nothing is converted twice.
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
@@ -44,37 +44,36 @@ typedef struct {
     void *data;
     size_t columns;
     bool bf16;
-} GemmInput;
+} Matrix;
 
-GemmInput gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what);
-void gemm_input_free(GemmInput *input);
+Matrix gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what);
+void gemm_input_free(Matrix *input);
 
 // The same as a part of an arena's plan, which sets input->data.
-void gemm_input_plan(GemmInput *input, const Gemm *gemm, struct Arena *arena, size_t rows,
+void gemm_input_plan(Matrix *input, const Gemm *gemm, struct Arena *arena, size_t rows,
                      size_t columns, const char *what);
 
 // The same matrix from row `row` on.
-static inline GemmInput gemm_input_rows(GemmInput input, size_t row) {
+static inline Matrix gemm_input_rows(Matrix input, size_t row) {
     const size_t width = input.bf16 ? sizeof(uint16_t) : sizeof(real);
-    return (GemmInput){(char *)input.data + row * input.columns * width, input.columns, input.bf16};
+    return (Matrix){(char *)input.data + row * input.columns * width, input.columns, input.bf16};
 }
 
 // A caller that passes another type, other columns or too many rows has a bug, which ends the
 // program.
-void gemm_check_input(const Gemm *gemm, GemmInput input, size_t rows, size_t columns,
+void gemm_check_input(const Gemm *gemm, Matrix input, size_t rows, size_t columns,
                       const char *name);
 
 // Stores values (count) into row `row` from column `column` on, rounding to nearest even for bf16.
-void gemm_input_store(GemmInput input, size_t row, size_t column, const real *restrict values,
+void gemm_input_store(Matrix input, size_t row, size_t column, const real *restrict values,
                       size_t count);
 
 // Stores values (rows, count) into rows row .. row+rows-1 from column `column` on.
-void gemm_input_store_rows(GemmInput input, size_t row, size_t column, const real *restrict values,
+void gemm_input_store_rows(Matrix input, size_t row, size_t column, const real *restrict values,
                            size_t rows, size_t count);
 
 // Reads values (count) back, from row `row` and column `column` on.
-void gemm_input_load(GemmInput input, size_t row, size_t column, real *restrict values,
-                     size_t count);
+void gemm_input_load(Matrix input, size_t row, size_t column, real *restrict values, size_t count);
 
 // A weight of a linear layer, packed as the library likes it; `values` is not used after
 // gemm_weight_pack. Several threads may read a packed weight, and pack different ones.
@@ -90,19 +89,18 @@ void gemm_weight_free(GemmWeight *weight);
 void gemm_weight_pack(GemmWeight *weight, const real *values); // after every update of the values
 
 // y (M, N) = x (M, K) w^T
-void gemm_forward(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m);
+void gemm_forward(Gemm *gemm, real *y, Matrix x, const GemmWeight *weight, size_t m);
 
 // dx (M, K) = dy (M, N) w
-void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m);
+void gemm_backward_input(Gemm *gemm, real *dx, Matrix dy, const GemmWeight *weight, size_t m);
 
 // dx += dy w
-void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight,
-                             size_t m);
+void gemm_backward_input_add(Gemm *gemm, real *dx, Matrix dy, const GemmWeight *weight, size_t m);
 
 // dw += dy^T x in the weight's own layout. oneDNN shares out the sum over M where dw is small and M
 // large, so that its rounding depends on the number of threads; the built-in kernel and AMX
 // (weight_gradient.h) have the same bits for any.
-void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
+void gemm_backward_weight(Gemm *gemm, real *dw, Matrix dy, Matrix x, const GemmWeight *weight,
                           size_t m);
 
 #endif

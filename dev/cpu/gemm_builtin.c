@@ -38,7 +38,7 @@ enum {
 typedef struct {
     const real *data;
     size_t row, column;
-} Matrix;
+} StridedMatrix;
 
 // The right-hand matrix (K, N), packed: slices of DEPTH rows, in each the panels of TILE_COLUMNS
 // columns, in each its rows; columns beyond N are 0.
@@ -64,11 +64,11 @@ struct GemmWeight {
     Arena *own;               // holds them; NULL: another does
 };
 
-static Matrix matrix_from(Matrix a, size_t i, size_t j) {
-    return (Matrix){a.data + i * a.row + j * a.column, a.row, a.column};
+static StridedMatrix matrix_from(StridedMatrix a, size_t i, size_t j) {
+    return (StridedMatrix){a.data + i * a.row + j * a.column, a.row, a.column};
 }
 
-static bool rows_are_contiguous(Matrix a) {
+static bool rows_are_contiguous(StridedMatrix a) {
     return a.column == 1;
 }
 
@@ -132,7 +132,7 @@ Precision gemm_precision(const Gemm *gemm) {
 
 // ---- packing ----------------------------------------------------------------
 // One panel: `depth` rows and `columns` <= TILE_COLUMNS columns of b.
-static void pack_panel(real *restrict out, Matrix b, size_t depth, size_t columns) {
+static void pack_panel(real *restrict out, StridedMatrix b, size_t depth, size_t columns) {
     if (columns < TILE_COLUMNS) memset(out, 0, depth * TILE_COLUMNS * sizeof(real));
     if (b.column == 1 && columns == TILE_COLUMNS) {
         for (size_t i = 0; i < depth; i++)
@@ -144,7 +144,7 @@ static void pack_panel(real *restrict out, Matrix b, size_t depth, size_t column
     }
 }
 
-static void pack_right(real *restrict out, Matrix b, size_t depth, size_t columns) {
+static void pack_right(real *restrict out, StridedMatrix b, size_t depth, size_t columns) {
     for (size_t j = 0; j < columns; j += TILE_COLUMNS)
         pack_panel(out + j * depth, matrix_from(b, 0, j), depth,
                    smaller(columns - j, TILE_COLUMNS));
@@ -152,7 +152,7 @@ static void pack_right(real *restrict out, Matrix b, size_t depth, size_t column
 
 // `rows` <= TILE_ROWS rows of a: element (i, k) at i * DEPTH + k where rows of a are contiguous,
 // else at k * TILE_ROWS + i. Missing rows are 0.
-static void pack_left(real *restrict out, Matrix a, size_t rows, size_t depth) {
+static void pack_left(real *restrict out, StridedMatrix a, size_t rows, size_t depth) {
     if (rows < TILE_ROWS) memset(out, 0, TILE_ROWS * DEPTH * sizeof(real));
     if (rows_are_contiguous(a)) {
         for (size_t i = 0; i < rows; i++)
@@ -246,7 +246,7 @@ static void block_product(real *restrict c, size_t c_row, const real *restrict l
 typedef struct {
     size_t m, n, k;
     real *c;
-    Matrix a, b;
+    StridedMatrix a, b;
     const Panels *panels;
     bool add;
 } Product;
@@ -293,7 +293,7 @@ static void panels_plan(Panels *panels, Arena *arena, size_t rows, size_t column
     arena_reals(arena, &panels->data, rows, panels->columns, what);
 }
 
-static void panels_pack(Panels *panels, Matrix b, size_t rows, size_t columns) {
+static void panels_pack(Panels *panels, StridedMatrix b, size_t rows, size_t columns) {
     for (size_t k0 = 0; k0 < rows; k0 += DEPTH) {
         const size_t depth = smaller(rows - k0, DEPTH);
 #pragma omp parallel for schedule(static)
@@ -336,43 +336,42 @@ void gemm_weight_free(GemmWeight *weight) {
 void gemm_weight_pack(GemmWeight *weight, const real *values) {
     const size_t n = weight->n, k = weight->k;
     const bool rows_are_outputs = weight->layout == WEIGHT_OUT_IN;
-    const Matrix w = {values, rows_are_outputs ? k : 1, rows_are_outputs ? 1 : n}; // (N, K)
-    panels_pack(&weight->forward, (Matrix){values, w.column, w.row}, k, n);
+    const StridedMatrix w = {values, rows_are_outputs ? k : 1, rows_are_outputs ? 1 : n}; // (N, K)
+    panels_pack(&weight->forward, (StridedMatrix){values, w.column, w.row}, k, n);
     panels_pack(&weight->backward, w, n, k);
 }
 
-static Matrix rows_of(GemmInput x) {
-    return (Matrix){x.data, x.columns, 1};
+static StridedMatrix rows_of(Matrix x) {
+    return (StridedMatrix){x.data, x.columns, 1};
 }
 
-static Matrix transpose_of(GemmInput x) {
-    return (Matrix){x.data, 1, x.columns};
+static StridedMatrix transpose_of(Matrix x) {
+    return (StridedMatrix){x.data, 1, x.columns};
 }
 
-void gemm_forward(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m) {
+void gemm_forward(Gemm *gemm, real *y, Matrix x, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, x, m, weight->k, "x");
     product(gemm, &(Product){m, weight->n, weight->k, y, rows_of(x), {0}, &weight->forward, false});
 }
 
-void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m) {
+void gemm_backward_input(Gemm *gemm, real *dx, Matrix dy, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     product(gemm,
             &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, false});
 }
 
-void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight,
-                             size_t m) {
+void gemm_backward_input_add(Gemm *gemm, real *dx, Matrix dy, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     product(gemm,
             &(Product){m, weight->k, weight->n, dx, rows_of(dy), {0}, &weight->backward, true});
 }
 
-void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
+void gemm_backward_weight(Gemm *gemm, real *dw, Matrix dy, Matrix x, const GemmWeight *weight,
                           size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     gemm_check_input(gemm, x, m, weight->k, "x");
     const bool rows_are_outputs = weight->layout == WEIGHT_OUT_IN;
-    const GemmInput left = rows_are_outputs ? dy : x, right = rows_are_outputs ? x : dy;
+    const Matrix left = rows_are_outputs ? dy : x, right = rows_are_outputs ? x : dy;
     product(gemm, &(Product){left.columns, right.columns, m, dw, transpose_of(left), rows_of(right),
                              NULL, true});
 }

@@ -392,28 +392,27 @@ static void product(Gemm *gemm, ProductKind kind, const GemmWeight *weight, size
     onednn_check(dnnl_primitive_execute(plan->primitive, gemm->stream, 4, arguments), "multiply");
 }
 
-void gemm_forward(Gemm *gemm, real *y, GemmInput x, const GemmWeight *weight, size_t m) {
+void gemm_forward(Gemm *gemm, real *y, Matrix x, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, x, m, weight->k, "x");
     if (m > 0) product(gemm, PRODUCT_FORWARD, weight, m, x.data, weight->forward.to, NULL, y);
 }
 
-void gemm_backward_input(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight, size_t m) {
+void gemm_backward_input(Gemm *gemm, real *dx, Matrix dy, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     if (m > 0) product(gemm, PRODUCT_INPUT, weight, m, dy.data, weight->backward.to, NULL, dx);
 }
 
-void gemm_backward_input_add(Gemm *gemm, real *dx, GemmInput dy, const GemmWeight *weight,
-                             size_t m) {
+void gemm_backward_input_add(Gemm *gemm, real *dx, Matrix dy, const GemmWeight *weight, size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     if (m > 0) product(gemm, PRODUCT_INPUT_ADD, weight, m, dy.data, weight->backward.to, NULL, dx);
 }
 
-void gemm_backward_weight(Gemm *gemm, real *dw, GemmInput dy, GemmInput x, const GemmWeight *weight,
+void gemm_backward_weight(Gemm *gemm, real *dw, Matrix dy, Matrix x, const GemmWeight *weight,
                           size_t m) {
     gemm_check_input(gemm, dy, m, weight->n, "dy");
     gemm_check_input(gemm, x, m, weight->k, "x");
     const bool rows_are_outputs = weight->layout == WEIGHT_OUT_IN;
-    const GemmInput left = rows_are_outputs ? dy : x, right = rows_are_outputs ? x : dy;
+    const Matrix left = rows_are_outputs ? dy : x, right = rows_are_outputs ? x : dy;
     if (m == 0) return;
     if (gemm->own_gradient && weight_gradient_suits(left.columns, right.columns)) {
         const int threads = gemm->parent ? 1 : thread_limit();

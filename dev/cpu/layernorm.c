@@ -46,7 +46,7 @@ static void normalise(real *restrict y, const real *restrict x, const real *rest
 }
 
 // One row into what the product reads.
-static void store_row(GemmInput y, size_t row, const real *restrict x, const real *restrict gain,
+static void store_row(Matrix y, size_t row, const real *restrict x, const real *restrict gain,
                       const real *restrict bias, real mean, real rstd, size_t channels) {
     for (size_t c = 0; c < channels; c += PIECE) {
         const size_t count = channels - c < PIECE ? channels - c : PIECE;
@@ -56,7 +56,7 @@ static void store_row(GemmInput y, size_t row, const real *restrict x, const rea
     }
 }
 
-void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd,
+void layernorm_rows_forward(Matrix y, real *restrict mean, real *restrict rstd,
                             const real *restrict x, const real *restrict gain,
                             const real *restrict bias, double epsilon, size_t m, size_t channels) {
     for (size_t first = 0; first < m; first += TILE_LANES) {
@@ -68,9 +68,9 @@ void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rst
     }
 }
 
-void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd,
-                       const real *restrict x, const real *restrict gain, const real *restrict bias,
-                       double epsilon, size_t m, size_t channels) {
+void layernorm_forward(Matrix y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                       const real *restrict gain, const real *restrict bias, double epsilon,
+                       size_t m, size_t channels) {
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < m; row += TILE_LANES)
         layernorm_rows_forward(gemm_input_rows(y, row), mean + row, rstd + row, x + row * channels,

@@ -8,12 +8,12 @@
 #include <stddef.h>
 
 // y: what the next product reads, (M, C). mean, rstd (M) are kept for the backward pass. x (M, C).
-void layernorm_forward(GemmInput y, real *restrict mean, real *restrict rstd,
-                       const real *restrict x, const real *restrict gain, const real *restrict bias,
-                       double epsilon, size_t m, size_t channels);
+void layernorm_forward(Matrix y, real *restrict mean, real *restrict rstd, const real *restrict x,
+                       const real *restrict gain, const real *restrict bias, double epsilon,
+                       size_t m, size_t channels);
 
 // The same on the calling thread alone: each thread of a parallel region can have its own rows.
-void layernorm_rows_forward(GemmInput y, real *restrict mean, real *restrict rstd,
+void layernorm_rows_forward(Matrix y, real *restrict mean, real *restrict rstd,
                             const real *restrict x, const real *restrict gain,
                             const real *restrict bias, double epsilon, size_t m, size_t channels);
 

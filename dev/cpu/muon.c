@@ -21,9 +21,9 @@ typedef struct {
 typedef struct {
     Gemm *gemm;
     real *values;         // (K, N)
-    GemmInput x;          // (K, N) the same as products read it
+    Matrix x;             // (K, N) the same as products read it
     real *gram, *square;  // (N, N) x^T x and (x^T x)^2
-    GemmInput gram_input; // (N, N)
+    Matrix gram_input;    // (N, N)
     GemmWeight **weights; // (side_count) (N, N)
 } Workspace;
 
@@ -133,7 +133,7 @@ static void polynomial(real *restrict gram, const real *restrict square, size_t 
 }
 
 // out (N, N) = x^T x for x (rows, N)
-static void multiply_by_itself(const Workspace *w, const GemmWeight *shape, real *out, GemmInput x,
+static void multiply_by_itself(const Workspace *w, const GemmWeight *shape, real *out, Matrix x,
                                size_t rows) {
     memset(out, 0, x.columns * x.columns * sizeof(real));
     gemm_backward_weight(w->gemm, out, x, x, shape, rows);
@@ -142,7 +142,7 @@ static void multiply_by_itself(const Workspace *w, const GemmWeight *shape, real
 // Five Newton-Schulz steps on w->values (K, N): x = x (a + b x^T x + c (x^T x)^2).
 static void orthogonalise(const Workspace *w, GemmWeight *weight, Shape shape) {
     const size_t k = shape.k, n = shape.n;
-    GemmInput x = w->x, gram = w->gram_input;
+    Matrix x = w->x, gram = w->gram_input;
     x.columns = gram.columns = n;
     normalise(w->values, k * n);
     for (int step = 0; step < MUON_STEPS; step++) {

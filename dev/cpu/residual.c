@@ -70,9 +70,8 @@ void residual_forward(real *out, const real *x, const real *y, const real *bias,
 }
 
 // Rows begin .. end-1; dbias (C) += their sum, or NULL.
-static void residual_backward_rows(GemmInput dy, real *dbias, const real *dout,
-                                   const Dropout *dropout, uint64_t first, size_t begin, size_t end,
-                                   size_t channels) {
+static void residual_backward_rows(Matrix dy, real *dbias, const real *dout, const Dropout *dropout,
+                                   uint64_t first, size_t begin, size_t end, size_t channels) {
     const size_t together = rows_together(channels);
     for (size_t i = begin; i < end; i += together) {
         const size_t rows = smaller(end - i, together);
@@ -93,7 +92,7 @@ static void residual_backward_rows(GemmInput dy, real *dbias, const real *dout,
     }
 }
 
-void residual_backward(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout,
+void residual_backward(Matrix dy, real *dbias, const real *dout, const Dropout *dropout,
                        uint64_t first, size_t m, size_t channels) {
     real *partial = dbias ? allocate(ROW_BLOCKS * channels, sizeof(real), "bias gradients") : NULL;
 #pragma omp parallel for schedule(static)

@@ -18,7 +18,7 @@ void residual_rows_forward(real *out, const real *x, const real *y, const real *
 
 // dy (M, C) = dropout'(dout), as the next products read it; dbias (C) += its sum over rows, or
 // NULL. The gradient to x is dout itself.
-void residual_backward(GemmInput dy, real *dbias, const real *dout, const Dropout *dropout,
+void residual_backward(Matrix dy, real *dbias, const real *dout, const Dropout *dropout,
                        uint64_t first, size_t m, size_t channels);
 
 #endif

@@ -81,17 +81,17 @@ typedef struct {
     const Worker *worker;
     size_t b, h;
     size_t query_rows, key_columns; // Tq' and Tk' of this sequence
-} Head;
+} ShortHead;
 
 // Units are the heads of the first sequence, those of the next, ...
-static Head head_of(const ShortAttention *a, const AttentionInput *in, size_t unit) {
-    return (Head){a,
-                  in,
-                  &a->workers[thread_index()],
-                  unit / a->heads,
-                  unit % a->heads,
-                  tile_round_up(in->queries, TILE_ROWS),
-                  tile_round_up(in->keys, TILE_COLUMNS)};
+static ShortHead head_of(const ShortAttention *a, const AttentionInput *in, size_t unit) {
+    return (ShortHead){a,
+                       in,
+                       &a->workers[thread_index()],
+                       unit / a->heads,
+                       unit % a->heads,
+                       tile_round_up(in->queries, TILE_ROWS),
+                       tile_round_up(in->keys, TILE_COLUMNS)};
 }
 
 // out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart. The rows `ahead` of
@@ -110,13 +110,13 @@ static void load_rows(const ShortAttention *a, real *out, const real *x, size_t 
 }
 
 // How far the next head of a sequence is, or the first of the next sequence, `sequence` numbers on.
-static size_t next_head(const Head *head, size_t sequence) {
+static size_t next_head(const ShortHead *head, size_t sequence) {
     const ShortAttention *a = head->attention;
     const size_t column = head->h * a->size;
     return column + a->size < a->channels ? a->size : sequence - column;
 }
 
-static void load_part(const Head *head, real *out, AttentionPart part, real scale) {
+static void load_part(const ShortHead *head, real *out, AttentionPart part, real scale) {
     const ShortAttention *a = head->attention;
     const AttentionRows *rows = &head->in->rows[part];
     const size_t count = part == QUERY ? head->in->queries : head->in->keys,
@@ -131,7 +131,7 @@ static void load_part(const Head *head, real *out, AttentionPart part, real scal
 }
 
 // out (D', Tk') of rows (Tk', D').
-static void transpose(const Head *head, real *out, const real *rows) {
+static void transpose(const ShortHead *head, real *out, const real *rows) {
     const ShortAttention *a = head->attention;
     for (size_t t = 0; t < head->key_columns; t += TILE_LANES) {
         for (size_t d = 0; d < a->columns; d += TILE_LANES) {
@@ -147,7 +147,7 @@ static void transpose(const Head *head, real *out, const real *rows) {
     }
 }
 
-static void load_head(const Head *head) {
+static void load_head(const ShortHead *head) {
     const Worker *w = head->worker;
     const AttentionInput *in = head->in;
     const uint8_t *mask = in->mask ? in->mask + head->b * in->keys : NULL;
@@ -160,7 +160,7 @@ static void load_head(const Head *head) {
 }
 
 // weights = scores in base 2, -Inf for padding.
-static void scores(const Head *head) {
+static void scores(const ShortHead *head) {
     const ShortAttention *a = head->attention;
     const Worker *w = head->worker;
     tile_product(w->weights, a->width, w->hidden, 0, (TileView){w->queries, a->columns, 1},
@@ -169,12 +169,12 @@ static void scores(const Head *head) {
 }
 
 // Of query i's scores, those of keys j to j + TILE_LANES.
-TILE_INLINE TileVector seen_scores(const Head *head, size_t i, size_t j) {
+TILE_INLINE TileVector seen_scores(const ShortHead *head, size_t i, size_t j) {
     const TileVector s = tile_load(head->worker->weights + i * head->attention->width + j);
     return head->in->causal ? tile_first(s, (int)(i + 1) - (int)j) : s;
 }
 
-static void head_kept(const Head *head, Kept *kept) {
+static void head_kept(const ShortHead *head, Kept *kept) {
     const AttentionInput *in = head->in;
     const uint64_t unit = (in->first_row + head->b) * head->attention->heads + head->h;
     if (in->dropout)
@@ -190,7 +190,7 @@ TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
 // ---- forward ----------------------------------------------------------------
 // Row i of scores becomes 2^(s - top), or 0 where dropout does not keep it; their sum before
 // dropout, with the sink.
-static real softmax_row(const Head *head, size_t i, const Kept kept, real *top) {
+static real softmax_row(const ShortHead *head, size_t i, const Kept kept, real *top) {
     const ShortAttention *a = head->attention;
     real *weights = head->worker->weights + i * a->width;
     const real sink =
@@ -207,7 +207,7 @@ static real softmax_row(const Head *head, size_t i, const Kept kept, real *top) 
     return tile_sum_of_lanes(sum) + (a->sink > 0 ? (real)exp2((double)(sink - *top)) : 0);
 }
 
-static void forward_head(const Head *head, GemmInput y, real *logsumexp) {
+static void forward_head(const ShortHead *head, Matrix y, real *logsumexp) {
     const ShortAttention *a = head->attention;
     const AttentionInput *in = head->in;
     const Worker *w = head->worker;
@@ -235,12 +235,12 @@ static void forward_head(const Head *head, GemmInput y, real *logsumexp) {
     }
 }
 
-void short_attention_forward(const ShortAttention *a, GemmInput y, real *logsumexp,
+void short_attention_forward(const ShortAttention *a, Matrix y, real *logsumexp,
                              const AttentionInput *in) {
     // A sequence's heads lie side by side: who has one of them finds the others in cache.
 #pragma omp parallel for schedule(dynamic, a->heads) num_threads(a->threads)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
-        const Head head = head_of(a, in, unit);
+        const ShortHead head = head_of(a, in, unit);
         forward_head(&head, y, logsumexp);
     }
 }
@@ -250,13 +250,13 @@ void short_attention_forward(const ShortAttention *a, GemmInput y, real *logsume
 typedef struct {
     const AttentionGradients *gradients;
     const real *dy;
-    GemmInput y;
+    Matrix y;
     const real *logsumexp;
     real *sums[3]; // (C) of queries', keys' and values' gradients
 } Backward;
 
 // dy . y of one head in row `row`.
-static real dot_output(const Head *head, const Backward *g, size_t row) {
+static real dot_output(const ShortHead *head, const Backward *g, size_t row) {
     const ShortAttention *a = head->attention;
     real output[TILE_COLUMNS], sum = 0;
     const real *dy = g->dy + row * a->channels + head->h * a->size;
@@ -270,7 +270,7 @@ static real dot_output(const Head *head, const Backward *g, size_t row) {
 
 // From scores and the gradients to weights (in dscores): weights that were multiplied with values,
 // and the gradient to scores, w_ij (dw_ij - sum_j w_ij dw_ij), where the sum is dy_i . y_i.
-static void gradient_row(const Head *head, size_t i, const Kept kept, real logsumexp,
+static void gradient_row(const ShortHead *head, size_t i, const Kept kept, real logsumexp,
                          real product) {
     const size_t at = i * head->attention->width;
     for (size_t j = 0; j < head->key_columns; j += TILE_LANES) {
@@ -282,7 +282,8 @@ static void gradient_row(const Head *head, size_t i, const Kept kept, real logsu
 }
 
 // result (rows, D') times `scale` is a gradient of queries, keys or values.
-static void store_gradient(const Head *head, const Backward *g, AttentionPart part, real scale) {
+static void store_gradient(const ShortHead *head, const Backward *g, AttentionPart part,
+                           real scale) {
     const ShortAttention *a = head->attention;
     const AttentionGradient *to = &g->gradients->parts[part];
     const size_t count = part == QUERY ? head->in->queries : head->in->keys,
@@ -296,7 +297,7 @@ static void store_gradient(const Head *head, const Backward *g, AttentionPart pa
     }
 }
 
-static void backward_head(const Head *head, const Backward *g) {
+static void backward_head(const ShortHead *head, const Backward *g) {
     const ShortAttention *a = head->attention;
     const AttentionInput *in = head->in;
     const Worker *w = head->worker;
@@ -328,7 +329,7 @@ static void backward_head(const Head *head, const Backward *g) {
 }
 
 void short_attention_backward(const ShortAttention *a, const AttentionGradients *gradients,
-                              const real *dy, GemmInput y, const real *logsumexp,
+                              const real *dy, Matrix y, const real *logsumexp,
                               const AttentionInput *in) {
     const size_t C = a->channels, units = in->batch * a->heads;
     real *partial =
@@ -340,7 +341,7 @@ void short_attention_backward(const ShortAttention *a, const AttentionGradients 
         for (size_t part = 0; part < 3; part++)
             g.sums[part] = partial + (part * ROW_BLOCKS + block) * C;
         for (size_t unit = row_block_begin(units, block); unit < end; unit++) {
-            const Head head = head_of(a, in, unit);
+            const ShortHead head = head_of(a, in, unit);
             backward_head(&head, &g);
         }
     }

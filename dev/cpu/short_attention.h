@@ -25,10 +25,10 @@ static inline bool attention_is_short(const AttentionInput *in) {
 }
 
 // As softmax_attention_forward() and softmax_attention_backward().
-void short_attention_forward(const ShortAttention *attention, GemmInput y, real *logsumexp,
+void short_attention_forward(const ShortAttention *attention, Matrix y, real *logsumexp,
                              const AttentionInput *in);
 void short_attention_backward(const ShortAttention *attention, const AttentionGradients *gradients,
-                              const real *dy, GemmInput y, const real *logsumexp,
+                              const real *dy, Matrix y, const real *logsumexp,
                               const AttentionInput *in);
 
 #endif

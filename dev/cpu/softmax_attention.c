@@ -52,7 +52,7 @@ typedef struct {
     const AttentionInput *in;
     size_t query_rows, key_rows; // Tq', Tk'
     size_t parts;
-} Pass;
+} SoftmaxPass;
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
@@ -141,7 +141,7 @@ void softmax_attention_free(SoftmaxAttention *a) {
     free(a);
 }
 
-static Pass begin(SoftmaxAttention *a, const AttentionInput *in) {
+static SoftmaxPass begin(SoftmaxAttention *a, const AttentionInput *in) {
     attention_check(in, a->long_batch, a->most_queries, a->most_keys);
     const size_t key_rows = tile_round_up(in->keys, KEYS);
     for (size_t b = 0; b < in->batch; b++) {
@@ -149,12 +149,12 @@ static Pass begin(SoftmaxAttention *a, const AttentionInput *in) {
             a->hidden[b * key_rows + j] =
                 j < in->keys && (!in->mask || in->mask[b * in->keys + j]) ? 0 : -INFINITY;
     }
-    return (Pass){a, in, tile_round_up(in->queries, KEYS), key_rows,
-                  parts_of(in->batch * a->heads, key_rows)};
+    return (SoftmaxPass){a, in, tile_round_up(in->queries, KEYS), key_rows,
+                         parts_of(in->batch * a->heads, key_rows)};
 }
 
 // The keys that the queries i0 to i0 + QUERIES see end before this one, a multiple of QUERIES.
-static size_t keys_end(const Pass *pass, size_t i0) {
+static size_t keys_end(const SoftmaxPass *pass, size_t i0) {
     return pass->in->causal ? i0 + QUERIES : tile_round_up(pass->in->keys, QUERIES);
 }
 
@@ -169,7 +169,7 @@ typedef struct {
 
 // A head's queries (times log2(e) / sqrt(D), so that weights are powers of 2), keys or values from
 // row t0 on.
-static Source source_of(const Pass *pass, AttentionPart part, size_t unit, size_t t0) {
+static Source source_of(const SoftmaxPass *pass, AttentionPart part, size_t unit, size_t t0) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionRows *rows = &pass->in->rows[part];
     const size_t b = unit / a->heads, column = unit % a->heads * a->size;
@@ -236,7 +236,7 @@ static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
 static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
     if (a->by == MULTIPLY_AMX) {
         pack_left(a, out, source);
-        tile_turn(out, a->words, source_end(&source), a->words);
+        tile_transpose_squares(out, a->words, source_end(&source), a->words);
         return;
     }
     const size_t step = a->pairs ? 2 : 1, width = TILE_COLUMNS / step, end = source_end(&source);
@@ -263,12 +263,13 @@ typedef struct {
     int seen; // keys that the first query sees, the next one more; at least KEYS: all see all
 } Strip;
 
-static const real *hidden_keys(const Pass *pass, size_t unit, size_t j0) {
+static const real *hidden_keys(const SoftmaxPass *pass, size_t unit, size_t j0) {
     return pass->attention->hidden + unit / pass->attention->heads * pass->key_rows + j0;
 }
 
 // The strip from row r on of the tile of queries i0 to i0 + QUERIES.
-static inline Strip strip_create(const Pass *pass, size_t unit, size_t i0, size_t r, size_t j0) {
+static inline Strip strip_create(const SoftmaxPass *pass, size_t unit, size_t i0, size_t r,
+                                 size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows + i0 + r, key = unit * pass->key_rows + j0;
     return (Strip){a->queries + query * a->words, a->keys_transposed + key * a->words,
@@ -292,12 +293,12 @@ TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pai
 }
 
 // The block of the dropout generator that query 0 of a head starts with.
-static uint64_t first_block(const Pass *pass, size_t unit) {
+static uint64_t first_block(const SoftmaxPass *pass, size_t unit) {
     const AttentionInput *in = pass->in;
     return (in->first_row * pass->attention->heads + unit) * in->queries * (pass->key_rows / KEYS);
 }
 
-static void tile_kept(const Pass *pass, size_t unit, size_t i, size_t j0, Kept *kept) {
+static void tile_kept(const SoftmaxPass *pass, size_t unit, size_t i, size_t j0, Kept *kept) {
     const AttentionInput *in = pass->in;
     if (!in->dropout) {
         memset(kept, 0xff, QUERIES * sizeof(*kept));
@@ -314,8 +315,8 @@ TILE_INLINE TileVector keep(TileVector x, const Kept kept, size_t j) {
 
 // ---- forward ----------------------------------------------------------------
 
-static Rows rows_create(double sink) {
-    Rows rows = {0};
+static SoftmaxRows rows_create(double sink) {
+    SoftmaxRows rows = {0};
     for (size_t r = 0; r < QUERIES; r++) {
         // A lowest number that is not -Inf: 2^(-Inf - top) is 0, also in a row that sees nothing.
         rows.top[r] = sink > 0 ? (real)log2(sink) : (real)-1e30;
@@ -388,8 +389,9 @@ TILE_INLINE void forward_strip(const Strip *strip, size_t n, bool first, const K
 }
 
 // output (QUERIES, D') += weights of n keys times their values, strip by strip
-TILE_INLINE void forward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n,
-                                const Kept *kept, Rows *rows, real *output, bool pairs) {
+TILE_INLINE void forward_strips(const SoftmaxPass *pass, size_t unit, size_t i0, size_t j0,
+                                size_t n, const Kept *kept, SoftmaxRows *rows, real *output,
+                                bool pairs) {
     const SoftmaxAttention *a = pass->attention;
     const size_t columns = a->columns;
     const real *values = a->values + (unit * pass->key_rows + j0) * a->words;
@@ -406,7 +408,8 @@ TILE_INLINE void forward_strips(const Pass *pass, size_t unit, size_t i0, size_t
 }
 
 // output (QUERIES, D') += weights of all keys times their values
-static void forward_keys(const Pass *pass, size_t unit, size_t i0, Rows *rows, real *output) {
+static void forward_keys(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
+                         real *output) {
     const SoftmaxAttention *a = pass->attention;
     const size_t end = keys_end(pass, i0);
     for (size_t j0 = 0; j0 < end; j0 += KEYS) {
@@ -421,14 +424,14 @@ static void forward_keys(const Pass *pass, size_t unit, size_t i0, Rows *rows, r
 }
 
 // All that AMX reads of a head.
-static AmxHead amx_head(const Pass *pass, size_t unit) {
+static AmxHead amx_head(const SoftmaxPass *pass, size_t unit) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, words = a->words;
     AmxHead head = {.words = words,
                     .columns = a->columns,
                     .queries = a->queries + query * words,
-                    .keys_turned = a->keys_transposed + key * words,
+                    .keys_transposed = a->keys_transposed + key * words,
                     .values = a->values + key * words,
                     .hidden = hidden_keys(pass, unit, 0),
                     .dropout = in->dropout,
@@ -440,7 +443,8 @@ static AmxHead amx_head(const Pass *pass, size_t unit) {
     return head;
 }
 
-static void forward_keys_amx(const Pass *pass, size_t unit, size_t i0, Rows *rows, real *output) {
+static void forward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
+                             real *output) {
 #if TILE_PAIRS
     const AmxHead head = amx_head(pass, unit);
     tile_begin(MULTIPLY_AMX);
@@ -451,13 +455,14 @@ static void forward_keys_amx(const Pass *pass, size_t unit, size_t i0, Rows *row
 #endif
 }
 
-static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, real *logsumexp) {
+static void forward_tile(const SoftmaxPass *pass, size_t unit, size_t i0, Matrix y,
+                         real *logsumexp) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns, b = unit / a->heads;
     real *output = a->output + (unit * pass->query_rows + i0) * columns;
     memset(output, 0, QUERIES * columns * sizeof(real));
-    Rows rows = rows_create(a->sink);
+    SoftmaxRows rows = rows_create(a->sink);
     if (a->by == MULTIPLY_AMX)
         forward_keys_amx(pass, unit, i0, &rows, output);
     else
@@ -475,7 +480,7 @@ static void forward_tile(const Pass *pass, size_t unit, size_t i0, GemmInput y, 
     }
 }
 
-static void pack_forward(const Pass *pass, size_t unit, size_t t0) {
+static void pack_forward(const SoftmaxPass *pass, size_t unit, size_t t0) {
     SoftmaxAttention *a = pass->attention;
     if (t0 < pass->query_rows)
         pack_left(a, a->queries + (unit * pass->query_rows + t0) * a->words,
@@ -486,14 +491,14 @@ static void pack_forward(const Pass *pass, size_t unit, size_t t0) {
     pack_transposed(a, a->keys_transposed + at, source_of(pass, KEY, unit, t0));
 }
 
-void softmax_attention_forward(SoftmaxAttention *a, GemmInput y, real *logsumexp,
+void softmax_attention_forward(SoftmaxAttention *a, Matrix y, real *logsumexp,
                                const AttentionInput *in) {
     attention_check(in, a->batch, a->most_queries, a->most_keys);
     if (attention_is_short(in)) {
         short_attention_forward(a->brief, y, logsumexp, in);
         return;
     }
-    const Pass pass = begin(a, in);
+    const SoftmaxPass pass = begin(a, in);
     const size_t units = in->batch * a->heads, tiles = (in->queries + QUERIES - 1) / QUERIES;
     const size_t rows = pass.query_rows > pass.key_rows ? pass.query_rows : pass.key_rows;
 #pragma omp parallel
@@ -520,8 +525,9 @@ typedef struct {
 } Gradients;
 
 // The rows from r on of those, for keys j to j + TILE_COLUMNS.
-TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept *kept, size_t row,
-                                size_t key, size_t r, size_t j, Gradients *g, bool pairs) {
+TILE_INLINE void backward_block(const SoftmaxPass *pass, const Strip *strip, const Kept *kept,
+                                size_t row, size_t key, size_t r, size_t j, Gradients *g,
+                                bool pairs) {
     const SoftmaxAttention *a = pass->attention;
     const size_t words = a->words, step = pairs ? 2 : 1;
     TileSums w, dw = {0};
@@ -556,8 +562,8 @@ TILE_INLINE void backward_block(const Pass *pass, const Strip *strip, const Kept
     }
 }
 
-TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_t j0, size_t n,
-                                 Gradients *g, bool pairs) {
+TILE_INLINE void backward_strips(const SoftmaxPass *pass, size_t unit, size_t i0, size_t j0,
+                                 size_t n, Gradients *g, bool pairs) {
     const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
     Kept kept[QUERIES];
     tile_kept(pass, unit, i0, j0, kept);
@@ -568,7 +574,7 @@ TILE_INLINE void backward_strips(const Pass *pass, size_t unit, size_t i0, size_
     }
 }
 
-static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
+static void backward_tile(const SoftmaxPass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t columns = a->columns, words = a->words, step = a->pairs ? 2 : 1;
     const size_t i = unit * pass->query_rows + i0, j = unit * pass->key_rows + j0;
@@ -590,17 +596,17 @@ static void backward_tile(const Pass *pass, size_t unit, size_t part, size_t i0,
                  columns, QUERIES, columns, n / step, a->by);
 }
 
-static void backward_keys_amx(const Pass *pass, size_t unit, size_t part, size_t j0) {
+static void backward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
 #if TILE_PAIRS
     const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, columns = a->columns;
     real *dqueries = a->dqueries + (unit * pass->parts + part) * pass->query_rows * columns;
     AmxHead head = amx_head(pass, unit);
     head.keys = a->keys + key * a->words;
-    head.values_turned = a->values_transposed + key * a->words;
+    head.values_transposed = a->values_transposed + key * a->words;
     head.doutput = a->doutput + query * a->words;
-    head.queries_turned = a->queries_right + query * a->words;
-    head.doutput_turned = a->doutput_right + query * a->words;
+    head.queries_transposed = a->queries_right + query * a->words;
+    head.doutput_transposed = a->doutput_right + query * a->words;
     head.logsumexp = a->logsumexp + query;
     head.product = a->product + query;
     if (j0 == part * KEYS) memset(dqueries, 0, pass->query_rows * columns * sizeof(real));
@@ -613,7 +619,7 @@ static void backward_keys_amx(const Pass *pass, size_t unit, size_t part, size_t
 #endif
 }
 
-static void backward_keys(const Pass *pass, size_t unit, size_t part, size_t j0) {
+static void backward_keys(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t at = (unit * pass->key_rows + j0) * a->columns,
                  size = KEYS * a->columns * sizeof(real);
@@ -624,7 +630,7 @@ static void backward_keys(const Pass *pass, size_t unit, size_t part, size_t j0)
 }
 
 // Every parts-th tile of keys, with all queries that see it.
-static void backward_part(const Pass *pass, size_t unit, size_t part) {
+static void backward_part(const SoftmaxPass *pass, size_t unit, size_t part) {
     for (size_t j0 = part * KEYS; j0 < pass->key_rows; j0 += pass->parts * KEYS) {
         if (pass->attention->by == MULTIPLY_AMX)
             backward_keys_amx(pass, unit, part, j0);
@@ -634,7 +640,7 @@ static void backward_part(const Pass *pass, size_t unit, size_t part) {
 }
 
 // dy . y of one head in row `row`.
-static real product_with(GemmInput y, size_t row, size_t column, const real *restrict dy,
+static real product_with(Matrix y, size_t row, size_t column, const real *restrict dy,
                          size_t size) {
     const size_t at = row * y.columns + column;
     real sum = 0;
@@ -650,7 +656,7 @@ static real product_with(GemmInput y, size_t row, size_t column, const real *res
     return sum;
 }
 
-static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y,
+static void pack_queries_backward(const SoftmaxPass *pass, const real *dy, Matrix y,
                                   const real *logsumexp, size_t unit, size_t t0) {
     SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
@@ -665,8 +671,10 @@ static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y,
     pack_left(a, a->doutput + at, doutput);
     if (a->pairs) pack_right(a, a->doutput_right + at, doutput);
     if (a->by == MULTIPLY_AMX) {
-        tile_turn(a->queries_right + at, a->columns, source_end(&queries) / 2, a->columns);
-        tile_turn(a->doutput_right + at, a->columns, source_end(&doutput) / 2, a->columns);
+        tile_transpose_squares(a->queries_right + at, a->columns, source_end(&queries) / 2,
+                               a->columns);
+        tile_transpose_squares(a->doutput_right + at, a->columns, source_end(&doutput) / 2,
+                               a->columns);
     }
     for (size_t r = 0; r < KEYS; r++) {
         const real *at_r = dy + (dy_row + r) * a->channels + column;
@@ -676,7 +684,7 @@ static void pack_queries_backward(const Pass *pass, const real *dy, GemmInput y,
     }
 }
 
-static void pack_keys_backward(const Pass *pass, size_t unit, size_t t0) {
+static void pack_keys_backward(const SoftmaxPass *pass, size_t unit, size_t t0) {
     SoftmaxAttention *a = pass->attention;
     const size_t at = (unit * pass->key_rows + t0) * a->words;
     const Source keys = source_of(pass, KEY, unit, t0);
@@ -692,7 +700,8 @@ static size_t place_of(const SoftmaxAttention *a, AttentionPart which, size_t t,
 }
 
 // One head's gradients of queries, keys or values, rows in order, and their sum.
-static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart which, size_t h) {
+static void gather(const SoftmaxPass *pass, const AttentionGradient *to, AttentionPart which,
+                   size_t h) {
     const SoftmaxAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t size = a->size, column = h * size;
@@ -733,14 +742,14 @@ static void gather(const Pass *pass, const AttentionGradient *to, AttentionPart 
 }
 
 void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *gradients,
-                                const real *dy, GemmInput y, const real *logsumexp,
+                                const real *dy, Matrix y, const real *logsumexp,
                                 const AttentionInput *in) {
     attention_check(in, a->batch, a->most_queries, a->most_keys);
     if (attention_is_short(in)) {
         short_attention_backward(a->brief, gradients, dy, y, logsumexp, in);
         return;
     }
-    const Pass pass = begin(a, in);
+    const SoftmaxPass pass = begin(a, in);
     const size_t units = in->batch * a->heads;
     const size_t rows = pass.query_rows > pass.key_rows ? pass.query_rows : pass.key_rows;
 #pragma omp parallel

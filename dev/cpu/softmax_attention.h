@@ -36,14 +36,14 @@ void softmax_attention_free(SoftmaxAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. logsumexp (B, H, Tq): the logarithm of each row's
 // denominator, sink included, which the backward pass needs; or NULL.
-void softmax_attention_forward(SoftmaxAttention *attention, GemmInput y, real *logsumexp,
+void softmax_attention_forward(SoftmaxAttention *attention, Matrix y, real *logsumexp,
                                const AttentionInput *in);
 
 // Sets the gradients to queries, keys and values, and adds those to biases. dy (B, Tq, C); y and
 // logsumexp as the forward pass of the same input left them. The same bits for any number of
 // threads.
 void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGradients *gradients,
-                                const real *dy, GemmInput y, const real *logsumexp,
+                                const real *dy, Matrix y, const real *logsumexp,
                                 const AttentionInput *in);
 
 // The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be looked at.

@@ -204,7 +204,7 @@ typedef struct {
 // with values.
 typedef struct {
     Stage *next; // NULL: none
-    const real *queries, *keys_turned;
+    const real *queries, *keys_transposed;
     const Stage *last; // NULL: none
     const real *values;
     real *output;
@@ -214,7 +214,7 @@ TILE_INLINE void forward_part(const ForwardBeside *beside, size_t part, size_t w
                               Waiting waiting[2]) {
     if (part % 2 == 0 && beside->next) {
         const Product p =
-            block_product(&beside->next->scores, beside->queries, beside->keys_turned, words);
+            block_product(&beside->next->scores, beside->queries, beside->keys_transposed, words);
         half_product(&p, part / 2, 0, false, waiting);
     }
     if (part % 2 == 1 && beside->last) {
@@ -279,7 +279,8 @@ static void draw_row(const AmxHead *head, size_t i0, size_t j0, size_t end, Kept
         head_kept(head, i0, j, QUERIES, kept[(j - j0) / KEYS]);
 }
 
-TILE_INLINE void forward(const AmxHead *head, size_t i0, Rows *rows, real *output, size_t words) {
+TILE_INLINE void forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, real *output,
+                         size_t words) {
     const size_t columns = 2 * words, end = head->causal ? i0 + QUERIES : head->key_end;
     _Alignas(64) Stage stages[2];
     _Alignas(64) TileVector sums[2][QUERIES];
@@ -292,11 +293,11 @@ TILE_INLINE void forward(const AmxHead *head, size_t i0, Rows *rows, real *outpu
         if (j % DRAWN_KEYS == 0) draw_row(head, i0, j, end, kept);
         if (j == 0) {
             const Product first =
-                block_product(&stage->scores, beside.queries, head->keys_turned, words);
+                block_product(&stage->scores, beside.queries, head->keys_transposed, words);
             whole_product(&first);
         }
         beside.next = j + SIDE < end ? &stages[1 - n] : NULL;
-        beside.keys_turned = head->keys_turned + (j + SIDE) * words;
+        beside.keys_transposed = head->keys_transposed + (j + SIDE) * words;
         hide(head, i0, j, &stage->scores);
         // The first scores are a good guess of the largest.
         if (j == 0) raise_tops(&stage->scores, rows->top, sums[n], output, columns);
@@ -316,7 +317,7 @@ TILE_INLINE void forward(const AmxHead *head, size_t i0, Rows *rows, real *outpu
 }
 
 // Most heads have 32 channels, or up to that.
-void amx_attention_forward(const AmxHead *head, size_t i0, Rows *rows, real *output) {
+void amx_attention_forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, real *output) {
     if (head->words == SQUARE)
         forward(head, i0, rows, output, SQUARE);
     else
@@ -339,14 +340,14 @@ typedef struct {
 // What the products read that make a block, which go beside the work on the one before.
 typedef struct {
     Pair *pair; // NULL: there is none
-    const real *queries, *keys_turned, *doutput, *values_turned;
+    const real *queries, *keys_transposed, *doutput, *values_transposed;
 } Next;
 
 enum { NEXT = 2 };
 
 TILE_INLINE Product next_product(const Next *n, size_t which, size_t words) {
-    return which == 0 ? block_product(&n->pair->scores, n->queries, n->keys_turned, words)
-                      : block_product(&n->pair->dweights, n->doutput, n->values_turned, words);
+    return which == 0 ? block_product(&n->pair->scores, n->queries, n->keys_transposed, words)
+                      : block_product(&n->pair->dweights, n->doutput, n->values_transposed, words);
 }
 
 TILE_INLINE void next_part(const Next *next, size_t part, size_t words, Waiting waiting[2]) {
@@ -393,14 +394,14 @@ TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const re
 // SIDE keys after the other, so that what belongs to these stays in the first level of the cache.
 typedef struct {
     size_t chunk, i, j;
-} Place;
+} AmxPlace;
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
 // The next place of the keys from j0 on; false behind the last.
-static bool advance(const AmxHead *head, size_t j0, Place *at) {
+static bool advance(const AmxHead *head, size_t j0, AmxPlace *at) {
     at->i += SIDE;
     if (at->i < smaller(at->chunk + DRAWN_QUERIES, head->query_end)) return true;
     at->j += SIDE;
@@ -412,19 +413,19 @@ static bool advance(const AmxHead *head, size_t j0, Place *at) {
     return at->chunk < head->query_end;
 }
 
-TILE_INLINE Next next_at(const AmxHead *head, Place at, Pair *pair, size_t words) {
-    return (Next){pair, head->queries + at.i * words, head->keys_turned + at.j * words,
-                  head->doutput + at.i * words, head->values_turned + at.j * words};
+TILE_INLINE Next next_at(const AmxHead *head, AmxPlace at, Pair *pair, size_t words) {
+    return (Next){pair, head->queries + at.i * words, head->keys_transposed + at.j * words,
+                  head->doutput + at.i * words, head->values_transposed + at.j * words};
 }
 
 // Adds a block's gradients up. Beside the vectors of the next block it would be slower: twice as
 // many of them as now would not leave room for the rest in the first level of the cache.
-TILE_INLINE void add_gradients(const AmxHead *head, Place at, const Gradients *g, real *dqueries,
+TILE_INLINE void add_gradients(const AmxHead *head, AmxPlace at, const Gradients *g, real *dqueries,
                                real *dkeys, real *dvalues, size_t words) {
     const size_t columns = 2 * words, i = at.i * words;
     const Product products[] = {
-        add_turned_product(dvalues, head->doutput_turned + i, g->weights, columns),
-        add_turned_product(dkeys, head->queries_turned + i, g->dscores, columns),
+        add_turned_product(dvalues, head->doutput_transposed + i, g->weights, columns),
+        add_turned_product(dkeys, head->queries_transposed + i, g->dscores, columns),
         add_product(dqueries + at.i * columns, g->left, head->keys + at.j * words, columns)};
     Waiting waiting[2] = {0};
     TILE_UNROLL
@@ -443,7 +444,7 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
     Kept kept[DRAWN_QUERIES];
     memset(dkeys, 0, KEYS * columns * sizeof(real));
     memset(dvalues, 0, KEYS * columns * sizeof(real));
-    Place now = {first, first, j0};
+    AmxPlace now = {first, first, j0};
     bool more = true;
     for (size_t n = 0; more; n = 1 - n) {
         const bool chunk_begins = now.j == j0 && now.i == now.chunk;
@@ -456,7 +457,7 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
                 whole_product(&p);
             }
         }
-        Place place = now;
+        AmxPlace place = now;
         more = advance(head, j0, &place);
         const Next next = next_at(head, place, more ? &pairs[1 - n] : NULL, words);
         const size_t key = now.j - j0;
@@ -468,8 +469,8 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
         now = place;
     }
     for (size_t at = 0; at < KEYS * columns; at += SQUARE_WORDS) {
-        tile_turn(dkeys + at, SQUARE, SQUARE, SQUARE);
-        tile_turn(dvalues + at, SQUARE, SQUARE, SQUARE);
+        tile_transpose_squares(dkeys + at, SQUARE, SQUARE, SQUARE);
+        tile_transpose_squares(dvalues + at, SQUARE, SQUARE, SQUARE);
     }
 }
 

@@ -29,16 +29,16 @@ typedef uint32_t Kept[KEYS / 32]; // by dropout: a bit a key
 typedef struct {
     real top[QUERIES];
     TileVector sum[QUERIES];
-} Rows;
+} SoftmaxRows;
 
 typedef struct {
-    size_t words, columns;             // W, D'
-    const real *queries, *keys_turned; // left, turned
-    const real *values;                // right (forward)
-    const real *values_turned, *keys;  // turned, right (backward)
-    const real *doutput;               // left (backward)
-    const real *queries_turned,
-        *doutput_turned;             // right, squares of 16 x 16 words transposed (backward)
+    size_t words, columns;                 // W, D'
+    const real *queries, *keys_transposed; // left, turned
+    const real *values;                    // right (forward)
+    const real *values_transposed, *keys;  // turned, right (backward)
+    const real *doutput;                   // left (backward)
+    const real *queries_transposed,
+        *doutput_transposed;         // right, squares of 16 x 16 words transposed (backward)
     const real *hidden;              // (Tk') -Inf for padding, else 0
     const real *logsumexp, *product; // (Tq') (backward)
     const Dropout *dropout;          // or NULL
@@ -49,7 +49,7 @@ typedef struct {
 
 // output (QUERIES, D') += weights of the queries from i0 on times values, and `rows` of all their
 // scores.
-void amx_attention_forward(const AmxHead *head, size_t i0, Rows *rows, real *output);
+void amx_attention_forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, real *output);
 
 // The gradients that come from the KEYS keys from j0 on: dqueries (Tq', D') += theirs; dkeys and
 // dvalues (KEYS, D') are set.

@@ -323,7 +323,7 @@ static inline void tile_right(real *words, size_t stride, const real *even, cons
 
 // Squares of TILE_LANES rows and columns of x (rows, columns), rows `stride` apart, are transposed
 // in place.
-static inline void tile_turn(real *x, size_t stride, size_t rows, size_t columns) {
+static inline void tile_transpose_squares(real *x, size_t stride, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += TILE_LANES) {
         for (size_t j = 0; j < columns; j += TILE_LANES) {
             TileVector square[TILE_LANES];

@@ -14,14 +14,14 @@ void transformer_plan(Transformer *t, const OuterParameters *at, const ModelSize
 
 double transformer_forward(void *model, const Batch *batch) {
     Transformer *t = model;
-    const Pass pass = pass_forward(&t->model, batch, false, NULL);
+    const BlockPass pass = pass_forward(&t->model, batch, false, NULL);
     return head_forward(&pass, &t->head, t->layers->forward(t, &pass));
 }
 
 double transformer_train(void *model, const Batch *batch, double scale) {
     Transformer *t = model;
-    const Pass forward = pass_forward(&t->model, batch, true, NULL),
-               backward = pass_backward(&forward);
+    const BlockPass forward = pass_forward(&t->model, batch, true, NULL),
+                    backward = pass_backward(&forward);
     const double loss =
         head_train(&forward, &backward, &t->head, t->layers->forward(t, &forward), scale);
     t->layers->backward(t, &backward);
@@ -30,12 +30,12 @@ double transformer_train(void *model, const Batch *batch, double scale) {
 
 void transformer_logits(void *model, const Batch *batch, real *logits) {
     Transformer *t = model;
-    const Pass pass = pass_forward(&t->model, batch, false, NULL);
+    const BlockPass pass = pass_forward(&t->model, batch, false, NULL);
     head_logits(&pass, &t->head, t->layers->forward(t, &pass), logits);
 }
 
 void transformer_statistics(void *model, const Batch *batch, Statistics *statistics) {
     Transformer *t = model;
-    const Pass pass = pass_forward(&t->model, batch, false, statistics);
+    const BlockPass pass = pass_forward(&t->model, batch, false, statistics);
     t->layers->forward(t, &pass);
 }

@@ -12,15 +12,15 @@
 typedef struct {
     // From the batch's tokens to the last of the residual stream (M, C), which the head reads; and
     // from the gradient to that, work->dx, back to the embedding.
-    const real *(*forward)(const void *model, const Pass *pass);
-    void (*backward)(const void *model, const Pass *pass);
+    const real *(*forward)(const void *model, const BlockPass *pass);
+    void (*backward)(const void *model, const BlockPass *pass);
 } TransformerLayers;
 
 typedef struct {
     CpuModel model;
     const TransformerLayers *layers;
     Embedding embedding;
-    Head head;
+    OutputHead head;
 } Transformer;
 
 // Creates and plans embedding, head and workspace; inner: F in the feed-forward network. The

@@ -30,10 +30,10 @@ typedef struct {
 typedef struct {
     const uint16_t *data;
     size_t columns, rows;
-} Matrix;
+} PackedRows;
 
 // Words of 16 columns from `column` on, of rows 2s and 2s + 1; 0 where there is no row.
-TILE_INLINE TileVector words_at(Matrix x, size_t s, size_t column) {
+TILE_INLINE TileVector words_at(PackedRows x, size_t s, size_t column) {
     const uint16_t *even = x.data + 2 * s * x.columns + column;
     __m512i both = _mm512_setzero_si512();
     __builtin_prefetch(even + AHEAD * x.columns);
@@ -44,7 +44,7 @@ TILE_INLINE TileVector words_at(Matrix x, size_t s, size_t column) {
     return (TileVector)tile_interleave(both);
 }
 
-static void pack_left(float *out, Matrix x, size_t depth, size_t count) {
+static void pack_left(float *out, PackedRows x, size_t depth, size_t count) {
     for (size_t s = 0; s < depth; s += TILE_LANES) {
         for (size_t i = 0; i < count; i += TILE_LANES) {
             TileVector square[TILE_LANES];
@@ -58,7 +58,7 @@ static void pack_left(float *out, Matrix x, size_t depth, size_t count) {
     }
 }
 
-static void pack_right(float *out, Matrix x, size_t depth, size_t count) {
+static void pack_right(float *out, PackedRows x, size_t depth, size_t count) {
     for (size_t s = 0; s < depth; s++) {
         for (size_t j = 0; j < count; j += PANEL) {
             float *words = out + j * DEPTH + s * PANEL;
@@ -79,9 +79,10 @@ static void block_gradient(float *dw, size_t stride, const uint16_t *left, size_
     for (size_t row = 0; row < m; row += ROWS) {
         const size_t rows = smaller(m - row, ROWS),
                      depth = tile_round_up((rows + 1) / 2, AMX_WORDS);
-        pack_left(packed->left, (Matrix){left + row * left_columns, left_columns, rows}, depth, n);
-        pack_right(packed->right, (Matrix){right + row * right_columns, right_columns, rows}, depth,
-                   k);
+        pack_left(packed->left, (PackedRows){left + row * left_columns, left_columns, rows}, depth,
+                  n);
+        pack_right(packed->right, (PackedRows){right + row * right_columns, right_columns, rows},
+                   depth, k);
         for (size_t j = 0; j < k; j += PANEL)
             tile_product(dw + j, stride, dw + j, stride, (TileView){packed->left, LEFT_STRIDE, 1},
                          packed->right + j * DEPTH, PANEL, n, PANEL, depth, MULTIPLY_AMX);

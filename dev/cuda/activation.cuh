@@ -103,7 +103,7 @@ static __global__ void __launch_bounds__(256)
 
 // y (M, N) = f(x), f the kind's function; kept (M, N) = x as the backward pass reads it, which may
 // be x itself.
-static inline void activation_forward(const Device *d, GemmInput y, GemmInput kept, GemmInput x,
+static inline void activation_forward(const Device *d, Matrix y, Matrix kept, Matrix x,
                                       ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
     void *const copy = kept.data == x.data ? NULL : kept.data;
@@ -117,7 +117,7 @@ static inline void activation_forward(const Device *d, GemmInput y, GemmInput ke
 }
 
 // dx (M, N) = dy f'(x). dx may be dy.
-static inline void activation_backward(const Device *d, GemmInput dx, GemmInput dy, GemmInput x,
+static inline void activation_backward(const Device *d, Matrix dx, Matrix dy, Matrix x,
                                        ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
     WITH_ACTIVATION(

@@ -107,7 +107,8 @@ static float *take(float **memory, size_t count) {
 }
 
 // Places the working memory of a pass over `batch` sequences; the backward pass needs more.
-static void pass_workspace(Pass *p, const Plan *plan, size_t batch, float **memory, bool training) {
+static void pass_workspace(AdditivePass *p, const Plan *plan, size_t batch, float **memory,
+                           bool training) {
     const size_t units = batch * (size_t)p->heads, T = (size_t)p->length,
                  tiles = units * (size_t)plan->tiles;
     const bool halo = plan->halo;
@@ -118,13 +119,13 @@ static void pass_workspace(Pass *p, const Plan *plan, size_t batch, float **memo
     p->dweights = take(memory, training ? 2 * tiles * (size_t)p->size : 0);
 }
 
-static Pass pass_create(const Device *device, const AdditiveAttention *a, Plan *plan, size_t batch,
-                        size_t length) {
+static AdditivePass pass_create(const Device *device, const AdditiveAttention *a, Plan *plan,
+                                size_t batch, size_t length) {
     if (batch > a->batch || length > a->length)
         fail("additive attention: a batch of %zu x %zu is larger than its memory, %zu x %zu", batch,
              length, a->batch, a->length);
     *plan = plan_create(device, a, length);
-    Pass p = {};
+    AdditivePass p = {};
     p.length = (int)length;
     p.channels = (int)a->channels;
     p.heads = (int)a->heads;
@@ -142,7 +143,7 @@ static Pass pass_create(const Device *device, const AdditiveAttention *a, Plan *
 }
 
 template <int SIZE>
-static void run_forward(const Device *d, const Pass &p, const Plan &plan, dim3 grid) {
+static void run_forward(const Device *d, const AdditivePass &p, const Plan &plan, dim3 grid) {
     if (plan.halo) {
         launch_early(d, window_forward<SIZE>, grid, THREADS, plan.shared, p);
         return;
@@ -155,7 +156,7 @@ static void run_forward(const Device *d, const Pass &p, const Plan &plan, dim3 g
 }
 
 template <int SIZE>
-static void run_backward(const Device *d, const Pass &p, const Plan &plan, dim3 grid,
+static void run_backward(const Device *d, const AdditivePass &p, const Plan &plan, dim3 grid,
                          float *dquery_weight, float *dkey_weight) {
     if (plan.halo) {
         launch_early(d, window_backward<SIZE>, grid, THREADS, plan.shared, p);
@@ -200,7 +201,7 @@ static inline size_t additive_attention_workspace(const Device *device,
                                                   const AdditiveAttention *attention,
                                                   bool training) {
     additive::Plan plan;
-    additive::Pass p =
+    additive::AdditivePass p =
         additive::pass_create(device, attention, &plan, attention->batch, attention->length);
     float *end = NULL;
     additive::pass_workspace(&p, &plan, attention->batch, &end, training);
@@ -220,7 +221,7 @@ additive_attention_forward(const Device *device, const AdditiveAttention *attent
                            const DropoutSite *drop_query, const DropoutSite *drop_key,
                            float *workspace, size_t batch, size_t length) {
     additive::Plan plan;
-    additive::Pass p = additive::pass_create(device, attention, &plan, batch, length);
+    additive::AdditivePass p = additive::pass_create(device, attention, &plan, batch, length);
     additive::pass_workspace(&p, &plan, batch, &workspace, false);
     p.qkv = qkv;
     p.weights[0] = query_weight;
@@ -242,13 +243,13 @@ additive_attention_forward(const Device *device, const AdditiveAttention *attent
 // dout (B, T, C) is the gradient to out, which is also the one to x. The rest as the forward pass
 // left it.
 static inline void additive_attention_backward(
-    const Device *device, const AdditiveAttention *attention, GemmInput dqkv, float *dquery_weight,
+    const Device *device, const AdditiveAttention *attention, Matrix dqkv, float *dquery_weight,
     float *dkey_weight, const float *dout, const float *pooled_query, const float *r_query,
     const float *pooled_key, const float *r_key, const float *qkv, const float *query_weight,
     const float *key_weight, const uint8_t *mask, const DropoutSite *drop_query,
     const DropoutSite *drop_key, float *workspace, size_t batch, size_t length) {
     additive::Plan plan;
-    additive::Pass p = additive::pass_create(device, attention, &plan, batch, length);
+    additive::AdditivePass p = additive::pass_create(device, attention, &plan, batch, length);
     additive::pass_workspace(&p, &plan, batch, &workspace, true);
     p.reversed = true;
     p.qkv = qkv;

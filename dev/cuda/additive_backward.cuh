@@ -13,9 +13,9 @@ namespace additive {
 
 // r d with weight r (d . g): what the backward pass of a pooling sums.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> gradient_row(const Pass &p, const Head &head, Place at,
-                                                         const Row<SIZE> &d, const float *pooled,
-                                                         const float *r) {
+static __device__ __forceinline__ Row<SIZE>
+gradient_row(const AdditivePass &p, const AdditiveHead &head, AdditivePlace at, const Row<SIZE> &d,
+             const float *pooled, const float *r) {
     const Row<SIZE> g = row_load<SIZE>(pooled + pooled_place(p, head, at), p.size, at.present);
     const float scale = at.present ? r[row_place(head, at)] : 0;
     Row<SIZE> row = row_scaled<SIZE>(d, scale);
@@ -26,9 +26,10 @@ static __device__ __forceinline__ Row<SIZE> gradient_row(const Pass &p, const He
 // From the gradient of the result, what the second pooling's backward pass sums; the gradient of
 // values is stored if `own`.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE>
-key_gradient_row(const Pass &p, const Head &head, int position, const Kept &kept, bool own) {
-    const Place at = place_of(p, position);
+static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass &p,
+                                                             const AdditiveHead &head, int position,
+                                                             const Kept &kept, bool own) {
+    const AdditivePlace at = place_of(p, position);
     const Row<SIZE> dout = row_load<SIZE>(p.dout + channel_place(p, head, at), p.size, at.present);
     const Row<SIZE> dropped = row_times<SIZE>(dout, kept_factors<SIZE>(p, kept, at));
     if (own) {
@@ -44,7 +45,7 @@ key_gradient_row(const Pass &p, const Head &head, int position, const Kept &kept
 // w'.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE>
-pool_backward(const Pass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool is_counted,
+pool_backward(const AdditivePass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool is_counted,
               const Row<SIZE> &sums, Row<SIZE> &dweight, bool own) {
     const Scored<SIZE> s = score<SIZE>(p, x, weight, is_counted);
     const float e = s.normal.weight;
@@ -62,9 +63,10 @@ pool_backward(const Pass &p, const Row<SIZE> &x, const Row<SIZE> &weight, bool i
 // pooling's backward pass sums.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE>
-query_gradient_row(const Pass &p, const Head &head, int position, const Row<SIZE> &sums,
-                   const Row<SIZE> &weight, const Kept &kept, Row<SIZE> &dweight, bool own) {
-    const Place at = place_of(p, position);
+query_gradient_row(const AdditivePass &p, const AdditiveHead &head, int position,
+                   const Row<SIZE> &sums, const Row<SIZE> &weight, const Kept &kept,
+                   Row<SIZE> &dweight, bool own) {
+    const AdditivePlace at = place_of(p, position);
     const Row<SIZE> factors = kept_factors<SIZE>(p, kept, at);
     const Row<SIZE> key = row_times<SIZE>(qkv_row<SIZE>(p, head, at, 1), factors);
     const Row<SIZE> pooled =
@@ -80,10 +82,10 @@ query_gradient_row(const Pass &p, const Head &head, int position, const Row<SIZE
 
 // From the first pooling's sums the gradient of queries.
 template <int SIZE>
-static __device__ __forceinline__ void query_gradient(const Pass &p, const Head &head, int position,
-                                                      const Row<SIZE> &sums,
-                                                      const Row<SIZE> &weight, Row<SIZE> &dweight) {
-    const Place at = place_of(p, position);
+static __device__ __forceinline__ void
+query_gradient(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
+               const Row<SIZE> &weight, Row<SIZE> &dweight) {
+    const AdditivePlace at = place_of(p, position);
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
     store_gradient<SIZE>(
         p, head, at, 0,
@@ -92,10 +94,11 @@ static __device__ __forceinline__ void query_gradient(const Pass &p, const Head 
 
 // Asks for what the functions above will read.
 template <int SIZE>
-static __device__ __forceinline__ void prefetch_backward(const Pass &p, const Head &head, int start,
+static __device__ __forceinline__ void prefetch_backward(const AdditivePass &p,
+                                                         const AdditiveHead &head, int start,
                                                          int rows, bool key, bool query) {
     for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
-        const Place at = place_of(p, start + r);
+        const AdditivePlace at = place_of(p, start + r);
         if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
         if (key) row_prefetch<SIZE>(p.pooled_query + pooled_place(p, head, at), p.size, at.present);
         if (query) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 0), p.size, at.present);
@@ -104,7 +107,8 @@ static __device__ __forceinline__ void prefetch_backward(const Pass &p, const He
 
 // A block's gradient to w_q' (which 0) or w_k' (1).
 template <int SIZE>
-static __device__ __forceinline__ void store_dweight(const Pass &p, const Head &head, int which,
+static __device__ __forceinline__ void store_dweight(const AdditivePass &p,
+                                                     const AdditiveHead &head, int which,
                                                      float *memory, const Row<SIZE> &dweight) {
     const size_t parts = gridDim.x / (unsigned)p.heads,
                  part = head.b * (size_t)p.tiles + (size_t)head.tile;
@@ -116,9 +120,9 @@ static __device__ __forceinline__ void store_dweight(const Pass &p, const Head &
 // Short windows: everything, for `blocks` blocks of rows.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    window_backward(const Pass p) {
+    window_backward(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
     const int start = (head.tile * p.blocks - 2) * k;
     const Shared s = carve_shared<SIZE>(p, all, all, segments_of(p.blocks + 1, k));
@@ -166,9 +170,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // Long windows, 1 of 3: the sum of each tile for the second pooling's backward pass.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    tile_backward_sums(const Pass p) {
+    tile_backward_sums(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Kept kept =
         keep_rows(p, head, p.drop_key, shared_memory<uint8_t>(), tile.start, tile.rows);
@@ -188,9 +192,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // sum over each tile.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    tile_backward_key(const Pass p) {
+    tile_backward_key(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
     const Row<SIZE> weight = normal_weight<SIZE>(p, head, 1);
@@ -223,9 +227,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // 3 of 3: the gradient of queries.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    tile_backward_query(const Pass p) {
+    tile_backward_query(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
     const Row<SIZE> weight = normal_weight<SIZE>(p, head, 0);
@@ -244,7 +248,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // dw_q and dw_k += from the sums of all blocks; a block of threads a head and weight.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    weight_backward(const Pass p, float *dquery_weight, float *dkey_weight, size_t parts) {
+    weight_backward(const AdditivePass p, float *dquery_weight, float *dkey_weight, size_t parts) {
     begin_kernel();
     const size_t h = blockIdx.x / 2, which = blockIdx.x % 2;
     float *sums = shared_memory<float>(); // (SIZE)

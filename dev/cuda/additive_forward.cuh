@@ -9,9 +9,9 @@ namespace additive {
 
 // e q' and e of a position.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> query_row(const Pass &p, const Head &head, int position,
-                                                      const Row<SIZE> &weight) {
-    const Place at = place_of(p, position);
+static __device__ __forceinline__ Row<SIZE>
+query_row(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &weight) {
+    const AdditivePlace at = place_of(p, position);
     const Row<SIZE> q = qkv_row<SIZE>(p, head, at, 0);
     return weighted<SIZE>(p, q, score<SIZE>(p, q, weight, counts(p, head, at)));
 }
@@ -19,7 +19,8 @@ static __device__ __forceinline__ Row<SIZE> query_row(const Pass &p, const Head 
 // Sums over the window become the pooled row; its weight is then r. Nothing is pooled where c = 0
 // and all is padding.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> pooled_row(const Pass &p, const Row<SIZE> &sums) {
+static __device__ __forceinline__ Row<SIZE> pooled_row(const AdditivePass &p,
+                                                       const Row<SIZE> &sums) {
     const float denominator = sums.weight + p.sink,
                 r = denominator > 0 ? __fdividef(1, denominator) : 0;
     Row<SIZE> row = row_scaled<SIZE>(sums, r);
@@ -30,9 +31,9 @@ static __device__ __forceinline__ Row<SIZE> pooled_row(const Pass &p, const Row<
 // From a query's window sums G, which is kept if `own`, and what the second pooling sums there.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE>
-pool_query(const Pass &p, const Head &head, int position, const Row<SIZE> &sums,
+pool_query(const AdditivePass &p, const AdditiveHead &head, int position, const Row<SIZE> &sums,
            const Row<SIZE> &weight, const Kept &kept, bool own) {
-    const Place at = place_of(p, position);
+    const AdditivePlace at = place_of(p, position);
     const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
     if (own) store_pooled<SIZE>(p, head, at, p.pooled_query, p.r_query, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
@@ -43,10 +44,11 @@ pool_query(const Pass &p, const Head &head, int position, const Row<SIZE> &sums,
 // Asks for what the two functions above and below will read, so that it is under way while sums are
 // computed.
 template <int SIZE>
-static __device__ __forceinline__ void prefetch_forward(const Pass &p, const Head &head, int start,
+static __device__ __forceinline__ void prefetch_forward(const AdditivePass &p,
+                                                        const AdditiveHead &head, int start,
                                                         int rows, bool key, bool value) {
     for (int r = group_index<SIZE>(); r < rows; r += Row<SIZE>::GROUPS) {
-        const Place at = place_of(p, start + r);
+        const AdditivePlace at = place_of(p, start + r);
         if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
         if (value) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 2), p.size, at.present);
         if (value) row_prefetch<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
@@ -55,9 +57,10 @@ static __device__ __forceinline__ void prefetch_forward(const Pass &p, const Hea
 
 // From a product's window sums P, which is kept, and the result.
 template <int SIZE>
-static __device__ __forceinline__ void pool_key(const Pass &p, const Head &head, int position,
-                                                const Row<SIZE> &sums, const Kept &kept) {
-    const Place at = place_of(p, position);
+static __device__ __forceinline__ void pool_key(const AdditivePass &p, const AdditiveHead &head,
+                                                int position, const Row<SIZE> &sums,
+                                                const Kept &kept) {
+    const AdditivePlace at = place_of(p, position);
     const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
     store_pooled<SIZE>(p, head, at, p.pooled_key, p.r_key, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
@@ -69,9 +72,9 @@ static __device__ __forceinline__ void pool_key(const Pass &p, const Head &head,
 // Short windows: everything, for `blocks` blocks of rows behind a halo of two.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    window_forward(const Pass p) {
+    window_forward(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const int k = p.window, all = (p.blocks + 2) * k, pass = Row<SIZE>::GROUPS;
     const int start = (head.tile * p.blocks - 2) * k;
     const Shared s = carve_shared<SIZE>(p, all, all, segments_of(p.blocks + 1, k));
@@ -113,9 +116,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // Long windows, 1 of 3: the sum of each tile's queries.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    tile_forward_sums(const Pass p) {
+    tile_forward_sums(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Row<SIZE> weight = normal_weight<SIZE>(p, head, 0);
     Row<SIZE> sum = row_zero<SIZE>();
@@ -131,9 +134,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // 2 of 3: G, what the second pooling sums, and its sum over each tile.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    tile_forward_query(const Pass p) {
+    tile_forward_query(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
     const Row<SIZE> query_weight = normal_weight<SIZE>(p, head, 0),
@@ -158,9 +161,9 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
 // 3 of 3: P and the result.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
-    tile_forward_key(const Pass p) {
+    tile_forward_key(const AdditivePass p) {
     begin_kernel();
-    const Head head = head_of_block(p);
+    const AdditiveHead head = head_of_block(p);
     const Tile tile = tile_of(p, head);
     const Shared s = carve_tile<SIZE>(p);
     const Kept kept = keep_rows(p, head, p.drop_key, s.kept_key, tile.start, tile.rows);

@@ -15,7 +15,7 @@ namespace pooling {
 static constexpr int WARPS = 8, THREADS = WARPS * WARP, TILE = 128;
 
 // T: the type of queries, keys, values and results.
-template <typename T> struct Pass {
+template <typename T> struct AdditiveGlobalPass {
     const T *rows[3], *dy; // (B, T, C); the gradient to y
     T *gradients[3], *y;
     size_t strides[3], gradient_strides[3]; // from one token to the next
@@ -42,12 +42,13 @@ static __host__ __device__ __forceinline__ size_t sum_numbers(int size) {
 
 // ---- a tile and its tokens --------------------------------------------------
 // Which head of which sequence, and which of its tokens.
-struct Place {
+struct AdditiveGlobalPlace {
     size_t unit, b, h, first, end;
     float *sums; // (SUMS)
 };
 
-template <typename T> static __device__ __forceinline__ Place place_of(const Pass<T> &p) {
+template <typename T>
+static __device__ __forceinline__ AdditiveGlobalPlace place_of(const AdditiveGlobalPass<T> &p) {
     const size_t tile = blockIdx.x % (unsigned)p.tiles, unit = blockIdx.x / (unsigned)p.tiles,
                  first = tile * TILE;
     return {unit,  unit / (size_t)p.heads,      unit % (size_t)p.heads,
@@ -55,19 +56,21 @@ template <typename T> static __device__ __forceinline__ Place place_of(const Pas
 }
 
 template <typename T>
-static __device__ __forceinline__ bool is_token(const Pass<T> &p, const Place &at, size_t j) {
+static __device__ __forceinline__ bool is_token(const AdditiveGlobalPass<T> &p,
+                                                const AdditiveGlobalPlace &at, size_t j) {
     return !p.mask || p.mask[at.b * p.length + j];
 }
 
 template <typename T>
-static __device__ __forceinline__ const float *kept_of(const Pass<T> &p, size_t unit) {
+static __device__ __forceinline__ const float *kept_of(const AdditiveGlobalPass<T> &p,
+                                                       size_t unit) {
     return p.kept + unit * kept_numbers(p.size);
 }
 
 // The head's numbers in row j of a matrix of tokens.
 template <typename N, typename T>
-static __device__ __forceinline__ N *row_of(const Pass<T> &p, N *x, size_t stride, const Place &at,
-                                            size_t j) {
+static __device__ __forceinline__ N *row_of(const AdditiveGlobalPass<T> &p, N *x, size_t stride,
+                                            const AdditiveGlobalPlace &at, size_t j) {
     return x + (at.b * p.length + j) * stride + at.h * (size_t)p.size;
 }
 
@@ -100,8 +103,9 @@ static __device__ __forceinline__ float dot(const float (&x)[ITEMS], const float
 
 // What x of a pooling is multiplied with: g for keys, 1 for queries.
 template <int ITEMS, typename T>
-static __device__ __forceinline__ void load_factor(float (&factor)[ITEMS], const Pass<T> &p,
-                                                   const Place &at, AttentionPart part) {
+static __device__ __forceinline__ void
+load_factor(float (&factor)[ITEMS], const AdditiveGlobalPass<T> &p, const AdditiveGlobalPlace &at,
+            AttentionPart part) {
     if (part == KEY) {
         load_channels(factor, kept_of(p, at.unit), p.size);
     } else {
@@ -111,8 +115,9 @@ static __device__ __forceinline__ void load_factor(float (&factor)[ITEMS], const
 }
 
 template <int ITEMS, typename T>
-static __device__ __forceinline__ void load_weights(float (&w)[ITEMS], const Pass<T> &p,
-                                                    const Place &at, AttentionPart part) {
+static __device__ __forceinline__ void
+load_weights(float (&w)[ITEMS], const AdditiveGlobalPass<T> &p, const AdditiveGlobalPlace &at,
+             AttentionPart part) {
     load_channels(w, p.weights + (size_t)part * p.channels + at.h * (size_t)p.size, p.size);
 }
 
@@ -142,9 +147,10 @@ static __device__ __forceinline__ void add_warps(float *to, const float (&x)[ITE
 // ---- pooling ----------------------------------------------------------------
 // Of a tile: the largest score, the sum of weights relative to it, and that of x_j by them.
 template <typename T, int ITEMS>
-static __global__ void __launch_bounds__(THREADS) pool_kernel(const Pass<T> p, AttentionPart part) {
+static __global__ void __launch_bounds__(THREADS)
+    pool_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
-    const Place at = place_of(p);
+    const AdditiveGlobalPlace at = place_of(p);
     float factor[ITEMS], w[ITEMS], u[ITEMS], sum[ITEMS] = {};
     load_factor(factor, p, at, part);
     load_weights(w, p, at, part);
@@ -182,7 +188,8 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const Pass<T> p, A
 }
 
 // The pooling of a head, of those of its tiles: by a block with a thread a channel.
-template <typename T> static __global__ void pooled_kernel(const Pass<T> p, AttentionPart part) {
+template <typename T>
+static __global__ void pooled_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
     const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles;
     const float *const sums = p.sums + blockIdx.x * tiles * step;
@@ -207,9 +214,9 @@ template <typename T> static __global__ void pooled_kernel(const Pass<T> p, Atte
 
 // y_i = pool(p, w_k) * v_i
 template <typename T, int ITEMS>
-static __global__ void __launch_bounds__(THREADS) output_kernel(const Pass<T> p) {
+static __global__ void __launch_bounds__(THREADS) output_kernel(const AdditiveGlobalPass<T> p) {
     begin_kernel();
-    const Place at = place_of(p);
+    const AdditiveGlobalPlace at = place_of(p);
     float g[ITEMS], key[ITEMS];
     load_channels(g, kept_of(p, at.unit), p.size);
     load_channels(key, kept_of(p, at.unit) + p.size, p.size);
@@ -225,9 +232,10 @@ static __global__ void __launch_bounds__(THREADS) output_kernel(const Pass<T> p)
 // ---- backward ---------------------------------------------------------------
 // The gradients to values; of a tile, the gradient to pool(p).
 template <typename T, int ITEMS>
-static __global__ void __launch_bounds__(THREADS) values_backward_kernel(const Pass<T> p) {
+static __global__ void __launch_bounds__(THREADS)
+    values_backward_kernel(const AdditiveGlobalPass<T> p) {
     begin_kernel();
-    const Place at = place_of(p);
+    const AdditiveGlobalPlace at = place_of(p);
     float g[ITEMS], key[ITEMS], dpooled[ITEMS] = {};
     load_channels(g, kept_of(p, at.unit), p.size);
     load_channels(key, kept_of(p, at.unit) + p.size, p.size);
@@ -247,7 +255,8 @@ static __global__ void __launch_bounds__(THREADS) values_backward_kernel(const P
 
 // Of a head, of what its tiles have: the gradient to what a pooling gives, and that along what it
 // gave. By a block with a thread a channel.
-template <typename T> static __global__ void gather_kernel(const Pass<T> p, AttentionPart part) {
+template <typename T>
+static __global__ void gather_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
     const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles;
     const float *const sums = p.sums + blockIdx.x * tiles * step, *const kept =
@@ -267,9 +276,9 @@ template <typename T> static __global__ void gather_kernel(const Pass<T> p, Atte
 // The gradients to queries or keys; of a tile, those to the factor, and to w.
 template <typename T, int ITEMS>
 static __global__ void __launch_bounds__(THREADS)
-    pool_backward_kernel(const Pass<T> p, AttentionPart part) {
+    pool_backward_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
-    const Place at = place_of(p);
+    const AdditiveGlobalPlace at = place_of(p);
     const float *const behind = p.behind + at.unit * (size_t)(p.size + 1), *const scalars =
                                                                                kept_of(p, at.unit) +
                                                                                2 * p.size +
@@ -306,7 +315,7 @@ static __global__ void __launch_bounds__(THREADS)
 // tiles w, w + 8, ...
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    weights_kernel(const Pass<T> p, float *dweights, size_t batch) {
+    weights_kernel(const AdditiveGlobalPass<T> p, float *dweights, size_t batch) {
     begin_kernel();
     __shared__ float rows[WARPS][WARP];
     const size_t step = sum_numbers(p.size), tiles = (size_t)p.tiles, heads = (size_t)p.heads,
@@ -332,12 +341,12 @@ static inline size_t tiles_of(size_t length) {
 }
 
 template <typename T>
-static Pass<T> pass_create(GemmInput y, float *kept, const float *weights,
-                           const DeviceAttentionInput *in, float *workspace) {
+static AdditiveGlobalPass<T> pass_create(Matrix y, float *kept, const float *weights,
+                                         const DeviceAttentionInput *in, float *workspace) {
     attention_check(in, y);
     if (in->causal || in->queries != in->keys)
         fail("additive attention: a sequence to itself in both directions is all that it takes");
-    Pass<T> p = {};
+    AdditiveGlobalPass<T> p = {};
     p.length = in->keys;
     p.channels = in->channels;
     p.heads = (int)in->heads;
@@ -361,14 +370,14 @@ struct Shape {
     size_t shared;
 };
 
-template <typename T> static Shape shape_of(const Pass<T> &p, size_t batch) {
+template <typename T> static Shape shape_of(const AdditiveGlobalPass<T> &p, size_t batch) {
     const size_t units = batch * (size_t)p.heads, D = (size_t)p.size;
     return {blocks_of(units * (size_t)p.tiles, 1), blocks_of(units, 1), blocks_of(D, WARP) * WARP,
             WARPS * (D + 2) * sizeof(float)};
 }
 
 template <typename T, int ITEMS>
-static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
+static void run_forward(const Device *d, const AdditiveGlobalPass<T> &p, size_t batch) {
     const Shape s = shape_of(p, batch);
     for (AttentionPart part : {QUERY, KEY}) {
         launch_early(d, pool_kernel<T, ITEMS>, s.tiles, THREADS, s.shared, p, part);
@@ -378,7 +387,8 @@ static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
 }
 
 template <typename T, int ITEMS>
-static void run_backward(const Device *d, const Pass<T> &p, size_t batch, float *dweights) {
+static void run_backward(const Device *d, const AdditiveGlobalPass<T> &p, size_t batch,
+                         float *dweights) {
     const Shape s = shape_of(p, batch);
     const dim3 of_weights(blocks_of((size_t)p.size, WARP), (unsigned)p.heads);
     launch_early(d, values_backward_kernel<T, ITEMS>, s.tiles, THREADS, s.shared, p);
@@ -392,7 +402,7 @@ static void run_backward(const Device *d, const Pass<T> &p, size_t batch, float 
 
 // Channels of a lane, for heads of so many.
 template <typename T>
-static void run_forward_size(const Device *d, const Pass<T> &p, size_t batch) {
+static void run_forward_size(const Device *d, const AdditiveGlobalPass<T> &p, size_t batch) {
     (p.size <= 32    ? run_forward<T, 1>
      : p.size <= 64  ? run_forward<T, 2>
      : p.size <= 128 ? run_forward<T, 4>
@@ -400,7 +410,8 @@ static void run_forward_size(const Device *d, const Pass<T> &p, size_t batch) {
 }
 
 template <typename T>
-static void run_backward_size(const Device *d, const Pass<T> &p, size_t batch, float *dweights) {
+static void run_backward_size(const Device *d, const AdditiveGlobalPass<T> &p, size_t batch,
+                              float *dweights) {
     (p.size <= 32    ? run_backward<T, 1>
      : p.size <= 64  ? run_backward<T, 2>
      : p.size <= 128 ? run_backward<T, 4>
@@ -408,18 +419,18 @@ static void run_backward_size(const Device *d, const Pass<T> &p, size_t batch, f
 }
 
 template <typename T>
-static void forward(const Device *d, GemmInput y, float *kept, const float *weights,
+static void forward(const Device *d, Matrix y, float *kept, const float *weights,
                     const DeviceAttentionInput *in, float *workspace) {
-    Pass<T> p = pass_create<T>(y, kept, weights, in, workspace);
+    AdditiveGlobalPass<T> p = pass_create<T>(y, kept, weights, in, workspace);
     p.y = (T *)y.data;
     run_forward_size(d, p, in->batch);
 }
 
 template <typename T>
 static void backward(const Device *d, const DeviceAttentionGradients *gradients, float *dweights,
-                     GemmInput dy, const float *kept, const float *weights,
+                     Matrix dy, const float *kept, const float *weights,
                      const DeviceAttentionInput *in, float *workspace) {
-    Pass<T> p = pass_create<T>(dy, (float *)kept, weights, in, workspace);
+    AdditiveGlobalPass<T> p = pass_create<T>(dy, (float *)kept, weights, in, workspace);
     p.dy = (const T *)dy.data;
     for (size_t part = QUERY; part <= VALUE; part++) {
         p.gradients[part] = (T *)gradients->parts[part].data;
@@ -445,7 +456,7 @@ static inline size_t additive_global_kept(size_t batch, size_t channels, size_t 
 }
 
 // y (B, T, C), of the type of queries, keys and values. weights (2, H, D): w_q, w_k.
-static inline void additive_global_forward(const Device *d, GemmInput y, float *kept,
+static inline void additive_global_forward(const Device *d, Matrix y, float *kept,
                                            const float *weights, const DeviceAttentionInput *in,
                                            float *workspace) {
     (y.bf16 ? pooling::forward<bf16> : pooling::forward<float>)(d, y, kept, weights, in, workspace);
@@ -455,7 +466,7 @@ static inline void additive_global_forward(const Device *d, GemmInput y, float *
 // one type.
 static inline void additive_global_backward(const Device *d,
                                             const DeviceAttentionGradients *gradients,
-                                            float *dweights, GemmInput dy, const float *kept,
+                                            float *dweights, Matrix dy, const float *kept,
                                             const float *weights, const DeviceAttentionInput *in,
                                             float *workspace) {
     (dy.bf16 ? pooling::backward<bf16> : pooling::backward<float>)(d, gradients, dweights, dy, kept,

@@ -12,7 +12,7 @@
 namespace additive {
 
 // What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
-struct Pass {
+struct AdditivePass {
     int length;                        // T
     int channels, heads, size, window; // C, H, D, k (the longest T: global)
     float scale, sink;                 // s/D, c
@@ -25,7 +25,7 @@ struct Pass {
     float *pooled_key, *r_key;       // the same of P
     const float *x, *dout;           // (B, T, C)
     float *out;                      // (B, T, C)
-    GemmInput dqkv;                  // (B, T, 3C)
+    Matrix dqkv;                     // (B, T, 3C)
     float *rows, *row_weights;       // (B, H, T, D), (B, H, T) what the second pooling sums
     float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
     float *dweights;                 // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
@@ -38,16 +38,16 @@ struct Pass {
 // ---- heads and scores -------------------------------------------------------
 // A block of threads works on one head of one sequence. Offsets of its first row are computed once,
 // so that a row costs one multiplication of 32-bit numbers.
-struct Head {
+struct AdditiveHead {
     unsigned b, h;
     int tile;
     size_t unit;                  // b H + h
     size_t qkv, channel, row, at; // in arrays (B, T, 3C), (B, T, C), (B, H, T), (B, T)
 };
 
-static __device__ __forceinline__ Head head_of_block(const Pass &p) {
+static __device__ __forceinline__ AdditiveHead head_of_block(const AdditivePass &p) {
     const unsigned unit = blockIdx.x / (unsigned)p.tiles, heads = (unsigned)p.heads;
-    Head head;
+    AdditiveHead head;
     head.b = unit / heads;
     head.h = unit % heads;
     head.tile = (int)(blockIdx.x % (unsigned)p.tiles);
@@ -61,15 +61,15 @@ static __device__ __forceinline__ Head head_of_block(const Pass &p) {
 
 // w_q' (which 0) or w_k' (1) of the head.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> normal_weight(const Pass &p, const Head &head,
-                                                          int which) {
+static __device__ __forceinline__ Row<SIZE> normal_weight(const AdditivePass &p,
+                                                          const AdditiveHead &head, int which) {
     const Row<SIZE> w = row_load<SIZE>(p.weights[which] + head.h * (size_t)p.size, p.size, true);
     return normalise<SIZE>(w, p.size).normal;
 }
 
 // A row's x', deviation and e; e is 0 where the row does not count.
 template <int SIZE>
-static __device__ __forceinline__ Scored<SIZE> score(const Pass &p, const Row<SIZE> &x,
+static __device__ __forceinline__ Scored<SIZE> score(const AdditivePass &p, const Row<SIZE> &x,
                                                      const Row<SIZE> &weight, bool counts) {
     Scored<SIZE> s = normalise<SIZE>(x, p.size);
     const float a = p.scale * row_dot<SIZE>(s.normal, weight);
@@ -79,7 +79,7 @@ static __device__ __forceinline__ Scored<SIZE> score(const Pass &p, const Row<SI
 
 // e x' with weight e: what a pooling sums.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> weighted(const Pass &p, const Row<SIZE> &x,
+static __device__ __forceinline__ Row<SIZE> weighted(const AdditivePass &p, const Row<SIZE> &x,
                                                      const Scored<SIZE> &s) {
     Row<SIZE> row = row_scaled<SIZE>(row_choose<SIZE>(p.raw, x, s.normal), s.normal.weight);
     row.weight = s.normal.weight;
@@ -88,30 +88,31 @@ static __device__ __forceinline__ Row<SIZE> weighted(const Pass &p, const Row<SI
 
 // ---- places -----------------------------------------------------------------
 // A row of the sequence: its time, and whether there is one.
-struct Place {
+struct AdditivePlace {
     unsigned t;
     bool present;
 };
 
-static __device__ __forceinline__ Place place_of(const Pass &p, int position) {
+static __device__ __forceinline__ AdditivePlace place_of(const AdditivePass &p, int position) {
     const bool present = position >= 0 && position < p.length;
     return {present ? (unsigned)(p.reversed ? p.length - 1 - position : position) : 0, present};
 }
 
 // Query (which 0), key (1) or value (2) of the head.
-static __device__ __forceinline__ size_t qkv_place(const Pass &p, const Head &head, Place at,
-                                                   int which) {
+static __device__ __forceinline__ size_t qkv_place(const AdditivePass &p, const AdditiveHead &head,
+                                                   AdditivePlace at, int which) {
     return head.qkv + (size_t)(which * p.channels) + (uint64_t)at.t * (unsigned)(3 * p.channels);
 }
 
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> qkv_row(const Pass &p, const Head &head, Place at,
-                                                    int which) {
+static __device__ __forceinline__ Row<SIZE> qkv_row(const AdditivePass &p, const AdditiveHead &head,
+                                                    AdditivePlace at, int which) {
     return row_load<SIZE>(p.qkv + qkv_place(p, head, at, which), p.size, at.present);
 }
 
 template <int SIZE>
-static __device__ __forceinline__ void store_gradient(const Pass &p, const Head &head, Place at,
+static __device__ __forceinline__ void store_gradient(const AdditivePass &p,
+                                                      const AdditiveHead &head, AdditivePlace at,
                                                       int which, const Row<SIZE> &row) {
     const size_t first = qkv_place(p, head, at, which);
     if (!at.present) return;
@@ -122,19 +123,22 @@ static __device__ __forceinline__ void store_gradient(const Pass &p, const Head 
 }
 
 // Of an array (B, T, C).
-static __device__ __forceinline__ size_t channel_place(const Pass &p, const Head &head, Place at) {
+static __device__ __forceinline__ size_t channel_place(const AdditivePass &p,
+                                                       const AdditiveHead &head, AdditivePlace at) {
     return head.channel + (uint64_t)at.t * (unsigned)p.channels;
 }
 
 // Of an array (B, H, T), and of one (B, H, T, D).
-static __device__ __forceinline__ size_t row_place(const Head &head, Place at) {
+static __device__ __forceinline__ size_t row_place(const AdditiveHead &head, AdditivePlace at) {
     return head.row + at.t;
 }
-static __device__ __forceinline__ size_t pooled_place(const Pass &p, const Head &head, Place at) {
+static __device__ __forceinline__ size_t pooled_place(const AdditivePass &p,
+                                                      const AdditiveHead &head, AdditivePlace at) {
     return head.row * (size_t)p.size + (uint64_t)at.t * (unsigned)p.size;
 }
 
-static __device__ __forceinline__ bool counts(const Pass &p, const Head &head, Place at) {
+static __device__ __forceinline__ bool counts(const AdditivePass &p, const AdditiveHead &head,
+                                              AdditivePlace at) {
     return at.present && (!p.mask || p.mask[head.at + at.t]);
 }
 
@@ -153,7 +157,7 @@ static __host__ __device__ __forceinline__ size_t kept_bytes(size_t rows, size_t
 }
 
 // For the rows at positions start .. start+rows-1. A barrier must follow.
-static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head,
+static __device__ __forceinline__ Kept keep_rows(const AdditivePass &p, const AdditiveHead &head,
                                                  const DropoutSite &dropout, uint8_t *bytes,
                                                  int start, int rows) {
     Kept kept = {NULL, 0, 0, 1};
@@ -181,8 +185,8 @@ static __device__ __forceinline__ Kept keep_rows(const Pass &p, const Head &head
 
 // The factors of a row.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> kept_factors(const Pass &p, const Kept &kept,
-                                                         Place at) {
+static __device__ __forceinline__ Row<SIZE> kept_factors(const AdditivePass &p, const Kept &kept,
+                                                         AdditivePlace at) {
     Row<SIZE> row = row_zero<SIZE>();
 #pragma unroll
     for (int i = 0; i < Row<SIZE>::COUNT; i += 4) {
@@ -337,8 +341,9 @@ static __device__ __forceinline__ void block_row_sum(float *memory, const Row<SI
 // ---- pooled rows ------------------------------------------------------------
 
 template <int SIZE>
-static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &head, Place at,
-                                                    float *pooled, float *r, const Row<SIZE> &row) {
+static __device__ __forceinline__ void store_pooled(const AdditivePass &p, const AdditiveHead &head,
+                                                    AdditivePlace at, float *pooled, float *r,
+                                                    const Row<SIZE> &row) {
     if (!at.present) return;
     row_store<SIZE>(pooled + pooled_place(p, head, at), row, p.size);
     if (threadIdx.x % Row<SIZE>::LANES == 0) r[row_place(head, at)] = row.weight;
@@ -346,9 +351,9 @@ static __device__ __forceinline__ void store_pooled(const Pass &p, const Head &h
 
 // What the kernel before left for the second pooling.
 template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> stored_row(const Pass &p, const Head &head,
-                                                       int position) {
-    const Place at = place_of(p, position);
+static __device__ __forceinline__ Row<SIZE> stored_row(const AdditivePass &p,
+                                                       const AdditiveHead &head, int position) {
+    const AdditivePlace at = place_of(p, position);
     Row<SIZE> row = row_load<SIZE>(p.rows + pooled_place(p, head, at), p.size, at.present);
     if (at.present) row.weight = p.row_weights[row_place(head, at)];
     return row;
@@ -375,7 +380,7 @@ static size_t shared_size(int stride, size_t size, int own, int before, int segm
 }
 
 template <int SIZE>
-static __device__ __forceinline__ Shared carve_shared(const Pass &p, int own, int before,
+static __device__ __forceinline__ Shared carve_shared(const AdditivePass &p, int own, int before,
                                                       int segments) {
     constexpr int STRIDE = Row<SIZE>::STRIDE;
     Shared s;
@@ -398,7 +403,7 @@ struct Tile {
     int between;    // whole tiles
 };
 
-static __device__ __forceinline__ Tile tile_of(const Pass &p, const Head &head) {
+static __device__ __forceinline__ Tile tile_of(const AdditivePass &p, const AdditiveHead &head) {
     const int block = head.tile / p.tiles_per_block, place = head.tile % p.tiles_per_block;
     Tile tile;
     tile.start = block * p.window + place * p.tile_rows;
@@ -410,11 +415,12 @@ static __device__ __forceinline__ Tile tile_of(const Pass &p, const Head &head) 
 }
 
 // Where the sum of the block's tile is kept; those of the tiles before stand before it.
-static __device__ __forceinline__ float *tile_sum_of(const Pass &p, const Head &head, float *sums) {
+static __device__ __forceinline__ float *tile_sum_of(const AdditivePass &p,
+                                                     const AdditiveHead &head, float *sums) {
     return sums + (head.unit * (size_t)p.tiles + (size_t)head.tile) * (size_t)(p.size + 1);
 }
 
-template <int SIZE> static __device__ __forceinline__ Shared carve_tile(const Pass &p) {
+template <int SIZE> static __device__ __forceinline__ Shared carve_tile(const AdditivePass &p) {
     return carve_shared<SIZE>(p, p.tile_rows, p.global ? 0 : p.tile_rows,
                               segments_of(1, p.tile_rows));
 }
@@ -422,8 +428,8 @@ template <int SIZE> static __device__ __forceinline__ Shared carve_tile(const Pa
 // Rows for a tile's window sums: row_at(position) of the own tile into s.own, of the one before
 // into s.before; then the sums. Ends with a barrier.
 template <int SIZE, typename RowAt>
-static __device__ __forceinline__ void tile_sums(const Pass &p, const Head &head, const Tile &tile,
-                                                 const Shared &s, float *sums,
+static __device__ __forceinline__ void tile_sums(const AdditivePass &p, const AdditiveHead &head,
+                                                 const Tile &tile, const Shared &s, float *sums,
                                                  const RowAt &row_at) {
     const int all = tile.rows + (tile.before ? tile.span : 0);
     carry_sums<SIZE>(s.carry, s.partial, tile_sum_of(p, head, sums), tile.between, p.size);

@@ -18,7 +18,7 @@ size_t attention_kept(const DeviceAttention *a, size_t batch, size_t length, siz
                          : batch * length * heads;
 }
 
-void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *kept,
+void attention_forward(const Device *d, const DeviceAttention *a, Matrix y, float *kept,
                        const float *learned, const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_forward(d, y, learned, a->power, in, workspace);
@@ -29,8 +29,8 @@ void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, f
 }
 
 void attention_backward(const Device *d, const DeviceAttention *a,
-                        const DeviceAttentionGradients *gradients, float *dlearned, GemmInput dy,
-                        GemmInput y, const float *kept, const float *learned,
+                        const DeviceAttentionGradients *gradients, float *dlearned, Matrix dy,
+                        Matrix y, const float *kept, const float *learned,
                         const DeviceAttentionInput *in, float *workspace) {
     if (a->cosine)
         cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);

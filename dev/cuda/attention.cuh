@@ -33,14 +33,14 @@ size_t attention_kept(const DeviceAttention *a, size_t batch, size_t length, siz
 
 // y (B, Tq, C), what the output projection reads, and what is kept. learned: cosine's m (H), or
 // NULL: the power is fixed; additive attention's w (2, H, D).
-void attention_forward(const Device *d, const DeviceAttention *a, GemmInput y, float *kept,
+void attention_forward(const Device *d, const DeviceAttention *a, Matrix y, float *kept,
                        const float *learned, const DeviceAttentionInput *in, float *workspace);
 
 // Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds that to dlearned. y
 // and kept as the forward pass left them.
 void attention_backward(const Device *d, const DeviceAttention *a,
-                        const DeviceAttentionGradients *gradients, float *dlearned, GemmInput dy,
-                        GemmInput y, const float *kept, const float *learned,
+                        const DeviceAttentionGradients *gradients, float *dlearned, Matrix dy,
+                        Matrix y, const float *kept, const float *learned,
                         const DeviceAttentionInput *in, float *workspace);
 
 // Whether gradients to the bias of the keys are other than 0. In softmax without a sink this bias

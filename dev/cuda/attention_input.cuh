@@ -10,7 +10,7 @@ extern "C" {
 }
 
 struct DeviceAttentionInput {
-    GemmInput rows[3];      // queries (B, Tq), keys, values (B, Tk): the C numbers of each token
+    Matrix rows[3];         // queries (B, Tq), keys, values (B, Tk): the C numbers of each token
     size_t channels, heads; // C, H
     size_t batch, queries, keys; // B, Tq, Tk
     bool causal;         // query i sees the keys up to i (Tq = Tk), else all of its sequence
@@ -20,11 +20,11 @@ struct DeviceAttentionInput {
 
 // Where gradients to queries, keys and values go.
 struct DeviceAttentionGradients {
-    GemmInput parts[3];
+    Matrix parts[3];
 };
 
 // Of tokens among themselves, without dropout: qkv (B, T, 3C).
-static inline DeviceAttentionInput attention_self(GemmInput qkv, size_t heads, bool causal,
+static inline DeviceAttentionInput attention_self(Matrix qkv, size_t heads, bool causal,
                                                   const uint8_t *mask, size_t batch,
                                                   size_t length) {
     const size_t C = qkv.columns / 3;
@@ -40,14 +40,14 @@ static inline DeviceAttentionInput attention_self(GemmInput qkv, size_t heads, b
 }
 
 // Its gradients: dqkv (B, T, 3C).
-static inline DeviceAttentionGradients attention_self_gradients(GemmInput dqkv) {
+static inline DeviceAttentionGradients attention_self_gradients(Matrix dqkv) {
     const size_t C = dqkv.columns / 3;
     return {{dqkv, matrix_part(dqkv, 1, C), matrix_part(dqkv, 2, C)}};
 }
 
 // Of tokens to those of another sequence, without dropout: q (B, Tq, C), kv (B, Tk, 2C), mask (B,
 // Tk) or NULL.
-static inline DeviceAttentionInput attention_cross(GemmInput q, GemmInput kv, size_t heads,
+static inline DeviceAttentionInput attention_cross(Matrix q, Matrix kv, size_t heads,
                                                    const uint8_t *mask, size_t batch,
                                                    size_t queries, size_t keys) {
     return {{q, kv, matrix_part(kv, 1, q.columns)},
@@ -62,18 +62,18 @@ static inline DeviceAttentionInput attention_cross(GemmInput q, GemmInput kv, si
 }
 
 // Its gradients: dq (B, Tq, C), dkv (B, Tk, 2C).
-static inline DeviceAttentionGradients attention_cross_gradients(GemmInput dq, GemmInput dkv) {
+static inline DeviceAttentionGradients attention_cross_gradients(Matrix dq, Matrix dkv) {
     return {{dq, dkv, matrix_part(dkv, 1, dq.columns)}};
 }
 
 // A caller whose shapes or types no kernel takes has a bug, which ends the program.
-static inline void attention_check(const DeviceAttentionInput *in, GemmInput y) {
+static inline void attention_check(const DeviceAttentionInput *in, Matrix y) {
     const size_t size = in->heads ? in->channels / in->heads : 0;
     if (size == 0 || size > 256 || size * in->heads != in->channels || y.columns != in->channels)
         fail("attention: %zu heads of %zu channels, in rows of %zu: expected heads of 1..256 "
              "channels",
              in->heads, in->channels, y.columns);
-    for (const GemmInput &rows : in->rows)
+    for (const Matrix &rows : in->rows)
         if (rows.bf16 != y.bf16)
             fail("attention: queries, keys, values and results differ in type");
     if (in->causal && in->queries != in->keys)

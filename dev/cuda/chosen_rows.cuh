@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 // to (K, C) = rows (K) of from (M, C), 0 where a row is -1. Both of one type.
-static inline void rows_gather(const Device *d, GemmInput to, GemmInput from, const int32_t *rows,
+static inline void rows_gather(const Device *d, Matrix to, Matrix from, const int32_t *rows,
                                size_t k) {
     const size_t C = to.columns;
     WITH_TYPE(to, T,

@@ -299,8 +299,8 @@ static inline void for_tokens(const Classifier *c, const Product &product) {
 }
 
 // logits (rows, V) = h (rows, C) E^T + bias
-static inline void classifier_product(Blas *blas, const Classifier *c, GemmInput logits,
-                                      GemmInput h, DeviceWeight weight, size_t rows) {
+static inline void classifier_product(Blas *blas, const Classifier *c, Matrix logits, Matrix h,
+                                      DeviceWeight weight, size_t rows) {
     for_tokens(c, [&](size_t first, size_t count) {
         gemm_forward(blas, matrix_part(logits, first, 1), h, weight_rows(weight, first, count),
                      rows);
@@ -308,13 +308,13 @@ static inline void classifier_product(Blas *blas, const Classifier *c, GemmInput
 }
 
 // dh (rows, C) = dlogits (rows, V) E, dE += dlogits^T h
-static inline void classifier_products_backward(Blas *blas, const Classifier *c, GemmInput dh,
-                                                float *dweight, GemmInput dlogits, GemmInput h,
+static inline void classifier_products_backward(Blas *blas, const Classifier *c, Matrix dh,
+                                                float *dweight, Matrix dlogits, Matrix h,
                                                 DeviceWeight weight, size_t rows) {
     bool add =
         false; // in the order of for_tokens() dh is rounded once, but for the few tokens' part
     for_tokens(c, [&](size_t first, size_t count) {
-        const GemmInput part = matrix_part(dlogits, first, 1);
+        const Matrix part = matrix_part(dlogits, first, 1);
         const DeviceWeight w = weight_rows(weight, first, count);
         gemm_backward_input_of(blas, dh, part, w, rows, add);
         gemm_backward_weight(blas, dweight + first * c->channels, part, h, w, rows);
@@ -325,11 +325,11 @@ static inline void classifier_products_backward(Blas *blas, const Classifier *c,
 // ---- the interface ----------------------------------------------------------
 // result (on the device): the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
 // h (M, C), weight E (V, C) with its bias, targets (M), -1 = not counted.
-static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
+static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, Matrix h,
                                       DeviceWeight weight, const int32_t *targets, size_t m,
                                       ClassifierResult *result) {
     const size_t chunk = classifier_chunk(c, sizeof(float), m);
-    const GemmInput logits = {c->logits, c->stride, false};
+    const Matrix logits = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         classifier_product(blas, c, logits, gemm_input_rows(h, i), weight, rows);
@@ -341,12 +341,12 @@ static inline void classifier_forward(const Device *d, Blas *blas, const Classif
 // The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or
 // NULL) when `sums` are finished.
 static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums,
-                                    const Classifier *c, GemmInput h, DeviceWeight weight,
+                                    const Classifier *c, Matrix h, DeviceWeight weight,
                                     const int32_t *targets, size_t m, const StepParameters *step,
-                                    GemmInput dh, float *dweight, float *dbias,
+                                    Matrix dh, float *dweight, float *dbias,
                                     ClassifierResult *result) {
     const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
-    const GemmInput logits = {c->logits, c->stride, h.bf16};
+    const Matrix logits = {c->logits, c->stride, h.bf16};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
         classifier_product(blas, c, logits, gemm_input_rows(h, i), weight, rows);
@@ -360,11 +360,11 @@ static inline void classifier_train(const Device *d, Blas *blas, PartialSums *su
 }
 
 // logits (M, V) on the host, all of them: tests and small models.
-static inline void classifier_logits(const Device *d, Blas *blas, const Classifier *c, GemmInput h,
+static inline void classifier_logits(const Device *d, Blas *blas, const Classifier *c, Matrix h,
                                      DeviceWeight weight, size_t m, float *logits) {
     const size_t chunk = classifier_chunk(c, sizeof(float), m),
                  bytes = c->vocabulary * sizeof(float);
-    const GemmInput out = {c->logits, c->stride, false};
+    const Matrix out = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i++) {
         if (i % chunk == 0)
             classifier_product(blas, c, out, gemm_input_rows(h, i), weight,

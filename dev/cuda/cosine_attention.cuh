@@ -37,7 +37,7 @@ typedef enum { QUERY, KEY, VALUE, GRADIENT } Operand; // q', k', v, g
 typedef enum { OUT_Y, OUT_DQUERY, OUT_DKEY, OUT_DVALUE } Output;
 
 // What all blocks of threads of a pass share. Arrays of one pass only are NULL in the other.
-template <typename T> struct Pass {
+template <typename T> struct CosinePass {
     int64_t length;
     int heads, size, chunks; // H, D
     size_t channels;         // C
@@ -56,14 +56,14 @@ template <typename T> struct Pass {
 };
 
 // The head and chunk of a block of threads.
-struct Place {
+struct CosinePlace {
     size_t b, h, unit; // unit = b H + h
     int chunk;
     int64_t row; // first of the chunk
 };
 
 template <typename T>
-static __device__ __forceinline__ Place place_of_block(const Pass<T> &p, int rows) {
+static __device__ __forceinline__ CosinePlace place_of_block(const CosinePass<T> &p, int rows) {
     const size_t unit = blockIdx.x / (unsigned)p.chunks, chunk = blockIdx.x % (unsigned)p.chunks;
     return {unit / (size_t)p.heads, unit % (size_t)p.heads, unit, (int)chunk,
             (int64_t)chunk * rows};
@@ -75,22 +75,22 @@ template <typename X> static __device__ __forceinline__ X part_of(const X parts[
 }
 
 template <typename T>
-static __device__ __forceinline__ size_t row_place(const Pass<T> &p, const Place &at, int64_t row,
-                                                   size_t stride) {
+static __device__ __forceinline__ size_t row_place(const CosinePass<T> &p, const CosinePlace &at,
+                                                   int64_t row, size_t stride) {
     return (at.b * (size_t)p.length + (size_t)row) * stride + at.h * (size_t)p.size;
 }
 
 // A row of queries, keys or values.
 template <typename T>
-static __device__ __forceinline__ const T *part_row(const Pass<T> &p, const Place &at, int64_t row,
-                                                    int which) {
+static __device__ __forceinline__ const T *part_row(const CosinePass<T> &p, const CosinePlace &at,
+                                                    int64_t row, int which) {
     return part_of(p.rows, which) + row_place(p, at, row, part_of(p.strides, which));
 }
 
 // Of a chunk, or of all.
 template <typename T>
-static __device__ __forceinline__ float *state_of(const Pass<T> &p, const Place &at, int chunk,
-                                                  size_t which) {
+static __device__ __forceinline__ float *state_of(const CosinePass<T> &p, const CosinePlace &at,
+                                                  int chunk, size_t which) {
     const size_t units = gridDim.x / (unsigned)p.chunks;
     return p.states + ((which * units + at.unit) * (size_t)p.chunks + (size_t)chunk) *
                           (size_t)p.size * (size_t)p.size;
@@ -102,19 +102,21 @@ static __device__ __forceinline__ float sigmoid(float x) {
 
 // log n of a row: how many keys it sees.
 template <typename T>
-static __device__ __forceinline__ float log_seen(const Pass<T> &p, const Place &at, int64_t row) {
+static __device__ __forceinline__ float log_seen(const CosinePass<T> &p, const CosinePlace &at,
+                                                 int64_t row) {
     if (p.mask) return p.logarithms[at.b * (size_t)p.length + (size_t)row];
     return logf((float)(p.causal ? row + 1 : p.length));
 }
 
 template <typename T>
-static __device__ __forceinline__ bool hidden(const Pass<T> &p, const Place &at, int64_t row) {
+static __device__ __forceinline__ bool hidden(const CosinePass<T> &p, const CosinePlace &at,
+                                              int64_t row) {
     return p.mask && !p.mask[at.b * (size_t)p.length + (size_t)row];
 }
 
 // What n is raised to.
 template <typename T>
-static __device__ __forceinline__ float power_of(const Pass<T> &p, const Place &at) {
+static __device__ __forceinline__ float power_of(const CosinePass<T> &p, const CosinePlace &at) {
     return p.exponent ? sigmoid(p.exponent[at.h]) : p.power;
 }
 
@@ -126,8 +128,8 @@ static __device__ __forceinline__ float inverse_length(float square) {
 // ---- operands ---------------------------------------------------------------
 // A chunk's rows of an operand, a row a warp at a time; zeros behind the sequence.
 template <typename Shape, typename T>
-static __device__ __forceinline__ void load_operand(bf16 *tile, const Pass<T> &p, const Place &at,
-                                                    Operand operand) {
+static __device__ __forceinline__ void load_operand(bf16 *tile, const CosinePass<T> &p,
+                                                    const CosinePlace &at, Operand operand) {
     constexpr int PAIRS = Shape::SIZE / 2 < WARP ? 1 : Shape::SIZE / 2 / WARP; // of a lane
     const int lane = (int)lane_index(), warps = (int)blockDim.x / WARP;
     for (int r = (int)threadIdx.x / WARP; r < Shape::ROWS; r += warps) {
@@ -184,12 +186,12 @@ static __global__ void __launch_bounds__(1024)
 // A chunk's own states: left^T right of its rows. blockIdx.y 0: k' v^T, 1: q' g^T.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
-    state_kernel(const Pass<T> p) {
+    state_kernel(const CosinePass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     bf16 *left = shared_memory<bf16>(), *right = left + Tile::BYTES / sizeof(bf16);
-    const Place at = place_of_block(p, S::CHUNK);
+    const CosinePlace at = place_of_block(p, S::CHUNK);
     load_operand<Tile>(left, p, at, blockIdx.y ? QUERY : KEY);
     load_operand<Tile>(right, p, at, blockIdx.y ? GRADIENT : VALUE);
     __syncthreads();
@@ -289,8 +291,8 @@ static __device__ __forceinline__ void product_state(Sums<1, SIZE> &out, const b
 // Returns its part along the row.
 template <typename T, int SIZE>
 static __device__ __forceinline__ float
-differentiate_normalise(const Pass<T> &p, Sums<1, SIZE> &out, int half, const T *x, bool present,
-                        bool visible) {
+differentiate_normalise(const CosinePass<T> &p, Sums<1, SIZE> &out, int half, const T *x,
+                        bool present, bool visible) {
     const int first = (int)lane_index() % 4 * 2;
     float square = 0, along = 0;
 #pragma unroll
@@ -313,8 +315,9 @@ differentiate_normalise(const Pass<T> &p, Sums<1, SIZE> &out, int half, const T 
 // What becomes of a lane's rows of the output. row: of element [0][0][0]. Returns the lane's part
 // of the gradient to sigmoid(m): dy_i . y_i = q'_i . dq'_i, times -log n.
 template <typename T, int SIZE>
-static __device__ __forceinline__ float
-store_output(const Pass<T> &p, const Place &at, Output output, Sums<1, SIZE> &out, int64_t row) {
+static __device__ __forceinline__ float store_output(const CosinePass<T> &p, const CosinePlace &at,
+                                                     Output output, Sums<1, SIZE> &out,
+                                                     int64_t row) {
     float dpower = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -347,8 +350,8 @@ store_output(const Pass<T> &p, const Place &at, Output output, Sums<1, SIZE> &ou
 // `other` is memory for B, then C, and free behind the next barrier.
 template <typename T, int SIZE>
 static __device__ __forceinline__ void
-product_chunk(Sums<1, SIZE> &out, const Pass<T> &p, const Place &at, const bf16 *a, int warp_row,
-              bf16 *other, Operand right, Operand third, bool before) {
+product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p, const CosinePlace &at, const bf16 *a,
+              int warp_row, bf16 *other, Operand right, Operand third, bool before) {
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     const int lane = (int)lane_index();
@@ -373,12 +376,12 @@ product_chunk(Sums<1, SIZE> &out, const Pass<T> &p, const Place &at, const bf16 
 // One output of a chunk: masked(A B^T) C + A state, or A state of all.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
-    output_kernel(const Pass<T> p) {
+    output_kernel(const CosinePass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     bf16 *a = shared_memory<bf16>(), *other = a + Tile::BYTES / sizeof(bf16);
-    const Place at = place_of_block(p, S::CHUNK);
+    const CosinePlace at = place_of_block(p, S::CHUNK);
     const Output output = p.backward ? (Output)(OUT_DQUERY + blockIdx.y) : OUT_Y;
     const Operand left = output == OUT_Y        ? QUERY
                          : output == OUT_DQUERY ? GRADIENT
@@ -432,7 +435,7 @@ static __global__ void __launch_bounds__(256)
 // ---- launches ---------------------------------------------------------------
 // Places the pass's working memory. Returns the floats it takes.
 template <typename T>
-static size_t pass_workspace(Pass<T> *p, float *memory, size_t batch, size_t chunks) {
+static size_t pass_workspace(CosinePass<T> *p, float *memory, size_t batch, size_t chunks) {
     const size_t D = (size_t)p->size, units = batch * (size_t)p->heads,
                  states = 2 * units * chunks * D * D;
     p->states = memory;
@@ -442,7 +445,8 @@ static size_t pass_workspace(Pass<T> *p, float *memory, size_t batch, size_t chu
 }
 
 template <typename T, int SIZE>
-static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, float *dexponent) {
+static void run(const Device *d, CosinePass<T> p, float *workspace, size_t batch,
+                float *dexponent) {
     using S = Shapes<T, SIZE>;
     const size_t units = batch * (size_t)p.heads, elements = (size_t)p.size * (size_t)p.size;
     p.chunks = (int)blocks_of((size_t)p.length, S::CHUNK);
@@ -465,12 +469,12 @@ static void run(const Device *d, Pass<T> p, float *workspace, size_t batch, floa
 }
 
 template <typename T>
-static Pass<T> pass_create(GemmInput y, const float *exponent, double power,
-                           const DeviceAttentionInput *in) {
+static CosinePass<T> pass_create(Matrix y, const float *exponent, double power,
+                                 const DeviceAttentionInput *in) {
     attention_check(in, y);
     if (in->queries != in->keys)
         fail("cosine attention: a sequence to itself is all that it takes on a GPU");
-    Pass<T> p = {};
+    CosinePass<T> p = {};
     p.length = (int64_t)in->keys;
     p.heads = (int)in->heads;
     p.size = (int)(in->channels / in->heads);
@@ -487,7 +491,7 @@ static Pass<T> pass_create(GemmInput y, const float *exponent, double power,
 }
 
 template <typename T>
-static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t batch,
+static void run_size(const Device *d, const CosinePass<T> &p, float *workspace, size_t batch,
                      float *dexponent) {
     (p.size <= 16    ? run<T, 16>
      : p.size <= 32  ? run<T, 32>
@@ -497,18 +501,18 @@ static void run_size(const Device *d, const Pass<T> &p, float *workspace, size_t
 }
 
 template <typename T>
-static void forward(const Device *device, GemmInput y, const float *exponent, double power,
+static void forward(const Device *device, Matrix y, const float *exponent, double power,
                     const DeviceAttentionInput *in, float *workspace) {
-    Pass<T> p = pass_create<T>(y, exponent, power, in);
+    CosinePass<T> p = pass_create<T>(y, exponent, power, in);
     p.y = (T *)y.data;
     run_size(device, p, workspace, in->batch, NULL);
 }
 
 template <typename T>
 static void backward(const Device *device, const DeviceAttentionGradients *gradients,
-                     float *dexponent, GemmInput dy, const float *exponent, double power,
+                     float *dexponent, Matrix dy, const float *exponent, double power,
                      const DeviceAttentionInput *in, float *workspace) {
-    Pass<T> p = pass_create<T>(dy, exponent, power, in);
+    CosinePass<T> p = pass_create<T>(dy, exponent, power, in);
     p.backward = true;
     p.dy = (const T *)dy.data;
     for (size_t part = QUERY; part <= VALUE; part++) {
@@ -524,7 +528,7 @@ static void backward(const Device *device, const DeviceAttentionGradients *gradi
 // Floats of working memory of both passes, for batches up to (batch, length).
 static inline size_t cosine_attention_workspace(size_t batch, size_t length, size_t channels,
                                                 size_t heads) {
-    cosine::Pass<float> p = {};
+    cosine::CosinePass<float> p = {};
     p.length = (int64_t)length;
     p.heads = (int)heads;
     p.size = (int)(channels / heads);
@@ -535,9 +539,9 @@ static inline size_t cosine_attention_workspace(size_t batch, size_t length, siz
 
 // y (B, T, C), of the type of queries, keys and values: all bf16, or all float32 and computed as
 // such. exponent (H): m, or NULL: the power is `power`. Weights are not dropped.
-static inline void cosine_attention_forward(const Device *device, GemmInput y,
-                                            const float *exponent, double power,
-                                            const DeviceAttentionInput *in, float *workspace) {
+static inline void cosine_attention_forward(const Device *device, Matrix y, const float *exponent,
+                                            double power, const DeviceAttentionInput *in,
+                                            float *workspace) {
     (y.bf16 ? cosine::forward<bf16> : cosine::forward<float>)(device, y, exponent, power, in,
                                                               workspace);
 }
@@ -546,7 +550,7 @@ static inline void cosine_attention_forward(const Device *device, GemmInput y,
 // dy (B, T, C). All of one type.
 static inline void cosine_attention_backward(const Device *device,
                                              const DeviceAttentionGradients *gradients,
-                                             float *dexponent, GemmInput dy, const float *exponent,
+                                             float *dexponent, Matrix dy, const float *exponent,
                                              double power, const DeviceAttentionInput *in,
                                              float *workspace) {
     (dy.bf16 ? cosine::backward<bf16> : cosine::backward<float>)(device, gradients, dexponent, dy,

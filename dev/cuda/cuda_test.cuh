@@ -41,10 +41,10 @@ static inline float *upload_numbers(const Device *d, const float *from, size_t c
 }
 
 // A matrix (rows, columns) as products read it.
-static inline GemmInput upload_matrix(const Device *d, const float *from, size_t rows,
-                                      size_t columns, bool in_bf16) {
+static inline Matrix upload_matrix(const Device *d, const float *from, size_t rows, size_t columns,
+                                   bool in_bf16) {
     const size_t count = rows * columns;
-    GemmInput matrix = {NULL, columns, in_bf16};
+    Matrix matrix = {NULL, columns, in_bf16};
     bf16 *rounded = (bf16 *)allocate(count, sizeof(bf16), "numbers");
     for (size_t i = 0; from && i < count; i++) rounded[i] = (bf16)from[i];
     matrix.data = in_bf16 ? upload(d, from ? rounded : NULL, count * sizeof(bf16))
@@ -60,7 +60,7 @@ static inline float *download(const Device *d, const float *from, size_t count) 
     return x;
 }
 
-static inline float *download_matrix(const Device *d, GemmInput from, size_t rows) {
+static inline float *download_matrix(const Device *d, Matrix from, size_t rows) {
     const size_t count = rows * from.columns;
     if (!from.bf16) return download(d, (const float *)from.data, count);
     bf16 *rounded = (bf16 *)allocate(count, sizeof(bf16), "numbers");
@@ -93,7 +93,7 @@ static inline void compare(const char *what, const float *x, const float *expect
 }
 
 // The same of what lies on the device; frees nothing.
-static inline void compare_device(const Device *d, const char *what, GemmInput x,
+static inline void compare_device(const Device *d, const char *what, Matrix x,
                                   const float *expected, size_t rows, double tolerance) {
     float *found = download_matrix(d, x, rows);
     compare(what, found, expected, rows * x.columns, tolerance);

@@ -7,7 +7,7 @@
 #include "attention_input.cuh"
 #include "cudnn_library.h"
 
-static inline bool cudnn_takes(const DeviceAttentionInput *in, GemmInput y, double sink) {
+static inline bool cudnn_takes(const DeviceAttentionInput *in, Matrix y, double sink) {
     const size_t size = in->channels / in->heads;
     return y.bf16 && sink == 0 && !in->mask && !drops_out(in->dropout) && size % 8 == 0 &&
            size <= 128;
@@ -31,7 +31,7 @@ static inline CudnnProblem cudnn_problem(const DeviceAttentionInput *in,
     return p;
 }
 
-static inline CudnnOperands cudnn_operands(const DeviceAttentionInput *in, GemmInput y,
+static inline CudnnOperands cudnn_operands(const DeviceAttentionInput *in, Matrix y,
                                            float *logsumexp) {
     CudnnOperands on = {};
     for (size_t i = 0; i < 3; i++) on.parts[i] = in->rows[i].data;
@@ -43,7 +43,7 @@ static inline CudnnOperands cudnn_operands(const DeviceAttentionInput *in, GemmI
 // What softmax_attention.cuh says of these functions holds here, and what one of either leaves,
 // each of the others takes. False, and nothing is done: it is not for cuDNN, or cuDNN (NULL) is not
 // there.
-static inline bool cudnn_attention_forward(Cudnn *cudnn, const Device *d, GemmInput y,
+static inline bool cudnn_attention_forward(Cudnn *cudnn, const Device *d, Matrix y,
                                            float *logsumexp, const DeviceAttentionInput *in,
                                            double sink) {
     attention_check(in, y);
@@ -54,8 +54,8 @@ static inline bool cudnn_attention_forward(Cudnn *cudnn, const Device *d, GemmIn
 }
 
 static inline bool cudnn_attention_backward(Cudnn *cudnn, const Device *d,
-                                            const DeviceAttentionGradients *gradients, GemmInput dy,
-                                            GemmInput y, const float *logsumexp,
+                                            const DeviceAttentionGradients *gradients, Matrix dy,
+                                            Matrix y, const float *logsumexp,
                                             const DeviceAttentionInput *in, double sink) {
     attention_check(in, y);
     if (!cudnn || !cudnn_takes(in, y, sink)) return false;

@@ -162,20 +162,20 @@ template <typename T> static inline T *arena_array(Arena *a, size_t count, const
 }
 
 // A matrix, tagged with its type as on the CPU (gemm.h), in device memory.
-static inline GemmInput arena_matrix(Arena *a, size_t rows, size_t columns, bool in_bf16,
-                                     const char *purpose) {
+static inline Matrix arena_matrix(Arena *a, size_t rows, size_t columns, bool in_bf16,
+                                  const char *purpose) {
     size_t count;
     if (__builtin_mul_overflow(rows, columns, &count))
         fail("%s: %zu x %zu numbers do not fit in any memory", purpose, rows, columns);
-    GemmInput matrix;
+    Matrix matrix;
     matrix.data = arena_carve(a, count, in_bf16 ? sizeof(bf16) : sizeof(float), purpose);
     matrix.columns = columns;
     matrix.bf16 = in_bf16;
     return matrix;
 }
 
-static inline GemmInput float_matrix(float *data, size_t columns) {
-    GemmInput matrix;
+static inline Matrix float_matrix(float *data, size_t columns) {
+    Matrix matrix;
     matrix.data = data;
     matrix.columns = columns;
     matrix.bf16 = false;
@@ -183,7 +183,7 @@ static inline GemmInput float_matrix(float *data, size_t columns) {
 }
 
 // Columns from part * channels on.
-static inline GemmInput matrix_part(GemmInput x, size_t part, size_t channels) {
+static inline Matrix matrix_part(Matrix x, size_t part, size_t channels) {
     const size_t size = x.bf16 ? sizeof(bf16) : sizeof(float);
     x.data = (char *)x.data + part * channels * size;
     return x;

@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 // x (B, T, C) goes through a dropout, in place, for itself: elsewhere it is part of another kernel.
-static inline void dropout_apply(const Device *d, GemmInput x, DropoutSite site, size_t batch,
+static inline void dropout_apply(const Device *d, Matrix x, DropoutSite site, size_t batch,
                                  size_t length) {
     const size_t row = length * x.columns, count = batch * row;
     if (!drops_out(site)) return;

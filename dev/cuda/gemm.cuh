@@ -67,7 +67,7 @@ static inline const void *weight_data(DeviceWeight w, bool in_bf16) {
     return in_bf16 ? (const void *)w.rounded : w.values;
 }
 
-static inline BlasProduct forward_product(GemmInput y, GemmInput x, DeviceWeight w, size_t m,
+static inline BlasProduct forward_product(Matrix y, Matrix x, DeviceWeight w, size_t m,
                                           BlasEpilogue epilogue) {
     BlasProduct p = {};
     p.transpose_a = w.layout == WEIGHT_OUT_IN;
@@ -83,7 +83,7 @@ static inline BlasProduct forward_product(GemmInput y, GemmInput x, DeviceWeight
     return p;
 }
 
-static inline BlasProduct backward_product(GemmInput dx, GemmInput dy, DeviceWeight w, size_t m,
+static inline BlasProduct backward_product(Matrix dx, Matrix dy, DeviceWeight w, size_t m,
                                            BlasEpilogue epilogue) {
     BlasProduct p = {};
     p.transpose_a = w.layout == WEIGHT_IN_OUT;
@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(256)
 
 // y (M, N) = x (M, K) w^T + bias. Where the library has no product with a bias, it is added behind
 // one.
-static inline void gemm_forward(Blas *blas, GemmInput y, GemmInput x, DeviceWeight w, size_t m) {
+static inline void gemm_forward(Blas *blas, Matrix y, Matrix x, DeviceWeight w, size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, NULL};
     if (w.bias && blas_run(blas, forward_product(y, x, w, m, BLAS_BIAS), o)) return;
@@ -123,8 +123,8 @@ static inline void gemm_forward(Blas *blas, GemmInput y, GemmInput x, DeviceWeig
 
 // before (M, N) = x w^T + bias, y (M, N) = gelu_tanh(before), in one go where the library can: it
 // knows GELU in bf16 alone. The weight has a bias.
-static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, GemmInput x,
-                                     DeviceWeight w, size_t m) {
+static inline void gemm_forward_gelu(Blas *blas, Matrix y, Matrix before, Matrix x, DeviceWeight w,
+                                     size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, before.data};
     if (y.bf16 && before.bf16 && blas_run(blas, forward_product(y, x, w, m, BLAS_GELU), o)) return;
@@ -133,7 +133,7 @@ static inline void gemm_forward_gelu(Blas *blas, GemmInput y, GemmInput before, 
 }
 
 // dx (M, K) = dy (M, N) w, or += it.
-static inline void gemm_backward_input_of(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
+static inline void gemm_backward_input_of(Blas *blas, Matrix dx, Matrix dy, DeviceWeight w,
                                           size_t m, bool add) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, NULL};
     BlasProduct p = backward_product(dx, dy, w, m, BLAS_PLAIN);
@@ -142,20 +142,19 @@ static inline void gemm_backward_input_of(Blas *blas, GemmInput dx, GemmInput dy
         fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
 }
 
-static inline void gemm_backward_input(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
-                                       size_t m) {
+static inline void gemm_backward_input(Blas *blas, Matrix dx, Matrix dy, DeviceWeight w, size_t m) {
     gemm_backward_input_of(blas, dx, dy, w, m, false);
 }
 
-static inline void gemm_backward_input_add(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
+static inline void gemm_backward_input_add(Blas *blas, Matrix dx, Matrix dy, DeviceWeight w,
                                            size_t m) {
     gemm_backward_input_of(blas, dx, dy, w, m, true);
 }
 
 // dx (M, K) = (dy (M, N) w) * gelu_tanh'(before), before (M, K) as gemm_forward_gelu() left it, of
 // dx's type.
-static inline void gemm_backward_input_gelu(Blas *blas, GemmInput dx, GemmInput dy, DeviceWeight w,
-                                            GemmInput before, size_t m) {
+static inline void gemm_backward_input_gelu(Blas *blas, Matrix dx, Matrix dy, DeviceWeight w,
+                                            Matrix before, size_t m) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, before.data};
     if (dx.bf16 && before.bf16 &&
         blas_run(blas, backward_product(dx, dy, w, m, BLAS_GELU_BACKWARD), o))
@@ -171,11 +170,11 @@ struct WeightBatch {
 };
 
 // dw += dy^T x in the weight's layout; dy (M, N), x (M, K). A batch of these: all in one go.
-static inline void gemm_backward_weights(Blas *blas, float *dw, GemmInput dy, GemmInput x,
-                                         DeviceWeight w, size_t m, const WeightBatch &batch) {
+static inline void gemm_backward_weights(Blas *blas, float *dw, Matrix dy, Matrix x, DeviceWeight w,
+                                         size_t m, const WeightBatch &batch) {
     if (dy.bf16 != x.bf16) fail("product: dy and x differ in type");
     const bool out_in = w.layout == WEIGHT_OUT_IN;
-    const GemmInput left = out_in ? x : dy, right = out_in ? dy : x;
+    const Matrix left = out_in ? x : dy, right = out_in ? dy : x;
     BlasProduct p = {};
     p.transpose_b = true;
     p.a_bf16 = x.bf16;
@@ -197,8 +196,8 @@ static inline void gemm_backward_weights(Blas *blas, float *dw, GemmInput dy, Ge
 }
 
 // The same of one weight.
-static inline void gemm_backward_weight(Blas *blas, float *dw, GemmInput dy, GemmInput x,
-                                        DeviceWeight w, size_t m) {
+static inline void gemm_backward_weight(Blas *blas, float *dw, Matrix dy, Matrix x, DeviceWeight w,
+                                        size_t m) {
     gemm_backward_weights(blas, dw, dy, x, w, m, {1, 0, 0, 0});
 }
 
@@ -232,7 +231,7 @@ static __global__ void __launch_bounds__(256) noise_kernel(T *x, size_t count) {
     if (i < count) x[i] = (T)((float)(bits >> 8) * (2.0f / (1 << 24)) - 1);
 }
 
-static inline void fill_with_noise(const Device *d, GemmInput x, size_t rows) {
+static inline void fill_with_noise(const Device *d, Matrix x, size_t rows) {
     const size_t count = rows * x.columns;
     WITH_TYPE(
         x, T,
@@ -250,7 +249,7 @@ static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
     const Device *d = blas->device;
     const char *purpose = "the measurement of the peak";
     Arena arena = {};
-    GemmInput x = {}, y = {}, weight = {};
+    Matrix x = {}, y = {}, weight = {};
     for (int pass = 0; pass < 2; pass++) {
         blas_workspace(blas, &arena);
         x = arena_matrix(&arena, SIZE, SIZE, in_bf16, purpose);

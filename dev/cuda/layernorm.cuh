@@ -175,9 +175,9 @@ struct LayerNormWeights {
 
 // What the forward pass leaves.
 struct LayerNormOutput {
-    GemmInput norm; // (M, C) what the next product reads; or (M, 3C): its parts (parts.cuh)
-    float *stream;  // (M, C) the same in float32, where it is the residual stream (post-norm); else
-                    // NULL
+    Matrix norm;   // (M, C) what the next product reads; or (M, 3C): its parts (parts.cuh)
+    float *stream; // (M, C) the same in float32, where it is the residual stream (post-norm); else
+                   // NULL
     float *mean, *rstd; // (M) for the backward pass; NULL: there is none
 };
 
@@ -299,9 +299,8 @@ static inline void layernorm_forward(const Device *d, LayerNormOutput to, const 
 // ---- backward ---------------------------------------------------------------
 // What else the backward pass gives, where it has data; both of one type.
 struct LayerNormTail {
-    GemmInput norm; // (M, C) y again, for the weight gradient of the product that read it
-    GemmInput
-        dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x
+    Matrix norm;   // (M, C) y again, for the weight gradient of the product that read it
+    Matrix dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x
     DropoutSite site; // of that dropout
     size_t length;    // T
 };
@@ -461,7 +460,7 @@ static inline void layernorm_backward(const Device *d, PartialSums *sums, float 
     const unsigned parts = sum_parts(m, LAYERNORM_WARPS);
     float *dgains = partial_sums_add(sums, dgain, parts, channels);
     float *dbiases = partial_sums_add(sums, dbias, parts, channels);
-    const GemmInput type = tail.norm.data ? tail.norm : tail.dbelow;
+    const Matrix type = tail.norm.data ? tail.norm : tail.dbelow;
     if (tail.norm.data && tail.dbelow.data && tail.norm.bf16 != tail.dbelow.bf16)
         fail("layernorm_backward: types differ");
     WITH_TYPE(type, T, WITH_ROW_SHAPE(channels, VEC, ITEMS, {

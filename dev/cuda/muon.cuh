@@ -48,11 +48,11 @@ struct Muon {
     MuonMatrix *matrices;   // (matrix_count)
     MuonSettings *settings; // (1)
     double *squares;        // of the matrices' numbers, a sum for each block of threads
-    GemmInput x[2];         // the matrices before and behind a step, as products read them
+    Matrix x[2];            // the matrices before and behind a step, as products read them
     float *orthogonal;      // and behind the last one
     float *gram,
         *square; // of each matrix its product with itself (N, N), N = min(R, K), and that's
-    GemmInput gram_input,
+    Matrix gram_input,
         factor;            // as products read it, and the polynomial of it that x is multiplied by
     bool updated;          // once, without a graph
     cudaGraphExec_t graph; // NULL: not captured yet

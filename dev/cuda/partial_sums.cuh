@@ -146,15 +146,15 @@ static __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
 }
 
 template <typename T, bool WIDE>
-static inline void column_sums_launch(const Device *d, float *partial, GemmInput x, size_t m,
-                                      size_t n, unsigned parts, bool add) {
+static inline void column_sums_launch(const Device *d, float *partial, Matrix x, size_t m, size_t n,
+                                      unsigned parts, bool add) {
     launch_early(d, column_sums_kernel<T, WIDE>,
                  dim3(blocks_of(n, SumShape<T, WIDE>::COLUMNS), parts), dim3(SUM_LANES * SUM_ROWS),
                  0, partial, (const T *)x.data, m, (unsigned)n, x.columns, add);
 }
 
 // partial (parts, n) = the sums over parts of the m rows of x's first n columns, or += them.
-static inline void column_sums_of(const Device *d, float *partial, GemmInput x, size_t m, size_t n,
+static inline void column_sums_of(const Device *d, float *partial, Matrix x, size_t m, size_t n,
                                   unsigned parts, bool add) {
     WITH_TYPE(x, T, {
         constexpr size_t EACH = SumShape<T, true>::EACH;
@@ -166,8 +166,8 @@ static inline void column_sums_of(const Device *d, float *partial, GemmInput x, 
 }
 
 // target (n) += the sum over the m rows of x's first n columns; done with partial_sums_finish().
-static inline void column_sums(const Device *d, PartialSums *s, float *target, GemmInput x,
-                               size_t m, size_t n) {
+static inline void column_sums(const Device *d, PartialSums *s, float *target, Matrix x, size_t m,
+                               size_t n) {
     const unsigned parts = sum_parts(m, 64);
     column_sums_of(d, partial_sums_add(s, target, parts, n), x, m, n, parts, false);
 }

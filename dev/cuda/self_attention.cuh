@@ -9,7 +9,7 @@
 
 // What a layer's attention leaves for its backward pass.
 struct Attended {
-    GemmInput y; // (M, C)
+    Matrix y;    // (M, C)
     float *kept; // attention_kept()
 };
 
@@ -20,7 +20,7 @@ struct SelfAttention {
     size_t heads;                    // H
     const TransformerParameters *at; // (L)
     Attended *attended;              // (L)
-    GemmInput dattended;             // (M, C)
+    Matrix dattended;                // (M, C)
 };
 
 // What self- and cross-attention have in common: all but what queries, keys and values are made of.
@@ -30,7 +30,7 @@ struct AttentionSublayer {
     const LinearParameters *projection;
     size_t learned; // what attention.cuh calls so; or NO_PARAMETER
     Attended attended;
-    GemmInput dprojected; // (M, C) backward: the gradient to what the projection gives
+    Matrix dprojected; // (M, C) backward: the gradient to what the projection gives
 };
 
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
@@ -56,7 +56,7 @@ static inline void attention_sublayer_forward(Transformer *t, GpuWork work,
 // From dprojected to the gradients to queries, keys and values.
 static inline void attention_sublayer_backward(Transformer *t, const AttentionSublayer *a,
                                                const DeviceAttentionGradients *gradients,
-                                               GemmInput dattended) {
+                                               Matrix dattended) {
     GpuModel *g = &t->base;
     const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
     bias_backward(t, a->projection, a->dprojected, M);
@@ -103,7 +103,7 @@ static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, 
                                              batch->mask, batch->batch, batch->length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
     return {&m->kind,        in,
-            &at->projection, m->kind.additive ? at->pooling : at->norm_const,
+            &at->projection, m->kind.additive ? at->pooling : at->exponent,
             m->attended[l],  m->base.gradients[l].projection};
 }
 
@@ -121,7 +121,7 @@ static inline void qkv_bias_backward(SelfAttention *m, const DeviceBatch *batch,
     Transformer *t = &m->base;
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length, C = t->is.channels;
-    const GemmInput dqkv = t->gradients[l].qkv;
+    const Matrix dqkv = t->gradients[l].qkv;
     float *dbias = transformer_gradients(t, m->at[l].attention.qkv.bias);
     if (attention_trains_key_bias(&m->kind)) {
         column_sums(&g->device, &g->sums, dbias, dqkv, M, 3 * C);

@@ -30,15 +30,16 @@ template <typename T, int SIZE> struct Shapes {
 };
 
 template <typename Shape, typename T>
-static __device__ __forceinline__ void load_part(bf16 *tile, const Pass<T> &p, const Head &head,
-                                                 int row, AttentionPart part) {
+static __device__ __forceinline__ void load_part(bf16 *tile, const SoftmaxPass<T> &p,
+                                                 const SoftmaxHead &head, int row,
+                                                 AttentionPart part) {
     tile_load<Shape>(tile, p.rows[part] + part_place(p, head, row, part, p.strides[part]),
                      p.strides[part], min(length_of(p, part) - row, Shape::ROWS), p.size);
 }
 
 template <typename Shape, typename T>
-static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, const Head &head,
-                                               int row) {
+static __device__ __forceinline__ void load_dy(bf16 *tile, const SoftmaxPass<T> &p,
+                                               const SoftmaxHead &head, int row) {
     tile_load<Shape>(tile, p.dy + y_place(p, head, row), p.channels,
                      min(p.queries - row, Shape::ROWS), p.size);
 }
@@ -48,7 +49,7 @@ static __device__ __forceinline__ void load_dy(bf16 *tile, const Pass<T> &p, con
 // values are summed.
 template <typename T, int SIZE, int M>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
-    forward_kernel(const Pass<T> p) {
+    forward_kernel(const SoftmaxPass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     constexpr int N = S::FORWARD_N, ROWS = S::ROWS * M;
@@ -58,7 +59,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
          *values = keys + Keys::BYTES / sizeof(bf16);
     uint8_t *kept = (uint8_t *)(values + Keys::BYTES / sizeof(bf16)); // (ROWS, 16)
 
-    const Head head = head_of(p, blockIdx.x);
+    const SoftmaxHead head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16 * M;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // those that see the most go first
     const int row = first + warp_row + lane / 4, end = last_key(p, first + ROWS);
@@ -66,7 +67,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     load_part<Queries>(queries, p, head, first, QUERY);
     load_part<Keys>(keys, p, head, 0, KEY);
     cp_async_commit();
-    Rows<M> rows = rows_create<M>(p.sink);
+    SoftmaxRows<M> rows = rows_create<M>(p.sink);
     Sums<M, SIZE> y;
     sums_clear(y);
     for (int key = 0; key < end; key += N) {
@@ -129,13 +130,13 @@ static __device__ __forceinline__ bf16 *column_tile(const BackwardTiles<S, SIZE>
 // Queries in the rows: their gradient, and dy . y, which the other kernel reads.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
-    backward_queries(const Pass<T> p) {
+    backward_queries(const SoftmaxPass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tiles = BackwardTiles<S, SIZE>;
     constexpr int N = S::BACKWARD_N;
     const Tiles t = backward_tiles<S, SIZE>();
-    const Head head = head_of(p, blockIdx.x);
+    const SoftmaxHead head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * S::ROWS;
     const int row = first + warp_row + lane / 4, end = last_key(p, first + S::ROWS);
@@ -193,7 +194,8 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
 // Queries from `row` on, their gradients, and what belongs to each row of them.
 template <typename S, int SIZE, typename T>
 static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE> &t, int stage,
-                                                    const Pass<T> &p, const Head &head, int row) {
+                                                    const SoftmaxPass<T> &p,
+                                                    const SoftmaxHead &head, int row) {
     using Columns = typename BackwardTiles<S, SIZE>::Columns;
     load_part<Columns>(column_tile(t, stage, 0), p, head, row, QUERY);
     load_dy<Columns>(column_tile(t, stage, 1), p, head, row);
@@ -208,13 +210,13 @@ static __device__ __forceinline__ void load_queries(const BackwardTiles<S, SIZE>
 // Keys in the rows: the gradients of keys and values, COLUMNS of them from blockIdx.z * COLUMNS on.
 template <typename T, int SIZE>
 static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
-    backward_keys_values(const Pass<T> p) {
+    backward_keys_values(const SoftmaxPass<T> p) {
     begin_kernel();
     using S = Shapes<T, SIZE>;
     using Tiles = BackwardTiles<S, SIZE>;
     constexpr int N = S::BACKWARD_N;
     const Tiles t = backward_tiles<S, SIZE>();
-    const Head head = head_of(p, blockIdx.x);
+    const SoftmaxHead head = head_of(p, blockIdx.x);
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               column = (int)blockIdx.z * S::COLUMNS;
     const int first = (int)blockIdx.y * S::ROWS, row = first + warp_row + lane / 4;
@@ -271,12 +273,13 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
 // ---- launches ---------------------------------------------------------------
 
 template <typename T>
-static Pass<T> pass_create(GemmInput y, const float *logsumexp, const DeviceAttentionInput *in) {
+static SoftmaxPass<T> pass_create(Matrix y, const float *logsumexp,
+                                  const DeviceAttentionInput *in) {
     const size_t size = in->channels / in->heads;
     attention_check(in, y);
     if (in->queries > INT32_MAX / 2 || in->keys > INT32_MAX / 2)
         fail("softmax attention: %zu queries of %zu keys are too many", in->queries, in->keys);
-    Pass<T> p = {};
+    SoftmaxPass<T> p = {};
     p.queries = (int)in->queries;
     p.keys = (int)in->keys;
     p.padded = (p.keys + KEPT_BLOCK - 1) / KEPT_BLOCK * KEPT_BLOCK;
@@ -298,7 +301,7 @@ static Pass<T> pass_create(GemmInput y, const float *logsumexp, const DeviceAtte
 }
 
 template <typename T, int SIZE, int M>
-static void forward_tiles(const Device *d, const Pass<T> &p, size_t batch) {
+static void forward_tiles(const Device *d, const SoftmaxPass<T> &p, size_t batch) {
     using S = Shapes<T, SIZE>;
     constexpr int ROWS = S::ROWS * M;
     const size_t shared = TileShape<ROWS, SIZE, S::PARTS>::BYTES +
@@ -315,7 +318,7 @@ static constexpr bool WITH_WARP_GROUPS = HAVE_WARP_GROUPS &&Shapes<T, SIZE>::PAR
 // With two blocks of 16 rows a warp each operand from shared memory serves twice; where that would
 // leave multiprocessors without work, one.
 template <typename T, int SIZE>
-static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
+static void run_forward(const Device *d, const SoftmaxPass<T> &p, size_t batch) {
     if constexpr (WITH_WARP_GROUPS<T, SIZE>)
         if (group_takes(d, p)) {
             group_forward<SIZE>(d, p, batch);
@@ -333,7 +336,7 @@ static void run_forward(const Device *d, const Pass<T> &p, size_t batch) {
 }
 
 template <typename T, int SIZE>
-static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
+static void run_backward(const Device *d, const SoftmaxPass<T> &p, size_t batch) {
     if constexpr (WITH_WARP_GROUPS<T, SIZE>)
         if (group_takes(d, p) && gathers((size_t)p.queries, SIZE)) {
             group_backward<SIZE>(d, p, batch);
@@ -366,18 +369,18 @@ static void run_backward(const Device *d, const Pass<T> &p, size_t batch) {
     } while (0)
 
 template <typename T>
-static void forward(const Device *device, GemmInput y, float *logsumexp,
+static void forward(const Device *device, Matrix y, float *logsumexp,
                     const DeviceAttentionInput *in, double sink) {
-    Pass<T> p = pass_create<T>(y, logsumexp, in);
+    SoftmaxPass<T> p = pass_create<T>(y, logsumexp, in);
     p.sink = (float)sink;
     WITH_SOFTMAX_SIZE(T, run_forward, device, p, in->batch);
 }
 
 template <typename T>
-static void backward(const Device *device, const DeviceAttentionGradients *gradients, GemmInput dy,
-                     GemmInput y, const float *logsumexp, const DeviceAttentionInput *in,
+static void backward(const Device *device, const DeviceAttentionGradients *gradients, Matrix dy,
+                     Matrix y, const float *logsumexp, const DeviceAttentionInput *in,
                      float *workspace) {
-    Pass<T> p = pass_create<T>(y, logsumexp, in);
+    SoftmaxPass<T> p = pass_create<T>(y, logsumexp, in);
     for (size_t part = QUERY; part <= VALUE; part++) {
         p.gradients[part] = (T *)gradients->parts[part].data;
         p.gradient_strides[part] = gradients->parts[part].columns;
@@ -392,7 +395,7 @@ static void backward(const Device *device, const DeviceAttentionGradients *gradi
 // ---- what a model calls -----------------------------------------------------
 // y (B, Tq, C), of the type of queries, keys and values: all bf16, or all float32 and computed as
 // such. logsumexp (B, H, Tq): for the backward pass, or NULL.
-static inline void softmax_attention_forward(const Device *device, GemmInput y, float *logsumexp,
+static inline void softmax_attention_forward(const Device *device, Matrix y, float *logsumexp,
                                              const DeviceAttentionInput *in, double sink) {
     (y.bf16 ? softmax::forward<bf16> : softmax::forward<float>)(device, y, logsumexp, in, sink);
 }
@@ -410,8 +413,8 @@ static inline size_t softmax_attention_workspace(const Device *device, size_t ba
 // The gradients to queries, keys and values are set; dy (B, Tq, C); y and logsumexp as the forward
 // pass left them. All of one type.
 static inline void softmax_attention_backward(const Device *device,
-                                              const DeviceAttentionGradients *gradients,
-                                              GemmInput dy, GemmInput y, const float *logsumexp,
+                                              const DeviceAttentionGradients *gradients, Matrix dy,
+                                              Matrix y, const float *logsumexp,
                                               const DeviceAttentionInput *in, float *workspace) {
     (y.bf16 ? softmax::backward<bf16> : softmax::backward<float>)(device, gradients, dy, y,
                                                                   logsumexp, in, workspace);

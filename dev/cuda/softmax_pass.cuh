@@ -12,7 +12,7 @@ static constexpr int KEPT_BLOCK = 128; // keys whose dropout is decided together
 
 // What all blocks of threads of a pass share. Arrays of the backward pass are NULL in the forward
 // pass.
-template <typename T> struct Pass {
+template <typename T> struct SoftmaxPass {
     int queries, keys;       // Tq, Tk
     int padded;              // Tk rounded up to whole blocks of dropout
     int heads, size;         // H, D
@@ -34,31 +34,33 @@ template <typename T> struct Pass {
 };
 
 // A head of a sequence.
-struct Head {
+struct SoftmaxHead {
     size_t b, h, unit; // unit = b H + h
 };
 
 template <typename T>
-static __device__ __forceinline__ Head head_of(const Pass<T> &p, unsigned unit) {
+static __device__ __forceinline__ SoftmaxHead head_of(const SoftmaxPass<T> &p, unsigned unit) {
     return {unit / (unsigned)p.heads, unit % (unsigned)p.heads, unit};
 }
 
 // Of queries, or of keys and values.
 template <typename T>
-static __device__ __forceinline__ int length_of(const Pass<T> &p, AttentionPart part) {
+static __device__ __forceinline__ int length_of(const SoftmaxPass<T> &p, AttentionPart part) {
     return part == QUERY ? p.queries : p.keys;
 }
 
 // Of a row of a part, or of its gradient.
 template <typename T>
-static __device__ __forceinline__ size_t part_place(const Pass<T> &p, const Head &head, int row,
+static __device__ __forceinline__ size_t part_place(const SoftmaxPass<T> &p,
+                                                    const SoftmaxHead &head, int row,
                                                     AttentionPart part, size_t stride) {
     return (head.b * (size_t)length_of(p, part) + (size_t)row) * stride + head.h * (size_t)p.size;
 }
 
 // Of y and its gradient.
 template <typename T>
-static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Head &head, int row) {
+static __device__ __forceinline__ size_t y_place(const SoftmaxPass<T> &p, const SoftmaxHead &head,
+                                                 int row) {
     return part_place(p, head, row, QUERY, p.channels);
 }
 
@@ -67,9 +69,9 @@ static __device__ __forceinline__ size_t y_place(const Pass<T> &p, const Head &h
 // kept, for the 128 keys from a multiple of 128 on. A call of the generator decides about 8 of
 // them.
 template <typename T>
-static __device__ __forceinline__ void keep_rows(uint8_t *kept, const Pass<T> &p, const Head &head,
-                                                 int row, int rows, int key, int thread,
-                                                 int threads) {
+static __device__ __forceinline__ void keep_rows(uint8_t *kept, const SoftmaxPass<T> &p,
+                                                 const SoftmaxHead &head, int row, int rows,
+                                                 int key, int thread, int threads) {
     const uint64_t unit = (p.dropout.step->first_row + head.b) * (uint64_t)p.heads + head.h;
     const uint64_t blocks = (uint64_t)(p.padded / KEPT_BLOCK); // of a row
     const uint64_t first =
@@ -105,10 +107,10 @@ static __device__ __forceinline__ bool is_kept(const KeptBits &bits, int n, int 
 // ---- forward ----------------------------------------------------------------
 // The softmax of a lane's rows so far, in powers of 2: the largest score (the sink counts as one),
 // and the part of the sum of 2^(score - top) that this lane has seen.
-template <int M> struct Rows { float top[M][2], sum[M][2]; };
+template <int M> struct SoftmaxRows { float top[M][2], sum[M][2]; };
 
-template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sink) {
-    Rows<M> rows;
+template <int M> static __device__ __forceinline__ SoftmaxRows<M> rows_create(float sink) {
+    SoftmaxRows<M> rows;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -123,25 +125,28 @@ template <int M> static __device__ __forceinline__ Rows<M> rows_create(float sin
 
 // Whether there is a key that queries may see.
 template <typename T>
-static __device__ __forceinline__ bool counts(const Pass<T> &p, const Head &head, int key) {
+static __device__ __forceinline__ bool counts(const SoftmaxPass<T> &p, const SoftmaxHead &head,
+                                              int key) {
     return key < p.keys && (!p.mask || p.mask[head.b * (size_t)p.keys + (size_t)key]);
 }
 
 // The first query that sees a key; beyond all of them where none does.
 template <typename T>
-static __device__ __forceinline__ int first_query(const Pass<T> &p, const Head &head, int key) {
+static __device__ __forceinline__ int first_query(const SoftmaxPass<T> &p, const SoftmaxHead &head,
+                                                  int key) {
     return !counts(p, head, key) ? INT32_MAX : p.causal ? key : 0;
 }
 
 // Where the keys that queries before `end` see end.
-template <typename T> static __device__ __forceinline__ int last_key(const Pass<T> &p, int end) {
+template <typename T>
+static __device__ __forceinline__ int last_key(const SoftmaxPass<T> &p, int end) {
     return p.causal ? min(p.keys, end) : p.keys;
 }
 
 // Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
 template <typename T, int M, int N>
-static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &head, Sums<M, N> &s,
-                                                 int row, int key) {
+static __device__ __forceinline__ void hide_keys(const SoftmaxPass<T> &p, const SoftmaxHead &head,
+                                                 Sums<M, N> &s, int row, int key) {
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -157,8 +162,8 @@ static __device__ __forceinline__ void hide_keys(const Pass<T> &p, const Head &h
 
 // Scores become 2^(score - top), and the sums so far shrink to the new top, by `shrink`.
 template <typename T, int M, int N>
-static __device__ __forceinline__ void exponentiate(const Pass<T> &p, Sums<M, N> &s, Rows<M> &rows,
-                                                    float shrink[M][2]) {
+static __device__ __forceinline__ void exponentiate(const SoftmaxPass<T> &p, Sums<M, N> &s,
+                                                    SoftmaxRows<M> &rows, float shrink[M][2]) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -193,8 +198,9 @@ static __device__ __forceinline__ void shrink_rows(Sums<M, SIZE> &y, const float
 // Weights that dropout takes become 0. `kept` (16 M, 16): the warp's; row: its first; key: of the
 // first column.
 template <typename T, int M, int N>
-static __device__ __forceinline__ void
-drop_weights(const Pass<T> &p, const Head &head, Sums<M, N> &s, uint8_t *kept, int row, int key) {
+static __device__ __forceinline__ void drop_weights(const SoftmaxPass<T> &p,
+                                                    const SoftmaxHead &head, Sums<M, N> &s,
+                                                    uint8_t *kept, int row, int key) {
     const int lane = (int)lane_index();
     if (key % KEPT_BLOCK == 0) keep_rows(kept, p, head, row, 16 * M, key, lane, WARP);
     __syncwarp();
@@ -212,8 +218,9 @@ drop_weights(const Pass<T> &p, const Head &head, Sums<M, N> &s, uint8_t *kept, i
 
 // y and logsumexp of a lane's rows. row: of element [0][0][0].
 template <typename T, int M, int SIZE>
-static __device__ __forceinline__ void
-finish(const Pass<T> &p, const Head &head, const Rows<M> &rows, const Sums<M, SIZE> &y, int row) {
+static __device__ __forceinline__ void finish(const SoftmaxPass<T> &p, const SoftmaxHead &head,
+                                              const SoftmaxRows<M> &rows, const Sums<M, SIZE> &y,
+                                              int row) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -263,8 +270,8 @@ static __device__ __forceinline__ float keep_all(int, int) {
 
 // hide_keys() with keys in the rows. row, query: of element [0][0][0].
 template <typename T, int N>
-static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head &head,
-                                                    Sums<1, N> &s, int row, int query) {
+static __device__ __forceinline__ void
+hide_queries(const SoftmaxPass<T> &p, const SoftmaxHead &head, Sums<1, N> &s, int row, int query) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int least = first_query(p, head, row + 8 * half);
@@ -278,9 +285,9 @@ static __device__ __forceinline__ void hide_queries(const Pass<T> &p, const Head
 
 // The gradient of rows of queries, keys or values. row: of element [0][0][0].
 template <typename T, int N>
-static __device__ __forceinline__ void store_gradient(const Pass<T> &p, const Head &head,
-                                                      const Sums<1, N> &sums, float scale, int row,
-                                                      AttentionPart part, int column) {
+static __device__ __forceinline__ void
+store_gradient(const SoftmaxPass<T> &p, const SoftmaxHead &head, const Sums<1, N> &sums,
+               float scale, int row, AttentionPart part, int column) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = row + 8 * half;
@@ -295,8 +302,8 @@ static __device__ __forceinline__ void store_gradient(const Pass<T> &p, const He
 
 // dy . y of 16 rows, by a warp.
 template <typename T>
-static __device__ __forceinline__ void row_products(float *out, const Pass<T> &p, const Head &head,
-                                                    int row) {
+static __device__ __forceinline__ void row_products(float *out, const SoftmaxPass<T> &p,
+                                                    const SoftmaxHead &head, int row) {
     for (int r = 0; r < 16; r++) {
         float sum = 0;
         if (row + r < p.queries) {
@@ -318,8 +325,8 @@ struct LaneRows {
 };
 
 template <typename T>
-static __device__ __forceinline__ LaneRows lane_rows(float *products, const Pass<T> &p,
-                                                     const Head &head, int first) {
+static __device__ __forceinline__ LaneRows lane_rows(float *products, const SoftmaxPass<T> &p,
+                                                     const SoftmaxHead &head, int first) {
     row_products(products, p, head, first);
     __syncwarp();
     LaneRows rows;

@@ -252,7 +252,7 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
           *out = upload_numbers(d, NULL, M * C);
     float *r_query = upload_numbers(d, NULL, M * is.heads),
           *r_key = upload_numbers(d, NULL, M * is.heads);
-    const GemmInput dqkv = upload_matrix(d, NULL, M, 3 * C, is.bf16_gradient);
+    const Matrix dqkv = upload_matrix(d, NULL, M, 3 * C, is.bf16_gradient);
     float *zero = zero_numbers(C);
     float *dw_query = upload_numbers(d, zero, C), *dw_key = upload_numbers(d, zero, C);
     uint8_t *mask = a->mask ? (uint8_t *)upload(d, a->mask, M) : NULL;
@@ -470,8 +470,8 @@ static Result cpu_run(const Problem *p) {
     const Result r = {zero_numbers(p->rows * p->channels), zero_numbers(p->rows * is.heads),
                       zero_numbers(p->numbers), zero_numbers(is.heads)};
     const size_t C = p->channels, Tq = p->queries, Tk = is.length;
-    const GemmInput y = {r.y, C, false}, dqkv = {r.dqkv, 3 * C, false}, dq = {r.dqkv, C, false},
-                    dkv = {r.dqkv + p->rows * C, 2 * C, false};
+    const Matrix y = {r.y, C, false}, dqkv = {r.dqkv, 3 * C, false}, dq = {r.dqkv, C, false},
+                 dkv = {r.dqkv + p->rows * C, 2 * C, false};
     AttentionInput in =
         is.queries ? attention_cross(p->qkv, NULL, p->qkv + p->rows * C, NULL, C, p->mask, is.batch,
                                      Tq, Tk)
@@ -505,14 +505,14 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
     step.first_row = is.first_row;
     StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
     const size_t C = p->channels, Tk = is.length, keys = is.batch * Tk;
-    const GemmInput dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
-                    y = upload_matrix(d, NULL, p->rows, C, is.in_bf16);
+    const Matrix dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
+                 y = upload_matrix(d, NULL, p->rows, C, is.in_bf16);
     // The inputs, and their gradients, in one piece each; cross-attention: of queries, keys and
     // values.
-    const GemmInput qkv = upload_matrix(d, p->qkv, p->numbers / C, C, is.in_bf16),
-                    dqkv = upload_matrix(d, NULL, p->numbers / C, C, is.in_bf16);
-    const auto columns = [&](GemmInput x, size_t first, size_t count) {
-        GemmInput part = matrix_part(x, first, C);
+    const Matrix qkv = upload_matrix(d, p->qkv, p->numbers / C, C, is.in_bf16),
+                 dqkv = upload_matrix(d, NULL, p->numbers / C, C, is.in_bf16);
+    const auto columns = [&](Matrix x, size_t first, size_t count) {
+        Matrix part = matrix_part(x, first, C);
         part.columns = count * C;
         return part;
     };
@@ -837,8 +837,8 @@ static void test_cudnn(void) {
 static void test_cudnn_takes(void) {
     const size_t B = 2, T = 33, H = 2, D = 64, C = H * D;
     uint8_t mask = 1;
-    const GemmInput y = {NULL, C, true}, wide = {NULL, C, false}, qkv = {NULL, 3 * C, true},
-                    kv = {NULL, 2 * C, true};
+    const Matrix y = {NULL, C, true}, wide = {NULL, C, false}, qkv = {NULL, 3 * C, true},
+                 kv = {NULL, 2 * C, true};
     const DeviceAttentionInput plain = attention_self(qkv, H, true, NULL, B, T);
     CHECK(cudnn_takes(&plain, y, 0));
     CHECK(!cudnn_takes(&plain, y, 1) && !cudnn_takes(&plain, y, 1e-5));
@@ -869,8 +869,8 @@ static void test_cudnn_takes(void) {
 static void test_cudnn_problem(void) {
     constexpr size_t B = 3, T = 33, H = 2, D = 64, C = H * D;
     bf16 numbers[3 * C];
-    const GemmInput qkv = {numbers, 3 * C, true}, q = {numbers, C, true},
-                    kv = {numbers, 2 * C, true}, y = {numbers, C, true};
+    const Matrix qkv = {numbers, 3 * C, true}, q = {numbers, C, true}, kv = {numbers, 2 * C, true},
+                 y = {numbers, C, true};
     DeviceAttentionInput in = attention_self(qkv, H, true, NULL, B, T);
     CudnnProblem p = cudnn_problem(&in, NULL);
     CHECK(!p.backward && p.causal && p.batch == 3 && p.heads == 2 && p.size == 64);
@@ -925,10 +925,10 @@ static GlobalResult global_cpu_run(const Problem *p, const float *weights) {
 static GlobalResult global_gpu_run(const Device *d, const Problem *p, const float *weights) {
     const Setting is = p->is;
     const size_t C = p->channels, B = is.batch + 1, T = is.length + 200;
-    const GemmInput dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
-                    y = upload_matrix(d, NULL, p->rows, C, is.in_bf16),
-                    qkv = upload_matrix(d, p->qkv, p->rows, 3 * C, is.in_bf16),
-                    dqkv = upload_matrix(d, NULL, p->rows, 3 * C, is.in_bf16);
+    const Matrix dy = upload_matrix(d, p->dy, p->rows, C, is.in_bf16),
+                 y = upload_matrix(d, NULL, p->rows, C, is.in_bf16),
+                 qkv = upload_matrix(d, p->qkv, p->rows, 3 * C, is.in_bf16),
+                 dqkv = upload_matrix(d, NULL, p->rows, 3 * C, is.in_bf16);
     uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, p->rows) : NULL;
     float *zero = zero_numbers(2 * C), *at = upload_numbers(d, weights, 2 * C),
           *dweights = upload_numbers(d, zero, 2 * C),

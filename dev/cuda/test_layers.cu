@@ -32,7 +32,7 @@ static double tolerance_of(bool in_bf16) {
 }
 
 // A matrix that the CPU's layers read.
-static GemmInput host_matrix(float *values, size_t columns) {
+static Matrix host_matrix(float *values, size_t columns) {
     return {values, columns, false};
 }
 
@@ -43,12 +43,12 @@ static StepParameters *upload_step(const Device *d, float scale) {
 }
 
 // A dropout place, for both.
-struct Place {
+struct TestPlace {
     DropoutSite gpu;
     Dropout cpu;
 };
 
-static Place dropout_place(const StepParameters *step, double rate, uint32_t site) {
+static TestPlace dropout_place(const StepParameters *step, double rate, uint32_t site) {
     return {dropout_site(step, rate, site), dropout_create(rate, SEED, STEP, site)};
 }
 
@@ -126,10 +126,10 @@ static void check_linear(const Device *d, Blas *blas, LinearSetting is) {
         round_numbers(x, is.m * is.k);
         round_numbers(dy, is.m * is.n);
     }
-    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16),
-                    gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
-    const GemmInput gpu_y = upload_matrix(d, NULL, is.m, is.n, is.out_bf16),
-                    gpu_dx = upload_matrix(d, NULL, is.m, is.k, is.out_bf16);
+    const Matrix gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16),
+                 gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
+    const Matrix gpu_y = upload_matrix(d, NULL, is.m, is.n, is.out_bf16),
+                 gpu_dx = upload_matrix(d, NULL, is.m, is.k, is.out_bf16);
     float *gpu_dw = upload_numbers(d, dw, is.n * is.k);
 
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
@@ -189,14 +189,14 @@ static constexpr size_t LAYERS = 3;
 // Products for gradients of weights of some layers, whose operands begin `step` numbers apart, two
 // a layer; in the second one all layers have one x (`shared`).
 struct LayerOperands {
-    GemmInput x, dy;
+    Matrix x, dy;
     float *dw;
     size_t step;
 };
 
 static WeightProduct layer_product(const LayerOperands *o, DeviceWeight w, size_t m, size_t l,
                                    bool shared) {
-    GemmInput x = o->x, dy = o->dy;
+    Matrix x = o->x, dy = o->dy;
     x.data = (char *)x.data + (shared ? 0 : l) * o->step * (x.bf16 ? sizeof(bf16) : sizeof(float));
     dy.data = (char *)dy.data + l * o->step * (dy.bf16 ? sizeof(bf16) : sizeof(float));
     return {o->dw + (shared ? LAYERS + l : l) * o->step, dy, x, w, m};
@@ -249,7 +249,7 @@ static void add_crooked_weights(void *) {
     DeviceWeight w = {};
     w.n = w.k = 1;
     for (size_t at : {4, 3, 1}) {
-        const GemmInput same = float_matrix(numbers, 1);
+        const Matrix same = float_matrix(numbers, 1);
         weight_groups_layer(&groups);
         weight_groups_add(&groups, "crooked", {numbers + at, same, same, w, 1});
     }
@@ -276,13 +276,13 @@ static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
     float *x = random_numbers(&r, is.m * is.k, 1), *dy = random_numbers(&r, is.m * is.n, 1);
     float *inner = random_numbers(&r, is.m * is.k, 1), *nothing = zero_numbers(is.k),
           *sums = zero_numbers(is.k);
-    const GemmInput gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16),
-                    gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
-    const GemmInput plain = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
-                    before = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
-                    y = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
-                    gpu_inner = upload_matrix(d, inner, is.m, is.k, is.in_bf16),
-                    dx = upload_matrix(d, NULL, is.m, is.k, is.in_bf16);
+    const Matrix gpu_x = upload_matrix(d, x, is.m, is.k, is.in_bf16),
+                 gpu_dy = upload_matrix(d, dy, is.m, is.n, is.in_bf16);
+    const Matrix plain = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                 before = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                 y = upload_matrix(d, NULL, is.m, is.n, is.in_bf16),
+                 gpu_inner = upload_matrix(d, inner, is.m, is.k, is.in_bf16),
+                 dx = upload_matrix(d, NULL, is.m, is.k, is.in_bf16);
     const double tolerance = tolerance_of(is.in_bf16);
 
     gemm_forward(blas, plain, gpu_x, w.device, is.m);
@@ -342,10 +342,10 @@ static void check_activation(const Device *d, ActivationKind kind, bool in_bf16,
           *dbias = zero_numbers(n);
     activation_forward(host_matrix(y, n), x, NULL, kind, m, n);
     activation_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
-    const GemmInput gpu_x = upload_matrix(d, x, m, n, in_bf16),
-                    gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
-                    gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
-                    gpu_kept = upload_matrix(d, NULL, m, n, true);
+    const Matrix gpu_x = upload_matrix(d, x, m, n, in_bf16),
+                 gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
+                 gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
+                 gpu_kept = upload_matrix(d, NULL, m, n, true);
     activation_forward(d, gpu_y, gpu_kept, gpu_x, kind, m, n);
     compare_device(d, "what it was taken of", gpu_kept, x, m, ROUNDED);
     compare_device(d, "activation", gpu_y, y, m, tolerance_of(in_bf16));
@@ -388,8 +388,8 @@ static void test_gelu_slope() {
         x[i] = (float)(i - COUNT / 2) / 16;
         ones[i] = 1;
     }
-    const GemmInput gpu_x = upload_matrix(&d, x, 1, COUNT, false),
-                    dy = upload_matrix(&d, ones, 1, COUNT, false);
+    const Matrix gpu_x = upload_matrix(&d, x, 1, COUNT, false),
+                 dy = upload_matrix(&d, ones, 1, COUNT, false);
     activation_backward(&d, dy, dy, gpu_x, GELU_TANH, 1, COUNT);
     float *slope = download_matrix(&d, dy, 1);
     for (int i = 0; i < COUNT; i++) {
@@ -411,7 +411,7 @@ struct NormTest {
     float *x, *gain, *bias, *dy;                 // on the host
     float *gpu_x, *gpu_gain, *gpu_bias, *gpu_dy; // and on the device
     float *norm, *mean, *rstd;                   // expected
-    GemmInput gpu_norm;
+    Matrix gpu_norm;
     float *gpu_mean, *gpu_rstd;
     double epsilon;
 };
@@ -481,7 +481,7 @@ static void check_norm_forward(const Device *d, NormTest *t, float *x, const flo
 enum NormGradient { ADD, SET, OVER };
 
 static void check_norm_backward(const Device *d, NormTest *t, const float *x, const float *gpu_x,
-                                Place place, NormGradient how) {
+                                TestPlace place, NormGradient how) {
     const size_t m = t->batch * t->length, C = t->channels, count = m * C;
     Random r = random_stream(SEED, RANDOM_TEST, 9, how != ADD);
     float *dx = random_numbers(&r, count, 1), *dgain = random_numbers(&r, C, 1),
@@ -520,7 +520,7 @@ static void check_residual(const Device *d, size_t length, size_t channels, doub
     NormTest t = norm_test_create(d, 2, length, channels, in_bf16);
     const size_t m = t.batch * length, count = m * channels;
     StepParameters *step = upload_step(d, 1);
-    const Place place = dropout_place(step, rate, 7);
+    const TestPlace place = dropout_place(step, rate, 7);
     float *out = zero_numbers(count), *gpu_out = upload_numbers(d, NULL, count);
     layernorm_forward(d, norm_test_output(&t), t.gpu_x, norm_test_weights(&t), m, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
@@ -567,8 +567,8 @@ static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) 
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)channels, (uint32_t)n);
     float *weights = random_numbers(&r, MATRICES * step, 0.3), *y = zero_numbers(m * n);
     float *gpu_weights = upload_numbers(d, weights, MATRICES * step);
-    const GemmInput gpu_y = upload_matrix(d, NULL, m, n, false),
-                    x = upload_matrix(d, NULL, m, columns, true);
+    const Matrix gpu_y = upload_matrix(d, NULL, m, n, false),
+                 x = upload_matrix(d, NULL, m, columns, true);
     bf16 *parts = (bf16 *)upload(d, NULL, MATRICES * n * columns * sizeof(bf16));
     LayerNormOutput to = norm_test_output(&t);
     to.norm = x;
@@ -613,10 +613,10 @@ static void check_dropout(const Device *d, size_t length, size_t channels, bool 
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)length, 5);
     const size_t count = 2 * length * channels;
     StepParameters *step = upload_step(d, 1);
-    const Place place = dropout_place(step, 0.3, 4);
+    const TestPlace place = dropout_place(step, 0.3, 4);
     float *x = random_numbers(&r, count, 1), *factors = zero_numbers(count);
     if (in_bf16) round_numbers(x, count);
-    const GemmInput gpu_x = upload_matrix(d, x, 2 * length, channels, in_bf16);
+    const Matrix gpu_x = upload_matrix(d, x, 2 * length, channels, in_bf16);
     dropout_apply(d, gpu_x, dropout_none(), 2, length);
     compare_device(d, "no dropout", gpu_x, x, 2 * length, 0);
     dropout_apply(d, gpu_x, place.gpu, 2, length);
@@ -654,8 +654,8 @@ static void test_chosen_rows(void) {
     }
     int32_t *gpu_rows = (int32_t *)upload(&d, rows, sizeof(rows));
     for (bool in_bf16 : {false, true}) {
-        const GemmInput from = upload_matrix(&d, x, M, C, in_bf16),
-                        to = upload_matrix(&d, NULL, K, C, in_bf16);
+        const Matrix from = upload_matrix(&d, x, M, C, in_bf16),
+                     to = upload_matrix(&d, NULL, K, C, in_bf16);
         rows_gather(&d, to, from, gpu_rows, K);
         compare_device(&d, "rows", to, chosen, K, 0);
         device_free(from.data);
@@ -681,7 +681,7 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
     const size_t m = batch * length;
     StepParameters *step = upload_step(d, 1);
-    const Place place = dropout_place(step, rate, 0);
+    const TestPlace place = dropout_place(step, rate, 0);
     float *token = random_numbers(&r, vocabulary * channels, 1),
           *position = random_numbers(&r, length * channels, 1),
           *type = random_numbers(&r, channels, 1);
@@ -755,7 +755,7 @@ struct ClassifierTest {
     float *h, *logits, *dh, *dweight, *dbias; // (M, C), (M, V), (M, C), (V, C), (V); the CPU's
     int32_t *targets;                         // (M)
     double loss, unsmoothed, correct;
-    GemmInput gpu_h, gpu_dh;
+    Matrix gpu_h, gpu_dh;
     float *gpu_dweight, *gpu_dbias;
     int32_t *gpu_targets;
     ClassifierResult *gpu_result;
@@ -772,7 +772,7 @@ static void classifier_expected(ClassifierTest *t) {
     cpu::Classifier *c = cpu::classifier_create(gemm, is.vocabulary, is.channels, is.m, true);
     cpu::classifier_pack(c, t->weight.values);
     cpu::classifier_smooth(c, is.smoothing);
-    const GemmInput h = host_matrix(t->h, is.channels);
+    const Matrix h = host_matrix(t->h, is.channels);
     t->loss = cpu::classifier_train(c, h, bias, t->targets, is.m, (double)SCALE, t->dh, t->dweight,
                                     is.bias ? t->dbias : NULL);
     t->unsmoothed = cpu::classifier_unsmoothed(c);

@@ -68,19 +68,19 @@ struct TransformerShape {
 struct TransformerActivations {
     float *x_in, *x_middle; // (M, C) what is normalised before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
-    GemmInput qkv;                        // (M, 3C)
-    GemmInput hidden, activated;          // (M, F) before and behind the activation
+    Matrix qkv;                           // (M, 3C)
+    Matrix hidden, activated;             // (M, F) before and behind the activation
 };
 
 // What a layer's backward pass leaves for the products for the gradients of its weights. Where
 // these do not wait (weights_wait()), all layers share one set, and its gradients of (M, C) are one
 // matrix.
 struct LayerGradients {
-    GemmInput ffn, before_ffn; // (M, C) to what the FFN gives, and the sublayer before it
-    GemmInput
+    Matrix ffn, before_ffn; // (M, C) to what the FFN gives, and the sublayer before it
+    Matrix
         projection; // (M, C) to what the projection of self-attention gives, if that is another one
-    GemmInput hidden, qkv; // (M, F), (M, 3C)
-    GemmInput norm_ffn,
+    Matrix hidden, qkv; // (M, F), (M, 3C)
+    Matrix norm_ffn,
         norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read, again
 };
 
@@ -88,7 +88,7 @@ struct LayerGradients {
 struct Stack {
     float *x_out;         // (M, C) what is normalised behind the last layer
     float *mean, *rstd;   // (M)
-    GemmInput result;     // (M, C) the norm of that
+    Matrix result;        // (M, C) the norm of that
     float *dx;            // (M, C) the gradient to the residual stream
     EmbeddingOrder order; // of its tokens
 };
@@ -110,7 +110,7 @@ struct TransformerParts {
     // From the last stack's result (M, C) to what the classifier reads of the rows that are
     // predicted (chosen, C); and from the gradient to that, in dnorm, to that to the result, in
     // dnorm. NULL: the classifier reads the result.
-    GemmInput (*predict)(Transformer *t, GpuWork work, const DeviceBatch *batch);
+    Matrix (*predict)(Transformer *t, GpuWork work, const DeviceBatch *batch);
     void (*predict_backward)(Transformer *t, const DeviceBatch *batch);
 };
 
@@ -123,15 +123,14 @@ struct Transformer {
     Stack stacks[2];
     float *stream;          // (M, C) post-norm: the residual stream
     const float *sinusoids; // (positions, C), or NULL: positions are learned
-    GemmInput
+    Matrix
         norm_qkv; // (M, C) what the product for q, k and v reads; exact and bf16: its parts (M, 3C)
-    bf16 *qkv_parts; // (L, 3C, 3C) those of that product's weights, or NULL
-    GemmInput norm;  // (M, C)
-    GemmInput
-        hidden_exact;    // (M, F) float32, with bf16, for activations that are kernels of their own
+    bf16 *qkv_parts;     // (L, 3C, 3C) those of that product's weights, or NULL
+    Matrix norm;         // (M, C)
+    Matrix hidden_exact; // (M, F) float32, with bf16, for activations that are kernels of their own
     float *sublayer_out; // (M, C)
     float *attention;    // working memory
-    GemmInput predicted; // (chosen, C) what the classifier reads
+    Matrix predicted;    // (chosen, C) what the classifier reads
     Classifier classifier;
 
     float *dx;      // (M, C) of the stack that is passed through
@@ -156,7 +155,7 @@ static inline float *transformer_gradients(const Transformer *t, size_t offset) 
 }
 
 // The result that is classified.
-static inline GemmInput transformer_result(const Transformer *t) {
+static inline Matrix transformer_result(const Transformer *t) {
     return t->stacks[t->is.stack_count - 1].result;
 }
 
@@ -255,7 +254,7 @@ static inline bool weights_wait(const Transformer *t) {
 }
 
 // A (M, C) of the products for gradients of weights; `shared` where they do not wait.
-static inline GemmInput gradients_matrix(const Transformer *t, Arena *arena, GemmInput shared) {
+static inline Matrix gradients_matrix(const Transformer *t, Arena *arena, Matrix shared) {
     return t->groups_weights
                ? arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
                               t->base.precision == GPU_BF16, "gradients of activations")
@@ -270,7 +269,7 @@ static inline void layer_gradients_carve(Transformer *t, size_t l, Arena *arena)
     d->hidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
     d->qkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
     d->before_ffn = d->projection =
-        t->plan[l].projects ? gradients_matrix(t, arena, d->ffn) : GemmInput{};
+        t->plan[l].projects ? gradients_matrix(t, arena, d->ffn) : Matrix{};
     d->norm_ffn = gradients_matrix(t, arena, t->norm);
     d->norm_qkv = gradients_matrix(t, arena, t->norm);
 }
@@ -325,14 +324,14 @@ static inline void transformer_carve(GpuModel *model, Arena *arena) {
 
 // ---- forward ----------------------------------------------------------------
 
-static inline LayerNormOutput norm_output(const Transformer *t, GemmInput norm, float *mean,
+static inline LayerNormOutput norm_output(const Transformer *t, Matrix norm, float *mean,
                                           float *rstd) {
     return {norm, t->is.post_norm ? t->stream : NULL, mean, rstd};
 }
 
 // `norm`, LayerNorm of x.
-static inline void norm_forward(Transformer *t, const NormParameters *at, GemmInput norm,
-                                float *mean, float *rstd, const float *x, size_t m) {
+static inline void norm_forward(Transformer *t, const NormParameters *at, Matrix norm, float *mean,
+                                float *rstd, const float *x, size_t m) {
     layernorm_forward(&t->base.device, norm_output(t, norm, mean, rstd), x, norm_weights(t, at), m,
                       t->is.channels);
 }
@@ -341,7 +340,7 @@ static inline void norm_forward(Transformer *t, const NormParameters *at, GemmIn
 // pre-norm.
 static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work,
                                          const DeviceBatch *batch, uint32_t site,
-                                         const NormParameters *at, float *out, GemmInput norm,
+                                         const NormParameters *at, float *out, Matrix norm,
                                          float *mean, float *rstd, const float *x) {
     return {out,
             norm_output(t, norm, mean, rstd),
@@ -361,7 +360,7 @@ static inline void sublayer_norm_forward(Transformer *t, GpuWork work, const Dev
 
 static inline void residual_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                          uint32_t site, const NormParameters *at, float *out,
-                                         GemmInput norm, float *mean, float *rstd, const float *x) {
+                                         Matrix norm, float *mean, float *rstd, const float *x) {
     sublayer_norm_forward(t, work, batch,
                           residual_norm(t, work, batch, site, at, out, norm, mean, rstd, x));
 }
@@ -377,7 +376,7 @@ static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, 
 // x (M, C), what stands behind the embedding's norm, or the gradient to that, through the dropout
 // there.
 static inline void drop_embedding(Transformer *t, GpuWork work, const DeviceBatch *batch,
-                                  size_t stack, GemmInput x) {
+                                  size_t stack, Matrix x) {
     dropout_apply(&t->base.device, x, embedding_dropout(t, work, stack, true), batch->batch,
                   batch->length);
 }
@@ -440,7 +439,7 @@ static inline void ffn_up(Transformer *t, GpuWork work, const DeviceBatch *batch
         gpu_lap(g, work, "ffn up, activation", PROFILE_FORWARD, ffn_flops(t, batch));
         return;
     }
-    const GemmInput hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
+    const Matrix hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
     gemm_forward(&g->blas, hidden, t->norm, up, M);
     gpu_lap(g, work, "ffn up", PROFILE_FORWARD, ffn_flops(t, batch));
     activation_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M,
@@ -482,8 +481,8 @@ static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch
 // ---- backward ---------------------------------------------------------------
 // Behind a LayerNorm's backward pass: `again`, its output; `below`, the gradient to the sublayer's
 // output that was added to its input. Each only if it is there.
-static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch,
-                                      GemmInput again, GemmInput below, uint32_t site) {
+static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch, Matrix again,
+                                      Matrix below, uint32_t site) {
     return {again, below, below.data ? gpu_dropout(&t->base, GPU_TRAIN, site) : dropout_none(),
             batch->length};
 }
@@ -491,7 +490,7 @@ static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *b
 // The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
 // read: now, or behind the stack's backward pass. `kind`: --profile's.
 static inline void weight_backward(Transformer *t, const char *kind, const LinearParameters *at,
-                                   GemmInput dy, GemmInput x, size_t m) {
+                                   Matrix dy, Matrix x, size_t m) {
     const WeightProduct p = {transformer_gradients(t, at->weight), dy, x, device_weight(t, at), m};
     if (t->groups_weights) {
         weight_groups_add(&t->weights, kind, p);
@@ -534,7 +533,7 @@ static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const
 
 // The gradient to what a sublayer's first product reads, from that to its result: pre-norm dnorm,
 // post-norm, where this is the residual stream, too, a part of dx.
-static inline void sublayer_input_backward(Transformer *t, GemmInput dy, DeviceWeight first,
+static inline void sublayer_input_backward(Transformer *t, Matrix dy, DeviceWeight first,
                                            size_t m) {
     Blas *blas = &t->base.blas;
     if (t->is.post_norm)
@@ -544,8 +543,7 @@ static inline void sublayer_input_backward(Transformer *t, GemmInput dy, DeviceW
 }
 
 // The gradient of a product's bias, where it has one, from that to its result.
-static inline void bias_backward(Transformer *t, const LinearParameters *at, GemmInput dy,
-                                 size_t m) {
+static inline void bias_backward(Transformer *t, const LinearParameters *at, Matrix dy, size_t m) {
     if (at->bias == NO_PARAMETER) return;
     column_sums(&t->base.device, &t->base.sums, transformer_gradients(t, at->bias), dy, m,
                 at->shape.outputs);
@@ -553,7 +551,8 @@ static inline void bias_backward(Transformer *t, const LinearParameters *at, Gem
 }
 
 // What the forward pass left of a layer, again, from x_in.
-static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t stack, size_t l) {
+static inline void recompute_layer(Transformer *t, const DeviceBatch *batch, size_t stack,
+                                   size_t l) {
     const TransformerActivations *a = &t->layers[l];
     norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in,
                  batch->batch * batch->length);
@@ -566,8 +565,8 @@ static inline void layer_again(Transformer *t, const DeviceBatch *batch, size_t 
 static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length;
-    const GemmInput hidden = t->layers[l].hidden, dffn = t->gradients[l].ffn,
-                    dhidden = t->gradients[l].hidden;
+    const Matrix hidden = t->layers[l].hidden, dffn = t->gradients[l].ffn,
+                 dhidden = t->gradients[l].hidden;
     const FfnParameters *at = &t->plan[l].ffn;
     const DeviceWeight up = device_weight(t, &at->up), down = device_weight(t, &at->down);
     const double flops = ffn_flops(t, batch);
@@ -614,7 +613,7 @@ static inline void attention_backward(Transformer *t, const DeviceBatch *batch, 
     gpu_lap(&t->base, GPU_TRAIN, "qkv", PROFILE_BACKWARD, 3 * gpu_square_flops(batch, C));
     if (first) drop_embedding(t, GPU_TRAIN, batch, stack, float_matrix(t->dx, C));
     norm_backward(t, batch, &o->norm, a->x_in, a->mean1, a->rstd1, false,
-                  norm_tail(t, batch, d->norm_qkv, first ? GemmInput{} : t->gradients[l - 1].ffn,
+                  norm_tail(t, batch, d->norm_qkv, first ? Matrix{} : t->gradients[l - 1].ffn,
                             first ? 0 : t->plan[l - 1].ffn_site));
     if (first) drop_embedding(t, GPU_TRAIN, batch, stack, d->norm_qkv);
     weight_backward(t, "qkv", &o->qkv, d->qkv, d->norm_qkv, M);
@@ -648,7 +647,7 @@ static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size
                             t->plan[shape->end - 1].ffn_site));
     for (size_t l = shape->end; l-- > shape->first;) {
         weight_groups_layer(&t->weights);
-        if (t->base.recompute && l + 1 < t->is.layers) layer_again(t, batch, stack, l);
+        if (t->base.recompute && l + 1 < t->is.layers) recompute_layer(t, batch, stack, l);
         ffn_backward(t, batch, l);
         attention_backward(t, batch, stack, l);
         gpu_gradients_final(&t->base, batch, t->plan[l].first,

@@ -30,7 +30,7 @@ struct GroupMaps {
 // Rows of a part that stay, or of gradients to y.
 template <typename Tile>
 static __device__ __forceinline__ void copy_rows(bf16 *tile, const TensorMap &map, Barrier *full,
-                                                 const Head &head, int row) {
+                                                 const SoftmaxHead &head, int row) {
     group_copy<Tile>(tile, &map, full, (int)head.h, row, (int)head.b);
 }
 
@@ -66,9 +66,9 @@ template <int SIZE> static __device__ __forceinline__ GroupForward<SIZE> group_f
 
 // One thread copies.
 template <int SIZE>
-static __device__ __forceinline__ void group_forward_copies(const GroupForward<SIZE> &f,
-                                                            const GroupMaps &maps, const Head &head,
-                                                            int first, int end) {
+static __device__ __forceinline__ void
+group_forward_copies(const GroupForward<SIZE> &f, const GroupMaps &maps, const SoftmaxHead &head,
+                     int first, int end) {
     using F = GroupForward<SIZE>;
     using Tile = typename F::R::Tile;
     barrier_expect(f.full, F::S::Rows::BYTES);
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void group_forward_copies(const GroupForward<S
 // these values.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
-    group_forward_kernel(const Pass<bf16> p, const __grid_constant__ GroupMaps maps) {
+    group_forward_kernel(const SoftmaxPass<bf16> p, const __grid_constant__ GroupMaps maps) {
 #if WARP_GROUP_CODE
     begin_kernel();
     using F = GroupForward<SIZE>;
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     using Tile = typename R::Tile;
     constexpr int N = Tile::ROWS;
     const F f = group_forward_memory<SIZE>();
-    const Head head = head_of(p, blockIdx.x);
+    const SoftmaxHead head = head_of(p, blockIdx.x);
     const int first =
         (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // those that see the most go first
     const int end = last_key(p, first + BLOCK_ROWS);
@@ -117,7 +117,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
               group_row = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     const int row = first + warp_row + lane / 4;
     const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
-    Rows<1> rows = rows_create<1>(p.sink);
+    SoftmaxRows<1> rows = rows_create<1>(p.sink);
     Sums<1, SIZE> y;
     Sums<1, N> s;
     GroupWeights<N> w;
@@ -250,14 +250,14 @@ template <int SIZE> static __device__ __forceinline__ GroupBackward<SIZE> group_
 // What a block of threads has to do: keys from `first` on of a head, and the steps of queries from
 // first_step on.
 struct GroupWork {
-    Head head;
+    SoftmaxHead head;
     int key_block, first, first_step;
 };
 
 // The work that was taken: of each head the last keys first.
 template <int SIZE>
 static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE> &g,
-                                                       const Pass<bf16> &p) {
+                                                       const SoftmaxPass<bf16> &p) {
     const unsigned work = *g.work;
     const int key_block = (int)(gridDim.y - 1 - work % gridDim.y), first = key_block * BLOCK_ROWS;
     return {head_of(p, work / gridDim.y), key_block, first,
@@ -284,9 +284,9 @@ static __device__ __forceinline__ void group_backward_begin(const GroupBackward<
 // Queries from `row` on, their gradients, and what belongs to each row of them: by the warp that
 // copies.
 template <int SIZE>
-static __device__ __forceinline__ void copy_queries(const GroupBackward<SIZE> &g,
-                                                    const GroupMaps &maps, const Pass<bf16> &p,
-                                                    const Head &head, int row, const Stage &s) {
+static __device__ __forceinline__ void
+copy_queries(const GroupBackward<SIZE> &g, const GroupMaps &maps, const SoftmaxPass<bf16> &p,
+             const SoftmaxHead &head, int row, const Stage &s) {
     using G = GroupBackward<SIZE>;
     using Tile = typename G::R::Tile;
     for (int i = (int)lane_index(); i < G::N; i += WARP) {
@@ -308,8 +308,8 @@ static __device__ __forceinline__ void copy_queries(const GroupBackward<SIZE> &g
 // By a warp.
 template <int SIZE>
 static __device__ __forceinline__ void
-group_backward_copies(const GroupBackward<SIZE> &g, const GroupMaps &maps, const Pass<bf16> &p,
-                      const GroupWork &work, int tiles) {
+group_backward_copies(const GroupBackward<SIZE> &g, const GroupMaps &maps,
+                      const SoftmaxPass<bf16> &p, const GroupWork &work, int tiles) {
     using G = GroupBackward<SIZE>;
     if (lane_index() == 0) {
         barrier_expect(g.full, 2 * G::Rows::BYTES);
@@ -327,7 +327,7 @@ group_backward_copies(const GroupBackward<SIZE> &g, const GroupMaps &maps, const
 // first to come stores them. By one thread.
 template <int SIZE>
 static __device__ __forceinline__ void
-group_backward_adds(const GroupBackward<SIZE> &g, const Pass<bf16> &p, const GroupWork &work,
+group_backward_adds(const GroupBackward<SIZE> &g, const SoftmaxPass<bf16> &p, const GroupWork &work,
                     const Gathered &gathered) {
     constexpr size_t BYTES = STEP_NUMBERS * sizeof(float);
     for (int step = work.first_step; step < gathered.steps; step++) {
@@ -353,7 +353,7 @@ group_backward_adds(const GroupBackward<SIZE> &g, const Pass<bf16> &p, const Gro
 // of 64.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
-    group_backward_kernel(const Pass<bf16> p, const __grid_constant__ GroupMaps maps,
+    group_backward_kernel(const SoftmaxPass<bf16> p, const __grid_constant__ GroupMaps maps,
                           const Gathered gathered) {
 #if WARP_GROUP_CODE
     begin_kernel();
@@ -364,7 +364,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const G g = group_backward_memory<SIZE>();
     group_backward_begin(g, gathered);
     const GroupWork work = group_work(g, p);
-    const Head head = work.head;
+    const SoftmaxHead head = work.head;
     const int first = work.first, first_query = work.first_step * G::STEP,
               steps = gathered.steps - work.first_step;
     if (copies_only()) {
@@ -530,10 +530,10 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
 // Before: dy . y of each query, and counters at 0.
 template <int SIZE>
 static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
-    group_begin_kernel(const Pass<bf16> p, const Gathered gathered) {
+    group_begin_kernel(const SoftmaxPass<bf16> p, const Gathered gathered) {
     begin_kernel();
     constexpr int LANES = SIZE / 8; // of a row, 8 numbers each
-    const Head head = head_of(p, blockIdx.x);
+    const SoftmaxHead head = head_of(p, blockIdx.x);
     const size_t at = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     if (at < (size_t)gridDim.x * (size_t)gathered.steps) gathered.turns[at] = 0;
     if (at == 0) *gathered.ticket = 0;
@@ -559,10 +559,10 @@ static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
 // Behind: the gradient of a step of queries, of its sums.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUPS *WARPGROUP)
-    group_end_kernel(const Pass<bf16> p, const Gathered gathered) {
+    group_end_kernel(const SoftmaxPass<bf16> p, const Gathered gathered) {
     begin_kernel();
     using G = GroupBackward<SIZE>;
-    const Head head = head_of(p, blockIdx.x);
+    const SoftmaxHead head = head_of(p, blockIdx.x);
     const int step = (int)blockIdx.y, group = (int)threadIdx.x / WARPGROUP,
               in_group = (int)threadIdx.x % WARPGROUP;
     const float *from = gathered.sums +
@@ -588,7 +588,7 @@ static inline bool group_reads(const void *data, size_t stride) {
 }
 
 // Whether these kernels do it.
-static inline bool group_takes(const Device *d, const Pass<bf16> &p) {
+static inline bool group_takes(const Device *d, const SoftmaxPass<bf16> &p) {
     bool reads = group_reads(p.y, p.channels) && group_reads(p.dy, p.channels);
     for (size_t part = QUERY; part <= VALUE; part++)
         reads = reads && group_reads(p.rows[part], p.strides[part]);
@@ -596,7 +596,7 @@ static inline bool group_takes(const Device *d, const Pass<bf16> &p) {
 }
 
 // (D, H, T, B)
-static inline TensorMap group_map(const Pass<bf16> &p, const bf16 *data, size_t stride,
+static inline TensorMap group_map(const SoftmaxPass<bf16> &p, const bf16 *data, size_t stride,
                                   size_t length, size_t batch) {
     const size_t sizes[4] = {(size_t)p.size, (size_t)p.heads, length, batch},
                  strides[3] = {(size_t)p.size * sizeof(bf16), stride * sizeof(bf16),
@@ -604,7 +604,7 @@ static inline TensorMap group_map(const Pass<bf16> &p, const bf16 *data, size_t 
     return tensor_map(data, sizes, strides);
 }
 
-static inline GroupMaps group_maps(const Pass<bf16> &p, size_t batch) {
+static inline GroupMaps group_maps(const SoftmaxPass<bf16> &p, size_t batch) {
     GroupMaps maps = {};
     for (size_t part = QUERY; part <= VALUE; part++)
         maps.parts[part] = group_map(p, p.rows[part], p.strides[part],
@@ -613,7 +613,8 @@ static inline GroupMaps group_maps(const Pass<bf16> &p, size_t batch) {
     return maps;
 }
 
-template <int SIZE> static void group_forward(const Device *d, const Pass<bf16> &p, size_t batch) {
+template <int SIZE>
+static void group_forward(const Device *d, const SoftmaxPass<bf16> &p, size_t batch) {
     const dim3 grid((unsigned)(batch * (size_t)p.heads), blocks_of((size_t)p.queries, BLOCK_ROWS));
     launch_early(d, group_forward_kernel<SIZE>, grid, GROUP_THREADS, GroupForward<SIZE>::BYTES, p,
                  group_maps(p, batch));
@@ -643,7 +644,8 @@ static inline size_t gathered_place(size_t units, size_t queries) {
     return (units * queries + 3) / 4 * 4;
 }
 
-template <int SIZE> static void group_backward(const Device *d, const Pass<bf16> &p, size_t batch) {
+template <int SIZE>
+static void group_backward(const Device *d, const SoftmaxPass<bf16> &p, size_t batch) {
     const size_t units = batch * (size_t)p.heads, queries = (size_t)p.queries,
                  steps = gathered_steps(queries, SIZE);
     float *sums = p.product + gathered_place(units, queries);

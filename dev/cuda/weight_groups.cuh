@@ -9,7 +9,7 @@
 // dw += dy^T x in the weight's layout; dy (M, N), x (M, K)
 struct WeightProduct {
     float *dw;
-    GemmInput dy, x;
+    Matrix dy, x;
     DeviceWeight w;
     size_t m;
 };
@@ -44,7 +44,7 @@ static inline void weight_groups_layer(WeightGroups *g) {
 }
 
 // How many numbers `lower` begins before `upper`.
-static inline size_t numbers_between(GemmInput lower, GemmInput upper) {
+static inline size_t numbers_between(Matrix lower, Matrix upper) {
     const char *from = (const char *)lower.data, *to = (const char *)upper.data;
     if (from > to)
         fail("products of layers: a lower layer's operands lie behind those of the one above it");

@@ -75,7 +75,7 @@ static double decimal(real value) {
 }
 
 static bool write_config(const void *model, JsonWriter *w) {
-    const Config *c = fastformer_config(model);
+    const FastformerConfig *c = fastformer_config(model);
     const double dropout = ((const CpuModel *)model)->dropout;
     json_key(w, "architectures");
     json_begin(w, '[');

@@ -18,7 +18,7 @@ typedef struct {
     real rescale, sink; // s, c
     bool pool_raw;      // pool x instead of the normalised x'
     int32_t padding;    // the token whose row takes no gradient; -1: none
-} Config;
+} FastformerConfig;
 
 // Of the parameters in the flat arrays.
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     OuterParameters outer;
     LayerOffsets *layers; // (L)
-} Offsets;
+} FastformerParameters;
 
 // Places where dropout happens.
 enum { SITE_EMBEDDING = 0, SITE_QUERY = 1, SITE_KEY = 2, SITE_FFN = 3, SITES_PER_LAYER = 3 };
@@ -42,7 +42,7 @@ static inline uint32_t dropout_site(size_t layer, uint32_t site) {
 
 extern const ModelType fastformer;
 extern const Exchange fastformer_exchange; // with Hugging Face transformers
-const Config *fastformer_config(const void *model);
-const Offsets *fastformer_offsets(const void *model);
+const FastformerConfig *fastformer_config(const void *model);
+const FastformerParameters *fastformer_offsets(const void *model);
 
 #endif

@@ -16,13 +16,13 @@
 typedef struct {
     ModelSizes size;
     AttentionKind attention;
-} Config;
+} Gpt2Config;
 
 // Of the parameters in the flat arrays. Hugging Face's Conv1D stores weights as (in, out).
 typedef struct {
     OuterParameters outer;
     TransformerParameters *layers; // (L)
-} Offsets;
+} Gpt2Parameters;
 
 // Places where dropout happens.
 enum {
@@ -38,7 +38,7 @@ static inline uint32_t dropout_site(size_t layer, uint32_t site) {
 }
 
 extern const ModelType gpt2;
-const Config *gpt2_config(const void *model);
-const Offsets *gpt2_offsets(const void *model);
+const Gpt2Config *gpt2_config(const void *model);
+const Gpt2Parameters *gpt2_offsets(const void *model);
 
 #endif

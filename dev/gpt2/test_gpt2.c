@@ -101,7 +101,7 @@ static void test_parameters(void) {
         CHECK(p->decay == matrix);
         CHECK_CLOSE(p->deviation, residual ? 0.02 / sqrt(12) : matrix ? 0.02 : 0, 1e-9);
         const bool gain = strstr(p->name, "ln_") && strstr(p->name, "weight");
-        CHECK_CLOSE(p->mean, gain ? 1 : strstr(p->name, "norm_const") ? 0.5 : 0, 0);
+        CHECK_CLOSE(p->mean, gain ? 1 : strstr(p->name, "exponent") ? 0.5 : 0, 0);
     }
     model_test_free(&t);
 }
@@ -442,7 +442,7 @@ static void test_statistics(void) {
                                           0);
 
         // Scores of 0: the sink of 1 is as much as one token.
-        const Offsets *o = gpt2_offsets(t.model);
+        const Gpt2Parameters *o = gpt2_offsets(t.model);
         memset(t.values + o->layers[0].attention.qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
         memset(t.values + o->layers[0].attention.qkv.bias, 0, 3 * 12 * sizeof(real));
         cpu_model_write(t.model, MODEL_VALUES, t.values);
@@ -464,12 +464,12 @@ static void test_statistics(void) {
 static void test_statistics_cosine(void) {
     ModelTest t = model_test_create(&gpt2, MEASURED "attention=cosine", 1, 3, 29);
     Batch batch = model_test_batch(&t, 0, 9);
-    const Offsets *o = gpt2_offsets(t.model);
+    const Gpt2Parameters *o = gpt2_offsets(t.model);
     // Every query and key is the bias: cosines are 1, or -1 where keys point the other way.
     memset(t.values + o->layers[0].attention.qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
     for (size_t i = 0; i < 24; i++)
         t.values[o->layers[0].attention.qkv.bias + i] = (real)(i < 20 ? 0.1 : -0.1);
-    for (size_t h = 0; h < 3; h++) t.values[o->layers[0].attention.norm_const + h] = (real)0.5;
+    for (size_t h = 0; h < 3; h++) t.values[o->layers[0].attention.exponent + h] = (real)0.5;
     cpu_model_write(t.model, MODEL_VALUES, t.values);
     Statistics s = {0};
     measure_model(&t, &batch, &s);

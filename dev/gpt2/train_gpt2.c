@@ -33,14 +33,14 @@ static const Option gpt2_options[] = {
     DROPOUT_OPTION,
 };
 
-static Config config_create(const ModelSetup *setup) {
-    return (Config){.size = model_sizes(setup), .attention = attention_kind(setup->options)};
+static Gpt2Config config_create(const ModelSetup *setup) {
+    return (Gpt2Config){.size = model_sizes(setup), .attention = attention_kind(setup->options)};
 }
 
 // Parameters, under the names of Hugging Face's class. Its Conv1D stores weights as (in, out).
-static Offsets parameters_create(ParameterTable *table, const Config *c) {
+static Gpt2Parameters parameters_create(ParameterTable *table, const Gpt2Config *c) {
     const size_t L = c->size.layers, C = c->size.channels;
-    Offsets o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
+    Gpt2Parameters o = {.layers = allocate(L, sizeof(TransformerParameters), "layers")};
     // 2L sublayers are added to the residual stream: this keeps its variance that of one.
     const double plain = 0.02, residual = 0.02 / sqrt(2 * (double)L);
     const LinearShape qkv = {3 * C, C, WEIGHT_IN_OUT, true, plain};
@@ -54,11 +54,11 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
         FfnParameters *ffn = &o.layers[l].ffn;
         attention->norm = add_norm(table, C, "transformer.h.%zu.ln_1", l);
         attention->qkv = add_linear(table, qkv, "transformer.h.%zu.attn.c_attn", l);
-        attention->norm_const = NO_PARAMETER;
+        attention->exponent = NO_PARAMETER;
         if (c->attention.learned_power) {
             char name[PARAMETER_NAME];
-            snprintf(name, sizeof(name), "transformer.h.%zu.attn.norm_const", l);
-            attention->norm_const = add_vector(table, name, c->size.heads, 0.5);
+            snprintf(name, sizeof(name), "transformer.h.%zu.attn.exponent", l);
+            attention->exponent = add_vector(table, name, c->size.heads, 0.5);
         }
         attention->projection = add_linear(table, projection, "transformer.h.%zu.attn.c_proj", l);
         ffn->norm = add_norm(table, C, "transformer.h.%zu.ln_2", l);
@@ -74,18 +74,18 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
 
 typedef struct {
     Transformer base;
-    Config config;
-    Offsets offsets;
+    Gpt2Config config;
+    Gpt2Parameters offsets;
     Stack stack;
 } Gpt2;
 
-static const real *gpt2_forward(const void *model, const Pass *pass) {
+static const real *gpt2_forward(const void *model, const BlockPass *pass) {
     const Gpt2 *g = model;
     embed_forward(pass, &g->base.embedding, g->stack.x[0]);
     return stack_forward(pass, &g->stack);
 }
 
-static void gpt2_backward(const void *model, const Pass *pass) {
+static void gpt2_backward(const void *model, const BlockPass *pass) {
     const Gpt2 *g = model;
     stack_backward(pass, &g->stack);
     embed_backward(pass, &g->base.embedding);
@@ -101,7 +101,7 @@ static void parts_create(Gpt2 *g, size_t batch, size_t length) {
 }
 
 static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) {
-    const Config c = config_create(setup);
+    const Gpt2Config c = config_create(setup);
     free(parameters_create(table, &c).layers);
 }
 
@@ -149,7 +149,7 @@ static void gpt2_attend(const Decoder *decoder, size_t l) {
     const AttentionKind *kind = &d->model->config.attention;
     const AttentionParameters *at = &d->model->offsets.layers[l].attention;
     const real *values = d->model->base.model.state.values, *bias = values + at->qkv.bias;
-    const real *exponent = kind->learned_power ? values + at->norm_const : NULL;
+    const real *exponent = kind->learned_power ? values + at->exponent : NULL;
     const size_t S = decoder->streams, H = decoder->is.size.heads, D = decoder->is.size.head_size,
                  C = H * D;
     if (kind->cosine) {
@@ -166,7 +166,7 @@ static void gpt2_attend(const Decoder *decoder, size_t l) {
 
 static void *gpt2_decoder_create(void *model, int streams) {
     Gpt2 *g = model;
-    const Config *c = &g->config;
+    const Gpt2Config *c = &g->config;
     const size_t D = c->size.head_size, units = c->size.layers * (size_t)streams * c->size.heads;
     Gpt2Decoder *d = allocate(1, sizeof(Gpt2Decoder), "decoder");
     const DecoderShape is = {.size = c->size,
@@ -183,7 +183,7 @@ static void *gpt2_decoder_create(void *model, int streams) {
 
 static void gpt2_decode(void *decoder, const int32_t *tokens, real *logits) {
     Gpt2Decoder *d = decoder;
-    const Config *c = &d->model->config;
+    const Gpt2Config *c = &d->model->config;
     if (!c->attention.cosine) key_value_cache_grow(&d->cache, d->base.count, c->size.positions);
     decoder_decode(d, tokens, logits);
 }
@@ -275,7 +275,7 @@ static void gpt2_describe(const void *model, Metadata **rows, int *count) {
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
 // product of attention.
 static double gpt2_flops_per_token(const void *model, int64_t length) {
-    const Config *c = &((const Gpt2 *)model)->config;
+    const Gpt2Config *c = &((const Gpt2 *)model)->config;
     const double C = (double)c->size.channels, L = (double)c->size.layers,
                  V = (double)c->size.vocabulary;
     const double attention = 3 * attention_flops(c->attention.cosine, false, c->size.channels,
@@ -283,11 +283,11 @@ static double gpt2_flops_per_token(const void *model, int64_t length) {
     return 6 * (L * 12 * C * C + V * C) + L * attention;
 }
 
-const Config *gpt2_config(const void *model) {
+const Gpt2Config *gpt2_config(const void *model) {
     return &((const Gpt2 *)model)->config;
 }
 
-const Offsets *gpt2_offsets(const void *model) {
+const Gpt2Parameters *gpt2_offsets(const void *model) {
     return &((const Gpt2 *)model)->offsets;
 }
 

@@ -13,8 +13,8 @@ extern "C" {
 
 static void *gpt2_create(const ModelSetup *setup) {
     SelfAttention *m = transformer_allocate<SelfAttention>(&gpt2, setup);
-    const Config *c = gpt2_config(m->base.base.host);
-    const Offsets *o = gpt2_offsets(m->base.base.host);
+    const Gpt2Config *c = gpt2_config(m->base.base.host);
+    const Gpt2Parameters *o = gpt2_offsets(m->base.base.host);
     TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
     is.activation = GELU_TANH;
     self_attention_choose(m, &c->attention, c->size.heads, o->layers);

@@ -40,7 +40,7 @@ typedef enum { PRE_NORM, POST_NORM } NormOrder;
 typedef struct {
     NormParameters norm;
     LinearParameters qkv, projection; // C -> 3C, C -> C
-    size_t norm_const;                // (H) cosine attention: m; else NO_PARAMETER
+    size_t exponent;                  // (H) cosine attention: m; else NO_PARAMETER
     size_t pooling;                   // (2, C) additive attention: w_q, w_k; not read elsewhere
 } AttentionParameters;
 
@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     NormParameters norm;                           // of the queries' side
     LinearParameters query, key_value, projection; // C -> C, C -> 2C, C -> C
-    size_t norm_const;
+    size_t exponent;
 } CrossAttentionParameters;
 
 // Normalisation and the two products of the feed-forward network.

@@ -59,7 +59,7 @@ static void keep(Kept *kept, const char *line, size_t size) {
 }
 
 // Whether a line is one that comes again.
-static bool comes_again(const Json *object, unsigned again) {
+static bool will_be_rewritten(const Json *object, unsigned again) {
     const Json *event = json_find(object, "event");
     const bool statistics =
         event && event->kind == JSON_STRING && strcmp(event->string, "statistics") == 0;
@@ -76,7 +76,7 @@ static void prune_line(Kept *kept, const char *path, size_t number, const char *
     if (!object) {
         if (!kept->damaged) kept->damaged = number;
     } else if (step <= (double)resume_step &&
-               !(step == (double)resume_step && comes_again(object, again))) {
+               !(step == (double)resume_step && will_be_rewritten(object, again))) {
         if (kept->damaged)
             fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
         keep(kept, line, size);

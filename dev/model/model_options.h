@@ -47,7 +47,7 @@ ModelSizes model_sizes(const ModelSetup *setup);
 typedef struct {
     const char *name;      // "softmax"
     bool cosine, additive; // neither: softmax
-    bool learned_power;    // cosine: the power of n is sigmoid(norm_const)
+    bool learned_power;    // cosine: the power of n is sigmoid(exponent)
     double power;          // else
     double sink;           // of the softmax's denominator
 } AttentionKind;

@@ -79,16 +79,17 @@ static char *text_of(const Dataset *dataset, const Hypothesis *translation) {
 // One of several sentences, and how long it is.
 typedef struct {
     size_t number, count;
-} Place;
+} TranslationPlace;
 
 static int compare_lengths(const void *a, const void *b) {
-    const Place *x = a, *y = b;
+    const TranslationPlace *x = a, *y = b;
     if (x->count != y->count) return x->count < y->count ? -1 : 1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
 // Translates those in some places (count), of which the last has the longest.
-static void translate_batch(Translator *t, Sentence *sentences, const Place *places, size_t count) {
+static void translate_batch(Translator *t, Sentence *sentences, const TranslationPlace *places,
+                            size_t count) {
     const Dataset *dataset = t->run->dataset;
     const size_t S = places[count - 1].count;
     int32_t *tokens = allocate(count * S, sizeof(int32_t), "batch");
@@ -127,12 +128,12 @@ static void show_progress(const Translator *t, size_t more) {
 
 // Translates all of them, those of like length together; empty ones stay.
 static void translate_sentences(Translator *t, Sentence *sentences, size_t count) {
-    Place *order = allocate(count, sizeof(Place), "sentences");
+    TranslationPlace *order = allocate(count, sizeof(TranslationPlace), "sentences");
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
-        if (sentences[i].count > 0) order[left++] = (Place){i, sentences[i].count};
+        if (sentences[i].count > 0) order[left++] = (TranslationPlace){i, sentences[i].count};
     if (left > 0) t->shown = order[0].number;
-    qsort(order, left, sizeof(Place), compare_lengths);
+    qsort(order, left, sizeof(TranslationPlace), compare_lengths);
     // The longest first, whose memory suffices for all others.
     for (size_t n, done = 0; done < left && !stop_requested(); done += n) {
         const size_t end = left - done;

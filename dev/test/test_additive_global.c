@@ -51,7 +51,7 @@ static AttentionInput input_of(const Problem *p) {
 
 static void forward(const Problem *p, real *y) {
     const AttentionInput in = input_of(p);
-    additive_global_forward(p->attention, (GemmInput){y, C, false}, p->weights, &in);
+    additive_global_forward(p->attention, (Matrix){y, C, false}, p->weights, &in);
 }
 
 // Number d of head h of row `row` of queries (0), keys (1) or values (2).
@@ -127,7 +127,7 @@ static void test_gradients(void) {
         real dqkv[ROWS * 3 * C], dbias[3 * C] = {0}, dweights[2 * C] = {0};
         const AttentionInput in = input_of(p);
         const AttentionGradients to =
-            attention_self_gradients((GemmInput){dqkv, 3 * C, false}, dbias, C);
+            attention_self_gradients((Matrix){dqkv, 3 * C, false}, dbias, C);
         additive_global_backward(p->attention, &to, dweights, p->dy, p->weights, &in);
         check_gradient(p, p->qkv, dqkv, ROWS * 3 * C);
         check_gradient(p, p->bias, dbias, 3 * C);

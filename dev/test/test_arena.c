@@ -105,8 +105,8 @@ static void test_packed_weight(void) {
     for (int i = 0; i < M * K; i++) x[i] = (real)(i % 5 - 2);
     gemm_weight_pack(planned, values);
     gemm_weight_pack(own, values);
-    gemm_forward(gemm, y[0], (GemmInput){x, K, false}, planned, M);
-    gemm_forward(gemm, y[1], (GemmInput){x, K, false}, own, M);
+    gemm_forward(gemm, y[0], (Matrix){x, K, false}, planned, M);
+    gemm_forward(gemm, y[1], (Matrix){x, K, false}, own, M);
     for (int i = 0; i < M * N; i++) CHECK(y[0][i] == y[1][i]);
     gemm_weight_free(own);
     gemm_weight_free(planned);

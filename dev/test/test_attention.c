@@ -138,7 +138,7 @@ static AttentionInput input_of(const Problem *p, uint64_t first_row) {
 }
 
 static AttentionGradients gradients_of(const Problem *p, const Result *r) {
-    const GemmInput dx = {r->dx, p->x_columns, false}, dkv = {r->dkv, p->kv_columns, false};
+    const Matrix dx = {r->dx, p->x_columns, false}, dkv = {r->dkv, p->kv_columns, false};
     return p->is.shape == CROSS
                ? attention_cross_gradients(dx, r->dbias, dkv, r->dkv_bias, p->channels)
                : attention_self_gradients(dx, r->dbias, p->channels);
@@ -158,7 +158,7 @@ static CosineAttention *cosine_create(const Problem *p) {
 
 static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64_t first_row,
                         bool backward) {
-    const GemmInput y = {r->y, p->channels, false};
+    const Matrix y = {r->y, p->channels, false};
     const AttentionInput in = input_of(p, first_row);
     const AttentionGradients gradients = gradients_of(p, r);
     softmax_attention_forward(a, y, r->logsumexp, &in);
@@ -166,7 +166,7 @@ static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64
 }
 
 static void cosine_run(CosineAttention *a, const Problem *p, Result *r, bool backward) {
-    const GemmInput y = {r->y, p->channels, false};
+    const Matrix y = {r->y, p->channels, false};
     const AttentionInput in = input_of(p, FIRST_ROW);
     const AttentionGradients gradients = gradients_of(p, r);
     const real *exponent = p->is.fixed ? NULL : p->exponent;
@@ -656,7 +656,7 @@ static void weights_of(const double *scores, double sink, real *weights) {
                                                    EXAMPLE_SIZE, 1, false);
     const AttentionInput in =
         attention_self(&qkv[0][0][0], NULL, EXAMPLE_SIZE, true, NULL, 1, EXAMPLE);
-    softmax_attention_forward(a, (GemmInput){y, EXAMPLE_SIZE, false}, NULL, &in);
+    softmax_attention_forward(a, (Matrix){y, EXAMPLE_SIZE, false}, NULL, &in);
     softmax_attention_free(a);
     for (size_t j = 0; j < EXAMPLE; j++) weights[j] = y[EXAMPLE - 1][j];
 }
@@ -967,7 +967,7 @@ static void test_bf16_output(void) {
         Problem p = problem_create(is);
         Result r = run(&p, false);
         uint16_t *rounded = allocate(p.rows * p.channels, sizeof(uint16_t), "y");
-        const GemmInput y = {rounded, p.channels, true};
+        const Matrix y = {rounded, p.channels, true};
         const AttentionInput in = input_of(&p, 0);
         if (kind == 0) {
             SoftmaxAttention *a = softmax_create(&p, false);
@@ -996,7 +996,7 @@ static void test_bf16_y_backward(void) {
     SoftmaxAttention *a = softmax_create(&p, true);
     const AttentionInput in = input_of(&p, 0);
     const AttentionGradients gradients = gradients_of(&p, &other);
-    softmax_attention_backward(a, &gradients, p.dy, (GemmInput){rounded, p.channels, true},
+    softmax_attention_backward(a, &gradients, p.dy, (Matrix){rounded, p.channels, true},
                                r.logsumexp, &in);
     softmax_attention_free(a);
     double error = 0;
@@ -1030,7 +1030,7 @@ static void causal_cross(void *argument) {
     Problem p = problem_create(*(const Setting *)argument);
     AttentionInput in = input_of(&p, 0);
     in.causal = true;
-    softmax_attention_forward(softmax_create(&p, false), (GemmInput){p.dy, p.channels, false}, NULL,
+    softmax_attention_forward(softmax_create(&p, false), (Matrix){p.dy, p.channels, false}, NULL,
                               &in);
 }
 

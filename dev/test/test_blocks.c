@@ -26,7 +26,7 @@ typedef struct {
     Encoded encoded;
     CrossAttentionBlock cross;
     FfnBlock ffn;
-    Head head;
+    OutputHead head;
     real *read, **x; // (B S, C); (3) of (B T, C)
 } Pair;
 
@@ -46,12 +46,12 @@ typedef struct {
     NormParameters encoder_norm, final_norm;
     CrossAttentionParameters cross;
     FfnParameters ffn;
-} Offsets;
+} TestParameters;
 
-static Offsets add_parameters(ParameterTable *table, const Kind *kind) {
+static TestParameters add_parameters(ParameterTable *table, const Kind *kind) {
     static const char *const parts[] = {"key", "value"};
     const bool pre = kind->order == PRE_NORM;
-    Offsets o = {.token = add_matrix(table, "token", V, C, 0.5)};
+    TestParameters o = {.token = add_matrix(table, "token", V, C, 0.5)};
     o.encoder_norm = pre ? add_norm(table, C, "encoder_norm") : no_norm(C);
     o.cross.norm = add_norm(table, C, "cross.norm");
     o.cross.query = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.query");
@@ -59,8 +59,7 @@ static Offsets add_parameters(ParameterTable *table, const Kind *kind) {
                                           "cross", parts, 2);
     o.cross.projection =
         add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.projection");
-    o.cross.norm_const =
-        kind->cosine ? add_vector(table, "cross.norm_const", H, 0.5) : NO_PARAMETER;
+    o.cross.exponent = kind->cosine ? add_vector(table, "cross.exponent", H, 0.5) : NO_PARAMETER;
     o.ffn.norm = add_norm(table, C, "ffn.norm");
     o.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, 0.5}, "ffn.up");
     o.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, 0.5}, "ffn.down");
@@ -84,7 +83,7 @@ static void embeddings_create(Pair *p, size_t token) {
 static Pair *pair_create(const Kind *kind, const Options *options) {
     Pair *p = allocate(1, sizeof(Pair), "model");
     CpuModel *m = &p->base;
-    const Offsets o = add_parameters(&m->state.table, kind);
+    const TestParameters o = add_parameters(&m->state.table, kind);
     cpu_model_create(m,
                      &(ModelSetup){.options = options, .batch = B, .length = S, .training = true});
     embeddings_create(p, o.token);
@@ -117,9 +116,10 @@ static void pair_free(Pair *p) {
 
 static double pair_train(Pair *p, const Batch *batch, double scale) {
     Batch of_source;
-    const Pass forward = pass_forward(&p->base, batch, true, NULL),
-               backward = pass_backward(&forward);
-    const Pass source = pass_source(&forward, &of_source), source_backward = pass_backward(&source);
+    const BlockPass forward = pass_forward(&p->base, batch, true, NULL),
+                    backward = pass_backward(&forward);
+    const BlockPass source = pass_source(&forward, &of_source),
+                    source_backward = pass_backward(&source);
     embed_forward(&source, &p->source, p->read);
     encoded_forward(&source, &p->encoded, p->read);
     embed_forward(&forward, &p->target, p->x[0]);

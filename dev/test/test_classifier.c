@@ -19,7 +19,7 @@ static const double REAL_TOLERANCE = 2e-5, LARGE_TOLERANCE = 1e-2;
 // A problem, what the definition gives for it, and what the classifier gives.
 typedef struct {
     size_t m, vocabulary, channels;
-    GemmInput input;         // h as the products read it
+    Matrix input;            // h as the products read it
     real *h, *weight, *bias; // h, weight rounded in the same way; bias NULL: none
     int32_t *targets;
     double scale, start;                // `start`: what the gradients are added to
@@ -36,7 +36,7 @@ static real *random_values(size_t count, double deviation, uint32_t stream) {
 }
 
 static void round_as_input(const Gemm *gemm, real *values, size_t count) {
-    GemmInput input = gemm_input_create(gemm, 1, count, "a test");
+    Matrix input = gemm_input_create(gemm, 1, count, "a test");
     gemm_input_store(input, 0, 0, values, count);
     gemm_input_load(input, 0, 0, values, count);
     gemm_input_free(&input);

@@ -24,7 +24,7 @@ static real *random_values(size_t count, uint32_t stream) {
 
 // A matrix as products read it, and as the definition does: rounded in the same way.
 typedef struct {
-    GemmInput input;
+    Matrix input;
     real *values;
 } Operand;
 
@@ -241,7 +241,7 @@ static void check_inputs(Gemm *gemm) {
     const real values[] = {1,   (real)1.00390625, (real)1.01171875, (real)-3.5, 0, INFINITY,
                            NAN, (real)1e-3};
     enum { COUNT = sizeof(values) / sizeof(*values) };
-    GemmInput input = gemm_input_create(gemm, 3, COUNT + 20, "a test");
+    Matrix input = gemm_input_create(gemm, 3, COUNT + 20, "a test");
     real read[COUNT];
     gemm_input_store(input, 2, 20, values, COUNT);
     gemm_input_load(gemm_input_rows(input, 2), 0, 20, read, COUNT);
@@ -258,7 +258,7 @@ static void check_inputs(Gemm *gemm) {
     // Enough of them for whole vectors, and a rest.
     real many[53], back[53];
     for (int i = 0; i < 53; i++) many[i] = (real)(i % 2 ? i : -i);
-    GemmInput row = gemm_input_create(gemm, 1, 53, "a test");
+    Matrix row = gemm_input_create(gemm, 1, 53, "a test");
     gemm_input_store(row, 0, 0, many, 53);
     gemm_input_load(row, 0, 0, back, 53);
     for (int i = 0; i < 53; i++) CHECK_CLOSE(back[i], many[i], 0);

@@ -38,8 +38,8 @@ static bool same_bits(const void *a, const void *b, size_t size) {
     return memcmp(a, b, size) == 0;
 }
 
-static GemmInput plain_input(size_t rows, size_t columns) {
-    return (GemmInput){allocate(rows * columns, sizeof(real), "test input"), columns, false};
+static Matrix plain_input(size_t rows, size_t columns) {
+    return (Matrix){allocate(rows * columns, sizeof(real), "test input"), columns, false};
 }
 
 // Largest difference over largest expected value (at least 1).
@@ -154,7 +154,7 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
                   doubles(bias, channels),
                   allocate(n, sizeof(double), "y"),
                   doubles(dy, n)};
-    GemmInput y = plain_input(m, channels);
+    Matrix y = plain_input(m, channels);
     layernorm_forward(y, mean, rstd, x, gain, bias, 1e-5, m, channels);
     norm_loss(&plain);
     check_values("y", y.data, plain.y, n, EXACT * (1 + fabs(mean_x)));
@@ -250,7 +250,7 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
                         allocate(count, sizeof(double), "y"),
                         doubles(dy, count)};
     activation_loss(&plain);
-    GemmInput y = plain_input(m, n), dx = plain_input(m, n);
+    Matrix y = plain_input(m, n), dx = plain_input(m, n);
     activation_forward(y, x, bias, kind, m, n);
     check_values("y", y.data, plain.y, count, EXACT);
     real *dbias = biased ? allocate(n, sizeof(real), "dbias") : NULL,
@@ -263,7 +263,7 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
     activation_backward(dx, dbias, dy, x, bias, kind, m, n);
     check_gradient("dx", activation_loss, &plain, plain.x, dx.data, count);
     if (biased) check_gradient("dbias", activation_loss, &plain, plain.bias, dbias, n);
-    GemmInput again = plain_input(m, n), same = plain_input(m, n);
+    Matrix again = plain_input(m, n), same = plain_input(m, n);
     activation_rows_backward(same, again, dbias, dy, x, bias, kind, m, n);
     double *first_y = doubles(y.data, count), *first_dx = doubles(dx.data, count);
     check_values("y again", again.data, first_y, count, EXACT);
@@ -284,7 +284,7 @@ static void test_activation(void) {
 
 static void test_relu_at_zero(void) {
     real x[] = {0, -0.0f, -1, 1}, dy[] = {2, 2, 2, 2};
-    GemmInput dx = plain_input(1, 4);
+    Matrix dx = plain_input(1, 4);
     activation_backward(dx, NULL, dy, x, NULL, RELU, 1, 4);
     activation_row(x, RELU, 4);
     for (int i = 0; i < 4; i++) CHECK(x[i] == (i == 3) && ((real *)dx.data)[i] == (i == 3 ? 2 : 0));
@@ -300,7 +300,7 @@ static void test_activation_extremes(void) {
         const int count = kind == SILU ? ALL - 2 : ALL; // 12 is not so far out for an exponential
         real x[ALL], ones[ALL], y[ALL];
         for (int i = 0; i < count; i++) x[i] = y[i] = (real)inputs[i], ones[i] = 1;
-        GemmInput dx = plain_input(1, ALL);
+        Matrix dx = plain_input(1, ALL);
         activation_row(y, kind, (size_t)count);
         activation_backward(dx, NULL, ones, x, NULL, kind, 1, (size_t)count);
         for (int i = 0; i < count; i++) {
@@ -560,12 +560,12 @@ static void run_layers(Results *r) {
     real *x = random_reals(&random, ROWS * WIDTH, 0, 1),
          *dy = random_reals(&random, ROWS * WIDTH, 0, 1);
     real *gain = random_reals(&random, WIDTH, 1, 1), *bias = random_reals(&random, WIDTH, 0, 1);
-    layernorm_forward((GemmInput){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, 1e-5,
-                      ROWS, WIDTH);
+    layernorm_forward((Matrix){r->norm, WIDTH, false}, r->mean, r->rstd, x, gain, bias, 1e-5, ROWS,
+                      WIDTH);
     layernorm_backward(r->norm_dx, r->dgain, r->dbias, dy, x, gain, r->mean, r->rstd, ROWS, WIDTH);
-    activation_forward((GemmInput){r->activation, WIDTH, false}, x, bias, GELU_ERF, ROWS, WIDTH);
-    activation_backward((GemmInput){r->activation_dx, WIDTH, false}, r->activation_dbias, dy, x,
-                        bias, GELU_TANH, ROWS, WIDTH);
+    activation_forward((Matrix){r->activation, WIDTH, false}, x, bias, GELU_ERF, ROWS, WIDTH);
+    activation_backward((Matrix){r->activation_dx, WIDTH, false}, r->activation_dbias, dy, x, bias,
+                        GELU_TANH, ROWS, WIDTH);
 
     int32_t inputs[ROWS];
     for (int i = 0; i < ROWS; i++) inputs[i] = (int32_t)random_below(&random, TABLE);

@@ -74,7 +74,7 @@ static void check_product(const Problem *p, Multiplier by, bool along_columns, b
     for (size_t s = 0; s < words; s++)
         for (size_t j = 0; j < n; j++)
             b[s * (n + MORE) + j] = word(p->b, s * step * n + j, n, pairs);
-    if (by == MULTIPLY_AMX && along_columns) tile_turn(a, a_column, words, m);
+    if (by == MULTIPLY_AMX && along_columns) tile_transpose_squares(a, a_column, words, m);
     tile_begin(by);
     tile_product(c, n + MORE, p->start, one_start ? 0 : n, (TileView){a, a_row, a_column}, b,
                  n + MORE, m, n, words, by);
@@ -104,11 +104,11 @@ static void test_products(void) {
     }
 }
 
-static void test_turn(void) {
+static void test_transpose(void) {
     enum { ROWS = 2 * TILE_LANES, COLUMNS = 3 * TILE_LANES, STRIDE = COLUMNS + TILE_LANES };
     _Alignas(64) real x[ROWS * STRIDE];
     for (size_t i = 0; i < ROWS * STRIDE; i++) x[i] = (real)i;
-    tile_turn(x, STRIDE, ROWS, COLUMNS);
+    tile_transpose_squares(x, STRIDE, ROWS, COLUMNS);
     for (size_t i = 0; i < ROWS; i++) {
         for (size_t j = 0; j < STRIDE; j++) {
             const size_t row = i % TILE_LANES, column = j % TILE_LANES;
@@ -120,7 +120,8 @@ static void test_turn(void) {
 }
 
 int main(int argc, char **argv) {
-    static const TestCase cases[] = {{"products", test_products}, {"squares turned", test_turn}};
+    static const TestCase cases[] = {{"products", test_products},
+                                     {"squares turned", test_transpose}};
     printf("multiplies: %s\n", tile_multiplier_name(tile_multiplier(true)));
     return test_main(argc, argv, "tile", cases, sizeof(cases) / sizeof(*cases));
 }

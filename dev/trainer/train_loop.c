@@ -89,7 +89,7 @@ static bool ended(const Loop *loop) {
 }
 
 // Whether validation has not become better for as long as --patience waits.
-static bool impatient(const Loop *loop) {
+static bool out_of_patience(const Loop *loop) {
     const int64_t patience = integer(loop, "patience");
     return patience > 0 && loop->progress.stale >= patience;
 }
@@ -279,14 +279,14 @@ static void after_step(Loop *loop, const Progress *before) {
     }
     agree_on_stop(loop);
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    if (saves || last || impatient(loop) || loop->stop)
+    if (saves || last || out_of_patience(loop) || loop->stop)
         checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
 // The evaluation that a signal left out comes first, as the one without that signal did. From then
 // on the state is that one's, too.
-static void make_up_evaluation(Loop *loop) {
+static void run_pending_evaluation(Loop *loop) {
     loop->progress.evaluation_due = !validate(loop);
     agree_on_stop(loop);
     if (!loop->progress.evaluation_due)
@@ -332,8 +332,8 @@ static void finish(Loop *loop) {
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     const Progress *p = &loop->progress;
-    const unsigned again =
-        (ended(loop) || impatient(loop) ? LOG_END : 0) | (p->evaluation_due ? LOG_EVALUATION : 0);
+    const unsigned again = (ended(loop) || out_of_patience(loop) ? LOG_END : 0) |
+                           (p->evaluation_due ? LOG_EVALUATION : 0);
     if (leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
     loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
     if (leads(loop) && p->step > 0) {
@@ -455,9 +455,9 @@ static void introduce(Loop *loop) {
 }
 
 // Says where the run stands and why it ends, if it does.
-static void say_place(const Loop *loop) {
+static void log_status(const Loop *loop) {
     const Progress *p = &loop->progress;
-    if (impatient(loop))
+    if (out_of_patience(loop))
         log_line(loop->log, "no better validation loss in the last %lld evaluations (--patience)",
                  (long long)p->stale);
     else if (ended(loop) && loop->budget > 0)
@@ -542,17 +542,18 @@ int train_loop(Run *run) {
     loop.begin = seconds() - loop.progress.seconds;
     loop.first_step = loop.progress.step;
     agree_on_stop(&loop);
-    if (loop.progress.evaluation_due && !loop.stop) make_up_evaluation(&loop);
-    say_place(&loop);
+    if (loop.progress.evaluation_due && !loop.stop) run_pending_evaluation(&loop);
+    log_status(&loop);
 
     set_expected_steps(&loop);
-    while (!ended(&loop) && !impatient(&loop) && !loop.stop) {
+    while (!ended(&loop) && !out_of_patience(&loop) && !loop.stop) {
         const Progress before = loop.progress;
         train_step(&loop);
         after_step(&loop, &before);
     }
     loop.trained = !loop.stop;
-    if (loop.trained && loop.progress.step > loop.first_step && impatient(&loop)) say_place(&loop);
+    if (loop.trained && loop.progress.step > loop.first_step && out_of_patience(&loop))
+        log_status(&loop);
     if (loop.trained) finish(&loop);
     say_reduction(&loop);
     profile_report(run->setup.profile, loop.log, loop.peak_flops);

@@ -62,10 +62,10 @@ static const char *activation_name(ActivationKind kind) {
     return kind == RELU ? "relu" : kind == GELU_ERF ? "gelu" : "swish";
 }
 
-static Config config_create(const ModelSetup *setup) {
+static TranslateConfig config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
     model_head_size(o, NULL);
-    return (Config){
+    return (TranslateConfig){
         .encoder_layers = (size_t)options_integer(o, "encoder-layers"),
         .decoder_layers = (size_t)options_integer(o, "decoder-layers"),
         .channels = (size_t)options_integer(o, "channels"),
@@ -99,8 +99,8 @@ static const char *const attention_parts[] = {"q_proj", "k_proj", "v_proj"};
 
 #define NAME(suffix) (snprintf(name, sizeof(name), "model.%s.layers.%zu." suffix, stack, l), name)
 
-static TransformerParameters add_layer(ParameterTable *table, const Config *c, const char *stack,
-                                       size_t l) {
+static TransformerParameters add_layer(ParameterTable *table, const TranslateConfig *c,
+                                       const char *stack, size_t l) {
     const size_t C = c->channels, F = c->inner;
     TransformerParameters layer;
     char name[PARAMETER_NAME];
@@ -108,7 +108,7 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, c
         add_joined_linear(table, square(C, 3), NAME("self_attn"), attention_parts, 3);
     layer.attention.projection = add_linear(table, square(C, 1), "%s", NAME("self_attn.out_proj"));
     layer.attention.norm = add_norm(table, C, "%s", NAME("self_attn_layer_norm"));
-    layer.attention.norm_const = NO_PARAMETER;
+    layer.attention.exponent = NO_PARAMETER;
     layer.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, xavier(F, C)}, "%s",
                               NAME("fc1"));
     layer.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, xavier(C, F)}, "%s",
@@ -119,7 +119,7 @@ static TransformerParameters add_layer(ParameterTable *table, const Config *c, c
 
 static CrossAttentionParameters add_cross(ParameterTable *table, size_t C, const char *stack,
                                           size_t l) {
-    CrossAttentionParameters cross = {.norm_const = NO_PARAMETER};
+    CrossAttentionParameters cross = {.exponent = NO_PARAMETER};
     char name[PARAMETER_NAME];
     cross.query = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.q_proj"));
     cross.key_value =
@@ -131,14 +131,15 @@ static CrossAttentionParameters add_cross(ParameterTable *table, size_t C, const
 
 #undef NAME
 
-static NormParameters add_final_norm(ParameterTable *table, const Config *c, const char *stack) {
+static NormParameters add_final_norm(ParameterTable *table, const TranslateConfig *c,
+                                     const char *stack) {
     return c->order == PRE_NORM ? add_norm(table, c->channels, "model.%s.layer_norm", stack)
                                 : no_norm(c->channels);
 }
 
-static Offsets parameters_create(ParameterTable *table, const Config *c) {
-    Offsets o = {.encoder = allocate(c->encoder_layers, sizeof(*o.encoder), "layers"),
-                 .decoder = allocate(c->decoder_layers, sizeof(*o.decoder), "layers")};
+static TranslateParameters parameters_create(ParameterTable *table, const TranslateConfig *c) {
+    TranslateParameters o = {.encoder = allocate(c->encoder_layers, sizeof(*o.encoder), "layers"),
+                             .decoder = allocate(c->decoder_layers, sizeof(*o.decoder), "layers")};
     const size_t C = c->channels;
     o.token = add_matrix(table, "model.shared.weight", c->vocabulary, C, 1 / sqrt((double)C));
     for (size_t l = 0; l < c->encoder_layers; l++) o.encoder[l] = add_layer(table, c, "encoder", l);
@@ -153,7 +154,7 @@ static Offsets parameters_create(ParameterTable *table, const Config *c) {
     return o;
 }
 
-static void offsets_free(Offsets *o) {
+static void offsets_free(TranslateParameters *o) {
     free(o->encoder);
     free(o->decoder);
 }
@@ -173,8 +174,8 @@ typedef struct {
 
 typedef struct {
     Transformer base;
-    Config config;
-    Offsets offsets;
+    TranslateConfig config;
+    TranslateParameters offsets;
     Embedding source; // of the same table as the base's, which is the decoder's
     Stack encoder;
     Encoded encoded;
@@ -184,16 +185,16 @@ typedef struct {
     TranslatorRooms rooms;
 } Translate;
 
-static void encode(const Translate *t, const Pass *source) {
+static void encode(const Translate *t, const BlockPass *source) {
     embed_forward(source, &t->source, t->encoder.x[0]);
     encoded_forward(source, &t->encoded, stack_forward(source, &t->encoder));
 }
 
 // The last y.
-static const real *translate_forward(const void *model, const Pass *pass) {
+static const real *translate_forward(const void *model, const BlockPass *pass) {
     const Translate *t = model;
     Batch of_source;
-    const Pass source = pass_source(pass, &of_source);
+    const BlockPass source = pass_source(pass, &of_source);
     real **y = t->y;
     encode(t, &source);
     embed_forward(pass, &t->base.embedding, y[0]);
@@ -205,10 +206,10 @@ static const real *translate_forward(const void *model, const Pass *pass) {
     return y[0];
 }
 
-static void translate_backward(const void *model, const Pass *pass) {
+static void translate_backward(const void *model, const BlockPass *pass) {
     const Translate *t = model;
     Batch of_source;
-    const Pass source = pass_source(pass, &of_source);
+    const BlockPass source = pass_source(pass, &of_source);
     for (size_t l = t->config.decoder_layers; l-- > 0;) {
         real **y = t->y + 3 * l;
         ffn_block_backward(pass, &t->decoder[l].ffn, y[2]);
@@ -224,7 +225,7 @@ static void translate_backward(const void *model, const Pass *pass) {
 // Layers count through both stacks.
 static void decoder_layer_create(Translate *t, size_t l) {
     CpuModel *m = &t->base.model;
-    const Config *c = &t->config;
+    const TranslateConfig *c = &t->config;
     const DecoderParameters *at = &t->offsets.decoder[l];
     DecoderLayer *layer = &t->decoder[l];
     const size_t number = c->encoder_layers + l;
@@ -239,7 +240,7 @@ static void decoder_layer_create(Translate *t, size_t l) {
 
 static void encoder_create(Translate *t, size_t batch, size_t length) {
     CpuModel *m = &t->base.model;
-    const Config *c = &t->config;
+    const TranslateConfig *c = &t->config;
     const Attention attention = {.channels = c->channels, .heads = c->heads};
     stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order,
                  c->activation, SITE_LAYERS, batch, length);
@@ -250,7 +251,7 @@ static void encoder_create(Translate *t, size_t batch, size_t length) {
 // Layers share their activations where nothing is kept for a backward pass.
 static void decoder_create_layers(Translate *t) {
     CpuModel *m = &t->base.model;
-    const Config *c = &t->config;
+    const TranslateConfig *c = &t->config;
     t->causal = t->encoder.attention;
     t->causal.causal = true;
     t->y = stream_create(m->arena, 3 * c->decoder_layers, m->rows, c->channels, m->training);
@@ -267,7 +268,7 @@ static void decoder_create_layers(Translate *t) {
 }
 
 static void embeddings_create(Translate *t) {
-    const Config *c = &t->config;
+    const TranslateConfig *c = &t->config;
     t->source =
         (Embedding){.token = t->offsets.token,
                     .scale = sqrt((double)c->channels),
@@ -282,16 +283,16 @@ static void embeddings_create(Translate *t) {
 }
 
 static void translate_add_parameters(const ModelSetup *setup, ParameterTable *table) {
-    const Config c = config_create(setup);
-    Offsets o = parameters_create(table, &c);
+    const TranslateConfig c = config_create(setup);
+    TranslateParameters o = parameters_create(table, &c);
     offsets_free(&o);
 }
 
 // What works on batches.
 static void parts_create(Translate *t, const ModelSetup *setup) {
     CpuModel *m = &t->base.model;
-    const Config *c = &t->config;
-    Head *head = &t->base.head;
+    const TranslateConfig *c = &t->config;
+    OutputHead *head = &t->base.head;
     embeddings_create(t);
     encoder_create(t, (size_t)setup->batch, (size_t)setup->length);
     decoder_create_layers(t);
@@ -308,7 +309,7 @@ static void *translate_create(const ModelSetup *setup) {
     CpuModel *m = &t->base.model;
     t->base.layers = &layers;
     t->config = config_create(setup);
-    const Config *c = &t->config;
+    const TranslateConfig *c = &t->config;
     t->offsets = parameters_create(&m->state.table, c);
     cpu_model_create(m, setup);
     m->attention_dropout = c->attention_dropout;
@@ -368,8 +369,8 @@ static void *translator_create(void *model, const Batch *batch, int beams, int64
     const size_t layers = t->config.decoder_layers, C = t->config.channels;
     const size_t rows = d->sentences * d->length, streams = d->sentences * d->beams;
     Batch of_source;
-    const Pass pass = pass_forward(&t->base.model, batch, false, NULL),
-               source = pass_source(&pass, &of_source);
+    const BlockPass pass = pass_forward(&t->base.model, batch, false, NULL),
+                    source = pass_source(&pass, &of_source);
     TranslatorRooms *rooms = &t->rooms;
     const char *what = "decoder";
     d->mask = room_for(&rooms->mask, rows, 1, what);
@@ -388,8 +389,8 @@ static void *translator_create(void *model, const Batch *batch, int beams, int64
     return d;
 }
 
-static void decode_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
-    const Config *c = &d->model->config;
+static void decode_attention(const BlockPass *pass, const Translator *d, size_t l, real *x) {
+    const TranslateConfig *c = &d->model->config;
     const AttentionBlock *b = &d->model->decoder[l].attention;
     const size_t C = c->channels, at_layer = l * d->streams * d->positions * C;
     const AttentionCache cache = {d->keys + at_layer, d->values + at_layer, d->positions,
@@ -407,11 +408,11 @@ static void decode_attention(const Pass *pass, const Translator *d, size_t l, re
             gemm_input_store(b->common.attended, i, 0, d->attended + i * C, C);
     }
     linear_forward(pass, &b->common.projection, pass->work->output, b->common.attended);
-    sublayer_end(pass, &b->common.sublayer, x, x, pass->work->output);
+    sublayer_residual(pass, &b->common.sublayer, x, x, pass->work->output);
 }
 
 // A sentence's streams are the queries of one sequence.
-static void decode_cross_attention(const Pass *pass, const Translator *d, size_t l, real *x) {
+static void decode_cross_attention(const BlockPass *pass, const Translator *d, size_t l, real *x) {
     const CrossAttentionBlock *b = &d->model->decoder[l].cross;
     const size_t C = d->model->config.channels;
     const AttentionInput in = attention_cross(b->queries, pass_values(pass, b->query.at.bias),
@@ -431,7 +432,7 @@ static void translator_decode(void *decoder, const int32_t *tokens, real *logits
     Translate *t = d->model;
     const Batch batch = {
         .batch = (int64_t)(d->sentences * d->beams), .length = 1, .inputs = tokens};
-    const Pass pass = pass_forward(&t->base.model, &batch, false, NULL);
+    const BlockPass pass = pass_forward(&t->base.model, &batch, false, NULL);
     Embedding embedding = t->base.embedding;
     embedding.sinusoids += d->position * t->config.channels;
     real *x = t->y[0];
@@ -550,7 +551,7 @@ static char *translate_tensor_name(const char *theirs) {
 }
 
 static bool translate_write_config(const void *model, JsonWriter *w) {
-    const Config *c = &((const Translate *)model)->config;
+    const TranslateConfig *c = &((const Translate *)model)->config;
     if (c->order != POST_NORM || c->padding < 0 || c->end < 0) return false;
     const size_t sizes[CONFIG_SIZES] = {c->encoder_layers, c->decoder_layers, c->channels,
                                         c->heads,          c->inner,          c->positions,
@@ -584,7 +585,7 @@ static const Exchange translate_exchange = {
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
 // product of attention, of a token of either side: of two, one is read and one written.
 static double translate_flops_per_token(const void *model, int64_t length) {
-    const Config *c = &((const Translate *)model)->config;
+    const TranslateConfig *c = &((const Translate *)model)->config;
     const double C = (double)c->channels, F = (double)c->inner, T = (double)length;
     const double encoder = (double)c->encoder_layers, decoder = (double)c->decoder_layers;
     const double attention = attention_flops(false, false, c->channels, c->heads, 1, T);
@@ -594,11 +595,11 @@ static double translate_flops_per_token(const void *model, int64_t length) {
     return (read + written) / 2;
 }
 
-const Config *translate_config(const void *model) {
+const TranslateConfig *translate_config(const void *model) {
     return &((const Translate *)model)->config;
 }
 
-const Offsets *translate_offsets(const void *model) {
+const TranslateParameters *translate_offsets(const void *model) {
     return &((const Translate *)model)->offsets;
 }
 

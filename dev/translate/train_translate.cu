@@ -17,20 +17,20 @@ extern "C" {
 
 // What the cross-attention of a layer of the decoder leaves for its backward pass.
 struct Crossed {
-    float *x;            // (M, C) what is normalised before it
-    float *mean, *rstd;  // (M)
-    GemmInput query;     // (M, C)
-    GemmInput key_value; // (N, 2C)
+    float *x;           // (M, C) what is normalised before it
+    float *mean, *rstd; // (M)
+    Matrix query;       // (M, C)
+    Matrix key_value;   // (N, 2C)
     Attended attended;
-    GemmInput dquery,
+    Matrix dquery,
         dkey_value; // (M, C), (N, 2C); these and `norm` shared or not as LayerGradients are
-    GemmInput norm; // (M, C) what the product for queries read, again
+    Matrix norm;    // (M, C) what the product for queries read, again
 };
 
 struct Translate {
     SelfAttention base;
-    const Config *config;
-    const Offsets *offsets;
+    const TranslateConfig *config;
+    const TranslateParameters *offsets;
     TransformerParameters *layers; // (encoder_layers + decoder_layers) self-attention and FFN
     Crossed *crossed;              // (decoder_layers)
     float *sinusoids;              // (positions, C)
@@ -109,7 +109,7 @@ static AttentionSublayer cross_sublayer(const Translate *m, GpuWork work, const 
                         batch->batch, batch->length, batch->source.length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, layer_site(m, l, 2));
     return {&m->base.kind,     in,
-            &at->projection,   at->norm_const,
+            &at->projection,   at->exponent,
             crossed->attended, m->base.base.gradients[l].before_ffn};
 }
 
@@ -186,8 +186,8 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
 // ---- the model --------------------------------------------------------------
 
 static TransformerShape shape(const Translate *m) {
-    const Config *c = m->config;
-    const Offsets *o = m->offsets;
+    const TranslateConfig *c = m->config;
+    const TranslateParameters *o = m->offsets;
     const size_t E = c->encoder_layers, D = c->decoder_layers, C = c->channels;
     const bool post = c->order == POST_NORM;
     TransformerShape is = {};
@@ -230,7 +230,7 @@ static TransformerLayer layer_of(const Translate *m, size_t l) {
 }
 
 static void upload_sinusoids(const Translate *m) {
-    const Config *c = m->config;
+    const TranslateConfig *c = m->config;
     const Device *d = &m->base.base.base.device;
     const size_t count = c->positions * c->channels;
     if (gpu_rows(&m->base.base.base) == 0) return; // only decoding, which is the CPU's
@@ -245,8 +245,8 @@ static void upload_sinusoids(const Translate *m) {
 static void *translate_create(const ModelSetup *setup) {
     Translate *m = transformer_allocate<Translate>(&translate, setup);
     GpuModel *g = &m->base.base.base;
-    const Config *c = m->config = translate_config(g->host);
-    const Offsets *o = m->offsets = translate_offsets(g->host);
+    const TranslateConfig *c = m->config = translate_config(g->host);
+    const TranslateParameters *o = m->offsets = translate_offsets(g->host);
     const size_t E = c->encoder_layers, D = c->decoder_layers;
     m->layers = (TransformerParameters *)allocate(E + D, sizeof(TransformerParameters), "layers");
     for (size_t l = 0; l < E + D; l++)

@@ -17,7 +17,7 @@ typedef struct {
     ActivationKind activation;
     double dropout, attention_dropout, smoothing;
     int32_t padding, end; // tokens; the decoder begins with the first
-} Config;
+} TranslateConfig;
 
 // A layer of the decoder: with cross-attention between self-attention and feed-forward network.
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
     DecoderParameters *decoder;                // (layers)
     NormParameters encoder_norm, decoder_norm; // pre-norm: behind the stack
     size_t bias; // (1, V) of the logits, which is not trained: 0 but in files of others
-} Offsets;
+} TranslateParameters;
 
 // Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the
 // decoder.
@@ -42,12 +42,12 @@ static inline uint32_t encoder_site(size_t l) {
     return (uint32_t)(SITE_LAYERS + ENCODER_SITES * l);
 }
 
-static inline uint32_t decoder_site(const Config *c, size_t l, uint32_t site) {
+static inline uint32_t decoder_site(const TranslateConfig *c, size_t l, uint32_t site) {
     return encoder_site(c->encoder_layers) + (uint32_t)(DECODER_SITES * l) + site;
 }
 
 extern const ModelType translate;
-const Config *translate_config(const void *model);
-const Offsets *translate_offsets(const void *model);
+const TranslateConfig *translate_config(const void *model);
+const TranslateParameters *translate_offsets(const void *model);
 
 #endif
