@@ -23,7 +23,6 @@
 extern "C" {
 #include "layer_parameters.h"
 #include "model_options.h"
-#include "train.h"
 }
 
 // Of a layer: where its parameters lie, and the sites of its dropout.
