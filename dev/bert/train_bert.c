@@ -73,7 +73,7 @@ static TransformerParameters add_layer(ParameterTable *table, const BertConfig *
                           NAME("attention.self"), parts, 3);
     layer.attention.exponent =
         c->attention.learned_power
-            ? add_vector(table, NAME("attention.self.exponent"), c->size.heads, 0.5)
+            ? add_vector(table, NAME("attention.self.norm_const"), c->size.heads, 0.5)
             : NO_PARAMETER;
     layer.attention.pooling =
         c->attention.additive ? add_matrix(table, NAME("attention.self.pooling"), 2, C, DEVIATION)

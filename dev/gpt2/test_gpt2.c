@@ -101,7 +101,7 @@ static void test_parameters(void) {
         CHECK(p->decay == matrix);
         CHECK_CLOSE(p->deviation, residual ? 0.02 / sqrt(12) : matrix ? 0.02 : 0, 1e-9);
         const bool gain = strstr(p->name, "ln_") && strstr(p->name, "weight");
-        CHECK_CLOSE(p->mean, gain ? 1 : strstr(p->name, "exponent") ? 0.5 : 0, 0);
+        CHECK_CLOSE(p->mean, gain ? 1 : strstr(p->name, "norm_const") ? 0.5 : 0, 0);
     }
     model_test_free(&t);
 }

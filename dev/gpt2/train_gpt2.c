@@ -57,7 +57,7 @@ static Gpt2Parameters parameters_create(ParameterTable *table, const Gpt2Config 
         attention->exponent = NO_PARAMETER;
         if (c->attention.learned_power) {
             char name[PARAMETER_NAME];
-            snprintf(name, sizeof(name), "transformer.h.%zu.attn.exponent", l);
+            snprintf(name, sizeof(name), "transformer.h.%zu.attn.norm_const", l);
             attention->exponent = add_vector(table, name, c->size.heads, 0.5);
         }
         attention->projection = add_linear(table, projection, "transformer.h.%zu.attn.c_proj", l);
