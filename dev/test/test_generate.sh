@@ -57,7 +57,12 @@ fails 1 "data, which is not there; give the data with --input" "$trainer" -e bpe
 fails 1 "data, which is not there; give the data with --input" "$trainer" -o bpe -y -x 100
 mv moved data
 "$tokenize" -o others --vocab-size 300 "$root/README.md" >out 2>&1
-fails 1 "was trained with another tokenizer than that of others" "$trainer" -e bpe -i others --eval val
+fails 1 "than that of others; make the data with its tokenizer: ./tokenize -o DIR --model bpe/tokenizer.json TEXT" \
+    "$trainer" -e bpe -i others --eval val
+fails 1 "vocabulary has 300 tokens, that of bytes has 256; make the data with its tokenizer: ./tokenize -o DIR --model bpe/" \
+    "$trainer" -e bpe -i bytes
+"$tokenize" -o mine --model bpe/tokenizer.json text >out 2>&1 && "$trainer" -e bpe -i mine --eval val -m 1 >out 2>&1
+ok "which works"
 cp others/tokenizer.json alone/
 fails 1 "was trained with another tokenizer than that of alone" "$trainer" -e alone --prompt a
 echo '{"model": ' >alone/tokenizer.json

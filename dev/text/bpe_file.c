@@ -398,7 +398,7 @@ static Bpe *open_llmc(const char *path) {
 
 // ---- opening and saving -----------------------------------------------------
 
-static const char *const names[] = {"tokenizer.json", "vocab.json", BPE_LLMC_FILE};
+static const char *const names[] = {BPE_FILE, "vocab.json", BPE_LLMC_FILE};
 
 // The first of the files above in a directory, fresh memory; NULL: none is there.
 static char *find_file(const char *directory) {
@@ -517,7 +517,7 @@ void bpe_save(const Bpe *bpe, const char *directory) {
     write_merges(&merges, bpe, written);
     const char *const whole[] = {head,           added.text,  settings, vocabulary.text,
                                  ",\"merges\":", merges.text, "}}\n"};
-    AtomicFile *file = open_output(directory, "tokenizer.json");
+    AtomicFile *file = open_output(directory, BPE_FILE);
     for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++) write_text(file, whole[i]);
     atomic_commit(file);
 

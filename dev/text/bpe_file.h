@@ -11,6 +11,7 @@
 
 #include "bpe.h"
 
+#define BPE_FILE "tokenizer.json"
 #define BPE_LLMC_FILE "gpt2_tokenizer.bin"
 
 // The files of a directory that hold a tokenizer: the first one there of those above; false: none

@@ -135,6 +135,15 @@ bool tokenizer_exists(TokenizerKind kind, const char *directory) {
     return false;
 }
 
+char *tokenizer_model(TokenizerKind kind, const char *directory) {
+    static const char *const names[] = {
+        [TOKENIZER_WORD] = WORD_FILE, [TOKENIZER_SPM] = MODEL_FILE, [TOKENIZER_BPE] = BPE_FILE};
+    if (!tokenizer_exists(kind, directory) || !names[kind]) return NULL;
+    // A directory of Hugging Face's may hold a BPE in other files.
+    return has_file(directory, names[kind]) ? format_string("%s/%s", directory, names[kind])
+                                            : copy_string(directory);
+}
+
 TokenizerKind tokenizer_find(const char *directory) {
     static const TokenizerKind kinds[] = {TOKENIZER_SPM, TOKENIZER_WORD, TOKENIZER_BPE};
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)

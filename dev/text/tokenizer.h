@@ -51,6 +51,10 @@ bool tokenizer_has_file(const char *name);
 // Whether a directory holds the files of a tokenizer of that kind. TOKENIZER_BYTE has none: always.
 bool tokenizer_exists(TokenizerKind kind, const char *directory);
 
+// What --model of tokenize takes to use the tokenizer in a directory again, a fresh path; NULL:
+// there is none, or it is that of bytes, which needs no file.
+char *tokenizer_model(TokenizerKind kind, const char *directory);
+
 // Opens the tokenizer of a directory; `kind` is what meta.json names. TOKENIZER_BYTE needs no
 // directory (NULL).
 Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory);

@@ -118,16 +118,34 @@ static Dataset *open_data(const Safetensors *weights) {
     return dataset_open(data);
 }
 
+char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
+    static const char *const options[] = {[TOKENIZER_BYTE] = "--tokenizer byte",
+                                          [TOKENIZER_WORD] = "--tokenizer word --model ",
+                                          [TOKENIZER_SPM] = "--tokenizer spm --model ",
+                                          [TOKENIZER_BPE] = "--model "};
+    const char *name = safetensors_metadata(weights, "tokenizer");
+    char *directory = directory_of(weights->file.path);
+    const TokenizerKind kind =
+        name ? tokenizer_kind_from_name(name, weights->file.path) : tokenizer_find(directory);
+    char *model = tokenizer_model(kind, directory), *advice;
+    if ((model || kind == TOKENIZER_BYTE) && strcmp(directory, dataset->name) != 0)
+        advice = format_string("make the data with its tokenizer: ./tokenize -o DIR %s%s TEXT",
+                               options[kind], model ? model : "");
+    else
+        advice = copy_string("give the data it was trained on with --input");
+    free(model);
+    free(directory);
+    return advice;
+}
+
 // Of vocabularies of one size; others are seen by their size.
 static void check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
     if (safetensors_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
     char *id = stored ? tokenizer_id(dataset) : NULL;
     if (id && strcmp(stored, id) != 0)
-        fail("%s: was trained with another tokenizer than that of %s; give the data it was trained "
-             "on with "
-             "--input",
-             weights->file.path, dataset->name);
+        fail("%s: was trained with another tokenizer than that of %s; %s", weights->file.path,
+             dataset->name, run_data_advice(weights, dataset));
     free(id);
 }
 

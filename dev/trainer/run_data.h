@@ -15,6 +15,10 @@
 // tokenizer are not there, or the tokenizer is another one than the weights were trained with.
 Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text);
 
+// What to do where data have another tokenizer than the weights: how to make data with theirs,
+// fresh.
+char *run_data_advice(const Safetensors *weights, const Dataset *dataset);
+
 // Sets --input to the data of a run that did not name them, as its log says them.
 void run_data_tell(Options *options, const Dataset *dataset);
 

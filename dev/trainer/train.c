@@ -175,10 +175,9 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
     setup.positions = known_positions(weights);
     setup.vocabulary = safetensors_integer(weights, "vocab_size", 1, INT32_MAX);
     if (setup.vocabulary != dataset->vocabulary)
-        fail("%s: its vocabulary has %lld tokens, that of %s has %d; give the data it was trained "
-             "on with "
-             "--input",
-             weights->file.path, (long long)setup.vocabulary, dataset->name, dataset->vocabulary);
+        fail("%s: its vocabulary has %lld tokens, that of %s has %d; %s", weights->file.path,
+             (long long)setup.vocabulary, dataset->name, dataset->vocabulary,
+             run_data_advice(weights, dataset));
     check_token(weights, "padding_token", dataset, dataset->padding);
     if (dataset->paired)
         check_token(weights, "end_token", dataset, dataset->end); // else it may be of either text
