@@ -24,8 +24,8 @@ cp "$corpus/checkpoint/valid_one_layer" "$corpus/safetensors/valid_weights"
 cp "$dir/data/train_000000.bin" "$corpus/shard/valid_uint16"
 
 # A SentencePiece model of a small vocabulary, without the table of its normaliser.
-head -c 3000 README.md >"$dir/readme"
-spm_train --input="$dir/readme" --model_prefix="$dir/spm" --vocab_size=400 --model_type=bpe --byte_fallback=true \
+head -c 3000 dev/test/texts/shakespeare.txt >"$dir/text"
+spm_train --input="$dir/text" --model_prefix="$dir/spm" --vocab_size=400 --model_type=bpe --byte_fallback=true \
     --character_coverage=1.0 --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1 --hard_vocab_limit=false \
     --normalization_rule_name=identity --minloglevel=2
 cp "$dir/spm.model" "$corpus/sentencepiece/valid_bpe"

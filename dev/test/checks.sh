@@ -6,6 +6,7 @@ tokenize=$(realpath "${TOKENIZE:?}")
 root=$(realpath "$(dirname "$0")/../..")
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
+shakespeare=$root/dev/test/texts/shakespeare.txt
 cd "$dir" || exit 1
 passed=0
 failed=0

@@ -11,8 +11,7 @@ kills=${1:-100}
 # shellcheck source=dev/test/mpirun.sh
 . "$root/dev/test/mpirun.sh"
 
-cat "$root"/dev/trainer/*.c >text
-"$tokenize" -o bytes --tokenizer byte text >out 2>&1
+"$tokenize" -o bytes --tokenizer byte "$shakespeare" >out 2>&1
 ok "tokenize"
 steps=60
 train() { # DIR: two processes, resumed where there is something

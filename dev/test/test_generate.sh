@@ -6,7 +6,7 @@
 gpt2=$(cd "$root" && realpath "${GPT2:-train_gpt2}")
 bert=$(cd "$root" && realpath "${BERT:-train_bert}")
 
-cat "$root"/dev/text/*.c >text
+cp "$shakespeare" text
 "$tokenize" -o data --vocab-size 300 text >out 2>&1 && "$tokenize" -o words --tokenizer word text >out 2>&1 &&
     "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 ok "tokenize"
@@ -20,12 +20,12 @@ train() { # DIR OPTIONS...
 train bpe -i data -x 30 -v 30 -m 2 && train word -i words -x 2 -m 1 && train byte -i bytes -x 2 -m 1
 ok "runs of three tokenizers"
 for kind in bpe word byte; do
-    mkdir -p else && (cd else && "$trainer" -e ../$kind/best.safetensors --prompt "int " -g 5 >../out 2>&1)
+    mkdir -p else && (cd else && "$trainer" -e ../$kind/best.safetensors --prompt "The " -g 5 >../out 2>&1)
     ok "$kind: --prompt without --input, from another directory"
     "$trainer" -e $kind --eval test -m 1 >out 2>&1 && grep -q 'test loss' out
     ok "$kind: --eval test without --input"
 done
-train embedded -x 1 -m 1 && "$trainer" -e embedded --prompt "int " -g 5 >out 2>&1 &&
+train embedded -x 1 -m 1 && "$trainer" -e embedded --prompt "The " -g 5 >out 2>&1 &&
     "$trainer" -e embedded --eval val -m 1 >out 2>&1
 ok "the embedded corpus, too"
 (cd else && "$trainer" -o ../bpe -y -x 40 -m 2 >../out 2>&1) && [ -f bpe/step_00000040.safetensors ]
@@ -56,7 +56,8 @@ fails 1 "data, which is not there; give the data with --input" "$trainer" -e bpe
 fails 1 "data, which is not there; give the data with --input" "$trainer" -e bpe -x 1
 fails 1 "data, which is not there; give the data with --input" "$trainer" -o bpe -y -x 100
 mv moved data
-"$tokenize" -o others --vocab-size 300 "$root/README.md" >out 2>&1
+tr "[:lower:]" "[:upper:]" <text >source
+"$tokenize" -o others --vocab-size 300 source >out 2>&1
 fails 1 "than that of others; make the data with its tokenizer: ./tokenize -o DIR --model bpe/tokenizer.json TEXT" \
     "$trainer" -e bpe -i others --eval val
 fails 1 "vocabulary has 300 tokens, that of bytes has 256; make the data with its tokenizer: ./tokenize -o DIR --model bpe/" \
@@ -75,7 +76,7 @@ fails 1 "lie.safetensors" "$trainer" -e alone/lie.safetensors --prompt a
 # As checkpoints were before: nothing of data or tokenizer
 sed 's/"data":/"date":/; s/"tokenizer":/"tokenizre":/; s/"tokenizer_id":/"tokenizer_di":/; s/"end_token":/"end_tokne":/' \
     bpe/best.safetensors >alone/old.safetensors
-"$trainer" -e alone/old.safetensors --prompt "int" -g 3 >out 2>&1 &&
+"$trainer" -e alone/old.safetensors --prompt "The" -g 3 >out 2>&1 &&
     "$trainer" -e alone/old.safetensors -i data --eval val -m 1 >out 2>&1
 ok "weights from before still load"
 fails 1 "does not say what it was trained on; give the data with --input" \
@@ -83,13 +84,13 @@ fails 1 "does not say what it was trained on; give the data with --input" \
 
 # ---- writing
 write() { "$trainer" -e bpe -S 7 "$@" 2>err </dev/null; }
-write --prompt "int a" -g 20 >one && write --prompt "int a" -g 20 >two && cmp one two && grep -q -e '--seed 7' err
+write --prompt "The king" -g 20 >one && write --prompt "The king" -g 20 >two && cmp one two && grep -q -e '--seed 7' err
 ok "one seed, one text"
-"$trainer" -e bpe --prompt "int a" -g 20 >one 2>err && "$trainer" -e bpe --prompt "int a" -g 20 >two 2>err &&
+"$trainer" -e bpe --prompt "The king" -g 20 >one 2>err && "$trainer" -e bpe --prompt "The king" -g 20 >two 2>err &&
     ! cmp -s one two
 ok "another seed each time"
 seed=$(sed -n 's/.*--seed \([0-9]*\)]$/\1/p' err)
-"$trainer" -e bpe --prompt "int a" -g 20 -S "$seed" >one 2>err && cmp one two
+"$trainer" -e bpe --prompt "The king" -g 20 -S "$seed" >one 2>err && cmp one two
 ok "the seed that was said gives the text again"
 write --prompt 'a\n\tb' -g 1 --json >out && grep -qF '"prompt":"a\n\tb"' out
 ok "\\n in a prompt"
@@ -97,31 +98,31 @@ printf 'a\n\\n\n' >prompt && write --prompt-file prompt -g 1 --json >out && grep
 ok "--prompt-file: a text as it is, without its last newline"
 "$trainer" -e bpe -S 7 --prompt - -g 20 >two 2>err <prompt && write --prompt-file prompt -g 20 >one && cmp one two
 ok "--prompt - reads standard input"
-write --prompt "int a" -g 20 --samples 3 >out && [ "$(grep -c '^--- sample' out)" -eq 3 ]
+write --prompt "The king" -g 20 --samples 3 >out && [ "$(grep -c '^--- sample' out)" -eq 3 ]
 ok "--samples"
-write --prompt "int a" -g 20 --json --samples 3 >out && write --prompt "int a" -g 20 --json >one &&
+write --prompt "The king" -g 20 --json --samples 3 >out && write --prompt "The king" -g 20 --json >one &&
     [ "$(head -n 1 out)" = "$(cat one)" ] && [ "$(sort -u out | wc -l)" -eq 3 ]
 ok "--json, and a sample is the same beside others"
-write --prompt "int a" -g 500 --stop e --json >out && grep -q '"ended":"stop"' out &&
+write --prompt "The king" -g 500 --stop e --json >out && grep -q '"ended":"stop"' out &&
     ! LC_ALL=C sed 's/.*"text":"\(.*\)","tokens.*/\1/; s/\\u[0-9a-f]\{4\}//g' out | grep -q e # \u001e has one
 ok "--stop"
-write --prompt "int a" -g 500 --stop e >out && grep -q 'ended after .* of 500 tokens: --stop came up' err
+write --prompt "The king" -g 500 --stop e >out && grep -q 'ended after .* of 500 tokens: --stop came up' err
 ok "what stops early says so"
-write --prompt "int a" -g 100 --beyond stop >out && grep -q 'the model has 64 positions' err
+write --prompt "The king" -g 100 --beyond stop >out && grep -q 'the model has 64 positions' err
 ok "--beyond stop says so"
 for how in slide hold repeat; do
-    write --prompt "int a" -g 200 --beyond $how --json >out && grep -q '"tokens":200,"ended":"length"' out
+    write --prompt "The king" -g 200 --beyond $how --json >out && grep -q '"tokens":200,"ended":"length"' out
     ok "--beyond $how"
 done
-write --prompt "int a" -g 40 --temperature 0 >one &&
-    write --prompt "int a" -g 40 --temperature 0 --repetition-penalty 5 >two && ! cmp -s one two
+write --prompt "The king" -g 40 --temperature 0 >one &&
+    write --prompt "The king" -g 40 --temperature 0 --repetition-penalty 5 >two && ! cmp -s one two
 ok "--repetition-penalty"
 "$trainer" -e bpe --eval val --json >out && ! grep -q '"seconds":0}' out
 ok "--eval --json: how long it took"
 "$trainer" -e byte -S 3 --prompt "a" -g 300 --temperature 3 --top-p 1 --json >out 2>err && grep -q '"tokens":300' out
 ok "bytes that are no text are no harm"
 if command -v script >/dev/null; then
-    printf 'int a\nint b\n' | script -qec "$trainer -e bpe -S 7 --prompt - -g 5" /dev/null >out 2>&1 &&
+    printf 'The king\nThe queen\n' | script -qec "$trainer -e bpe -S 7 --prompt - -g 5" /dev/null >out 2>&1 &&
         [ "$(grep -c '^> ' out)" -ge 2 ]
     ok "a terminal: one types on"
     odd="-e byte -S 3 --prompt a -g 300 --temperature 3 --top-p 1"
@@ -150,12 +151,12 @@ foreign() { # RUN DIR
         sed '1s/"model":"/"madel":"/' "$1"/best.safetensors >"$2/model.safetensors"
 }
 "$gpt2" -i data -o theirs -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -x 20 -m 2 >out 2>&1 </dev/null && foreign theirs hf &&
-    "$gpt2" -e hf --prompt "int a" -g 10 -S 1 >out 2>&1 && grep -q '^int a' out
+    "$gpt2" -e hf --prompt "The king" -g 10 -S 1 >out 2>&1 && grep -q '^The king' out
 ok "-e DIR: GPT-2"
-"$gpt2" -e hf/model.safetensors --prompt "int a" -g 10 -S 1 >one 2>err && "$gpt2" -e hf --prompt "int a" -g 10 -S 1 >two 2>err &&
+"$gpt2" -e hf/model.safetensors --prompt "The king" -g 10 -S 1 >one 2>err && "$gpt2" -e hf --prompt "The king" -g 10 -S 1 >two 2>err &&
     cmp one two
 ok "-e model.safetensors: the same"
-rm hf/tokenizer.json && cp theirs/vocab.json theirs/merges.txt hf/ && "$gpt2" -e hf --prompt "int a" -g 10 -S 1 >two 2>err &&
+rm hf/tokenizer.json && cp theirs/vocab.json theirs/merges.txt hf/ && "$gpt2" -e hf --prompt "The king" -g 10 -S 1 >two 2>err &&
     cmp one two
 ok "vocab.json and merges.txt: the same"
 rm hf/merges.txt hf/vocab.json
@@ -166,10 +167,10 @@ cp others/tokenizer.json hf/
 fails 1 "its vocabulary has 300 tokens" "$gpt2" -e hf --prompt a
 "$tokenize" -o masks --vocab-size 300 --reserve mask,padding text >out 2>&1 &&
     "$bert" -i masks -o asked -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -x 20 -m 2 >out 2>&1 </dev/null && foreign asked hfbert &&
-    "$bert" -e hfbert --fill "int [MASK]" >out 2>&1 && grep -q '\[MASK\] 1' out &&
-    "$bert" -e asked --fill "int [MASK]" >one 2>&1 && cmp out one
+    "$bert" -e hfbert --fill "The [MASK]" >out 2>&1 && grep -q '\[MASK\] 1' out &&
+    "$bert" -e asked --fill "The [MASK]" >one 2>&1 && cmp out one
 ok "-e DIR: BERT, and its run"
-"$bert" -e asked --fill "int [MASK] = [MASK]" --json >out 2>&1 && [ "$(wc -l <out)" -eq 2 ] &&
+"$bert" -e asked --fill "The [MASK] of [MASK]" --json >out 2>&1 && [ "$(wc -l <out)" -eq 2 ] &&
     [ "$(grep -cE '^\{"mask":[12],"best":\[(\{"token":"[^,]*","probability":[0-9.e-]*\},?){5}\]\}$' out)" -eq 2 ]
 ok "--fill --json: an object a mask"
 "$bert" --help >out && grep -q "without: -e's$" out && "$trainer" --help >out && grep -q "or the embedded$" out

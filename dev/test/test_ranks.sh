@@ -22,8 +22,8 @@ if ! ldd "$trainer" | grep -q libmpi; then
     exit
 fi
 
-cat "$root"/dev/trainer/*.c >text
-"$tokenize" -o bytes --tokenizer byte --shard-tokens 40000 text >out 2>&1
+cp "$shakespeare" text
+"$tokenize" -o bytes --tokenizer byte --shard-tokens 30000 text >out 2>&1
 ok "tokenize"
 
 # run N PROGRAM DIR OPTIONS...: a run of N processes (1: without mpirun)
@@ -187,7 +187,7 @@ a="$trainer $small -d 256 -x 5 -o trouble"
     cp "$trainer" other && echo >>other
     trouble "error: rank 2 of 3 on $host: all processes must be the same program" -n 2 $a : -n 1 ./other ${a#* }
     trouble "error: rank 0 of 2 on $host: unknown option" -n 2 $a --no-such
-    trouble "is the work of one process" -n 2 "$trainer" -e n1/best.safetensors --prompt int
+    trouble "is the work of one process" -n 2 "$trainer" -e n1/best.safetensors --prompt a
 }
 if [ -n "$emulated" ]; then
     # shellcheck disable=SC2086
@@ -198,7 +198,7 @@ trouble "error: start of MPI: waited 2 s (--timeout)" -n 2 sh -c '[ "$OMPI_COMM_
 fails 1 "--ranks-file meet: is for programs on GPUs" "$trainer" --ranks-file meet
 mkdir -p here there && cp -r bytes here && cp -r bytes there
 printf '\001\000\001\000\001\000' | dd of=there/bytes/train_000002.bin bs=2 seek=20000 conv=notrunc 2>err
-trouble "error: rank 1 of 2 on $host: bytes: here shard 2 of train with 40000 tokens, id " -n 1 --wdir here $a : -n 1 --wdir there $a
+trouble "error: rank 1 of 2 on $host: bytes: here shard 2 of train with 30000 tokens, id " -n 1 --wdir here $a : -n 1 --wdir there $a
 rm there/bytes/train_000001.bin
 trouble "error: rank 1 of 2 on $host: bytes/meta.json: \"train\" has" -n 1 --wdir here $a : -n 1 --wdir there $a
 rm there/bytes/meta.json

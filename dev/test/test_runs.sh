@@ -5,7 +5,7 @@
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 
-cat "$root"/dev/trainer/*.c >text
+cp "$shakespeare" text
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 ok "tokenize"
 
@@ -104,11 +104,11 @@ ok "the run with closed descriptors goes on"
 (cd bytes && "$tokenize" -o ../again --tokenizer byte ../text <&- >&- 2>&-) && cmp -s bytes/meta.json again/meta.json
 ok "tokenize with closed descriptors"
 best=closed/best.safetensors
-fails 1 "standard output: cannot write" sh -c "\"$trainer\" -e $best -i bytes --prompt int >/dev/full"
+fails 1 "standard output: cannot write" sh -c "\"$trainer\" -e $best -i bytes --prompt a >/dev/full"
 fails 1 "standard output: cannot write" sh -c "\"$trainer\" -e $best -i bytes --eval val >/dev/full"
 fails 1 "standard output: cannot write" sh -c "\"$trainer\" --help >/dev/full"
 fails 1 "standard output: cannot write" sh -c "\"$tokenize\" -o again --tokenizer byte text >/dev/full"
-{ sleep 1; "$trainer" -e $best -i bytes --prompt int -g 30 2>err; echo $? >code; } | true
+{ sleep 1; "$trainer" -e $best -i bytes --prompt a -g 30 2>err; echo $? >code; } | true
 [ "$(cat code)" -eq 141 ] && ! grep -qv '^\[' err # but for its remarks
 ok "--prompt to a closed pipe"
 
@@ -145,8 +145,8 @@ ok "six runs at once without -o: six directories"
 child=$!
 while ! saved busy; do sleep 0.05; done
 i=0
-while [ "$i" -lt 20 ] && "$trainer" -i bytes -o busy -y --prompt int -g 1 >out 2>&1 &&
-    "$trainer" -e busy --prompt int -g 1 >out 2>&1; do i=$((i + 1)); done
+while [ "$i" -lt 20 ] && "$trainer" -i bytes -o busy -y --prompt a -g 1 >out 2>&1 &&
+    "$trainer" -e busy --prompt a -g 1 >out 2>&1; do i=$((i + 1)); done
 [ "$i" -eq 20 ]
 ok "--prompt beside a run that saves every step"
 kill -TERM $child
@@ -217,7 +217,7 @@ fi
 lies() {
     sed "s/$1/$2/" clean/best.safetensors >lie.safetensors
     cmp -s lie.safetensors clean/best.safetensors && echo "nothing is $1"
-    fails 1 "$3" "$trainer" -i bytes -e lie.safetensors --prompt int
+    fails 1 "$3" "$trainer" -i bytes -e lie.safetensors --prompt a
 }
 lies '"activation":"gelu"' '"activation":"relu"' 'metadata activation is "relu", this program computes "gelu"'
 lies '"layernorm_eps":"1e-05"' '"layernorm_eps":"1e-12"' 'metadata layernorm_eps is "1e-12"'
@@ -227,7 +227,7 @@ lies '"padding_token":"-1"' '"padding_token":"77"' 'padding_token is 77'
 lies '"format":"pt",\(.*\)"n_positions":"32"' '"":"p",\1"n_positions":"268435456"' \
     'position_embeddings.weight has shape (32, 16), expected (268435456, 16)'
 sed 's/"layernorm_eps":"1e-05"/"layernorm_eps":"1E-5 "/' clean/best.safetensors >same.safetensors
-"$trainer" -i bytes -e same.safetensors --prompt int >out 2>&1
+"$trainer" -i bytes -e same.safetensors --prompt a >out 2>&1
 ok "a number may be written in another way"
 cp clean/best.safetensors nan.safetensors
 printf '\000\000\300\177' | dd of=nan.safetensors bs=1 seek=$(($(wc -c <nan.safetensors) - 4)) conv=notrunc 2>/dev/null

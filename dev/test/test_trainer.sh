@@ -4,7 +4,7 @@
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 
-cat "$root"/dev/trainer/*.c "$root"/dev/text/*.c >text
+head -c 40000 "$shakespeare" >text
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 ok "tokenize"
 
@@ -175,7 +175,7 @@ run measured -x 20 -v 10 -m 2 --stats 1 && awk '
 ok "what evaluations say with --stats is what the end says of each matrix and layer"
 run profiled -x 3 --profile && grep -q classifier out && grep -q '"event":"profile","steps":2' profiled/log.jsonl
 ok "--profile"
-"$trainer" -e whole/best.safetensors -i bytes --prompt "int " -g 30 >out 2>&1 && grep -q '^int ' out
+"$trainer" -e whole/best.safetensors -i bytes --prompt "The " -g 30 >out 2>&1 && grep -q '^The ' out
 ok "--prompt"
 run tuned -e whole/best.safetensors -x 5
 ok "--init"

@@ -7,11 +7,11 @@ translate=$(cd "$root" && realpath "${TRANSLATE:-./train_translate}")
 
 # Words one for one, in capitals: learnt in a moment.
 awk 'BEGIN {
-    srand(1)
+    random = 1
     split("one two three four five six seven eight", word, " ")
     for (i = 0; i < 600; i++) {
         line = ""
-        for (j = 1 + i % 7; j > 0; j--) line = line (line == "" ? "" : " ") word[1 + int(8 * rand())]
+        for (j = 1 + i % 7; j > 0; j--) line = line (line == "" ? "" : " ") word[1 + (random = random * 16807 % 2147483647) % 8]
         print line
     }
 }' >source

@@ -43,7 +43,7 @@ disturbed() {
 
 # ---- the commands, each with its output as $1
 text=$dir/text
-head -c 30000 "$root/train_fastformer.c" >text
+head -c 30000 "$root/dev/test/texts/shakespeare.txt" >text
 tokenize_word() { "$@" "$tokenize" -o "$output" --tokenizer word --shard-tokens 2000 "$text"; }
 tokenize_spm() { "$@" "$tokenize" -o "$output" --tokenizer spm --vocab-size 400 "$text"; }
 tokenize_bpe() { "$@" "$tokenize" -o "$output" --tokenizer bpe --vocab-size 400 "$text"; }
@@ -56,7 +56,7 @@ options="-i data -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k constant -n 2 -v 2 -m 1 -
     half_run() { "$@" "$trainer" $options -o "$output" -x 4; }
 }
 eval_val() { "$@" "$trainer" -i data -e whole/best.safetensors --eval val; }
-prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'static int' -g 20 -S 1; }
+prompt() { "$@" "$trainer" -i data -e whole/best.safetensors --prompt 'The king' -g 20 -S 1; }
 plainly() { "$@" >out 2>err </dev/null; }
 
 # ---- what an undisturbed run leaves; times are not compared
