@@ -13,9 +13,8 @@
 #   make clean
 #
 # What is optional is detected; say ONEDNN=0, OPENMP=0, MPI=0 or NCCL=0 to build without it, ONEDNN_ROOT=DIR for a
-# oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDNN=1 for
-# attention of cuDNN (CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR where they are not beside the toolkit), CUDA=DIR for CUDA in
-# another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for fewer of the
+# oneDNN that is not where the compiler looks, NCCL_ROOT=DIR for NCCL that is not beside the CUDA toolkit, CUDA=DIR
+# for CUDA in another place, CUDA_ARCHS="80 90" for other GPUs, SANITIZE=1 for AddressSanitizer and UBSan, QUICK=1 for fewer of the
 # tests with whole models, lint that follows fewer paths, and slower CUDA programs that are built sooner, WERROR=1 to
 # make warnings errors, V=1 to see the commands. CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's, ARCH is
 # -march's, or ARCH=portable for programs to copy to other machines, which choose what a processor is fast at when they
@@ -60,7 +59,7 @@ CUDA_TRAINERS := $(addsuffix cu,$(call names,train_*.cu dev/*/train_*.cu))
 CUDA_TESTS := $(addsuffix cu,$(call names,dev/*/test_*.cu))
 # The project's source and documentation: the embedded default corpus, without the table of numbers in it.
 CORPUS := $(sort $(filter-out dev/text/unicode_table.h,$(wildcard Makefile *.md *.c *.cu data/*.md data/*.sh \
-            scripts/*.sh dev/*.md $(foreach kind,md c h cu cuh cpp,dev/*/*.$(kind)))))
+            scripts/*.sh dev/*.md $(foreach kind,md c h cu cuh,dev/*/*.$(kind)))))
 
 # ---- what is there ---------------------------------------------------------------------------------------------------
 , := ,
@@ -105,20 +104,6 @@ NCCL_FLAGS := -I$(NCCL_ROOT)/include
 NCCL_LIBS := -L$(NCCL_ROOT)/lib -Wl$(,)-rpath$(,)$(NCCL_ROOT)/lib -lnccl
 NCCL_PROBE := '$(H)include <nccl.h>' 'int main() { return ncclGroupStart(); }'
 NCCL ?= $(if $(CUDA),$(call compiles,$(CXX) -I$(CUDA)/include $(NCCL_FLAGS) -x c++,$(NCCL_PROBE),$(NCCL_LIBS)))
-# cuDNN and the headers of cudnn-frontend, where CUDNN=1 asks for them: no GPU has run what calls them. The headers call
-# NVRTC for operations that are not used here.
-CUDNN_ROOT ?= $(CUDA)
-CUDNN_FRONTEND ?= $(CUDNN_ROOT)
-CUDNN_LIBS := $(foreach lib,lib lib64,-L$(CUDNN_ROOT)/$(lib) -Wl$(,)-rpath$(,)$(CUDNN_ROOT)/$(lib)) -l:libcudnn.so.9 \
-              -lnvrtc
-USE_CUDNN := $(if $(CUDA),$(filter 1,$(CUDNN)))
-CUDNN_HEADERS := $(CUDNN_ROOT)/include/cudnn.h $(CUDNN_FRONTEND)/include/cudnn_frontend.h
-CUDNN_LACKS := $(if $(USE_CUDNN),$(firstword $(filter-out $(wildcard $(CUDNN_HEADERS)),$(CUDNN_HEADERS))))
-ifneq ($(CUDNN_LACKS),)
-$(error CUDNN=1: there is no $(CUDNN_LACKS); install cuDNN 9 and cudnn-frontend (pip: nvidia-cudnn-cu13, \
-nvidia-cudnn-frontend) and say CUDNN_ROOT=DIR and CUDNN_FRONTEND=DIR, where their include/ lies)
-endif
-
 USE_AMX := $(call compiles,$(CC) $(MARCH) $(CFLAGS) -x c,$(BF16_PROBE))
 USE_ONEDNN := $(filter 1,$(ONEDNN))
 USE_OPENMP := $(filter 1,$(OPENMP))
@@ -172,8 +157,6 @@ NVCC_HELP = $(if $(CUDA),$(shell $(CUDA)/bin/nvcc --help))# older toolkits have 
 NVCC_OPTIMISE := $(if $(filter 1,$(QUICK)),-O1 $(if $(findstring Ofast-compile,$(NVCC_HELP)),-Ofc mid),-O3)
 COMPILE_NVCC = $(CUDA)/bin/nvcc $(CUDA_FLAGS) $(NVCC_OPTIMISE) --threads 0 -Xcompiler -Wall$(,)-Wextra \
                $(if $(USE_WERROR),-Werror all-warnings) $(GENCODE)
-COMPILE_CUDNN = $(CXX) $(CUDA_FLAGS) -DCUDNN_FRONTEND_SKIP_JSON_LIB -O1 $(WARNINGS) -I$(CUDNN_ROOT)/include \
-                -isystem $(CUDNN_FRONTEND)/include -isystem $(CUDA)/include
 COMPILE_EMULATED = $(CXX) -x c++ $(CUDA_FLAGS) -DCUDA_ON_CPU -g1 -O2 $(WARNINGS) -Wno-unknown-pragmas $(PARALLEL) \
                    $(SANITIZERS)
 # Only the trainers ask for MPI.
@@ -181,7 +164,7 @@ LINK_MPI = $(if $(USE_MPI),-Wl$(,)--as-needed $(MPI_LIBS) -Wl$(,)--no-as-needed)
 LIBS_DOUBLE = $(LDFLAGS) $(LINK_MPI) $(LDLIBS) -lm
 LIBS_FLOAT = $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
 LIBS_EMULATED = $(LIBS_FLOAT)
-LIBS_NVCC = $(LIBS_FLOAT) $(if $(USE_CUDNN),$(CUDNN_LIBS)) $(if $(USE_NCCL),$(NCCL_LIBS)) \
+LIBS_NVCC = $(LIBS_FLOAT) $(if $(USE_NCCL),$(NCCL_LIBS)) \
             -L$(CUDA)/lib64 -Wl$(,)-rpath$(,)$(CUDA)/lib64 -lcublasLt -lcudart_static -lpthread -ldl -lrt
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
@@ -314,10 +297,6 @@ $(eval $(call cuda_programs,$(FLOAT)/emulated,EMULATED))
 ifneq ($(CUDA),)
 $(eval $(call cuda_programs,$(FLOAT)/cuda,NVCC))
 endif
-ifneq ($(USE_CUDNN),) # else its functions are nowhere, which the sources see (dev/cuda/cudnn_library.h)
-$(eval $(call objects,$(FLOAT)/cudnn,cpp,CUDNN))
-$(CUDA_TRAINERS:%=$(FLOAT)/cuda/bin/%) $(CUDA_TESTS:%=$(FLOAT)/cuda/bin/%): $(FLOAT)/cudnn/dev/cuda/cudnn_library.o
-endif
 
 $(BUILD)/corpus.txt: changed
 	@mkdir -p $(@D); cat $(CORPUS) | cmp -s - $@ || cat $(CORPUS) >$@
@@ -325,7 +304,7 @@ $(BUILD)/corpus.txt: changed
 detected:
 	@echo "compiler $(CC), $(if $(USE_OPENMP),OpenMP,no OpenMP: one thread), $(if $(USE_ONEDNN),oneDNN,no oneDNN: built-in\
 	float32 GEMM (install libdnnl-dev for bf16)), $(if $(USE_MPI),MPI,no MPI: one process), \
-	$(if $(CUDA),CUDA in $(CUDA)$(if $(USE_NCCL), with NCCL)$(if $(USE_CUDNN),$(if $(USE_NCCL), and, with) cuDNN),no CUDA)\
+	$(if $(CUDA),CUDA in $(CUDA)$(if $(USE_NCCL), with NCCL),no CUDA)\
 	$(if $(USE_CPLUSPLUS),,$(,) no C++ compiler: tests of the CUDA sources are skipped)"
 
 # Programs are copied here from the build that was asked for last, so they are looked at every time. A trainer's test is
@@ -371,7 +350,7 @@ data/wikitext2 data/tinyshakespeare data/multi30k: data/%: tokenize
 bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
 C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c dev/test/poison.c),$(filter %.c,$(CORPUS)))
-SOURCES := $(filter %.c %.h %.cu %.cuh %.cpp,$(CORPUS))
+SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
 LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' -DLEVELS='LEVEL(avx2)' $(INCLUDES) \
               $(filter -I%,$(MPI_FLAGS))
 lint:

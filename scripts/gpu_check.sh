@@ -19,14 +19,12 @@ usage: scripts/gpu_check.sh [-o DIR] [-t SECONDS] [-p PYTHON] [-b DIR] [-l PROGR
               make train_gpt2cu NO_MULTI_GPU=1 NO_USE_MPI=1 GPU_COMPUTE_CAPABILITY=90 [USE_CUDNN=1]
   PART...     only parts whose names begin so
 
-Three calls of nine minutes do everything, each is of use alone; the fourth needs cuDNN 9 and the headers of cudnn-frontend, as
-Python's packages nvidia-cudnn-cu13 and nvidia-cudnn-frontend, or in CUDNN_ROOT and CUDNN_FRONTEND:
+Three calls of nine minutes do everything, each is of use alone:
 
   scripts/gpu_check.sh -o runs/gpu_check_1 build test gpu lengths
   scripts/gpu_check.sh -o runs/gpu_check_2 seed b32
   scripts/gpu_check.sh -o runs/gpu_check_3 124m long memcheck racecheck
-  scripts/gpu_check.sh -o runs/gpu_check_4 cudnn
-  scripts/gpu_check.sh -o runs/gpu_check_5 -l llm.c/train_gpt2cu build llmc
+  scripts/gpu_check.sh -o runs/gpu_check_4 -l llm.c/train_gpt2cu build llmc
 END
 }
 
@@ -112,19 +110,6 @@ if ! has_cublas; then
     fi
 fi
 
-# package_root PATTERN: the directory of a Python package in which include/ lies, with a header there.
-package_root() {
-    "$python" -c 'import pathlib, sys
-print(*[p.parents[1] for d in sys.path if d for p in pathlib.Path(d).glob(sys.argv[1])][:1])' "$1" 2>/dev/null
-}
-toolkit=$(command -v nvcc) && toolkit=${toolkit%/bin/nvcc}
-[ -e "${toolkit:-/usr/local/cuda}/include/cudnn.h" ] || toolkit=
-: "${CUDNN_ROOT:=${toolkit:-$(package_root 'nvidia/cudnn/include/cudnn.h')}}"
-: "${CUDNN_FRONTEND:=$(package_root 'include/cudnn_frontend.h')}"
-no_cudnn=
-[ -e "$CUDNN_FRONTEND/include/cudnn_frontend.h" ] || no_cudnn='there is no cudnn-frontend (nvidia-cudnn-frontend)'
-[ -e "$CUDNN_ROOT/include/cudnn.h" ] || no_cudnn='there is no cuDNN (nvidia-cudnn-cu13)'
-
 # first TEXT...: the first that is not empty.
 first() {
     for text in "$@"; do
@@ -181,7 +166,7 @@ replace() {
 write_report() {
     replace "$output/gpu_check.md" markdown
     replace "$output/gpu_check.json" json
-    replace "$output/gpu_check.tar.gz" tar -C "$said" --exclude lib --exclude cudnn -czf - .
+    replace "$output/gpu_check.tar.gz" tar -C "$said" --exclude lib -czf - .
 }
 
 # report NAME RESULT SECONDS DETAIL
@@ -316,19 +301,6 @@ for tool in memcheck racecheck; do
         sanitize "$tool" 70 "$name"
     done
 done
-
-# Attention of cuDNN beside ours, without dropout, which it does not take.
-mkdir -p "$said/cudnn"
-part cudnn-build 330 "$(first "$no_nvcc" "$no_cudnn")" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" CUDNN=1 CUDNN_ROOT="$CUDNN_ROOT" \
-    CUDNN_FRONTEND="$CUDNN_FRONTEND" BUILD=build/cudnn HERE="$said/cudnn" train_gpt2cu test_attentioncu
-no_cudnn_build=
-[ -x "$said/cudnn/train_gpt2cu" ] || no_cudnn_build='its programs are not built'
-part cudnn-test 60 "$(first "$no_gpu" "$no_cudnn_build")" "$said/cudnn/test_attentioncu"
-size='-L 12 -C 768 -H 12 -t 1024 -b 32 --dropout 0 -x 30' # GPT-2 124M
-# shellcheck disable=SC2086
-steps cudnn-ours 70 "$(first "$no_cudnn_build" "$(missing train_gpt2cu)")" "$programs/train_gpt2cu" $size
-# shellcheck disable=SC2086
-steps cudnn-124m 70 "$no_cudnn_build" "$said/cudnn/train_gpt2cu" $size
 
 # llm.c beside ours and PyTorch, without dropout, which it does not have.
 no_llmc=

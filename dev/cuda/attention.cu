@@ -1,7 +1,6 @@
 #include "additive_global.cuh"
 #include "attention.cuh"
 #include "cosine_attention.cuh"
-#include "cudnn_attention.cuh"
 #include "softmax_attention.cuh"
 
 size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t batch, size_t length,
@@ -24,7 +23,7 @@ void attention_forward(const Device *d, const DeviceAttention *a, Matrix y, floa
         cosine_attention_forward(d, y, learned, a->power, in, workspace);
     else if (a->additive)
         additive_global_forward(d, y, kept, learned, in, workspace);
-    else if (!cudnn_attention_forward(a->cudnn, d, y, kept, in, a->sink))
+    else
         softmax_attention_forward(d, y, kept, in, a->sink);
 }
 
@@ -36,6 +35,6 @@ void attention_backward(const Device *d, const DeviceAttention *a,
         cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);
     else if (a->additive)
         additive_global_backward(d, gradients, dlearned, dy, kept, learned, in, workspace);
-    else if (!cudnn_attention_backward(a->cudnn, d, gradients, dy, y, kept, in, a->sink))
+    else
         softmax_attention_backward(d, gradients, dy, y, kept, in, workspace);
 }

@@ -5,7 +5,6 @@
 #define CUDA_ATTENTION_CUH
 
 #include "attention_input.cuh"
-#include "cudnn_library.h"
 extern "C" {
 #include "model_options.h"
 }
@@ -14,12 +13,11 @@ struct DeviceAttention {
     bool cosine, additive; // neither: softmax
     double power;          // cosine: of the number of keys seen, where none is learned
     double sink;           // of the softmax's denominator: 0 softmax, 1 softmax1
-    Cudnn *cudnn;          // computes what it takes of softmax's; NULL: our own kernels do
 };
 
-// What --attention says, without cuDNN.
+// What --attention says.
 static inline DeviceAttention attention_of_kind(const AttentionKind *kind) {
-    return {kind->cosine, kind->additive, kind->power, kind->sink, NULL};
+    return {kind->cosine, kind->additive, kind->power, kind->sink};
 }
 
 // Floats of working memory, for batches of up to so many queries and, where they are others, keys.

@@ -188,15 +188,10 @@ static inline void self_attention_create(SelfAttention *m, TransformerShape is,
         5; // the biases of q and of v (or of all three), and behind attention and in the FFN
     is.layer_sum_width = 5 * is.channels + is.inner;
     transformer_create(&m->base, is, parts, layer);
-    if (cudnn_is_there() && !m->kind.cosine && !m->kind.additive) m->kind.cudnn = cudnn_create();
 }
 
 static inline void self_attention_destroy(void *model) {
     SelfAttention *m = (SelfAttention *)model;
-    if (m->kind.cudnn) { // before the stream that it works on
-        device_synchronize(&m->base.base.device);
-        cudnn_free(m->kind.cudnn);
-    }
     transformer_destroy(&m->base);
     free(m->attended);
     free(m);

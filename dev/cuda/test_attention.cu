@@ -4,11 +4,7 @@
 #include "additive_global.cuh"
 #include "cosine_attention.cuh"
 #include "cuda_test.cuh"
-#include "cudnn_attention.cuh"
 #include "softmax_attention.cuh"
-#ifdef CUDA_ON_CPU
-#include "cudnn_on_cpu.h"
-#endif
 extern "C" {
 #include "cosine_attention.h"
 #include "dropout.h"
@@ -497,8 +493,7 @@ static Result cpu_run(const Problem *p) {
     return r;
 }
 
-// cudnn NULL: our own kernels.
-static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
+static Result gpu_run(const Device *d, const Problem *p) {
     const Setting is = p->is;
     StepParameters step = {};
     memcpy(step.dropout_key, p->dropout.key, sizeof(step.dropout_key));
@@ -538,9 +533,6 @@ static Result gpu_run(const Device *d, const Problem *p, Cudnn *cudnn) {
         cosine_attention_forward(d, y, exponent, (double)POWER, &in, workspace);
         cosine_attention_backward(d, &gradients, dexponent, dy, exponent, (double)POWER, &in,
                                   workspace);
-    } else if (cudnn) {
-        CHECK(cudnn_attention_forward(cudnn, d, y, logsumexp, &in, is.sink));
-        CHECK(cudnn_attention_backward(cudnn, d, &gradients, dy, y, logsumexp, &in, is.sink));
     } else {
         softmax_attention_forward(d, y, logsumexp, &in, is.sink);
         softmax_attention_backward(d, &gradients, dy, y, logsumexp, &in, workspace);
@@ -562,31 +554,21 @@ static void compare_results(const char *what, const char *setting, const float *
     free(wide);
 }
 
-// How a device is changed so that it runs other kernels; or cuDNN's.
+// How a device is changed so that it runs other kernels.
 typedef struct {
     const char *name;
     int sms, capability;
-    Cudnn *cudnn;
 } Kernels;
-
-// cuDNN, where it is there and has to compute the problem; or NULL.
-static Cudnn *cudnn_for(Setting is) {
-    const bool plain = !is.cosine && !is.holes && is.rate == 0 && is.sink == 0,
-               fits = is.in_bf16 && is.size % 8 == 0 && is.size <= 128 && is.length > 1;
-    return cudnn_is_there() && plain && fits ? cudnn_create() : NULL;
-}
 
 // Those that compute a problem: two blocks of 16 rows a warp where there are few multiprocessors,
 // one where there are many, and warp groups where the device has them.
-static int kernels_for(const Device *d, const Problem *p, Cudnn *cudnn, Kernels *kernels) {
+static int kernels_for(const Device *d, const Problem *p, Kernels *kernels) {
     int count = 0;
     const bool softmax_bf16 = !p->is.cosine && p->is.in_bf16;
-    if (softmax_bf16 && p->is.size <= 64)
-        kernels[count++] = {"two blocks of rows", FEW_SMS, 80, NULL};
-    kernels[count++] = {"one block of rows", MANY_SMS, 80, NULL};
+    if (softmax_bf16 && p->is.size <= 64) kernels[count++] = {"two blocks of rows", FEW_SMS, 80};
+    kernels[count++] = {"one block of rows", MANY_SMS, 80};
     if (softmax_bf16 && d->capability == 90 && (p->is.size == 64 || p->is.size == 128))
-        kernels[count++] = {"warp groups", MANY_SMS, 90, NULL};
-    if (cudnn) kernels[count++] = {"cuDNN", d->sms, d->capability, cudnn};
+        kernels[count++] = {"warp groups", MANY_SMS, 90};
     return count;
 }
 
@@ -594,9 +576,8 @@ static void check(const Device *d, Setting is) {
     Problem p = problem_create(is);
     Result expected = cpu_run(&p);
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
-    Cudnn *cudnn = cudnn_for(is);
-    Kernels kernels[4];
-    const int count = kernels_for(d, &p, cudnn, kernels);
+    Kernels kernels[3];
+    const int count = kernels_for(d, &p, kernels);
     for (int i = 0; i < count; i++) {
         char text[200];
         snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s, %s",
@@ -606,7 +587,7 @@ static void check(const Device *d, Setting is) {
         Device device = *d;
         device.sms = kernels[i].sms;
         device.capability = kernels[i].capability;
-        Result ours = gpu_run(&device, &p, kernels[i].cudnn);
+        Result ours = gpu_run(&device, &p);
         compare_results("y", text, ours.y, expected.y, p.rows * p.channels, 1e-3, tolerance);
         compare_results("dqkv", text, ours.dqkv, expected.dqkv, p.numbers, 1e-2, tolerance);
         compare_results("logsumexp", text, ours.logsumexp, expected.logsumexp, p.rows * is.heads, 1,
@@ -615,7 +596,6 @@ static void check(const Device *d, Setting is) {
                         2 * tolerance);
         result_free(&ours);
     }
-    if (cudnn) cudnn_free(cudnn);
     result_free(&expected);
     problem_free(&p);
 }
@@ -757,8 +737,8 @@ static void test_softmax_turns(void) {
             is.queries = queries;
             is.rate = queries ? 0.3 : 0;
             Problem p = problem_create(is);
-            Result expected = cpu_run(&p), alone = gpu_run(&one, &p, NULL),
-                   together = gpu_run(&d, &p, NULL);
+            Result expected = cpu_run(&p), alone = gpu_run(&one, &p),
+                   together = gpu_run(&d, &p);
             char text[100];
             snprintf(text, sizeof(text), "D %zu, Tq %zu, Tk %zu in turns", size, p.queries,
                      is.length);
@@ -816,9 +796,8 @@ static void test_softmax_low(void) {
     device_destroy(&d);
 }
 
-// What is given to cuDNN, where a program has it; compared like our own kernels, and in heads of
-// other sizes.
-static void test_cudnn(void) {
+// Heads of other sizes, of one sequence and of two.
+static void test_softmax_sizes(void) {
     Device d = device_create();
     Setting is = SETTING;
     is.in_bf16 = true;
@@ -831,66 +810,6 @@ static void test_cudnn(void) {
         }
     }
     device_destroy(&d);
-}
-
-// What cuDNN computes otherwise than the options ask, or not at all, it is not given.
-static void test_cudnn_takes(void) {
-    const size_t B = 2, T = 33, H = 2, D = 64, C = H * D;
-    uint8_t mask = 1;
-    const Matrix y = {NULL, C, true}, wide = {NULL, C, false}, qkv = {NULL, 3 * C, true},
-                 kv = {NULL, 2 * C, true};
-    const DeviceAttentionInput plain = attention_self(qkv, H, true, NULL, B, T);
-    CHECK(cudnn_takes(&plain, y, 0));
-    CHECK(!cudnn_takes(&plain, y, 1) && !cudnn_takes(&plain, y, 1e-5));
-    CHECK(!cudnn_takes(&plain, wide, 0));
-    DeviceAttentionInput in = plain;
-    in.mask = &mask;
-    CHECK(!cudnn_takes(&in, y, 0));
-    in = plain;
-    in.dropout = dropout_site((const StepParameters *)NULL, 0.1, 1);
-    CHECK(!cudnn_takes(&in, y, 0));
-    in.dropout = dropout_site((const StepParameters *)NULL, 0, 1);
-    CHECK(cudnn_takes(&in, y, 0));
-    in = plain;
-    in.heads = 32; // of 4
-    CHECK(!cudnn_takes(&in, y, 0));
-    in.heads = 1;
-    CHECK(cudnn_takes(&in, y, 0));
-    in.channels = 136;
-    CHECK(!cudnn_takes(&in, y, 0));
-    const DeviceAttentionInput cross = attention_cross(y, kv, H, NULL, B, 5, T);
-    CHECK(cudnn_takes(&cross, y, 0));
-    float logsumexp = 0;
-    Device d = {};
-    CHECK(!cudnn_attention_forward(NULL, &d, y, &logsumexp, &plain, 0));
-}
-
-// How it is described.
-static void test_cudnn_problem(void) {
-    constexpr size_t B = 3, T = 33, H = 2, D = 64, C = H * D;
-    bf16 numbers[3 * C];
-    const Matrix qkv = {numbers, 3 * C, true}, q = {numbers, C, true}, kv = {numbers, 2 * C, true},
-                 y = {numbers, C, true};
-    DeviceAttentionInput in = attention_self(qkv, H, true, NULL, B, T);
-    CudnnProblem p = cudnn_problem(&in, NULL);
-    CHECK(!p.backward && p.causal && p.batch == 3 && p.heads == 2 && p.size == 64);
-    CHECK(p.queries == 33 && p.keys == 33);
-    for (int i = 0; i < 3; i++) CHECK(p.strides[i] == 384 && p.gradient_strides[i] == 0);
-    const DeviceAttentionGradients gradients = attention_self_gradients(qkv);
-    p = cudnn_problem(&in, &gradients);
-    CHECK(p.backward && p.causal);
-    for (int i = 0; i < 3; i++) CHECK(p.strides[i] == 384 && p.gradient_strides[i] == 384);
-    float logsumexp = 0;
-    CudnnOperands on = cudnn_operands(&in, y, &logsumexp);
-    for (size_t i = 0; i < 3; i++) CHECK(on.parts[i] == numbers + i * C);
-    CHECK(on.y == y.data && on.logsumexp == &logsumexp && !on.dy && !on.gradients[0]);
-    in = attention_cross(q, kv, H, NULL, B, 5, T);
-    const DeviceAttentionGradients of_cross = attention_cross_gradients(q, kv);
-    p = cudnn_problem(&in, &of_cross);
-    CHECK(p.backward && !p.causal && p.queries == 5 && p.keys == 33);
-    CHECK(p.strides[0] == 128 && p.strides[1] == 256 && p.strides[2] == 256);
-    CHECK(p.gradient_strides[0] == 128 && p.gradient_strides[1] == 256 &&
-          p.gradient_strides[2] == 256);
 }
 
 // Additive attention in both directions: y, dqkv and dweights of the kernels beside the CPU's.
@@ -1030,9 +949,7 @@ int main(int argc, char **argv) {
         {"softmax_low", test_softmax_low},
         {"cosine", test_cosine},
         {"softmax_everywhere", test_softmax_everywhere},
-        {"cudnn", test_cudnn},
-        {"cudnn_takes", test_cudnn_takes},
-        {"cudnn_problem", test_cudnn_problem},
+        {"softmax_sizes", test_softmax_sizes},
         {"cosine_everywhere", test_cosine_everywhere},
         {"additive_everywhere", test_additive_everywhere},
     };
