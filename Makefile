@@ -197,7 +197,7 @@ endef
 
 MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
-LIBRARY_SOURCES := $(addprefix dev/,ranks/ranks.c ranks/rendezvous.c ranks/single.c cuda/without_nccl.c) \
+LIBRARY_SOURCES := dev/ranks/ranks.c dev/ranks/single.c \
                    $(wildcard $(LIBRARY:%=dev/%/*.c)) $(MODEL_PARTS)
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
@@ -214,7 +214,7 @@ $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 $(1)/bench/%: $(1)/dev/bench/%.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
 $(TRAINER_TESTS:%=$(1)/bin/%): $(MODEL_TEST:%=$(1)/dev/test/%.o)
-# In the place of the library's dev/ranks/single.c (and on a GPU nccl.cu in that of without_nccl.c).
+# In the place of the library's dev/ranks/single.c.
 $(if $(USE_MPI),$(TRAINERS:%=$(1)/bin/%): $(1)/dev/ranks/mpi.o)
 $(1)/dev/ranks/mpi.o: ONLY_HERE = $$(MPI_FLAGS)
 # What one source alone is told: the file to embed, and where the double build of a test finds the float one.

@@ -680,6 +680,11 @@ void options_from_metadata(Options *options, OptionScope scope, const Safetensor
         const char *stored = row->scope == scope ? stored_text(row, file) : NULL;
         if (!stored || (scope == OPTION_HABIT && entry->given)) continue;
         Entry theirs = {.row = row};
+        if (scope == OPTION_HABIT && !assign(&theirs, stored)) {
+            warn("%s: %s %s does not exist here, so --%s %s is used", source, row->name, stored,
+                 row->name, entry->text ? entry->text : "");
+            continue;
+        }
         set_from(&theirs, row->name, stored, source);
         const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
         if (demands && strcmp(entry->text, theirs.text) != 0) {
@@ -751,12 +756,15 @@ static Json *config_of_log(const FileMap *file) {
     return config;
 }
 
-// Whether a file does not count: where its run stood; where a run is resumed, what it began with.
+// Whether a name of a file does not count: the paths of its run; options of earlier versions that
+// changed no number; where a run is resumed, what it began with.
 static bool is_passed_over(const Options *options, const char *name) {
-    static const char *const place[] = {"output", "resume", "config", "ranks-file", NULL};
+    static const char *const place[] = {"output", "resume", "config", NULL};
+    static const char *const gone[] = {"zero", "ranks-file", NULL};
     static const char *const beginning[] = {"init", "average", NULL};
     const Entry *resume = find_name(options, "resume", strlen("resume"));
-    return in_list(place, name) || (resume && resume->given && in_list(beginning, name));
+    return in_list(place, name) || in_list(gone, name) ||
+           (resume && resume->given && in_list(beginning, name));
 }
 
 void options_read_config(Options *options, const char *path) {
@@ -769,10 +777,12 @@ void options_read_config(Options *options, const char *path) {
     const bool length = length_given(options);
     for (size_t i = 0; i < config->count; i++) {
         const char *name = config->keys[i];
-        const bool passed = config->items[i].kind == JSON_NULL || is_passed_over(options, name);
+        if (is_passed_over(options, name)) continue;
         Entry *entry = find_name(options, name, strlen(name));
         if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, path, name);
-        if (passed || entry->given || (length && entry->row->scope == OPTION_LENGTH)) continue;
+        if (config->items[i].kind == JSON_NULL || entry->given ||
+            (length && entry->row->scope == OPTION_LENGTH))
+            continue;
         set_from_json(entry, &config->items[i], path);
     }
     json_free(whole);

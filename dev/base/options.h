@@ -60,8 +60,9 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 // a line each, of which the last is taken. They count as given, a flag where it is true. What was
 // given on the command line stays, and where that says how long to train nothing of the file about
 // it is taken. What names a run and not how it was made is passed over: "output", "resume",
-// "config", "ranks-file"; where --resume was given what it began with, too: "init", "average". Ends
-// the program (exit 1) where a name, kind or value cannot be.
+// "config"; so are "zero" and "ranks-file", which earlier versions had; where --resume was given
+// what it began with, too: "init", "average". Ends the program (exit 1) where a name, kind or value
+// cannot be.
 void options_read_config(Options *options, const char *path);
 
 // The last value that the command line gives to --NAME, before it is checked and parsed; NULL:
@@ -99,7 +100,8 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
 // Takes over the values of one scope from a checkpoint. An option that the user gave and that
 // differs ends the program: "--heads 8: FILE has 4; ADVICE". "auto" demands nothing, and what a
 // checkpoint says of the scope OPTION_LENGTH gives way, all of it, where the user says anything of
-// that; of OPTION_HABIT each does. A missing key keeps what the option is.
+// that; of OPTION_HABIT each does. A missing key keeps what the option is, as does, with a warning,
+// a habit of an earlier version that no longer exists.
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file,
                            const char *advice);
 

@@ -28,7 +28,7 @@ for model in fastformer fastformer-global gpt2; do
     fastformer-global) train fastformer $model --windows global ;;
     gpt2) train gpt2 $model ;;
     esac
-    for how in slide hold repeat; do
+    for how in slide repeat; do
         $beyond --type "${model%-global}" -e "$output/$model" -i "$data" --beyond $how |
             sed "s/^| ${model%-global} /| $model /"
     done

@@ -25,7 +25,7 @@ static double measure(Ranks *ranks, size_t count) {
 }
 
 int main(void) {
-    Ranks *ranks = ranks_open(NULL, 60);
+    Ranks *ranks = ranks_open(60);
     for (size_t count = RANKS_PIECE; count <= (size_t)RANKS_PIECE << 11; count *= 2) {
         const double taken = measure(ranks, count);
         if (ranks_rank(ranks) == 0) printf("%zu %.6f\n", count, taken);

@@ -9,12 +9,12 @@
 enum { PIECE = RANKS_PIECE }; // elements that a thread takes at a time
 
 void parameter_state_plan(ParameterState *state, Arena *arena, bool training) {
-    const size_t total = state->table.total, own = reduction_own(state->reduction, total);
+    const size_t total = state->table.total;
     arena_reals(arena, &state->values, total, 1, "parameters");
     if (!training) return;
     arena_reals(arena, &state->gradients, total, 1, "gradients");
-    arena_reals(arena, &state->first_moment, own, 1, "moments");
-    arena_reals(arena, &state->second_moment, own, 1, "moments");
+    arena_reals(arena, &state->first_moment, total, 1, "moments");
+    arena_reals(arena, &state->second_moment, total, 1, "moments");
 }
 
 void parameter_state_free(ParameterState *state) {
@@ -23,46 +23,13 @@ void parameter_state_free(ParameterState *state) {
     *state = (ParameterState){0};
 }
 
-static real *state_array(const ParameterState *state, ModelArray which) {
+real *parameter_state_array(const ParameterState *state, ModelArray which) {
     real *const arrays[] = {[MODEL_VALUES] = state->values,
                             [MODEL_GRADIENTS] = state->gradients,
                             [MODEL_FIRST_MOMENT] = state->first_moment,
                             [MODEL_SECOND_MOMENT] = state->second_moment};
     assert(arrays[which]); // only values without training
     return arrays[which];
-}
-
-static bool is_moment(ModelArray which) {
-    return which == MODEL_FIRST_MOMENT || which == MODEL_SECOND_MOMENT;
-}
-
-const real *parameter_state_view(const ParameterState *state, ModelArray which) {
-    return is_moment(which) && state->reduction ? NULL : state_array(state, which);
-}
-
-void parameter_state_read(const ParameterState *state, ModelArray which, real *out) {
-    const real *array = state_array(state, which);
-    const size_t total = state->table.total;
-    if (!is_moment(which)) {
-        memcpy(out, array, total * sizeof(real));
-        return;
-    }
-    ReductionPart part;
-    for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++)
-        memcpy(out + part.begin, array + part.at, (part.end - part.begin) * sizeof(real));
-    reduction_gather(state->reduction, out);
-}
-
-void parameter_state_write(ParameterState *state, ModelArray which, const real *in) {
-    real *array = state_array(state, which);
-    const size_t total = state->table.total;
-    if (!is_moment(which)) {
-        memcpy(array, in, total * sizeof(real));
-        return;
-    }
-    ReductionPart part;
-    for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++)
-        memcpy(array + part.at, in + part.begin, (part.end - part.begin) * sizeof(real));
 }
 
 static double sum_of_squares(const real *x, size_t count) {
@@ -75,14 +42,10 @@ static double sum_of_squares(const real *x, size_t count) {
 double gradient_norm(const ParameterState *state) {
     const size_t total = state->table.total, pieces = (total + PIECE - 1) / PIECE;
     double *sums = allocate(pieces, sizeof(double), "partial sums");
-    ReductionPart part;
-    for (size_t i = 0; reduction_part(state->reduction, total, i, &part); i++) {
 #pragma omp parallel for schedule(static)
-        for (size_t first = part.begin; first < part.end; first += PIECE)
-            sums[first / PIECE] = sum_of_squares(state->gradients + first,
-                                                 total - first < PIECE ? total - first : PIECE);
-    }
-    reduction_sum(state->reduction, sums, pieces);
+    for (size_t first = 0; first < total; first += PIECE)
+        sums[first / PIECE] =
+            sum_of_squares(state->gradients + first, total - first < PIECE ? total - first : PIECE);
     double sum = 0;
     for (size_t piece = 0; piece < pieces; piece++) sum += sums[piece];
     free(sums);
@@ -111,25 +74,6 @@ static void update_piece(real *restrict x, real *restrict g, real *restrict m, r
     }
 }
 
-// The parameters of a part, or the elements of a parameter in it, by all threads.
-static void update_part(ParameterState *state, const ReductionPart *part, const Coefficients *base,
-                        double decay) {
-    for (int i = 0; i < state->table.count; i++) {
-        const Parameter *p = &state->table.items[i];
-        const size_t begin = p->offset > part->begin ? p->offset : part->begin,
-                     end = p->offset + p->size < part->end ? p->offset + p->size : part->end;
-        if (begin >= end || (state->muon && p->hidden)) continue;
-        Coefficients k = *base;
-        if (p->decay) k.decay = (real)decay;
-#pragma omp for schedule(static) nowait
-        for (size_t at = begin; at < end; at += PIECE) {
-            const size_t moment = part->at + (at - part->begin);
-            update_piece(state->values + at, state->gradients + at, state->first_moment + moment,
-                         state->second_moment + moment, &k, end - at < PIECE ? end - at : PIECE);
-        }
-    }
-}
-
 void adamw_update(ParameterState *state, const UpdateSettings *s) {
     const double correction1 = 1 - pow(s->beta1, (double)s->step),
                  correction2 = 1 - pow(s->beta2, (double)s->step);
@@ -145,14 +89,17 @@ void adamw_update(ParameterState *state, const UpdateSettings *s) {
     };
     const double decay = s->learning_rate * s->weight_decay;
 #pragma omp parallel
-    {
-        ReductionPart part;
-        for (size_t i = 0; reduction_part(state->reduction, state->table.total, i, &part); i++)
-            update_part(state, &part, &base, decay);
+    for (int i = 0; i < state->table.count; i++) {
+        const Parameter *p = &state->table.items[i];
+        const size_t end = p->offset + p->size;
+        if (state->muon && p->hidden) continue;
+        Coefficients k = base;
+        if (p->decay) k.decay = (real)decay;
+#pragma omp for schedule(static) nowait
+        for (size_t at = p->offset; at < end; at += PIECE)
+            update_piece(state->values + at, state->gradients + at, state->first_moment + at,
+                         state->second_moment + at, &k, end - at < PIECE ? end - at : PIECE);
     }
-    if (reduction_own(state->reduction, state->table.total) < state->table.total)
-        gradients_clear(state); // of others' parts
-    reduction_gather(state->reduction, state->values);
 }
 
 void gradients_clear(ParameterState *state) {

@@ -9,27 +9,25 @@
 
 typedef struct {
     ParameterTable table;
-    bool muon;                // hidden matrices are left to Muon (muon.h)
-    Reduction *reduction;     // sums gradients over ranks; NULL: there is one
-    real *values, *gradients; // (total); gradients NULL without training
-    real *first_moment,
-        *second_moment; // (those of this rank's parts, ranks.h: all, or --zero's); NULL likewise
+    bool muon;                          // hidden matrices are left to Muon (muon.h)
+    Reduction *reduction;               // sums gradients over ranks; NULL: there is one
+    real *values, *gradients;           // (total); gradients NULL without training
+    real *first_moment, *second_moment; // (total); NULL likewise
 } ParameterState;
 
 // Plans the arrays of the finished table in `state`, which parameter_state_free() frees, as it does
-// the reduction (NULL: none); they belong to the arena. With a reduction all ranks read moments at
-// the same time, and nobody has all of them to view.
+// the reduction (NULL: none); they belong to the arena.
 void parameter_state_plan(ParameterState *state, Arena *arena, bool training);
 void parameter_state_free(ParameterState *state);
-const real *parameter_state_view(const ParameterState *state, ModelArray which);
-void parameter_state_read(const ParameterState *state, ModelArray which, real *out);
-void parameter_state_write(ParameterState *state, ModelArray which, const real *in);
+
+// An array (total).
+real *parameter_state_array(const ParameterState *state, ModelArray which);
 
 // Euclidean norm of all gradients, accumulated in double; the same bits for any number of threads.
 double gradient_norm(const ParameterState *state);
 
 // One update of every parameter that is not left to Muon, in one pass over memory, then gradients =
-// 0, each by the rank whose part it is; then all ranks have all of them: g *= gradient_scale; m =
+// 0: g *= gradient_scale; m =
 // b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
 void adamw_update(ParameterState *state, const UpdateSettings *settings);
 

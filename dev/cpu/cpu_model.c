@@ -9,16 +9,12 @@
 #include <string.h>
 
 // NULL: there is nobody to sum gradients with.
-static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table,
-                                   bool muon) {
-    const Options *o = setup->options;
+static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table) {
     if (ranks_size(setup->ranks) == 1) return NULL;
     const ReductionPlan plan = {.count = table->total,
                                 .early = table->items[0].size,
-                                .bf16 = strcmp(options_text(o, "reduce"), "bf16") == 0,
-                                .parts = options_integer(o, "zero") > 0};
-    if (plan.parts && muon)
-        fail_usage("--zero: shares out AdamW's moments; --optimizer muon has others");
+                                .bf16 =
+                                    strcmp(options_text(setup->options, "reduce"), "bf16") == 0};
     return reduction_create(setup->ranks, &plan);
 }
 
@@ -48,7 +44,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
     m->ranks = setup->ranks;
     m->state.muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
-    if (m->training) m->state.reduction = create_reduction(setup, &m->state.table, m->state.muon);
+    if (m->training) m->state.reduction = create_reduction(setup, &m->state.table);
     parameter_state_plan(&m->state, m->arena, m->training);
     if (m->state.reduction) plan_lookups(&m->lookups, m->arena, &m->state.table.items[0]);
     if (m->rows) create_products(m, cpu_precision(setup));
@@ -179,16 +175,17 @@ const ParameterTable *cpu_model_parameters(const void *model) {
 }
 
 const real *cpu_model_view(const void *model, ModelArray which) {
-    return parameter_state_view(&((const CpuModel *)model)->state, which);
+    return parameter_state_array(&((const CpuModel *)model)->state, which);
 }
 
 void cpu_model_read(const void *model, ModelArray which, real *out) {
-    parameter_state_read(&((const CpuModel *)model)->state, which, out);
+    const ParameterState *state = &((const CpuModel *)model)->state;
+    memcpy(out, parameter_state_array(state, which), state->table.total * sizeof(real));
 }
 
 void cpu_model_write(void *model, ModelArray which, const real *in) {
     CpuModel *m = model;
-    parameter_state_write(&m->state, which, in);
+    memcpy(parameter_state_array(&m->state, which), in, m->state.table.total * sizeof(real));
     m->packed = false;
 }
 

@@ -38,10 +38,6 @@ static inline int device_take(int place, char *text) {
 static inline void device_choose(Ranks *ranks) {
     char name[64];
     if (!ranks) return;
-    if (ranks_device(ranks) >= 0) {
-        CUDA_CHECK(cudaSetDevice(ranks_device(ranks)));
-        return;
-    }
     device_take(ranks_place_on_machine(ranks), name);
     ranks_refuse_same(ranks, name, "GPU");
 }
@@ -50,7 +46,7 @@ static inline void device_choose(Ranks *ranks) {
 // beginning. All ranks sum the same buckets in the same order, whatever is final when.
 struct DeviceReduction;
 
-// plan->early and ->parts are of no use here. NULL for a process that is alone.
+// plan->early is of no use here. NULL for a process that is alone.
 DeviceReduction *device_reduction_create(Ranks *ranks, const ReductionPlan *plan);
 void device_reduction_free(DeviceReduction *reduction);
 

@@ -211,7 +211,6 @@ static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
     ReductionPlan plan = {};
     plan.count = g->host_type->parameters(g->host)->total;
     plan.bf16 = strcmp(options_text(setup->options, "reduce"), "bf16") == 0;
-    if (options_integer(setup->options, "zero") > 0) fail_usage("--zero: is not there on a GPU");
     g->reduction = device_reduction_create(setup->ranks, &plan);
     g->given_from = plan.count;
 }

@@ -1,6 +1,5 @@
 // The part of NCCL that dev/cuda/nccl.cu uses, played by MPI, so that several processes of a
 // program for GPUs run under the emulator (cuda_on_cpu.h). Sums are taken in the order of ranks.
-// One process needs no MPI.
 #ifndef EMULATOR_NCCL_ON_CPU_H
 #define EMULATOR_NCCL_ON_CPU_H
 
@@ -17,13 +16,13 @@ typedef enum {
     ncclInvalidArgument = 4,
     ncclInvalidUsage = 5
 } ncclResult_t;
-typedef enum { ncclChar, ncclFloat, ncclBfloat16 } ncclDataType_t;
+typedef enum { ncclFloat, ncclBfloat16 } ncclDataType_t;
 typedef enum { ncclSum } ncclRedOp_t;
 struct ncclUniqueId {
     char internal[128];
 };
 struct NcclComm {
-    MPI_Comm world; // of more than one
+    MPI_Comm world;
     int rank, size;
 };
 typedef NcclComm *ncclComm_t;
@@ -41,15 +40,9 @@ static inline ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 
 // All of MPI's processes take part, in their order; all must have rank 0's id.
 static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank) {
-    int begun = 0, there = 1, place = 0, same;
+    int there = 1, place = 0, same;
     ncclUniqueId first = id;
     *comm = new NcclComm{MPI_COMM_NULL, rank, size};
-    if (size == 1) return ncclSuccess;
-    MPI_Initialized(&begun);
-    if (!begun) {
-        MPI_Init(NULL, NULL);
-        atexit([] { MPI_Finalize(); });
-    }
     MPI_Comm_dup(MPI_COMM_WORLD, &(*comm)->world);
     MPI_Comm_size((*comm)->world, &there);
     MPI_Comm_rank((*comm)->world, &place);
@@ -60,34 +53,13 @@ static inline ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniq
 }
 
 static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    if (comm->size > 1) MPI_Comm_free(&comm->world);
+    MPI_Comm_free(&comm->world);
     delete comm;
     return ncclSuccess;
 }
 
 static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *result) {
     *result = ncclSuccess;
-    return ncclSuccess;
-}
-
-static inline ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t,
-                                         int root, ncclComm_t comm, cudaStream_t stream) {
-    cuda_submit(stream, [=] {
-        if (to != from) memcpy(to, from, count);
-        if (comm->size > 1) MPI_Bcast(to, (int)count, MPI_BYTE, root, comm->world);
-    });
-    return ncclSuccess;
-}
-
-static inline ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t,
-                                         ncclComm_t comm, cudaStream_t stream) {
-    cuda_submit(stream, [=] {
-        const std::vector<char> mine((const char *)from, (const char *)from + count);
-        if (comm->size > 1)
-            MPI_Allgather(mine.data(), (int)count, MPI_BYTE, to, (int)count, MPI_BYTE, comm->world);
-        else
-            memcpy(to, mine.data(), count);
-    });
     return ncclSuccess;
 }
 
@@ -110,15 +82,12 @@ static inline ncclResult_t ncclAllReduce(const void *from, void *to, size_t coun
                                          cudaStream_t stream) {
     if (stream->capture) return ncclInvalidUsage;
     cuda_submit(stream, [=] {
-        const size_t size = type == ncclFloat ? sizeof(float) : sizeof(__nv_bfloat16);
-        if (comm->size == 1 && to != from) memcpy(to, from, count * size);
-        if (comm->size == 1) return;
         if (type == ncclFloat)
             nccl_sum((const float *)from, (float *)to, count, comm);
         else
             nccl_sum((const __nv_bfloat16 *)from, (__nv_bfloat16 *)to, count, comm);
     });
-    return type == ncclChar ? ncclInvalidArgument : ncclSuccess;
+    return ncclSuccess;
 }
 
 #endif

@@ -39,7 +39,7 @@ void fuzz_start(void) {
                                "-p",
                                "fp32",
                                NULL};
-    ranks = ranks_open(NULL, 1);
+    ranks = ranks_open(1);
     options = trainer_options_create(&fastformer);
     options_parse(options, sizeof(arguments) / sizeof(*arguments) - 1, (char **)arguments, NULL,
                   NULL);

@@ -135,14 +135,14 @@ static void spread(Messages *m, char *data, size_t bytes) {
     wait_for(m);
 }
 
-static void broadcast(Ranks *r, void *data, size_t bytes) {
+void transport_broadcast(Ranks *r, void *data, size_t bytes) {
     Messages m = messages_create(r, "broadcast");
     for (size_t at = 0; at < bytes; at += MESSAGE)
         spread(&m, (char *)data + at, bytes - at < MESSAGE ? bytes - at : MESSAGE);
     messages_free(&m);
 }
 
-static void gather_numbers(Ranks *r, const void *data, size_t bytes, void *all, const char *what) {
+void transport_gather(Ranks *r, const void *data, size_t bytes, void *all, const char *what) {
     Messages m = messages_create(r, what);
     if (r->rank == 0) {
         memcpy(all, data, bytes);
@@ -172,22 +172,20 @@ static void finalize(void) {
     if (begun && !ended) MPI_Finalize();
 }
 
-static void leave(Ranks *r) {
+void transport_leave(Ranks *r) {
     Engine *e = r->engine;
     MPI_Comm_free(&e->world);
     finalize();
     free(e);
 }
 
-static void abort_all(const Ranks *r, int status) {
+void transport_abort(const Ranks *r, int status) {
     (void)r;
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-Ranks *ranks_open(const char *file, double timeout) {
-    static const Transport mpi = {broadcast, gather_numbers, leave, abort_all};
+Ranks *ranks_open(double timeout) {
     int provided, rank, size;
-    if (file) return ranks_open_file(file, timeout);
     if (!was_launched()) return NULL;
     // A process that is killed while others start may leave these without an end.
     Watchdog *watchdog = watchdog_start(timeout, "start of MPI");
@@ -203,8 +201,7 @@ Ranks *ranks_open(const char *file, double timeout) {
         MPI_Comm_set_errhandler(e->world, MPI_ERRORS_RETURN);
         e->threads = provided >= MPI_THREAD_SERIALIZED;
         r = allocate(1, sizeof(*r), "ranks");
-        *r = (Ranks){
-            .by = &mpi, .engine = e, .rank = rank, .size = size, .device = -1, .timeout = timeout};
+        *r = (Ranks){.engine = e, .rank = rank, .size = size, .timeout = timeout};
     }
     watchdog_stop(watchdog);
     return r ? ranks_join(r) : NULL;
@@ -224,7 +221,7 @@ typedef struct {
 struct Reduction {
     Ranks *ranks;
     size_t count;
-    bool bf16, parts;
+    bool bf16;
     size_t chunks;
     Slot slots[2]; // one is scattered while the other is gathered
     // For the thread that does the work, where there is one.
@@ -336,11 +333,12 @@ static void add_up(const Reduction *d, const Slot *slot, real *values) {
     }
 }
 
-// Everybody's parts of a chunk come to everybody. bf16: rounded on the way, the own one, too, so
-// that all have the same.
-static void gather(Reduction *d, Slot *slot, real *values, bool bf16) {
+// Everybody's parts of a chunk come to everybody. With bf16 they are rounded on the way, the own
+// one, too, so that all have the same.
+static void gather(Reduction *d, Slot *slot, real *values) {
     Ranks *r = d->ranks;
-    const size_t size = bf16 ? sizeof(uint16_t) : sizeof(real);
+    const bool bf16 = d->bf16;
+    const size_t size = element_size(d);
     const Range mine = part_of(r, d->count, slot->chunk, r->rank);
     const size_t first = slot->chunk * chunk_pieces(r) * PIECE;
     uint16_t *sums = (uint16_t *)slot->in; // (a chunk)
@@ -364,7 +362,7 @@ static void gather(Reduction *d, Slot *slot, real *values, bool bf16) {
 static void finish(Reduction *d, Slot *slot, real *values) {
     wait_for(&slot->scattered);
     add_up(d, slot, values);
-    if (!d->parts) gather(d, slot, values, d->bf16);
+    gather(d, slot, values);
 }
 
 // ---- the thread that reduces while the backward pass goes on ----------------
@@ -434,7 +432,6 @@ Reduction *reduction_create(Ranks *r, const ReductionPlan *plan) {
     *d = (Reduction){.ranks = r,
                      .count = plan->count,
                      .bf16 = plan->bf16,
-                     .parts = plan->parts,
                      .chunks = count_chunks(r, plan->count),
                      .early = plan->early / (chunk_pieces(r) * PIECE),
                      .from = plan->count,
@@ -485,7 +482,6 @@ void reduction_add(Reduction *d, real *values, size_t count) {
     Reduction other = *d; // with the same slots
     other.count = count;
     other.chunks = count_chunks(d->ranks, count);
-    other.parts = false;
     other.early = other.from = 0;
     other.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     other.values = values;
@@ -517,40 +513,4 @@ void reduction_end(Reduction *d, real *values) {
     d->from = d->count;
     pthread_mutex_unlock(&d->lock);
     d->ranks->report.waited_seconds += ranks_seconds() - start;
-}
-
-size_t reduction_own(const Reduction *d, size_t count) {
-    size_t own = 0;
-    ReductionPart part;
-    for (size_t i = 0; reduction_part(d, count, i, &part); i++)
-        own = part.at + part.end - part.begin;
-    return own;
-}
-
-void reduction_sum(Reduction *d, double *values, size_t count) {
-    if (d && d->parts) ranks_sum(d->ranks, values, count);
-}
-
-bool reduction_part(const Reduction *d, size_t count, size_t i, ReductionPart *part) {
-    if (!d || !d->parts) {
-        *part = (ReductionPart){0, count, 0};
-        return i == 0;
-    }
-    if (i >= count_chunks(d->ranks, count)) return false;
-    size_t at = 0;
-    for (size_t chunk = 0; chunk < i; chunk++) {
-        const Range before = part_of(d->ranks, count, chunk, d->ranks->rank);
-        at += before.end - before.begin;
-    }
-    const Range mine = part_of(d->ranks, count, i, d->ranks->rank);
-    *part = (ReductionPart){mine.begin, mine.end, at};
-    return true;
-}
-
-void reduction_gather(Reduction *d, real *values) {
-    if (!d || !d->parts) return;
-    for (size_t chunk = 0; chunk < d->chunks; chunk++) {
-        d->slots[0].chunk = chunk;
-        gather(d, &d->slots[0], values, false);
-    }
 }

@@ -100,7 +100,6 @@ static const Ranks *joined;
 static void name_process(char *text, size_t size) {
     char host[RANKS_HOST] = "";
     *text = '\0';
-    if (joined->size == 1) return;
     gethostname(host, sizeof(host) - 1);
     snprintf(text, size, "rank %d of %d on %s: ", joined->rank, joined->size, host);
 }
@@ -113,7 +112,7 @@ static void let_others_speak(void) {
 }
 
 static void end_all(int status) {
-    if (joined->size > 1) joined->by->abort(joined, status);
+    transport_abort(joined, status);
 }
 
 static const ErrorProcesses at_errors = {name_process, let_others_speak, end_all};
@@ -122,8 +121,8 @@ static const ErrorProcesses at_errors = {name_process, let_others_speak, end_all
 // Everybody gets everybody's data, (size, bytes), fresh.
 static void *gather_to_all(Ranks *r, const void *data, size_t bytes, const char *what) {
     char *all = allocate((size_t)r->size, bytes, what);
-    r->by->gather(r, data, bytes, all, what);
-    r->by->broadcast(r, all, (size_t)r->size * bytes);
+    transport_gather(r, data, bytes, all, what);
+    transport_broadcast(r, all, (size_t)r->size * bytes);
     return all;
 }
 
@@ -181,7 +180,7 @@ void ranks_close(Ranks *r) {
     ranks_vote(r, 0);
     error_set_processes(NULL);
     joined = NULL;
-    r->by->leave(r);
+    transport_leave(r);
     free(r->hosts);
     free(r);
 }
@@ -206,10 +205,6 @@ int ranks_cores(const Ranks *r) {
     return r ? r->cores : 0;
 }
 
-int ranks_device(const Ranks *r) {
-    return r ? r->device : -1;
-}
-
 char *ranks_describe(const Ranks *r) {
     if (!r) return NULL;
     return format_string(
@@ -228,13 +223,13 @@ RanksReport ranks_report(const Ranks *r) {
 // ---- a few numbers ----------------------------------------------------------
 
 void ranks_broadcast(Ranks *r, void *data, size_t bytes) {
-    if (r && bytes > 0) r->by->broadcast(r, data, bytes);
+    if (r && bytes > 0) transport_broadcast(r, data, bytes);
 }
 
 // What everybody has, (size, bytes) and fresh, for rank 0; NULL for others.
 static void *gather_all(Ranks *r, const void *data, size_t bytes, const char *what) {
     void *all = r->rank == 0 ? allocate((size_t)r->size, bytes, what) : NULL;
-    r->by->gather(r, data, bytes, all, what);
+    transport_gather(r, data, bytes, all, what);
     return all;
 }
 

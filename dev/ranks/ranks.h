@@ -1,10 +1,10 @@
 // The processes that train one model together ("ranks"): how many there are, and what they tell
-// each other. The trainer, tasks and models know this header alone. Behind it stands one of
+// each other. The trainer, tasks and models know this header alone. It is implemented by ranks.c
+// and one of
 //
 //   single.c   a program that is always alone
 //   mpi.c      MPI, any implementation: joins the others where mpirun or srun started several
-//   processes nccl.cu    NCCL, for programs on GPUs: joins those who name the same file; with MPI,
-//   sums gradients
+//   processes
 //
 // Whatever comes back from here is the same bits on every rank: sums are taken in the order of
 // ranks, and how messages travel does not matter. All ranks call the same functions in the same
@@ -22,9 +22,9 @@
 typedef struct Ranks Ranks;
 
 // Joins the other processes that a launcher started; NULL: there is none. Gives each process of a
-// machine its own cores, unless the launcher did. Before the first thread. `file` (or NULL): where
-// processes meet that do without MPI. `timeout`: seconds that they wait for each other.
-Ranks *ranks_open(const char *file, double timeout);
+// machine its own cores, unless the launcher did. Before the first thread. `timeout`: seconds that
+// they wait for each other.
+Ranks *ranks_open(double timeout);
 
 // Waits for all others, and leaves them.
 void ranks_close(Ranks *ranks);
@@ -33,8 +33,6 @@ int ranks_rank(const Ranks *ranks); // 0 .. size - 1; rank 0 writes files and th
 int ranks_size(const Ranks *ranks);
 int ranks_on_machine(const Ranks *ranks);       // processes on this machine
 int ranks_place_on_machine(const Ranks *ranks); // 0 .. that - 1
-int ranks_device(
-    const Ranks *ranks);             // the GPU that this process chose when it joined; -1: none yet
 int ranks_cores(const Ranks *ranks); // that this process has for itself; 0: all that there are
 char *
 ranks_describe(const Ranks *ranks); // "4 processes on 2 machines, each bound to 8 cores", fresh
@@ -65,15 +63,15 @@ void ranks_refuse_same(Ranks *ranks, const char *id, const char *what);
 
 // ---- gradients --------------------------------------------------------------
 // A flat array that is summed over all ranks in chunks, as soon as elements are final: first those
-// that a model says are final early, then from its end to its beginning. Of each chunk every rank
-// has a part, which it sums.
+// that a model says are final early, then from its end to its beginning. A chunk is cut into pieces
+// of RANKS_PIECE elements.
+enum { RANKS_PIECE = 16384 };
 typedef struct Reduction Reduction;
 
 typedef struct {
     size_t count; // elements of the array
     size_t early; // at its beginning, final before all others
     bool bf16;    // they travel as bf16; sums are taken as they are
-    bool parts;   // a rank needs the sums of its parts alone
 } ReductionPlan;
 
 // NULL for a process that is alone.
@@ -91,26 +89,9 @@ void reduction_end(Reduction *reduction, real *values);
 // Sums another array over all ranks.
 void reduction_add(Reduction *reduction, real *values, size_t count);
 
-// This rank's parts: elements begin .. end-1 of an array of `count`; `at` elements of other parts
-// of this rank lie before. i = 0, 1, ...; false: there is no more. `begin` is a multiple of
-// RANKS_PIECE. Where everybody has all sums, the whole array is one part.
-enum { RANKS_PIECE = 16384 };
-typedef struct {
-    size_t begin, end, at;
-} ReductionPart;
-bool reduction_part(const Reduction *reduction, size_t count, size_t i, ReductionPart *part);
-size_t reduction_own(const Reduction *reduction, size_t count); // elements in all of them
-
-// Everybody gets the sums of numbers (count) that each rank has of its parts; nothing where parts
-// are whole.
-void reduction_sum(Reduction *reduction, double *values, size_t count);
-
-// Everybody gets the elements of such an array that are in others' parts.
-void reduction_gather(Reduction *reduction, real *values);
-
 // What reductions took so far.
 typedef struct {
-    double bytes;          // of gradients and parameters that this rank sent
+    double bytes;          // of gradients that this rank sent
     double seconds;        // that chunks were on their way
     double waited_seconds; // of these, that nothing else was done
 } RanksReport;

@@ -1,5 +1,5 @@
-// What is between ranks.c, which knows what ranks tell each other, and what moves the bytes: MPI
-// (mpi.c), or NCCL where processes meet without MPI (nccl.cu).
+// What is between ranks.c, which knows what ranks tell each other, and mpi.c, which moves the bytes
+// by MPI.
 #ifndef RANKS_TRANSPORT_H
 #define RANKS_TRANSPORT_H
 
@@ -7,37 +7,30 @@
 
 enum { RANKS_HOST = 64 };
 
-// Ends the program where others do not answer in time. Called by all ranks in the same order.
-typedef struct {
-    void (*broadcast)(Ranks *ranks, void *data, size_t bytes); // everybody gets rank 0's
-    // Rank 0 gets everybody's, all (size, bytes), which others leave alone; `what` is said of who
-    // waits.
-    void (*gather)(Ranks *ranks, const void *data, size_t bytes, void *all, const char *what);
-    void (*leave)(Ranks *ranks);                   // behind the last message
-    void (*abort)(const Ranks *ranks, int status); // ends all other processes as far as it can
-} Transport;
-
 struct Ranks {
-    const Transport *by;
-    void *engine; // what `by` needs
+    void *engine; // what mpi.c needs
     int rank, size;
     int on_machine, place,
         machines; // processes on this machine, those of them that come before this one
     int cores;
     bool bound; // to these cores
-    int device; // the GPU that this process chose when it joined; -1: none yet
     double timeout;
     char (*hosts)[RANKS_HOST]; // (size)
     RanksReport report;
 };
 
-// The rest of ranks_open(), once `by`, `engine`, `rank`, `size`, `device` and `timeout` are known:
+// The rest of ranks_open(), once `engine`, `rank`, `size` (more than 1) and `timeout` are known:
 // learns who is where, and shares out the cores. Gives ranks back.
 Ranks *ranks_join(Ranks *ranks);
 
-// Joins those who name the same file; rank and size stand in the environment. Programs for GPUs
-// alone.
-Ranks *ranks_open_file(const char *file, double timeout);
+// Messages end the program where others do not answer in time. All ranks call them in the same
+// order.
+void transport_broadcast(Ranks *ranks, void *data, size_t bytes); // everybody gets rank 0's
+// Rank 0 gets everybody's, all (size, bytes), which others leave alone; `what` names them in an
+// error.
+void transport_gather(Ranks *ranks, const void *data, size_t bytes, void *all, const char *what);
+void transport_leave(Ranks *ranks);                   // after the last message
+void transport_abort(const Ranks *ranks, int status); // ends all other processes
 
 double ranks_seconds(void); // of a clock that only goes on
 void ranks_nap(void);       // for as long as a message may take

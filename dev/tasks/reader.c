@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { SLIDE, HOLD, REPEAT, STOP } Beyond;
+typedef enum { SLIDE, REPEAT, STOP } Beyond;
 
 struct Reader {
     const Run *run;
@@ -18,7 +18,7 @@ struct Reader {
 };
 
 static Beyond beyond_from_name(const char *name) {
-    static const char *const names[] = {"slide", "hold", "repeat", "stop"};
+    static const char *const names[] = {"slide", "repeat", "stop"};
     for (int i = SLIDE; i <= STOP; i++)
         if (strcmp(name, names[i]) == 0) return (Beyond)i;
     abort();
@@ -74,8 +74,6 @@ void reader_read(Reader *r, const int32_t *tokens, real *logits) {
     if (r->beyond == SLIDE) {
         if (behind == 0) read_again(r);
         remember(r, tokens);
-    } else if (r->beyond == HOLD && behind >= 0) {
-        r->run->type->decoder_place(r->decoder, T - 1);
     } else if (r->beyond == REPEAT && behind >= 0) {
         r->run->type->decoder_place(r->decoder, T / 2 + behind % (T - T / 2));
     }

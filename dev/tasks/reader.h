@@ -2,7 +2,6 @@
 // last position:
 //
 //   slide    it forgets, and reads the last half of its positions again
-//   hold     it remembers, and gives all later tokens the last position
 //   repeat   it remembers, and gives later tokens the second half of its positions again and again
 //   stop     nothing: no further token is read
 #ifndef TASKS_READER_H
@@ -12,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define READER_BEYOND "slide|hold|repeat|stop"
+#define READER_BEYOND "slide|repeat|stop"
 
 typedef struct Reader Reader;
 

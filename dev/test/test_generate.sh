@@ -110,7 +110,7 @@ write --prompt "The king" -g 500 --stop e >out && grep -q 'ended after .* of 500
 ok "what stops early says so"
 write --prompt "The king" -g 100 --beyond stop >out && grep -q 'the model has 64 positions' err
 ok "--beyond stop says so"
-for how in slide hold repeat; do
+for how in slide repeat; do
     write --prompt "The king" -g 200 --beyond $how --json >out && grep -q '"tokens":200,"ended":"length"' out
     ok "--beyond $how"
 done

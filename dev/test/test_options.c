@@ -381,6 +381,14 @@ static void test_habit(void) {
     options_from_metadata(o, OPTION_HABIT, &file, NULL);
     CHECK(options_integer(o, "rare") == 3);
     options_free(o);
+    // One that an earlier version had.
+    char ten[] = "10";
+    const Metadata gone = {rare, ten};
+    const Safetensors old = file_of(&gone, 1);
+    o = parse("");
+    options_from_metadata(o, OPTION_HABIT, &old, NULL);
+    CHECK(options_integer(o, "rare") == 1);
+    options_free(o);
 }
 
 static void test_json(void) {
@@ -431,6 +439,10 @@ static void test_config(void) {
     char *text = options_given_text(o, OPTION_HABIT, none);
     CHECK_TEXT(text, " --rare 2");
     free(text);
+    options_free(o);
+    // Options of earlier versions, which changed no number.
+    o = configure("", "{\"zero\": 1, \"ranks-file\": \"meet\", \"batch\": 3}");
+    CHECK(options_integer(o, "batch") == 3);
     options_free(o);
     // A run that is resumed has begun.
     o = configure("", "{\"init\": \"weights\"}");

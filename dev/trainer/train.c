@@ -81,7 +81,7 @@ static int lock_output(const Options *options) {
 static Ranks *join_ranks(int argc, char **argv) {
     const char *limit = options_peek("timeout", argc, argv);
     const double timeout = limit ? strtod(limit, NULL) : 0;
-    Ranks *ranks = ranks_open(options_peek("ranks-file", argc, argv), timeout > 0 ? timeout : 600);
+    Ranks *ranks = ranks_open(timeout > 0 ? timeout : 600);
     if (ranks_rank(ranks) > 0) streams_silence();
     if (ranks_cores(ranks) > 0) threads_use(ranks_cores(ranks));
     return ranks;

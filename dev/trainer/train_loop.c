@@ -422,11 +422,9 @@ static void introduce(Loop *loop) {
                                ranks_size(run->ranks) > 1 ? " a process" : ""));
     char *processes = ranks_describe(run->ranks);
     if (processes)
-        metadata_add(
-            &rows, &count, "processes",
-            format_string("%s; gradients travel in %s%s", processes,
-                          options_text(run->options, "reduce"),
-                          options_integer(run->options, "zero") ? ", moments shared out" : ""));
+        metadata_add(&rows, &count, "processes",
+                     format_string("%s; gradients travel in %s", processes,
+                                   options_text(run->options, "reduce")));
     free(processes);
     metadata_add(&rows, &count, "products",
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
