@@ -737,8 +737,7 @@ static void test_softmax_turns(void) {
             is.queries = queries;
             is.rate = queries ? 0.3 : 0;
             Problem p = problem_create(is);
-            Result expected = cpu_run(&p), alone = gpu_run(&one, &p),
-                   together = gpu_run(&d, &p);
+            Result expected = cpu_run(&p), alone = gpu_run(&one, &p), together = gpu_run(&d, &p);
             char text[100];
             snprintf(text, sizeof(text), "D %zu, Tq %zu, Tk %zu in turns", size, p.queries,
                      is.length);
