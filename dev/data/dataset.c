@@ -115,6 +115,24 @@ static void read_counts(Split *split, const Json *splits, const char *source) {
         count_of(counts, json_find(counts, "decoded_bytes") ? "decoded_bytes" : "bytes", source);
 }
 
+// One for each shard, in their order.
+static void read_checksums(Split *split, const Json *splits, const char *source) {
+    const Json *counts = splits ? member(splits, split->name, source) : NULL;
+    const Json *checksums = counts ? json_find(counts, "checksums") : NULL;
+    if (!checksums) return;
+    if (checksums->kind != JSON_ARRAY || checksums->count != (size_t)split->shard_count)
+        fail("%s: \"checksums\" of \"%s\": expected a list of %d, one for each shard", source,
+             split->name, split->shard_count);
+    for (int i = 0; i < split->shard_count; i++) {
+        const Json *item = &checksums->items[i];
+        char *end = "?";
+        if (item->kind == JSON_STRING) split->shards[i].expected = strtoull(item->string, &end, 16);
+        if (*end || end == item->string)
+            fail("%s: \"checksums\" of \"%s\": number %d is not a hexadecimal number", source,
+                 split->name, i);
+    }
+}
+
 static void open_tokenizer(Dataset *dataset, TokenizerKind kind, const char *path) {
     dataset->tokenizer = tokenizer_open(kind, dataset->name);
     if (tokenizer_vocabulary(dataset->tokenizer) != dataset->vocabulary)
@@ -161,7 +179,10 @@ static void read_meta(Dataset *dataset, const char *path) {
     if (paired && paired->kind != JSON_BOOL) fail("%s: \"paired\" is not true or false", path);
     dataset->paired = paired && paired->boolean;
     const Json *splits = member(meta, "splits", path);
-    for (int s = 0; s < SPLIT_COUNT; s++) read_counts(&dataset->splits[s], splits, path);
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        read_counts(&dataset->splits[s], splits, path);
+        read_checksums(&dataset->splits[s], splits, path);
+    }
     json_free(meta);
     file_unmap(&file);
 
@@ -273,6 +294,14 @@ void dataset_check(const Dataset *dataset, int part, int parts) {
     for (int s = 0, number = 0; s < SPLIT_COUNT; s++)
         for (int i = 0; i < dataset->splits[s].shard_count; i++, number++)
             if (number % parts == part) shard_check(&dataset->splits[s].shards[i]);
+}
+
+char *split_checksums(const Split *split) {
+    char *text = copy_string("");
+    for (int i = 0; i < split->shard_count; i++)
+        append_format(&text, "%s%016llx", i ? " " : "",
+                      (unsigned long long)split->shards[i].checksum);
+    return text;
 }
 
 void dataset_close(Dataset *dataset) {

@@ -1,5 +1,6 @@
 #include "shard.h"
 #include "bytes.h"
+#include "checksum.h"
 #include "error.h"
 #include "file.h"
 #include "memory.h"
@@ -132,12 +133,30 @@ void shard_copy(const Shard *shard, int64_t start, int64_t count, int32_t *restr
     check_tokens(shard, start, count, out);
 }
 
-void shard_check(const Shard *shard) {
+void shard_check(Shard *shard) {
+    const int width = shard->tokens ? (int)sizeof(*shard->tokens) : shard->width;
+    const int fd = shard->tokens ? -1 : open_again(shard);
+    char *bytes = allocate(CHECK_TOKENS, sizeof(int32_t), "tokens");
     int32_t *tokens = allocate(CHECK_TOKENS, sizeof(*tokens), "tokens");
+    Checksum checksum = checksum_begin();
     for (int64_t start = 0; start < shard->count; start += CHECK_TOKENS) {
         const int64_t left = shard->count - start, part = left < CHECK_TOKENS ? left : CHECK_TOKENS;
-        shard_copy(shard, start, part, tokens);
+        const size_t size = (size_t)(part * width);
+        if (shard->tokens)
+            memcpy(bytes, shard->tokens + start, size);
+        else
+            read_at(shard->path, fd, SHARD_HEADER_SIZE + start * width, bytes, size);
+        checksum_add(&checksum, bytes, size);
+        unpack(bytes, width, part, tokens);
+        check_tokens(shard, start, part, tokens);
     }
+    shard->checksum = checksum_end(&checksum);
+    if (shard->expected && shard->expected != shard->checksum)
+        fail("%s: was changed or damaged since it was made: its checksum is %016llx, meta.json has "
+             "%016llx; make the data again",
+             shard->path, (unsigned long long)shard->checksum, (unsigned long long)shard->expected);
+    if (fd >= 0) close(fd);
+    free(bytes);
     free(tokens);
 }
 
@@ -147,7 +166,8 @@ struct ShardWriter {
     const char *directory, *split;
     int width, shards;
     int64_t limit;
-    Bytes tokens; // of the shard that is being filled
+    Bytes tokens;    // of the shard that is being filled
+    Bytes checksums; // of those that were written
 };
 
 ShardWriter *shard_writer_open(const char *directory, const char *split, int32_t vocabulary,
@@ -166,6 +186,10 @@ static void write_shard(ShardWriter *writer) {
     header[0] = writer->width == 2 ? SHARD_MAGIC : SHARD_MAGIC_LLAMA3;
     header[1] = writer->width == 2 ? VERSION_UINT16 : VERSION_UINT32;
     header[2] = (int32_t)(writer->tokens.size / (size_t)writer->width);
+    Checksum checksum = checksum_begin();
+    checksum_add(&checksum, writer->tokens.data, writer->tokens.size);
+    const uint64_t sum = checksum_end(&checksum);
+    bytes_append(&writer->checksums, &sum, sizeof(sum));
     char *path = format_string("%s/%s_%06d.bin", writer->directory, writer->split, writer->shards);
     AtomicFile *file = atomic_open(path);
     atomic_write(file, header, sizeof(header));
@@ -200,9 +224,10 @@ void shard_writer_add(ShardWriter *writer, const int32_t *tokens, size_t count) 
     }
 }
 
-int shard_writer_close(ShardWriter *writer) {
+int shard_writer_close(ShardWriter *writer, uint64_t **checksums) {
     write_shard(writer);
     const int shards = writer->shards;
+    *checksums = (uint64_t *)writer->checksums.data;
     bytes_free(&writer->tokens);
     free(writer);
     return shards;

@@ -19,6 +19,8 @@ typedef struct {
     int64_t count;
     int32_t magic;
     int32_t vocabulary; // whose tokens alone are allowed; INT32_MAX at first
+    uint64_t checksum;  // of the tokens' bytes, which shard_check() finds,
+    uint64_t expected;  // and what it has to be; 0: unknown
 } Shard;
 
 // Checks a file's header and size. The file is read where tokens are asked for, so that no file
@@ -29,8 +31,9 @@ Shard shard_open(const char *path);
 Shard shard_in_memory(int32_t *tokens, int64_t count);
 void shard_close(Shard *shard);
 
-// Reads all tokens, and ends the program at the first one that the vocabulary does not have.
-void shard_check(const Shard *shard);
+// Reads all tokens, and finds their checksum. Ends the program at the first token that the
+// vocabulary does not have, or if the checksum is not the expected one.
+void shard_check(Shard *shard);
 
 // Copies tokens start .. start+count-1 to out (count). Ends the program if the file is not the one
 // that was opened, or has changed since.
@@ -42,6 +45,8 @@ typedef struct ShardWriter ShardWriter;
 ShardWriter *shard_writer_open(const char *directory, const char *split, int32_t vocabulary,
                                int64_t limit);
 void shard_writer_add(ShardWriter *writer, const int32_t *tokens, size_t count);
-int shard_writer_close(ShardWriter *writer); // returns the number of shards
+
+// Returns the number of shards, whose checksums go to *checksums (fresh memory).
+int shard_writer_close(ShardWriter *writer, uint64_t **checksums);
 
 #endif

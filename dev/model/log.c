@@ -1,5 +1,4 @@
 #include "log.h"
-#include "clock.h"
 #include "error.h"
 #include "file.h"
 #include "memory.h"
@@ -17,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 struct Log {
@@ -28,8 +28,15 @@ struct Log {
     bool progress;      // the cursor stands behind a progress line
     bool stepped;       // a step was reported
     double time_offset; // "seconds" minus the clock
-    BestLoss best;      // of the lines that were kept
+    BestLoss best;      // of the lines that were kept,
+    char *validation;   // on the split of that id; NULL: unknown
 };
+
+static double clock_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 // ---- log.jsonl --------------------------------------------------------------
 
@@ -42,9 +49,10 @@ static double member_number(const Json *object, const char *key, double otherwis
 typedef struct {
     char *text;
     size_t size;
-    double seconds; // the greatest
-    BestLoss best;  // the last
-    size_t damaged; // number of the first line that is no JSON; 0: none so far
+    double seconds;   // the greatest
+    BestLoss best;    // the last,
+    char *validation; // of evaluations on the split of that id, fresh; NULL: unknown
+    size_t damaged;   // number of the first line that is no JSON; 0: none so far
 } Kept;
 
 static void keep(Kept *kept, const char *line, size_t size) {
@@ -61,6 +69,16 @@ static bool will_be_rewritten(const Json *object, unsigned again) {
            ((again & LOG_EVALUATION) && json_find(object, "val_loss"));
 }
 
+// What a start or resumption says of the validation split, on another one than before.
+static void keep_validation(Kept *kept, const Json *object) {
+    const Json *id = json_find(object, "val_id");
+    if (!id || id->kind != JSON_STRING) return;
+    if (kept->validation && strcmp(kept->validation, id->string) != 0)
+        kept->best = (BestLoss){INFINITY, 0};
+    free(kept->validation);
+    kept->validation = copy_string(id->string);
+}
+
 // Keeps a line, which ends with its newline, unless it is of a later step, or comes again. A
 // damaged one must not be followed by one that is kept.
 static void prune_line(Kept *kept, const char *path, size_t number, const char *line, size_t size,
@@ -74,6 +92,7 @@ static void prune_line(Kept *kept, const char *path, size_t number, const char *
         if (kept->damaged)
             fail("%s, line %zu: is damaged, and good lines follow", path, kept->damaged);
         keep(kept, line, size);
+        keep_validation(kept, object);
         kept->seconds = fmax(kept->seconds, member_number(object, "seconds", 0));
         if (json_find(object, "best"))
             kept->best = (BestLoss){member_number(object, "val_loss", kept->best.loss),
@@ -122,6 +141,7 @@ Log *log_open(const char *directory, int64_t resume_step, unsigned again) {
         if (log->file < 0) fail("%s: cannot write: %s", log->path, strerror(errno));
     }
     log->best = kept.best;
+    log->validation = kept.validation;
     log->time_offset = kept.seconds - clock_seconds();
     return log;
 }
@@ -133,8 +153,9 @@ Log *log_open_json(void) {
     return log;
 }
 
-BestLoss log_best(const Log *log) {
-    return log->best;
+BestLoss log_best(const Log *log, const char *validation) {
+    const bool same = !log->validation || strcmp(log->validation, validation) == 0;
+    return same ? log->best : (BestLoss){INFINITY, 0};
 }
 
 double log_seconds(const Log *log) {
@@ -400,6 +421,7 @@ void log_close(Log *log) {
     if (log->path && close(log->file) != 0)
         fail("%s: cannot write: %s", log->path, strerror(errno));
     json_writer_free(&log->line);
+    free(log->validation);
     free(log->path);
     free(log);
 }

@@ -65,8 +65,9 @@ typedef struct {
     int64_t tokens; // 0: unknown
 } BestLoss;
 
-// That of the lines that log_open() kept.
-BestLoss log_best(const Log *log);
+// That of the lines that log_open() kept; none where the last start or resumption that they tell of
+// had a validation split whose id ("val_id") is not `validation`.
+BestLoss log_best(const Log *log, const char *validation);
 
 // What "seconds" would say now.
 double log_seconds(const Log *log);

@@ -214,6 +214,21 @@ static void test_hostile_meta(void) {
          "{\"train\": "
          "{\"words\": -1}}}",
          "words"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 1, \"splits\": "
+         "{\"train\": {\"checksums\": 7}}}",
+         "\"checksums\" of \"train\": expected a list of 1, one for each shard"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 1, \"splits\": "
+         "{\"train\": {\"checksums\": [\"ab\", \"cd\"]}}}",
+         "expected a list of 1"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 1, \"splits\": "
+         "{\"train\": {\"checksums\": [12]}}}",
+         "\"checksums\" of \"train\": number 0 is not a hexadecimal number"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 1, \"splits\": "
+         "{\"train\": {\"checksums\": [\"12x\"]}}}",
+         "number 0 is not a hexadecimal number"},
+        {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 1, \"splits\": "
+         "{\"train\": {\"checksums\": [\"1234\"]}}}",
+         "train_000000.bin: was changed or damaged since it was made"},
         {"{\"tokenizer\": \"none\", \"vocab_size\": 3, \"pad\": 0, \"end\": 1}",
          "token number 3 is 3"},
         {"{\"tokenizer\": \"byte\", \"vocab_size\": 256, \"pad\": 0, \"end\": 0}",
@@ -228,6 +243,31 @@ static void test_hostile_meta(void) {
         make_text("meta.json", cases[i].text);
         CHECK_REFUSED(cases[i].message);
     }
+}
+
+// meta.json's checksum finds any token that has changed; the same tokens in memory have none to be
+// compared with.
+static void test_checksums(void) {
+    enum { COUNT = 70000 }; // more than are read at a time
+    make_shard("train_000000.bin", 20240520, 7, 0, COUNT);
+    make_text("meta.json",
+              "{\"tokenizer\": \"none\", \"vocab_size\": 100000, \"pad\": 0, \"end\": 1}");
+    Dataset *dataset = dataset_open(test_directory());
+    dataset_check(dataset, 0, 1);
+    char *checksums = split_checksums(&dataset->splits[SPLIT_TRAIN]);
+    CHECK(strlen(checksums) == 16);
+    dataset_close(dataset);
+    char *meta = format_string("{\"tokenizer\": \"none\", \"vocab_size\": 100000, \"pad\": 0, "
+                               "\"end\": 1, \"splits\": {\"train\": {\"checksums\": [\"%s\"]}}}",
+                               checksums);
+    make_text("meta.json", meta);
+    dataset = dataset_open(test_directory());
+    dataset_check(dataset, 0, 1);
+    dataset_close(dataset);
+    make_shard("train_000000.bin", 20240520, 7, 1, COUNT);
+    CHECK_REFUSED("train_000000.bin: was changed or damaged since it was made: its checksum is ");
+    free(meta);
+    free(checksums);
 }
 
 // ---- files that change while they are used ----------------------------------
@@ -445,13 +485,17 @@ static void check_writer(int32_t vocabulary, int width) {
     shard_writer_add(writer, tokens, 3);
     shard_writer_add(writer, tokens + 3, 0);
     shard_writer_add(writer, tokens + 3, 7);
-    CHECK(shard_writer_close(writer) == 3);
+    uint64_t *checksums;
+    CHECK(shard_writer_close(writer, &checksums) == 3);
     Dataset *dataset = dataset_open(test_directory());
     const Split *train = &dataset->splits[SPLIT_TRAIN];
     CHECK(train->shard_count == 3 && train->shards[0].count == 4 && train->shards[2].count == 2);
     CHECK(train->shards[0].width == width);
     for (int i = 0; i < 10; i++) CHECK(split_token(train, i) == tokens[i]);
+    dataset_check(dataset, 0, 1);
+    for (int i = 0; i < 3; i++) CHECK(train->shards[i].checksum == checksums[i]);
     dataset_close(dataset);
+    free(checksums);
 }
 
 static void test_writer(void) {
@@ -459,7 +503,9 @@ static void test_writer(void) {
     check_writer(65537, 4);
     check_writer(1000000, 4);
     ShardWriter *writer = shard_writer_open(test_directory(), "val", 10, 4);
-    CHECK(shard_writer_close(writer) == 0);
+    uint64_t *checksums;
+    CHECK(shard_writer_close(writer, &checksums) == 0);
+    free(checksums);
 }
 
 static void open_lone_token(void *unused) {
@@ -496,6 +542,7 @@ int main(int argc, char **argv) {
         {"meta.json", test_meta},
         {"hostile meta.json", test_hostile_meta},
         {"no directory", test_no_directory},
+        {"checksums", test_checksums},
         {"files that change", test_changing_files},
         {"embedded corpus", test_embedded},
         {"training order", test_loader},

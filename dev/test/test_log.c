@@ -164,7 +164,7 @@ static void test_resume(void) {
 static void best_body(void *argument) {
     const OpenCall *call = argument;
     Log *log = log_open(call->directory, call->resume_step, call->again);
-    const BestLoss best = log_best(log);
+    const BestLoss best = log_best(log, "here");
     fprintf(stderr, "%g of %lld", best.loss, (long long)best.tokens);
     log_close(log);
 }
@@ -193,6 +193,36 @@ static void test_resume_again(void) {
         text,
         "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n{\"event\":3}\n");
     free(text);
+}
+
+// Losses on another validation split are not compared.
+static void test_resume_other_validation(void) {
+    static const struct {
+        const char *lines, *best;
+    } cases[] = {
+        {"{\"step\":1,\"val_loss\":2,\"best\":true}\n", "2 of 0"}, // of before there were ids
+        {"{\"event\":\"start\"}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
+         "{\"event\":\"resume\",\"val_id\":\"here\"}\n",
+         "2 of 0"},
+        {"{\"event\":\"start\",\"val_id\":\"here\"}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
+         "{\"event\":\"resume\",\"val_id\":\"here\"}\n",
+         "2 of 0"},
+        {"{\"event\":\"start\",\"val_id\":\"there\"}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n",
+         "inf of 0"},
+        {"{\"event\":\"start\",\"val_id\":\"there\"}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
+         "{\"event\":\"resume\",\"val_id\":\"here\"}\n",
+         "inf of 0"},
+        {"{\"event\":\"start\",\"val_id\":\"there\"}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
+         "{\"event\":\"resume\",\"val_id\":\"here\"}\n{\"step\":2,\"val_loss\":3,\"best\":true}\n",
+         "3 of 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char best[64];
+        OpenCall call = {test_directory(), 2, 0};
+        test_file("log.jsonl", cases[i].lines, strlen(cases[i].lines));
+        CHECK(test_child(best_body, &call, best, sizeof best) == 0);
+        CHECK_TEXT(best, cases[i].best);
+    }
 }
 
 // What a power cut may leave at the end, with a newline or without.
@@ -426,6 +456,7 @@ int main(int argc, char **argv) {
         {"resume", test_resume},
         {"resume damaged", test_resume_damaged},
         {"resume finished", test_resume_again},
+        {"resume: another validation split", test_resume_other_validation},
         {"resume broken", test_resume_broken},
         {"resume clock", test_resume_clock},
         {"full disk", test_full_disk},

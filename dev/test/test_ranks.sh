@@ -167,7 +167,7 @@ fi
 # shellcheck disable=SC2016,SC2086
 trouble "error: start of MPI: waited 2 s (--timeout)" -n 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 50; exec "$@"' sh $a --timeout 2
 mkdir -p here there && cp -r bytes here && cp -r bytes there
-printf '\001\000\001\000\001\000' | dd of=there/bytes/train_000002.bin bs=2 seek=20000 conv=notrunc 2>err
+printf '\001\000\001\000\001\000' | dd of=there/bytes/train_000002.bin bs=2 seek=15500 conv=notrunc 2>err
 trouble "error: rank 1 of 2 on $host: bytes: here shard 2 of train with 30000 tokens, id " -n 1 --wdir here $a : -n 1 --wdir there $a
 rm there/bytes/train_000001.bin
 trouble "error: rank 1 of 2 on $host: bytes/meta.json: \"train\" has" -n 1 --wdir here $a : -n 1 --wdir there $a

@@ -148,6 +148,24 @@ echo '{"lr": "fast"}' >my.json
 fails 1 'my.json: "lr": expected a number' "$trainer" -i bytes -o x --config my.json
 fails 1 "nowhere.json" "$trainer" -i bytes -o x --config nowhere.json
 
+# ---- data that have changed
+"$tokenize" -o moving --tokenizer byte text >out 2>&1 && run moved -i moving -x 4 -v 2 -m 2 --no-test &&
+    tr a-y b-z <text >other && "$tokenize" -o moving --tokenizer byte other >out 2>&1
+ok "other data of as many tokens"
+fails 1 "moving/train_000000.bin: had other tokens when step 4 was saved; to continue on what is there now, add --input" \
+    "$trainer" -o moved -y -x 6
+run moved -i moving -y -x 6 && [ "$(grep -c '^warning: moving/.*: had other tokens when step 4' out)" -eq 3 ] &&
+    grep -q '^{"step":6,"val_loss".*"best":true' moved/log.jsonl && run moved -y -i moving -x 7 && ! grep -q warning out
+ok "-y -i continues on them, and looks for the best loss again"
+"$tokenize" -o moving --tokenizer byte --train other --val text --test text >out 2>&1
+fails 1 "moving: its train split had 35983 tokens" "$trainer" -o moved -y -x 8
+sed 's/,"checksums":\["[0-9a-f]*"\]//g' moving/meta.json >meta && ! grep -q checksums meta && mv meta moving/meta.json
+run moved -i moving -y -x 8 && grep -q 'validation losses of before are not compared' out
+ok "where meta.json has no checksums, too"
+printf 'X' | dd of=bytes/val_000000.bin bs=1 seek=1100 conv=notrunc 2>/dev/null
+fails 1 "bytes/val_000000.bin: was changed or damaged since it was made" "$trainer" -i bytes -o damaged
+"$tokenize" -o bytes --tokenizer byte text >out 2>&1
+
 # ---- gradients whose squares are too large: the last weight of the output layer, before its bias, is 1e22
 cp whole/best.safetensors huge.safetensors
 printf '\170\206\007\144' | dd of=huge.safetensors bs=1 seek=$(($(wc -c <huge.safetensors) - 257 * 4)) conv=notrunc 2>/dev/null

@@ -71,8 +71,9 @@ typedef struct {
     TextCounts counts[SPLIT_COUNT];
     int64_t tokens[SPLIT_COUNT];
     int shards[SPLIT_COUNT];
-    int64_t decoded[SPLIT_COUNT]; // bytes of the text that the tokens stand for
-    int64_t lost[SPLIT_COUNT];    // bytes of the text that do not come back from them
+    uint64_t *checksums[SPLIT_COUNT]; // of the shards
+    int64_t decoded[SPLIT_COUNT];     // bytes of the text that the tokens stand for
+    int64_t lost[SPLIT_COUNT];        // bytes of the text that do not come back from them
     TokenizerSettings settings;
     double dropout; // of merges in the training text,
     int64_t copies; // of which there are so many
@@ -297,6 +298,17 @@ static int32_t end_token(const Job *job) {
     return newline;
 }
 
+static void write_checksums(const Job *job, int split, JsonWriter *w) {
+    json_key(w, "checksums");
+    json_begin(w, '[');
+    for (int i = 0; i < job->shards[split]; i++) {
+        char *text = format_string("%016llx", (unsigned long long)job->checksums[split][i]);
+        json_write_string(w, text);
+        free(text);
+    }
+    json_end(w, ']');
+}
+
 static void write_full_meta(const Job *job) {
     JsonWriter w = {0};
     json_begin(&w, '{');
@@ -327,6 +339,7 @@ static void write_full_meta(const Job *job) {
             json_key(&w, keys[i]);
             json_write_integer(&w, values[i]);
         }
+        write_checksums(job, s, &w);
         json_end(&w, '}');
     }
     json_end(&w, '}');
@@ -444,7 +457,7 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
     job->counts[s].bytes *= copies;
     // A sentence's end stands for a newline.
     job->decoded[s] -= copies * 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
-    job->shards[s] = shard_writer_close(writer);
+    job->shards[s] = shard_writer_close(writer, &job->checksums[s]);
 }
 
 // ---- what the user sees -----------------------------------------------------
@@ -522,6 +535,7 @@ int main(int argc, char **argv) {
     tokenizer_free(job.tokenizer);
     for (int s = 0; s < SPLIT_COUNT; s++) {
         file_unmap(&job.files[s]);
+        free(job.checksums[s]);
         bytes_free(&job.pairs[s].text);
     }
     free(job.staging);

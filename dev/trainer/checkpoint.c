@@ -63,6 +63,7 @@ static void write_weights(const Run *run, const char *path, const real *values, 
         metadata_add(&rows, &count, "val_loss", format_string("%.17g", validation->loss));
         metadata_add(&rows, &count, "val_tokens",
                      format_string("%lld", (long long)validation->tokens));
+        metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
     }
 
     TensorSource *sources = allocate((size_t)table->count, sizeof(TensorSource), "checkpoint");
@@ -82,8 +83,7 @@ static void write_state(const Run *run, const char *path, const real *first, con
     metadata_add(&rows, &count, ID_KEY, copy_string(id));
     metadata_add(&rows, &count, "sequences", format_string("%lld", (long long)progress->sequences));
     metadata_add(&rows, &count, "skipped", format_string("%lld", (long long)progress->skipped));
-    metadata_add(&rows, &count, "train_tokens",
-                 format_string("%lld", (long long)run->dataset->splits[SPLIT_TRAIN].tokens));
+    run_data_describe_shards(run->dataset, &rows, &count);
     // What depends on the clock is stored only where it counts: other states are the same bytes
     // each time.
     if (options_integer(run->options, "patience") > 0)
@@ -565,7 +565,9 @@ static void add_checkpoint(const char *directory, int64_t step, double factor, c
 }
 
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {
-    char *directory = path_directory(file->file.path);
+    const char *slash = strrchr(file->file.path, '/');
+    char *directory = slash ? format_string("%.*s", (int)(slash - file->file.path), file->file.path)
+                            : copy_string(".");
     Listing listing = listing_create(directory);
     if ((int64_t)listing.complete_count < count)
         fail("--average %lld: %s holds %zu checkpoints; train with a larger --keep",
@@ -579,11 +581,13 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
     free(directory);
 }
 
-BestLoss checkpoint_best(const char *directory, int64_t step) {
+BestLoss checkpoint_best(const char *directory, int64_t step, const char *validation) {
     char *path = checkpoint_best_path(directory);
     Safetensors *best = safetensors_try_open(path);
     BestLoss found = {INFINITY, 0};
-    if (best && safetensors_integer(best, "step", 0, INT64_MAX) <= step) {
+    const char *theirs = best ? safetensors_metadata(best, "val_id") : NULL;
+    if (best && safetensors_integer(best, "step", 0, INT64_MAX) <= step &&
+        (!theirs || strcmp(theirs, validation) == 0)) {
         found.loss = safetensors_number(best, "val_loss");
         if (safetensors_metadata(best, "val_tokens"))
             found.tokens = safetensors_integer(best, "val_tokens", 0, INT64_MAX);
@@ -594,12 +598,6 @@ BestLoss checkpoint_best(const char *directory, int64_t step) {
 }
 
 void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *progress) {
-    const int64_t tokens = run->dataset->splits[SPLIT_TRAIN].tokens;
-    const int64_t stored = safetensors_integer(file, "train_tokens", 0, INT64_MAX);
-    if (stored != tokens)
-        fail("%s: was trained on %lld tokens, %s has %lld; to train on other data start a new run "
-             "with --init",
-             file->file.path, (long long)stored, run->dataset->name, (long long)tokens);
     progress->step = safetensors_integer(file, "step", 0, INT64_MAX);
     progress->sequences = safetensors_integer(file, "sequences", 0, INT64_MAX);
     progress->skipped = safetensors_integer(file, "skipped", 0, progress->step);

@@ -57,9 +57,9 @@ char *checkpoint_latest_path(const char *directory);
 
 char *checkpoint_best_path(const char *directory);
 
-// What DIR/best.safetensors says of its validation; nothing if there are no such weights, or of a
-// later step.
-BestLoss checkpoint_best(const char *directory, int64_t step);
+// What DIR/best.safetensors says of its validation; nothing if there are no such weights, of a
+// later step, or by another text than that whose id is `validation` (run_data.h).
+BestLoss checkpoint_best(const char *directory, int64_t step, const char *validation);
 
 // Ends the program if a new run in DIR would overwrite what an earlier one left: a checkpoint, or
 // weights. resumes: the user wants to go on in DIR, where no checkpoint was found; then the best

@@ -41,6 +41,69 @@ void run_data_describe(const Dataset *dataset, Metadata **rows, int *count) {
     if (id) metadata_add(rows, count, "tokenizer_id", id);
 }
 
+static char *shards_key(const Split *split) {
+    return format_string("%s_shards", split->name);
+}
+
+void run_data_describe_shards(const Dataset *dataset, Metadata **rows, int *count) {
+    metadata_add(rows, count, "train_tokens",
+                 format_string("%lld", (long long)dataset->splits[SPLIT_TRAIN].tokens));
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        char *key = shards_key(&dataset->splits[s]);
+        metadata_add(rows, count, key, split_checksums(&dataset->splits[s]));
+        free(key);
+    }
+}
+
+// What a split has become, in words, fresh; NULL: it is as it was. States from before there were
+// checksums have the number of tokens.
+static char *find_change(const Safetensors *state, const Dataset *dataset, const Split *split) {
+    char *key = shards_key(split), *now = split_checksums(split), *change = NULL;
+    const char *then = safetensors_metadata(state, key);
+    const int64_t tokens = split == dataset->splits
+                               ? safetensors_integer(state, "train_tokens", 0, INT64_MAX)
+                               : split->tokens;
+    if (tokens != split->tokens)
+        change = format_string("%s: its %s split had %lld tokens", dataset->name, split->name,
+                               (long long)tokens);
+    else if (then && strcmp(then, now) != 0 && strlen(then) == strlen(now)) {
+        size_t i = 0;
+        while (then[i] == now[i]) i++;
+        const char *path = split->shards[i / strlen("0123456789abcdef ")].path;
+        change = format_string("%s: had other tokens", path ? path : "the embedded text");
+    } else if (then && strcmp(then, now) != 0)
+        change = format_string("%s: its %s split had other shards", dataset->name, split->name);
+    free(now);
+    free(key);
+    return change;
+}
+
+void run_data_check_unchanged(const Options *options, const Safetensors *state,
+                              const Dataset *dataset) {
+    const long long step = safetensors_integer(state, "step", 0, INT64_MAX);
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        char *change = find_change(state, dataset, &dataset->splits[s]);
+        if (!change) continue;
+        if (dataset->embedded)
+            fail("%s when step %lld was saved, by another version of this program; start a new run "
+                 "from its weights with --init",
+                 change, step);
+        if (!options_given(options, "input"))
+            fail("%s when step %lld was saved; to continue on what is there now, add --input %s",
+                 change, step, dataset->name);
+        warn("%s when step %lld was saved; the run continues on what is there now%s", change, step,
+             s == SPLIT_VAL ? ", and validation losses of before are not compared" : "");
+        free(change);
+    }
+}
+
+char *run_data_validation_id(const Dataset *dataset) {
+    char *checksums = split_checksums(&dataset->splits[SPLIT_VAL]);
+    const uint64_t hash = hash_bytes(HASH_START, checksums, strlen(checksums));
+    free(checksums);
+    return format_string("%016llx", (unsigned long long)hash);
+}
+
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
     char *from = absolute_path(dataset->name), *to = absolute_path(directory);
     if (dataset->tokenizer && (dataset->embedded || strcmp(from, to) != 0))
@@ -50,6 +113,13 @@ void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
 }
 
 // ---- opening ----------------------------------------------------------------
+// The directory of a file, fresh.
+static char *directory_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? format_string("%.*s", slash == path ? 1 : (int)(slash - path), path)
+                 : copy_string(".");
+}
+
 static void take_token(const Safetensors *weights, const char *key, int32_t *token) {
     if (safetensors_metadata(weights, key))
         *token = (int32_t)safetensors_integer(weights, key, -1, INT32_MAX);
@@ -84,7 +154,7 @@ static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind,
 }
 
 static Dataset *open_text(const Safetensors *weights) {
-    char *directory = path_directory(weights->file.path);
+    char *directory = directory_of(weights->file.path);
     const TokenizerKind kind = kind_of(weights, directory);
     Dataset *dataset = dataset_of_tokenizer(directory, open_tokenizer(weights, kind, directory));
     take_token(weights, "padding_token", &dataset->padding);
@@ -117,7 +187,7 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
                                           [TOKENIZER_SPM] = "--tokenizer spm --model ",
                                           [TOKENIZER_BPE] = "--model "};
     const char *name = safetensors_metadata(weights, "tokenizer");
-    char *directory = path_directory(weights->file.path);
+    char *directory = directory_of(weights->file.path);
     const TokenizerKind kind =
         name ? tokenizer_kind_from_name(name, weights->file.path) : tokenizer_find(directory);
     char *model = tokenizer_model(kind, directory), *advice;

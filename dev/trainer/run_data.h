@@ -25,6 +25,17 @@ void run_data_tell(Options *options, const Dataset *dataset);
 // Adds what a checkpoint says of the data.
 void run_data_describe(const Dataset *dataset, Metadata **rows, int *count);
 
+// Adds what a state says of the shards, for run_data_check_unchanged().
+void run_data_describe_shards(const Dataset *dataset, Metadata **rows, int *count);
+
+// Compares the data with those of a state. Where they have changed the program ends, unless --input
+// names them: then a warning says what has changed. The checksums of shards must be known.
+void run_data_check_unchanged(const Options *options, const Safetensors *state,
+                              const Dataset *dataset);
+
+// A name for the validation split, by its checksums, fresh: losses on another one do not compare.
+char *run_data_validation_id(const Dataset *dataset);
+
 // Puts the tokenizer beside the checkpoints.
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory);
 

@@ -285,6 +285,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .dataset = run_data_open(options, checkpoint.weights, action != NULL),
                .state = checkpoint.state};
     share_check_data(ranks, run.dataset);
+    if (trains && leads && run.state) run_data_check_unchanged(options, run.state, run.dataset);
     if (trains) run_data_tell(options, run.dataset);
     const TaskSetup setup = task_setup(&run, &checkpoint, action, trains);
     if (!action || action->batches) run.task = task_type->create(&setup);

@@ -1,9 +1,9 @@
 #include "checkpoint.h"
-#include "clock.h"
 #include "error.h"
 #include "memory.h"
 #include "report.h"
 #include "run.h"
+#include "run_data.h"
 #include "schedule.h"
 #include "share.h"
 #include "stop.h"
@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
 
@@ -34,6 +35,12 @@ typedef struct {
     bool trained;       // to the end
     int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
 } Loop;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static int64_t integer(const Loop *loop, const char *name) {
     return options_integer(loop->run->options, name);
@@ -204,7 +211,7 @@ static void report_step(Loop *loop, int64_t tokens, double loss, double norm, do
 }
 
 static void train_step(Loop *loop) {
-    const double start = clock_seconds();
+    const double start = seconds();
     Profile *profile = loop->run->setup.profile;
     profile_step(profile);
     const double rate = schedule_rate(&loop->schedule, loop->progress.step);
@@ -216,7 +223,7 @@ static void train_step(Loop *loop) {
     profile_lap(profile, "optimiser", PROFILE_STEP, 0);
     loop->progress.step++;
     loop->progress.sequences += update.sequences;
-    const double now = clock_seconds();
+    const double now = seconds();
     loop->progress.seconds = now - loop->begin;
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
@@ -331,9 +338,11 @@ static void resume(Loop *loop) {
     if (leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
     loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
     if (leads(loop) && p->step > 0) {
-        const BestLoss logged = log_best(loop->log),
-                       saved = checkpoint_best(loop->directory, p->step - p->evaluation_due);
+        char *id = run_data_validation_id(loop->run->dataset);
+        const BestLoss logged = log_best(loop->log, id),
+                       saved = checkpoint_best(loop->directory, p->step - p->evaluation_due, id);
         loop->best = logged.loss < saved.loss ? logged : saved;
+        free(id);
     }
     ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
     // A run that counted steps so far: how long they took stands in its log.
@@ -426,6 +435,7 @@ static void introduce(Loop *loop) {
     if (leads(loop)) metadata_add(&rows, &count, "output", copy_string(loop->directory));
     log_table(run->type->name, rows, count);
     metadata_add(&rows, &count, "command", command_text(run));
+    metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
     // It was said before it was taken.
     if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
 
@@ -531,7 +541,7 @@ int train_loop(Run *run) {
     if (loop.progress.step > 0)
         log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
-    loop.begin = clock_seconds() - loop.progress.seconds;
+    loop.begin = seconds() - loop.progress.seconds;
     loop.first_step = loop.progress.step;
     agree_on_stop(&loop);
     if (loop.progress.evaluation_due && !loop.stop) run_pending_evaluation(&loop);
