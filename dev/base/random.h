@@ -16,7 +16,8 @@ typedef enum {
     RANDOM_TEST,
     RANDOM_MASK,       // of training
     RANDOM_MASK_FIXED, // of validation and test
-    RANDOM_BPE
+    RANDOM_BPE,
+    RANDOM_OFFSET
 } RandomPurpose;
 
 // One block of four numbers.

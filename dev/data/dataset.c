@@ -374,25 +374,32 @@ struct Loader {
     const Split *split;
     int64_t length, sequences;
     uint64_t seed;
-    int64_t *first;  // (shard_count + 1) sequences before each shard
-    int64_t epoch;   // that `order` is of; -1: none
+    int64_t *first;  // fixed: (shard_count + 1) sequences before each shard; moving: NULL
+    int64_t epoch;   // that `order` and `offset` are of; -1: none
     uint32_t *order; // (sequences)
+    int64_t offset;  // moving: of sequence 0
 };
 
-Loader *loader_create(const Split *split, int64_t length, uint64_t seed) {
-    Loader *loader = allocate(1, sizeof(*loader), "the loader");
-    loader->split = split;
-    loader->length = length;
-    loader->seed = seed;
-    loader->epoch = -1;
-    loader->first = allocate((size_t)split->shard_count + 1, sizeof(int64_t), "the loader");
+// Sequences before each shard, where they start at fixed places; (shard_count + 1), fresh.
+static int64_t *fixed_places(const Split *split, int64_t length) {
+    int64_t *first = allocate((size_t)split->shard_count + 1, sizeof(int64_t), "the loader");
     for (int s = 0; s < split->shard_count; s++)
-        loader->first[s + 1] = loader->first[s] + (split->shards[s].count - 1) / length;
-    loader->sequences = loader->first[split->shard_count];
+        first[s + 1] = first[s] + (split->shards[s].count - 1) / length;
+    return first;
+}
+
+Loader *loader_create(const Split *split, int64_t length, uint64_t seed, bool moving) {
+    Loader *loader = allocate(1, sizeof(*loader), "the loader");
+    *loader = (Loader){.split = split, .length = length, .seed = seed, .epoch = -1};
+    if (!moving) {
+        loader->first = fixed_places(split, length);
+        loader->sequences = loader->first[split->shard_count];
+    } else if (split->tokens > length) {
+        loader->sequences = split->tokens / length + (split->tokens % length > 0);
+    }
     if (loader->sequences == 0)
         fail("the %s split has no sequence of %lld tokens and the one after them (%lld tokens in "
-             "%d shards): "
-             "take a shorter --seq-len",
+             "%d shards): take a shorter --seq-len",
              split->name, (long long)length, (long long)split->tokens, split->shard_count);
     if (loader->sequences > UINT32_MAX)
         fail(
@@ -413,26 +420,54 @@ int64_t loader_sequences(const Loader *loader) {
     return loader->sequences;
 }
 
-// Fisher and Yates, from the epoch's own stream: an order depends on seed and epoch alone.
-static void shuffle(Loader *loader, int64_t epoch) {
-    Random random = random_stream(loader->seed, RANDOM_SHUFFLE, (uint32_t)epoch,
-                                  (uint32_t)((uint64_t)epoch >> 32));
+int64_t loader_left_out(const Loader *loader) {
+    int64_t left = 0;
+    for (int s = 0; loader->first && s < loader->split->shard_count; s++) {
+        const int64_t sequences = loader->first[s + 1] - loader->first[s];
+        left += loader->split->shards[s].count - (sequences ? sequences * loader->length + 1 : 0);
+    }
+    return left;
+}
+
+static Random epoch_stream(const Loader *loader, RandomPurpose purpose, int64_t epoch) {
+    return random_stream(loader->seed, purpose, (uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32));
+}
+
+// An order and an offset that depend on seed and epoch alone. Fisher and Yates, from the epoch's
+// own stream.
+static void start_epoch(Loader *loader, int64_t epoch) {
+    Random random = epoch_stream(loader, RANDOM_SHUFFLE, epoch);
     uint32_t *order = loader->order;
     for (int64_t i = 0; i < loader->sequences; i++) {
         const int64_t j = (int64_t)random_below(&random, (uint64_t)i + 1);
         order[i] = order[j];
         order[j] = (uint32_t)i;
     }
+    random = epoch_stream(loader, RANDOM_OFFSET, epoch);
+    loader->offset = (int64_t)random_below(&random, (uint64_t)loader->split->tokens);
     loader->epoch = epoch;
 }
 
+// The place of a sequence's first token in the split.
+static int64_t sequence_start(const Loader *loader, int64_t sequence) {
+    const Split *split = loader->split;
+    if (!loader->first) return (loader->offset + sequence * loader->length) % split->tokens;
+    const int s = last_at_most(loader->first, split->shard_count, sequence);
+    return split->first[s] + (sequence - loader->first[s]) * loader->length;
+}
+
+// Copies tokens of a split whose end its beginning follows.
+static void copy_around(const Split *split, int64_t start, int64_t count, int32_t *out) {
+    const int64_t left = split->tokens - start, part = count < left ? count : left;
+    split_copy(split, start, part, out);
+    split_copy(split, 0, count - part, out + part);
+}
+
 void loader_sequence(Loader *loader, int64_t n, int32_t *inputs, int32_t *targets) {
-    const int64_t epoch = n / loader->sequences;
-    if (epoch != loader->epoch) shuffle(loader, epoch);
-    const int64_t sequence = loader->order[n % loader->sequences];
-    const int s = last_at_most(loader->first, loader->split->shard_count, sequence);
-    const Shard *shard = &loader->split->shards[s];
-    const int64_t start = (sequence - loader->first[s]) * loader->length;
-    shard_copy(shard, start, loader->length, inputs);
-    shard_copy(shard, start + 1, loader->length, targets);
+    const int64_t epoch = n / loader->sequences, T = loader->length;
+    if (epoch != loader->epoch) start_epoch(loader, epoch);
+    const int64_t start = sequence_start(loader, loader->order[n % loader->sequences]);
+    copy_around(loader->split, start, T, inputs);
+    memcpy(targets, inputs + 1, (size_t)(T - 1) * sizeof(*targets));
+    copy_around(loader->split, (start + T) % loader->split->tokens, 1, targets + T - 1);
 }

@@ -66,13 +66,23 @@ int dataset_split_of(const char *file_name);
 void split_copy(const Split *split, int64_t start, int64_t count, int32_t *out);
 int32_t split_token(const Split *split, int64_t i);
 
-// Training walks each epoch in a shuffled order of sequences. Sequence j of a shard covers tokens
-// j*T .. j*T+T, its last one being the next sequence's first input; the tail that does not fill a
-// sequence is left out. A split without a single sequence ends the program.
+// Training walks each epoch in a shuffled order of sequences.
+//
+//   moving   All shards are one text, whose end its beginning follows. Sequence j of ceil(tokens /
+//   T)
+//            covers tokens o + j*T .. o + j*T+T, where the offset o is another one each epoch:
+//            every token is a target, the last sequence's up to T-1 tokens that are the first one's
+//            too.
+//   fixed    Sequence j of a shard covers tokens j*T .. j*T+T, its last one being the next
+//   sequence's
+//            first input; the tail that does not fill a sequence is left out.
+//
+// A split without a single sequence ends the program.
 typedef struct Loader Loader;
-Loader *loader_create(const Split *split, int64_t length, uint64_t seed);
+Loader *loader_create(const Split *split, int64_t length, uint64_t seed, bool moving);
 void loader_free(Loader *loader);
 int64_t loader_sequences(const Loader *loader); // in an epoch
+int64_t loader_left_out(const Loader *loader);  // tokens that are in no sequence of any epoch
 
 // The n-th sequence since the start of training (epoch n / sequences), so that the loader's whole
 // place is n. inputs, targets (T).

@@ -23,9 +23,11 @@ void fuzz_one(const uint8_t *data, size_t size) {
                 targets[i] >= dataset->vocabulary)
                 abort();
     dataset_check(dataset, 0, 1);
-    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 1);
-    for (int64_t n = 0; n < 2 * loader_sequences(loader); n++)
-        loader_sequence(loader, n, inputs, targets);
-    loader_free(loader);
+    for (int moving = 0; moving < 2; moving++) {
+        Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 1, moving);
+        for (int64_t n = 0; n < 2 * loader_sequences(loader); n++)
+            loader_sequence(loader, n, inputs, targets);
+        loader_free(loader);
+    }
     dataset_close(dataset);
 }

@@ -3,6 +3,7 @@
 #include "error.h"
 #include "memory.h"
 #include <stdlib.h>
+#include <string.h>
 
 static const Option rows[] = {
     {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 1 << 20, NULL, NULL, "Training",
@@ -11,6 +12,8 @@ static const Option rows[] = {
      "Training", "tokens in a sequence"},
     {'d', "total-batch", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e12, NULL, NULL, "Training",
      "tokens an update; 0: batch * seq-len"},
+    {0, "offsets", OPTION_CHOICE, OPTION_TRAINING, "HOW", "moving", 0, 0, "moving|fixed", NULL,
+     OPTION_GROUP_MORE, "where sequences start: elsewhere each epoch, or as published"},
 };
 
 void sequences_add_options(Options *options) {
@@ -39,7 +42,8 @@ static void plan_training(Sequences *s, const Options *options) {
     const int64_t B = s->plan.batch, T = s->plan.length;
     s->per_update = sequences_per_update(options, B, T);
     s->loader = loader_create(&s->dataset->splits[SPLIT_TRAIN], T,
-                              (uint64_t)options_integer(options, "seed"));
+                              (uint64_t)options_integer(options, "seed"),
+                              strcmp(options_text(options, "offsets"), "moving") == 0);
     s->plan.sequences = loader_sequences(s->loader);
     s->plan.sequences_per_update = (double)s->per_update;
     if (s->plan.sequences < s->per_update)
@@ -81,7 +85,13 @@ const Dataset *sequences_dataset(const void *task) {
 
 char *sequences_describe(const void *task) {
     const Sequences *s = task;
-    return format_string("%lld x %lld tokens", (long long)s->per_update, (long long)s->plan.length);
+    char *text =
+        format_string("%lld x %lld tokens", (long long)s->per_update, (long long)s->plan.length);
+    const int64_t left = loader_left_out(s->loader);
+    if (left > 0)
+        append_format(&text, "; %lld of %lld training tokens are in no sequence (--offsets fixed)",
+                      (long long)left, (long long)s->dataset->splits[SPLIT_TRAIN].tokens);
+    return text;
 }
 
 Update sequences_update(void *task, int64_t place) {

@@ -355,7 +355,7 @@ static Dataset *three_shards(void) {
 
 static void test_loader(void) {
     Dataset *dataset = three_shards();
-    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7);
+    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7, false);
     CHECK(loader_sequences(loader) == SEQUENCES);
     const int32_t starts[SEQUENCES] = {0, 4, 2000, 2004, 2008, 2012, 2016};
     int32_t order[5][SEQUENCES];
@@ -375,8 +375,8 @@ static void test_loader(void) {
     CHECK(memcmp(order[1], order[2], sizeof(order[0])) != 0);
 
     // A loader that starts in the middle goes on in the same order; another seed has another.
-    Loader *resumed = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7);
-    Loader *other = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 8);
+    Loader *resumed = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7, false);
+    Loader *other = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 8, false);
     int differing = 0;
     for (int n = 3; n < 5 * SEQUENCES; n++) {
         int32_t inputs[LENGTH], targets[LENGTH];
@@ -386,9 +386,59 @@ static void test_loader(void) {
         differing += inputs[0] != order[n / SEQUENCES][n % SEQUENCES];
     }
     CHECK(differing > 2 * SEQUENCES);
+    CHECK(loader_left_out(loader) == 4 + 2); // of 9, 4 and 23
     loader_free(loader);
     loader_free(resumed);
     loader_free(other);
+    dataset_close(dataset);
+}
+
+// Of all shards as one text, whatever their lengths: in each epoch every token is a target, up to
+// T - 1 of them twice, in sequences that start elsewhere than before.
+static void check_moving(Dataset *dataset, int length) {
+    enum { TOKENS = 9 + 4 + 23, EPOCHS = 6 };
+    const Split *train = &dataset->splits[SPLIT_TRAIN];
+    Loader *loader = loader_create(train, length, 7, true);
+    const int sequences = (TOKENS + length - 1) / length;
+    CHECK(loader_sequences(loader) == sequences && loader_left_out(loader) == 0);
+    int32_t text[TOKENS], inputs[TOKENS], targets[TOKENS];
+    split_copy(train, 0, TOKENS, text);
+    int starts[TOKENS] = {0}, differing = 0;
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        int seen[TOKENS] = {0}, twice = 0;
+        for (int n = 0; n < sequences; n++) {
+            loader_sequence(loader, epoch * sequences + n, inputs, targets);
+            int start = 0;
+            while (text[start] != inputs[0]) start++;
+            differing += starts[start]++ == 0;
+            for (int i = 0; i < length; i++) {
+                CHECK(inputs[i] == text[(start + i) % TOKENS]);
+                CHECK(targets[i] == text[(start + i + 1) % TOKENS]);
+                seen[(start + i + 1) % TOKENS]++;
+            }
+        }
+        for (int i = 0; i < TOKENS; i++) {
+            CHECK(seen[i] == 1 || seen[i] == 2);
+            twice += seen[i] == 2;
+        }
+        CHECK(twice == sequences * length - TOKENS && twice < length);
+    }
+    CHECK(length == 1 || differing > sequences);
+    // From anywhere, as a run that is resumed asks.
+    Loader *resumed = loader_create(train, length, 7, true);
+    for (int n = EPOCHS * sequences - 1; n >= 0; n--) {
+        int32_t again[TOKENS];
+        loader_sequence(loader, n, inputs, targets);
+        loader_sequence(resumed, n, again, targets);
+        CHECK(memcmp(again, inputs, (size_t)length * sizeof(int32_t)) == 0);
+    }
+    loader_free(loader);
+    loader_free(resumed);
+}
+
+static void test_moving(void) {
+    Dataset *dataset = three_shards();
+    for (int length = 1; length < 36; length++) check_moving(dataset, length);
     dataset_close(dataset);
 }
 
@@ -398,7 +448,7 @@ static void test_shuffle_uniform(void) {
     enum { EPOCHS = 24000 };
     make_shard("train_000000.bin", 20240520, 1, 0, 5);
     Dataset *dataset = dataset_open(test_directory());
-    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], 1, 3);
+    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], 1, 3, false);
     int counts[256] = {0};
     for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
         int code = 0;
@@ -422,16 +472,21 @@ static void test_shuffle_uniform(void) {
     dataset_close(dataset);
 }
 
+static void load_moving_too_long(void *dataset) {
+    loader_create(&((Dataset *)dataset)->splits[SPLIT_TRAIN], 36, 7, true);
+}
+
 static void load_too_long(void *dataset) {
-    loader_create(&((Dataset *)dataset)->splits[SPLIT_TRAIN], 23, 7);
+    loader_create(&((Dataset *)dataset)->splits[SPLIT_TRAIN], 23, 7, false);
 }
 
 static void test_too_short(void) {
     Dataset *dataset = three_shards();
-    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], 22, 7);
+    Loader *loader = loader_create(&dataset->splits[SPLIT_TRAIN], 22, 7, false);
     CHECK(loader_sequences(loader) == 1);
     loader_free(loader);
     CHECK_FAILS(load_too_long, dataset, 1, "the train split has no sequence of 23 tokens");
+    CHECK_FAILS(load_moving_too_long, dataset, 1, "the train split has no sequence of 36 tokens");
     dataset_close(dataset);
 }
 
@@ -546,6 +601,7 @@ int main(int argc, char **argv) {
         {"files that change", test_changing_files},
         {"embedded corpus", test_embedded},
         {"training order", test_loader},
+        {"sequences that move", test_moving},
         {"shuffling is uniform", test_shuffle_uniform},
         {"split too short", test_too_short},
         {"split of one token", test_lone_token},

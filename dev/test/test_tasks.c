@@ -73,6 +73,7 @@ static void test_training(void) {
     const int batches[] = {1, 2, 3};
     for (int k = 0; k < 3; k++) {
         Options *options = make_options(batches[k], T, 6 * T);
+        options_set(options, "offsets", "fixed", "test");
         void *task = task_language.create(
             &(TaskSetup){.options = options, .dataset = dataset, .training = true});
         CHECK(task_language.plan(task)->sequences == SEQUENCES);
@@ -102,6 +103,44 @@ static void test_training(void) {
     int seen[SEQUENCES] = {0};
     for (int i = 0; i < SEQUENCES; i++) seen[(order[0][i] - 1) / T]++;
     for (int i = 0; i < SEQUENCES; i++) CHECK(seen[i] == 1);
+    dataset_close(dataset);
+}
+
+// Every token is a target in each epoch, from another offset on; what is left out is said.
+static void test_offsets(void) {
+    enum { TOKENS = 22, T = 5 };
+    static const char *const kinds[] = {"moving", "fixed"};
+    make_shard("train_0.bin", TOKENS);
+    Dataset *dataset = dataset_open(test_directory());
+    for (int k = 0; k < 2; k++) {
+        Options *options = make_options(1, T, 0);
+        options_set(options, "offsets", kinds[k], "test");
+        void *task = task_language.create(
+            &(TaskSetup){.options = options, .dataset = dataset, .training = true});
+        const int64_t sequences = task_language.plan(task)->sequences;
+        CHECK(sequences == (k == 0 ? 5 : 4));
+        int seen[TOKENS + 1] = {0}, starts[TOKENS + 1] = {0}, places = 0;
+        for (int64_t place = 0; place < 3 * sequences; place++) {
+            Batch b;
+            const Update update = task_language.update(task, place);
+            task_language.train_batch(task, &update, 0, &b);
+            places += starts[b.inputs[0]]++ == 0;
+            for (int t = 0; t < T; t++) {
+                CHECK(b.targets[t] == b.inputs[t] % TOKENS + 1);
+                seen[b.targets[t]]++;
+            }
+        }
+        for (int token = 1; token <= TOKENS; token++)
+            CHECK(k == 0 ? seen[token] >= 3 : seen[token] == (token > 1 && token < 22 ? 3 : 0));
+        CHECK(k == 0 ? places > 5 : places == 4);
+        char *text = task_language.describe(task);
+        CHECK_TEXT(text, k == 0 ? "1 x 5 tokens"
+                                : "1 x 5 tokens; 1 of 22 training tokens are in no sequence "
+                                  "(--offsets fixed)");
+        free(text);
+        task_language.destroy(task);
+        options_free(options);
+    }
     dataset_close(dataset);
 }
 
@@ -144,7 +183,7 @@ static void test_refusals(void) {
     options_free(options);
     options = make_options(8, 4, 0);
     CHECK_FAILS(create_task, options, 1,
-                "4 sequences of 4 tokens in the training split, an update takes 8");
+                "5 sequences of 4 tokens in the training split, an update takes 8");
     options_free(options);
     options = make_options(1, 65,
                            0); // not asked for on the command line: the model's positions are taken
@@ -197,6 +236,7 @@ static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t 
 
 static void *masked_task(const Dataset *dataset, int batch, Options **options) {
     *options = make_options(batch, HIDDEN_LENGTH, 4 * HIDDEN_LENGTH);
+    options_set(*options, "offsets", "fixed", "test");
     return task_masked.create(
         &(TaskSetup){.options = *options, .dataset = dataset, .training = true});
 }
@@ -524,6 +564,7 @@ int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"evaluation", test_evaluation},
         {"training", test_training},
+        {"offsets", test_offsets},
         {"masked: training", test_masked_training},
         {"masked: evaluation", test_masked_evaluation},
         {"masked: refusals", test_masked_refusals},

@@ -53,6 +53,20 @@ b=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' onethread/log.jsonl)
 awk "BEGIN { exit !($a > 0 && ($a - $b < 1e-5 * $a) && ($b - $a < 1e-5 * $a)) }"
 ok "one thread, the same loss ($a, $b)"
 
+# ---- where sequences start
+losses() { grep -o "\"\(loss\|val_loss\|test_loss\)\":[0-9.]*" "$1/log.jsonl"; }
+run fixed -x 200 -k constant -n 50 -v 60 -m 2 --offsets fixed && ! cmp -s whole/step_00000200.safetensors fixed/step_00000200.safetensors &&
+    grep -q ' training tokens are in no sequence (--offsets fixed)' out
+ok "--offsets fixed: what is left out is said"
+# A state from before there was a choice; its header keeps its length.
+rm -rf earlier && cp -r fixed earlier && rm earlier/step_*[12]00.*
+sed 's/"offsets":"fixed"/"affsets":"fixed"/' fixed/step_00000150.state.safetensors >earlier/step_00000150.state.safetensors
+run earlier -x 200 -y && cmp fixed/step_00000200.safetensors earlier/step_00000200.safetensors
+ok "a run from before continues in its order"
+"$tokenize" -o pieces --tokenizer byte --shard-tokens 60 text >out 2>&1 && run pieces -i pieces -x 200 -k constant -n 50 -v 60 -m 2 &&
+    losses whole >out && losses pieces | cmp - out
+ok "shards that are shorter than a sequence are one text"
+
 # ---- the report
 grep -q '^    .*--output parts .*--steps 100' parts/report.md && grep -q '^    .*--resume .*--steps 200' parts/report.md &&
     grep -q '^| perplexity a word | [0-9.]* | [0-9.]* |$' parts/report.md && grep -q '^| speed | [0-9]' parts/report.md &&

@@ -124,6 +124,15 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
     free(line);
 }
 
+// Adds what a state from before there was a choice does not say.
+static void add_unsaid(Safetensors *state) {
+    static const char *const unsaid[][2] = {{"optimizer", "adamw"}, {"offsets", "fixed"}};
+    for (size_t i = 0; i < sizeof(unsaid) / sizeof(*unsaid); i++)
+        if (!safetensors_metadata(state, unsaid[i][0]))
+            metadata_set(&state->metadata, &state->metadata_count, unsaid[i][0],
+                         copy_string(unsaid[i][1]));
+}
+
 // Takes over what a checkpoint says of the model, and of the training where a run is resumed.
 static void adopt_options(Options *options, const ModelType *type, const Checkpoint *checkpoint,
                           bool trains) {
@@ -134,18 +143,12 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     model_head_size(options, checkpoint->weights->file.path);
     if (!checkpoint->state) return;
     checkpoint_check_type(checkpoint->state, type);
+    add_unsaid(checkpoint->state);
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with --init");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
     // Else going on would look at other text, and remove what the run was told to keep.
     options_from_metadata(options, OPTION_HABIT, checkpoint->state, NULL);
-    // States from before there was a choice do not say.
-    if (!safetensors_metadata(checkpoint->state, "optimizer") &&
-        strcmp(options_text(options, "optimizer"), "adamw") != 0)
-        fail("--optimizer %s: %s has adamw; drop the option, or start a new run from these weights "
-             "with "
-             "--init",
-             options_text(options, "optimizer"), checkpoint->state->file.path);
 }
 
 // A token of the data that has to be the weights'. Files of others do not say.
