@@ -59,38 +59,41 @@ static size_t attention_workspace(const Transformer *t, size_t l) {
     return additive_attention_workspace(&t->base.device, &attention, t->base.training);
 }
 
-static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
-    const Fastformer *f = (const Fastformer *)t;
-    const GpuModel *g = &t->base;
-    const TransformerActivations *a = &t->layers[l];
+static AdditiveInput attention_input(const Fastformer *f, GpuWork work, const DeviceBatch *batch,
+                                     size_t l) {
+    const Transformer *t = &f->base;
     const LayerOffsets *o = &f->offsets->layers[l];
     const Pooled *p = &f->pooled[l];
+    return {(const float *)t->layers[l].qkv.data,
+            {transformer_values(t, o->query_attn), transformer_values(t, o->key_attn)},
+            batch->mask,
+            gpu_dropout(&t->base, work, dropout_site(l, SITE_QUERY)),
+            gpu_dropout(&t->base, work, dropout_site(l, SITE_KEY)),
+            p->query,
+            p->key,
+            p->r_query,
+            p->r_key,
+            t->attention,
+            batch->batch,
+            batch->length};
+}
+
+static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
+    const Fastformer *f = (const Fastformer *)t;
     const AdditiveAttention attention = layer_attention(f, l);
-    const DropoutSite query = gpu_dropout(g, work, dropout_site(l, SITE_QUERY)),
-                      key = gpu_dropout(g, work, dropout_site(l, SITE_KEY));
-    additive_attention_forward(&g->device, &attention, a->x_middle, p->query, p->r_query, p->key,
-                               p->r_key, a->x_in, (const float *)a->qkv.data,
-                               transformer_values(t, o->query_attn),
-                               transformer_values(t, o->key_attn), batch->mask, &query, &key,
-                               t->attention, batch->batch, batch->length);
-    gpu_lap(g, work, "attention", PROFILE_FORWARD, 0);
+    additive_attention_forward(&t->base.device, &attention, t->layers[l].x_middle,
+                               t->layers[l].x_in, attention_input(f, work, batch, l));
+    gpu_lap(&t->base, work, "attention", PROFILE_FORWARD, 0);
 }
 
 static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     const Fastformer *f = (const Fastformer *)t;
-    const GpuModel *g = &t->base;
     const LayerOffsets *o = &f->offsets->layers[l];
-    const Pooled *p = &f->pooled[l];
     const AdditiveAttention attention = layer_attention(f, l);
-    const DropoutSite query = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_QUERY)),
-                      key = gpu_dropout(g, GPU_TRAIN, dropout_site(l, SITE_KEY));
     additive_attention_backward(
-        &g->device, &attention, t->gradients[l].qkv, transformer_gradients(t, o->query_attn),
-        transformer_gradients(t, o->key_attn), t->dx, p->query, p->r_query, p->key, p->r_key,
-        (const float *)t->layers[l].qkv.data, transformer_values(t, o->query_attn),
-        transformer_values(t, o->key_attn), batch->mask, &query, &key, t->attention, batch->batch,
-        batch->length);
-    gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
+        &t->base.device, &attention, t->gradients[l].qkv, transformer_gradients(t, o->query_attn),
+        transformer_gradients(t, o->key_attn), t->dx, attention_input(f, GPU_TRAIN, batch, l));
+    gpu_lap(&t->base, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
 }
 
 static void *fastformer_create(const ModelSetup *setup) {

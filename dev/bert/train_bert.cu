@@ -63,10 +63,10 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     const Matrix dchosen = float_matrix(t->dx, C),
                  dhidden = t->gradients[t->is.layers - 1].ffn; // free yet
     const LayerNormWeights w = norm_weights(t, &o->transform_norm);
-    layernorm_backward(&g->device, &g->sums, t->dx,
-                       transformer_gradients(t, o->transform_norm.gain),
-                       transformer_gradients(t, o->transform_norm.bias), t->dnorm, b->activated,
-                       w.gain, w.bias, b->mean, b->rstd, true, layernorm_no_tail(), K, C);
+    const LayerNormGradients to = {t->dx, transformer_gradients(t, o->transform_norm.gain),
+                                   transformer_gradients(t, o->transform_norm.bias), true};
+    layernorm_backward(&g->device, &g->sums, to, t->dnorm, {b->activated, w, b->mean, b->rstd},
+                       layernorm_no_tail(), K, C);
     activation_backward(&g->device, dhidden, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
     gpu_lap(g, GPU_TRAIN, "activation, norm", PROFILE_BACKWARD, 0);
     bias_backward(t, &o->transform, dhidden, K);

@@ -208,63 +208,69 @@ static inline size_t additive_attention_workspace(const Device *device,
     return (size_t)((uintptr_t)end / sizeof(float));
 }
 
-// out (B, T, C) = x + P * v; out may be x. For the backward pass: pooled_query and pooled_key (B,
-// H, T, D) are G and P before dropout, r_query and r_key (B, H, T) 1 / (sum of e + c). qkv (B, T,
-// 3C); query_weight and key_weight (H, D) are w_q and w_k as the optimiser knows them; mask (B, T)
-// 1: token, 0: padding, or NULL. drop_query and drop_key drop elements of G and P, numbered as (B,
-// H, T, D) from the update's first row on; NULL: none.
-static inline void
-additive_attention_forward(const Device *device, const AdditiveAttention *attention, float *out,
-                           float *pooled_query, float *r_query, float *pooled_key, float *r_key,
-                           const float *x, const float *qkv, const float *query_weight,
-                           const float *key_weight, const uint8_t *mask,
-                           const DropoutSite *drop_query, const DropoutSite *drop_key,
-                           float *workspace, size_t batch, size_t length) {
+// What a layer's attention works on.
+struct AdditiveInput {
+    const float *qkv;                 // (B, T, 3C)
+    const float *weights[2];          // (H, D) w_q and w_k as the optimiser knows them
+    const uint8_t *mask;              // (B, T) 1: token, 0: padding; or NULL
+    DropoutSite drop_query, drop_key; // of G and P, elements numbered as (B, H, T, D) from the
+                                      // update's first row on
+    float *pooled_query, *pooled_key; // (B, H, T, D) G and P before dropout, for the backward pass
+    float *r_query, *r_key;           // (B, H, T) 1 / (sum of e + c), likewise
+    float *workspace;                 // additive_attention_workspace() floats
+    size_t batch, length;             // B, T
+};
+
+namespace additive {
+static inline AdditivePass pass_of(const Device *device, const AdditiveAttention *attention,
+                                   const AdditiveInput &in, Plan *plan, bool training) {
+    AdditivePass p = pass_create(device, attention, plan, in.batch, in.length);
+    float *workspace = in.workspace;
+    pass_workspace(&p, plan, in.batch, &workspace, training);
+    p.qkv = in.qkv;
+    p.weights[0] = in.weights[0];
+    p.weights[1] = in.weights[1];
+    p.mask = in.mask;
+    p.drop_query = in.drop_query;
+    p.drop_key = in.drop_key;
+    p.pooled_query = in.pooled_query;
+    p.r_query = in.r_query;
+    p.pooled_key = in.pooled_key;
+    p.r_key = in.r_key;
+    return p;
+}
+
+static inline dim3 grid_of(const AdditiveAttention *attention, const AdditiveInput &in,
+                           const Plan &plan) {
+    return dim3(blocks_of(in.batch * attention->heads * (size_t)plan.tiles, 1));
+}
+} // namespace additive
+
+// out (B, T, C) = x + P * v; out may be x.
+static inline void additive_attention_forward(const Device *device,
+                                              const AdditiveAttention *attention, float *out,
+                                              const float *x, const AdditiveInput &in) {
     additive::Plan plan;
-    additive::AdditivePass p = additive::pass_create(device, attention, &plan, batch, length);
-    additive::pass_workspace(&p, &plan, batch, &workspace, false);
-    p.qkv = qkv;
-    p.weights[0] = query_weight;
-    p.weights[1] = key_weight;
-    p.mask = mask;
-    p.drop_query = drop_query ? *drop_query : dropout_none();
-    p.drop_key = drop_key ? *drop_key : dropout_none();
-    p.pooled_query = pooled_query;
-    p.r_query = r_query;
-    p.pooled_key = pooled_key;
-    p.r_key = r_key;
+    additive::AdditivePass p = additive::pass_of(device, attention, in, &plan, false);
     p.x = x;
     p.out = out;
-    const dim3 grid(blocks_of(batch * attention->heads * (size_t)plan.tiles, 1));
+    const dim3 grid = additive::grid_of(attention, in, plan);
     WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_forward, device, p, plan, grid);
 }
 
 // dqkv (B, T, 3C) is set; dquery_weight and dkey_weight (H, D) += the gradients to w_q and w_k.
-// dout (B, T, C) is the gradient to out, which is also the one to x. The rest as the forward pass
-// left it.
-static inline void additive_attention_backward(
-    const Device *device, const AdditiveAttention *attention, Matrix dqkv, float *dquery_weight,
-    float *dkey_weight, const float *dout, const float *pooled_query, const float *r_query,
-    const float *pooled_key, const float *r_key, const float *qkv, const float *query_weight,
-    const float *key_weight, const uint8_t *mask, const DropoutSite *drop_query,
-    const DropoutSite *drop_key, float *workspace, size_t batch, size_t length) {
+// dout (B, T, C) is the gradient to out, which is also the one to x. `in` as the forward pass left
+// it.
+static inline void additive_attention_backward(const Device *device,
+                                               const AdditiveAttention *attention, Matrix dqkv,
+                                               float *dquery_weight, float *dkey_weight,
+                                               const float *dout, const AdditiveInput &in) {
     additive::Plan plan;
-    additive::AdditivePass p = additive::pass_create(device, attention, &plan, batch, length);
-    additive::pass_workspace(&p, &plan, batch, &workspace, true);
+    additive::AdditivePass p = additive::pass_of(device, attention, in, &plan, true);
     p.reversed = true;
-    p.qkv = qkv;
-    p.weights[0] = query_weight;
-    p.weights[1] = key_weight;
-    p.mask = mask;
-    p.drop_query = drop_query ? *drop_query : dropout_none();
-    p.drop_key = drop_key ? *drop_key : dropout_none();
-    p.pooled_query = (float *)pooled_query; // read only, in this pass
-    p.r_query = (float *)r_query;
-    p.pooled_key = (float *)pooled_key;
-    p.r_key = (float *)r_key;
     p.dout = dout;
     p.dqkv = dqkv;
-    const dim3 grid(blocks_of(batch * attention->heads * (size_t)plan.tiles, 1));
+    const dim3 grid = additive::grid_of(attention, in, plan);
     WITH_ADDITIVE_SIZE((size_t)p.size, additive::run_backward, device, p, plan, grid, dquery_weight,
                        dkey_weight);
 }

@@ -323,39 +323,50 @@ static inline void classifier_products_backward(Blas *blas, const Classifier *c,
 }
 
 // ---- the interface ----------------------------------------------------------
+struct ClassifierInput {
+    Matrix h;               // (M, C)
+    DeviceWeight weight;    // E (V, C) with its bias
+    const int32_t *targets; // (M), -1: not counted
+    size_t m;               // M
+};
+
+struct ClassifierGradients {
+    Matrix dh;      // (M, C), set
+    float *dweight; // (V, C), added to
+    float *dbias;   // (V), added to when the sums are finished; or NULL
+};
+
 // result (on the device): the sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
-// h (M, C), weight E (V, C) with its bias, targets (M), -1 = not counted.
-static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c, Matrix h,
-                                      DeviceWeight weight, const int32_t *targets, size_t m,
-                                      ClassifierResult *result) {
-    const size_t chunk = classifier_chunk(c, sizeof(float), m);
+static inline void classifier_forward(const Device *d, Blas *blas, const Classifier *c,
+                                      const ClassifierInput &in, ClassifierResult *result) {
+    const size_t m = in.m, chunk = classifier_chunk(c, sizeof(float), m);
     const Matrix logits = {c->logits, c->stride, false};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
-        classifier_product(blas, c, logits, gemm_input_rows(h, i), weight, rows);
-        cross_entropy<float>(d, c, i, targets, NULL, rows);
+        classifier_product(blas, c, logits, gemm_input_rows(in.h, i), in.weight, rows);
+        cross_entropy<float>(d, c, i, in.targets, NULL, rows);
     }
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, false), m);
 }
 
-// The same and, times the step's scale: dh (M, C) set, dweight (V, C) added to, and dbias (V, or
-// NULL) when `sums` are finished.
+// The same, and its gradients times the step's scale.
 static inline void classifier_train(const Device *d, Blas *blas, PartialSums *sums,
-                                    const Classifier *c, Matrix h, DeviceWeight weight,
-                                    const int32_t *targets, size_t m, const StepParameters *step,
-                                    Matrix dh, float *dweight, float *dbias,
+                                    const Classifier *c, const ClassifierInput &in,
+                                    const StepParameters *step, const ClassifierGradients &to,
                                     ClassifierResult *result) {
-    const size_t chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
+    const Matrix h = in.h;
+    const size_t m = in.m, chunk = classifier_chunk(c, h.bf16 ? sizeof(bf16) : sizeof(float), m);
     const Matrix logits = {c->logits, c->stride, h.bf16};
     for (size_t i = 0; i < m; i += chunk) {
         const size_t rows = m - i < chunk ? m - i : chunk;
-        classifier_product(blas, c, logits, gemm_input_rows(h, i), weight, rows);
-        WITH_TYPE(logits, T, cross_entropy<T>(d, c, i, targets, step, rows));
-        if (dbias) column_sums_of(d, c->bias_sums, logits, rows, c->vocabulary, BIAS_PARTS, i > 0);
-        classifier_products_backward(blas, c, gemm_input_rows(dh, i), dweight, logits,
-                                     gemm_input_rows(h, i), weight, rows);
+        classifier_product(blas, c, logits, gemm_input_rows(h, i), in.weight, rows);
+        WITH_TYPE(logits, T, cross_entropy<T>(d, c, i, in.targets, step, rows));
+        if (to.dbias)
+            column_sums_of(d, c->bias_sums, logits, rows, c->vocabulary, BIAS_PARTS, i > 0);
+        classifier_products_backward(blas, c, gemm_input_rows(to.dh, i), to.dweight, logits,
+                                     gemm_input_rows(h, i), in.weight, rows);
     }
-    if (dbias) partial_sums_join(sums, dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
+    if (to.dbias) partial_sums_join(sums, to.dbias, c->bias_sums, BIAS_PARTS, c->vocabulary);
     launch_early(d, loss_kernel, 1, SUM_THREADS, 0, result, row_results(c, 0, true), m);
 }
 

@@ -346,16 +346,23 @@ static __device__ __forceinline__ float store_output(const CosinePass<T> &p, con
     return dpower;
 }
 
-// out += masked(A B^T) C; `before`: a row of A with the rows of B and C up to it, else from it on.
-// `other` is memory for B, then C, and free behind the next barrier.
+// The operands of an output: masked(left right^T) third. `before`: a row of the left one with the
+// rows of the others up to it, else from it on.
+struct ChunkOperands {
+    Operand left, right, third;
+    bool before;
+};
+
+// out += masked(A B^T) C, A loaded. `other` is memory for B, then C, and free after the next
+// barrier.
 template <typename T, int SIZE>
 static __device__ __forceinline__ void
 product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p, const CosinePlace &at, const bf16 *a,
-              int warp_row, bf16 *other, Operand right, Operand third, bool before) {
+              int warp_row, bf16 *other, const ChunkOperands &operands) {
     using S = Shapes<T, SIZE>;
     using Tile = typename S::Tile;
     const int lane = (int)lane_index();
-    load_operand<Tile>(other, p, at, right);
+    load_operand<Tile>(other, p, at, operands.right);
     __syncthreads();
     Sums<1, S::CHUNK> w;
     sums_clear(w);
@@ -365,12 +372,25 @@ product_chunk(Sums<1, SIZE> &out, const CosinePass<T> &p, const CosinePlace &at,
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int i = warp_row + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
-            if (before ? j > i : j < i) w.at[0][n][e] = 0;
+            if (operands.before ? j > i : j < i) w.at[0][n][e] = 0;
         }
     __syncthreads();
-    load_operand<Tile>(other, p, at, third);
+    load_operand<Tile>(other, p, at, operands.third);
     __syncthreads();
     product_sums<Tile>(out, w, other, 0);
+}
+
+static __device__ __forceinline__ ChunkOperands operands_of(Output output) {
+    switch (output) {
+    case OUT_Y:
+        return {QUERY, KEY, VALUE, true};
+    case OUT_DQUERY:
+        return {GRADIENT, VALUE, KEY, true};
+    case OUT_DKEY:
+        return {VALUE, GRADIENT, QUERY, false};
+    default:
+        return {KEY, QUERY, GRADIENT, false};
+    }
 }
 
 // One output of a chunk: masked(A B^T) C + A state, or A state of all.
@@ -383,26 +403,14 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     bf16 *a = shared_memory<bf16>(), *other = a + Tile::BYTES / sizeof(bf16);
     const CosinePlace at = place_of_block(p, S::CHUNK);
     const Output output = p.backward ? (Output)(OUT_DQUERY + blockIdx.y) : OUT_Y;
-    const Operand left = output == OUT_Y        ? QUERY
-                         : output == OUT_DQUERY ? GRADIENT
-                         : output == OUT_DKEY   ? VALUE
-                                                : KEY;
-    const Operand right = output == OUT_Y        ? KEY
-                          : output == OUT_DQUERY ? VALUE
-                          : output == OUT_DKEY   ? GRADIENT
-                                                 : QUERY;
-    const Operand third = output == OUT_Y        ? VALUE
-                          : output == OUT_DQUERY ? KEY
-                          : output == OUT_DKEY   ? QUERY
-                                                 : GRADIENT;
-    const bool before =
-        output == OUT_Y || output == OUT_DQUERY; // sums over the rows up to this one, or from it on
+    const ChunkOperands operands = operands_of(output);
+    const bool before = operands.before;
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
 
-    load_operand<Tile>(a, p, at, left);
+    load_operand<Tile>(a, p, at, operands.left);
     Sums<1, SIZE> out;
     sums_clear(out);
-    if (p.causal) product_chunk<T, SIZE>(out, p, at, a, warp_row, other, right, third, before);
+    if (p.causal) product_chunk<T, SIZE>(out, p, at, a, warp_row, other, operands);
     if (!p.causal || (before ? at.chunk > 0 : at.chunk < p.chunks - 1))
         product_state<S, SIZE>(out, a, warp_row, other,
                                state_of(p, at, p.causal ? at.chunk : 0, !before), p.size,

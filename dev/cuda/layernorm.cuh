@@ -450,36 +450,47 @@ static inline void layernorm_backward_launch(const Device *d, const LayerNormBac
     launch_early(d, layernorm_backward_kernel<T, VEC, ITEMS>, dim3(parts), block, shared, p);
 }
 
-// dx (M, C) += the gradient to x, or = it where `first`, and then dx may be dy; dgain, dbias (C) +=
-// with partial_sums_finish(). dy, x (M, C).
-static inline void layernorm_backward(const Device *d, PartialSums *sums, float *dx, float *dgain,
-                                      float *dbias, const float *dy, const float *x,
-                                      const float *gain, const float *bias, const float *mean,
-                                      const float *rstd, bool first, LayerNormTail tail, size_t m,
+// What the forward pass read and left.
+struct LayerNormInput {
+    const float *x; // (M, C)
+    LayerNormWeights weights;
+    const float *mean, *rstd; // (M)
+};
+
+struct LayerNormGradients {
+    float *dx;            // (M, C) += the gradient to x, or = it where `first`
+    float *dgain, *dbias; // (C) +=, with partial_sums_finish()
+    bool first;           // then dx may be dy
+};
+
+// dy (M, C).
+static inline void layernorm_backward(const Device *d, PartialSums *sums,
+                                      const LayerNormGradients &to, const float *dy,
+                                      const LayerNormInput &in, LayerNormTail tail, size_t m,
                                       size_t channels) {
     const unsigned parts = sum_parts(m, LAYERNORM_WARPS);
-    float *dgains = partial_sums_add(sums, dgain, parts, channels);
-    float *dbiases = partial_sums_add(sums, dbias, parts, channels);
+    float *dgains = partial_sums_add(sums, to.dgain, parts, channels);
+    float *dbiases = partial_sums_add(sums, to.dbias, parts, channels);
     const Matrix type = tail.norm.data ? tail.norm : tail.dbelow;
     if (tail.norm.data && tail.dbelow.data && tail.norm.bf16 != tail.dbelow.bf16)
         fail("layernorm_backward: types differ");
     WITH_TYPE(type, T, WITH_ROW_SHAPE(channels, VEC, ITEMS, {
-                  const LayerNormBackward<T> p = {dx,
+                  const LayerNormBackward<T> p = {to.dx,
                                                   dgains,
                                                   dbiases,
                                                   dy,
-                                                  x,
-                                                  gain,
-                                                  bias,
-                                                  mean,
-                                                  rstd,
+                                                  in.x,
+                                                  in.weights.gain,
+                                                  in.weights.bias,
+                                                  in.mean,
+                                                  in.rstd,
                                                   (T *)tail.norm.data,
                                                   (T *)tail.dbelow.data,
                                                   tail.site,
                                                   m,
                                                   (unsigned)tail.length,
                                                   (unsigned)channels,
-                                                  first};
+                                                  to.first};
                   layernorm_backward_launch<T, VEC, ITEMS>(d, p, parts);
               }));
 }

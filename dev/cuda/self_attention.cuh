@@ -113,7 +113,7 @@ static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *
         self_attention_sublayer((const SelfAttention *)t, work, batch, l);
     attention_sublayer_forward(t, work, &sublayer);
     residual_norm_forward(t, work, batch, t->plan[l].projection_site, &t->plan[l].ffn.norm,
-                          a->x_middle, t->norm, a->mean2, a->rstd2, a->x_in);
+                          {a->x_middle, t->norm, a->mean2, a->rstd2, a->x_in});
 }
 
 // Gradients to the bias of q, k and v.

@@ -238,8 +238,6 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     StepParameters *at = (StepParameters *)upload(d, &step, sizeof(step));
     const DropoutSite query = dropout_site(at, is.rate, a->drop[0].site),
                       key = dropout_site(at, is.rate, a->drop[1].site);
-    const DropoutSite *drop_query = is.rate > 0 ? &query : NULL,
-                      *drop_key = is.rate > 0 ? &key : NULL;
     float *qkv = upload_numbers(d, a->qkv, M * 3 * C), *x = upload_numbers(d, a->x, M * C),
           *dout = upload_numbers(d, a->dout, M * C);
     float *w_query = upload_numbers(d, a->weights[0], C),
@@ -254,13 +252,23 @@ static AdditiveResult additive_run(const Device *d, const Additive *a) {
     uint8_t *mask = a->mask ? (uint8_t *)upload(d, a->mask, M) : NULL;
 
     float *workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, false));
-    additive_attention_forward(d, &attention, out, G, r_query, P, r_key, x, qkv, w_query, w_key,
-                               mask, drop_query, drop_key, workspace, is.batch, is.length);
+    AdditiveInput in = {qkv,
+                        {w_query, w_key},
+                        mask,
+                        is.rate > 0 ? query : dropout_none(),
+                        is.rate > 0 ? key : dropout_none(),
+                        G,
+                        P,
+                        r_query,
+                        r_key,
+                        workspace,
+                        is.batch,
+                        is.length};
+    additive_attention_forward(d, &attention, out, x, in);
     device_free(workspace);
-    workspace = upload_numbers(d, NULL, additive_attention_workspace(d, &attention, true));
-    additive_attention_backward(d, &attention, dqkv, dw_query, dw_key, dout, G, r_query, P, r_key,
-                                qkv, w_query, w_key, mask, drop_query, drop_key, workspace,
-                                is.batch, is.length);
+    in.workspace = workspace =
+        upload_numbers(d, NULL, additive_attention_workspace(d, &attention, true));
+    additive_attention_backward(d, &attention, dqkv, dw_query, dw_key, dout, in);
     const AdditiveResult result = {download(d, out, M * C),
                                    download_matrix(d, dqkv, M),
                                    {download(d, dw_query, C), download(d, dw_key, C)}};

@@ -493,9 +493,10 @@ static void check_norm_backward(const Device *d, NormTest *t, const float *x, co
                           upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), place.gpu, t->length};
     Arena arena;
     PartialSums sums = partial_sums_here(&arena, 2, 2 * C);
-    layernorm_backward(d, &sums, gpu_dx, gpu_dgain, gpu_dbias, how == OVER ? gpu_dx : t->gpu_dy,
-                       gpu_x, t->gpu_gain, t->gpu_bias, t->gpu_mean, t->gpu_rstd, how != ADD, tail,
-                       m, C);
+    const LayerNormInput in = {
+        gpu_x, {t->gpu_gain, t->gpu_bias, t->epsilon}, t->gpu_mean, t->gpu_rstd};
+    layernorm_backward(d, &sums, {gpu_dx, gpu_dgain, gpu_dbias, how != ADD},
+                       how == OVER ? gpu_dx : t->gpu_dy, in, tail, m, C);
     partial_sums_finish(d, &sums);
 
     if (how != ADD) memset(dx, 0, count * sizeof(float));
@@ -857,8 +858,9 @@ static void check_classifier(Device d, ClassifierSetting is) {
     // In bf16 the CPU's results are those of float32, from the same rounded numbers.
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
 
-    classifier_train(&d, &blas, &sums, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step,
-                     t.gpu_dh, t.gpu_dweight, is.bias ? t.gpu_dbias : NULL, t.gpu_result);
+    const ClassifierInput in = {t.gpu_h, t.weight.device, t.gpu_targets, is.m};
+    classifier_train(&d, &blas, &sums, &c, in, t.step,
+                     {t.gpu_dh, t.gpu_dweight, is.bias ? t.gpu_dbias : NULL}, t.gpu_result);
     partial_sums_finish(&d, &sums);
     CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.loss,
                 (is.in_bf16 ? 3e-3 : 2e-6) * t.loss);
@@ -868,7 +870,7 @@ static void check_classifier(Device d, ClassifierSetting is) {
     compare_device(&d, "dweight", float_matrix(t.gpu_dweight, is.channels), t.dweight,
                    is.vocabulary, tolerance);
     compare_device(&d, "dbias", float_matrix(t.gpu_dbias, is.vocabulary), t.dbias, 1, tolerance);
-    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_result);
+    classifier_forward(&d, &blas, &c, in, t.gpu_result);
     CHECK_CLOSE(device_double(&d, &t.gpu_result->loss), t.unsmoothed, 2e-6 * t.unsmoothed);
     CHECK(device_double(&d, &t.gpu_result->correct) == t.correct);
     float *logits = zero_numbers(is.m * is.vocabulary);
@@ -910,16 +912,17 @@ static void test_classifier_extremes(void) {
     Arena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
-    classifier_train(&d, &blas, NULL, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.step,
-                     t.gpu_dh, t.gpu_dweight, NULL, t.gpu_result);
+    ClassifierInput in = {t.gpu_h, t.weight.device, t.gpu_targets, is.m};
+    classifier_train(&d, &blas, NULL, &c, in, t.step, {t.gpu_dh, t.gpu_dweight, NULL},
+                     t.gpu_result);
     CHECK(isfinite(device_double(&d, &t.gpu_result->loss)));
     float *dh = download(&d, (const float *)t.gpu_dh.data, is.m * is.channels);
     for (size_t i = 0; i < is.m * is.channels; i++) CHECK(isfinite(dh[i]));
     free(dh);
     t.h[9] = NAN;
     device_free(t.gpu_h.data);
-    t.gpu_h = upload_matrix(&d, t.h, is.m, is.channels, false);
-    classifier_forward(&d, &blas, &c, t.gpu_h, t.weight.device, t.gpu_targets, is.m, t.gpu_result);
+    in.h = t.gpu_h = upload_matrix(&d, t.h, is.m, is.channels, false);
+    classifier_forward(&d, &blas, &c, in, t.gpu_result);
     CHECK(isnan(device_double(&d, &t.gpu_result->loss)));
     blas_destroy(&blas);
     arena_free(&arena);

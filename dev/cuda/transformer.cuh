@@ -335,15 +335,20 @@ static inline void norm_forward(Transformer *t, const NormParameters *at, Matrix
                       t->is.channels);
 }
 
-// out = the residual stream + dropout(a sublayer's output), and its LayerNorm. x: the stream,
-// pre-norm.
+// What a residual connection and the LayerNorm after it read and write.
+struct ResidualArrays {
+    float *out;         // (M, C) the residual stream + dropout(a sublayer's output)
+    Matrix norm;        // (M, C) its LayerNorm
+    float *mean, *rstd; // (M)
+    const float *x;     // (M, C) the stream, pre-norm
+};
+
 static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work,
                                          const DeviceBatch *batch, uint32_t site,
-                                         const NormParameters *at, float *out, Matrix norm,
-                                         float *mean, float *rstd, const float *x) {
-    return {out,
-            norm_output(t, norm, mean, rstd),
-            t->is.post_norm ? t->stream : x,
+                                         const NormParameters *at, const ResidualArrays &a) {
+    return {a.out,
+            norm_output(t, a.norm, a.mean, a.rstd),
+            t->is.post_norm ? t->stream : a.x,
             norm_weights(t, at),
             gpu_dropout(&t->base, work, site),
             batch->length};
@@ -358,10 +363,9 @@ static inline void sublayer_norm_forward(Transformer *t, GpuWork work, const Dev
 }
 
 static inline void residual_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
-                                         uint32_t site, const NormParameters *at, float *out,
-                                         Matrix norm, float *mean, float *rstd, const float *x) {
-    sublayer_norm_forward(t, work, batch,
-                          residual_norm(t, work, batch, site, at, out, norm, mean, rstd, x));
+                                         uint32_t site, const NormParameters *at,
+                                         const ResidualArrays &arrays) {
+    sublayer_norm_forward(t, work, batch, residual_norm(t, work, batch, site, at, arrays));
 }
 
 // The dropout of a stack's embedding, where it stands before its norm, or `behind` it.
@@ -455,10 +459,11 @@ static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch 
     const TransformerActivations *a = &t->layers[l], *next = a + 1;
     const uint32_t site = t->plan[l].ffn_site;
     const ResidualNorm behind =
-        l + 1 < shape->end ? residual_norm(t, work, batch, site, &t->plan[l + 1].norm, next->x_in,
-                                           t->norm_qkv, next->mean1, next->rstd1, a->x_middle)
-                           : residual_norm(t, work, batch, site, &shape->norm, s->x_out, s->result,
-                                           s->mean, s->rstd, a->x_middle);
+        l + 1 < shape->end
+            ? residual_norm(t, work, batch, site, &t->plan[l + 1].norm,
+                            {next->x_in, t->norm_qkv, next->mean1, next->rstd1, a->x_middle})
+            : residual_norm(t, work, batch, site, &shape->norm,
+                            {s->x_out, s->result, s->mean, s->rstd, a->x_middle});
     ffn_up(t, work, batch, l);
     gemm_forward(&t->base.blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
@@ -524,9 +529,10 @@ static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const
         return;
     }
     const bool through = t->is.post_norm && !last;
-    layernorm_backward(&t->base.device, &t->base.sums, t->dx, transformer_gradients(t, at->gain),
-                       transformer_gradients(t, at->bias), through ? t->dx : t->dnorm, x, w.gain,
-                       w.bias, mean, rstd, last || t->is.post_norm, tail, M, t->is.channels);
+    const LayerNormGradients to = {t->dx, transformer_gradients(t, at->gain),
+                                   transformer_gradients(t, at->bias), last || t->is.post_norm};
+    layernorm_backward(&t->base.device, &t->base.sums, to, through ? t->dx : t->dnorm,
+                       {x, w, mean, rstd}, tail, M, t->is.channels);
     gpu_lap(&t->base, GPU_TRAIN, tail.dbelow.data ? "residual, norm" : "norm", PROFILE_BACKWARD, 0);
 }
 
@@ -686,15 +692,15 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
     if (t->is.stack_count > 1) stack_forward(t, work, &source, 0);
     stack_forward(t, work, batch, t->is.stack_count - 1);
     t->predicted = t->parts.predict ? t->parts.predict(t, work, batch) : transformer_result(t);
+    const ClassifierInput in = {t->predicted, output_weight(t), batch->targets, K};
     if (work == GPU_FORWARD) {
-        classifier_forward(&g->device, &g->blas, &t->classifier, t->predicted, output_weight(t),
-                           batch->targets, K, &g->results->classifier);
+        classifier_forward(&g->device, &g->blas, &t->classifier, in, &g->results->classifier);
         return;
     }
-    classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, t->predicted, output_weight(t),
-                     batch->targets, K, gpu_step(g), float_matrix(t->dnorm, C),
-                     transformer_gradients(t, t->is.outer.token),
-                     t->is.fixed_bias ? NULL : transformer_gradients(t, t->is.outer.bias),
+    const ClassifierGradients to = {
+        float_matrix(t->dnorm, C), transformer_gradients(t, t->is.outer.token),
+        t->is.fixed_bias ? NULL : transformer_gradients(t, t->is.outer.bias)};
+    classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, in, gpu_step(g), to,
                      &g->results->classifier);
     gpu_lap(g, work, "classifier", PROFILE_STEP,
             6 * (double)K * (double)t->is.vocabulary * (double)C);

@@ -133,16 +133,16 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
     const AttentionSublayer self = self_attention_sublayer(&m->base, work, batch, l),
                             cross = cross_sublayer(m, work, batch, l);
     attention_sublayer_forward(t, work, &self);
-    residual_norm_forward(t, work, batch, layer_site(m, l, 1), cross_norm(m, l), crossed->x,
-                          t->norm, crossed->mean, crossed->rstd, a->x_in);
+    residual_norm_forward(t, work, batch, layer_site(m, l, 1), cross_norm(m, l),
+                          {crossed->x, t->norm, crossed->mean, crossed->rstd, a->x_in});
     gemm_forward(&g->blas, crossed->query, t->norm, device_weight(t, &at->query),
                  batch->batch * batch->length);
     gemm_forward(&g->blas, crossed->key_value, t->stacks[0].result,
                  device_weight(t, &at->key_value), batch->batch * batch->source.length);
     gpu_lap(g, work, "cross query, key, value", PROFILE_FORWARD, cross_flops(m, batch));
     attention_sublayer_forward(t, work, &cross);
-    residual_norm_forward(t, work, batch, layer_site(m, l, 3), &t->plan[l].ffn.norm, a->x_middle,
-                          t->norm, a->mean2, a->rstd2, crossed->x);
+    residual_norm_forward(t, work, batch, layer_site(m, l, 3), &t->plan[l].ffn.norm,
+                          {a->x_middle, t->norm, a->mean2, a->rstd2, crossed->x});
 }
 
 // Gradients of the products of queries, keys and values, and dresult +=; from dquery and dkey_value
