@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
 # Runs test programs side by side, reports them in the order given and adds up their last lines, "N passed, N failed".
-# usage: [JOBS=N] dev/test/run.sh PROGRAM...     N at a time (all cores)
+# At the end it names the slowest. With TOOK it says at the beginning how long this may take: as long as the last time, of which
+# that file has the seconds, or, without it, as long as make test did on two cores.
+# usage: [JOBS=N] [TOOK=FILE] dev/test/run.sh PROGRAM...     N at a time (all cores)
 jobs=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
+if [ -n "${TOOK-}" ]; then
+    read -r expected 2>/dev/null <"$TOOK" || expected=$((1200 / jobs))
+    echo "$# tests, $jobs at a time, take about $(((expected + 30) / 60)) minutes"
+fi
 results=$(mktemp -d) || exit 1
 trap 'rm -rf "$results"' EXIT
 trap 'kill $(jobs -p) 2>/dev/null; exit 1' INT TERM
@@ -31,6 +37,7 @@ report() { # NUMBER PROGRAM
     passed=$((passed + good))
     failed=$((failed + bad))
     printf '%-60s %3d passed, %d failed  (%d s)\n' "$2" "$good" "$bad" "$seconds"
+    echo "$seconds s $2" >>"$results/seconds"
     if [ "$bad" -ne 0 ]; then sed 's/^/    /' "$output"; else grep '^skipped:' "$output" | sed 's/^/    /'; fi
 }
 
@@ -49,5 +56,9 @@ while [ "$reported" -lt $# ]; do
         reported=$((reported + 1))
     done
 done
+if [ $# -gt 5 ]; then
+    echo "the slowest: $(sort -rn "$results/seconds" | head -n 5 | paste -sd, | sed 's/,/, /g')"
+fi
+[ -z "${TOOK-}" ] || echo "$SECONDS" >"$TOOK"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

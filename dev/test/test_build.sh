@@ -3,8 +3,8 @@
 # The last line is "N passed, N failed".
 root=$(realpath "$(dirname "$0")/../..")
 dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-mkdir "$dir/elsewhere"
+trap 'rm -rf "$dir"; [ -z "${link-}" ] || rm -f "$link"' EXIT
+mkdir "$dir/elsewhere" "$dir/a b"
 passed=0
 failed=0
 
@@ -27,9 +27,9 @@ float=$dir/build/float-serial/dev/base/error.o
 compiles() { # NAME ARGUMENT...: the object is compiled, once
     name=$1
     shift
-    build ONEDNN=0 "$@" "$float" && grep -q '  CC  ' "$dir/out"
+    build ONEDNN=0 "$@" "$float" && grep -q ' CC ' "$dir/out"
     check "$name is compiled"
-    build ONEDNN=0 "$@" "$float" && ! grep -q '  CC  ' "$dir/out"
+    build ONEDNN=0 "$@" "$float" && ! grep -q ' CC ' "$dir/out"
     check "$name is not compiled twice"
 }
 compiles "a new tree"
@@ -38,6 +38,9 @@ compiles "CPPFLAGS" CPPFLAGS='-DTEXT="\"a b\""'
 compiles "WERROR" WERROR=1
 compiles "another compiler" CC="gcc -pipe"
 compiles "the first flags, again"
+build ONEDNN=0 CFLAGS=-O0 "$float" "${float%error.o}memory.o" && grep -q '^\[1/2\] CC ' "$dir/out" &&
+    grep -q '^\[2/2\] CC ' "$dir/out"
+check "steps are counted"
 
 # A test of the double build carries the path of the float build that belongs to it.
 double=$dir/build/double-serial/dev/test/model_test.o
@@ -49,6 +52,14 @@ check "a double test finds the other float build"
 (cd "$dir/elsewhere" && env -i PATH="$PATH" make -n -f "$root/Makefile" tokenize) >"$dir/out" 2>&1 &&
     grep -q "$dir/elsewhere/build/float.*bin/tokenize" "$dir/out" && grep -q "$dir/elsewhere/tokenize" "$dir/out"
 check "make -f from another directory"
+(cd "$dir/a b" && env -i PATH="$PATH" make -f "$root/Makefile" OPENMP=0 ONEDNN=0 CFLAGS=-O0 BUILD="c d" tokenize) \
+    >"$dir/out" 2>&1 && "$dir/a b/tokenize" --version >>"$dir/out" && [ -d "$dir/a b/c d/float-serial" ]
+check "make -f from a directory with a blank in its name, and BUILD with one"
+link=$(find "$root" -maxdepth 1 -lname "$dir/a b/c d")
+build BUILD="$dir/a b/c d" clean && [ -n "$link" ] && [ ! -e "$link" ] && [ ! -e "$dir/a b/c d/float-serial" ]
+check "clean, BUILD with a blank in its name"
+build help && grep -q '^  make test ' "$dir/out" && ! grep -q '^SOURCE' "$dir/out"
+check "make help"
 build -n ONEDNN=0 install PREFIX=/usr DESTDIR="$dir/root" && grep -q "install .*\"$dir/root/usr/bin\"" "$dir/out"
 check "install"
 # shellcheck disable=SC2016 # make's variable

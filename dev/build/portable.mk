@@ -1,0 +1,27 @@
+# ARCH=portable: a program is compiled for each of some levels of instructions, the best first, and
+# for any processor. Other machines than x86-64 have what any has.
+march_avx512_bf16 := x86-64-v4 -mavx512bf16
+march_avx512 := x86-64-v4
+march_avx2 := x86-64-v3
+LEVELS := $(if $(filter x86_64%,$(MACHINE)),avx512_bf16 avx512 avx2)
+
+# One for a level is one object, in which all names are its own but two.
+OBJCOPY ?= objcopy
+define compiled_for # $(1) its name
+COMPILE_$(1) := $$(COMPILE_FLOAT) -march=$$(march_$(1))
+LIBS_$(1) := $$(LIBS_FLOAT)
+$(call programs,$(FLOAT)/$(1),$(1))
+$(FLOAT)/$(1)/whole/%.o: $(FLOAT)/$(1)/%.o $(FLOAT)/$(1)/dev/cpu/processor.o $(FLOAT)/$(1)/lib.a
+	$$(call link,$$(CC) -r -nostdlib)
+	$$(Q)$$(OBJCOPY) $$(foreach name,main processor_lacks,--redefine-sym $$(name)=$$(name)_$(1) \
+	    --keep-global-symbol=$$(name)_$(1)) $$@
+$(if $(USE_MPI),$(TRAINERS:%=$(FLOAT)/$(1)/whole/%.o): $(FLOAT)/$(1)/dev/ranks/mpi.o)
+endef
+ifneq ($(LEVELS),)
+$(foreach level,$(LEVELS),$(eval $(call compiled_for,$(level))))
+$(PROGRAMS:%=$(FLOAT)/bin/%): $(FLOAT)/bin/%: \
+    $(foreach level,$(LEVELS),$(FLOAT)/$(level)/whole/%.o) $(FLOAT)/dev/start/choose.o
+$(FLOAT)/dev/start/choose.o: ONLY_HERE = -DLEVELS='${LEVELS:%=LEVEL(%)}'
+$(FLOAT)/dev/start/choose.o: $(FLOAT)/levels
+$(eval $(call remember,$(FLOAT)/levels,LEVELS))
+endif

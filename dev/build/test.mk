@@ -1,0 +1,42 @@
+# make test: which programs and scripts are run.
+TESTS := $(call names,dev/test/test_*.c)
+# Scripts that replace our programs by others need no second run.
+TEST_SCRIPTS := $(filter-out $(if $(filter 1,$(SANITIZE) $(QUICK)), \
+                  %/test_gpu_check.sh %/test_scripts.sh),$(wildcard dev/test/test_*.sh))
+# Tests that check derivatives and exact algebra run in double as well.
+DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention \
+                test_additive_global test_muon test_tile
+# Tests of what multiplies by AMX, which dev/emulator/amx_in_c.h computes in C: in the place of the
+# library's objects with its instructions.
+AMX_TESTS := test_tile test_classifier test_attention test_gemm
+AMX_PARTS := amx classifier_amx softmax_attention_amx
+COMPILE_AMX := $(COMPILE_FLOAT) -DAMX_IN_C
+$(eval $(call objects,$(FLOAT)/amx,c,AMX))
+$(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o \
+                     $(AMX_PARTS:%=$(FLOAT)/amx/dev/cpu/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
+	$(call link,$(CC) $(C_FLAGS),$(LIBS_FLOAT))
+
+# The longest first. Under sanitizers only what is written for double runs in double, vectors and
+# built-in products: the rest is the same source. Of models on the emulated GPU the one with most
+# parts runs there.
+EMULATED_TESTS := $(if $(USE_SANITIZERS),test_layerscu test_attentioncu test_translatecu, \
+                    $(CUDA_TESTS))
+TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(EMULATED_TESTS:%=$(FLOAT)/emulated/bin/%)) \
+                 $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) \
+                 $(TRAINER_TESTS:%=$(FLOAT)/bin/%) $(TESTS:%=$(FLOAT)/test/%) \
+                 $(if $(USE_AMX),$(AMX_TESTS:%=$(FLOAT)/amx/test/%)) \
+                 $(patsubst %,$(DOUBLE)/test/%, \
+                   $(if $(USE_SANITIZERS),test_gemm test_tile,$(DOUBLE_TESTS))) \
+                 $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
+# For test_ranks.sh: trainers in double where they are built for it, and one for a GPU, emulated.
+RANKS_TRAINERS := $(if $(USE_SANITIZERS),$(FLOAT),$(DOUBLE))/bin
+ON_EMULATOR := $(if $(and $(USE_CPLUSPLUS),$(USE_MPI)),$(FLOAT)/emulated/bin/train_gpt2cu)
+.PHONY: test
+test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(RANKS_TRAINERS)/%)) \
+      $(ON_EMULATOR) $(TEST_PROGRAMS) | detected
+	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 \
+	BERT=$(FLOAT)/bin/train_bert TRANSLATE=$(FLOAT)/bin/train_translate \
+	TOKENIZE=$(FLOAT)/bin/tokenize TRAINERS=$(RANKS_TRAINERS) ON_EMULATOR=$(ON_EMULATOR) \
+	QUICK=$(filter 1,$(SANITIZE) $(QUICK)) TOOK=$(FLOAT)/test.seconds \
+	JOBS=$(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))) \
+	dev/test/run.sh $(TEST_SCRIPTS) $(TEST_PROGRAMS)
