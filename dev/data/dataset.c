@@ -284,8 +284,10 @@ Dataset *dataset_open(const char *directory) {
         assume_llmc(dataset);
     free(meta);
     for (int s = 0; s < SPLIT_COUNT; s++)
-        for (int i = 0; i < dataset->splits[s].shard_count; i++)
+        for (int i = 0; i < dataset->splits[s].shard_count; i++) {
             dataset->splits[s].shards[i].vocabulary = dataset->vocabulary;
+            dataset->splits[s].shards[i].padding = dataset->padding;
+        }
     leave_out_lone_tokens(dataset);
     return dataset;
 }
@@ -294,6 +296,12 @@ void dataset_check(const Dataset *dataset, int part, int parts) {
     for (int s = 0, number = 0; s < SPLIT_COUNT; s++)
         for (int i = 0; i < dataset->splits[s].shard_count; i++, number++)
             if (number % parts == part) shard_check(&dataset->splits[s].shards[i]);
+}
+
+int64_t split_paddings(const Split *split) {
+    int64_t count = 0;
+    for (int i = 0; i < split->shard_count; i++) count += split->shards[i].paddings;
+    return count;
 }
 
 char *split_checksums(const Split *split) {

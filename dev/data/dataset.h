@@ -45,14 +45,17 @@ typedef struct {
 // (a warning says so); a missing train split ends the program.
 Dataset *dataset_open(const char *directory);
 
-// Checks all tokens now, so that no run ends hours later at one of them, and finds the checksums of
-// shards: of every shard whose number, counted over all splits, is `part` modulo `parts`. Ends the
-// program if meta.json has another checksum.
+// Checks all tokens now, so that no run ends hours later at one of them, and finds checksums and
+// padding of shards: of every shard whose number, counted over all splits, is `part` modulo
+// `parts`. Ends the program if meta.json has another checksum.
 void dataset_check(const Dataset *dataset, int part, int parts);
 void dataset_close(Dataset *dataset);
 
 // Without splits: what the tokens of a tokenizer mean, which it takes over.
 Dataset *dataset_of_tokenizer(const char *name, Tokenizer *tokenizer);
+
+// How many tokens of a split are padding, which dataset_check() finds.
+int64_t split_paddings(const Split *split);
 
 // The checksums of a split's shards, in hexadecimal, with a blank between them, fresh.
 char *split_checksums(const Split *split);

@@ -41,7 +41,7 @@ static void read_at(const char *path, int fd, int64_t offset, void *out, size_t 
 }
 
 Shard shard_open(const char *path) {
-    Shard shard = {.path = copy_string(path), .vocabulary = INT32_MAX};
+    Shard shard = {.path = copy_string(path), .vocabulary = INT32_MAX, .padding = -1};
     const int fd = open_file(path, &shard.status);
     int32_t header[3];
     if (shard.status.st_size < SHARD_HEADER_SIZE)
@@ -67,7 +67,11 @@ Shard shard_open(const char *path) {
 }
 
 Shard shard_in_memory(int32_t *tokens, int64_t count) {
-    return (Shard){.tokens = tokens, .count = count, .magic = SHARD_MAGIC, .vocabulary = INT32_MAX};
+    return (Shard){.tokens = tokens,
+                   .count = count,
+                   .magic = SHARD_MAGIC,
+                   .vocabulary = INT32_MAX,
+                   .padding = -1};
 }
 
 void shard_close(Shard *shard) {
@@ -149,6 +153,7 @@ void shard_check(Shard *shard) {
         checksum_add(&checksum, bytes, size);
         unpack(bytes, width, part, tokens);
         check_tokens(shard, start, part, tokens);
+        for (int64_t i = 0; i < part; i++) shard->paddings += tokens[i] == shard->padding;
     }
     shard->checksum = checksum_end(&checksum);
     if (shard->expected && shard->expected != shard->checksum)

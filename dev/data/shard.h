@@ -19,6 +19,8 @@ typedef struct {
     int64_t count;
     int32_t magic;
     int32_t vocabulary; // whose tokens alone are allowed; INT32_MAX at first
+    int32_t padding;    // the token that stands for none; -1 at first: there is none
+    int64_t paddings;   // how many of these there are, which shard_check() finds
     uint64_t checksum;  // of the tokens' bytes, which shard_check() finds,
     uint64_t expected;  // and what it has to be; 0: unknown
 } Shard;
@@ -31,8 +33,8 @@ Shard shard_open(const char *path);
 Shard shard_in_memory(int32_t *tokens, int64_t count);
 void shard_close(Shard *shard);
 
-// Reads all tokens, and finds their checksum. Ends the program at the first token that the
-// vocabulary does not have, or if the checksum is not the expected one.
+// Reads all tokens, counts padding and finds their checksum. Ends the program at the first token
+// that the vocabulary does not have, or if the checksum is not the expected one.
 void shard_check(Shard *shard);
 
 // Copies tokens start .. start+count-1 to out (count). Ends the program if the file is not the one

@@ -16,6 +16,7 @@
 typedef struct {
     ModelSizes size;
     AttentionKind attention;
+    int32_t padding; // the token whose embedding takes no gradient from the lookup; -1: none
 } Gpt2Config;
 
 // Of the parameters in the flat arrays. Hugging Face's Conv1D stores weights as (in, out).

@@ -34,7 +34,9 @@ static const Option gpt2_options[] = {
 };
 
 static Gpt2Config config_create(const ModelSetup *setup) {
-    return (Gpt2Config){.size = model_sizes(setup), .attention = attention_kind(setup->options)};
+    return (Gpt2Config){.size = model_sizes(setup),
+                        .attention = attention_kind(setup->options),
+                        .padding = setup->padding_token};
 }
 
 // Parameters, under the names of Hugging Face's class. Its Conv1D stores weights as (in, out).
@@ -96,8 +98,7 @@ static void parts_create(Gpt2 *g, size_t batch, size_t length) {
     const Attention attention = attention_of_kind(&g->config.attention, size, true);
     stack_create(&g->stack, &g->base.model, &attention, g->offsets.layers, size->layers, PRE_NORM,
                  GELU_TANH, dropout_site(0, SITE_ATTENTION), batch, length);
-    // GPT-2 has no padding token: every lookup takes a gradient.
-    transformer_plan(&g->base, &g->offsets.outer, size, 4 * size->channels, -1);
+    transformer_plan(&g->base, &g->offsets.outer, size, 4 * size->channels, g->config.padding);
 }
 
 static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) {

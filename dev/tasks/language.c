@@ -5,6 +5,7 @@
 #include "run.h"
 #include "sequences.h"
 #include <math.h>
+#include <stdlib.h>
 
 static const Option rows[] = {
     {0, "prompt", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Generation",
@@ -36,12 +37,55 @@ static void add_options(Options *options) {
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
 }
 
+// Padding is no target, and hidden from all positions.
+static void hide_padding(void *task, Batch *batch) {
+    const int32_t padding = sequences_dataset(task)->padding;
+    int32_t *targets = (int32_t *)batch->targets;
+    for (int64_t i = 0; padding >= 0 && i < batch->batch * batch->length; i++)
+        if (targets[i] == padding) targets[i] = -1;
+    batch->mask = sequences_mask(task, batch, batch->inputs);
+}
+
+static int64_t all_of(int64_t tokens) {
+    return tokens;
+}
+
+static Update language_update(void *task, int64_t place) {
+    Update update = sequences_update(task, place);
+    update.targets = sequences_targets(task, &update, all_of);
+    return update;
+}
+
+static void language_train_batch(void *task, const Update *update, int64_t i, Batch *batch) {
+    sequences_train_batch(task, update, i, batch);
+    hide_padding(task, batch);
+}
+
+static bool language_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
+    if (!sequences_evaluation_batch(task, split, i, batch)) return false;
+    hide_padding(task, batch);
+    return true;
+}
+
+// The share of a split's words and bytes that so many tokens stand for: of those that are not
+// padding's, in proportion.
+static double share_of_text(const Dataset *dataset, const Split *split, int64_t tokens) {
+    const int64_t paddings = split_paddings(split);
+    size_t size = 0;
+    if (paddings > 0 && dataset->tokenizer)
+        free(tokenizer_decode(dataset->tokenizer, &dataset->padding, 1, &size));
+    const double hidden =
+        split->bytes > 0 ? (double)paddings * (double)size / (double)split->bytes : 0;
+    return (1 - hidden) * (double)tokens / (double)(split->tokens - paddings);
+}
+
 // Perplexity a token; bits a byte and perplexity a word where the data say how many there are.
 // These are counted in the whole split; of a part, a proportional share is taken.
 static void language_report(const void *task, SplitName name, Evaluation *result) {
-    const Split *split = &sequences_dataset(task)->splits[name];
+    const Dataset *dataset = sequences_dataset(task);
+    const Split *split = &dataset->splits[name];
     const double total = result->loss * (double)result->tokens;
-    const double share = (double)result->tokens / (double)split->tokens;
+    const double share = share_of_text(dataset, split, result->tokens);
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
     if (split->bytes > 0)
         evaluation_add(result, (Metric){"bpb", "", " bits/byte", 4,
@@ -91,9 +135,9 @@ const TaskType task_language = {
     .destroy = sequences_destroy,
     .plan = sequences_plan,
     .describe = sequences_describe,
-    .update = sequences_update,
-    .train_batch = sequences_train_batch,
-    .evaluation_batch = sequences_evaluation_batch,
+    .update = language_update,
+    .train_batch = language_train_batch,
+    .evaluation_batch = language_evaluation_batch,
     .report = language_report,
     .sample = language_sample,
     .text = sample_text,

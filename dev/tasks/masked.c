@@ -21,7 +21,7 @@ static void add_options(Options *options) {
 
 typedef struct {
     void *sequences;
-    int32_t mask, vocabulary;
+    int32_t mask, padding, vocabulary;
     uint64_t seed;
     int32_t *inputs, *targets; // (B, T)
 } Masked;
@@ -35,6 +35,7 @@ static void *masked_create(const TaskSetup *setup) {
     Masked *m = allocate(1, sizeof(*m), "task");
     *m = (Masked){.sequences = sequences_create(setup),
                   .mask = dataset->mask,
+                  .padding = dataset->padding,
                   .vocabulary = dataset->vocabulary,
                   .seed = (uint64_t)options_integer(setup->options, "seed")};
     const TaskPlan *plan = sequences_plan(m->sequences);
@@ -73,17 +74,20 @@ static int32_t replacement(const Masked *m, Random *random, int32_t token) {
     return u < REPLACED + RANDOM ? (int32_t)random_below(random, (uint64_t)m->vocabulary) : token;
 }
 
-// inputs, targets (T) from a text (T), in which -1 is a token that nobody knows.
+// inputs, targets (T) from a text (T), in which -1 is a token that nobody knows. Padding stays as
+// it is.
 static void hide(const Masked *m, Random *random, const int32_t *text, int64_t length,
                  int32_t *inputs, int32_t *targets) {
     int64_t left = 0;
-    for (int64_t t = 0; t < length; t++) left += text[t] >= 0;
+    for (int64_t t = 0; t < length; t++) left += text[t] >= 0 && text[t] != m->padding;
     int64_t wanted = count_chosen(left);
     for (int64_t t = 0; t < length; t++) {
         inputs[t] = text[t] >= 0 ? text[t] : m->mask;
         targets[t] = -1;
         // Each of the tokens that are left is equally likely.
-        if (text[t] < 0 || (int64_t)random_below(random, (uint64_t)left--) >= wanted) continue;
+        if (text[t] < 0 || text[t] == m->padding ||
+            (int64_t)random_below(random, (uint64_t)left--) >= wanted)
+            continue;
         wanted--;
         targets[t] = text[t];
         inputs[t] = replacement(m, random, text[t]);
@@ -95,6 +99,7 @@ static void hide(const Masked *m, Random *random, const int32_t *text, int64_t l
 static void hide_batch(const Masked *m, Batch *batch, uint64_t seed, RandomPurpose purpose,
                        uint64_t first) {
     const int64_t T = batch->length;
+    batch->mask = sequences_mask(m->sequences, batch, batch->targets);
     for (int64_t b = 0; b < batch->batch; b++) {
         const uint64_t number = first + (uint64_t)b;
         Random random = random_stream(seed, purpose, (uint32_t)number, (uint32_t)(number >> 32));
@@ -107,7 +112,7 @@ static void hide_batch(const Masked *m, Batch *batch, uint64_t seed, RandomPurpo
 static Update masked_update(void *task, int64_t place) {
     const Masked *m = task;
     Update update = sequences_update(m->sequences, place);
-    update.targets = update.sequences * count_chosen(masked_plan(m)->length);
+    update.targets = sequences_targets(m->sequences, &update, count_chosen);
     return update;
 }
 

@@ -26,6 +26,7 @@ struct Sequences {
     TaskPlan plan;
     int64_t per_update;        // sequences
     int32_t *inputs, *targets; // (B, T)
+    uint8_t *mask;             // (B, T)
 };
 
 static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T) {
@@ -63,6 +64,7 @@ void *sequences_create(const TaskSetup *setup) {
     const size_t tokens = (size_t)(s->plan.batch * s->plan.length);
     s->inputs = allocate(tokens, sizeof(int32_t), "batch");
     s->targets = allocate(tokens, sizeof(int32_t), "batch");
+    s->mask = allocate(tokens, 1, "batch");
     return s;
 }
 
@@ -72,6 +74,7 @@ void sequences_destroy(void *task) {
     loader_free(s->loader);
     free(s->inputs);
     free(s->targets);
+    free(s->mask);
     free(s);
 }
 
@@ -132,4 +135,29 @@ bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *b
                      .targets = s->targets,
                      .first_row = first};
     return true;
+}
+
+const uint8_t *sequences_mask(void *task, const Batch *batch, const int32_t *tokens) {
+    const Sequences *s = task;
+    const int64_t count = batch->batch * batch->length;
+    int64_t hidden = 0;
+    for (int64_t i = 0; i < count; i++) {
+        s->mask[i] = tokens[i] != s->dataset->padding;
+        hidden += !s->mask[i];
+    }
+    return s->dataset->padding >= 0 && hidden ? s->mask : NULL;
+}
+
+int64_t sequences_targets(void *task, const Update *update, int64_t (*targets_of)(int64_t tokens)) {
+    const Sequences *s = task;
+    const int64_t T = s->plan.length;
+    if (s->dataset->padding < 0) return update->sequences * targets_of(T);
+    int64_t targets = 0;
+    for (int64_t i = 0; i < update->sequences; i++) {
+        int64_t tokens = 0;
+        loader_sequence(s->loader, update->place + i, s->inputs, s->targets);
+        for (int64_t t = 0; t < T; t++) tokens += s->targets[t] != s->dataset->padding;
+        targets += targets_of(tokens);
+    }
+    return targets > 0 ? targets : 1;
 }

@@ -175,6 +175,12 @@ ok "-e DIR: BERT, and its run"
 ok "--fill --json: an object a mask"
 "$bert" --help >out && grep -q "without: -e's$" out && "$trainer" --help >out && grep -q "or the embedded$" out
 ok "--help: who has an embedded text"
+# Padding in a text: no target, and not learnt to be one.
+awk '{ for (i = NR % 5; i > 0; i--) printf "[PAD]"; print }' text >padded && "$tokenize" -o padded.data --vocab-size 300 --reserve padding \
+    --train padded --val padded --test text >out 2>&1 && "$gpt2" -i padded.data -o padding -L 1 -C 16 -H 2 -b 4 -t 64 -x 2 -v 1 >out 2>&1
+tokens=$(sed -n 's/.*"val":{"tokens":\([0-9]*\),.*/\1/p' padded.data/meta.json)
+[ $((tokens - $(grep -o '\[PAD\]' padded | wc -l))) -eq "$(sed -n 's/.*"val_tokens":\([0-9]*\),.*/\1/p' padding/log.jsonl | head -n 1)" ]
+ok "padding does not count"
 fails 2 "--prompt and --eval exclude each other" "$trainer" -e bpe --prompt a --eval val
 fails 2 "--json: is for --eval" "$trainer" -i data --json -x 1
 finish

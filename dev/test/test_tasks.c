@@ -144,6 +144,73 @@ static void test_offsets(void) {
     dataset_close(dataset);
 }
 
+// A shard of `count` tokens, 1, 2, 3, ..., of which those that `period` divides are padding, 0.
+static void make_padded(const char *name, int32_t count, int32_t period) {
+    Bytes file = {0};
+    const int32_t header[256] = {SHARD_MAGIC, 1, count};
+    bytes_append(&file, header, sizeof(header));
+    for (int32_t i = 1; i <= count; i++)
+        bytes_append(&file, &(uint16_t){(uint16_t)(i % period ? i : 0)}, 2);
+    test_file(name, file.data, file.size);
+    bytes_free(&file);
+}
+
+static void check_hidden(const Batch *b, bool masked, int64_t *targets, int64_t *hidden) {
+    for (int64_t i = 0; i < b->batch * b->length; i++) {
+        // Of a language model's inputs; a masked token that is there is no padding either.
+        const bool padding = b->inputs[i] == 0;
+        CHECK(b->targets[i] != 0);
+        CHECK(padding ? b->mask && b->mask[i] == 0 : !b->mask || b->mask[i] == 1);
+        if (masked && padding) CHECK(b->targets[i] == -1);
+        *targets += b->targets[i] > 0;
+        *hidden += padding;
+    }
+}
+
+// Padding in running text is no target, and no position sees it; an update says how many targets
+// are left, and what is reported counts no padding.
+static void test_padding(void) {
+    static const TaskType *const types[] = {&task_language, &task_masked};
+    static const char meta[] =
+        "{\"tokenizer\": \"none\", \"vocab_size\": 60001, \"pad\": 0, \"mask\": 60000, "
+        "\"end\": 59999, \"splits\": {\"val\": {\"words\": 10, \"bytes\": 100}}}";
+    enum { T = 8, TRAIN = 60, VAL = 20 };
+    test_file("meta.json", meta, strlen(meta));
+    make_padded("train_0.bin", TRAIN, 3);
+    make_padded("val_0.bin", VAL, 4);
+    Dataset *dataset = dataset_open(test_directory());
+    dataset_check(dataset, 0, 1);
+    CHECK(split_paddings(&dataset->splits[SPLIT_TRAIN]) == TRAIN / 3 &&
+          split_paddings(&dataset->splits[SPLIT_VAL]) == VAL / 4);
+    for (int k = 0; k < 2; k++) {
+        Options *options = make_options(2, T, 4 * T);
+        void *task = types[k]->create(
+            &(TaskSetup){.options = options, .dataset = dataset, .training = true});
+        Batch b;
+        int64_t hidden = 0;
+        for (int64_t place = 0; place < 40; place += 4) {
+            const Update update = types[k]->update(task, place);
+            int64_t targets = 0;
+            for (int64_t i = 0; i < update.batches; i++) {
+                types[k]->train_batch(task, &update, i, &b);
+                check_hidden(&b, k == 1, &targets, &hidden);
+            }
+            CHECK(update.targets == targets);
+        }
+        CHECK(hidden > 40 * T / 4 && hidden < 40 * T / 2);
+        int64_t targets = 0;
+        for (int64_t i = hidden = 0; types[k]->evaluation_batch(task, SPLIT_VAL, i, &b); i++)
+            check_hidden(&b, k == 1, &targets, &hidden);
+        CHECK(k == 0 ? targets == VAL - VAL / 4 : targets == 3); // of 6, 6 and 3 tokens
+        Evaluation result = {.loss = 0.5, .tokens = VAL - VAL / 4};
+        task_language.report(task, SPLIT_VAL, &result);
+        if (k == 0) CHECK_CLOSE(result.metrics[2].value, exp(0.5 * 15 / 10), 1e-12);
+        types[k]->destroy(task);
+        options_free(options);
+    }
+    dataset_close(dataset);
+}
+
 static void test_report(void) {
     static const char meta[] =
         "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": "
@@ -572,6 +639,7 @@ int main(int argc, char **argv) {
         {"translation: evaluation", test_translation_evaluation},
         {"lengths", test_lengths},
         {"translation: refusals", test_translation_refusals},
+        {"padding", test_padding},
         {"report", test_report},
         {"refusals", test_refusals},
     };

@@ -81,14 +81,17 @@ static char *describe_data(const Dataset *dataset) {
     return text;
 }
 
-// Each rank found those of some shards; all learn of all, in halves that a double holds.
-static void share_checksums(Ranks *ranks, const Dataset *dataset) {
+// Each rank found checksum and padding of some shards; all learn of all, in numbers that a double
+// holds.
+static void share_findings(Ranks *ranks, const Dataset *dataset) {
     for (int s = 0; s < SPLIT_COUNT; s++)
         for (int i = 0; i < dataset->splits[s].shard_count; i++) {
-            uint64_t *checksum = &dataset->splits[s].shards[i].checksum;
-            double halves[] = {(double)(*checksum >> 32), (double)(uint32_t)*checksum};
-            ranks_sum(ranks, halves, 2);
-            *checksum = (uint64_t)halves[0] << 32 | (uint64_t)halves[1];
+            Shard *shard = &dataset->splits[s].shards[i];
+            double found[] = {(double)(shard->checksum >> 32), (double)(uint32_t)shard->checksum,
+                              (double)shard->paddings};
+            ranks_sum(ranks, found, 3);
+            shard->checksum = (uint64_t)found[0] << 32 | (uint64_t)found[1];
+            shard->paddings = (int64_t)found[2];
         }
 }
 
@@ -100,7 +103,7 @@ void share_check_data(Ranks *ranks, const Dataset *dataset) {
     }
     dataset_check(dataset, ranks_rank(ranks), ranks_size(ranks));
     ranks_vote(ranks, 0); // nobody goes on before all have looked
-    share_checksums(ranks, dataset);
+    share_findings(ranks, dataset);
 }
 
 // Rank 0's text, fresh; NULL: it has none.
