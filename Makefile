@@ -91,8 +91,8 @@ SUM := $(shell { printf '%s\n' $(SETTINGS) '$(wildcard $(LOOKED_AT))'; uname -n;
          cat dev/build/configure.sh; } | cksum; env -u OMP_NUM_THREADS nproc || echo 1)
 CONFIG := $(BUILD)/config-$(firstword $(SUM)).mk
 ifeq ($(shell test -e $(CONFIG) && echo 1),)
-_ := $(shell mkdir -p $(BUILD) && $(SETTINGS) dev/build/configure.sh >$(CONFIG).tmp && \
-       mv $(CONFIG).tmp $(CONFIG))
+_ := $(shell mkdir -p $(BUILD) && $(SETTINGS) dev/build/configure.sh >$(CONFIG).$$$$ && \
+       mv $(CONFIG).$$$$ $(CONFIG))
 endif
 include $(CONFIG)
 
