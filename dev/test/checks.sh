@@ -1,6 +1,6 @@
 # What the scripts that test the trainer share; they source it from their directory. Needs TRAINER and
 # TOKENIZE, the programs. The work happens in an empty directory that goes when the script ends.
-# shellcheck shell=sh disable=SC2034,SC2319 # variables are for the scripts; ok looks at the status before it
+# shellcheck shell=sh disable=SC2034 # variables are for the scripts
 trainer=$(realpath "${TRAINER:?}")
 tokenize=$(realpath "${TOKENIZE:?}")
 root=$(realpath "$(dirname "$0")/../..")
@@ -8,18 +8,8 @@ dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 shakespeare=$root/dev/test/texts/shakespeare.txt
 cd "$dir" || exit 1
-passed=0
-failed=0
-
-ok() { # NAME: the last command's exit status says how it went
-    if [ $? -eq 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $1"
-        [ -s out ] && sed 's/^/    /' out
-    fi
-}
+# shellcheck source=dev/test/count.sh
+. "$root/dev/test/count.sh"
 
 # fails CODE TEXT COMMAND...: exits with CODE and one line on stderr that holds TEXT
 fails() {
@@ -33,9 +23,4 @@ fails() {
     [ $status -eq 0 ] || { echo "exit code $got, expected $code with '$text'; stderr:" >out && cat err >>out; }
     [ $status -eq 0 ]
     ok "$text"
-}
-
-finish() { # prints the last line; its status is the script's
-    echo "$passed passed, $failed failed"
-    [ "$failed" -eq 0 ]
 }

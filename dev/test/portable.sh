@@ -21,11 +21,9 @@ make -s ARCH=portable CFLAGS="${CFLAGS--O0 -g0}" ONEDNN=1 CPLUSPLUS=0 CUDA= BUIL
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive # so that a trainer does not start itself anew, without qemu
-passed=0
-failed=0
-ok() { # NAME: the last command's exit status says how it went
-    if [ $? -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "FAIL $1" && cat "$dir/out"; fi
-}
+shown=$dir/out
+# shellcheck source=dev/test/count.sh
+. dev/test/count.sh
 
 # best COMMAND...: the first level whose program runs under that
 best() {
@@ -58,5 +56,4 @@ for processor in Nehalem:baseline max:avx2; do
     [ "$(best "${qemu[@]}")" = "${processor#*:}" ] && "${qemu[@]}" "$programs/bin/train_fastformer" --help >"$dir/out" 2>&1
     ok "$processor"
 done
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

@@ -5,18 +5,9 @@ root=$(realpath "$(dirname "$0")/../..")
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"; [ -z "${link-}" ] || rm -f "$link"' EXIT
 mkdir "$dir/elsewhere" "$dir/a b"
-passed=0
-failed=0
-
-check() { # NAME: the last command's exit status says how it went
-    if [ $? -eq 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $1"
-        sed 's/^/    /' "$dir/out"
-    fi
-}
+shown=$dir/out
+# shellcheck source=dev/test/count.sh
+. "$root/dev/test/count.sh"
 
 # build ARGUMENT...: make as a user calls it, without what the make around this test was told
 build() {
@@ -28,9 +19,9 @@ compiles() { # NAME ARGUMENT...: the object is compiled, once
     name=$1
     shift
     build ONEDNN=0 "$@" "$float" && grep -q ' CC ' "$dir/out"
-    check "$name is compiled"
+    ok "$name is compiled"
     build ONEDNN=0 "$@" "$float" && ! grep -q ' CC ' "$dir/out"
-    check "$name is not compiled twice"
+    ok "$name is not compiled twice"
 }
 compiles "a new tree"
 compiles "CFLAGS" CFLAGS=-O1
@@ -40,33 +31,32 @@ compiles "another compiler" CC="gcc -pipe"
 compiles "the first flags, again"
 build ONEDNN=0 CFLAGS=-O0 "$float" "${float%error.o}memory.o" && grep -q '^\[1/2\] CC ' "$dir/out" &&
     grep -q '^\[2/2\] CC ' "$dir/out"
-check "steps are counted"
+ok "steps are counted"
 
 # A test of the double build carries the path of the float build that belongs to it.
 double=$dir/build/double-serial/dev/test/model_test.o
 build ONEDNN=0 "$double" && grep -qF "$dir/build/float-serial" "$double" && ! grep -qF float-serial-onednn "$double"
-check "a double test finds the float build"
+ok "a double test finds the float build"
 build ONEDNN=1 "$double" && grep -qF "$dir/build/float-serial-onednn" "$double"
-check "a double test finds the other float build"
+ok "a double test finds the other float build"
 
 (cd "$dir/elsewhere" && env -i PATH="$PATH" make -n -f "$root/Makefile" tokenize) >"$dir/out" 2>&1 &&
     grep -q "$dir/elsewhere/build/float.*bin/tokenize" "$dir/out" && grep -q "$dir/elsewhere/tokenize" "$dir/out"
-check "make -f from another directory"
+ok "make -f from another directory"
 (cd "$dir/a b" && env -i PATH="$PATH" make -f "$root/Makefile" OPENMP=0 ONEDNN=0 CFLAGS=-O0 BUILD="c d" tokenize) \
     >"$dir/out" 2>&1 && "$dir/a b/tokenize" --version >>"$dir/out" && [ -d "$dir/a b/c d/float-serial" ]
-check "make -f from a directory with a blank in its name, and BUILD with one"
+ok "make -f from a directory with a blank in its name, and BUILD with one"
 link=$(find "$root" -maxdepth 1 -lname "$dir/a b/c d")
 build BUILD="$dir/a b/c d" clean && [ -n "$link" ] && [ ! -e "$link" ] && [ ! -e "$dir/a b/c d/float-serial" ]
-check "clean, BUILD with a blank in its name"
+ok "clean, BUILD with a blank in its name"
 build help && grep -q '^  make test ' "$dir/out" && ! grep -q '^SOURCE' "$dir/out"
-check "make help"
+ok "make help"
 build -n ONEDNN=0 install PREFIX=/usr DESTDIR="$dir/root" && grep -q "install .*\"$dir/root/usr/bin\"" "$dir/out"
-check "install"
+ok "install"
 # shellcheck disable=SC2016 # make's variable
 printf 'include Makefile\njobs: ; @echo jobs $(filter -j%%,$(MAKEFLAGS))\n' >"$dir/show.mk"
 build -f "$dir/show.mk" jobs && grep -qx "jobs -j$(env -u OMP_NUM_THREADS nproc)" "$dir/out"
-check "as many jobs as cores"
+ok "as many jobs as cores"
 build -f "$dir/show.mk" -j3 jobs && grep -qx "jobs -j3" "$dir/out"
-check "-j on the command line"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+ok "-j on the command line"
+finish

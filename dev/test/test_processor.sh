@@ -11,21 +11,16 @@ if ! command -v qemu-x86_64 >/dev/null; then
     echo "0 passed, 0 failed"
     exit
 fi
-passed=0
-failed=0
+# shellcheck source=dev/test/count.sh
+. "$(dirname "$0")/count.sh"
 for program in "${TRAINER:?}" "${TOKENIZE:?}"; do
     for processor in Nehalem max; do
         # Of what the program needs the message names one thing; a program that any processor runs just runs.
         said=$(qemu-x86_64 -cpu "$processor" "$program" --help 2>&1)
         code=$?
-        if [ $code -eq 0 ] || { [ $code -eq 1 ] && [ "$(printf '%s\n' "$said" | grep -v '^qemu-' | wc -l)" -eq 1 ] &&
-            printf '%s\n' "$said" | grep -q 'error: this program was built for a processor with .*, which this one lacks'; }; then
-            passed=$((passed + 1))
-        else
-            failed=$((failed + 1))
-            echo "FAIL $program on $processor: exit status $code"
-            printf '%s\n' "$said" | head -n 5
-        fi
+        [ $code -eq 0 ] || { [ $code -eq 1 ] && [ "$(printf '%s\n' "$said" | grep -v '^qemu-' | wc -l)" -eq 1 ] &&
+            printf '%s\n' "$said" | grep -q 'error: this program was built for a processor with .*, which this one lacks'; }
+        ok "$program on $processor: exit status $code: $said"
     done
 done
-echo "$passed passed, $failed failed"
+finish

@@ -14,12 +14,10 @@ emulated=${ON_EMULATOR:+$(realpath "$ON_EMULATOR")}
 if ! command -v mpirun >/dev/null; then
     echo "skipped: mpirun is not installed, nothing runs as several processes"
     finish
-    exit
 fi
 if ! ldd "$trainer" | grep -q libmpi; then
     echo "skipped: built without MPI, nothing runs as several processes"
     finish
-    exit
 fi
 
 cp "$shakespeare" text

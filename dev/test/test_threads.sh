@@ -8,8 +8,8 @@ root=$(realpath "$(dirname "$0")/../..")
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
-passed=0
-failed=0
+# shellcheck source=dev/test/count.sh
+. "$root/dev/test/count.sh"
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_USE_YIELD KMP_LIBRARY OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
 
 # Settings, one a line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
@@ -57,20 +57,16 @@ for trainer in $trainers; do
         name="$(basename "$trainer") -p $precision"
         if ! results "$trainer" "$precision" OMP_NUM_THREADS=2; then
             grep -q 'no bf16 products' out && echo "skipped: $name, which this build or processor has not" && continue
-            failed=$((failed + 1))
-            echo "FAIL $name" && cat out && continue
+            false
+            ok "$name"
+            continue
         fi
         mv results expected
         products=$(sed -n 's/.*"products":"\([^"]*\)".*/\1/p' run/log.jsonl)
         while read -r setting; do
             # shellcheck disable=SC2086
-            if results "$trainer" "$precision" $setting && agree expected results; then
-                passed=$((passed + 1))
-            else
-                failed=$((failed + 1))
-                echo "FAIL $name: $setting"
-                cat out
-            fi
+            results "$trainer" "$precision" $setting && agree expected results
+            ok "$name: $setting"
         done <settings
     done
 done
@@ -97,31 +93,18 @@ places() {
 }
 
 # Threads that wait sleep soon, unless the user says how they should wait.
-if { [ "$(waits A=1)" = 30000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [ "$(waits GOMP_SPINCOUNT=77)" = 77 ]; } 2>err; then
-    passed=$((passed + 1))
-else
-    failed=$((failed + 1))
-    echo "FAIL threads that wait" && cat out err
-fi
+{ [ "$(waits A=1)" = 30000 ] && [ -z "$(waits OMP_WAIT_POLICY=active)" ] && [ "$(waits GOMP_SPINCOUNT=77)" = 77 ]; } 2>>out
+ok "threads that wait"
 
 # Each thread has a core of its own, by itself or as the user says; but not where there are more or fewer of them.
 cores=$(nproc)
 [ "$cores" -eq 1 ] || for setting in A=1 OMP_PROC_BIND=true; do
-    if { [ "$(places $setting)" -eq "$cores" ]; } 2>err; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL places, $setting" && cat out err
-    fi
+    { [ "$(places $setting)" -eq "$cores" ]; } 2>>out
+    ok "places, $setting"
 done
 for setting in OMP_NUM_THREADS=$((cores + 1)) OMP_PROC_BIND=false; do
     [ "$cores" -gt 1 ] || continue # one core is every thread's own
-    if { [ "$(places "$setting")" -eq 0 ]; } 2>err; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL places, $setting" && cat out err
-    fi
+    { [ "$(places "$setting")" -eq 0 ]; } 2>>out
+    ok "places, $setting"
 done
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

@@ -15,19 +15,14 @@ cd "$dir" && mkdir tried || exit
 export OMP_NUM_THREADS=1          # the n-th call is the same one in each run
 export OMP_WAIT_POLICY=passive    # so that a trainer does not start itself anew, without the library
 export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1
-passed=0
-failed=0
+# shellcheck source=dev/test/count.sh
+. "$root/dev/test/count.sh"
 
 pass() { passed=$((passed + 1)); }
 wrong() { # WHAT: and what the program said
     failed=$((failed + 1))
     echo "FAIL $1"
     [ -s err ] && sed 's/^/    /' err | head -n 20
-}
-finish() {
-    echo "$passed passed, $failed failed"
-    [ "$failed" -eq 0 ]
-    exit
 }
 
 # disturbed CALLS MODE NUMBER COMMAND...: with a library that disturbs one call; leaves `report`, `out`, `err` and

@@ -37,8 +37,9 @@ for order in '' nowait; do
 done
 
 export OMP_NUM_THREADS=2 KMP_BLOCKTIME=0 OMP_TOOL_LIBRARIES="$archer" TSAN_OPTIONS=ignore_noninstrumented_modules=1
-passed=0
-failed=0
+shown=$dir/out
+# shellcheck source=dev/test/count.sh
+. dev/test/count.sh
 # check NAME EXPECTED COMMAND...: exits with 0 and no report (EXPECTED 0), or with ThreadSanitizer's 66
 check() {
     name=$1
@@ -46,13 +47,8 @@ check() {
     shift 2
     "$@" >"$dir/out" 2>&1 </dev/null
     status=$?
-    if [ $status -eq "$expected" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name: exit status $status, expected $expected"
-        head -n 60 "$dir/out"
-    fi
+    [ $status -eq "$expected" ]
+    ok "$name: exit status $status, expected $expected"
 }
 
 # That a race is found, and that a barrier is seen.
@@ -62,7 +58,7 @@ check "a barrier" 0 "$dir/race"
 bin=$build/float/bin
 # -O3 would take three times as long to compile; not every loop that asks for it becomes vectors without it.
 make -s CC="$clang" CFLAGS='-fsanitize=thread -O1 -Wno-pass-failed' ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" \
-    "$bin/tokenize" "$bin/train_fastformer" "$bin/train_gpt2" "$bin/train_bert" || { echo "$passed passed, $((failed + 1)) failed"; exit 1; }
+    "$bin/tokenize" "$bin/train_fastformer" "$bin/train_gpt2" "$bin/train_bert" || { false; ok "make"; finish; }
 head -c 20000 dev/test/texts/shakespeare.txt >"$dir/text"
 cd "$dir" || exit 1
 check "tokenize" 0 "$bin/tokenize" -o data --tokenizer bpe --vocab-size 300 --reserve mask text
@@ -91,5 +87,4 @@ writes gpt2 train_gpt2
 trains "gpt2, cosine" train_gpt2 --attention cosine -s 2 -g 8
 trains bert train_bert
 trains "bert, cosine" train_bert --attention cosine
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish
