@@ -7,7 +7,7 @@
 #   make train_fastformercu  the same on the GPU, with CUDA; also train_gpt2cu, ...
 #   make tokenize            text -> tokens
 #   make kurtosis            moments of the tensors of a checkpoint
-#   make data/wikitext2      a data set; also data/tinyshakespeare, data/multi30k
+#   make data/wikitext2      a data set; also data/wikitext2-bert, -words, data/tinyshakespeare, data/multi30k
 #   make bench               measurements (dev/bench)
 #   make lint format         clang-format, clang-tidy, cppcheck
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
@@ -135,7 +135,9 @@ LIBS_FLOAT := $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS
 
 # ---- rules ---------------------------------------------------------------------------------------
 .PHONY: all run bench install uninstall clean help detected always
-.PHONY: $(PROGRAMS) $(TRAINER_TESTS) data/wikitext2 data/tinyshakespeare data/multi30k
+DATA_SETS := data/wikitext2 data/wikitext2-bert data/wikitext2-words data/tinyshakespeare \
+             data/multi30k
+.PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(DATA_SETS)
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -171,7 +173,7 @@ run: train_fastformer
 	cd "$(HERE)" && ./train_fastformer -e runs/first/best.safetensors --prompt "static void " \
 	    -g 400 --temperature 0.7
 
-data/wikitext2 data/tinyshakespeare data/multi30k: data/%: tokenize
+$(DATA_SETS): data/%: tokenize
 	sh data/$*.sh
 
 bench: $(BENCHES:%=$(FLOAT)/bench/%)

@@ -1,14 +1,21 @@
 # shellcheck shell=sh
 # What the recipes of this directory share. They source it from the project's root.
 
+case ${1-} in
+-h | --help) # the comment that opens a recipe
+    sed -n '2,/^set/s/^# \{0,1\}//p' "data/${0##*/}"
+    exit 0
+    ;;
+esac
+
 die() {
     echo "error: $*" >&2
     exit 1
 }
 
-# Checks that ./tokenize and what the tokenizer $TOKENIZER needs are there, before anything is downloaded.
+# Checks that ./tokenize and what the tokenizer $TOKENIZER needs exist, before anything is downloaded.
 check_tokenizer() {
-    [ -x ./tokenize ] || die "there is no ./tokenize: make tokenize"
+    [ -x ./tokenize ] || die "./tokenize is missing: make tokenize"
     case $TOKENIZER in
     bpe | byte | word) ;;
     spm)

@@ -3,7 +3,8 @@
 #
 #   make data/wikitext2
 #   TOKENIZER=word make data/wikitext2              spm (default), bpe, byte or word
-#   TOKENIZER=bpe RESERVE=mask,padding make data/wikitext2     with the tokens that BERT needs
+#   make data/wikitext2-bert                        BPE with the tokens that BERT needs (wikitext2-bert.sh)
+#   make data/wikitext2-words                       words (wikitext2-words.sh)
 #   SPM_MODEL=t5.model make data/wikitext2          an existing SentencePiece model
 #   WIKITEXT2_DIR=DIR make data/wikitext2           train.txt, valid.txt and test.txt are there
 #
@@ -17,5 +18,5 @@ check_tokenizer
 find_wikitext2
 # The published counts are of spm_train's own settings.
 if [ "$TOKENIZER" = spm ] && [ -z "${SPM_MODEL:-}" ]; then normalise=--normalise; fi
-./tokenize --output data/wikitext2 --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} ${normalise:-} \
+./tokenize --output "data/${1:-wikitext2}" --tokenizer "$TOKENIZER" ${SPM_MODEL:+--model "$SPM_MODEL"} ${normalise:-} \
     ${RESERVE:+--reserve "$RESERVE"} --train "$text/train.txt" --val "$text/valid.txt" --test "$text/test.txt"
