@@ -7,18 +7,13 @@
 Each number of a step or an evaluation becomes a scalar: train/loss, train/lr, val/loss, val/bpb, test/ppl, ...
 """
 import argparse
-import json
 import math
 import os
 import shutil
 import sys
+import types
 
-try:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-except ImportError:
-    sys.exit("export_tensorboard.py: the package tensorboard is missing: pip install tensorboard")
+import logs
 
 NOT_SHOWN = {"step", "seconds"}
 
@@ -26,42 +21,41 @@ NOT_SHOWN = {"step", "seconds"}
 def scalars(line):
     """(name, value) of what a line of a log measures."""
     for key, value in line.items():
-        if key in NOT_SHOWN or isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if key in NOT_SHOWN or isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if not math.isfinite(value):
             continue
         split, _, name = key.partition("_")
         yield (f"{split}/{name}" if split in ("val", "test") and name else f"train/{key}"), float(value)
 
 
-def read_log(path):
-    """Lines with a step, which a run that was begun anew in its directory may have twice: the later one counts."""
-    with open(path, encoding="utf-8") as log:
-        for number, text in enumerate(log, 1):
-            try:
-                line = json.loads(text)
-            except ValueError:
-                sys.exit(f"export_tensorboard.py: {path}, line {number}: is no JSON")
-            if isinstance(line, dict) and isinstance(line.get("step"), int) and "event" not in line:
-                yield line
-
-
-def export(run, directory):
-    path = os.path.join(run, "log.jsonl")
-    if not os.path.isfile(path):
-        sys.exit(f"export_tensorboard.py: {path}: no such file")
-    begin = os.path.getmtime(path)
-    lines = list(read_log(path))
+def export(run, directory, tensorboard):
+    path = logs.path_of(run)
+    lines = [line for line in logs.read(path) if isinstance(line.get("step"), int) and "event" not in line]
     if not lines:
-        sys.exit(f"export_tensorboard.py: {path}: no training step in it")
-    begin -= max(line.get("seconds", 0) for line in lines)
+        raise logs.Error(f"{path}: no training step in it")
+    begin = os.path.getmtime(path) - max(line.get("seconds", 0) for line in lines)
     shutil.rmtree(directory, ignore_errors=True)  # what an earlier call wrote
-    writer = EventFileWriter(directory)
+    writer = tensorboard.EventFileWriter(directory)
     count = 0
     for line in lines:
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(line)]
-        writer.add_event(Event(wall_time=begin + line.get("seconds", 0), step=line["step"], summary=Summary(value=values)))
+        values = [tensorboard.Summary.Value(tag=name, simple_value=value) for name, value in scalars(line)]
+        writer.add_event(tensorboard.Event(wall_time=begin + line.get("seconds", 0), step=line["step"],
+                                           summary=tensorboard.Summary(value=values)))
         count += len(values)
     writer.close()
     print(f"{directory}: {count} scalars of {len(lines)} lines")
+
+
+def library():
+    """The classes of tensorboard that write."""
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise logs.Error("the package tensorboard is missing: pip install tensorboard") from error
+    return types.SimpleNamespace(Event=Event, Summary=Summary, EventFileWriter=EventFileWriter)
 
 
 def main():
@@ -70,9 +64,13 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a directory that holds a log.jsonl")
     arguments = parser.parse_args()
     names = [os.path.basename(os.path.normpath(run)) for run in arguments.runs]
-    for run, name in zip(arguments.runs, names):
-        own = name if names.count(name) == 1 else os.path.normpath(run).strip("/").replace("/", "-")
-        export(run, os.path.join(arguments.output, own))
+    try:
+        tensorboard = library()
+        for run, name in zip(arguments.runs, names):
+            own = name if names.count(name) == 1 else os.path.normpath(run).strip("/").replace("/", "-")
+            export(run, os.path.join(arguments.output, own), tensorboard)
+    except logs.Error as error:
+        sys.exit(f"export_tensorboard.py: {error}")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ seconds=530
 python=python3
 programs=
 llmc= # one a line
+[ "${1-}" != --help ] || { usage && exit 0; }
 while getopts o:t:p:b:l:h option; do
     case $option in
     o) output=$OPTARG ;;

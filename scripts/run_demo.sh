@@ -7,7 +7,7 @@
 #     -m MINUTES   of training (2.5)
 #     -o DIR       data, run and curve (runs/demo)
 #
-# The same command goes on where it was stopped.
+# The same command resumes where it was stopped.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 file=
@@ -41,9 +41,9 @@ cd "$root"
 . data/common.sh
 : "${out:=runs/demo}"
 
-prompt=
+prompt='' title=${file##*/}
 if [ -z "$file" ]; then
-    prompt=ROMEO:
+    prompt=ROMEO: title='Tiny Shakespeare'
     find_tinyshakespeare
     file=$text
 fi
@@ -56,20 +56,19 @@ for program in tokenize train_fastformer; do
 done
 
 mkdir -p "$out"
-echo "text $(cksum <"$file"), $minutes minutes" | keep_settings "$out/settings"
-has_data "$out/data" || ./tokenize -o "$out/data" --tokenizer bpe --vocab-size 1024 "$file"
+settings="text $(cksum <"$file"), $minutes minutes"
+[ ! -f "$out/settings" ] || [ "$(cat "$out/settings")" = "$settings" ] ||
+    fail "$out/settings: the run beside it has other settings; choose another directory"
+echo "$settings" >"$out/settings"
+grep -qs '"splits"' "$out/data/meta.json" || ./tokenize -o "$out/data" --tokenizer bpe --vocab-size 1024 "$file"
 resume=
 [ ! -f "$out/run/log.jsonl" ] || resume=-y
 # shellcheck disable=SC2086
 ./train_fastformer -i "$out/data" -o "$out/run" $resume --minutes "$minutes" -L 4 -C 128 -H 4 -b 8 -t 256 \
     --optimizer muon -l 1e-2 -u 30 -k cosine -v 100 --log-every 100
-[ -f "$out/run/report.md" ] || exit 0 # stopped; the trainer said how to go on
+[ -f "$out/run/report.md" ] || exit 0 # stopped; the trainer said how to resume
 echo
 ./train_fastformer -e "$out/run/best.safetensors" -i "$out/data" --prompt "$prompt" -g 200
 echo
-if command -v gnuplot >/dev/null; then
-    scripts/plot.sh -o "$out" "$out/run"
-else
-    echo 'no curve: gnuplot is missing; on Debian: apt install gnuplot-nox'
-fi
+python3 -B scripts/plot.py -o "$out" -n Fastformer -t "Fastformer on $title" "$out/run" || echo 'no curves: they need python3 and matplotlib'
 echo "$out/run/report.md"

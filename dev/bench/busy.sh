@@ -1,15 +1,21 @@
 #!/bin/sh
 # How long a training step takes while other programs want the cores: idle, beside one busy process in all, one and two a
 # core, and another run of the same; for the trainer as it is and for other ways in which OpenMP's threads may wait, or run
-# on any core; the library is gcc's, or LLVM's where the trainer was built with clang. Writes OUTPUT (results/busy.md beside
-# this script): medians in milliseconds, and their ratios. About 9 minutes; leave the machine alone meanwhile.
+# on any core; the library is gcc's, or LLVM's where the trainer was built with clang. Writes OUTPUT
+# (dev/results/busy/gcc.md): medians in milliseconds, and their ratios. About 9 minutes; leave the machine alone meanwhile.
 #
 #   dev/bench/busy.sh [OUTPUT]      TRAINER (./train_fastformer), OPTIONS (those of make run), ROUNDS (3), SECONDS_EACH (5)
 set -eu
 cd "$(dirname "$0")/../.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
-output=${1:-dev/bench/results/busy.md}
+case ${1-} in
+-h | --help)
+    sed -n '2,8s/^# *//p' "dev/bench/${0##*/}"
+    exit 0
+    ;;
+esac
+output=${1:-dev/results/busy/gcc.md}
 trainer=${TRAINER:-./train_fastformer}
 options=${OPTIONS:--L 4 -C 128 -H 4 -b 8 -t 256}
 rounds=${ROUNDS:-3}

@@ -4,7 +4,7 @@
     make test_fastformer
     python3 dev/bench/exactness.py [--data DIR] [FILE|RUN...]    default: dev/reference/fastformer_*.safetensors, data/wikitext2
 
-Prints dev/bench/results/exactness.md: for each reference file, and for the weights that each directory of a run ended with, the errors of
+Prints dev/results/exactness/errors.md: for each reference file, and for the weights that each directory of a run ended with, the errors of
 logits and gradients of the published way, cumsum(i) - cumsum(i-k), in float32 (in PyTorch, pytorch_models.py), and of
 ./test_fastformer -p float; and the norm that the gradient has, and has the published way. Errors are those of
 dev/reference/README.md, relative, per tensor, the worst; and the largest absolute one of the logits. Of a run the reference

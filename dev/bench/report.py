@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """One report of what run.sh measured: Markdown on standard output.
 
-    python3 dev/bench/report.py DIR [--json FILE] [--curves DIR]
+    python3 dev/bench/report.py PARTS [--json FILE] [--plot DIR]
 
-DIR holds the parts. FILE gets all of them; DIR of --curves a file of "T tokens/s" for each contender of the lengths.
+PARTS is a directory of parts, or a file that --json wrote, which has all of them. tokens_by_length.png goes into DIR.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
+import sys
 
 PRECISIONS = {"bf16": "bf16", "fp32": "float32"}
 
@@ -25,6 +27,8 @@ def load(path):
 
 
 def load_parts(directory):
+    if os.path.isfile(directory):
+        return load(directory)["parts"]
     names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
     return {name[: -len(".json")]: load(os.path.join(directory, name)) for name in names}
 
@@ -304,30 +308,57 @@ def environment_of(parts):
     return where
 
 
-def write_curves(parts, directory):
-    """A file for each curve: T and tokens a second. Of both models, of our trainer with more tokens a step, of PyTorch."""
+NAMES = {
+    "fastformer/c": "Fastformer, this project",
+    "gpt2/c": "GPT-2, this project",
+    "fastformer/published": "Fastformer, PyTorch, published sums",
+    "fastformer/ours": "Fastformer, PyTorch, faster sums",
+    "gpt2/ours": "GPT-2, PyTorch",
+    "gpt2/flash": "GPT-2, PyTorch, flash attention",
+}
+
+
+def name_of(contender):
+    """fastformer/c/auto: what a reader knows it as."""
+    model, _, mode = contender.rpartition("/")
+    kind, _, precision = mode.rpartition("-")
+    words = [NAMES.get(model, model), {"compile": "compiled"}.get(kind, kind), precision.replace("fp32", "float32")]
+    return ", ".join(word for word in words if word and word != "auto")
+
+
+def curves_of(parts):
+    """{name: [(T, tokens/s)]} of both models, of our trainer with more tokens a step, of PyTorch."""
     curves = {}
     for length, rows in models_by_length(parts).items():
         for contender, row in rows.items():
-            curves.setdefault(contender, []).append((length, row))
-    for name, mark in (("lengths-peers", ""), ("lengths-ours", " (65,536 a step)")):
-        contenders = {row["contender"] for run in parts.get(name, {}).get("runs", []) for row in run["results"]}
-        for contender in contenders:
+            curves.setdefault(name_of(contender), []).append((length, row["tokens_per_s"]))
+    for part, mark in (("lengths-peers", ""), ("lengths-ours", ", 65,536 tokens a step")):
+        for contender in sorted({row["contender"] for run in parts.get(part, {}).get("runs", []) for row in run["results"]}):
             # The same trainer with the same tokens a step is in its model's curve.
-            twice = name == "lengths-peers" and contender.replace(fast_precision(parts), "auto") in curves
-            if not twice:
-                curves[contender + mark] = lengths_of(parts, name, contender)
-    for name, curve in curves.items():
-        with open(os.path.join(directory, name.replace("/", "+")), "w") as file:
-            for length, row in curve:
-                file.write(f"{length} {row['tokens_per_s']:.1f}\n")
+            alone = name_of(contender.replace(fast_precision(parts), "auto"))
+            if part == "lengths-ours" or alone not in curves:
+                rows = lengths_of(parts, part, contender)
+                curves[name_of(contender) + mark] = [(length, row["tokens_per_s"]) for length, row in rows]
+    return curves
+
+
+def draw(parts, directory):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts"))
+    import plot
+
+    found = curves_of(parts)
+    curves = [{"label": name, "colour": i, "points": points} for i, (name, points) in enumerate(found.items())]
+    lengths = sorted({length for points in found.values() for length, _ in points})
+    panel = {"xlabel": "sequence length T, tokens", "ylabel": "training, tokens/s", "xlog": True, "ylog": True,
+             "xticks": lengths, "curves": curves}
+    plot.draw(directory, "tokens_by_length", [panel], "The same number of tokens a step at each length", ("png",))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", metavar="DIR")
+    parser.add_argument("parts", metavar="PARTS")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--curves", metavar="DIR")
+    parser.add_argument("--plot", metavar="DIR")
     settings = parser.parse_args()
     parts = load_parts(settings.parts)
     where = environment_of(parts)
@@ -336,8 +367,9 @@ def main():
     if settings.json:
         with open(settings.json, "w") as file:
             json.dump({"environment": where, "parts": parts}, file, indent=1)
-    if settings.curves:
-        write_curves(parts, settings.curves)
+    if settings.plot:
+        with contextlib.redirect_stdout(sys.stderr):
+            draw(parts, settings.plot)
 
 
 if __name__ == "__main__":

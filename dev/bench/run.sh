@@ -4,8 +4,8 @@
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
 # Parts: products steps layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
-# writes DIR/parts/PART*.json (default DIR: dev/bench/results); what is there is not measured again, so a call that was
-# interrupted goes on where it stopped. --again measures the parts anew. Then DIR/report.md, DIR/results.json and the plots
+# writes DIR/parts/PART*.json (default DIR: runs/speed); what is there is not measured again, so a call that was
+# interrupted resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots
 # are made from all parts that are there. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such
 # as 'flock FILE', surrounds each measurement where several people share the machine.
 set -eu
@@ -15,14 +15,20 @@ cd "$(dirname "$0")/../.."
 . scripts/common.sh
 
 usage() {
-    sed -n '4s/^# *//p' "$0" >&2
+    sed -n '4s/^# *//p' "dev/bench/${0##*/}" >&2
     exit 2
 }
+case ${1-} in
+-h | --help)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "dev/bench/${0##*/}"
+    exit 0
+    ;;
+esac
 
 all='products steps layers decoding fastformer gpt2 lengths models large'
 full=1
 quick=
-out=dev/bench/results
+out=runs/speed
 python=python3
 lock=
 again=
@@ -178,43 +184,10 @@ measure_large() {
 
 # ---- the report
 
-# A file of $tmp/lengths is a curve: T and tokens a second. Its name is the contender, with + for /.
-draw_lengths() {
-    count=0
-    set --
-    for file in "$tmp"/lengths/*; do
-        [ -e "$file" ] || return 0
-        count=$((count + 1))
-        cp "$file" "$tmp/curve.$count"
-        set -- "$@" "$(basename "$file" | tr + /)"
-    done
-    {
-        plot_names "$@"
-        for format in png svg; do
-            plot_style $format tokens_by_length 1000 700
-            cat <<END
-set logscale xy
-set format x '%.0f'
-set format y '%.0f'
-set xlabel 'sequence length T, the same tokens a step'
-set ylabel 'tokens/s'
-set xrange [400:80000]
-set xtics (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-set key below center maxrows 4 samplen 2 spacing 1.2
-colour(i) = colours[(int(i) - 1) % 6 + 1]
-plot for [i=1:$count] sprintf('curve.%d', i) using 1:2 with linespoints lw 2 pt 7 ps 0.7 lc rgb colour(i) title names[i]
-END
-        done
-    } >"$tmp/commands"
-    plot_draw "$out" tokens_by_length
-}
-
 report() {
-    mkdir "$tmp/lengths"
-    "$python" -B dev/bench/report.py "$out/parts" --json "$out/results.json" --curves "$tmp/lengths" >"$out/report.md"
+    "$python" -B dev/bench/report.py "$out/parts" --json "$out/results.json" --plot "$out" >"$out/report.md"
     echo "$out/report.md"
     echo "$out/results.json"
-    if command -v gnuplot >/dev/null; then draw_lengths; fi
 }
 
 # ---- main

@@ -43,7 +43,7 @@ class Model(typing.NamedTuple):
         return self.seconds * 2 / 3 * (1 - self.vocabulary * self.channels / self.parameters)
 
 
-# Measured on two cores: results/report.md (Zen 4), and run.sh's part `large` of an earlier report (Zen 5, 796 tokens/s).
+# Measured on two cores: dev/results/zen4/report.md, and run.sh's part `large` of an earlier report (Zen 5, 796 tokens/s).
 MODELS = {
     "Fastformer, published": Model(5_476_352, 32_000, 128, 4096, 0.432),
     "GPT-2 124M": Model(124_439_808, 50_257, 768, 4096, 4096 / 796),

@@ -1,19 +1,29 @@
 #!/bin/sh
-# Tests what the scripts that compare models share (scripts/compare.sh, arms.sh), with trainers that only write logs: runs side by
-# side, what a signal leaves, what is kept, tables of what is finished.
+# Tests the comparisons (scripts/compare.py), with trainers that only write logs: runs side by side, what a signal leaves, what is
+# kept, tables of what is finished; and that the tables of dev/results are what their logs make.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+command -v python3 >/dev/null || {
+    echo 'skipped: python3 is missing'
+    echo '0 passed, 0 failed'
+    exit
+}
+root=$PWD
 # shellcheck source=dev/test/stand_ins.sh
 . dev/test/stand_ins.sh
 
-mkdir -p "$directory/data/wikitext2" "$directory/data/tinyshakespeare" "$directory/bin" "$directory/dev/bench"
+mkdir -p "$directory/dev/bench"
 cp -r scripts "$directory/"
-cp data/common.sh "$directory/data/"
-cp dev/bench/exactness.sh "$directory/dev/bench/"
+cp dev/bench/exactness.sh dev/bench/report.py "$directory/dev/bench/"
 cd "$directory" || exit 1
-for data in wikitext2 tinyshakespeare; do
-    echo '{"tokenizer":"byte","mask":1,"splits":{"train":{"tokens":40960},"val":{"tokens":100},"test":{"tokens":100}}}' >data/$data/meta.json
-done
+meta() { # DATA TOKENIZER MASK
+    mkdir -p "data/$1"
+    echo "{\"tokenizer\":\"$2\",\"mask\":$3,\"splits\":{\"train\":{\"tokens\":40960},\"val\":{\"tokens\":100},\"test\":{\"tokens\":100}}}" >"data/$1/meta.json"
+}
+meta wikitext2 spm -1
+meta wikitext2-bert bpe 1
+meta wikitext2-words word -1
+meta tinyshakespeare byte -1
 echo 'exit 0' | fake tokenize
 fake train_fastformer <<'END'
 # Writes what a run of -x steps would log, unless the file `slow` makes it wait for a signal; the file `failing` names runs that fail.
@@ -62,11 +72,6 @@ fake python <<'END'
 # Has PyTorch, and trains as train_fastformer does.
 [ "$1" = -c ] || { shift && exec ./train_fastformer "$@"; }
 END
-# Its pictures are empty.
-fake bin/gnuplot <<'END'
-sed -n "s/^set output '\(.*\)'$/\1/p" "$1" | while read -r file; do : >"$file"; done
-END
-PATH=$directory/bin:$PATH
 export OMP_NUM_THREADS=2 # so many cores there are, for the scripts
 
 runs_made() { wc -l <trained; }
@@ -86,7 +91,7 @@ check 'nine runs, two at a time' says 0 '| fastformer-windowed | ' scripts/run_l
 check 'each run once' [ "$(sort -u trained | wc -l)" -eq 9 ]
 check 'two at a time, of a thread each' [ "$(sort -u side_by_side | tail -n 1)" = '2 1' ]
 check 'what it says of a run' grep -qE '^  9/9  gpt2-softmax-8192-seed-1 .* test perplexity [0-9.]+ in [0-9]+s, about [0-9]+s to go$' said
-check 'a picture' [ -f first/perplexity_by_length.png ]
+check 'a picture, or why it is missing' sh -c '[ -f first/perplexity_by_length.png ] || grep -q "^no perplexity_by_length.png: matplotlib is missing" said'
 check 'a table without a hole' [ "$(grep -c ' | - ' first/results.md)" -eq 0 ]
 check 'no word of runs that are missing' [ "$(grep -c 'so far' first/results.md)" -eq 0 ]
 check 'the same command again makes none' says 0 '9 runs, of which 9 are finished' scripts/run_lengths.sh --quick --output first
@@ -102,6 +107,7 @@ done
 for trainer in fastformer gpt2; do mv train_$trainer train_${trainer}cu; done
 check 'on a GPU by the programs for it' says 0 '9 runs, of which 0 are finished' scripts/run_lengths.sh --quick --gpu --output gpu
 check 'where nothing is measured first' [ "$(find gpu -name '*.cost' | wc -l)" -eq 0 ]
+check 'what it measures first is gone' [ "$(find first -name '*.tmp' | wc -l)" -eq 0 ]
 for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
 
 # ---- what a signal leaves
@@ -113,7 +119,7 @@ while [ "$(ls -d running.* 2>/dev/null | wc -l)" -lt 2 ]; do sleep 0.05; done
 kill -TERM $script
 wait $script
 check 'SIGTERM: exit code 130' [ $? -eq 130 ]
-check 'it says so once' [ "$(grep -c 'stopped; the same command goes on' said)" -eq 1 ]
+check 'it says so once' [ "$(grep -c 'stopped; the same command resumes' said)" -eq 1 ]
 check 'each trainer had the signal once' [ "$(sort stopped | uniq -c | grep -c '^ *1 .*/third/')" -eq 2 ]
 check 'none is left' [ "$(ls -d running.* 2>/dev/null | wc -l)" -eq 0 ]
 rm slow
@@ -162,16 +168,78 @@ check 'they have them' [ "$(grep -c ' -v 10 -t 512 -x 20 -S 1 ' trained)" -eq 3 
 check 'the ablation' says 0 '| fastformer-sink-1 | 2 |' scripts/run_ablation.sh --quick --seeds 2 --jobs 2 --output fifth --keep ablation
 check 'kurtosis of weights and of activations' grep -q '^wikitext2,gpt2-softmax,2,1,0.25,2.5,2$' fifth/layers.csv
 check 'its logs are kept' says 0 '24 runs, of which 24 are finished' scripts/run_ablation.sh --quick --seeds 2 --output sixth --keep ablation
-check 'pictures are kept' [ -f ablation/tinyshakespeare/kurtosis_by_step.png ]
 check 'cosine attention' says 0 '| cosine-learned | 5.' scripts/run_cosine.sh --quick --jobs 2 --output seventh
-check 'largest numbers by step' [ -f seventh/attention_by_step.png ]
 check 'exactness' says 0 '| published-15 | 5.' dev/bench/exactness.sh --python ./python --quick --jobs 2 --output eighth --keep exactness
 check 'its options' grep -q ' --sums published --rescale 15 -i data/wikitext2 .* -x 50 -S 1 -l 2e-3 ' trained
-check 'its settings' says 1 'the runs beside it have other settings' dev/bench/exactness.sh --python ./python --output eighth
+check 'its settings' says 1 'have other settings' dev/bench/exactness.sh --python ./python --output eighth
 check 'without PyTorch' says 1 'false has no PyTorch' dev/bench/exactness.sh --python false --quick --output eighth
 mkdir 'a|b' && sed 's/"processor"/"data":"a b'"'"'c\\\\\\"d: 5 train, 2 val","processor"/' "fourth/$(ls fourth | grep -m 1 seed-1)/log.jsonl" >'a|b/log.jsonl'
-check 'quotes and bars in names' says 0 'data | a b'"'"'c\"d: 5 train, 2 val |' scripts/report.sh 'a|b'
+check 'quotes and bars in names' says 0 'data | a b'"'"'c\"d: 5 train, 2 val |' scripts/report.py 'a|b'
 check 'a bar is no border' grep -q '^| | a\\|b |$' said
-check 'a spread takes two seeds' says 2 usage: scripts/run_ablation.sh --seeds 1
+check 'a spread takes two seeds' says 2 'a spread takes two' scripts/run_ablation.sh --seeds 1
+check 'words' says 0 '| channels-256 | ' scripts/run_words.sh --quick --output ninth
+check 'time to quality' says 0 '| speedrun | 1000 | 1 | 60 | ' scripts/run_speedrun.sh --quick --output tenth
+
+# ---- data of another tokenizer
+meta wikitext2 bpe -1
+check 'data of another tokenizer' says 1 'run_lengths.sh: data/wikitext2: its tokenizer is bpe, expected spm; move data/wikitext2 away, and' \
+    scripts/run_lengths.sh --quick --output eleventh
+check 'in one line' [ "$(wc -l <said)" -eq 1 ]
+meta wikitext2-bert bpe -1
+check 'data without a mask token' says 1 'data/wikitext2-bert: has no mask token' scripts/run_cosine.sh --quick --output eleventh
+
+# ---- help
+for script in "$root"/scripts/run_*.sh "$root"/scripts/gpu_check.sh "$root"/scripts/[!elt]*.py "$root"/scripts/export*.py \
+    "$root"/data/[!c]*.sh "$root"/dev/bench/*.sh; do
+    check "$script --help" sh -c 'case $0 in *.sh) bash "$0" --help ;; *) "$0" --help ;; esac >out 2>said && [ -s out ] && [ ! -s said ]' "$script"
+done
+check 'its own' sh -c '"$0"/scripts/run_claims.sh --help | grep -q "^usage: run_claims.sh"' "$root"
+
+# ---- numbers
+check 'statistics' python3 -B - scripts <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import logs
+
+
+def close(a, b):
+    return abs(a - b) < 1e-5
+
+
+# Student's t tables: 4.302653 and 2.228139 are the 97.5% points of 2 and 10 degrees of freedom.
+assert close(logs.two_sided(4.302653, 2), 0.05) and close(logs.two_sided(2.228139, 10), 0.05)
+assert close(logs.two_sided(0, 3), 1) and close(logs.two_sided(1, 1), 0.5)
+assert close(logs.paired_test([1, 2, 3]), 0.0741799) and logs.paired_test([1]) is None
+# With equal sizes and variances Welch's t has all 2n - 2 degrees of freedom.
+assert close(logs.welch_test([1, 2, 3], [2, 3, 4]), logs.two_sided(1.5 ** 0.5, 4))
+assert logs.both([1, 2, 3]) == "2.000 ± 1.000" and logs.both([None, 5]) == "5.000" and logs.both([]) == "-"
+# A thinned log has the largest norm of each 50 steps, and what only the whole log says.
+steps = [{"step": i, "loss": 1 / i, "grad_norm": 9 if i == 70 else 1 / i, "ms": i} for i in range(1, 201)]
+thin = logs.thin(steps)
+assert [e["step"] for e in thin if "loss" in e] == [1, 50, 70, 100, 101, 150, 151, 200]
+assert logs.measure(thin)["ms"] == logs.measure(steps)["ms"] == 100
+assert close(logs.measure(thin)["last_loss"], logs.measure(steps)["last_loss"])
+END
+mkdir diverged && cat >diverged/log.jsonl <<'END'
+{"event":"start","model":"fake, 1000 parameters"}
+{"step":1,"loss":6,"lr":1e-3,"grad_norm":0.5,"ms":10,"tokens_per_s":100,"seconds":0.1}
+{"step":1,"val_loss":900,"val_ppl":null,"val_word_ppl":null,"best":true,"seconds":0.2}
+{"step":1,"test_loss":null,"test_ppl":null,"seconds":0.3}
+END
+check 'an infinite perplexity' says 0 '| best validation perplexity per token | inf |' scripts/report.py diverged
+check 'one that is not known is no number' sh -c '! grep "^| test" said'
+
+# ---- the tables of dev/results are those that their logs make, without data, programs or a build
+mkdir -p bare/dev && cp -r "$root/scripts" bare/ && cp -r "$root/dev/results" bare/dev/ && cp -r bare/dev/results before
+for table in "$root"/dev/results/*/results.md; do
+    name=$(basename "$(dirname "$table")")
+    check "the table of dev/results/$name" says 0 '# ' python3 -B bare/scripts/compare.py "${name%%-*}" --report \
+        --keep "bare/dev/results/$name" --output "again/$name"
+    check 'is the one that is kept' cmp "again/$name/results.md" "$table"
+done
+check 'a report elsewhere changes nothing there' diff -r before bare/dev/results
+for parts in "$root"/dev/results/*/results.json; do
+    check "the report of $parts" sh -c 'python3 -B dev/bench/report.py "$1" | cmp - "$2"' - "$parts" "${parts%results.json}report.md"
+done
 
 finish

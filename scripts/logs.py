@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+"""The logs of runs: read, summed up and thinned; and the statistics that tables are made of.
+
+  scripts/logs.py RUN/log.jsonl [EVERY] >THIN.jsonl
+
+writes what plots and tables need of a log: every 50th step, of each 50 steps the one with the
+largest gradient norm, all that is not a step, and a last line with what only the whole log says.
+"""
+import json
+import math
+import os
+import statistics
+import sys
+
+THIN_EVERY = 50  # steps
+LAST_STEPS = 100  # whose mean loss is "the training loss at the end"
+
+
+class Error(Exception):
+    """What a user is told in one line."""
+
+
+class UsageError(Exception):
+    """Options that do not fit each other."""
+
+
+# ---- reading
+
+
+def path_of(run):
+    """The log of a run, which is named by its directory or by the log itself."""
+    path = os.path.join(run, "log.jsonl") if os.path.isdir(run) else run
+    if not os.path.isfile(path):
+        raise Error(f"{run if path == run else path}: no such file")
+    return path
+
+
+def read(path):
+    """The lines of a log as dictionaries. A last line that was cut short is left out."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    events = []
+    for number, line in enumerate(lines, 1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise Error(f"{path}, line {number}: is no JSON") from error
+    return events
+
+
+def is_step(event):
+    return "loss" in event and "event" not in event
+
+
+def number(event, key):
+    """A member that is a finite number; None where it is missing or null."""
+    value = event.get(key)
+    finite = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if finite and math.isfinite(value) else None
+
+
+def series(events, key):
+    """(step, value, seconds) of all lines with that number. A run that was begun again counts
+    from there."""
+    found = []
+    for event in events:
+        value = number(event, key)
+        if value is None or "step" not in event or "event" in event:
+            continue
+        while found and found[-1][0] >= event["step"]:
+            found.pop()
+        found.append((event["step"], value, event.get("seconds", 0.0)))
+    return found
+
+
+def values(events, key):
+    return [value for event in events if (value := number(event, key)) is not None]
+
+
+def start_of(events):
+    """What the starts say, and each time that the run was resumed: the last one counts."""
+    told = {}
+    for event in events:
+        if event.get("event") in ("start", "resume"):
+            told.update(event)
+    return told
+
+
+# ---- what a run says
+
+
+def least(numbers):
+    return min(numbers, default=None)
+
+
+def last(numbers):
+    return numbers[-1] if numbers else None
+
+
+def low_median(numbers):
+    return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else None
+
+
+def last_loss(events):
+    """The mean loss of the last steps; None where a thinned log does not have them."""
+    losses = series(events, "loss")
+    end = losses[-1][0] if losses else 0
+    found = [loss for step, loss, _ in losses if step > end - LAST_STEPS]
+    return mean(found) if len(found) == LAST_STEPS else None
+
+
+def of_whole_log(events):
+    """What thinning would change."""
+    thinned = next((e for e in events if e.get("event") == "thinned"), {})
+    steps = [event for event in events if is_step(event)]
+    return {
+        "ms": thinned.get("ms", low_median(values(steps, "ms"))),
+        "tokens_per_s": thinned.get("tokens_per_s", low_median(values(steps, "tokens_per_s"))),
+        "last_loss": thinned.get("last_loss", last_loss(events)),
+        "below_4_seconds": thinned.get("below_4_seconds", next(
+            (e.get("seconds") for e in steps if number(e, "loss") and e["loss"] < 4), None)),
+    }
+
+
+def machine_of(start):
+    """Processor and library, without what differs between two calls."""
+    parts = [start.get("processor"), (start.get("products") or "").split(", peak")[0]]
+    return ", ".join(part for part in parts if part) or None
+
+
+def measure(events):
+    """Everything that the tables of comparisons show of a run."""
+    start = start_of(events)
+    val_loss = values(events, "val_loss")
+    model = start.get("model", "").split(", ")
+    row = {
+        "parameters": int(model[1].split()[0]) if len(model) > 1 else None,
+        "processor": start.get("processor"),
+        "machine": machine_of(start),
+        "steps": last(values(events, "step")),
+        "seconds": last(values(events, "seconds")),
+        "val_loss": least(val_loss),
+        "last_val_loss": last(val_loss),
+        "val_ppl": perplexity(least(val_loss)),
+        "val_word_ppl": least(values(events, "val_word_ppl")),
+        "grad_norm": max(values(events, "grad_norm"), default=None),
+        "attention_max": max(values(events, "val_attention_max_abs"), default=None),
+        "saturated": last(values(events, "val_saturated_share")),
+        "val_tokens": last(values(events, "val_tokens")),
+        "test_tokens": last(values(events, "test_tokens")),
+    }
+    for key in ("test_loss", "test_ppl", "test_word_ppl", "test_bpb"):
+        row[key] = last(values(events, key))
+    row.update(of_whole_log(events))
+    row.update(measure_statistics(events))
+    return row
+
+
+def measure_statistics(events):
+    """Of what --stats measured at the end: of each layer its weights' mean excess kurtosis, the
+    kurtosis and the largest value of the residual stream after it, and the sink's share."""
+    weights, activations, largest, shares = {}, {}, {}, {}
+    for event in events:
+        if event.get("event") != "statistics":
+            continue
+        kurtosis = number(event, "kurtosis")
+        if "tensor" in event and kurtosis is not None:
+            layer = next((int(p) + 1 for p in event["tensor"].split(".") if p.isdigit()), 0)
+            weights.setdefault(layer, []).append(kurtosis)
+        elif event.get("place") == "residual" and event["layer"] > 0:
+            activations[event["layer"]] = kurtosis  # the later one, where a run measured twice
+            largest[event["layer"]] = number(event, "max_abs")
+        if number(event, "sink_share") is not None:
+            shares[event["place"] == "key_weights", event["layer"]] = event["sink_share"]
+    known = [x for x in activations.values() if x is not None]
+    return {
+        "weight_kurtosis": mean([x for layer in weights.values() for x in layer]),
+        "activation_kurtosis": mean(known),
+        "largest_activation": max((x for x in largest.values() if x is not None), default=None),
+        "sink_share": mean(list(shares.values())),
+        "layers": [(layer, mean(weights.get(layer, [])), activations[layer], largest[layer])
+                   for layer in sorted(activations)],
+    }
+
+
+# ---- thinning
+
+
+def shorten(value):
+    """Numbers to seven digits."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    return value
+
+
+# What follows from other numbers, and no table shows.
+UNUSED = ("peak_fraction", "max_abs_over_std", "n", "mean", "std", "memory")
+
+
+def is_used(event):
+    """Of --stats, tables show weights, the residual stream and what a sink takes."""
+    return event.get("event") != "statistics" or "tensor" in event or "sink_share" in event \
+        or event.get("place") == "residual"
+
+
+def thin(events, every=THIN_EVERY):
+    """The lines of a log that are kept."""
+    if any(event.get("event") == "thinned" for event in events):
+        return events
+    largest = {}  # norm and step, for each window of steps
+    for event in events:
+        if is_step(event) and number(event, "grad_norm") is not None:
+            window = (event["step"] - 1) // every
+            largest[window] = max(
+                largest.get(window, (0, 0)), (event["grad_norm"], event["step"]))
+    steps = {step for _, step in largest.values()} | {1}
+    kept = [{key: shorten(value) for key, value in event.items() if key not in UNUSED}
+            for event in events if is_used(event)
+            and (not is_step(event) or event["step"] % every == 0 or event["step"] in steps)]
+    whole = {key: shorten(x) for key, x in of_whole_log(events).items() if x is not None}
+    return kept + [{"event": "thinned", "every": every, **whole}]
+
+
+def write(events, file):
+    for event in events:
+        print(json.dumps(event, separators=(",", ":"), ensure_ascii=False), file=file)
+
+
+# ---- statistics
+
+
+def mean(numbers):
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def spread(numbers):
+    """The standard deviation, of at least two."""
+    return statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def perplexity(loss):
+    return None if loss is None else math.exp(loss) if loss < 700 else math.inf
+
+
+def incomplete_beta(a, b, x):
+    """The regularised incomplete beta function, by its continued fraction (Lentz's method)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(b, a, 1 - x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+                     + a * math.log(x) + b * math.log1p(-x)) / a
+    tiny = 1e-300
+    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
+    total = d
+    for i in range(1, 300):
+        for term in (i * (b - i) * x / ((a + 2 * i - 1) * (a + 2 * i)),
+                     -(a + i) * (a + b + i) * x / ((a + 2 * i) * (a + 2 * i + 1))):
+            d = 1 / (1 + term * d or tiny)
+            c = 1 + term / c or tiny
+            total *= c * d
+        if abs(c * d - 1) < 1e-14:
+            break
+    return front * total
+
+
+def two_sided(t, freedom):
+    """The probability of a Student's t at least as far from 0."""
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+def ratio(difference, error):
+    """Student's t; its error is 0 where all differences are equal."""
+    return difference / error if error > 0 else math.copysign(math.inf, difference) if difference else 0
+
+
+def paired_test(differences):
+    """p of a mean difference of 0, of the differences of pairs; None of fewer than two."""
+    n = len(differences)
+    if n < 2:
+        return None
+    t = ratio(mean(differences), spread(differences) / math.sqrt(n))
+    return 0.0 if math.isinf(t) else two_sided(t, n - 1)
+
+
+def welch_test(a, b):
+    """p of equal means of two groups whose spreads may differ; None of fewer than two each."""
+    if min(len(a), len(b)) < 2:
+        return None
+    errors = [statistics.variance(x) / len(x) for x in (a, b)]
+    t = ratio(mean(a) - mean(b), math.sqrt(sum(errors)))
+    if math.isinf(t) or sum(errors) == 0:
+        return 0.0 if t else 1.0
+    freedom = sum(errors) ** 2 / sum(e * e / (len(x) - 1) for e, x in zip(errors, (a, b)))
+    return two_sided(t, freedom)
+
+
+# ---- numbers in tables
+
+
+def decimals(x):
+    x = abs(x)
+    return 0 if x >= 1000 else 1 if x >= 100 else 2 if x >= 10 else 3 if x >= 1 else 4
+
+
+def show(x):
+    """A number with about four digits, "-" for None."""
+    return "-" if x is None else "inf" if math.isinf(x) else f"{x:.{decimals(x)}f}"
+
+
+def both(numbers):
+    """"mean ± standard deviation" of those that are known."""
+    known = [x for x in numbers if x is not None]
+    if len(known) < 2 or not all(map(math.isfinite, known)):
+        return show(mean(known))
+    return f"{show(mean(known))} ± {spread(known):.{decimals(mean(known))}f}"
+
+
+def show_p(p):
+    return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def duration(seconds):
+    """"1h 02m", "3m 20s", "12s"."""
+    s = int(seconds + 0.5)
+    if s < 60:
+        return f"{s}s"
+    return f"{s // 60}m {s % 60:02d}s" if s < 3600 else f"{s // 3600}h {s % 3600 // 60:02d}m"
+
+
+def main():
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__.strip())
+        return
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: scripts/logs.py RUN/log.jsonl [EVERY] >THIN.jsonl")
+    try:
+        every = int(sys.argv[2]) if len(sys.argv) == 3 else THIN_EVERY
+        write(thin(read(path_of(sys.argv[1])), every), sys.stdout)
+    except (Error, ValueError) as error:
+        sys.exit(f"logs.py: {error}")
+
+
+if __name__ == "__main__":
+    main()
