@@ -66,13 +66,21 @@ bool file_lock(int fd) {
 }
 
 // ---- directories ------------------------------------------------------------
+
+const char *path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+char *path_directory(const char *path) {
+    const int length = (int)(path_name(path) - path); // with the slash
+    return length ? format_string("%.*s", length > 1 ? length - 1 : 1, path) : copy_string(".");
+}
+
 // The name is on the disk only when its directory is.
 static void sync_directory(const char *path) {
-    char *directory = copy_string(path);
-    char *slash = strrchr(directory, '/');
-    if (slash == directory) slash++; // "/file"
-    if (slash) *slash = '\0';
-    const int fd = open(slash ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *directory = path_directory(path);
+    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     // EINVAL: a file system that cannot sync directories.
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
         fail("%s: cannot sync its directory: %s", path, strerror(errno));
@@ -107,11 +115,8 @@ void directory_create(const char *path) {
 }
 
 bool directory_create_new(const char *path) {
-    char *parent = copy_string(path), *slash = strrchr(parent, '/');
-    if (slash && slash != parent) {
-        *slash = '\0';
-        directory_create(parent);
-    }
+    char *parent = path_directory(path);
+    directory_create(parent);
     free(parent);
     if (mkdir(path, 0777) != 0) {
         if (errno != EEXIST) fail("%s: cannot make the directory: %s", path, strerror(errno));

@@ -29,6 +29,11 @@ bool file_lock(int fd);
 // directory.
 void directory_create(const char *path);
 
+// What of a path comes after its last slash; all that comes before it, fresh: "." where there is no
+// slash, "/" of "/file".
+const char *path_name(const char *path);
+char *path_directory(const char *path);
+
 // Makes DIR and its parents, likewise; false if DIR was there already.
 bool directory_create_new(const char *path);
 

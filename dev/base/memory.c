@@ -1,5 +1,6 @@
 #include "memory.h"
 #include "error.h"
+#include "sizes.h"
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,10 +68,6 @@ void *grow_list(void *items, size_t count, size_t size, const char *what) {
 }
 
 // ---- what there is ----------------------------------------------------------
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 // The number behind `key` in a file of such lines, times 1024, or with key "" a file's only number;
 // SIZE_MAX: there is none ("max").

@@ -49,12 +49,12 @@ static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int r
     static const char *const products[] = {"forward", "backward_input", "backward_weight", "pack"};
     for (int product = 0; product < 4; product++) {
         for (int i = -2; i < repetitions; i++) { // the first ones warm up
-            const double start = bench_seconds();
+            const double start = clock_seconds();
             if (product == 0) gemm_forward(gemm, y, x, weight, shape.m);
             if (product == 1) gemm_backward_input(gemm, dx, dy, weight, shape.m);
             if (product == 2) gemm_backward_weight(gemm, dw, dy, x, weight, shape.m);
             if (product == 3) gemm_weight_pack(weight, w);
-            if (i >= 0) seconds[i] = bench_seconds() - start;
+            if (i >= 0) seconds[i] = clock_seconds() - start;
         }
         report(products[product], product < 3, shape, gemm, peak, seconds, repetitions);
     }
@@ -84,12 +84,12 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
                                            "classifier_pack"};
     for (int product = 0; product < 3; product++) {
         for (int i = -1; i < repetitions; i++) {
-            const double start = bench_seconds();
+            const double start = clock_seconds();
             if (i < 0 || product == 2) classifier_pack(classifier, weight);
             if (product == 0)
                 classifier_train(classifier, h, bias, targets, m, 1, dh, dweight, dbias);
             if (product == 1) classifier_forward(classifier, h, bias, targets, m);
-            if (i >= 0) seconds[i] = bench_seconds() - start;
+            if (i >= 0) seconds[i] = clock_seconds() - start;
         }
         static const int counts[] = {3, 1, 0};
         report(products[product], counts[product], shape, gemm, peak, seconds, repetitions);

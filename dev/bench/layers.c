@@ -216,11 +216,11 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
     double seconds[MOST] = {0};
     size_t count = 0;
     for (int i = 0; i < WARM_UP; i++) c->run(b);
-    const double begin = bench_seconds();
-    while (count < LEAST || (count < MOST && bench_seconds() - begin < duration)) {
-        const double start = bench_seconds();
+    const double begin = clock_seconds();
+    while (count < LEAST || (count < MOST && clock_seconds() - begin < duration)) {
+        const double start = clock_seconds();
         c->run(b);
-        seconds[count++] = bench_seconds() - start;
+        seconds[count++] = clock_seconds() - start;
     }
     const double median = bench_median(seconds, count);
     JsonWriter w = {0};

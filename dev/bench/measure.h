@@ -2,18 +2,12 @@
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
+#include "clock.h"
 #include "json.h"
 #include "memory.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static inline double bench_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static inline int bench_compare(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -38,9 +32,9 @@ static inline double bench_read_bandwidth(size_t bytes) {
         for (size_t i = 0; i < ROW; i++) block[r * ROW + i] = 1;
     double best = 0;
     float sum = 0;
-    const double start = bench_seconds();
-    for (int n = 0; n < AT_LEAST || bench_seconds() - start < duration; n++) {
-        const double before = bench_seconds();
+    const double start = clock_seconds();
+    for (int n = 0; n < AT_LEAST || clock_seconds() - start < duration; n++) {
+        const double before = clock_seconds();
 #pragma omp parallel for schedule(static) reduction(+ : sum)
         for (size_t r = 0; r < rows; r++) {
             const float *restrict row = block + r * ROW;
@@ -53,7 +47,7 @@ static inline double bench_read_bandwidth(size_t bytes) {
             }
             sum += part[0] + part[1] + part[2] + part[3];
         }
-        const double speed = (double)(rows * ROW * sizeof(float)) / (bench_seconds() - before);
+        const double speed = (double)(rows * ROW * sizeof(float)) / (clock_seconds() - before);
         if (speed > best) best = speed;
     }
     free(block);

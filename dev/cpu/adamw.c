@@ -1,6 +1,7 @@
 #include "adamw.h"
 
 #include "memory.h"
+#include "sizes.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ double gradient_norm(const ParameterState *state) {
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < total; first += PIECE)
         sums[first / PIECE] =
-            sum_of_squares(state->gradients + first, total - first < PIECE ? total - first : PIECE);
+            sum_of_squares(state->gradients + first, smaller(total - first, PIECE));
     double sum = 0;
     for (size_t piece = 0; piece < pieces; piece++) sum += sums[piece];
     free(sums);
@@ -98,7 +99,7 @@ void adamw_update(ParameterState *state, const UpdateSettings *s) {
 #pragma omp for schedule(static) nowait
         for (size_t at = p->offset; at < end; at += PIECE)
             update_piece(state->values + at, state->gradients + at, state->first_moment + at,
-                         state->second_moment + at, &k, end - at < PIECE ? end - at : PIECE);
+                         state->second_moment + at, &k, smaller(end - at, PIECE));
     }
 }
 
@@ -106,6 +107,5 @@ void gradients_clear(ParameterState *state) {
     const size_t total = state->table.total;
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < total; first += PIECE)
-        memset(state->gradients + first, 0,
-               (total - first < PIECE ? total - first : PIECE) * sizeof(real));
+        memset(state->gradients + first, 0, smaller(total - first, PIECE) * sizeof(real));
 }

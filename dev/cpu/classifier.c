@@ -25,6 +25,7 @@
 #include "error.h"
 #include "memory.h"
 #include "rows.h"
+#include "sizes.h"
 #include "threads.h"
 #include "tile.h"
 #include "vector_math.h"
@@ -121,14 +122,6 @@ struct Chunk {
     double scale;
     real *dh; // NULL: the loss alone
 };
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
-static size_t round_up(size_t value, size_t step) {
-    return (value + step - 1) / step * step;
-}
 
 static size_t slice_width(const Classifier *c, size_t slice) {
     return smaller(c->vocabulary - slice * SLICE, SLICE);

@@ -3,6 +3,7 @@
 #include "arena.h"
 #include "error.h"
 #include "memory.h"
+#include "sizes.h"
 #include "tile.h"
 #include "vector_math.h"
 #include <math.h>
@@ -49,10 +50,6 @@ typedef struct {
     const real *exponent, *dy;
 } CosinePass;
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double power,
                                        size_t batch, size_t queries, size_t keys, size_t channels,
                                        size_t heads) {
@@ -63,7 +60,7 @@ CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double
     a->heads = heads;
     a->channels = channels;
     a->size = channels / heads;
-    a->columns = tile_round_up(a->size, TILE_COLUMNS);
+    a->columns = round_up(a->size, TILE_COLUMNS);
     a->batch = batch;
     a->queries = queries;
     a->keys = keys;
@@ -446,7 +443,7 @@ static void backward_keys_values(const CosinePass *pass, size_t unit,
         state_add(&s, s.state, s.q, s.g);
         state_add(&s, s.transposed, s.g, s.q);
     }
-    for (size_t end = tile_round_up(in->keys, CHUNK); end > 0; end -= CHUNK) {
+    for (size_t end = round_up(in->keys, CHUNK); end > 0; end -= CHUNK) {
         const size_t t0 = end - CHUNK;
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_KEYS);
         backward_chunk(pass, &s, unit, gradients, t0);

@@ -3,13 +3,13 @@
 
 #include "arena.h"
 #include "bf16.h"
+#include "clock.h"
 #include "error.h"
 #include "memory.h"
 #include "threads.h"
 #include "tile.h"
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
@@ -85,12 +85,6 @@ void gemm_input_load(Matrix input, size_t row, size_t column, real *restrict val
 
 // ---- the peak ---------------------------------------------------------------
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 // A product y (m, n) = x (m, k) w (k, n), to be timed.
 typedef struct {
     Gemm *gemm;
@@ -102,9 +96,9 @@ typedef struct {
 } Trial;
 
 static void trial_run(Trial *trial) {
-    const double before = seconds_now();
+    const double before = clock_seconds();
     gemm_forward(trial->gemm, trial->y, trial->x, trial->weight, trial->m);
-    const double seconds = seconds_now() - before;
+    const double seconds = clock_seconds() - before;
     if (seconds < trial->fastest) trial->fastest = seconds;
 }
 
@@ -131,8 +125,8 @@ double gemm_measure_peak(Gemm *gemm) {
     enum { M = 2048, N = 1024, K = 512, AT_LEAST = 3 };
     const double duration = 0.1;
     Trial trial = trial_create(gemm, M, N, K);
-    const double start = seconds_now();
-    for (int i = 0; i < AT_LEAST || seconds_now() - start < duration; i++) trial_run(&trial);
+    const double start = clock_seconds();
+    for (int i = 0; i < AT_LEAST || clock_seconds() - start < duration; i++) trial_run(&trial);
     trial_free(&trial);
     return 2.0 * M * N * K / trial.fastest;
 }

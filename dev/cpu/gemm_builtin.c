@@ -7,6 +7,7 @@
 #include "error.h"
 #include "gemm.h"
 #include "memory.h"
+#include "sizes.h"
 #include "threads.h"
 #include <stdlib.h>
 #include <string.h>
@@ -70,14 +71,6 @@ static StridedMatrix matrix_from(StridedMatrix a, size_t i, size_t j) {
 
 static bool rows_are_contiguous(StridedMatrix a) {
     return a.column == 1;
-}
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
-static size_t round_up(size_t value, size_t step) {
-    return (value + step - 1) / step * step;
 }
 
 // ---- handles ----------------------------------------------------------------

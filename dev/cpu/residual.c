@@ -2,6 +2,7 @@
 
 #include "memory.h"
 #include "row_blocks.h"
+#include "sizes.h"
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -12,10 +13,6 @@ enum {
 // Rows that are taken at a time: their elements follow each other, and so do their factors.
 static size_t rows_together(size_t channels) {
     return channels < PIECE ? PIECE / channels : 1;
-}
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
 }
 
 static const real *factors_of(const Dropout *dropout, uint64_t first, size_t count, real *buffer) {

@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "row_blocks.h"
 #include "rows.h"
+#include "sizes.h"
 #include "threads.h"
 #include "vector_math.h"
 #include <math.h>
@@ -37,10 +38,9 @@ ShortAttention *short_attention_plan(Arena *arena, double sink, size_t queries, 
                                      size_t channels, size_t heads, bool training) {
     const char *what = "attention";
     ShortAttention *a = allocate(1, sizeof(*a), what);
-    const size_t size = channels / heads, D = tile_round_up(size, TILE_COLUMNS);
-    const size_t Q = tile_round_up(queries < SHORT_ATTENTION ? queries : SHORT_ATTENTION,
-                                   TILE_ROWS),
-                 K = tile_round_up(keys < SHORT_ATTENTION ? keys : SHORT_ATTENTION, TILE_COLUMNS);
+    const size_t size = channels / heads, D = round_up(size, TILE_COLUMNS);
+    const size_t Q = round_up(queries < SHORT_ATTENTION ? queries : SHORT_ATTENTION, TILE_ROWS),
+                 K = round_up(keys < SHORT_ATTENTION ? keys : SHORT_ATTENTION, TILE_COLUMNS);
     *a = (ShortAttention){.sink = sink,
                           .heads = heads,
                           .channels = channels,
@@ -90,8 +90,8 @@ static ShortHead head_of(const ShortAttention *a, const AttentionInput *in, size
                        &a->workers[thread_index()],
                        unit / a->heads,
                        unit % a->heads,
-                       tile_round_up(in->queries, TILE_ROWS),
-                       tile_round_up(in->keys, TILE_COLUMNS)};
+                       round_up(in->queries, TILE_ROWS),
+                       round_up(in->keys, TILE_COLUMNS)};
 }
 
 // out (count, D') = (x + bias) * scale of rows of D numbers, `stride` apart. The rows `ahead` of
@@ -302,7 +302,7 @@ static void backward_head(const ShortHead *head, const Backward *g) {
     const AttentionInput *in = head->in;
     const Worker *w = head->worker;
     const size_t first = head->b * in->queries, D = a->columns, K = a->width;
-    const size_t key_rows = tile_round_up(in->keys, TILE_ROWS);
+    const size_t key_rows = round_up(in->keys, TILE_ROWS);
     Kept kept[SHORT_ATTENTION];
     load_head(head);
     load_rows(a, w->doutput, g->dy + first * a->channels + head->h * a->size, a->channels,

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "rows.h"
 #include "short_attention.h"
+#include "sizes.h"
 #include "softmax_attention_amx.h"
 #include "tile.h"
 #include "vector_math.h"
@@ -54,10 +55,6 @@ typedef struct {
     size_t parts;
 } SoftmaxPass;
 
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 // In the backward pass a head's keys are shared out among units of work, each with its own sum of
 // query gradients. Their number depends on the shape alone, so that results do not depend on the
 // threads.
@@ -84,7 +81,7 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     a->size = channels / heads;
     a->by = tile_multiplier(precision == PRECISION_BFLOAT16);
     a->pairs = a->by != MULTIPLY_REALS;
-    a->columns = tile_round_up(a->size, TILE_COLUMNS);
+    a->columns = round_up(a->size, TILE_COLUMNS);
     a->words = a->pairs ? a->columns / 2 : a->columns;
     a->batch = batch;
     a->most_queries = queries;
@@ -92,7 +89,7 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     a->long_batch = smaller(batch, rows / (SHORT_ATTENTION + 1));
     a->brief = short_attention_plan(arena, sink, queries, keys, channels, heads, training);
     if (queries <= SHORT_ATTENTION && keys <= SHORT_ATTENTION) return a;
-    const size_t query_rows = tile_round_up(queries, KEYS), key_rows = tile_round_up(keys, KEYS);
+    const size_t query_rows = round_up(queries, KEYS), key_rows = round_up(keys, KEYS);
     const size_t units = tile_count(a->long_batch, heads);
     const size_t all_queries = tile_count(units, query_rows),
                  all_keys = tile_count(units, key_rows);
@@ -143,19 +140,19 @@ void softmax_attention_free(SoftmaxAttention *a) {
 
 static SoftmaxPass begin(SoftmaxAttention *a, const AttentionInput *in) {
     attention_check(in, a->long_batch, a->most_queries, a->most_keys);
-    const size_t key_rows = tile_round_up(in->keys, KEYS);
+    const size_t key_rows = round_up(in->keys, KEYS);
     for (size_t b = 0; b < in->batch; b++) {
         for (size_t j = 0; j < key_rows; j++)
             a->hidden[b * key_rows + j] =
                 j < in->keys && (!in->mask || in->mask[b * in->keys + j]) ? 0 : -INFINITY;
     }
-    return (SoftmaxPass){a, in, tile_round_up(in->queries, KEYS), key_rows,
+    return (SoftmaxPass){a, in, round_up(in->queries, KEYS), key_rows,
                          parts_of(in->batch * a->heads, key_rows)};
 }
 
 // The keys that the queries i0 to i0 + QUERIES see end before this one, a multiple of QUERIES.
 static size_t keys_end(const SoftmaxPass *pass, size_t i0) {
-    return pass->in->causal ? i0 + QUERIES : tile_round_up(pass->in->keys, QUERIES);
+    return pass->in->causal ? i0 + QUERIES : round_up(pass->in->keys, QUERIES);
 }
 
 // ---- operands ---------------------------------------------------------------
@@ -184,7 +181,7 @@ static Source source_of(const SoftmaxPass *pass, AttentionPart part, size_t unit
 
 // Rows of an operand that products read.
 static size_t source_end(const Source *source) {
-    return tile_round_up(source->rows, QUERIES);
+    return round_up(source->rows, QUERIES);
 }
 
 // Columns d to d + TILE_COLUMNS of a row.
@@ -437,8 +434,8 @@ static AmxHead amx_head(const SoftmaxPass *pass, size_t unit) {
                     .dropout = in->dropout,
                     .block = first_block(pass, unit),
                     .blocks = pass->key_rows / KEYS,
-                    .query_end = tile_round_up(in->queries, QUERIES),
-                    .key_end = tile_round_up(in->keys, QUERIES),
+                    .query_end = round_up(in->queries, QUERIES),
+                    .key_end = round_up(in->keys, QUERIES),
                     .causal = in->causal};
     return head;
 }

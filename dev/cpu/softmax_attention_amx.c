@@ -1,6 +1,7 @@
 #include "softmax_attention_amx.h"
 
 #include "amx_tiles.h"
+#include "sizes.h"
 
 #if TILE_PAIRS
 
@@ -395,10 +396,6 @@ TILE_INLINE void differentiate(const Pair *pair, const real *logsumexp, const re
 typedef struct {
     size_t chunk, i, j;
 } AmxPlace;
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 // The next place of the keys from j0 on; false behind the last.
 static bool advance(const AmxHead *head, size_t j0, AmxPlace *at) {

@@ -7,6 +7,7 @@
 #include "amx.h"
 #include "error.h"
 #include "real.h"
+#include "sizes.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,11 +63,6 @@ typedef int32_t TileBits __attribute__((vector_size(TILE_BYTES), may_alias));
 #else
 #define TILE_UNROLL _Pragma("GCC unroll 16")
 #endif
-
-// n rounded up to a multiple of `step`.
-static inline size_t tile_round_up(size_t n, size_t step) {
-    return (n + step - 1) / step * step;
-}
 
 // a * b elements, where that fits.
 static inline size_t tile_count(size_t a, size_t b) {

@@ -1,5 +1,6 @@
 #include "weight_gradient.h"
 
+#include "sizes.h"
 #include "threads.h"
 #include "tile.h"
 
@@ -68,17 +69,12 @@ static void pack_right(float *out, PackedRows x, size_t depth, size_t count) {
     }
 }
 
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 // dw (n, k), rows `stride` apart, of one block.
 static void block_gradient(float *dw, size_t stride, const uint16_t *left, size_t left_columns,
                            const uint16_t *right, size_t right_columns, size_t n, size_t k,
                            size_t m, Packed *packed) {
     for (size_t row = 0; row < m; row += ROWS) {
-        const size_t rows = smaller(m - row, ROWS),
-                     depth = tile_round_up((rows + 1) / 2, AMX_WORDS);
+        const size_t rows = smaller(m - row, ROWS), depth = round_up((rows + 1) / 2, AMX_WORDS);
         pack_left(packed->left, (PackedRows){left + row * left_columns, left_columns, rows}, depth,
                   n);
         pack_right(packed->right, (PackedRows){right + row * right_columns, right_columns, rows},
@@ -109,7 +105,7 @@ void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size
     // Less where the threads would not all have a block.
     while (parts(n, height) * parts(k, width) < (size_t)threads && width * height > PANEL * PANEL) {
         size_t *longer = width > height ? &width : &height;
-        *longer = tile_round_up(*longer / 2, PANEL);
+        *longer = round_up(*longer / 2, PANEL);
     }
     const size_t downwards = parts(n, height), blocks = downwards * parts(k, width);
 #pragma omp parallel num_threads(threads)

@@ -21,6 +21,7 @@
 
 #include "gemm.cuh"
 #include "partial_sums.cuh"
+#include "sizes.h"
 
 static constexpr int CLASSIFIER_THREADS = 512, SUM_THREADS = 1024;
 static constexpr int LOGITS = 8;           // that a thread takes at a time
@@ -64,10 +65,6 @@ struct Classifier {
     float *bias_sums; // (BIAS_PARTS, V)
 };
 
-static inline size_t classifier_round_up(size_t value, size_t step) {
-    return (value + step - 1) / step * step;
-}
-
 // For weights (V, C) and at most `rows` rows. smoothing: 0 none.
 static inline void classifier_carve(Classifier *c, Arena *arena, size_t vocabulary, size_t channels,
                                     size_t rows, double smoothing) {
@@ -75,9 +72,8 @@ static inline void classifier_carve(Classifier *c, Arena *arena, size_t vocabula
     c->smoothing = (float)smoothing;
     c->vocabulary = vocabulary;
     c->channels = channels;
-    c->stride = classifier_round_up(vocabulary, STRIDE_STEP);
-    const size_t row = c->stride * sizeof(float),
-                 most = classifier_round_up(rows, CHUNK_STEP) * row;
+    c->stride = round_up(vocabulary, STRIDE_STEP);
+    const size_t row = c->stride * sizeof(float), most = round_up(rows, CHUNK_STEP) * row;
     c->bytes = CHUNK * c->stride * sizeof(bf16);
     if (c->bytes > most) c->bytes = most;
     c->logits = arena_array<char>(arena, c->bytes, "a chunk of logits");
@@ -91,12 +87,12 @@ static inline void classifier_carve(Classifier *c, Arena *arena, size_t vocabula
 static inline size_t classifier_chunk(const Classifier *c, size_t size, size_t m) {
     const size_t most = c->bytes / (c->stride * size) / CHUNK_STEP * CHUNK_STEP,
                  chunks = (m + most - 1) / most;
-    return classifier_round_up((m + chunks - 1) / chunks, CHUNK_STEP);
+    return round_up((m + chunks - 1) / chunks, CHUNK_STEP);
 }
 
 // Threads for a row: no more warps than it gives work to.
 static inline unsigned classifier_threads(const Classifier *c) {
-    const size_t threads = classifier_round_up(c->vocabulary, LOGITS * WARP) / LOGITS;
+    const size_t threads = round_up(c->vocabulary, LOGITS * WARP) / LOGITS;
     return (unsigned)(threads < CLASSIFIER_THREADS ? threads : CLASSIFIER_THREADS);
 }
 

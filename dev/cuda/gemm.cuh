@@ -7,8 +7,8 @@
 #define CUDA_GEMM_CUH
 
 #include "activation.cuh"
+#include "clock.h"
 #include <math.h>
-#include <time.h>
 
 // A weight (N, K), or (K, N) with WEIGHT_IN_OUT, and its bias. The copies rounded to bf16 are
 // refreshed by the update.
@@ -269,14 +269,11 @@ static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
     double best = INFINITY;
     constexpr int ROUNDS = 4, PRODUCTS = 8; // the first round chooses the plan and wakes the GPU
     for (int i = 0; i < ROUNDS; i++) {
-        struct timespec start, end;
         device_synchronize(d);
-        clock_gettime(CLOCK_MONOTONIC, &start);
+        const double start = clock_seconds();
         for (int j = 0; j < PRODUCTS; j++) gemm_forward(blas, y, x, w, SIZE);
         device_synchronize(d);
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        best = fmin(best, (double)(end.tv_sec - start.tv_sec) +
-                              1e-9 * (double)(end.tv_nsec - start.tv_nsec));
+        best = fmin(best, clock_seconds() - start);
     }
     arena_free(&arena);
     return 2.0 * SIZE * SIZE * SIZE * PRODUCTS / best;

@@ -52,6 +52,10 @@ void warn(const char *text, ...) {
     va_end(arguments);
 }
 
+void error_set_processes(const ErrorProcesses *processes) {
+    (void)processes;
+}
+
 // ---- the end of the program: --help; the linker replaces the C library's (--wrap) ----
 // -----
 

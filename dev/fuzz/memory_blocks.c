@@ -1,5 +1,6 @@
 #include "memory_blocks.h"
 #include "memory_files.h"
+#include "sizes.h"
 #include <sanitizer/asan_interface.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -60,10 +61,6 @@ int __wrap_munmap(void *memory, size_t size);
 // ---- blocks -----------------------------------------------------------------
 
 #define BEHIND_ASAN __attribute__((no_sanitize("address"))) // reads headers, which nobody else may
-
-BEHIND_ASAN static size_t round_up(size_t size, size_t alignment) {
-    return (size + alignment - 1) / alignment * alignment;
-}
 
 // Nothing that a program may go on from.
 static _Noreturn void broken(const char *what, size_t size) {

@@ -2,6 +2,7 @@
 // hang, and those whose name begins with "valid" must be accepted. The last line is "N passed, N
 // failed". usage: NAME [DIR], from the top directory; DIR is dev/fuzz/corpus/NAME where it is not
 // given
+#include "file.h"
 #include "harness.h"
 #include <dirent.h>
 #include <signal.h>
@@ -56,11 +57,10 @@ int main(int argc, char **argv) {
     int passed = 0, failed = 0;
     LLVMFuzzerInitialize(&argc, &argv);
     char directory[2048];
-    const char *slash = strrchr(argv[0], '/');
     if (argc > 1)
         snprintf(directory, sizeof(directory), "%s", argv[1]);
     else
-        snprintf(directory, sizeof(directory), "dev/fuzz/corpus/%s", slash ? slash + 1 : argv[0]);
+        snprintf(directory, sizeof(directory), "dev/fuzz/corpus/%s", path_name(argv[0]));
     const int count = scandir(directory, &entries, NULL, alphasort);
     if (count < 0) {
         perror(directory);

@@ -1,4 +1,5 @@
 #include "log.h"
+#include "clock.h"
 #include "error.h"
 #include "file.h"
 #include "memory.h"
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 struct Log {
@@ -31,12 +31,6 @@ struct Log {
     BestLoss best;      // of the lines that were kept,
     char *validation;   // on the split of that id; NULL: unknown
 };
-
-static double clock_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 // ---- log.jsonl --------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 #include "profile.h"
+#include "clock.h"
 #include "memory.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct {
     const char *kind;
@@ -18,15 +18,9 @@ struct Profile {
     Row rows[PROFILE_KINDS];
 };
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 Profile *profile_create(void) {
     Profile *profile = allocate(1, sizeof *profile, "the profile");
-    profile->last = seconds_now();
+    profile->last = clock_seconds();
     return profile;
 }
 
@@ -57,7 +51,7 @@ static Row *row_of(Profile *profile, const char *kind) {
 
 void profile_lap(Profile *profile, const char *kind, ProfilePart part, double flops) {
     if (!profile) return;
-    const double now = seconds_now();
+    const double now = clock_seconds();
     Row *row = row_of(profile, kind);
     row->seconds[part] += now - profile->last;
     row->flops[part] += flops;

@@ -7,8 +7,10 @@
 // receives 2 (n-1)/n times the array for any n, as a ring does, in 2 messages to each other rank
 // instead of 2 (n-1) in a row.
 #include "bf16.h"
+#include "clock.h"
 #include "error.h"
 #include "memory.h"
+#include "sizes.h"
 #include "transport.h"
 #include <mpi.h>
 #include <pthread.h>
@@ -244,17 +246,13 @@ static size_t chunk_pieces(const Ranks *r) {
     return r->size > CHUNK ? (size_t)r->size : CHUNK;
 }
 
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 // Elements of a chunk that are a rank's part.
 static Range part_of(const Ranks *r, size_t count, size_t chunk, int rank) {
     const size_t pieces = (count + PIECE - 1) / PIECE, first = chunk * chunk_pieces(r);
-    const size_t here = least(chunk_pieces(r), pieces - first), n = (size_t)r->size,
+    const size_t here = smaller(chunk_pieces(r), pieces - first), n = (size_t)r->size,
                  k = (size_t)rank;
-    return (Range){least(count, (first + here * k / n) * PIECE),
-                   least(count, (first + here * (k + 1) / n) * PIECE)};
+    return (Range){smaller(count, (first + here * k / n) * PIECE),
+                   smaller(count, (first + here * (k + 1) / n) * PIECE)};
 }
 
 static size_t count_chunks(const Ranks *r, size_t count) {
@@ -315,7 +313,7 @@ static void add_up(const Reduction *d, const Slot *slot, real *values) {
     const Range mine = part_of(r, d->count, slot->chunk, r->rank);
     const size_t size = element_size(d), part = mine.end - mine.begin;
     for (size_t at = 0; at < part; at += BLOCK) {
-        const size_t count = least(BLOCK, part - at);
+        const size_t count = smaller(BLOCK, part - at);
         real sum[BLOCK] = {0};
         const char *in = slot->in + at * size;
         for (int peer = 0; peer < r->size; peer++) {
@@ -391,23 +389,23 @@ static void reduce(Reduction *d) {
     Slot *pending = NULL;
     for (size_t i = 0; i < d->chunks; i++) {
         const size_t chunk = i < d->early ? i : d->chunks - 1 - (i - d->early);
-        double start = ranks_seconds();
+        double start = clock_seconds();
         if (pending && !is_final(d, chunk)) {
             finish(d, pending, d->values);
             pending = NULL;
         }
-        d->ranks->report.seconds += ranks_seconds() - start;
+        d->ranks->report.seconds += clock_seconds() - start;
         wait_until_final(d, chunk);
-        start = ranks_seconds();
+        start = clock_seconds();
         Slot *slot = &d->slots[i % 2];
         scatter(d, slot, d->values, chunk);
         if (pending) finish(d, pending, d->values);
         pending = slot;
-        d->ranks->report.seconds += ranks_seconds() - start;
+        d->ranks->report.seconds += clock_seconds() - start;
     }
-    const double start = ranks_seconds();
+    const double start = clock_seconds();
     if (pending) finish(d, pending, d->values);
-    d->ranks->report.seconds += ranks_seconds() - start;
+    d->ranks->report.seconds += clock_seconds() - start;
 }
 
 static void *work(void *reduction) {
@@ -478,7 +476,7 @@ void reduction_early(Reduction *d, real *values) {
 
 void reduction_add(Reduction *d, real *values, size_t count) {
     if (!d) return;
-    const double start = ranks_seconds();
+    const double start = clock_seconds();
     Reduction other = *d; // with the same slots
     other.count = count;
     other.chunks = count_chunks(d->ranks, count);
@@ -486,7 +484,7 @@ void reduction_add(Reduction *d, real *values, size_t count) {
     other.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     other.values = values;
     reduce(&other);
-    d->ranks->report.waited_seconds += ranks_seconds() - start;
+    d->ranks->report.waited_seconds += clock_seconds() - start;
 }
 
 void reduction_final(Reduction *d, real *values, size_t from) {
@@ -501,7 +499,7 @@ void reduction_final(Reduction *d, real *values, size_t from) {
 
 void reduction_end(Reduction *d, real *values) {
     if (!d) return;
-    const double start = ranks_seconds();
+    const double start = clock_seconds();
     reduction_final(d, values, 0);
     if (!engine(d->ranks)->threads) {
         reduce(d);
@@ -512,5 +510,5 @@ void reduction_end(Reduction *d, real *values) {
     d->begun = d->done = d->early_final = false;
     d->from = d->count;
     pthread_mutex_unlock(&d->lock);
-    d->ranks->report.waited_seconds += ranks_seconds() - start;
+    d->ranks->report.waited_seconds += clock_seconds() - start;
 }

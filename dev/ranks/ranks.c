@@ -1,4 +1,5 @@
 // What ranks tell each other, however the bytes travel (transport.h).
+#include "clock.h"
 #include "error.h"
 #include "memory.h"
 #include "transport.h"
@@ -16,23 +17,17 @@ enum {
     SPEAK = 2        // seconds that rank 0 has to say what ends everybody
 };
 
-double ranks_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void ranks_nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
 }
 
 Deadline deadline_in(double seconds) {
-    const double now = ranks_seconds();
+    const double now = clock_seconds();
     return (Deadline){now + seconds, now};
 }
 
 bool deadline_passed(Deadline *deadline) {
-    const double now = ranks_seconds(), between = now - deadline->looked;
+    const double now = clock_seconds(), between = now - deadline->looked;
     if (between > 1) deadline->end += between;
     deadline->looked = now;
     return now > deadline->end;
@@ -107,8 +102,8 @@ static void name_process(char *text, size_t size) {
 static void let_others_speak(void) {
     if (joined->rank == 0) return;
     const double end =
-        ranks_seconds() + SPEAK; // a launcher that ends everybody begins with a signal
-    while (ranks_seconds() < end) ranks_nap();
+        clock_seconds() + SPEAK; // a launcher that ends everybody begins with a signal
+    while (clock_seconds() < end) ranks_nap();
 }
 
 static void end_all(int status) {

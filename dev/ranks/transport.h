@@ -32,8 +32,7 @@ void transport_gather(Ranks *ranks, const void *data, size_t bytes, void *all, c
 void transport_leave(Ranks *ranks);                   // after the last message
 void transport_abort(const Ranks *ranks, int status); // ends all other processes
 
-double ranks_seconds(void); // of a clock that only goes on
-void ranks_nap(void);       // for as long as a message may take
+void ranks_nap(void); // for as long as a message may take
 
 // How long others may take to answer, looked at again and again: a second and more between two
 // looks is time in which this process stood still (Ctrl-Z, a machine that sleeps), as perhaps all

@@ -1,3 +1,4 @@
+#include "clock.h"
 #include "error.h"
 #include "file.h"
 #include "growing_text.h"
@@ -326,12 +327,6 @@ char *sample_text(const Run *run, uint32_t number) {
     return text;
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // What one needs to get the same again, and how fast it went.
 static void say_speed(const Writer *w, double elapsed) {
     int64_t tokens = 0;
@@ -343,9 +338,9 @@ static void say_speed(const Writer *w, double elapsed) {
 static void continue_prompt(Writer *w, Text prompt, int64_t wanted) {
     const bool json = options_flag(w->run->options, "json");
     read_prompt(w, prompt);
-    const double start = seconds();
+    const double start = clock_seconds();
     write_tokens(w, wanted, w->count == 1 && !json);
-    const double elapsed = seconds() - start;
+    const double elapsed = clock_seconds() - start;
     show_samples(w, wanted);
     if (!json) say_speed(w, elapsed);
 }

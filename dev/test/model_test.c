@@ -1,6 +1,7 @@
 #include "model_test.h"
 
 #include "error.h"
+#include "file.h"
 #include "memory.h"
 #include "random.h"
 #include "run.h"
@@ -342,8 +343,7 @@ static const char *const own_precision = sizeof(real) == sizeof(double) ? "doubl
 
 // The same program of the float build.
 static _Noreturn void run_float_build(char **argv) {
-    const char *slash = strrchr(argv[0], '/');
-    const char *path = format_string("%s/bin/%s", FLOAT_BUILD, slash ? slash + 1 : argv[0]);
+    const char *path = format_string("%s/bin/%s", FLOAT_BUILD, path_name(argv[0]));
     execv(path, argv);
     fail("%s: cannot be run; build it with make", path);
 }

@@ -199,8 +199,21 @@ static void test_two_writers(void) {
     check_content(path, "old", 3);
 }
 
+static void test_paths(void) {
+    static const struct {
+        const char *path, *directory, *name;
+    } paths[] = {{"a/b/c", "a/b", "c"}, {"c", ".", "c"}, {"/c", "/", "c"}, {"a/", "a", ""}};
+    for (size_t i = 0; i < sizeof(paths) / sizeof(*paths); i++) {
+        char *directory = path_directory(paths[i].path);
+        CHECK_TEXT(directory, paths[i].directory);
+        CHECK_TEXT(path_name(paths[i].path), paths[i].name);
+        free(directory);
+    }
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
+        {"paths", test_paths},
         {"map", test_map},
         {"map refuses", test_map_refuses},
         {"directory_create", test_directory_create},

@@ -343,8 +343,7 @@ static void find_added(Reader *r, Text merges) {
 }
 
 static Bpe *open_vocab_json(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *merges_path = format_string("%.*smerges.txt", slash ? (int)(slash + 1 - path) : 0, path);
+    char *merges_path = format_string("%.*smerges.txt", (int)(path_name(path) - path), path);
     FileMap file = file_map(path), merges_file = file_map(merges_path);
     Json *root = json_parse((const char *)file.data, file.size, path);
     if (root->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);

@@ -565,9 +565,7 @@ static void add_checkpoint(const char *directory, int64_t step, double factor, c
 }
 
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {
-    const char *slash = strrchr(file->file.path, '/');
-    char *directory = slash ? format_string("%.*s", (int)(slash - file->file.path), file->file.path)
-                            : copy_string(".");
+    char *directory = path_directory(file->file.path);
     Listing listing = listing_create(directory);
     if ((int64_t)listing.complete_count < count)
         fail("--average %lld: %s holds %zu checkpoints; train with a larger --keep",

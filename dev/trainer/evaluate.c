@@ -1,16 +1,10 @@
+#include "clock.h"
 #include "run.h"
 
 #include "stop.h"
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
-    const double start = now();
+    const double start = clock_seconds();
     enum { LOSS, TOKENS, CORRECT, STOPPED, SUMS };
     double sums[SUMS] = {0};
     Batch batch;
@@ -29,7 +23,7 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
     *result = (Evaluation){.loss = sums[LOSS] / sums[TOKENS],
                            .tokens = (int64_t)sums[TOKENS],
                            .correct = (int64_t)sums[CORRECT],
-                           .seconds = now() - start};
+                           .seconds = clock_seconds() - start};
     run->type->task->report(run->task, split, result);
     return true;
 }

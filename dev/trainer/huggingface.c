@@ -47,8 +47,7 @@ void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_
 // ---- import -----------------------------------------------------------------
 // The path of config.json beside a file.
 static char *config_beside(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return format_string("%.*sconfig.json", slash ? (int)(slash + 1 - path) : 0, path);
+    return format_string("%.*sconfig.json", (int)(path_name(path) - path), path);
 }
 
 static void read_config(Safetensors *file, const ModelType *type) {

@@ -247,10 +247,10 @@ void report_write(const char *directory, char *const *samples, int count) {
     free(path);
     if (s.step_count > 0) {
         const bool drawn = draw_curve(directory, &s);
-        const char *slash = strrchr(directory, '/');
+        const char *name = path_name(directory);
         Page page;
         page_open(&page);
-        fprintf(page.file, "# %s\n\n", slash && slash[1] ? slash + 1 : directory);
+        fprintf(page.file, "# %s\n\n", *name ? name : directory);
         write_commands(page.file, &s);
         write_facts(page.file, &s);
         write_results(page.file, &s);

@@ -113,13 +113,6 @@ void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
 }
 
 // ---- opening ----------------------------------------------------------------
-// The directory of a file, fresh.
-static char *directory_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? format_string("%.*s", slash == path ? 1 : (int)(slash - path), path)
-                 : copy_string(".");
-}
-
 static void take_token(const Safetensors *weights, const char *key, int32_t *token) {
     if (safetensors_metadata(weights, key))
         *token = (int32_t)safetensors_integer(weights, key, -1, INT32_MAX);
@@ -154,7 +147,7 @@ static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind,
 }
 
 static Dataset *open_text(const Safetensors *weights) {
-    char *directory = directory_of(weights->file.path);
+    char *directory = path_directory(weights->file.path);
     const TokenizerKind kind = kind_of(weights, directory);
     Dataset *dataset = dataset_of_tokenizer(directory, open_tokenizer(weights, kind, directory));
     take_token(weights, "padding_token", &dataset->padding);
@@ -187,7 +180,7 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
                                           [TOKENIZER_SPM] = "--tokenizer spm --model ",
                                           [TOKENIZER_BPE] = "--model "};
     const char *name = safetensors_metadata(weights, "tokenizer");
-    char *directory = directory_of(weights->file.path);
+    char *directory = path_directory(weights->file.path);
     const TokenizerKind kind =
         name ? tokenizer_kind_from_name(name, weights->file.path) : tokenizer_find(directory);
     char *model = tokenizer_model(kind, directory), *advice;

@@ -1,4 +1,5 @@
 #include "checkpoint.h"
+#include "clock.h"
 #include "error.h"
 #include "memory.h"
 #include "report.h"
@@ -12,7 +13,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
 
@@ -35,12 +35,6 @@ typedef struct {
     bool trained;       // to the end
     int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
 } Loop;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int64_t integer(const Loop *loop, const char *name) {
     return options_integer(loop->run->options, name);
@@ -211,7 +205,7 @@ static void report_step(Loop *loop, int64_t tokens, double loss, double norm, do
 }
 
 static void train_step(Loop *loop) {
-    const double start = seconds();
+    const double start = clock_seconds();
     Profile *profile = loop->run->setup.profile;
     profile_step(profile);
     const double rate = schedule_rate(&loop->schedule, loop->progress.step);
@@ -223,7 +217,7 @@ static void train_step(Loop *loop) {
     profile_lap(profile, "optimiser", PROFILE_STEP, 0);
     loop->progress.step++;
     loop->progress.sequences += update.sequences;
-    const double now = seconds();
+    const double now = clock_seconds();
     loop->progress.seconds = now - loop->begin;
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
@@ -541,7 +535,7 @@ int train_loop(Run *run) {
     if (loop.progress.step > 0)
         log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
-    loop.begin = seconds() - loop.progress.seconds;
+    loop.begin = clock_seconds() - loop.progress.seconds;
     loop.first_step = loop.progress.step;
     agree_on_stop(&loop);
     if (loop.progress.evaluation_due && !loop.stop) run_pending_evaluation(&loop);
