@@ -102,7 +102,7 @@ static void create_with(void *options) {
 static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
     CHECK_FAILS(create_with, "attention=linear", 1, "softmax|softmax1|cosine|additive");
-    CHECK_FAILS(create_with, "cosine-power=2", 1, "0|0.5|1|learned");
+    CHECK_FAILS(create_with, "cosine-power=2", 2, "expected a number from 0 to 1, or learned");
 }
 
 static void test_tensor_names(void) {

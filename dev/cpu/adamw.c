@@ -59,13 +59,14 @@ double gradient_norm(const ParameterState *state) {
 typedef struct {
     real gradient_scale, beta1, rest1, beta2, rest2; // rest = 1 - beta
     real rate, root, epsilon, decay;                 // rate and decay times the learning rate
+    real l2;                                         // times x, added to the gradient
 } Coefficients;
 
 static void update_piece(real *restrict x, real *restrict g, real *restrict m, real *restrict v,
                          const Coefficients *k, size_t count) {
     const Coefficients c = *k;
     for (size_t i = 0; i < count; i++) {
-        const real gradient = g[i] * c.gradient_scale;
+        const real gradient = g[i] * c.gradient_scale + c.l2 * x[i];
         const real first = c.beta1 * m[i] + c.rest1 * gradient;
         const real second = c.beta2 * v[i] + c.rest2 * gradient * gradient;
         x[i] -= c.rate * first / (sqrt(second) * c.root + c.epsilon) + c.decay * x[i];
@@ -88,14 +89,14 @@ void adamw_update(ParameterState *state, const UpdateSettings *s) {
         .root = (real)(1 / sqrt(correction2)),
         .epsilon = (real)s->epsilon,
     };
-    const double decay = s->learning_rate * s->weight_decay;
 #pragma omp parallel
     for (int i = 0; i < state->table.count; i++) {
         const Parameter *p = &state->table.items[i];
         const size_t end = p->offset + p->size;
         if (state->muon && p->hidden) continue;
         Coefficients k = base;
-        if (p->decay) k.decay = (real)decay;
+        if (p->decay && s->adam) k.l2 = (real)s->weight_decay;
+        if (p->decay && !s->adam) k.decay = (real)(s->learning_rate * s->weight_decay);
 #pragma omp for schedule(static) nowait
         for (size_t at = p->offset; at < end; at += PIECE)
             update_piece(state->values + at, state->gradients + at, state->first_moment + at,

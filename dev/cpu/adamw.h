@@ -27,8 +27,10 @@ real *parameter_state_array(const ParameterState *state, ModelArray which);
 double gradient_norm(const ParameterState *state);
 
 // One update of every parameter that is not left to Muon, in one pass over memory, then gradients =
-// 0: g *= gradient_scale; m =
-// b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) + eps) + decay x)
+// 0. AdamW (Loshchilov and Hutter 2019, algorithm 2):
+//   g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+//   x -= lr (m^ / (sqrt(v^) + eps) + decay x)
+// Adam (Kingma and Ba 2015) has decay x in g instead, as torch.optim.Adam.
 void adamw_update(ParameterState *state, const UpdateSettings *settings);
 
 void gradients_clear(ParameterState *state);

@@ -167,13 +167,14 @@ static inline void gradient_norm(const Device *d, const ParameterState *s, doubl
 struct AdamwCoefficients {
     float gradient_scale, beta1, rest1, beta2, rest2; // rest = 1 - beta
     float rate, root, epsilon, decay;                 // decay times the learning rate
+    float l2;                                         // times x, added to the gradient
 };
 
 static __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_kernel(ParameterState s, const AdamwCoefficients c) {
     begin_kernel();
     const ParameterPiece piece = s.pieces[blockIdx.x];
-    const float decay = piece.decay ? c.decay : 0;
+    const float decay = piece.decay ? c.decay : 0, l2 = piece.decay ? c.l2 : 0;
     const float zeros[4] = {0, 0, 0, 0};
     for (uint32_t i = 4 * threadIdx.x; i < piece.count; i += 4 * ADAMW_THREADS) {
         const size_t at = piece.first + i;
@@ -184,7 +185,7 @@ static __global__ void __launch_bounds__(ADAMW_THREADS)
         load_numbers<4>(v, s.second_moment + at);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const float gradient = g[k] * c.gradient_scale;
+            const float gradient = g[k] * c.gradient_scale + l2 * x[k];
             m[k] = c.beta1 * m[k] + c.rest1 * gradient;
             v[k] = c.beta2 * v[k] + c.rest2 * gradient * gradient;
             x[k] -= c.rate * m[k] / (sqrtf(v[k]) * c.root + c.epsilon) + decay * x[k];
@@ -198,8 +199,7 @@ static __global__ void __launch_bounds__(ADAMW_THREADS)
 }
 
 // One update of every parameter that is not left to Muon, in one pass over memory, then gradients =
-// 0: g *= gradient_scale; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; x -= lr (m^ / (sqrt(v^) +
-// eps) + decay x)
+// 0: the formulas of dev/cpu/adamw.h.
 static inline void adamw_update(const Device *d, const ParameterState *s, const UpdateSettings *u) {
     const double correction1 = 1 - pow(u->beta1, (double)u->step),
                  correction2 = 1 - pow(u->beta2, (double)u->step);
@@ -212,7 +212,10 @@ static inline void adamw_update(const Device *d, const ParameterState *s, const 
     c.rate = (float)(u->learning_rate / correction1);
     c.root = (float)(1 / sqrt(correction2));
     c.epsilon = (float)u->epsilon;
-    c.decay = (float)(u->learning_rate * u->weight_decay);
+    if (u->adam)
+        c.l2 = (float)u->weight_decay;
+    else
+        c.decay = (float)(u->learning_rate * u->weight_decay);
     launch_early(d, adamw_kernel, blocks_of(s->piece_count, 1), ADAMW_THREADS, 0, *s, c);
 }
 

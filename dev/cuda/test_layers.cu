@@ -972,7 +972,7 @@ static void check_state(const Device *d, const ParameterState *gpu,
     free(found);
 }
 
-static void check_adamw(const Device *d, bool rounded) {
+static void check_adamw(const Device *d, bool rounded, bool adam) {
     cpu::ParameterState host = {};
     cpu::Arena *host_arena = cpu::arena_create();
     host.table = test_table();
@@ -1001,7 +1001,7 @@ static void check_adamw(const Device *d, bool rounded) {
         const double expected = cpu::gradient_norm(&host);
         gradient_norm(d, &gpu, norm);
         CHECK_CLOSE(device_double(d, norm), expected, 1e-12 * expected);
-        const UpdateSettings settings = {1e-2, 0.9, 0.99, 1e-8, 0.1, 0.5, step};
+        const UpdateSettings settings = {1e-2, 0.9, 0.99, 1e-8, 0.1, 0.5, step, adam};
         cpu::adamw_update(&host, &settings);
         adamw_update(d, &gpu, &settings);
         check_state(d, &gpu, &host);
@@ -1020,8 +1020,8 @@ static void check_adamw(const Device *d, bool rounded) {
 
 static void test_adamw(void) {
     Device d = device_create();
-    check_adamw(&d, false);
-    check_adamw(&d, true);
+    check_adamw(&d, false, false);
+    check_adamw(&d, true, true);
     device_destroy(&d);
 }
 
@@ -1123,7 +1123,8 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
                                          1e-8,
                                          safetensors_number(file, "weight_decay"),
                                          (double)scales[step],
-                                         step + 1};
+                                         step + 1,
+                                         false};
         adamw_update(d, &state, &settings);
         muon_update(d, &blas, &muon, &state, &settings);
     }

@@ -23,7 +23,7 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 #define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
 
 static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
-                                    "attention=cosine cosine-power=0.5"};
+                                    "attention=cosine cosine-power=0.3"};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 static const ModelKinds all = {&gpt2, kinds, KINDS, 1};
 

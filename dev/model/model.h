@@ -39,6 +39,7 @@ typedef struct {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
     double gradient_scale; // clipping
     int64_t step;          // 1 for the first update
+    bool adam;             // weight decay is a part of the gradient, as in Adam with an L2 penalty
 } UpdateSettings;
 
 typedef enum { MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT } ModelArray;

@@ -23,8 +23,8 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
     {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND",  "softmax",                              \
      0, 0,           kinds,         NULL,         "Model", "kind"},                                \
     {                                                                                              \
-        0, "cosine-power", OPTION_CHOICE, OPTION_MODEL, "P", "learned", 0, 0, "0|0.5|1|learned",   \
-            NULL, "Model", "cosine: divide by (keys seen)^P"                                       \
+        0, "cosine-power", OPTION_TEXT, OPTION_MODEL, "P", "learned", 0, 0, NULL, NULL, "Model",   \
+            "cosine: divide by (keys seen)^P, 0 to 1 or learned"                                   \
     }
 #define DROPOUT_OPTION                                                                             \
     {                                                                                              \

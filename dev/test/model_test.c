@@ -203,7 +203,8 @@ static double train_some(const ModelType *type, const char *options, int threads
     for (int64_t step = 0; step < 5; step++) {
         batch.step = (uint64_t)step;
         loss = t.type->train(t.model, &batch, 1.0 / 80) / 80;
-        t.type->update(t.model, &(UpdateSettings){1e-3, 0.9, 0.999, 1e-8, 0.01, 1, step + 1});
+        t.type->update(t.model,
+                       &(UpdateSettings){1e-3, 0.9, 0.999, 1e-8, 0.01, 1, step + 1, false});
     }
     model_test_batch_free(&batch);
     model_test_free(&t);

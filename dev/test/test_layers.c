@@ -455,26 +455,28 @@ static void draw_gradients(ParameterState *state, int64_t step) {
     parameter_initialise(&state->table, (uint64_t)step, state->gradients);
 }
 
-static void test_adamw(void) {
+static void check_adamw(bool adam) {
     Arena *arena;
     ParameterState state = small_state(true, &arena);
     const size_t total = state.table.total;
     double *x = doubles(state.values, total), *m = doubles(state.first_moment, total);
     double *v = doubles(state.second_moment, total);
     for (int64_t step = 1; step <= 6; step++) {
-        const UpdateSettings s = {0.01 / (double)step,   0.9, 0.98, 1e-6, 0.1,
-                                  step == 3 ? 0.125 : 1, step};
+        const UpdateSettings s = {0.01 / (double)step,   0.9,  0.98, 1e-6, 0.1,
+                                  step == 3 ? 0.125 : 1, step, adam};
         draw_gradients(&state, step);
         for (int i = 0; i < state.table.count; i++) {
             const Parameter *p = &state.table.items[i];
             for (size_t j = p->offset; j < p->offset + p->size; j++) {
-                const double g = (double)state.gradients[j] * s.gradient_scale;
+                const double decay = p->decay ? s.weight_decay : 0;
+                const double g =
+                    (double)state.gradients[j] * s.gradient_scale + (adam ? decay * x[j] : 0);
                 m[j] = s.beta1 * m[j] + (1 - s.beta1) * g;
                 v[j] = s.beta2 * v[j] + (1 - s.beta2) * g * g;
                 const double m_hat = m[j] / (1 - pow(s.beta1, (double)step));
                 const double v_hat = v[j] / (1 - pow(s.beta2, (double)step));
-                const double decay = p->decay ? s.weight_decay : 0;
-                x[j] -= s.learning_rate * (m_hat / (sqrt(v_hat) + s.epsilon) + decay * x[j]);
+                x[j] -= s.learning_rate *
+                        (m_hat / (sqrt(v_hat) + s.epsilon) + (adam ? 0 : decay * x[j]));
             }
         }
         adamw_update(&state, &s);
@@ -490,6 +492,11 @@ static void test_adamw(void) {
     free(x), free(m), free(v);
     parameter_state_free(&state);
     arena_free(arena);
+}
+
+static void test_adamw(void) {
+    check_adamw(false);
+    check_adamw(true);
 }
 
 static void test_gradient_norm(void) {
@@ -567,7 +574,7 @@ static void run_layers(Results *r) {
     ParameterState state = small_state(true, &arena);
     draw_gradients(&state, 1);
     r->gradient_norm = gradient_norm(&state);
-    adamw_update(&state, &(UpdateSettings){0.1, 0.9, 0.9, 1e-8, 0.1, 0.5, 1});
+    adamw_update(&state, &(UpdateSettings){0.1, 0.9, 0.9, 1e-8, 0.1, 0.5, 1, false});
     memcpy(r->parameters, state.values, sizeof(r->parameters));
     parameter_state_free(&state);
     arena_free(arena);

@@ -92,7 +92,7 @@ sed 's/"optimizer":"adamw"/"optimizes":"adamw"/' whole/step_00000200.state.safet
 fails 1 "--optimizer muon: before/step_00000200.state.safetensors has adamw" \
     "$trainer" -i bytes -o before -y --optimizer muon -x 300
 sed 's/"optimizer":"muon"/"optimizer":"mu  "/' muon/step_00000020.state.safetensors >halves/step_00000020.state.safetensors
-fails 1 "optimizer mu  : expected one of adamw|muon" "$trainer" -i bytes -o halves -y -x 30
+fails 1 "optimizer mu  : expected one of adamw|adam|muon" "$trainer" -i bytes -o halves -y -x 30
 
 # ---- how long to train
 rates() { # DIR: the learning rates of its log

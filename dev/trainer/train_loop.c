@@ -149,13 +149,15 @@ static bool is_usable(const Loop *loop, double norm) {
 static void apply(Loop *loop, double loss, double norm, double rate) {
     const Run *run = loop->run;
     if (isfinite(loss) && is_usable(loop, norm)) {
-        const UpdateSettings settings = {.learning_rate = rate,
-                                         .beta1 = number(loop, "beta1"),
-                                         .beta2 = number(loop, "beta2"),
-                                         .epsilon = number(loop, "eps"),
-                                         .weight_decay = number(loop, "weight-decay"),
-                                         .gradient_scale = clip_scale(norm, number(loop, "clip")),
-                                         .step = loop->progress.step - loop->progress.skipped + 1};
+        const UpdateSettings settings = {
+            .learning_rate = rate,
+            .beta1 = number(loop, "beta1"),
+            .beta2 = number(loop, "beta2"),
+            .epsilon = number(loop, "eps"),
+            .weight_decay = number(loop, "weight-decay"),
+            .gradient_scale = clip_scale(norm, number(loop, "clip")),
+            .step = loop->progress.step - loop->progress.skipped + 1,
+            .adam = strcmp(options_text(run->options, "optimizer"), "adam") == 0};
         run->type->update(run->model, &settings);
         loop->bad_updates = 0;
         return;
