@@ -469,6 +469,32 @@ void json_write_bool(JsonWriter *w, bool value) {
     append_value(w, value ? "true" : "false");
 }
 
+void json_write_value(JsonWriter *w, const Json *value) {
+    const char bracket = value->kind == JSON_OBJECT ? '{' : '[';
+    switch (value->kind) {
+    case JSON_NULL:
+        append_value(w, "null");
+        return;
+    case JSON_BOOL:
+        json_write_bool(w, value->boolean);
+        return;
+    case JSON_NUMBER:
+        json_write_number(w, value->number);
+        return;
+    case JSON_STRING:
+        json_write_string(w, value->string);
+        return;
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        json_begin(w, bracket);
+        for (size_t i = 0; i < value->count; i++) {
+            if (value->kind == JSON_OBJECT) json_key(w, value->keys[i]);
+            json_write_value(w, &value->items[i]);
+        }
+        json_end(w, bracket == '{' ? '}' : ']');
+    }
+}
+
 void json_writer_free(JsonWriter *w) {
     free(w->text);
     *w = (JsonWriter){0};

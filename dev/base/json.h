@@ -52,6 +52,7 @@ void json_write_number(
     JsonWriter *w,
     double value); // shortest text that reads back equal; NaN and Inf become null
 void json_write_bool(JsonWriter *w, bool value);
+void json_write_value(JsonWriter *w, const Json *value); // all that is in it
 void json_writer_free(JsonWriter *w);
 
 #endif

@@ -1,8 +1,8 @@
 #include "bpe.h"
 #include "bytes.h"
 #include "error.h"
-#include "gpt2_words.h"
 #include "memory.h"
+#include "nfc.h"
 #include "random.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,30 +21,35 @@ Bpe *bpe_create(const char *source) {
     Bpe *bpe = allocate(1, sizeof(*bpe), "a tokenizer");
     bpe->source = copy_string(source);
     bpe->pairs = pair_map_create();
+    for (int i = 0; i < 2; i++) bpe->added[i].children = pair_map_create();
+    bpe->end = bpe->padding = bpe->mask = -1;
     return bpe;
 }
 
 void bpe_free(Bpe *bpe) {
     if (!bpe) return;
     for (int32_t i = 0; i < bpe->count; i++) free((char *)bpe->tokens[i].data);
-    free(bpe->source);
-    free(bpe->tokens);
-    free(bpe->specials);
-    free(bpe->merges);
+    for (int i = 0; i < 2; i++) {
+        pair_map_free(&bpe->added[i].children);
+        free(bpe->added[i].tokens);
+    }
     pair_map_free(&bpe->pairs);
+    if (bpe->whole) words_free(bpe->whole);
+    void *const parts[] = {bpe->source, bpe->tokens,       bpe->flags,
+                           bpe->merges, bpe->whole_tokens, bpe->before,
+                           bpe->behind, bpe->settings,     bpe->model_settings};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) free(parts[i]);
     free(bpe);
 }
 
-int32_t bpe_add_token(Bpe *bpe, Text bytes, bool special) {
+int32_t bpe_add_token(Bpe *bpe, Text bytes, int flags) {
     char *copy = allocate(bytes.size, 1, "a token");
     if (bytes.size > 0) memcpy(copy, bytes.data, bytes.size);
-    bpe->tokens = grow_list(bpe->tokens, (size_t)bpe->count, sizeof(*bpe->tokens), "a vocabulary");
-    bpe->tokens[bpe->count] = (Text){copy, bytes.size};
-    if (special) {
-        bpe->specials = grow_list(bpe->specials, (size_t)bpe->special_count, sizeof(*bpe->specials),
-                                  "a vocabulary");
-        bpe->specials[bpe->special_count++] = bpe->count;
-    }
+    const size_t count = (size_t)bpe->count;
+    bpe->tokens = grow_list(bpe->tokens, count, sizeof(*bpe->tokens), "a vocabulary");
+    bpe->flags = grow_list(bpe->flags, count, sizeof(*bpe->flags), "a vocabulary");
+    bpe->tokens[count] = (Text){copy, bytes.size};
+    bpe->flags[count] = (uint8_t)flags;
     return bpe->count++;
 }
 
@@ -55,40 +60,145 @@ void bpe_add_merge(Bpe *bpe, int32_t left, int32_t right, int32_t merged) {
     pair_map_add(&bpe->pairs, left, right);
 }
 
-bool bpe_is_special(const Bpe *bpe, int32_t token) {
-    for (int32_t i = 0; i < bpe->special_count; i++)
-        if (bpe->specials[i] == token) return true;
-    return false;
+static void trie_add(BpeTrie *trie, Text bytes, int32_t token) {
+    int32_t node = 0;
+    for (size_t i = 0; i < bytes.size; i++) {
+        const int32_t byte = (unsigned char)bytes.data[i];
+        int32_t child = pair_map_find(&trie->children, node, byte) + 1;
+        if (child == 0) {
+            child = pair_map_add(&trie->children, node, byte) + 1;
+            trie->tokens = grow_list(trie->tokens, (size_t)child, sizeof(int32_t), "a vocabulary");
+            trie->tokens[child] = -1;
+        }
+        node = child;
+    }
+    trie->tokens[node] = token;
+    trie->first[(unsigned char)bytes.data[0]] = true;
+}
+
+// The longest token at the start of a text, its bytes in *size; -1: none.
+static int32_t trie_find(const BpeTrie *trie, Text text, size_t *size) {
+    int32_t found = -1, node = 0;
+    for (size_t i = 0; i < text.size; i++) {
+        node = pair_map_find(&trie->children, node, (unsigned char)text.data[i]) + 1;
+        if (node == 0) break;
+        if (trie->tokens[node] < 0) continue;
+        found = trie->tokens[node];
+        *size = i + 1;
+    }
+    return found;
 }
 
 void bpe_finish(Bpe *bpe) {
     memset(bpe->byte_tokens, -1, sizeof(bpe->byte_tokens));
-    for (int32_t i = 0; i < bpe->count; i++)
-        if (bpe->tokens[i].size == 1 && !bpe_is_special(bpe, i))
-            bpe->byte_tokens[(unsigned char)bpe->tokens[i].data[0]] = i;
-    for (int byte = 0; byte < 256 && !bpe->decodes_only; byte++)
-        if (bpe->byte_tokens[byte] < 0)
-            fail("%s: is no byte-level vocabulary: it has no token for byte 0x%02x", bpe->source,
-                 (unsigned)byte);
-    // The longest first, by insertion: they are few.
-    for (int32_t i = 0; i < bpe->special_count; i++) {
-        const int32_t token = bpe->specials[i];
-        int32_t place = i;
-        for (; place > 0 && bpe->tokens[bpe->specials[place - 1]].size < bpe->tokens[token].size;
-             place--)
-            bpe->specials[place] = bpe->specials[place - 1];
-        bpe->specials[place] = token;
-        bpe->special_first[(unsigned char)bpe->tokens[token].data[0]] = true;
+    for (int i = 0; i < 2; i++) {
+        bpe->added[i].tokens = grow_list(bpe->added[i].tokens, 0, sizeof(int32_t), "a vocabulary");
+        bpe->added[i].tokens[0] = -1;
     }
+    for (int32_t i = 0; i < bpe->count; i++) {
+        const int flags = bpe->flags[i];
+        if (flags & BPE_ADDED)
+            trie_add(&bpe->added[(flags & BPE_NORMALIZED) != 0], bpe->tokens[i], i);
+        else if (bpe->tokens[i].size == 1 && !(flags & BPE_VERBATIM))
+            bpe->byte_tokens[(unsigned char)bpe->tokens[i].data[0]] = i;
+    }
+    bpe->end = bpe_added(bpe, BPE_END);
+    bpe->padding = bpe_added(bpe, BPE_PADDING);
+    bpe->mask = bpe_added(bpe, BPE_MASK);
 }
 
-int32_t bpe_special(const Bpe *bpe, const char *text) {
-    for (int32_t i = 0; i < bpe->special_count; i++) {
-        const Text token = bpe->tokens[bpe->specials[i]];
-        if (token.size == strlen(text) && memcmp(token.data, text, token.size) == 0)
-            return bpe->specials[i];
+int32_t bpe_added(const Bpe *bpe, const char *text) {
+    for (int i = 0; i < 2; i++) {
+        size_t size = 0;
+        const Text whole = {text, strlen(text)};
+        const int32_t token = trie_find(&bpe->added[i], whole, &size);
+        if (token >= 0 && size == whole.size) return token;
     }
     return -1;
+}
+
+// ---- added tokens -----------------------------------------------------------
+// One that a text is cut at, and the white space that it takes: text before `start` is before it.
+typedef struct {
+    size_t start, end;
+    int32_t token;
+} Match;
+
+// Reads on from *scan, where the last match ended without what it took; what ends before `taken` is
+// taken. False: there is none any more.
+static bool next_match(const Bpe *bpe, const BpeTrie *trie, Text text, size_t *scan, size_t taken,
+                       Match *match) {
+    for (size_t i = *scan, size; i < text.size; i++) {
+        if (!trie->first[(unsigned char)text.data[i]]) continue;
+        const int32_t token = trie_find(trie, (Text){text.data + i, text.size - i}, &size);
+        if (token < 0) continue;
+        const Text left = {text.data, i}, right = {text.data + i + size, text.size - i - size};
+        const int flags = bpe->flags[token];
+        *scan = i + size;
+        if (flags & BPE_SINGLE_WORD && (bpe_wordly_last(left) || bpe_wordly_first(right))) {
+            i = *scan - 1;
+            continue;
+        }
+        *match = (Match){i, i + size, token};
+        if (flags & BPE_LEFT) match->start -= bpe_space_last(left);
+        if (flags & BPE_LEFT && match->start < taken) match->start = taken;
+        if (flags & BPE_RIGHT) match->end += bpe_space_first(right);
+        return true;
+    }
+    return false;
+}
+
+typedef struct {
+    const Bpe *bpe;
+    BpeVisit *visit;
+    void *context;
+    Bytes *owned; // char *: memory of parts that were normalised; NULL: none is
+} Walk;
+
+static bool walk(const Walk *w, int level, Text text) {
+    if (level == 2) return text.size == 0 || w->visit(w->context, text, -1);
+    char *normal = level == 1 && w->owned ? nfc_normalise(text, &text.size) : NULL;
+    if (normal) {
+        text.data = normal;
+        bytes_append(w->owned, &normal, sizeof(normal));
+    }
+    size_t scan = 0, taken = 0;
+    Match match;
+    while (next_match(w->bpe, &w->bpe->added[level], text, &scan, taken, &match)) {
+        if (match.start > taken &&
+            !walk(w, level + 1, (Text){text.data + taken, match.start - taken}))
+            return false;
+        const Text part = {text.data + match.start, match.end - match.start};
+        if (!w->visit(w->context, part, match.token)) return false;
+        taken = match.end;
+    }
+    return walk(w, level + 1, (Text){text.data + taken, text.size - taken});
+}
+
+void bpe_walk(const Bpe *bpe, Text text, BpeVisit *visit, void *context) {
+    walk(&(Walk){bpe, visit, context, NULL}, 0, text);
+}
+
+typedef struct {
+    const Bpe *bpe;
+    Text text;
+    size_t from, cut;
+} Cut;
+
+static bool cut_part(void *context, Text part, int32_t token) {
+    Cut *cut = context;
+    const size_t start = (size_t)(part.data - cut->text.data);
+    if (token >= 0 || start + part.size <= cut->from) return true;
+    const size_t from = cut->from > start ? cut->from - start : 1;
+    const size_t place = bpe_words_cut(cut->bpe->pattern, part, from, cut->bpe->prefix_space);
+    if (place < part.size) cut->cut = start + place;
+    return place == part.size;
+}
+
+size_t bpe_cut(const Bpe *bpe, Text text, size_t from) {
+    Cut cut = {bpe, text, from, text.size};
+    bpe_walk(bpe, text, cut_part, &cut);
+    return cut.cut;
 }
 
 // ---- one word ---------------------------------------------------------------
@@ -186,6 +296,12 @@ static bool next_merge(Encoder *e, int32_t *merge, uint32_t *place) {
 // Tokens of a word to out (at most its bytes); returns their number. O(n log n) for n bytes.
 static size_t merge_word(Encoder *e, Text word, int32_t *out) {
     const uint32_t n = (uint32_t)word.size;
+    const bool drops = e->dropout.probability > 0;
+    const int32_t whole = e->bpe->whole && !drops ? words_find(e->bpe->whole, word) : -1;
+    if (whole >= 0) {
+        out[0] = e->bpe->whole_tokens[whole];
+        return 1;
+    }
     encoder_reserve(e, word.size);
     for (uint32_t i = 0; i < n; i++)
         e->nodes[i] = (Node){e->bpe->byte_tokens[(unsigned char)word.data[i]], i > 0 ? i - 1 : NONE,
@@ -215,6 +331,7 @@ enum { SEGMENT = 1 << 16 }; // bytes that a thread takes at a time, where a text
 // A part of the text that is encoded by itself, and where its tokens are.
 typedef struct {
     Text text;
+    char *own;            // its memory; NULL: it is in the text that is encoded
     int32_t special;      // it is this token; -1: it is text
     const Encoder *owner; // the thread that encoded it, among whose tokens are
     size_t start, count;  // these,
@@ -245,52 +362,48 @@ static void encode_segment(Encoder *e, Segment *segment) {
     segment->start = e->tokens.size / sizeof(int32_t);
     if (segment->special >= 0) bytes_append(&e->tokens, &segment->special, sizeof(int32_t));
     for (Text rest = segment->text; segment->special < 0 && rest.size > 0;) {
-        const Text word = {rest.data, gpt2_word(rest)};
+        const Text word = {rest.data, bpe_word(e->bpe->pattern, rest)};
         encode_word(e, word);
         rest = (Text){rest.data + word.size, rest.size - word.size};
     }
     segment->count = e->tokens.size / sizeof(int32_t) - segment->start;
 }
 
-// The longest special token at the start of a text; -1: none.
-static int32_t special_at(const Bpe *bpe, Text text) {
-    for (int32_t i = 0; i < bpe->special_count; i++) {
-        const Text special = bpe->tokens[bpe->specials[i]];
-        if (special.size <= text.size && memcmp(special.data, text.data, special.size) == 0)
-            return bpe->specials[i];
-    }
-    return -1;
+// A list of segments (Segment) that make up a text.
+typedef struct {
+    const Bpe *bpe;
+    Bytes segments, owned;
+} Segments;
+
+static void check_bytes(const Bpe *bpe, Text text) {
+    for (size_t i = 0; i < text.size; i++)
+        if (bpe->byte_tokens[(unsigned char)text.data[i]] < 0)
+            fail("%s: has no token for byte 0x%02x, which the text has; train the tokenizer on "
+                 "text that has it, or with all 256 bytes",
+                 bpe->source, (unsigned)(unsigned char)text.data[i]);
 }
 
-size_t bpe_special_next(const Bpe *bpe, Text text, int32_t *special) {
-    for (size_t i = 0; i < text.size; i++) {
-        if (!bpe->special_first[(unsigned char)text.data[i]]) continue;
-        *special = special_at(bpe, (Text){text.data + i, text.size - i});
-        if (*special >= 0) return i;
-    }
-    *special = -1;
-    return text.size;
-}
-
-// A list of segments (Segment) that make up the text.
-static Bytes cut(const Bpe *bpe, Text text) {
-    Bytes segments = {0};
-    while (text.size > 0) {
-        int32_t special;
-        Text before = {text.data, bpe_special_next(bpe, text, &special)};
-        text = (Text){text.data + before.size, text.size - before.size};
-        while (before.size > 0) {
-            const size_t size = gpt2_cut(before, before.size < SEGMENT ? before.size : SEGMENT);
-            bytes_append(&segments, &(Segment){.text = {before.data, size}, .special = -1},
-                         sizeof(Segment));
-            before = (Text){before.data + size, before.size - size};
+static bool add_segments(void *context, Text part, int32_t token) {
+    Segments *s = context;
+    Segment segment = {.text = part, .special = token};
+    if (token >= 0) bytes_append(&s->segments, &segment, sizeof(segment));
+    if (token >= 0) return true;
+    check_bytes(s->bpe, part);
+    for (bool first = true; part.size > 0; first = false) {
+        const size_t from = part.size < SEGMENT ? part.size : SEGMENT;
+        const size_t size = bpe_words_cut(s->bpe->pattern, part, from, s->bpe->prefix_space);
+        segment = (Segment){.text = {part.data, size}, .special = -1};
+        if (first && s->bpe->prefix_space && part.data[0] != ' ') {
+            check_bytes(s->bpe, (Text){" ", 1});
+            segment.own = allocate(size + 1, 1, "a text");
+            segment.own[0] = ' ';
+            memcpy(segment.own + 1, part.data, size);
+            segment.text = (Text){segment.own, size + 1};
         }
-        if (special < 0) continue;
-        const Text token = bpe->tokens[special];
-        bytes_append(&segments, &(Segment){.text = token, .special = special}, sizeof(Segment));
-        text = (Text){text.data + token.size, text.size - token.size};
+        bytes_append(&s->segments, &segment, sizeof(segment));
+        part = (Text){part.data + size, part.size - size};
     }
-    return segments;
+    return true;
 }
 
 // Gives the tokens of each segment their place in the result, which is fresh memory; returns their
@@ -308,9 +421,11 @@ static size_t place_segments(Segment *segments, size_t count, int32_t **tokens) 
 static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **tokens) {
     if (bpe->decodes_only)
         fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
-    Bytes list = cut(bpe, text);
-    Segment *segments = (Segment *)(void *)list.data;
-    const size_t count = list.size / sizeof(Segment);
+    Segments list = {.bpe = bpe};
+    const Walk whole = {bpe, add_segments, &list, bpe->composes ? &list.owned : NULL};
+    walk(&whole, 0, text);
+    Segment *segments = (Segment *)(void *)list.segments.data;
+    const size_t count = list.segments.size / sizeof(Segment);
     size_t total = 0;
 #pragma omp parallel if (count > 1)
     {
@@ -335,7 +450,11 @@ static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **to
         free(e.heap);
         free(e.dropped);
     }
-    bytes_free(&list);
+    for (size_t i = 0; i < count; i++) free(segments[i].own);
+    for (size_t i = 0; i < list.owned.size / sizeof(char *); i++)
+        free(((char **)(void *)list.owned.data)[i]);
+    bytes_free(&list.owned);
+    bytes_free(&list.segments);
     return total;
 }
 

@@ -1,14 +1,17 @@
 // Byte-level byte-pair encoding (Sennrich et al. 2016, Radford et al. 2019).
 //
-// A text is cut at special tokens, then into GPT-2's words (gpt2_words.h). A word begins as its
-// bytes; of all neighbours that the list of merges has, the pair that stands first in it becomes
+// A text is cut at added tokens, then into the words of a pattern (bpe_words.h). A word begins as
+// its bytes; of all neighbours that the list of merges has, the pair that is first in it becomes
 // one token, the leftmost where there are several, until none is left. Decoding joins the bytes of
-// the tokens: any bytes come back as they were. Equal to Hugging Face's tokenizers library.
+// the tokens: any bytes come back as they were, where nothing below says otherwise. Equal to
+// Hugging Face's tokenizers library.
 #ifndef TEXT_BPE_H
 #define TEXT_BPE_H
 
+#include "bpe_words.h"
 #include "pair_map.h"
 #include "text.h"
+#include "words.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,17 +24,48 @@ typedef struct {
     int32_t left, right, merged; // tokens
 } BpeMerge;
 
+// What is known of a token.
+enum {
+    BPE_ADDED = 1,   // a text is cut at it
+    BPE_SPECIAL = 2, // it means something, and is no text: who reads a text may leave it out
+    BPE_NORMALIZED = 4,
+    BPE_LEFT = 8,         // it takes the white space before it,
+    BPE_RIGHT = 16,       // and behind it
+    BPE_SINGLE_WORD = 32, // it is no part of a word
+    BPE_VERBATIM = 64,    // files write it as it is, not byte by byte
+    BPE_OUTSIDE = 128     // it is among the added tokens of its file alone
+};
+
+// Added tokens by their bytes: from node 0 on, the child of a node for a byte is 1 + the number of
+// that pair.
+typedef struct {
+    PairMap children;
+    int32_t *tokens; // (children.count + 1) that end at a node; -1: none
+    bool first[256]; // bytes that one begins with
+} BpeTrie;
+
 typedef struct {
     char *source;             // what error messages call it
     int32_t count;            // V
-    Text *tokens;             // (V) their bytes, fresh memory each
+    Text *tokens;             // (V) their bytes, fresh memory each; of no size: no token has that
+                              // number
+    uint8_t *flags;           // (V)
     int32_t byte_tokens[256]; // -1: none
-    int32_t *specials;        // (special_count) tokens that a text is cut at, the longest first
-    int32_t special_count;
-    bool special_first[256]; // bytes that a special token begins with
-    BpeMerge *merges;        // (pairs.count) the first that applies first
-    PairMap pairs;           // numbers of merges
-    bool decodes_only;       // its file holds no merges
+    BpeTrie added[2];         // which a text is cut at first, and then (BPE_NORMALIZED)
+    BpeMerge *merges;         // (pairs.count) the first that applies first
+    PairMap pairs;            // numbers of merges
+    BpePattern pattern;
+    bool prefix_space; // a space is put before a text, and behind an added token, that has none
+    bool composes;     // a text is normalised to NFC
+    bool decodes_only; // its file holds no merges
+    // A word that is one of these becomes that token, whatever merges make of it; NULL: none does.
+    Words *whole;
+    int32_t *whole_tokens;             // (words_count(whole))
+    int32_t end, padding, mask;        // -1: none
+    int32_t *before, *behind;          // what is put around a text,
+    size_t before_count, behind_count; // so many
+    char *settings, *model_settings;   // members of tokenizer.json and of its model, as they were
+                                       // read; NULL: our own
 } Bpe;
 
 // Learns merges on texts until the vocabulary has `vocabulary` tokens or no pair occurs twice: at
@@ -42,16 +76,21 @@ Bpe *bpe_train(const Text *texts, int count, int64_t vocabulary, const char *con
                int reserved_count);
 void bpe_free(Bpe *bpe);
 
-bool bpe_is_special(const Bpe *bpe, int32_t token);
+// The token of that text which BPE_ADDED has; -1: there is none.
+int32_t bpe_added(const Bpe *bpe, const char *text);
 
-// The special token of a text; -1: there is none.
-int32_t bpe_special(const Bpe *bpe, const char *text);
+// The parts of a text in their order: an added token, or (token -1) text between two. Ends where
+// one of the calls returns false.
+typedef bool BpeVisit(void *context, Text part, int32_t token);
+void bpe_walk(const Bpe *bpe, Text text, BpeVisit *visit, void *context);
 
-// Bytes of a text before its first special token, which goes to *special; all of them, and -1:
-// there is none.
-size_t bpe_special_next(const Bpe *bpe, Text text, int32_t *special);
+// The first place at or after `from`, 0 < from, where a text can be cut and each part encoded by
+// itself; the size of the text if there is none.
+size_t bpe_cut(const Bpe *bpe, Text text, size_t from);
 
-// Tokens of a text, in *tokens (fresh memory); returns their number. Threads share the work.
+// Tokens of a text, in *tokens (fresh memory); returns their number. Threads share the work. Ends
+// the program where the text has a byte that no token is. What is put around a text is not among
+// them.
 size_t bpe_encode(const Bpe *bpe, Text text, int32_t **tokens);
 
 // "BPE-Dropout" (Provilkov, Emelianenko, Voita, ACL 2020): before each merge of a word every one
@@ -75,10 +114,11 @@ char *bpe_decode(const Bpe *bpe, const int32_t *tokens, size_t count, size_t *si
 void bpe_byte_characters(uint16_t characters[256]);
 
 Bpe *bpe_create(const char *source);
-int32_t bpe_add_token(Bpe *bpe, Text bytes, bool special); // copies the bytes; returns the token
-// Appends a merge that is not there yet; the token it makes stands in the vocabulary.
+int32_t bpe_add_token(Bpe *bpe, Text bytes, int flags); // copies the bytes; returns the token
+// Appends a merge that is not there yet; the token it makes is in the vocabulary.
 void bpe_add_merge(Bpe *bpe, int32_t left, int32_t right, int32_t merged);
-// What encoding needs beside tokens and merges. Ends the program where a byte has no token.
+// What encoding needs beside tokens and merges, and the tokens that BPE_END, BPE_PADDING and
+// BPE_MASK name.
 void bpe_finish(Bpe *bpe);
 
 #endif

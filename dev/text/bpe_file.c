@@ -9,22 +9,23 @@
 #include <string.h>
 #include <sys/stat.h>
 
-// GPT-2's pattern as it is written in the wild.
-static const char *const patterns[] = {
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+enum {
+    MOST_TOKENS = 1 << 24,
+    MOST_HOLES = 1 << 16, // numbers that no token has
+    MOST_AROUND = 64,     // tokens that are put before a text, and behind it
+    MOST_STEPS = 8,       // of a pre-tokenizer
+    LLMC_MAGIC = 20240328,
+    LLMC_HEADER = 1024
 };
-
-enum { MOST_TOKENS = 1 << 24, MOST_SPECIALS = 4096, LLMC_MAGIC = 20240328, LLMC_HEADER = 1024 };
 
 // A tokenizer while its file is read.
 typedef struct {
     const char *path;
-    const char **names;   // (most) how the file writes a token; NULL: not seen yet
-    unsigned char *added; // (most) 1: it is special
-    unsigned char *made;  // (most) 1: a byte, or made by a merge
-    int64_t most;         // tokens that the file may name
-    Words *written;       // the number of a name is the token
+    const char **names; // (most) how the file writes a token; NULL: none seen yet
+    uint8_t *flags;     // (most)
+    int64_t most;       // a token's number is below
+    Words *written;     // all names
+    int32_t *tokens;    // (words_count(written)) theirs
     Bpe *bpe;
 } Reader;
 
@@ -48,13 +49,13 @@ static bool append_bytes(Bytes *out, const char *name) {
 // How files write a token, NUL-terminated fresh memory.
 static char *written_name(const Bpe *bpe, int32_t token) {
     const Text text = bpe->tokens[token];
-    const bool special = bpe_is_special(bpe, token);
+    const bool verbatim = bpe->flags[token] & BPE_VERBATIM;
     uint16_t characters[256];
     bpe_byte_characters(characters);
     Bytes name = {0};
     for (size_t i = 0; i < text.size; i++) {
-        const uint16_t code = special ? 0 : characters[(unsigned char)text.data[i]];
-        if (special || code < 0x80)
+        const uint16_t code = verbatim ? 0 : characters[(unsigned char)text.data[i]];
+        if (verbatim || code < 0x80)
             bytes_append(&name, text.data + i, 1);
         else
             bytes_append(&name, (char[]){(char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f))},
@@ -65,14 +66,14 @@ static char *written_name(const Bpe *bpe, int32_t token) {
 }
 
 // ---- the vocabulary ---------------------------------------------------------
-
-static Reader reader_open(const char *path, size_t most) {
-    if (most > MOST_TOKENS) fail("%s: has %zu tokens, more than %d", path, most, MOST_TOKENS);
+// count: of all tokens that files name.
+static Reader reader_open(const char *path, size_t count) {
+    if (count > MOST_TOKENS) fail("%s: has %zu tokens, more than %d", path, count, MOST_TOKENS);
+    const size_t most = count + MOST_HOLES;
     return (Reader){.path = path,
                     .most = (int64_t)most,
                     .names = allocate(most, sizeof(char *), "a vocabulary"),
-                    .added = allocate(most, 1, "a vocabulary"),
-                    .made = allocate(most, 1, "a vocabulary"),
+                    .flags = allocate(most, 1, "a vocabulary"),
                     .written = words_create(),
                     .bpe = bpe_create(path)};
 }
@@ -80,75 +81,103 @@ static Reader reader_open(const char *path, size_t most) {
 static Bpe *reader_close(Reader *r) {
     bpe_finish(r->bpe);
     free(r->names);
-    free(r->added);
-    free(r->made);
+    free(r->flags);
+    free(r->tokens);
     words_free(r->written);
     return r->bpe;
+}
+
+// A whole number from 0 to most - 1; -1: it is none.
+static int64_t token_number(const Json *value, int64_t most) {
+    const double number = value->kind == JSON_NUMBER ? value->number : -1;
+    if (!(number >= 0 && number < (double)most) || number != (double)(int64_t)number) return -1;
+    return (int64_t)number;
+}
+
+static void index_name(Reader *r, int64_t token, const char *name) {
+    const size_t count = (size_t)words_count(r->written);
+    r->tokens = grow_list(r->tokens, count, sizeof(int32_t), "a vocabulary");
+    r->tokens[count] = (int32_t)token;
+    words_add(r->written, (Text){name, strlen(name)}, 1);
 }
 
 static void read_vocabulary(Reader *r, const Json *vocabulary) {
     for (size_t i = 0; i < vocabulary->count; i++) {
         const char *name = vocabulary->keys[i];
-        const Json *number = &vocabulary->items[i];
-        if (number->kind != JSON_NUMBER ||
-            !(number->number >= 0 && number->number < (double)r->most) ||
-            number->number != (double)(int64_t)number->number)
-            fail("%s: vocab: the token \"%s\" has no number from 0 to %lld, one after the other",
-                 r->path, name, (long long)r->most - 1);
-        const int64_t token = (int64_t)number->number;
+        const int64_t token = token_number(&vocabulary->items[i], r->most);
+        if (token < 0)
+            fail("%s: vocab: the token \"%s\" has no number from 0 to %lld", r->path, name,
+                 (long long)r->most - 1);
+        if (!*name) fail("%s: token %lld is empty", r->path, (long long)token);
         if (r->names[token])
-            fail("%s: vocab: token %lld stands there twice, as \"%s\" and as \"%s\"", r->path,
+            fail("%s: vocab: token %lld has two names, \"%s\" and \"%s\"", r->path,
                  (long long)token, r->names[token], name);
         r->names[token] = name;
+        index_name(r, token, name);
     }
 }
 
-static void refuse_true(const Json *object, const char *key, const char *what, const char *path) {
+// The token of that name; -1: none.
+static int32_t find_written(const Reader *r, Text name) {
+    const int32_t number = words_find(r->written, name);
+    return number < 0 ? -1 : r->tokens[number];
+}
+
+static void add_token(Reader *r, int64_t token, const char *name, int flags) {
+    if (token < 0 || token >= r->most)
+        fail("%s: the token \"%s\" has no number from 0 to %lld", r->path, name,
+             (long long)r->most - 1);
+    if (!*name) fail("%s: token %lld is empty", r->path, (long long)token);
+    const int32_t written = find_written(r, (Text){name, strlen(name)});
+    if (written >= 0 && written != token)
+        fail("%s: the token \"%s\" has two numbers, %d and %lld", r->path, name, written,
+             (long long)token);
+    if (r->names[token] && strcmp(r->names[token], name) != 0)
+        fail("%s: token %lld has two names, \"%s\" and \"%s\"", r->path, (long long)token,
+             r->names[token], name);
+    if (written < 0) index_name(r, token, name);
+    r->names[token] = name;
+    if (written < 0) flags |= BPE_OUTSIDE;
+    r->flags[token] = (uint8_t)((r->flags[token] & BPE_OUTSIDE) | flags | BPE_ADDED | BPE_VERBATIM);
+}
+
+static bool is_true(const Json *object, const char *key) {
     const Json *value = json_find(object, key);
-    if (value && value->kind == JSON_BOOL && value->boolean)
-        fail("%s: %s has \"%s\": true, which is not supported", path, what, key);
+    return value && value->kind == JSON_BOOL && value->boolean;
 }
 
-static void read_added(Reader *r, const Json *list) {
-    if (list->count > MOST_SPECIALS)
-        fail("%s: has %zu added tokens, more than %d", r->path, list->count, MOST_SPECIALS);
-    for (size_t i = 0; i < list->count; i++) {
-        const Json *item = &list->items[i];
-        const char *content = json_string(item, "content", r->path);
-        const int64_t token = json_integer(item, "id", 0, r->most - 1, r->path);
-        refuse_true(item, "single_word", content, r->path);
-        refuse_true(item, "lstrip", content, r->path);
-        refuse_true(item, "rstrip", content, r->path);
-        if (r->names[token] && strcmp(r->names[token], content) != 0)
-            fail("%s: token %lld stands there twice, as \"%s\" and as \"%s\"", r->path,
-                 (long long)token, r->names[token], content);
-        r->names[token] = content;
-        r->added[token] = 1;
-    }
+static const struct {
+    const char *key;
+    int flag;
+} added_flags[] = {{"single_word", BPE_SINGLE_WORD},
+                   {"lstrip", BPE_LEFT},
+                   {"rstrip", BPE_RIGHT},
+                   {"normalized", BPE_NORMALIZED},
+                   {"special", BPE_SPECIAL}};
+enum { ADDED_FLAGS = sizeof(added_flags) / sizeof(*added_flags) };
+
+static void read_added_token(Reader *r, const Json *item, int64_t token) {
+    int flags = 0;
+    for (int i = 0; i < ADDED_FLAGS; i++)
+        if (is_true(item, added_flags[i].key)) flags |= added_flags[i].flag;
+    add_token(r, token, json_string(item, "content", r->path), flags);
 }
 
 // The bytes of all tokens, from their names.
 static void make_tokens(Reader *r) {
     int64_t count = r->most;
     while (count > 0 && !r->names[count - 1]) count--;
-    for (int32_t token = 0; token < count; token++) {
+    for (int64_t token = 0; token < count; token++) {
         const char *name = r->names[token];
-        if (!name)
-            fail("%s: the vocabulary has a hole: no token has the number %d", r->path, token);
-        if (!*name) fail("%s: token %d is empty", r->path, token);
-        if (words_add(r->written, (Text){name, strlen(name)}, 1) != token)
-            fail("%s: the token \"%s\" stands there twice, one of them as number %d", r->path, name,
-                 token);
+        int flags = r->flags[token];
         Bytes bytes = {0};
-        if (r->added[token])
-            bytes_append(&bytes, name, strlen(name));
-        else if (!append_bytes(&bytes, name))
-            fail("%s: token %d, \"%s\", has a character that stands for no byte: it is no "
-                 "byte-level "
-                 "vocabulary",
-                 r->path, token, name);
-        bpe_add_token(r->bpe, (Text){bytes.data, bytes.size}, r->added[token]);
-        r->made[token] = bytes.size == 1 && !r->added[token];
+        // A name that is no bytes' is one that no text has.
+        if (name && !(flags & BPE_VERBATIM) && !append_bytes(&bytes, name)) {
+            flags |= BPE_VERBATIM;
+            bytes.size = 0;
+        }
+        if (flags & BPE_VERBATIM) bytes_append(&bytes, name, strlen(name));
+        bpe_add_token(r->bpe, (Text){bytes.data, bytes.size}, flags);
         bytes_free(&bytes);
     }
 }
@@ -156,7 +185,7 @@ static void make_tokens(Reader *r) {
 // ---- merges -----------------------------------------------------------------
 
 static int32_t merge_part(const Reader *r, size_t number, Text name) {
-    const int32_t token = words_find(r->written, name);
+    const int32_t token = find_written(r, name);
     const int length = (int)(name.size < 100 ? name.size : 100);
     if (token < 0)
         fail("%s: merge %zu: \"%.*s\" is not in the vocabulary", r->path, number, length,
@@ -170,17 +199,17 @@ static void read_merge(Reader *r, size_t number, Text left, Text right) {
     bytes_append(&both, left.data, left.size);
     bytes_append(&both, right.data, right.size);
     const int32_t merged = merge_part(r, number, (Text){both.data, both.size});
+    const Text *t = r->bpe->tokens;
+    // Of added tokens this holds where they are written as their bytes.
+    if (t[merged].size != t[a].size + t[b].size ||
+        memcmp(t[merged].data, t[a].data, t[a].size) != 0 ||
+        memcmp(t[merged].data + t[a].size, t[b].data, t[b].size) != 0)
+        fail("%s: merge %zu makes the added token \"%s\", which has other bytes", r->path, number,
+             r->names[merged]);
     bytes_free(&both);
-    if (!r->made[a] || !r->made[b])
-        fail("%s: merge %zu is out of order: no merge before it makes \"%s\"", r->path, number,
-             r->names[r->made[a] ? b : a]);
-    if (r->added[merged])
-        fail("%s: merge %zu makes the special token \"%s\"", r->path, number, r->names[merged]);
     if (pair_map_find(&r->bpe->pairs, a, b) >= 0)
-        fail("%s: merge %zu, \"%s %s\", stands there twice", r->path, number, r->names[a],
-             r->names[b]);
+        fail("%s: merge %zu, \"%s %s\", is there twice", r->path, number, r->names[a], r->names[b]);
     bpe_add_merge(r->bpe, a, b, merged);
-    r->made[merged] = 1;
 }
 
 // A merge written as "LEFT RIGHT".
@@ -209,7 +238,24 @@ static void read_merges(Reader *r, const Json *merges) {
     }
 }
 
-// ---- tokenizer.json ---------------------------------------------------------
+// Words of the vocabulary become its tokens, whatever merges make of them.
+static void take_whole(Reader *r) {
+    Bpe *bpe = r->bpe;
+    bpe->whole = words_create();
+    bpe->whole_tokens = allocate((size_t)bpe->count, sizeof(int32_t), "a vocabulary");
+    for (int32_t i = 0; i < words_count(r->written); i++) {
+        const int32_t token = r->tokens[i];
+        if (r->flags[token] & BPE_OUTSIDE) continue;
+        Bytes bytes = {0};
+        const Text text = bpe->tokens[token];
+        if (append_bytes(&bytes, r->names[token]) && bytes.size == text.size &&
+            memcmp(bytes.data, text.data, text.size) == 0)
+            bpe->whole_tokens[words_add(bpe->whole, text, 1)] = token;
+        bytes_free(&bytes);
+    }
+}
+
+// ---- steps of tokenizer.json ------------------------------------------------
 
 static const Json *member(const Json *object, const char *key, JsonKind kind, const char *path) {
     const Json *value = json_find(object, key);
@@ -224,77 +270,288 @@ static bool is_null(const Json *object, const char *key) {
     return !value || value->kind == JSON_NULL;
 }
 
+static const char *text_of(const Json *object, const char *key) {
+    const Json *value = json_find(object, key);
+    return value && value->kind == JSON_STRING ? value->string : "";
+}
+
 static bool has_type(const Json *object, const char *type) {
-    const Json *value = json_find(object, "type");
-    return value && value->kind == JSON_STRING && strcmp(value->string, type) == 0;
+    return strcmp(text_of(object, "type"), type) == 0;
 }
 
-static bool is_gpt2_split(const Json *split) {
-    const Json *pattern = json_find(split, "pattern");
-    const Json *regex = pattern ? json_find(pattern, "Regex") : NULL;
-    const Json *behavior = json_find(split, "behavior"), *invert = json_find(split, "invert");
-    if (!has_type(split, "Split") || !regex || regex->kind != JSON_STRING) return false;
-    if (!behavior || behavior->kind != JSON_STRING || strcmp(behavior->string, "Isolated") != 0)
-        return false;
-    if (invert && invert->kind == JSON_BOOL && invert->boolean) return false;
-    return strcmp(regex->string, patterns[0]) == 0 || strcmp(regex->string, patterns[1]) == 0;
+// The steps of a member of tokenizer.json (count): those of a Sequence, whose list is called
+// `list`, or itself; none where it is null.
+static int steps_of(const Json *root, const char *key, const char *list, const char *path,
+                    const Json **steps) {
+    if (is_null(root, key)) return 0;
+    steps[0] = member(root, key, JSON_OBJECT, path);
+    if (!has_type(steps[0], "Sequence")) return 1;
+    const Json *items = member(steps[0], list, JSON_ARRAY, path);
+    if (items->count > MOST_STEPS)
+        fail("%s: \"%s\" has %zu steps, more than %d", path, key, items->count, MOST_STEPS);
+    for (size_t i = 0; i < items->count; i++) steps[i] = &items->items[i];
+    return (int)items->count;
 }
 
-// GPT-2's: ByteLevel with its own pattern, or ByteLevel behind a split by that pattern.
-static void check_words(const Json *root, const char *path) {
-    const Json *words = json_find(root, "pre_tokenizer"),
-               *steps = words ? json_find(words, "pretokenizers") : NULL;
-    bool own_pattern = true;
-    if (words && has_type(words, "Sequence") && steps && steps->kind == JSON_ARRAY &&
-        steps->count == 2 && is_gpt2_split(&steps->items[0])) {
-        words = &steps->items[1];
-        own_pattern = false;
+// A split by a pattern that is known, each match a word.
+static bool read_split(const Json *step, BpePattern *pattern) {
+    static const struct {
+        const char *text;
+        BpePattern pattern;
+    } known[] = {
+        {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+         BPE_GPT2},
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+         BPE_GPT2},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+         "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         BPE_GPT4},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+         "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         BPE_QWEN2},
+    };
+    const Json *written = json_find(step, "pattern");
+    const char *behavior = text_of(step, "behavior");
+    if (strcmp(behavior, is_true(step, "invert") ? "Removed" : "Isolated") != 0) return false;
+    for (size_t i = 0; written && i < sizeof(known) / sizeof(*known); i++) {
+        *pattern = known[i].pattern;
+        if (strcmp(text_of(written, "Regex"), known[i].text) == 0) return true;
     }
-    const Json *pattern = words ? json_find(words, "use_regex") : NULL;
-    const bool uses =
-        !pattern || (pattern->kind == JSON_BOOL && pattern->boolean); // true where it is missing
-    if (!words || !has_type(words, "ByteLevel") || uses != own_pattern)
-        fail("%s: \"pre_tokenizer\" is not GPT-2's (ByteLevel), which is the only one supported",
-             path);
-    refuse_true(words, "add_prefix_space", "\"pre_tokenizer\"", path);
+    return false;
 }
 
-static void check_supported(const Json *root, const Json *model, const char *path) {
+// ByteLevel, alone or behind a split or Digits.
+static bool read_words(Bpe *bpe, const Json *const *steps, int count) {
+    if (count < 1 || count > 2 || !has_type(steps[count - 1], "ByteLevel")) return false;
+    const Json *uses_regex = json_find(steps[count - 1], "use_regex");
+    const bool own = !uses_regex || uses_regex->kind != JSON_BOOL || uses_regex->boolean;
+    bpe->prefix_space = is_true(steps[count - 1], "add_prefix_space");
+    if (count == 1) return own;
+    if (bpe->prefix_space) return false; // it would stand before each word
+    if (has_type(steps[0], "Digits")) {
+        bpe->pattern = is_true(steps[0], "individual_digits") ? BPE_GPT2_DIGITS : BPE_GPT2_NUMBERS;
+        return own;
+    }
+    return has_type(steps[0], "Split") && read_split(steps[0], &bpe->pattern) && !own;
+}
+
+static void refuse_others(const Json *root, const Json *model, const char *path) {
     static const char *const texts[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const Json *steps[MOST_STEPS], *dropout = json_find(model, "dropout");
     if (json_find(model, "type") && !has_type(model, "BPE"))
-        fail("%s: its model is not \"BPE\", which is the only one supported", path);
-    if (!is_null(root, "normalizer"))
-        fail("%s: has a \"normalizer\", which is not supported: text would not come back as it was",
-             path);
-    check_words(root, path);
-    const Json *decoder = json_find(root, "decoder"), *dropout = json_find(model, "dropout");
-    if (!decoder || !has_type(decoder, "ByteLevel"))
-        fail("%s: \"decoder\" is not \"ByteLevel\", which is the only one supported", path);
+        fail("%s: its model is %s, but only byte-level BPE can be read; make data with a tokenizer "
+             "of its own with ./tokenize",
+             path, text_of(model, "type"));
+    const int count = steps_of(root, "decoder", "decoders", path, steps);
+    if (count != 1 || !has_type(steps[0], "ByteLevel"))
+        fail(
+            "%s: \"decoder\" is not ByteLevel, so it is no byte-level BPE, which alone can be read",
+            path);
     if (dropout && dropout->kind == JSON_NUMBER && dropout->number != 0)
-        fail("%s: \"dropout\" is %g, which is not supported", path, dropout->number);
-    refuse_true(model, "ignore_merges", "\"model\"", path);
-    for (int i = 0; i < 2; i++) {
-        const Json *text = json_find(model, texts[i]);
-        if (text && text->kind == JSON_STRING && *text->string)
-            fail("%s: \"%s\" is \"%s\", which is not supported", path, texts[i], text->string);
+        fail("%s: \"dropout\" is %g, which is not supported; --bpe-dropout of ./tokenize does it",
+             path, dropout->number);
+    for (int i = 0; i < 2; i++)
+        if (*text_of(model, texts[i]))
+            fail("%s: \"%s\" is \"%s\", which is not supported", path, texts[i],
+                 text_of(model, texts[i]));
+}
+
+static void read_steps(Bpe *bpe, const Json *root, const char *path) {
+    const Json *steps[MOST_STEPS];
+    int count = steps_of(root, "normalizer", "normalizers", path, steps);
+    for (int i = 0; i < count; i++)
+        if (!has_type(steps[i], "NFC"))
+            fail("%s: \"normalizer\" is %s, but only NFC is supported", path,
+                 text_of(steps[i], "type"));
+    bpe->composes = count > 0;
+    count = steps_of(root, "pre_tokenizer", "pretokenizers", path, steps);
+    if (!read_words(bpe, steps, count))
+        fail("%s: \"pre_tokenizer\" is none that is supported: ByteLevel as of GPT-2, behind "
+             "Digits, "
+             "or behind the split of GPT-4 and Llama 3, or of Qwen 2",
+             path);
+}
+
+// Tokens that are put around a text, put around what is there.
+static void put_around(Bpe *bpe, const char *path, const Json *ids, bool behind) {
+    int32_t **list = behind ? &bpe->behind : &bpe->before;
+    size_t *count = behind ? &bpe->behind_count : &bpe->before_count;
+    if (ids->count + *count > MOST_AROUND)
+        fail("%s: \"post_processor\" puts more than %d tokens around a text", path, MOST_AROUND);
+    if (!*list) *list = allocate(MOST_AROUND, sizeof(int32_t), "a tokenizer");
+    if (!behind) memmove(*list + ids->count, *list, *count * sizeof(int32_t));
+    for (size_t i = 0; i < ids->count; i++) {
+        const int64_t token = token_number(&ids->items[i], bpe->count);
+        if (token < 0 || bpe->tokens[token].size == 0)
+            fail("%s: \"post_processor\" names a token that is not in the vocabulary", path);
+        (*list)[(behind ? *count : 0) + i] = (int32_t)token;
     }
+    *count += ids->count;
+}
+
+static void read_template(Bpe *bpe, const Json *step, const char *path) {
+    const Json *parts = member(step, "single", JSON_ARRAY, path),
+               *known = member(step, "special_tokens", JSON_OBJECT, path);
+    size_t text = 0; // the part that is the text
+    while (text < parts->count && !json_find(&parts->items[text], "Sequence")) text++;
+    if (text == parts->count)
+        fail("%s: \"post_processor\": \"single\" has no place for the text", path);
+    for (size_t n = 0; n < parts->count; n++) {
+        // From the text outwards.
+        const size_t i = n < text ? text - 1 - n : n;
+        if (i == text) continue;
+        const Json *special = json_find(&parts->items[i], "SpecialToken");
+        if (!special) fail("%s: \"post_processor\": \"single\" has the text twice", path);
+        const Json *token = json_find(known, json_string(special, "id", path));
+        if (!token)
+            fail("%s: \"post_processor\": \"special_tokens\" lacks \"%s\"", path,
+                 text_of(special, "id"));
+        put_around(bpe, path, member(token, "ids", JSON_ARRAY, path), i > text);
+    }
+}
+
+// ["</s>", 2], as RobertaProcessing and BertProcessing have it.
+static void read_pair(Bpe *bpe, const Json *step, const char *key, const char *path) {
+    const Json *pair = member(step, key, JSON_ARRAY, path);
+    if (pair->count != 2) fail("%s: \"%s\" is not a token and its number", path, key);
+    const Json ids = {.kind = JSON_ARRAY, .count = 1, .items = pair->items + 1};
+    put_around(bpe, path, &ids, strcmp(key, "sep") == 0);
+}
+
+static void read_post_processor(Bpe *bpe, const Json *root, const char *path) {
+    const Json *steps[MOST_STEPS];
+    const int count = steps_of(root, "post_processor", "processors", path, steps);
+    for (int i = 0; i < count; i++) {
+        if (has_type(steps[i], "TemplateProcessing")) {
+            read_template(bpe, steps[i], path);
+        } else if (has_type(steps[i], "RobertaProcessing") ||
+                   has_type(steps[i], "BertProcessing")) {
+            read_pair(bpe, steps[i], "cls", path);
+            read_pair(bpe, steps[i], "sep", path);
+        } else if (!has_type(steps[i], "ByteLevel")) { // which moves offsets alone
+            fail("%s: \"post_processor\" is %s, which is not supported", path,
+                 text_of(steps[i], "type"));
+        }
+    }
+}
+
+// ---- files beside it --------------------------------------------------------
+
+typedef struct {
+    char *path;
+    FileMap map;
+    Json *root; // NULL: there is no such file
+} JsonFile;
+
+static JsonFile open_beside(const char *path, const char *name) {
+    const char *slash = strrchr(path, '/');
+    JsonFile file = {.path =
+                         format_string("%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name)};
+    if (!file_exists(file.path)) return file;
+    file.map = file_map(file.path);
+    file.root = json_parse((const char *)file.map.data, file.map.size, file.path);
+    if (file.root->kind != JSON_OBJECT) fail("%s: is not a JSON object", file.path);
+    return file;
+}
+
+static void close_beside(JsonFile *file) {
+    if (file->root) {
+        json_free(file->root);
+        file_unmap(&file->map);
+    }
+    free(file->path);
+}
+
+// What a member like "eos_token" names: "</s>", or {"content": "</s>", ...}; "": nothing.
+static const char *named_token(const Json *root, const char *key) {
+    const Json *value = json_find(root, key);
+    if (value && value->kind == JSON_OBJECT) return text_of(value, "content");
+    return value ? text_of(root, key) : "";
+}
+
+static void read_role(const Bpe *bpe, const Json *root, const char *key, int32_t *token) {
+    const int32_t named = bpe_added(bpe, named_token(root, key));
+    if (named >= 0) *token = named;
+}
+
+static const char *const beside_names[] = {"special_tokens_map.json", "tokenizer_config.json"};
+
+// Which tokens end a text, pad it, hide another one.
+static void read_roles(Bpe *bpe, const JsonFile files[2]) {
+    for (int i = 0; i < 2; i++) {
+        if (!files[i].root) continue;
+        read_role(bpe, files[i].root, "eos_token", &bpe->end);
+        read_role(bpe, files[i].root, "pad_token", &bpe->padding);
+        read_role(bpe, files[i].root, "mask_token", &bpe->mask);
+    }
+}
+
+static void override_prefix(Bpe *bpe, const Json *config) {
+    const Json *prefix = config ? json_find(config, "add_prefix_space") : NULL;
+    if (!prefix || prefix->kind != JSON_BOOL || prefix->boolean == bpe->prefix_space) return;
+    if (bpe->pattern != BPE_GPT2)
+        fail("%s: tokenizer_config.json has \"add_prefix_space\": true, which is supported for "
+             "GPT-2's words alone",
+             bpe->source);
+    bpe->prefix_space = prefix->boolean;
+}
+
+// ---- tokenizer.json ---------------------------------------------------------
+// The members of an object, but some (a list that ends in NULL), as JSON without its brackets.
+static char *members_text(const Json *object, const char *const *except) {
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    for (size_t i = 0; i < object->count; i++) {
+        const char *const *name = except;
+        while (*name && strcmp(*name, object->keys[i]) != 0) name++;
+        if (*name) continue;
+        json_key(&w, object->keys[i]);
+        json_write_value(&w, &object->items[i]);
+    }
+    char *text = copy_string(w.text + 1);
+    json_writer_free(&w);
+    return text;
+}
+
+// What is written again is what holds.
+static void keep_settings(Bpe *bpe, Json *root, const Json *model) {
+    static const char *const known[] = {"version", "added_tokens", "model", NULL};
+    static const char *const lists[] = {"vocab", "merges", NULL};
+    const Json *steps[MOST_STEPS];
+    const int count = steps_of(root, "pre_tokenizer", "pretokenizers", bpe->source, steps);
+    Json *prefix = (Json *)json_find(steps[count - 1], "add_prefix_space");
+    if (prefix) *prefix = (Json){.kind = JSON_BOOL, .boolean = bpe->prefix_space};
+    bpe->settings = members_text(root, known);
+    bpe->model_settings = members_text(model, lists);
 }
 
 static Bpe *open_tokenizer_json(const char *path) {
     FileMap file = file_map(path);
     Json *root = json_parse((const char *)file.data, file.size, path);
+    if (root->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
     const Json *model = member(root, "model", JSON_OBJECT, path);
-    check_supported(root, model, path);
+    refuse_others(root, model, path);
     const Json *vocabulary = member(model, "vocab", JSON_OBJECT, path);
     const Json *merges = member(model, "merges", JSON_ARRAY, path);
     const Json *added =
         is_null(root, "added_tokens") ? NULL : member(root, "added_tokens", JSON_ARRAY, path);
     Reader r = reader_open(path, vocabulary->count + (added ? added->count : 0));
+    read_steps(r.bpe, root, path);
     read_vocabulary(&r, vocabulary);
-    if (added) read_added(&r, added);
+    for (size_t i = 0; added && i < added->count; i++)
+        read_added_token(&r, &added->items[i],
+                         json_integer(&added->items[i], "id", 0, r.most - 1, path));
     make_tokens(&r);
     read_merges(&r, merges);
+    if (is_true(model, "ignore_merges")) take_whole(&r);
+    read_post_processor(r.bpe, root, path);
     Bpe *bpe = reader_close(&r);
+    JsonFile beside[2];
+    for (int i = 0; i < 2; i++) beside[i] = open_beside(path, beside_names[i]);
+    read_roles(bpe, beside);
+    override_prefix(bpe, beside[1].root);
+    keep_settings(bpe, root, model);
+    for (int i = 0; i < 2; i++) close_beside(&beside[i]);
     json_free(root);
     file_unmap(&file);
     return bpe;
@@ -314,32 +571,66 @@ static bool next_merge(Text file, size_t *at, Text *line) {
     return false;
 }
 
-// These files do not say which tokens are special: those in angle or square brackets that no merge
-// makes.
-static void find_added(Reader *r, Text merges) {
-    Words *made = words_create();
-    Bytes names = {0}; // of what merges make, one behind the other
-    Text line;
-    bytes_reserve(&names, merges.size); // so that it does not move
-    for (size_t at = 0; next_merge(merges, &at, &line);) {
-        const char *space = memchr(line.data, ' ', line.size);
-        const size_t start = names.size, left = space ? (size_t)(space - line.data) : line.size;
-        bytes_append(&names, line.data, left);
-        if (space) bytes_append(&names, space + 1, line.size - left - 1);
-        words_add(made, (Text){names.data + start, names.size - start}, 1);
+// A token that a file beside the vocabulary calls special.
+static void read_special(Reader *r, const char *name) {
+    const int32_t token = find_written(r, (Text){name, strlen(name)});
+    if (token >= 0) add_token(r, token, r->names[token], r->flags[token] | BPE_SPECIAL);
+}
+
+// added_tokens.json: {"[PAD]": 8000}. "added_tokens_decoder": {"8000": {"content": "[PAD]", ...}}.
+static void read_added_files(Reader *r, const Json *added, const Json *decoder) {
+    for (size_t i = 0; added && i < added->count; i++)
+        add_token(r, token_number(&added->items[i], r->most), added->keys[i], 0);
+    for (size_t i = 0; decoder && decoder->kind == JSON_OBJECT && i < decoder->count; i++) {
+        char *end;
+        const long long token = strtoll(decoder->keys[i], &end, 10);
+        read_added_token(r, &decoder->items[i], *end ? -1 : token);
     }
-    int count = 0;
-    for (int64_t i = 0; i < r->most; i++) {
-        const size_t size = r->names[i] ? strlen(r->names[i]) : 0;
-        if (size < 3 || words_find(made, (Text){r->names[i], size}) >= 0) continue;
-        const char first = r->names[i][0], last = r->names[i][size - 1];
-        r->added[i] = (first == '<' && last == '>') || (first == '[' && last == ']');
-        count += r->added[i];
+}
+
+static bool ends_in(const char *path, const char *end) {
+    const size_t size = strlen(path), length = strlen(end);
+    return size >= length && strcmp(path + size - length, end) == 0;
+}
+
+static void read_specials(Reader *r, const Json *root) {
+    const Json *more = root ? json_find(root, "additional_special_tokens") : NULL;
+    for (size_t i = 0; root && i < root->count; i++)
+        if (ends_in(root->keys[i], "_token")) read_special(r, named_token(root, root->keys[i]));
+    for (size_t i = 0; more && more->kind == JSON_ARRAY && i < more->count; i++) {
+        const Json *item = &more->items[i];
+        read_special(r, item->kind == JSON_STRING ? item->string : text_of(item, "content"));
     }
-    if (count > MOST_SPECIALS)
-        fail("%s: has %d special tokens, more than %d", r->path, count, MOST_SPECIALS);
-    words_free(made);
-    bytes_free(&names);
+}
+
+// Which no file names: the one that GPT-2 has anyway, and where `all` those of ./tokenize.
+static void assume_specials(Reader *r, bool all) {
+    static const char *const names[] = {BPE_END, BPE_PADDING, BPE_MASK};
+    for (int i = 0; i < (all ? 3 : 1); i++) {
+        const int32_t token = find_written(r, (Text){names[i], strlen(names[i])});
+        bool made = token < 0;
+        for (int32_t m = 0; !made && m < r->bpe->pairs.count; m++)
+            made = r->bpe->merges[m].merged == token;
+        if (!made) r->bpe->flags[token] |= BPE_ADDED | BPE_SPECIAL | BPE_VERBATIM;
+    }
+}
+
+static void read_beside(Reader *r, const JsonFile *added, const JsonFile beside[2]) {
+    const Json *config = beside[1].root;
+    read_added_files(r, added->root, config ? json_find(config, "added_tokens_decoder") : NULL);
+    for (int i = 0; i < 2; i++) read_specials(r, beside[i].root);
+}
+
+// A token that tokenizer_config.json wants before a text.
+static void read_first(Bpe *bpe, const Json *config) {
+    if (!config || !is_true(config, "add_bos_token")) return;
+    const char *name = named_token(config, "bos_token");
+    const int32_t token = bpe_added(bpe, *name ? name : BPE_END);
+    if (token < 0)
+        fail("%s: tokenizer_config.json wants \"%s\" before a text, which is no special token",
+             bpe->source, name);
+    bpe->before = allocate(1, sizeof(int32_t), "a tokenizer");
+    bpe->before[bpe->before_count++] = token;
 }
 
 static Bpe *open_vocab_json(const char *path) {
@@ -347,16 +638,24 @@ static Bpe *open_vocab_json(const char *path) {
     FileMap file = file_map(path), merges_file = file_map(merges_path);
     Json *root = json_parse((const char *)file.data, file.size, path);
     if (root->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
-    const Text merges = {(const char *)merges_file.data, merges_file.size};
-    Reader r = reader_open(path, root->count);
+    JsonFile added = open_beside(path, "added_tokens.json"), beside[2];
+    for (int i = 0; i < 2; i++) beside[i] = open_beside(path, beside_names[i]);
+    Reader r = reader_open(path, root->count + (added.root ? added.root->count : 0));
     read_vocabulary(&r, root);
-    find_added(&r, merges);
+    read_beside(&r, &added, beside);
     make_tokens(&r);
+    const Text merges = {(const char *)merges_file.data, merges_file.size};
     r.path = merges_path;
     Text line;
     size_t number = 0;
     for (size_t at = 0; next_merge(merges, &at, &line); number++) read_merge_line(&r, number, line);
+    assume_specials(&r, !added.root && !beside[0].root && !beside[1].root);
     Bpe *bpe = reader_close(&r);
+    read_roles(bpe, beside);
+    override_prefix(bpe, beside[1].root);
+    read_first(bpe, beside[1].root);
+    for (int i = 0; i < 2; i++) close_beside(&beside[i]);
+    close_beside(&added);
     json_free(root);
     file_unmap(&file);
     file_unmap(&merges_file);
@@ -386,7 +685,8 @@ static Bpe *open_llmc(const char *path) {
         const size_t size = at < file.size ? file.data[at] : 0;
         if (size == 0 || size > file.size - at - 1)
             fail("%s: token %u of %u is empty or cut off", path, i, count);
-        bpe_add_token(bpe, (Text){(const char *)file.data + at + 1, size}, i == end);
+        bpe_add_token(bpe, (Text){(const char *)file.data + at + 1, size},
+                      i == end ? BPE_ADDED | BPE_SPECIAL | BPE_VERBATIM : 0);
         at += 1 + size;
     }
     if (at != file.size) fail("%s: has %zu bytes behind its last token", path, file.size - at);
@@ -421,11 +721,6 @@ bool bpe_exists(const char *directory) {
     return path != NULL;
 }
 
-static bool ends_in(const char *path, const char *end) {
-    const size_t size = strlen(path), length = strlen(end);
-    return size >= length && strcmp(path + size - length, end) == 0;
-}
-
 Bpe *bpe_open(const char *path) {
     struct stat status;
     if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) {
@@ -439,46 +734,64 @@ Bpe *bpe_open(const char *path) {
     return ends_in(path, "vocab.json") ? open_vocab_json(path) : open_tokenizer_json(path);
 }
 
-// GPT-2's settings: what stands before the added tokens, and between them and the vocabulary.
-static const char head[] =
-    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":";
-static const char settings[] = ",\"normalizer\":null,"
-                               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":"
-                               "false,\"trim_offsets\":true,\"use_"
-                               "regex\":true},"
-                               "\"post_processor\":null,"
-                               "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-                               "\"trim_offsets\":true,\"use_regex\":true},"
-                               "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-                               "\"continuing_subword_prefix\":null,"
-                               "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":"
-                               "false,\"ignore_merges\":false,"
-                               "\"vocab\":";
+// The post-processor that puts a token before each text (read_first).
+static char *own_template(const Bpe *bpe) {
+    char *name = written_name(bpe, bpe->before[0]);
+    JsonWriter w = {0};
+    json_write_string(&w, name);
+    const char *n = w.text;
+    char *text = format_string(
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":%s,\"type_id\":0}},"
+        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[{\"SpecialToken\":{\"id\":%s,"
+        "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\","
+        "\"type_id\":1}}],\"special_tokens\":{%s:{\"id\":%s,\"ids\":[%d],\"tokens\":[%s]}}}",
+        n, n, n, n, bpe->before[0], n);
+    json_writer_free(&w);
+    free(name);
+    return text;
+}
+
+// Of a tokenizer that was trained here, or read from the older files: as GPT-2's.
+static char *own_settings(const Bpe *bpe) {
+    char *first = bpe->before_count > 0 ? own_template(bpe) : copy_string("null");
+    char *text = format_string(
+        "\"truncation\":null,\"padding\":null,\"normalizer\":null,\"pre_tokenizer\":{\"type\":"
+        "\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":true,\"use_regex\":true},"
+        "\"post_processor\":%s,\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+        "\"trim_offsets\":true,\"use_regex\":true}",
+        bpe->prefix_space ? "true" : "false", first);
+    free(first);
+    return text;
+}
+
+static const char own_model[] =
+    "\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
+    "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":"
+    "false";
 
 static void write_added(JsonWriter *w, const Bpe *bpe, char *const *written) {
-    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
     json_begin(w, '[');
     for (int32_t token = 0; token < bpe->count; token++) {
-        if (!bpe_is_special(bpe, token)) continue;
+        if (!(bpe->flags[token] & BPE_ADDED)) continue;
         json_begin(w, '{');
         json_key(w, "id");
         json_write_integer(w, token);
         json_key(w, "content");
         json_write_string(w, written[token]);
-        for (int i = 0; i < 4; i++) {
-            json_key(w, flags[i]);
-            json_write_bool(w, false);
+        for (int i = 0; i < ADDED_FLAGS; i++) {
+            json_key(w, added_flags[i].key);
+            json_write_bool(w, (bpe->flags[token] & added_flags[i].flag) != 0);
         }
-        json_key(w, "special");
-        json_write_bool(w, true);
         json_end(w, '}');
     }
     json_end(w, ']');
 }
 
-static void write_vocabulary(JsonWriter *w, const Bpe *bpe, char *const *written) {
+// all: with added tokens that the vocabulary did not have.
+static void write_vocabulary(JsonWriter *w, const Bpe *bpe, char *const *written, bool all) {
     json_begin(w, '{');
     for (int32_t token = 0; token < bpe->count; token++) {
+        if (bpe->tokens[token].size == 0 || (!all && bpe->flags[token] & BPE_OUTSIDE)) continue;
         json_key(w, written[token]);
         json_write_integer(w, token);
     }
@@ -507,23 +820,43 @@ static AtomicFile *open_output(const char *directory, const char *name) {
     return file;
 }
 
-void bpe_save(const Bpe *bpe, const char *directory) {
-    char **written = allocate((size_t)bpe->count, sizeof(char *), "a vocabulary");
-    for (int32_t i = 0; i < bpe->count; i++) written[i] = written_name(bpe, i);
+static void save_tokenizer_json(const Bpe *bpe, const char *directory, char *const *written) {
     JsonWriter added = {0}, vocabulary = {0}, merges = {0};
     write_added(&added, bpe, written);
-    write_vocabulary(&vocabulary, bpe, written);
+    write_vocabulary(&vocabulary, bpe, written, false);
     write_merges(&merges, bpe, written);
-    const char *const whole[] = {head,           added.text,  settings, vocabulary.text,
-                                 ",\"merges\":", merges.text, "}}\n"};
+    char *settings = bpe->settings ? copy_string(bpe->settings) : own_settings(bpe);
+    const char *model = bpe->model_settings ? bpe->model_settings : own_model;
+    const char *const whole[] = {"{\"version\":\"1.0\",\"added_tokens\":",
+                                 added.text,
+                                 *settings ? "," : "",
+                                 settings,
+                                 ",\"model\":{",
+                                 model,
+                                 *model ? "," : "",
+                                 "\"vocab\":",
+                                 vocabulary.text,
+                                 ",\"merges\":",
+                                 merges.text,
+                                 "}}\n"};
     AtomicFile *file = open_output(directory, BPE_FILE);
     for (size_t i = 0; i < sizeof(whole) / sizeof(*whole); i++) write_text(file, whole[i]);
     atomic_commit(file);
+    free(settings);
+    json_writer_free(&added);
+    json_writer_free(&vocabulary);
+    json_writer_free(&merges);
+}
 
-    file = open_output(directory, "vocab.json");
+// Which say nothing of patterns, whole words, or what is put around a text.
+static void save_vocab_json(const Bpe *bpe, const char *directory, char *const *written) {
+    JsonWriter vocabulary = {0};
+    write_vocabulary(&vocabulary, bpe, written, true);
+    AtomicFile *file = open_output(directory, "vocab.json");
     write_text(file, vocabulary.text);
     write_text(file, "\n");
     atomic_commit(file);
+    json_writer_free(&vocabulary);
 
     file = open_output(directory, "merges.txt");
     write_text(file, "#version: 0.2\n");
@@ -534,10 +867,15 @@ void bpe_save(const Bpe *bpe, const char *directory) {
         write_text(file, "\n");
     }
     atomic_commit(file);
+}
 
-    json_writer_free(&added);
-    json_writer_free(&vocabulary);
-    json_writer_free(&merges);
+void bpe_save(const Bpe *bpe, const char *directory) {
+    char **written = allocate((size_t)bpe->count, sizeof(char *), "a vocabulary");
+    for (int32_t i = 0; i < bpe->count; i++) written[i] = written_name(bpe, i);
+    save_tokenizer_json(bpe, directory, written);
+    if (bpe->pattern == BPE_GPT2 && !bpe->composes && !bpe->whole && !bpe->prefix_space &&
+        bpe->before_count + bpe->behind_count == 0)
+        save_vocab_json(bpe, directory, written);
     for (int32_t i = 0; i < bpe->count; i++) free(written[i]);
     free(written);
 }

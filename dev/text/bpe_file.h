@@ -2,10 +2,15 @@
 // the older pair of `vocab.json` and `merges.txt`; and llm.c's `gpt2_tokenizer.bin`, which decodes
 // only.
 //
-// What our encoding would not do as the tokenizers library does it (another pre-tokenization or a
-// normaliser, a prefix or suffix of words, special tokens that take white space with them,
-// dropout), holes and repetitions in a vocabulary, and merges of what is not made by an earlier
-// merge end the program. Tokens that a post-processor would put around a text are left out.
+// Of tokenizer.json these are read: words as bpe_words.h has them (ByteLevel; behind Digits or a
+// split, a pattern that is known), normalizer NFC, ignore_merges, added tokens with all their
+// flags, what a post-processor puts around a text. The rest of the file is kept as it is. Another
+// model (WordPiece), pre-tokenizer or normalizer, a prefix or suffix of words, and dropout end the
+// program. `vocab.json` and `merges.txt` do not say which tokens are special, but
+// added_tokens.json, special_tokens_map.json and tokenizer_config.json beside them do: of tokens
+// that none of them names only "<|endoftext|>", and where none of them is there [PAD] and [MASK],
+// which ./tokenize writes. tokenizer_config.json's "add_prefix_space" holds for either kind of
+// file.
 #ifndef TEXT_BPE_FILE_H
 #define TEXT_BPE_FILE_H
 

@@ -1,6 +1,5 @@
 #include "bpe.h"
 #include "error.h"
-#include "gpt2_words.h"
 #include "memory.h"
 #include "words.h"
 #include <stdlib.h>
@@ -12,7 +11,7 @@ enum {
 }; // bytes of text whose words are counted at a time; of a merge
 
 // ---- words ------------------------------------------------------------------
-// The parts of a text that words are counted in: between special tokens, cut where words are not.
+// The parts of a text that words are counted in: between added tokens, cut where words are not.
 typedef struct {
     Text *items; // (count)
     size_t count;
@@ -23,23 +22,19 @@ static void add_part(Parts *parts, Text part) {
     parts->items[parts->count++] = part;
 }
 
-static void add_parts(Parts *parts, const Bpe *bpe, Text text) {
-    while (text.size > 0) {
-        int32_t special;
-        Text before = {text.data, bpe_special_next(bpe, text, &special)};
-        const size_t taken = before.size + (special < 0 ? 0 : bpe->tokens[special].size);
-        while (before.size > 0) {
-            const size_t size = gpt2_cut(before, before.size < PART ? before.size : PART);
-            add_part(parts, (Text){before.data, size});
-            before = (Text){before.data + size, before.size - size};
-        }
-        text = (Text){text.data + taken, text.size - taken};
+static bool add_parts(void *parts, Text text, int32_t token) {
+    while (token < 0 && text.size > 0) {
+        const size_t from = text.size < PART ? text.size : PART;
+        const size_t size = bpe_words_cut(BPE_GPT2, text, from, false);
+        add_part(parts, (Text){text.data, size});
+        text = (Text){text.data + size, text.size - size};
     }
+    return true;
 }
 
 static void count_words(Words *words, Text text) {
     while (text.size > 0) {
-        const size_t size = gpt2_word(text);
+        const size_t size = bpe_word(BPE_GPT2, text);
         words_add(words, (Text){text.data, size}, 1);
         text = (Text){text.data + size, text.size - size};
     }
@@ -50,7 +45,7 @@ static void count_words(Words *words, Text text) {
 static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
     Parts parts = {0};
     Words *all = words_create();
-    for (int i = 0; i < count; i++) add_parts(&parts, bpe, texts[i]);
+    for (int i = 0; i < count; i++) bpe_walk(bpe, texts[i], add_parts, &parts);
 #pragma omp parallel
     {
         Words *own = words_create();
@@ -249,7 +244,7 @@ static int32_t merged_token(Trainer *t, Words *known, const Pair *pair) {
     const Text both = {bytes, left.size + right.size};
     int32_t token = words_find(known, both);
     if (token < 0) {
-        token = bpe_add_token(t->bpe, both, false);
+        token = bpe_add_token(t->bpe, both, 0);
         words_add(known, t->bpe->tokens[token], 1);
     }
     free(bytes);
@@ -262,11 +257,12 @@ Bpe *bpe_train(const Text *texts, int count, int64_t vocabulary, const char *con
     uint16_t characters[256];
     bpe_byte_characters(characters);
     for (int i = 0; i < reserved_count; i++)
-        bpe_add_token(bpe, (Text){reserved[i], strlen(reserved[i])}, true);
+        bpe_add_token(bpe, (Text){reserved[i], strlen(reserved[i])},
+                      BPE_ADDED | BPE_SPECIAL | BPE_VERBATIM);
     for (uint16_t character = 0; character < 0x144; character++)
         for (int byte = 0; byte < 256; byte++)
             if (characters[byte] == character)
-                bpe_add_token(bpe, (Text){(char[]){(char)byte}, 1}, false);
+                bpe_add_token(bpe, (Text){(char[]){(char)byte}, 1}, 0);
     bpe_finish(bpe);
 
     Trainer t = {.bpe = bpe, .words = different_words(bpe, texts, count), .map = pair_map_create()};

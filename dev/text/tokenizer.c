@@ -72,7 +72,7 @@ static void create_model(const TokenizerSettings *settings, const char *director
     free(path);
 }
 
-static void create_bpe(const TokenizerSettings *settings, const char *directory, Text text) {
+static Bpe *create_bpe(const TokenizerSettings *settings, const char *directory, Text text) {
     const int64_t vocabulary = settings->vocabulary > 0 ? settings->vocabulary : BPE_VOCABULARY;
     const char *reserved[3];
     int count = 0;
@@ -87,25 +87,7 @@ static void create_bpe(const TokenizerSettings *settings, const char *directory,
     if (bpe->decodes_only)
         fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
     bpe_save(bpe, directory);
-    bpe_free(bpe);
-}
-
-void tokenizer_create(const TokenizerSettings *settings, const char *directory, const Text *texts,
-                      int count) {
-    switch (settings->kind) {
-    case TOKENIZER_WORD:
-        create_words(directory, texts, count, settings->vocabulary);
-        break;
-    case TOKENIZER_SPM:
-        create_model(settings, directory, texts[0]);
-        break;
-    case TOKENIZER_BPE:
-        create_bpe(settings, directory, texts[0]);
-        break;
-    case TOKENIZER_BYTE:
-    case TOKENIZER_NONE:
-        break;
-    }
+    return bpe;
 }
 
 static bool has_file(const char *directory, const char *name) {
@@ -172,16 +154,20 @@ static void open_model(Tokenizer *tokenizer, const char *directory) {
     tokenizer->model_path = path;
 }
 
-static void take_bpe(Tokenizer *tokenizer, Bpe *bpe) {
-    tokenizer->bpe = bpe;
-    tokenizer->vocabulary = tokenizer->bpe->count;
-    tokenizer->end = bpe_special(tokenizer->bpe, BPE_END);
-    tokenizer->padding = bpe_special(tokenizer->bpe, BPE_PADDING);
-    tokenizer->mask = bpe_special(tokenizer->bpe, BPE_MASK);
-    if (tokenizer->end < 0) tokenizer->end = tokenizer->bpe->byte_tokens['\n'];
+static Tokenizer *tokenizer_of_bpe(Bpe *bpe) {
+    Tokenizer *tokenizer = allocate(1, sizeof(*tokenizer), "a tokenizer");
+    *tokenizer = (Tokenizer){.kind = TOKENIZER_BPE,
+                             .bpe = bpe,
+                             .vocabulary = bpe->count,
+                             .end = bpe->end,
+                             .padding = bpe->padding,
+                             .mask = bpe->mask};
+    if (tokenizer->end < 0) tokenizer->end = bpe->byte_tokens['\n'];
+    return tokenizer;
 }
 
 Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
+    if (kind == TOKENIZER_BPE) return tokenizer_of_bpe(bpe_open(directory));
     Tokenizer *tokenizer = allocate(1, sizeof(*tokenizer), "a tokenizer");
     tokenizer->kind = kind;
     tokenizer->padding = tokenizer->mask = -1;
@@ -197,19 +183,23 @@ Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
         tokenizer->end = '\n';
         break;
     case TOKENIZER_BPE:
-        take_bpe(tokenizer, bpe_open(directory));
-        break;
     case TOKENIZER_NONE:
         abort();
     }
     return tokenizer;
 }
 
+Tokenizer *tokenizer_create(const TokenizerSettings *settings, const char *directory,
+                            const Text *texts, int count) {
+    const TokenizerKind kind = settings->kind;
+    if (kind == TOKENIZER_BPE) return tokenizer_of_bpe(create_bpe(settings, directory, texts[0]));
+    if (kind == TOKENIZER_WORD) create_words(directory, texts, count, settings->vocabulary);
+    if (kind == TOKENIZER_SPM) create_model(settings, directory, texts[0]);
+    return tokenizer_open(kind, directory);
+}
+
 Tokenizer *tokenizer_train_bpe(Text text, int64_t vocabulary) {
-    Tokenizer *tokenizer = allocate(1, sizeof(*tokenizer), "a tokenizer");
-    tokenizer->kind = TOKENIZER_BPE;
-    take_bpe(tokenizer, bpe_train(&text, 1, vocabulary, NULL, 0));
-    return tokenizer;
+    return tokenizer_of_bpe(bpe_train(&text, 1, vocabulary, NULL, 0));
 }
 
 static void copy_into(const char *directory, const char *name, const char *from) {
@@ -262,6 +252,24 @@ int32_t tokenizer_padding(const Tokenizer *tokenizer) {
 
 int32_t tokenizer_mask(const Tokenizer *tokenizer) {
     return tokenizer->mask;
+}
+
+const int32_t *tokenizer_before(const Tokenizer *tokenizer, size_t *count) {
+    *count = tokenizer->bpe ? tokenizer->bpe->before_count : 0;
+    return *count ? tokenizer->bpe->before : NULL;
+}
+
+const int32_t *tokenizer_behind(const Tokenizer *tokenizer, size_t *count) {
+    *count = tokenizer->bpe ? tokenizer->bpe->behind_count : 0;
+    return *count ? tokenizer->bpe->behind : NULL;
+}
+
+bool tokenizer_is_unused(const Tokenizer *tokenizer, int32_t token) {
+    return tokenizer->bpe && tokenizer->bpe->tokens[token].size == 0;
+}
+
+bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t token) {
+    return tokenizer->bpe && tokenizer->bpe->flags[token] & BPE_SPECIAL;
 }
 
 // ---- encoding ---------------------------------------------------------------
@@ -321,6 +329,13 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
 size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability,
                                 uint32_t number, int32_t **tokens) {
     return bpe_encode_dropout(tokenizer->bpe, text, (BpeDropout){probability, number}, tokens);
+}
+
+size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from) {
+    if (text.size <= from) return text.size;
+    if (tokenizer->bpe) return bpe_cut(tokenizer->bpe, text, from);
+    const char *newline = memchr(text.data + from, '\n', text.size - from);
+    return newline ? (size_t)(newline - text.data) + 1 : text.size;
 }
 
 // ---- decoding ---------------------------------------------------------------

@@ -37,10 +37,10 @@ typedef struct {
     bool padding, mask; // bpe: reserve [PAD], which is token 0, and [MASK]
 } TokenizerSettings;
 
-// Makes the tokenizer's files in a directory. spm, bpe: trained on texts[0]; word: the words of all
-// texts.
-void tokenizer_create(const TokenizerSettings *settings, const char *directory, const Text *texts,
-                      int count);
+// Makes the tokenizer's files in a directory, and opens it. spm, bpe: trained on texts[0]; word:
+// the words of all texts.
+Tokenizer *tokenizer_create(const TokenizerSettings *settings, const char *directory,
+                            const Text *texts, int count);
 
 // The kind of the tokenizer in a directory, by its files; TOKENIZER_NONE: there is none.
 TokenizerKind tokenizer_find(const char *directory);
@@ -89,6 +89,20 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
 // different numbers are cut in different ways.
 size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability,
                                 uint32_t number, int32_t **tokens);
+
+// The first place at or after `from`, 0 < from, where a text can be cut and each part encoded by
+// itself: the memory of encoding need not grow with the text. Its size if there is none.
+size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from);
+
+// Tokens that the tokenizer's file puts before a text, or behind it (*count): "<s>". Only bpe has
+// any; tokenizer_encode() leaves them out.
+const int32_t *tokenizer_before(const Tokenizer *tokenizer, size_t *count);
+const int32_t *tokenizer_behind(const Tokenizer *tokenizer, size_t *count);
+
+// Whether a number below V is no token's (bpe: there may be holes); whether a token is none of a
+// text, but says something of it: where it ends, say (bpe).
+bool tokenizer_is_unused(const Tokenizer *tokenizer, int32_t token);
+bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t token);
 
 // Text of tokens, NUL-terminated (fresh memory), its length in *size; the end token becomes a
 // newline (word, spm). Tokens out of range end the program.

@@ -7,7 +7,6 @@
 #include "dataset.h"
 #include "error.h"
 #include "file.h"
-#include "gpt2_words.h"
 #include "json.h"
 #include "memory.h"
 #include "options.h"
@@ -290,6 +289,9 @@ static void write_meta(const Job *job, const char *text) {
 // stood there.
 static int32_t end_token(const Job *job) {
     const int32_t end = tokenizer_end(job->tokenizer);
+    size_t before;
+    const int32_t *first = tokenizer_before(job->tokenizer, &before);
+    if (before > 0 && !job->paired) return first[before - 1];
     if (job->settings.kind != TOKENIZER_BPE || job->has_end) return end;
     int32_t *tokens;
     const size_t count = tokenizer_encode(job->tokenizer, "\n", 1, 1, &tokens);
@@ -391,8 +393,7 @@ static void make_tokenizer(Job *job) {
                (long long)job->texts[SPLIT_TRAIN].size);
         fflush(stdout);
     }
-    tokenizer_create(settings, job->staging, job->texts, SPLIT_COUNT);
-    job->tokenizer = tokenizer_open(kind, job->staging);
+    job->tokenizer = tokenizer_create(settings, job->staging, job->texts, SPLIT_COUNT);
     if (job->paired && (tokenizer_padding(job->tokenizer) < 0 || !has_end_token(job->tokenizer)))
         fail("%s: has no " BPE_PADDING " or no " BPE_END
              ", which pairs need; without --model a tokenizer with "
@@ -402,15 +403,6 @@ static void make_tokenizer(Job *job) {
     if (found < settings->vocabulary && kind != TOKENIZER_WORD)
         warn("--vocab-size %lld: the training text has only %d pieces",
              (long long)settings->vocabulary, found);
-}
-
-// Where a text is cut that is too large to be encoded at once, so that memory does not grow with
-// it: behind the first newline, or, where words can be encoded by themselves, before white space.
-static size_t piece_size(TokenizerKind kind, Text text) {
-    if (text.size <= ENCODE_AT_ONCE) return text.size;
-    if (kind == TOKENIZER_BPE) return gpt2_cut(text, ENCODE_AT_ONCE);
-    const char *newline = memchr(text.data + ENCODE_AT_ONCE, '\n', text.size - ENCODE_AT_ONCE);
-    return newline ? (size_t)(newline - text.data) + 1 : text.size;
 }
 
 // What the tokens of a piece of text give back.
@@ -430,10 +422,23 @@ static size_t encode_piece(const Job *job, SplitName s, Text text, uint32_t numb
     return tokenizer_encode(job->tokenizer, text.data, text.size, 1, tokens);
 }
 
+// What the tokenizer puts before a text or behind it. Pairs have their own ends.
+static void add_around(Job *job, SplitName s,
+                       const int32_t *(*around)(const Tokenizer *tokenizer, size_t *count),
+                       ShardWriter *writer) {
+    size_t count;
+    const int32_t *tokens = around(job->tokenizer, &count);
+    if (job->paired || count == 0 || job->texts[s].size == 0) return;
+    shard_writer_add(writer, tokens, count);
+    job->tokens[s] += (int64_t)count;
+}
+
 static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *writer) {
     const int32_t end = tokenizer_end(job->tokenizer);
+    add_around(job, s, tokenizer_before, writer);
     for (Text rest = job->texts[s]; rest.size > 0;) {
-        const Text text = {rest.data, piece_size(job->settings.kind, rest)};
+        // So that memory does not grow with the text.
+        const Text text = {rest.data, tokenizer_cut(job->tokenizer, rest, ENCODE_AT_ONCE)};
         int32_t *tokens;
         const size_t count = encode_piece(job, s, text, (*number)++, &tokens);
         check_decoding(job, s, text, tokens, count);
@@ -444,6 +449,7 @@ static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *wr
         free(tokens);
         rest = (Text){rest.data + text.size, rest.size - text.size};
     }
+    add_around(job, s, tokenizer_behind, writer);
 }
 
 static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {

@@ -1,0 +1,197 @@
+#include "bpe_words.h"
+#include <stdint.h>
+#include <string.h>
+
+// Other, letter, number, white space; numbers and others that count in \w, too.
+typedef enum { O, L, N, S, F, W } Kind;
+
+typedef struct {
+    uint32_t first, last;
+    Kind kind;
+} Range;
+
+static const Range ranges[] = {
+#include "unicode_table.h"
+};
+
+static const uint8_t ascii[128] = {
+    ['\t'] = S, ['\n'] = S, ['\v'] = S, ['\f'] = S, ['\r'] = S, [' '] = S, ['0'] = N, ['1'] = N,
+    ['2'] = N,  ['3'] = N,  ['4'] = N,  ['5'] = N,  ['6'] = N,  ['7'] = N, ['8'] = N, ['9'] = N,
+    ['A'] = L,  ['B'] = L,  ['C'] = L,  ['D'] = L,  ['E'] = L,  ['F'] = L, ['G'] = L, ['H'] = L,
+    ['I'] = L,  ['J'] = L,  ['K'] = L,  ['L'] = L,  ['M'] = L,  ['N'] = L, ['O'] = L, ['P'] = L,
+    ['Q'] = L,  ['R'] = L,  ['S'] = L,  ['T'] = L,  ['U'] = L,  ['V'] = L, ['W'] = L, ['X'] = L,
+    ['Y'] = L,  ['Z'] = L,  ['a'] = L,  ['b'] = L,  ['c'] = L,  ['d'] = L, ['e'] = L, ['f'] = L,
+    ['g'] = L,  ['h'] = L,  ['i'] = L,  ['j'] = L,  ['k'] = L,  ['l'] = L, ['m'] = L, ['n'] = L,
+    ['o'] = L,  ['p'] = L,  ['q'] = L,  ['r'] = L,  ['s'] = L,  ['t'] = L, ['u'] = L, ['v'] = L,
+    ['w'] = L,  ['x'] = L,  ['y'] = L,  ['z'] = L,  ['_'] = W,
+};
+
+static Kind kind_of(uint32_t code) {
+    size_t low = 0, high = sizeof(ranges) / sizeof(*ranges);
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (ranges[middle].last < code)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < sizeof(ranges) / sizeof(*ranges) && ranges[low].first <= code ? ranges[low].kind
+                                                                               : O;
+}
+
+// Kind and length of the character at byte `at`.
+static Kind character_at(Text text, size_t at, size_t *length) {
+    const unsigned char *u = (const unsigned char *)text.data + at;
+    *length = 1;
+    if (u[0] < 0x80) return ascii[u[0]];
+    switch (utf8_length((Text){text.data + at, text.size - at})) {
+    case 2:
+        *length = 2;
+        return kind_of((u[0] & 0x1fu) << 6 | (u[1] & 0x3fu));
+    case 3:
+        *length = 3;
+        return kind_of((u[0] & 0xfu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu));
+    case 4:
+        *length = 4;
+        return kind_of((u[0] & 7u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 |
+                       (u[3] & 0x3fu));
+    default:
+        return O;
+    }
+}
+
+// The same with the kinds that patterns have: O, L, N and S.
+static Kind kind_at(Text text, size_t at, size_t *length) {
+    static const Kind known[] = {[O] = O, [L] = L, [N] = N, [S] = S, [F] = N, [W] = O};
+    return known[character_at(text, at, length)];
+}
+
+// Where the characters of a kind end that begin at `at`; *last: where the last of them begins.
+static size_t run_end(Text text, size_t at, Kind kind, size_t *last) {
+    size_t length;
+    while (at < text.size && kind_at(text, at, &length) == kind) {
+        *last = at;
+        at += length;
+    }
+    return at;
+}
+
+// Length of 's, 'd, 'm, 't, 'll, 've or 're at the start of a text; 0: none. any_case: of 'S and so
+// on, too, and of U+017F, which is an s.
+static size_t contraction(Text text, bool any_case) {
+    if (text.size < 2 || text.data[0] != '\'') return 0;
+    const int fold = any_case ? 0x20 : 0, a = text.data[1] | fold,
+              b = text.size > 2 ? text.data[2] | fold : 0;
+    if (a == 's' || a == 'd' || a == 'm' || a == 't') return 2;
+    if (any_case && text.size > 2 && memcmp(text.data + 1, "\u017f", 2) == 0) return 3;
+    return (a == 'l' && b == 'l') || (a == 'v' && b == 'e') || (a == 'r' && b == 'e') ? 3 : 0;
+}
+
+// White space at the start of a text, as \s+(?!\S)|\s+ takes it: the last character before
+// something else is left to that, unless it stands alone. whole: nothing is left.
+static size_t space_word(Text text, bool whole) {
+    size_t last = 0;
+    const size_t end = run_end(text, 0, S, &last);
+    return end < text.size && last > 0 && !whole ? last : end;
+}
+
+static size_t gpt2_word(BpePattern pattern, Text text) {
+    size_t length = contraction(text, false), last = 0;
+    if (length > 0) return length;
+    size_t space = text.data[0] == ' ' && text.size > 1;
+    Kind kind = kind_at(text, space, &length);
+    if (pattern != BPE_GPT2 && kind == N) { // no word begins before a digit
+        if (space > 0) return 1;
+        return pattern == BPE_GPT2_DIGITS ? length : run_end(text, 0, N, &last);
+    }
+    if (kind != S) return run_end(text, space, kind, &last);
+    const size_t end = run_end(text, 0, S, &last);
+    const bool number = pattern != BPE_GPT2 && end < text.size && kind_at(text, end, &length) == N;
+    return space_word(text, number);
+}
+
+static bool is_line_end(char c) {
+    return c == '\r' || c == '\n';
+}
+
+static size_t gpt4_word(Text text, int digits) {
+    size_t length = contraction(text, true), last = 0, next = 0;
+    if (length > 0) return length;
+    const Kind kind = kind_at(text, 0, &length);
+    const Kind then = length < text.size ? kind_at(text, length, &next) : S;
+    if (kind == L) return run_end(text, 0, L, &last);
+    if (kind == N) {
+        size_t end = length;
+        for (int i = 1; i < digits && end < text.size && kind_at(text, end, &next) == N; i++)
+            end += next;
+        return end;
+    }
+    if (then == L && !is_line_end(text.data[0])) return run_end(text, length, L, &last);
+    if (kind == O || (text.data[0] == ' ' && length < text.size && then == O)) {
+        size_t end = run_end(text, kind == O ? 0 : 1, O, &last);
+        while (end < text.size && is_line_end(text.data[end])) end++;
+        return end;
+    }
+    // Up to the last line end of the white space, if it has one.
+    for (size_t end = run_end(text, 0, S, &last); end > 0; end--)
+        if (is_line_end(text.data[end - 1])) return end;
+    return space_word(text, false);
+}
+
+size_t bpe_word(BpePattern pattern, Text text) {
+    if (pattern < BPE_GPT4) return gpt2_word(pattern, text);
+    return gpt4_word(text, pattern == BPE_GPT4 ? 3 : 1);
+}
+
+static bool is_ascii_space(char c) {
+    return (unsigned char)c < 0x80 && ascii[(unsigned char)c] == S;
+}
+
+size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space) {
+    space = space || pattern >= BPE_GPT4; // whose words may end in a newline
+    for (size_t i = from; i < text.size; i++)
+        // Only ASCII on either side: a byte beyond may be the end of a character that is white
+        // space.
+        if ((space ? text.data[i] == ' ' : is_ascii_space(text.data[i])) &&
+            (unsigned char)text.data[i - 1] < 0x80 && !is_ascii_space(text.data[i - 1]))
+            return i;
+    return text.size;
+}
+
+// ---- the ends of a text -----------------------------------------------------
+// Where the last character of a text begins, which is not empty.
+static size_t last_character(Text text) {
+    for (size_t length = 2; length <= 4 && length <= text.size; length++)
+        if (utf8_length((Text){text.data + text.size - length, length}) == length)
+            return text.size - length;
+    return text.size - 1;
+}
+
+size_t bpe_space_first(Text text) {
+    size_t last;
+    return run_end(text, 0, S, &last);
+}
+
+size_t bpe_space_last(Text text) {
+    size_t length, begin = text.size;
+    while (begin > 0) {
+        const size_t at = last_character((Text){text.data, begin});
+        if (kind_at((Text){text.data, begin}, at, &length) != S) break;
+        begin = at;
+    }
+    return text.size - begin;
+}
+
+static bool is_wordly(Text text, size_t at) {
+    size_t length;
+    const Kind kind = character_at(text, at, &length);
+    return kind == L || kind == N || kind == W;
+}
+
+bool bpe_wordly_first(Text text) {
+    return text.size > 0 && is_wordly(text, 0);
+}
+
+bool bpe_wordly_last(Text text) {
+    return text.size > 0 && is_wordly(text, last_character(text));
+}
