@@ -293,7 +293,8 @@ static void check_encoding(const Tokenizer *tokenizer, const char *text, int lin
 
 static void test_word(void) {
     const Text text = text_of(" the cat <unk> \n\nthe dog");
-    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_WORD}, test_directory(), &text, 1);
+    tokenizer_free(
+        tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_WORD}, test_directory(), &text, 1));
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_WORD, test_directory());
     CHECK(tokenizer_vocabulary(tokenizer) == 5);
     CHECK(tokenizer_end(tokenizer) == 3 && tokenizer_padding(tokenizer) == -1);
@@ -604,7 +605,8 @@ static void check_decoding(const Tokenizer *tokenizer, const char *model, const 
 static void test_spm(void) {
     if (!have_programs()) return;
     const Text text = {small_text, strlen(small_text)};
-    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM}, test_directory(), &text, 1);
+    tokenizer_free(
+        tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM}, test_directory(), &text, 1));
     Tokenizer *tokenizer = tokenizer_open(TOKENIZER_SPM, test_directory());
     CHECK(tokenizer_padding(tokenizer) == 0 && tokenizer_end(tokenizer) == 1);
     CHECK(tokenizer_vocabulary(tokenizer) > 300 && tokenizer_vocabulary(tokenizer) < 32000);

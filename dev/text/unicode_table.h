@@ -1,7 +1,7 @@
 // Made by dev/tools/unicode_table.py: do not edit.
 //
-// Letters (L), numbers that \w has (N) and others (F), white space (S), and what else \w has (W), of
-// Unicode 16.0.0 beyond ASCII: first and last code point, ascending.
+// Letters (L), numbers that \w has (N) and others (F), white space (S), and what else \w has (W),
+// of Unicode 16.0.0 beyond ASCII: first and last code point, ascending.
 // clang-format off
 {0x85, 0x85, S}, {0xa0, 0xa0, S}, {0xaa, 0xaa, L}, {0xb2, 0xb3, F}, {0xb5, 0xb5, L},
 {0xb9, 0xb9, F}, {0xba, 0xba, L}, {0xbc, 0xbe, F}, {0xc0, 0xd6, L}, {0xd8, 0xf6, L},

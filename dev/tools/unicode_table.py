@@ -36,8 +36,8 @@ for code in range(0x80, 0x110000):
 
 print(f"""// Made by dev/tools/unicode_table.py: do not edit.
 //
-// Letters (L), numbers that \\w has (N) and others (F), white space (S), and what else \\w has (W), of
-// Unicode {unicodedata2.unidata_version} beyond ASCII: first and last code point, ascending.
+// Letters (L), numbers that \\w has (N) and others (F), white space (S), and what else \\w has (W),
+// of Unicode {unicodedata2.unidata_version} beyond ASCII: first and last code point, ascending.
 // clang-format off""")
 items = [f"{{0x{first:x}, 0x{last:x}, {name}}}," for first, last, name in ranges]
 line = ""
