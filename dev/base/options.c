@@ -27,6 +27,7 @@ typedef struct {
     char *text; // NULL: not set
     bool given; // on the command line,
     bool again; // more than once
+    char *was;  // what the run that is resumed had, where the user changes that; NULL
 } Entry;
 
 struct Options {
@@ -250,7 +251,10 @@ void options_add(Options *options, const Option *rows, int count) {
 }
 
 void options_free(Options *options) {
-    for (int i = 0; i < options->count; i++) free(options->entries[i].text);
+    for (int i = 0; i < options->count; i++) {
+        free(options->entries[i].text);
+        free(options->entries[i].was);
+    }
     free(options->entries);
     free(options);
 }
@@ -670,31 +674,53 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
     }
 }
 
+// Takes over what PATH has of an option, which `source` names, unless the user may say otherwise
+// and does.
+static void take_stored(Entry *entry, const char *stored, const char *path, const char *source,
+                        const char *advice) {
+    const Option *row = entry->row;
+    Entry theirs = {.row = row};
+    if (row->scope == OPTION_HABIT && !assign(&theirs, stored)) {
+        if (!entry->given)
+            warn("%s: %s %s does not exist here, so --%s %s is used", source, row->name, stored,
+                 row->name, entry->text ? entry->text : "");
+        return;
+    }
+    set_from(&theirs, row->name, stored, source);
+    const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
+    const bool differs = demands && strcmp(entry->text, theirs.text) != 0;
+    if (row->scope == OPTION_HABIT && entry->given) {
+        free(entry->was);
+        entry->was = differs ? theirs.text : NULL;
+        if (!differs) free(theirs.text);
+        return;
+    }
+    if (differs) fail("--%s %s: %s has %s; %s", row->name, entry->text, path, theirs.text, advice);
+    free(entry->text);
+    entry->text = theirs.text;
+}
+
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file,
                            const char *advice) {
     if (scope == OPTION_LENGTH && length_given(options)) return;
     char *source = format_string("%s: metadata", file->file.path);
     for (int i = BUILT_IN; i < options->count; i++) {
         Entry *entry = &options->entries[i];
-        const Option *row = entry->row;
-        const char *stored = row->scope == scope ? stored_text(row, file) : NULL;
-        if (!stored || (scope == OPTION_HABIT && entry->given)) continue;
-        Entry theirs = {.row = row};
-        if (scope == OPTION_HABIT && !assign(&theirs, stored)) {
-            warn("%s: %s %s does not exist here, so --%s %s is used", source, row->name, stored,
-                 row->name, entry->text ? entry->text : "");
-            continue;
-        }
-        set_from(&theirs, row->name, stored, source);
-        const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
-        if (demands && strcmp(entry->text, theirs.text) != 0) {
-            fail("--%s %s: %s has %s; %s", row->name, entry->text, file->file.path, theirs.text,
-                 advice);
-        }
-        free(entry->text);
-        entry->text = theirs.text;
+        const char *stored = entry->row->scope == scope ? stored_text(entry->row, file) : NULL;
+        if (stored) take_stored(entry, stored, file->file.path, source, advice);
     }
     free(source);
+}
+
+char *options_changes(const Options *options) {
+    char *text = copy_string("");
+    for (int i = BUILT_IN; i < options->count; i++) {
+        const Entry *entry = &options->entries[i];
+        if (entry->was)
+            append_format(&text, "%s--%s %s (was %s)", *text ? ", " : "", entry->row->name,
+                          entry->text, entry->was);
+    }
+    return text;
 }
 
 void options_to_json(const Options *options, JsonWriter *w) {
@@ -726,12 +752,15 @@ static char *text_of_json(const Json *value, OptionKind kind) {
     return format_string("%.*g", DBL_DECIMAL_DIG, value->number);
 }
 
+// The same; ends the program where it is of another.
+static char *expect_text_of_json(const Json *value, const Option *row, const char *path) {
+    char *text = text_of_json(value, row->kind);
+    if (!text) fail("%s: \"%s\": expected %s", path, row->name, expectation(row));
+    return text;
+}
+
 static void set_from_json(Entry *entry, const Json *value, const char *path) {
-    char *text = text_of_json(value, entry->row->kind);
-    if (!text) {
-        char *expected = expectation(entry->row);
-        fail("%s: \"%s\": expected %s", path, entry->row->name, expected);
-    }
+    char *text = expect_text_of_json(value, entry->row, path);
     set_from(entry, entry->row->name, text, path);
     // As on a command line, where no flag can be false.
     entry->given = entry->row->kind != OPTION_FLAG || strcmp(entry->text, "true") == 0;
@@ -756,12 +785,14 @@ static Json *config_of_log(const FileMap *file) {
     return config;
 }
 
+// What a run begins with, beside its data.
+static const char *const beginning[] = {"init", "average", NULL};
+
 // Whether a name of a file does not count: the paths of its run; options of earlier versions that
 // changed no number; where a run is resumed, what it began with.
 static bool is_passed_over(const Options *options, const char *name) {
     static const char *const place[] = {"output", "resume", "config", NULL};
     static const char *const gone[] = {"zero", "ranks-file", NULL};
-    static const char *const beginning[] = {"init", "average", NULL};
     const Entry *resume = find_name(options, "resume", strlen("resume"));
     return in_list(place, name) || in_list(gone, name) ||
            (resume && resume->given && in_list(beginning, name));
@@ -787,4 +818,21 @@ void options_read_config(Options *options, const char *path) {
     }
     json_free(whole);
     file_unmap(&file);
+}
+
+void options_from_log_event(Options *options, const Json *stored, const char *path,
+                            const char *advice) {
+    const bool length = length_given(options);
+    for (size_t i = 0; i < stored->count; i++) {
+        const Json *value = &stored->items[i];
+        const char *name = stored->keys[i];
+        Entry *entry = find_name(options, name, strlen(name));
+        if (!entry || entry < options->entries + BUILT_IN || value->kind == JSON_NULL) continue;
+        const bool begins = strcmp(name, "input") == 0 || in_list(beginning, name);
+        if (entry->row->scope == OPTION_RUN && (entry->given || !begins)) continue;
+        if (entry->row->scope == OPTION_LENGTH && length) continue;
+        char *text = expect_text_of_json(value, entry->row, path);
+        take_stored(entry, text, path, path, advice);
+        free(text);
+    }
 }

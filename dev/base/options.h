@@ -105,6 +105,16 @@ void options_to_metadata(const Options *options, OptionScope scope, Metadata **r
 void options_from_metadata(Options *options, OptionScope scope, const Safetensors *file,
                            const char *advice);
 
+// Takes over the options in the object `stored` of a log, which PATH names, to begin its run again:
+// all but those of the scope OPTION_RUN, of which it takes "input", "init" and "average"; otherwise
+// as options_from_metadata() does.
+void options_from_log_event(Options *options, const Json *stored, const char *path,
+                            const char *advice);
+
+// What the user changes of the scope OPTION_HABIT, fresh: "--lr 0.001 (was 0.0005), --keep 2 (was
+// 1)"; "" where nothing.
+char *options_changes(const Options *options);
+
 // Whether what FILE says under `key` is the value of an option.
 bool options_read_metadata(const Options *options, const char *key, const Safetensors *file);
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs that end badly, and what is left of them: signals, closed pipes and descriptors, full disks, kills, two
-# runs in one directory, checkpoints that lie. Needs TRAINER and TOKENIZE, the programs.
+# runs in one directory, checkpoints that lie. Needs TRAINER and TOKENIZE, the programs, and takes GPT2.
 # The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
@@ -211,6 +211,57 @@ if [ "$(id -u)" -ne 0 ]; then
     fails 1 "mixed: cannot be listed" "$trainer" -i bytes -o mixed -y
     chmod u+r mixed
 fi
+
+# ---- a run without a checkpoint begins again as its log says, and loses nothing until it has got as far
+head -n 400 text >short
+"$tokenize" -o mine --tokenizer word short >out 2>&1
+"$trainer" -i mine -o whole -L 1 -C 16 -H 2 -t 32 -x 12 -v 4 -m 1 -k constant -p fp32 --no-test >out 2>&1
+ok "a run to lose"
+lose() { rm -rf lost && cp -r whole lost && rm lost/step_*; }
+without_attempts() { grep -v '"event"' "$1/log.jsonl" | sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms)":[^,}]*//g'; }
+lose && "$trainer" -o lost -y -x 1 -m 1 >out 2>&1 && grep -q 'lost: no checkpoint to resume; the run begins again with .* lost/log.jsonl' out &&
+    cmp lost/best.safetensors whole/best.safetensors && cmp lost/tokenizer.vocab whole/tokenizer.vocab && saved lost &&
+    cmp lost/log.jsonl.before whole/log.jsonl && grep -q '"channels":16,' lost/log.jsonl
+ok "-y after the checkpoints were removed keeps the best weights and the log"
+"$trainer" -o lost -y -x 12 -m 1 >out 2>&1 && without_attempts lost >a && without_attempts whole | grep -v '"step":1,"val' >b &&
+    grep -v '"step":1,"val' a | cmp - b && cmp lost/step_00000012.safetensors whole/step_00000012.safetensors && [ ! -e lost/log.jsonl.before ]
+ok "and ends as the lost run did"
+lose && (cd lost && "$trainer" -o . -y >out 2>&1 && cmp step_00000012.safetensors ../whole/step_00000012.safetensors)
+ok "from another directory, too"
+lose && mkdir moved && mv lost/log.jsonl lost/log.jsonl.before && cp -r mine moved && "$trainer" -o lost -y -i moved/mine >out 2>&1 &&
+    without_attempts lost >a && without_attempts whole | cmp - a && cmp lost/best.safetensors whole/best.safetensors
+ok "with data that were moved, by the log that was kept"
+unchanged() { # TEXT OPTIONS...: refused with TEXT, and everything stays
+    text=$1
+    shift
+    lose && cp -r lost before
+    fails 1 "$text" "$trainer" -o lost -y "$@"
+    rm -f lost/lock before/lock
+    diff -r lost before >out
+    ok "$text: nothing is changed"
+    rm -rf before
+}
+unchanged "--channels 32: lost/log.jsonl has 16; drop the option, or choose another --output" -C 32
+unchanged "--seq-len 16: lost/log.jsonl has 32" -i mine -t 16
+unchanged "the data of bytes now have" -i bytes
+TRAINER=$trainer && trainer=${GPT2:-$trainer}
+[ "$trainer" = "$TRAINER" ] || unchanged "is of a model of type fastformer"
+trainer=$TRAINER
+lose && rm lost/log.jsonl
+fails 1 "lost: holds no run to resume" "$trainer" -o lost -y
+fails 1 "lost: holds best.safetensors of an earlier run" "$trainer" -o lost -y -i mine
+# killed before its first save, which the default puts at the end of the first epoch; a disk that is full at the first save
+# shellcheck disable=SC2086
+"$trainer" $small -C 32 -S 5 -o killed -v 3 -n 1000000 >out 2>&1 </dev/null &
+child=$!
+while kill -0 $child && ! grep -qs '"step":7,' killed/log.jsonl; do sleep 0.02; done
+kill -KILL $child
+wait $child 2>/dev/null
+"$trainer" -o killed -y -x 4 >out 2>&1 && run through2 -C 32 -S 5 -v 3 -x 4 && cmp killed/step_00000004.safetensors through2/step_00000004.safetensors
+ok "killed before the first save"
+(ulimit -f 30 && run filled -C 64 -x 4) || { run filled2 -C 64 -x 4 && "$trainer" -o filled -y >out 2>&1 &&
+    cmp filled/step_00000004.safetensors filled2/step_00000004.safetensors; }
+ok "a disk that is full at the first save"
 
 # ---- checkpoints that lie
 # lies FROM TO TEXT: best.safetensors with FROM, of the same length, in the place of TO is refused with TEXT

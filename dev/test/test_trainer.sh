@@ -146,7 +146,7 @@ ok "-y evaluates and samples as before"
 ok "a best loss of other text does not count"
 "$trainer" --config habits/log.jsonl -o configured -x 1 >out 2>&1 && grep -q "data  .*/bytes: " out
 ok "the log of a resumed run says its data"
-fails 1 "nowhere: holds no run to go on with; check --output" "$trainer" -o nowhere -y
+fails 1 "nowhere: holds no run to resume; check --output" "$trainer" -o nowhere -y
 [ ! -e nowhere ]
 ok "no directory is made for it"
 run betas -x 5 -n 5 -m 1 --beta1 0.8 --eps 1e-6 && run default -x 5 -n 5 -m 1 &&

@@ -230,20 +230,19 @@ void checkpoint_tidy(const ModelType *type, const char *directory, int64_t keep)
     listing_free(&listing);
 }
 
-void checkpoint_refuse_used(const char *directory, bool resumes) {
+void checkpoint_refuse_used(const char *directory, bool restarts) {
     Listing listing = listing_create(directory);
-    if (listing.complete_count && !resumes)
-        fail("%s: holds a run at step %lld; go on with --resume or choose another --output",
+    if (listing.complete_count && !restarts)
+        fail("%s: holds a run at step %lld; continue it with --resume or choose another --output",
              directory, (long long)listing.complete[0]);
     for (size_t i = 0; i < listing.count; i++) {
         const char *name = listing.names[i];
         if (step_of_name(name, weights_name) >= 0 &&
             !listed(&listing, state_name(step_of_name(name, weights_name))))
             fail("%s: holds weights without the state beside them (%s), so their run cannot go on; "
-                 "start one "
-                 "from them with --init and another --output",
+                 "start one from them with --init and another --output",
                  directory, name);
-        if (!resumes && strcmp(name, BEST_NAME) == 0)
+        if (!restarts && strcmp(name, BEST_NAME) == 0)
             fail("%s: holds %s of an earlier run; choose another --output", directory, name);
     }
     listing_free(&listing);
@@ -311,8 +310,21 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
     for (size_t i = 0; i < sizeof(copies) / sizeof(*copies); i++) free(copies[i]);
 }
 
+// Whether DIR/best.safetensors, of an attempt that was cut off before it was saved, is no worse. Of
+// losses of other text, which do not compare, that of the later step counts.
+static bool is_no_better(const Run *run, const char *directory, int64_t step,
+                         const Evaluation *result) {
+    char *id = run_data_validation_id(run->dataset);
+    int64_t best_step;
+    const BestLoss best = checkpoint_best(directory, INT64_MAX, id, &best_step);
+    free(id);
+    const bool comparable = best.tokens == 0 || best.tokens == result->tokens;
+    return comparable && isfinite(best.loss) ? best.loss <= result->loss : best_step > step;
+}
+
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
                           const Evaluation *result) {
+    if (is_no_better(run, directory, step, result)) return;
     char *path = checkpoint_best_path(directory);
     real *copy;
     const real *values = view_array(run, MODEL_VALUES, &copy);
@@ -579,13 +591,14 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
     free(directory);
 }
 
-BestLoss checkpoint_best(const char *directory, int64_t step, const char *validation) {
+BestLoss checkpoint_best(const char *directory, int64_t last, const char *validation,
+                         int64_t *step) {
     char *path = checkpoint_best_path(directory);
     Safetensors *best = safetensors_try_open(path);
     BestLoss found = {INFINITY, 0};
     const char *theirs = best ? safetensors_metadata(best, "val_id") : NULL;
-    if (best && safetensors_integer(best, "step", 0, INT64_MAX) <= step &&
-        (!theirs || strcmp(theirs, validation) == 0)) {
+    *step = best ? safetensors_integer(best, "step", 0, INT64_MAX) : -1;
+    if (best && *step <= last && (!theirs || strcmp(theirs, validation) == 0)) {
         found.loss = safetensors_number(best, "val_loss");
         if (safetensors_metadata(best, "val_tokens"))
             found.tokens = safetensors_integer(best, "val_tokens", 0, INT64_MAX);

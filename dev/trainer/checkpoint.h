@@ -36,7 +36,7 @@ typedef struct {
 // not finite end the program before anything is written. All ranks call it, rank 0 writes.
 void checkpoint_save(const Run *run, const char *directory, const Progress *progress, int64_t keep);
 
-// Writes DIR/best.safetensors, likewise.
+// Writes DIR/best.safetensors, likewise, unless an attempt that was cut off left better ones.
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
                           const Evaluation *result);
 
@@ -57,14 +57,16 @@ char *checkpoint_latest_path(const char *directory);
 
 char *checkpoint_best_path(const char *directory);
 
-// What DIR/best.safetensors says of its validation; nothing if there are no such weights, of a
-// later step, or by another text than that whose id is `validation` (run_data.h).
-BestLoss checkpoint_best(const char *directory, int64_t step, const char *validation);
+// What DIR/best.safetensors says of its validation, and its step; nothing (and -1) if there are no
+// such weights, no loss if they are of a step after `last` or by another text than that whose id is
+// `validation` (run_data.h).
+BestLoss checkpoint_best(const char *directory, int64_t last, const char *validation,
+                         int64_t *step);
 
 // Ends the program if a new run in DIR would overwrite what an earlier one left: a checkpoint, or
-// weights. resumes: the user wants to go on in DIR, where no checkpoint was found; then the best
-// weights of a run that saved no checkpoint are no reason.
-void checkpoint_refuse_used(const char *directory, bool resumes);
+// weights. restarts: the run in DIR, which saved no checkpoint, begins again; then its best weights
+// are no reason.
+void checkpoint_refuse_used(const char *directory, bool restarts);
 
 // Removes what a killed run of such a model may have left in DIR: states without weights,
 // half-written files, pairs beyond the last `keep`.

@@ -104,6 +104,13 @@ char *run_data_validation_id(const Dataset *dataset) {
     return format_string("%016llx", (unsigned long long)hash);
 }
 
+char *run_data_sizes(const Dataset *dataset) {
+    const Split *splits = dataset->splits;
+    return format_string("%lld train, %lld val, %lld test tokens, vocabulary %d",
+                         (long long)splits[SPLIT_TRAIN].tokens, (long long)splits[SPLIT_VAL].tokens,
+                         (long long)splits[SPLIT_TEST].tokens, dataset->vocabulary);
+}
+
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory) {
     char *from = absolute_path(dataset->name), *to = absolute_path(directory);
     if (dataset->tokenizer && (dataset->embedded || strcmp(from, to) != 0))
@@ -195,7 +202,7 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
 }
 
 // Of vocabularies of one size; others are seen by their size.
-static void check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
+void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
     if (safetensors_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
     char *id = stored ? tokenizer_id(dataset) : NULL;
@@ -209,11 +216,11 @@ Dataset *run_data_open(const Options *options, const Safetensors *weights, bool 
     const char *input = options_text(options, "input");
     if (input || !weights) {
         Dataset *dataset = dataset_open(input);
-        if (weights) check_tokenizer(weights, dataset);
+        if (weights) run_data_check_tokenizer(weights, dataset);
         return dataset;
     }
     Dataset *dataset = only_text ? open_text(weights) : open_data(weights);
-    check_tokenizer(weights, dataset);
+    run_data_check_tokenizer(weights, dataset);
     return dataset;
 }
 

@@ -22,6 +22,12 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset);
 // Sets --input to the data of a run that did not name them, as its log says them.
 void run_data_tell(Options *options, const Dataset *dataset);
 
+// Ends the program if the weights were trained with another tokenizer of as many tokens.
+void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset);
+
+// Tokens of each split and of the vocabulary, in words, fresh.
+char *run_data_sizes(const Dataset *dataset);
+
 // Adds what a checkpoint says of the data.
 void run_data_describe(const Dataset *dataset, Metadata **rows, int *count);
 

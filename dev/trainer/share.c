@@ -106,12 +106,11 @@ void share_check_data(Ranks *ranks, const Dataset *dataset) {
     share_findings(ranks, dataset);
 }
 
-// Rank 0's text, fresh; NULL: it has none.
-static char *share_text(Ranks *ranks, const char *text) {
+char *share_text(Ranks *ranks, const char *text) {
     size_t size = text ? strlen(text) + 1 : 0;
     ranks_broadcast(ranks, &size, sizeof(size));
     if (size == 0) return NULL;
-    char *shared = allocate(size, 1, "a path");
+    char *shared = allocate(size, 1, "a text");
     if (text) memcpy(shared, text, size);
     ranks_broadcast(ranks, shared, size);
     return shared;

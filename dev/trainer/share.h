@@ -11,6 +11,9 @@ void share_start(Ranks *ranks, const Options *options);
 // What rank 0 found to begin with; the others open the same files. They have to see them.
 Checkpoint share_checkpoint(Ranks *ranks, const Checkpoint *found);
 
+// Rank 0's text, fresh; NULL: it has none.
+char *share_text(Ranks *ranks, const char *text);
+
 // Ends the program where this process has other data than rank 0: other shards, sizes, or tokens in
 // some places of a shard; or where a token is none of the vocabulary. Each shard is read as a whole
 // by one process.

@@ -6,6 +6,7 @@
 #include "huggingface.h"
 #include "memory.h"
 #include "model_options.h"
+#include "restart.h"
 #include "run_data.h"
 #include "run_lock.h"
 #include "share.h"
@@ -54,20 +55,19 @@ static void check_start(const Options *options, const Action *action) {
         fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
 }
 
-// A directory that is mistyped is no place for a new run on the embedded text.
-static void check_resumed(const Options *options) {
+// What --resume finds where there is no checkpoint: the log of a run that saved none, a fresh path;
+// NULL: nothing of a run. A directory that is mistyped is no place for a new run on the embedded
+// text.
+static char *find_unsaved_run(const Options *options) {
     const char *output = options_text(options, "output");
-    if (!options_flag(options, "resume") || options_text(options, "input") ||
-        options_text(options, "config"))
-        return;
-    char *log = format_string("%s/log.jsonl", output), *latest = checkpoint_latest_path(output);
-    if (!latest && !file_exists(log))
-        fail("%s: holds no run to go on with; check --output, or say with --input what a new run "
-             "there "
+    if (!options_flag(options, "resume")) return NULL;
+    char *latest = checkpoint_latest_path(output), *log = latest ? NULL : restart_find_log(output);
+    if (!latest && !log && !options_text(options, "input") && !options_text(options, "config"))
+        fail("%s: holds no run to resume; check --output, or say with --input what a new run there "
              "trains on",
              output);
     free(latest);
-    free(log);
+    return log;
 }
 
 // Makes and locks --output; nobody else changes it from here on.
@@ -88,13 +88,13 @@ static Ranks *join_ranks(int argc, char **argv) {
 }
 
 // What to begin with: the run in --output, the weights of --init, or nothing.
-static Checkpoint find_checkpoint(const Options *options, bool trains) {
+static Checkpoint find_checkpoint(const Options *options, bool trains, const char *unsaved) {
     const char *output = options_text(options, "output"), *init = options_text(options, "init");
     const bool resumes = options_flag(options, "resume");
     Checkpoint found = {0};
     if (resumes && checkpoint_open_latest(output, &found)) return found;
-    if (trains && output) checkpoint_refuse_used(output, resumes);
-    if (resumes) warn("%s: no checkpoint to resume, starting a new run", output);
+    if (trains && output) checkpoint_refuse_used(output, resumes && unsaved);
+    if (resumes && !unsaved) warn("%s: no checkpoint to resume, starting a new run", output);
     if (init) found.weights = checkpoint_open_weights(init);
     return found;
 }
@@ -270,10 +270,12 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun",
                    action->option);
-    if (leads) check_resumed(options);
+    char *found = leads ? find_unsaved_run(options) : NULL,
+         *unsaved = share_text(ranks, trains ? found : NULL);
+    if (unsaved) restart_options(unsaved, options, type);
     int lock = leads && trains && options_text(options, "output") ? lock_output(options) : -1;
     Checkpoint checkpoint = {0};
-    if (leads) checkpoint = find_checkpoint(options, trains);
+    if (leads) checkpoint = find_checkpoint(options, trains, unsaved);
     checkpoint = share_checkpoint(ranks, &checkpoint);
     if (!trains && !checkpoint.weights)
         fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
@@ -289,6 +291,10 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .state = checkpoint.state};
     share_check_data(ranks, run.dataset);
     if (trains && leads && run.state) run_data_check_unchanged(options, run.state, run.dataset);
+    if (unsaved) restart_check_data(unsaved, options_text(options, "output"), run.dataset);
+    if (unsaved && leads)
+        warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
+             options_text(options, "output"), unsaved);
     if (trains) run_data_tell(options, run.dataset);
     const TaskSetup setup = task_setup(&run, &checkpoint, action, trains);
     if (!action || action->batches) run.task = task_type->create(&setup);
@@ -337,6 +343,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     safetensors_close(checkpoint.weights);
     safetensors_close(checkpoint.state);
     if (lock >= 0) close(lock);
+    free(found);
+    free(unsaved);
     return leads ? code : 0; // one is enough for a launcher to say what happened
 }
 

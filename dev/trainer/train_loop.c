@@ -3,6 +3,7 @@
 #include "error.h"
 #include "memory.h"
 #include "report.h"
+#include "restart.h"
 #include "run.h"
 #include "run_data.h"
 #include "schedule.h"
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
 
@@ -258,6 +260,11 @@ static bool validate(Loop *loop) {
     return true;
 }
 
+static void save(const Loop *loop) {
+    checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
+    if (leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
+}
+
 // What is due after an update: evaluation, sample, checkpoint.
 static void after_step(Loop *loop, const Progress *before) {
     const Progress *now = &loop->progress;
@@ -276,8 +283,7 @@ static void after_step(Loop *loop, const Progress *before) {
     }
     agree_on_stop(loop);
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    if (saves || last || out_of_patience(loop) || loop->stop)
-        checkpoint_save(loop->run, loop->directory, now, integer(loop, "keep"));
+    if (saves || last || out_of_patience(loop) || loop->stop) save(loop);
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
@@ -286,8 +292,7 @@ static void after_step(Loop *loop, const Progress *before) {
 static void run_pending_evaluation(Loop *loop) {
     loop->progress.evaluation_due = !validate(loop);
     agree_on_stop(loop);
-    if (!loop->progress.evaluation_due)
-        checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
+    if (!loop->progress.evaluation_due) save(loop);
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
@@ -332,11 +337,14 @@ static void resume(Loop *loop) {
     const unsigned again = (ended(loop) || out_of_patience(loop) ? LOG_END : 0) |
                            (p->evaluation_due ? LOG_EVALUATION : 0);
     if (leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
+    if (leads(loop) && p->step == 0) restart_keep_log(loop->directory);
     loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
     if (leads(loop) && p->step > 0) {
         char *id = run_data_validation_id(loop->run->dataset);
+        int64_t step;
         const BestLoss logged = log_best(loop->log, id),
-                       saved = checkpoint_best(loop->directory, p->step - p->evaluation_due, id);
+                       saved =
+                           checkpoint_best(loop->directory, p->step - p->evaluation_due, id, &step);
         loop->best = logged.loss < saved.loss ? logged : saved;
         free(id);
     }
@@ -398,18 +406,15 @@ static void introduce(Loop *loop) {
     ranks_sum(run->ranks, &loop->peak_flops, 1);
     loop->flops_per_token = run->type->flops_per_token(run->model, run->setup.length);
     const size_t parameters = run->type->parameters(run->model)->parameters;
-    const Split *splits = run->dataset->splits;
 
     Metadata *rows = NULL;
     int count = 0;
     metadata_add(&rows, &count, "model",
                  format_string("%s, %zu parameters", run->type->name, parameters));
     if (run->type->describe) run->type->describe(run->model, &rows, &count);
-    metadata_add(&rows, &count, "data",
-                 format_string("%s: %lld train, %lld val, %lld test tokens, vocabulary %d",
-                               run->dataset->name, (long long)splits[SPLIT_TRAIN].tokens,
-                               (long long)splits[SPLIT_VAL].tokens,
-                               (long long)splits[SPLIT_TEST].tokens, run->dataset->vocabulary));
+    char *sizes = run_data_sizes(run->dataset);
+    metadata_add(&rows, &count, "data", format_string("%s: %s", run->dataset->name, sizes));
+    free(sizes);
     char *update = run->type->task->describe(run->task);
     metadata_add(&rows, &count, "plan",
                  loop->budget > 0
@@ -432,6 +437,9 @@ static void introduce(Loop *loop) {
     log_table(run->type->name, rows, count);
     metadata_add(&rows, &count, "command", command_text(run));
     metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
+    char directory[4096]; // that relative paths begin in
+    if (getcwd(directory, sizeof(directory)))
+        metadata_add(&rows, &count, "directory", copy_string(directory));
     // It was said before it was taken.
     if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
 
