@@ -2,12 +2,14 @@
 
 #include <string.h>
 
-// Odd, its bits without a pattern: 2^64 divided by the golden ratio.
-static const uint64_t FACTOR = UINT64_C(0x9e3779b97f4a7c15);
+// Odd, their bits without a pattern; the first is 2^64 divided by the golden ratio.
+static const uint64_t FACTOR = UINT64_C(0x9e3779b97f4a7c15),
+                      WORD_FACTOR = UINT64_C(0xd6e8feb86659fd93);
 
+// The word is multiplied, too, so that no flipped bit of the next word undoes that of this one.
 static uint64_t mix(uint64_t lane, uint64_t word) {
-    const uint64_t product = (lane ^ word) * FACTOR;
-    return product << 29 | product >> 35;
+    const uint64_t sum = lane + word * WORD_FACTOR;
+    return (sum << 29 | sum >> 35) * FACTOR;
 }
 
 Checksum checksum_begin(void) {
@@ -44,4 +46,10 @@ uint64_t checksum_end(const Checksum *checksum) {
         sum ^= sum >> 32;
     }
     return sum;
+}
+
+uint64_t checksum_of(const void *data, size_t size) {
+    Checksum checksum = checksum_begin();
+    checksum_add(&checksum, data, size);
+    return checksum_end(&checksum);
 }

@@ -18,5 +18,6 @@ Checksum checksum_begin(void);
 // The next bytes: a multiple of CHECKSUM_BLOCK, but for the last ones.
 void checksum_add(Checksum *checksum, const void *data, size_t size);
 uint64_t checksum_end(const Checksum *checksum);
+uint64_t checksum_of(const void *data, size_t size); // of all bytes at once
 
 #endif
