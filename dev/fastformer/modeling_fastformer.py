@@ -1,59 +1,89 @@
-"""The Fastformer of fastformer.c as a class of Hugging Face transformers.
+"""The Fastformer of fastformer.c as a class of Hugging Face transformers (4.57 or later).
 
-Every run directory of train_fastformer holds this file beside its weights, so that
+Every run directory of train_fastformer holds this file next to its weights, so that
 
     AutoModelForCausalLM.from_pretrained(RUN, trust_remote_code=True)
 
 loads them. Windowed sums are exact, as in the C program: nothing is ever subtracted. Training, evaluation and
 generation go through the same sums; generation remembers what the windows hold, whatever the position.
 
-B batch, T tokens, C channels, H heads, D = C/H, k window.
+B batch, T tokens, C channels, H heads, D = C/H, k window, V vocabulary.
 """
 
-from dataclasses import dataclass
 from typing import Optional
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 GLOBAL_BLOCK = 64  # rows that a global sum adds before they join the total
+# How this version of transformers names what generation remembers.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+
+
+def growing_windows(layers, positions):
+    """Layer l sees 4 * 2^l tokens, the last layer all."""
+    return [min(4 * 2**layer, positions) for layer in range(layers - 1)] + [positions]
 
 
 class FastformerConfig(PretrainedConfig):
     model_type = "fastformer"
-    attribute_map = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_heads",
-                     "max_position_embeddings": "n_positions"}
+    keys_to_ignore_at_inference = [CACHE]
+    attribute_map = {
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_heads",
+        "max_position_embeddings": "n_positions",
+        "hidden_dropout_prob": "dropout",
+    }
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
-                 rescale=10.0, eps_denominator=1e-5, pool="normalised", dropout=0.1, padding_token=-1, **kwargs):
+                 rescale=10.0, eps_denominator=1e-5, pool="normalised", dropout=0.1, padding_token=-1,
+                 initializer_range=0.02, use_cache=True, tie_word_embeddings=True, pad_token_id=None,
+                 bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
-        self.n_layer = n_layer
-        self.n_heads = n_heads
-        self.n_positions = n_positions
-        self.window_sizes = window_sizes or [n_positions] * n_layer  # n_positions or more: global
+        self.n_layer = kwargs.pop("num_hidden_layers", n_layer)
+        self.n_heads = kwargs.pop("num_attention_heads", n_heads)
+        self.n_positions = kwargs.pop("max_position_embeddings", n_positions)
+        self.window_sizes = window_sizes or growing_windows(self.n_layer, self.n_positions)  # n_positions: global
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
         self.pool = pool  # "normalised" or "raw": what is pooled
-        self.dropout = dropout
-        self.padding_token = padding_token  # -1: none
-        super().__init__(**kwargs)
+        self.dropout = kwargs.pop("hidden_dropout_prob", dropout)
+        self.padding_token = padding_token  # its embedding takes no gradient; -1: none
+        self.initializer_range = initializer_range
+        self.use_cache = use_cache
+        if len(self.window_sizes) != self.n_layer or min(self.window_sizes) < 1:
+            raise ValueError(f"window_sizes {self.window_sizes}: expected {self.n_layer} windows of 1 token or more")
+        if self.hidden_size % self.n_heads or self.hidden_size < 2 * self.n_heads:
+            raise ValueError(f"hidden_size {hidden_size}: expected {self.n_heads} heads of 2 channels or more")
+        if pool not in ("normalised", "raw"):
+            raise ValueError(f'pool "{pool}": expected "normalised" or "raw"')
+        super().__init__(tie_word_embeddings=tie_word_embeddings, pad_token_id=pad_token_id,
+                         bos_token_id=bos_token_id, eos_token_id=eos_token_id, **kwargs)
+        known = vars(PretrainedConfig()).keys() | vars(PretrainedConfig).keys() | {"auto_map"}
+        for name in sorted(kwargs.keys() & vars(self).keys() - known):
+            if not name.startswith("_"):
+                logger.warning(f"FastformerConfig: unknown argument {name}, which changes nothing")
 
 
 class WindowSum:
     """Sums over the last k rows of a sequence that may come in pieces (van Herk 1992; Gil and Werman 1993).
 
     The sequence is cut into blocks of k rows: the window that ends at row r of a block is the suffix r+1 .. k-1 of
-    the block before plus the prefix 0 .. r of its own. A global sum keeps the total of all blocks before instead.
+    the previous block plus the prefix 0 .. r of its own. A global sum keeps the total of all previous blocks instead.
     """
 
     def __init__(self, window: Optional[int]):
         self.window = window  # None: global
         self.block = window or GLOBAL_BLOCK
-        self.before = None  # (B, H, k, N) suffix sums of the block before, or (B, H, 1, N) the total of all before
+        self.before = None  # (B, H, k, N) suffix sums of the previous block, or (B, H, 1, N) the total of all
         self.current = None  # (B, H, < k, N) rows of the current block
 
     def __call__(self, rows):  # (B, H, n, N) -> the same shape
@@ -69,7 +99,7 @@ class WindowSum:
         prefix = blocks.cumsum(3)
         if self.window:
             suffix = torch.cat([self.before.unsqueeze(2), blocks.flip(3).cumsum(3).flip(3)], 2)
-            rest = F.pad(suffix[:, :, :-1, 1:], (0, 0, 0, 1))  # of the block before, from row r + 1 on
+            rest = F.pad(suffix[:, :, :-1, 1:], (0, 0, 0, 1))  # of the previous block, from row r + 1 on
             self.before = suffix[:, :, full]
         else:
             totals = torch.cat([self.before, prefix[:, :, :, -1]], 2).cumsum(2)
@@ -78,21 +108,36 @@ class WindowSum:
         self.current = rows[:, :, full * k :]
         return (prefix + rest).view(B, H, -1, N)[:, :, place : place + n]
 
+    def select(self, rows):  # (B') numbers of the sequences that continue
+        if self.current is not None:
+            rows = rows.to(self.current.device)
+            self.before, self.current = self.before.index_select(0, rows), self.current.index_select(0, rows)
 
-class FastformerState:
-    """What generation remembers: for each layer the sums of pooled queries and keys. Its size does not grow."""
+
+def layer_sums(window, positions):
+    """The sums of a layer: of pooled queries and of pooled keys."""
+    return tuple(WindowSum(None if window >= positions else window) for _ in range(2))
+
+
+class FastformerCache:
+    """What generation remembers: the sums of each layer. Its size does not grow, and it cannot be shortened."""
+
+    is_compileable = is_croppable = False
+    is_linear = [False]  # it knows its length
 
     def __init__(self, config: FastformerConfig):
-        windows = [None if k >= config.n_positions or k <= 0 else k for k in config.window_sizes]
-        self.sums = [(WindowSum(k), WindowSum(k)) for k in windows]
+        self.sums = [layer_sums(window, config.n_positions) for window in config.window_sizes]
         self.position = 0
 
+    def get_seq_length(self, layer_idx=0):
+        return self.position
 
-@dataclass
-class FastformerOutput(ModelOutput):
-    loss: Optional[torch.Tensor] = None
-    logits: Optional[torch.Tensor] = None  # (B, T, V)
-    state: Optional[FastformerState] = None
+    def get_max_cache_shape(self, layer_idx=0):
+        return -1  # no limit
+
+    def reorder_cache(self, beam_idx):
+        for total in (total for layer in self.sums for total in layer):
+            total.select(beam_idx)
 
 
 def normal(x):
@@ -101,10 +146,11 @@ def normal(x):
 
 
 class AdditiveAttention(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, window):
         super().__init__()
         C, H = config.hidden_size, config.n_heads
         self.heads, self.size = H, C // H
+        self.window, self.positions = window, config.n_positions
         self.scale, self.sink = config.rescale / (C // H), config.eps_denominator
         self.raw = config.pool == "raw"
         self.dropout = config.dropout
@@ -114,18 +160,20 @@ class AdditiveAttention(nn.Module):
         self.key_attn = nn.Parameter(torch.empty(H, C // H))
 
     def pool(self, x, weight, total, mask):  # (B, H, T, D), (H, D) -> (B, H, T, D)
+        """In float32 at least, as exp(score) and its sums exceed what float16 holds."""
+        kind = x.dtype
+        x, weight = (y.to(torch.promote_types(kind, torch.float32)) for y in (x, weight))
         normed = normal(x)
-        score = self.scale * torch.einsum("bhtd,hd->bht", normed, normal(weight))
-        e = score.exp()
+        e = (self.scale * (normed * normal(weight)[:, None]).sum(-1, keepdim=True)).exp()
         if mask is not None:
-            e = e * mask[:, None, :].to(e.dtype)
-        e = e.unsqueeze(-1)
+            e = e * mask[:, None, :, None].to(e.dtype)
         sums = total(torch.cat([e * (x if self.raw else normed), e], -1))
         denominator = sums[..., -1:] + self.sink
-        return sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)
+        return (sums[..., :-1] / denominator.masked_fill(denominator == 0, 1)).to(kind)
 
-    def forward(self, x, sums, mask):  # (B, T, C) -> (B, T, C)
+    def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: of these rows alone
         B, T, C = x.shape
+        sums = sums or layer_sums(self.window, self.positions)
         qkv = self.projections(self.attn_norm(x)).view(B, T, 3, self.heads, self.size)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         query = F.dropout(self.pool(q, self.query_attn, sums[0], mask), self.dropout, self.training)
@@ -133,18 +181,18 @@ class AdditiveAttention(nn.Module):
         return (key * v).transpose(1, 2).reshape(B, T, C)
 
 
-class Layer(nn.Module):
-    def __init__(self, config):
+class Layer(GradientCheckpointingLayer):
+    def __init__(self, config, window):
         super().__init__()
         C = config.hidden_size
-        self.attention = AdditiveAttention(config)
+        self.attention = AdditiveAttention(config, window)
         self.boom_norm = nn.LayerNorm(C, eps=1e-5)
         self.boom = nn.Linear(C, 4 * C, bias=False)
         self.unboom = nn.Linear(4 * C, C, bias=False)
         self.dropout = config.dropout
 
-    def forward(self, x, sums, mask):
-        x = x + self.attention(x, sums, mask)
+    def forward(self, x, mask, sums):
+        x = x + self.attention(x, mask, sums)
         hidden = self.unboom(F.gelu(self.boom(self.boom_norm(x))))
         return x + F.dropout(hidden, self.dropout, self.training)
 
@@ -153,21 +201,16 @@ class Layers(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.position_embeddings = nn.Embedding(config.n_positions, config.hidden_size)
-        self.decoders = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
-
-
-class OutputBias(nn.Module):
-    """Logits are products with the token embedding; this is what is added to them."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.decoders = nn.ModuleList(Layer(config, window) for window in config.window_sizes)
 
 
 class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = FastformerConfig
     base_model_prefix = "fastformer_model"
     main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Layer"]
+    _tied_weights_keys = {"proj_logits.weight": "word_embedding.weight"}
     _is_stateful = True  # no generation that would have to take tokens back
 
     def __init__(self, config):
@@ -176,18 +219,20 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         self.word_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=padding)
         self.fastformer_model = Layers(config)
         self.last_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
-        self.proj_logits = OutputBias(config)
+        self.proj_logits = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
     def _init_weights(self, module):
+        deviation = self.config.initializer_range
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, 0, 0.02)
+            nn.init.normal_(module.weight, 0, deviation)
+        if getattr(module, "bias", None) is not None:
+            nn.init.zeros_(module.bias)
         if isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
         if isinstance(module, AdditiveAttention):
-            nn.init.normal_(module.query_attn, 0, 0.02)
-            nn.init.normal_(module.key_attn, 0, 0.02)
+            nn.init.normal_(module.query_attn, 0, deviation)
+            nn.init.normal_(module.key_attn, 0, deviation)
 
     def get_input_embeddings(self):
         return self.word_embedding
@@ -195,39 +240,56 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
     def set_input_embeddings(self, embedding):
         self.word_embedding = embedding
 
-    def forward(self, input_ids, attention_mask=None, labels=None, state=None, use_cache=False, return_dict=None,
-                **kwargs):
-        T = input_ids.shape[1]
-        keeps = use_cache or state is not None
-        state = state if state is not None else FastformerState(self.config)
-        if state.position + T > self.config.n_positions:
-            raise ValueError(f"{state.position + T} tokens, the model has {self.config.n_positions} positions")
-        mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask[:, -T:]
-        positions = torch.arange(state.position, state.position + T, device=input_ids.device)
-        x = self.word_embedding(input_ids) + self.fastformer_model.position_embeddings(positions)
+    def get_output_embeddings(self):
+        return self.proj_logits
+
+    def set_output_embeddings(self, projection):
+        self.proj_logits = projection
+
+    def positions(self, tokens, before, attention_mask, position_ids):
+        """Of the last `tokens` tokens: given, or counted without those that the mask hides."""
+        if position_ids is None and attention_mask is not None and attention_mask.shape[1] == before + tokens:
+            position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        if position_ids is None:
+            position_ids = torch.arange(before, before + tokens, device=self.device)[None]
+        position_ids = position_ids[:, -tokens:]
+        limit = self.config.n_positions
+        if before + tokens > limit and int(position_ids.max()) >= limit:
+            raise ValueError(f"a token is at position {int(position_ids.max())}, the model has {limit} positions")
+        return position_ids
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, cache=None,
+                inputs_embeds=None, labels=None, use_cache=None, output_hidden_states=None, return_dict=None,
+                logits_to_keep=0, **kwargs):
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("expected either input_ids or inputs_embeds")
+        x = self.word_embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        T = x.shape[1]
+        cache = past_key_values if cache is None else cache
+        if self.training and any(layer.gradient_checkpointing for layer in self.fastformer_model.decoders):
+            cache = None  # layers run twice
+        elif cache is None and (self.config.use_cache if use_cache is None else use_cache):
+            cache = FastformerCache(self.config)
+        position_ids = self.positions(T, cache.position if cache else 0, attention_mask, position_ids)
+        mask = None if attention_mask is None else attention_mask[:, -T:]
+        x = x + self.fastformer_model.position_embeddings(position_ids)
         x = F.dropout(x, self.config.dropout, self.training)
-        for layer, sums in zip(self.fastformer_model.decoders, state.sums):
-            x = layer(x, sums, mask)
-        state.position += T
-        logits = F.linear(self.last_norm(x), self.word_embedding.weight, self.proj_logits.bias)
+        hidden = [x]
+        for i, layer in enumerate(self.fastformer_model.decoders):
+            x = layer(x, mask, cache.sums[i] if cache else None)
+            hidden.append(x)
+        if cache:
+            cache.position += T
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.proj_logits(self.last_norm(x)[:, kept])
         loss = None
         if labels is not None:  # -100: not counted; position i predicts labels[i + 1]
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
-        return FastformerOutput(loss=loss, logits=logits, state=state if keeps else None)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        shows = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=tuple(hidden) if shows else None,
+                                        **{CACHE: cache})
+        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 
-    # ---- generate()
-
-    def prepare_inputs_for_generation(self, input_ids, state=None, attention_mask=None, **kwargs):
-        if state is not None:
-            input_ids = input_ids[:, state.position :]
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "state": state, "use_cache": True}
-
-    def _update_model_kwargs_for_generation(self, outputs, model_kwargs, is_encoder_decoder=False, **kwargs):
-        model_kwargs["state"] = outputs.state
-        mask = model_kwargs.get("attention_mask")
-        if mask is not None:
-            model_kwargs["attention_mask"] = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], 1)
-        return model_kwargs
-
-    def _prepare_cache_for_generation(self, *args, **kwargs):
-        return  # the state is the only one there is
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
+        if model_kwargs.get(CACHE) is None and generation_config.use_cache is not False:
+            model_kwargs[CACHE] = FastformerCache(self.config)
