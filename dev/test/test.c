@@ -77,6 +77,14 @@ static int wait_for(pid_t child) {
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+void test_set_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
 int test_child(void (*body)(void *), void *argument, char *text, size_t size) {
     int ends[2];
     fflush(NULL); // or the child would print it again
@@ -88,9 +96,7 @@ int test_child(void (*body)(void *), void *argument, char *text, size_t size) {
         close(ends[0]);
         close(ends[1]);
         alarm(BODY_SECONDS);
-#ifdef _OPENMP
-        omp_set_num_threads(1); // the parent's threads are not there after fork()
-#endif
+        test_set_threads(1); // the parent's threads are not there after fork()
         body(argument);
         fflush(NULL);
         _exit(0);

@@ -45,6 +45,9 @@ void test_fails(const char *file, int line, const char *what, void (*body)(void 
 // signal that ended it.
 int test_child(void (*body)(void *), void *argument, char *text, size_t size);
 
+// Of the parallel regions that follow; nothing without OpenMP.
+void test_set_threads(int threads);
+
 // A fresh directory for the running case, removed with all it holds when the case ends.
 const char *test_directory(void);
 

@@ -867,14 +867,6 @@ static void check_equal(const Problem *p, const Result *a, const Result *b) {
     CHECK(memcmp(a->dexponent, b->dexponent, p->is.heads * sizeof(real)) == 0);
 }
 
-static void set_threads(int threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-}
-
 static void test_threads(void) {
     for (int kind = 0; kind < 9; kind++) {
         Setting is = kind % 3 == 2 ? cosine_setting() : PLAIN;
@@ -885,10 +877,10 @@ static void test_threads(void) {
         is.bias = true;
         is.precision = kind % 3 == 1 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
         Problem p = problem_create(is);
-        set_threads(1);
+        test_set_threads(1);
         Result one = run(&p, true);
         for (int threads = 2; threads < 4; threads++) {
-            set_threads(threads);
+            test_set_threads(threads);
             Result more = run(&p, true);
             check_equal(&p, &one, &more);
             result_free(&more);

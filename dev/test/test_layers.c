@@ -12,9 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #ifdef REAL_IS_DOUBLE
 static const double EXACT = 1e-12, DERIVATIVE = 1e-7; // relative to the largest value
@@ -581,20 +578,12 @@ static void run_layers(Results *r) {
     free(x), free(dy), free(gain), free(bias);
 }
 
-static void set_threads(int count) {
-#ifdef _OPENMP
-    omp_set_num_threads(count);
-#else
-    (void)count;
-#endif
-}
-
 static void test_threads(void) {
     static Results most, fewer;
-    set_threads(5);
+    test_set_threads(5);
     run_layers(&most);
     for (int threads = 4; threads >= 1; threads--) {
-        set_threads(threads);
+        test_set_threads(threads);
         run_layers(&fewer);
         CHECK(same_bits(&most, &fewer, sizeof(most)));
     }

@@ -1,6 +1,7 @@
 #include "file.h"
 #include "log.h"
 #include "memory.h"
+#include "streams.h"
 #include "test.h"
 #include <fcntl.h>
 #include <math.h>
@@ -55,14 +56,8 @@ static void run_quietly(void (*body)(void *), void *argument) {
     CHECK_TEXT(errors, "");
 }
 
-static void quiet(void) {
-    const int null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO);
-    close(null);
-}
-
 static void write_body(void *argument) {
-    quiet();
+    streams_silence();
     Log *log = log_open(argument, -1, 0);
     JsonWriter *w = log_begin(log);
     json_key(w, "event");
@@ -100,7 +95,7 @@ static void test_objects(void) {
 
 // Two logs of one file: every line is whole.
 static void append_body(void *argument) {
-    quiet();
+    streams_silence();
     Log *a = log_open(argument, -1, 0), *b = log_open(argument, -1, 0);
     for (int i = 0; i < 100; i++) log_step(i % 3 ? a : b, &step_787, 10);
     log_close(a);
@@ -248,7 +243,7 @@ static void test_resume_broken(void) {
 }
 
 static void resume_clock_body(void *argument) {
-    quiet();
+    streams_silence();
     Log *log = log_open(argument, 1, 0);
     log_step(log, &step_787, 10);
     log_close(log);
@@ -268,7 +263,7 @@ static void test_resume_clock(void) {
 }
 
 static void full_body(void *argument) {
-    quiet();
+    streams_silence();
     signal(SIGXFSZ, SIG_IGN);
     const struct rlimit limit = {300, 300};
     setrlimit(RLIMIT_FSIZE, &limit);

@@ -112,11 +112,7 @@ static void test_bf16(void) {
 
 // A few steps on random gradients with so many threads: what the parameters become.
 static real *train(int threads, size_t *total) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
+    test_set_threads(threads);
     ParameterTable table = {0};
     for (int i = 0; i < 4; i++) {
         char name[16];

@@ -5,19 +5,13 @@
 #include "log.h"
 #include "memory.h"
 #include "profile.h"
+#include "streams.h"
 #include "test.h"
-#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static void quiet(void) {
-    const int null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO);
-    close(null);
-}
 
 typedef struct {
     const char *directory;
@@ -27,7 +21,7 @@ typedef struct {
 // Steps of 1, 2, 3, ... GFLOP forward in two laps, twice that backward; 5 between the steps.
 static void steps_body(void *argument) {
     const Call *call = argument;
-    quiet();
+    streams_silence();
     Log *log = log_open(call->directory, -1, 0);
     Profile *profile = profile_create();
     usleep(1); // more than a tick of any clock
