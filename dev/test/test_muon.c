@@ -124,7 +124,8 @@ static real *train(int threads, size_t *total) {
     parameter_initialise(&s.state.table, 3, s.state.values);
     for (int64_t step = 1; step <= 3; step++) {
         parameter_initialise(&s.state.table, (uint64_t)step, s.state.gradients);
-        muon_update(s.muon, &s.state, &(UpdateSettings){0.01, 0.9, 0.9, 1e-8, 0.1, 0.5, step});
+        muon_update(s.muon, &s.state,
+                    &(UpdateSettings){0.01, 0.9, 0.9, 1e-8, 0.1, 0.5, step, false});
     }
     *total = s.state.table.total;
     real *values = allocate(*total, sizeof(real), "values");
@@ -152,7 +153,7 @@ static void test_shares(void) {
     const Parameter *hidden = &state->table.items[0], *embedding = &state->table.items[1];
     parameter_initialise(&state->table, 1, state->values);
     parameter_initialise(&state->table, 2, state->gradients);
-    const UpdateSettings settings = {0.01, 0.9, 0.99, 1e-8, 0, 1, 1};
+    const UpdateSettings settings = {0.01, 0.9, 0.99, 1e-8, 0, 1, 1, false};
     const real h = state->values[hidden->offset], e = state->values[embedding->offset];
     adamw_update(state, &settings);
     CHECK(state->values[hidden->offset] == h && state->values[embedding->offset] != e);
@@ -164,7 +165,7 @@ static void test_shares(void) {
 
     memset(state->first_moment, 0, state->table.total * sizeof(real));
     const real before = state->values[hidden->offset];
-    muon_update(s.muon, state, &(UpdateSettings){0.01, 0.9, 0.99, 1e-8, 0.5, 1, 1});
+    muon_update(s.muon, state, &(UpdateSettings){0.01, 0.9, 0.99, 1e-8, 0.5, 1, 1, false});
     CHECK_CLOSE(state->values[hidden->offset], before * (1 - 0.005), 1e-7);
     setup_free(&s);
 }
