@@ -144,7 +144,6 @@ typedef struct {
     Linear exact, qkv; // the product for the forward and for the backward pass
     real *projected;   // (M, 3C) queries, keys and values
     real *pooled_query, *pooled_key, *r_query, *r_key; // (B, H, T, D), (B, H, T)
-    const real *weights, *deviations;                  // (2, H, D) w_q', w_k', and (2, H)
     size_t query_attn, key_attn;                       // of the parameters w_q, w_k
 } AttentionLayer;
 
@@ -157,7 +156,8 @@ typedef struct {
     Transformer base;
     FastformerConfig config;
     FastformerParameters offsets;
-    Gemm *exact; // float32
+    size_t batch; // the largest
+    Gemm *exact;  // float32
     AdditiveAttention attention;
     real *attn_normal, *attn_deviation; // (L, 2, H, D) w_q', w_k', and (L, 2, H)
     Layer *layers;                      // (L)
@@ -178,23 +178,23 @@ static void attention_layer_create(Fastformer *f, size_t l) {
                                               .key_attn = o->key_attn};
 }
 
-static void attention_layer_plan(AttentionLayer *a, CpuModel *m, size_t channels, size_t heads) {
+static void attention_layer_carve(AttentionLayer *a, CpuModel *m, size_t channels, size_t heads) {
     const size_t M = m->rows, C = channels, H = heads;
-    norm_plan(&a->norm, m->arena, M);
-    arena_reals(m->arena, &a->projected, M, 3 * C, "activations");
-    arena_reals(m->arena, &a->pooled_query, M, C, "activations");
-    arena_reals(m->arena, &a->pooled_key, M, C, "activations");
-    arena_reals(m->arena, &a->r_query, M, H, "activations");
-    arena_reals(m->arena, &a->r_key, M, H, "activations");
+    norm_carve(&a->norm, m->arena, M);
+    a->projected = arena_reals(m->arena, M, 3 * C, "activations");
+    a->pooled_query = arena_reals(m->arena, M, C, "activations");
+    a->pooled_key = arena_reals(m->arena, M, C, "activations");
+    a->r_query = arena_reals(m->arena, M, H, "activations");
+    a->r_key = arena_reals(m->arena, M, H, "activations");
 }
 
-static AdditiveInput attention_input(const BlockPass *pass, const AttentionLayer *a,
-                                     Dropout drop[2]) {
+static AdditiveInput attention_input(const Fastformer *f, const BlockPass *pass,
+                                     const AttentionLayer *a, Dropout drop[2]) {
     return (AdditiveInput){
         .qkv = a->projected,
         .window = a->window,
-        .weights = a->weights,
-        .deviations = a->deviations,
+        .weights = f->attn_normal + 2 * a->layer * f->config.size.channels,
+        .deviations = f->attn_deviation + 2 * a->layer * f->config.size.heads,
         .pooled_query = a->pooled_query,
         .pooled_key = a->pooled_key,
         .r_query = a->r_query,
@@ -206,7 +206,7 @@ static AdditiveInput attention_input(const BlockPass *pass, const AttentionLayer
 static void attention_layer_forward(const Fastformer *f, const BlockPass *pass,
                                     const AttentionLayer *a, real *out, const real *x) {
     Dropout drop[2];
-    const AdditiveInput in = attention_input(pass, a, drop);
+    const AdditiveInput in = attention_input(f, pass, a, drop);
     norm_forward(pass, &a->norm, f->norm_exact, x);
     linear_forward(pass, &a->exact, a->projected, f->norm_exact);
     additive_attention_forward(&f->attention, out, x, &in, pass->batch);
@@ -220,7 +220,7 @@ static void attention_layer_backward(const Fastformer *f, const BlockPass *pass,
                                      const AttentionLayer *a, const real *x) {
     const Workspace *w = pass->work;
     Dropout drop[2];
-    const AdditiveInput in = attention_input(pass, a, drop);
+    const AdditiveInput in = attention_input(f, pass, a, drop);
     additive_attention_backward(&f->attention, w->dqkv, pass_gradients(pass, a->query_attn),
                                 pass_gradients(pass, a->key_attn), w->dx, &in, pass->batch);
     pass_lap(pass, "attention", 0);
@@ -232,9 +232,22 @@ static void attention_layer_backward(const Fastformer *f, const BlockPass *pass,
 
 // ---- Forward and backward ---------------------------------------------------
 
+// w_q' and w_k' of every layer.
+static void normalise_weights(const Fastformer *f) {
+    const size_t C = f->config.size.channels, D = f->config.size.head_size,
+                 H = f->config.size.heads;
+    const real *values = f->base.model.state.values;
+    for (size_t l = 0; l < f->config.size.layers; l++) {
+        real *normal = f->attn_normal + 2 * l * C, *deviation = f->attn_deviation + 2 * l * H;
+        additive_normalise(normal, deviation, values + f->offsets.layers[l].query_attn, H, D);
+        additive_normalise(normal + C, deviation + H, values + f->offsets.layers[l].key_attn, H, D);
+    }
+}
+
 static const real *fastformer_forward(const void *model, const BlockPass *pass) {
     const Fastformer *f = model;
     real **x = f->x;
+    normalise_weights(f);
     embed_forward(pass, &f->base.embedding, x[0]);
     for (size_t l = 0; l < f->config.size.layers; l++, x += 2) {
         attention_layer_forward(f, pass, &f->layers[l].attention, x[1], x[0]);
@@ -262,55 +275,46 @@ static size_t largest_window(const FastformerConfig *c) {
     return largest;
 }
 
-static void attention_plan_shared(Fastformer *f, size_t batch) {
-    const FastformerConfig *c = &f->config;
-    Arena *arena = f->base.model.arena;
-    f->attention = (AdditiveAttention){.channels = c->size.channels,
-                                       .heads = c->size.heads,
-                                       .largest_window = largest_window(c),
-                                       .rescale = c->rescale,
-                                       .sink = c->sink,
-                                       .raw = c->pool_raw};
-    additive_attention_plan(&f->attention, arena, batch, f->base.model.training);
-    arena_reals(arena, &f->attn_normal, 2 * c->size.layers, c->size.channels, "attention");
-    arena_reals(arena, &f->attn_deviation, 2 * c->size.layers, c->size.heads, "attention");
-}
-
-// Without training, layers share their activations.
 static void layers_create(Fastformer *f) {
     CpuModel *m = &f->base.model;
-    const size_t L = f->config.size.layers, C = f->config.size.channels;
+    const size_t L = f->config.size.layers;
     f->exact = gemm_create(PRECISION_FLOAT32);
-    f->x = stream_create(m->arena, 2 * L, m->rows, C, m->training);
+    f->x = allocate(2 * L + 1, sizeof(*f->x), "layers");
     f->layers = allocate(L, sizeof(Layer), "layers");
     for (size_t l = 0; l < L; l++) {
         attention_layer_create(f, l);
         ffn_block_create(&f->layers[l].ffn, m, &f->offsets.layers[l].ffn, GELU_ERF, PRE_NORM, l,
                          dropout_site(l, SITE_FFN));
     }
+}
+
+// Without training, layers share their activations.
+static void layers_carve(Fastformer *f) {
+    CpuModel *m = &f->base.model;
+    const size_t L = f->config.size.layers, C = f->config.size.channels;
+    stream_carve(f->x, m->arena, 2 * L, m->rows, C, m->training);
     ArenaUnion shared = arena_union(m->arena);
     for (size_t l = 0; l < L; l++) {
-        attention_layer_plan(&f->layers[l].attention, m, C, f->config.size.heads);
-        ffn_block_plan(&f->layers[l].ffn, m);
+        attention_layer_carve(&f->layers[l].attention, m, C, f->config.size.heads);
+        ffn_block_carve(&f->layers[l].ffn, m);
         if (!m->training) arena_member(m->arena, &shared);
     }
     arena_close(m->arena, &shared);
-    gemm_input_plan(&f->norm_exact, f->exact, m->arena, m->rows, C, "activations");
+    f->norm_exact = gemm_input_carve(f->exact, m->arena, m->rows, C, "activations");
     if (m->training)
-        gemm_input_plan(&f->renormalised, m->gemm, m->arena, m->rows, C, "activations");
+        f->renormalised = gemm_input_carve(m->gemm, m->arena, m->rows, C, "activations");
 }
 
-// w_q' and w_k' of every layer.
-static void normalise_weights(const void *model) {
-    const Fastformer *f = model;
-    const size_t C = f->config.size.channels, D = f->config.size.head_size,
-                 H = f->config.size.heads;
-    const real *values = f->base.model.state.values;
-    for (size_t l = 0; l < f->config.size.layers; l++) {
-        real *normal = f->attn_normal + 2 * l * C, *deviation = f->attn_deviation + 2 * l * H;
-        additive_normalise(normal, deviation, values + f->offsets.layers[l].query_attn, H, D);
-        additive_normalise(normal + C, deviation + H, values + f->offsets.layers[l].key_attn, H, D);
-    }
+static void fastformer_carve(void *model) {
+    Fastformer *f = model;
+    CpuModel *m = &f->base.model;
+    const ModelSizes *size = &f->config.size;
+    additive_attention_carve(&f->attention, m->arena, f->batch, m->training);
+    f->attn_normal = arena_reals(m->arena, 2 * size->layers, size->channels, "attention");
+    f->attn_deviation = arena_reals(m->arena, 2 * size->layers, size->heads, "attention");
+    if (m->rows == 0) return;
+    layers_carve(f);
+    transformer_carve(&f->base, 4 * size->channels);
 }
 
 static void fastformer_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -328,18 +332,19 @@ static void *fastformer_create(const ModelSetup *setup) {
     f->config = config_create(setup);
     f->offsets = parameters_create(&m->state.table, c);
     cpu_model_create(m, setup);
-    m->derive = normalise_weights;
-    attention_plan_shared(f, (size_t)setup->batch);
+    f->batch = (size_t)setup->batch;
+    f->attention = (AdditiveAttention){.channels = c->size.channels,
+                                       .heads = c->size.heads,
+                                       .largest_window = largest_window(c),
+                                       .rescale = c->rescale,
+                                       .sink = c->sink,
+                                       .raw = c->pool_raw};
+    additive_attention_create(&f->attention);
     if (m->rows > 0) {
         layers_create(f);
-        transformer_plan(&f->base, &f->offsets.outer, &c->size, 4 * c->size.channels, c->padding);
+        transformer_create(&f->base, &f->offsets.outer, &c->size, c->padding);
     }
-    cpu_model_allocate(m);
-    additive_attention_start(&f->attention);
-    for (size_t l = 0; m->rows > 0 && l < c->size.layers; l++) {
-        f->layers[l].attention.weights = f->attn_normal + 2 * l * c->size.channels;
-        f->layers[l].attention.deviations = f->attn_deviation + 2 * l * c->size.heads;
-    }
+    cpu_model_allocate(m, fastformer_carve);
     return f;
 }
 
@@ -386,6 +391,7 @@ static void *fastformer_decoder_create(void *model, int streams) {
                              .layer = fastformer_decoder_layer,
                              .attend = fastformer_attend};
     decoder_create(&d->base, &f->base.model, &is, streams);
+    normalise_weights(f);
     d->model = f;
     d->states = allocate(c->size.layers, sizeof(AdditiveState *), "decoder");
     for (size_t l = 0; l < c->size.layers; l++)

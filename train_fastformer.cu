@@ -38,7 +38,7 @@ static AdditiveAttention layer_attention(const Fastformer *f, size_t l) {
             c->sink,          c->pool_raw,   g->batch,      g->length};
 }
 
-static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
+static void carve_layer(Transformer *t, DeviceArena *arena, size_t l, bool own) {
     Fastformer *f = (Fastformer *)t;
     Pooled *p = &f->pooled[l];
     const size_t M = gpu_rows(&t->base), C = f->config->size.channels, H = f->config->size.heads;
@@ -52,7 +52,7 @@ static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     p->r_key = arena_array<float>(arena, M * H, "activations");
 }
 
-static void carve(Transformer *, Arena *) {}
+static void carve(Transformer *, DeviceArena *) {}
 
 static size_t attention_workspace(const Transformer *t, size_t l) {
     const AdditiveAttention attention = layer_attention((const Fastformer *)t, l);

@@ -37,41 +37,50 @@ static void report(const char *product, int products, Shape shape, Gemm *gemm, d
     bench_line(&w);
 }
 
+typedef struct {
+    GemmWeight *weight;
+    Matrix x, dy;
+    real *y, *dx, *w, *dw;
+} Layer;
+
+static void layer_carve(Layer *l, const Gemm *gemm, Arena *arena, Shape shape) {
+    const char *what = "a product";
+    gemm_weight_carve(l->weight, arena);
+    l->x = gemm_input_carve(gemm, arena, shape.m, shape.k, what);
+    l->dy = gemm_input_carve(gemm, arena, shape.m, shape.n, what);
+    l->y = arena_reals(arena, shape.m, shape.n, what);
+    l->dx = arena_reals(arena, shape.m, shape.k, what);
+    l->w = arena_reals(arena, shape.n, shape.k, what);
+    l->dw = arena_reals(arena, shape.n, shape.k, what);
+}
+
 static void measure(Shape shape, Gemm *gemm, double peak, double *seconds, int repetitions) {
-    Matrix x = gemm_input_create(gemm, shape.m, shape.k, "x"),
-           dy = gemm_input_create(gemm, shape.m, shape.n, "dy");
-    real *y = allocate(shape.m * shape.n, sizeof(*y), "y"),
-         *dx = allocate(shape.m * shape.k, sizeof(*dx), "dx");
-    real *w = allocate(shape.n * shape.k, sizeof(*w), "w"),
-         *dw = allocate(shape.n * shape.k, sizeof(*dw), "dw");
-    GemmWeight *weight = gemm_weight_create(gemm, shape.n, shape.k, WEIGHT_OUT_IN, "a weight");
-    gemm_weight_pack(weight, w);
+    Arena *arena = arena_create();
+    Layer l = {.weight = gemm_weight_create(gemm, shape.n, shape.k, WEIGHT_OUT_IN, "a weight")};
+    ARENA_CARVE(arena, layer_carve(&l, gemm, arena, shape));
+    gemm_weight_pack(l.weight, l.w);
     static const char *const products[] = {"forward", "backward_input", "backward_weight", "pack"};
     for (int product = 0; product < 4; product++) {
         for (int i = -2; i < repetitions; i++) { // the first ones warm up
             const double start = clock_seconds();
-            if (product == 0) gemm_forward(gemm, y, x, weight, shape.m);
-            if (product == 1) gemm_backward_input(gemm, dx, dy, weight, shape.m);
-            if (product == 2) gemm_backward_weight(gemm, dw, dy, x, weight, shape.m);
-            if (product == 3) gemm_weight_pack(weight, w);
+            if (product == 0) gemm_forward(gemm, l.y, l.x, l.weight, shape.m);
+            if (product == 1) gemm_backward_input(gemm, l.dx, l.dy, l.weight, shape.m);
+            if (product == 2) gemm_backward_weight(gemm, l.dw, l.dy, l.x, l.weight, shape.m);
+            if (product == 3) gemm_weight_pack(l.weight, l.w);
             if (i >= 0) seconds[i] = clock_seconds() - start;
         }
         report(products[product], product < 3, shape, gemm, peak, seconds, repetitions);
     }
-    gemm_weight_free(weight);
-    gemm_input_free(&x);
-    gemm_input_free(&dy);
-    free(y);
-    free(dx);
-    free(w);
-    free(dw);
+    gemm_weight_free(l.weight);
+    arena_free(arena);
 }
 
 // The classifier's three products and all that is between them; forward only: one.
 static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *seconds,
                                int repetitions) {
     const size_t m = shape.m, vocabulary = shape.n, channels = shape.k;
-    Matrix h = gemm_input_create(gemm, m, channels, "h");
+    Arena *arena = arena_create();
+    Matrix h;
     real *weight = allocate(vocabulary * channels, sizeof(*weight), "a weight");
     real *dweight = allocate(vocabulary * channels, sizeof(*dweight), "a gradient");
     real *bias = allocate(vocabulary, sizeof(*bias), "a bias"),
@@ -80,6 +89,8 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
     int32_t *targets = allocate(m, sizeof(*targets), "targets");
     for (size_t i = 0; i < m; i++) targets[i] = (int32_t)(i * 7 % vocabulary);
     Classifier *classifier = classifier_create(gemm, vocabulary, channels, m, 1);
+    ARENA_CARVE(arena, classifier_carve(classifier, arena);
+                h = gemm_input_carve(gemm, arena, m, channels, "h"));
     static const char *const products[] = {"classifier_train", "classifier_forward",
                                            "classifier_pack"};
     for (int product = 0; product < 3; product++) {
@@ -95,7 +106,7 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
         report(products[product], counts[product], shape, gemm, peak, seconds, repetitions);
     }
     classifier_free(classifier);
-    gemm_input_free(&h);
+    arena_free(arena);
     free(weight);
     free(dweight);
     free(bias);

@@ -68,7 +68,7 @@ static void qkv_b(Bench *b) {
 
 static void attention_f(Bench *b, size_t l) {
     Dropout drop[2];
-    const AdditiveInput in = attention_input(&b->pass, &b->f->layers[l].attention, drop);
+    const AdditiveInput in = attention_input(b->f, &b->pass, &b->f->layers[l].attention, drop);
     additive_attention_forward(&b->f->attention, b->f->x[2 * l + 1], b->f->x[2 * l], &in,
                                &b->batch);
 }
@@ -76,7 +76,7 @@ static void attention_f(Bench *b, size_t l) {
 static void attention_b(Bench *b, size_t l) {
     Dropout drop[2];
     const AttentionLayer *a = &b->f->layers[l].attention;
-    const AdditiveInput in = attention_input(&b->pass, a, drop);
+    const AdditiveInput in = attention_input(b->f, &b->pass, a, drop);
     additive_attention_backward(
         &b->f->attention, b->pass.work->dqkv, pass_gradients(&b->pass, a->query_attn),
         pass_gradients(&b->pass, a->key_attn), b->pass.work->dx, &in, &b->batch);
@@ -325,6 +325,12 @@ static void inputs_create(Bench *b, size_t B, size_t T) {
         attention_cross_gradients(b->pass.work->doutput, NULL, b->pass.work->dqkv, NULL, C);
 }
 
+static void attention_memory(Bench *b, Arena *arena, size_t M, size_t channels) {
+    softmax_attention_carve(b->softmax, arena, true);
+    cosine_attention_carve(b->cosine, arena);
+    b->attended = gemm_input_carve(b->f->base.model.gemm, arena, M, channels, "attention");
+}
+
 int main(int argc, char **argv) {
     threads_wait_briefly(argv);
     Options *options = trainer_options_create(&fastformer);
@@ -350,11 +356,12 @@ int main(int argc, char **argv) {
         .M = B * T,
         .dropout = dropout_create(f->base.model.dropout, 1, 1, 1),
         .softmax =
-            softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H, true),
+            softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, B * T, C, H),
         .cosine = cosine_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H),
-        .attended = gemm_input_create(f->base.model.gemm, B * T, C, "attention"),
         .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
         .exponent = allocate(H, sizeof(real), "attention")};
+    Arena *arena = arena_create();
+    ARENA_CARVE(arena, attention_memory(&b, arena, B * T, C));
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
     b.pass = pass_forward(&f->base.model, &b.batch, true, NULL);
     inputs_create(&b, B, T);
@@ -362,7 +369,7 @@ int main(int argc, char **argv) {
 
     softmax_attention_free(b.softmax);
     cosine_attention_free(b.cosine);
-    gemm_input_free(&b.attended);
+    arena_free(arena);
     free(b.logsumexp);
     free(b.exponent);
     free((int32_t *)b.batch.inputs);

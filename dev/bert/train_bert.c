@@ -115,6 +115,7 @@ typedef struct {
     BertParameters offsets;
     Stack stack;
 
+    size_t length;          // T, the largest
     real *places, *dplaces; // (T, C) position + type, and the gradient to that
     real *sum;              // (M, C) what the embedding's normalisation reads
     Norm norm;
@@ -132,28 +133,39 @@ typedef struct {
 
 enum { LOGIT_ROWS = 64 };
 
-static void parts_create(Bert *b, size_t batch, size_t length) {
+static void parts_create(Bert *b, const ModelSetup *setup) {
     CpuModel *m = &b->base;
     const BertConfig *c = &b->config;
     const BertParameters *o = &b->offsets;
-    const size_t M = m->rows, C = c->size.channels, V = c->size.vocabulary;
     const Attention attention = attention_of_kind(&c->attention, &c->size, false);
-    arena_reals(m->arena, &b->places, length, C, "activations");
-    arena_reals(m->arena, &b->sum, M, C, "activations");
+    b->length = (size_t)setup->length;
     b->norm.at = o->norm;
-    norm_plan(&b->norm, m->arena, M);
     stack_create(&b->stack, m, &attention, o->layers, c->size.layers, POST_NORM, GELU_ERF,
-                 SITE_LAYERS, batch, length);
+                 SITE_LAYERS, (size_t)setup->batch, b->length);
     b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
-    arena_array(m->arena, &b->rows, M, sizeof(*b->rows), "activations");
-    arena_array(m->arena, &b->targets, M, sizeof(*b->targets), "activations");
-    gemm_input_plan(&b->chosen, m->gemm, m->arena, M, C, "activations");
-    arena_reals(m->arena, &b->hidden, M, C, "activations");
-    arena_reals(m->arena, &b->activated, M, C, "activations");
-    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, V);
-    arena_reals(m->arena, &b->logits, LOGIT_ROWS, V, "activations");
-    if (m->training) arena_reals(m->arena, &b->dplaces, length, C, "gradients");
-    cpu_model_workspace(m, C, c->inner);
+    head_create(&b->head, m, &o->transform_norm, o->token, o->bias, c->size.vocabulary);
+}
+
+static void bert_carve(void *model) {
+    Bert *b = model;
+    CpuModel *m = &b->base;
+    Arena *arena = m->arena;
+    const char *what = "activations";
+    const size_t M = m->rows, C = b->config.size.channels;
+    if (M == 0) return;
+    b->places = arena_reals(arena, b->length, C, what);
+    b->sum = arena_reals(arena, M, C, what);
+    norm_carve(&b->norm, arena, M);
+    stack_carve(&b->stack, m);
+    b->rows = arena_array(arena, M, sizeof(*b->rows), what);
+    b->targets = arena_array(arena, M, sizeof(*b->targets), what);
+    b->chosen = gemm_input_carve(m->gemm, arena, M, C, what);
+    b->hidden = arena_reals(arena, M, C, what);
+    b->activated = arena_reals(arena, M, C, what);
+    head_carve(&b->head, m);
+    b->logits = arena_reals(arena, LOGIT_ROWS, b->config.size.vocabulary, what);
+    if (m->training) b->dplaces = arena_reals(arena, b->length, C, "gradients");
+    cpu_model_carve_workspace(m, C, b->config.inner);
 }
 
 static void bert_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -166,8 +178,8 @@ static void *bert_create(const ModelSetup *setup) {
     b->config = config_create(setup);
     b->offsets = parameters_create(&b->base.state.table, &b->config);
     cpu_model_create(&b->base, setup);
-    if (b->base.rows > 0) parts_create(b, (size_t)setup->batch, (size_t)setup->length);
-    cpu_model_allocate(&b->base);
+    if (b->base.rows > 0) parts_create(b, setup);
+    cpu_model_allocate(&b->base, bert_carve);
     return b;
 }
 

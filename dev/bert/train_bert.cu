@@ -24,7 +24,7 @@ struct Bert {
     float *mean, *rstd; // (K)
 };
 
-static void carve(Transformer *t, Arena *arena) {
+static void carve(Transformer *t, DeviceArena *arena) {
     Bert *b = (Bert *)t;
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;

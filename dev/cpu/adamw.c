@@ -9,13 +9,13 @@
 
 enum { PIECE = RANKS_PIECE }; // elements that a thread takes at a time
 
-void parameter_state_plan(ParameterState *state, Arena *arena, bool training) {
+void parameter_state_carve(ParameterState *state, Arena *arena, bool training) {
     const size_t total = state->table.total;
-    arena_reals(arena, &state->values, total, 1, "parameters");
+    state->values = arena_reals(arena, total, 1, "parameters");
     if (!training) return;
-    arena_reals(arena, &state->gradients, total, 1, "gradients");
-    arena_reals(arena, &state->first_moment, total, 1, "moments");
-    arena_reals(arena, &state->second_moment, total, 1, "moments");
+    state->gradients = arena_reals(arena, total, 1, "gradients");
+    state->first_moment = arena_reals(arena, total, 1, "moments");
+    state->second_moment = arena_reals(arena, total, 1, "moments");
 }
 
 void parameter_state_free(ParameterState *state) {

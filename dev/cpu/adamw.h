@@ -15,9 +15,9 @@ typedef struct {
     real *first_moment, *second_moment; // (total); NULL likewise
 } ParameterState;
 
-// Plans the arrays of the finished table in `state`, which parameter_state_free() frees, as it does
-// the reduction (NULL: none); they belong to the arena.
-void parameter_state_plan(ParameterState *state, Arena *arena, bool training);
+// The arrays of the finished table in `state`, which parameter_state_free() frees, as it does the
+// reduction (NULL: none).
+void parameter_state_carve(ParameterState *state, Arena *arena, bool training);
 void parameter_state_free(ParameterState *state);
 
 // An array (total).

@@ -43,23 +43,11 @@ typedef struct {
     real prefix_weight, carry_weight;
 } WindowSum;
 
-// The next `count` numbers of a block of memory.
-static real *carve(real **memory, size_t count) {
-    real *start = *memory;
-    *memory += count;
-    return start;
-}
-
-static size_t window_sum_size(size_t largest_window, size_t D) {
-    return (largest_window + 1) * (D + 1) + 2 * D;
-}
-
-// Takes window_sum_size() numbers of memory.
-static WindowSum window_sum_create(real **memory, size_t largest_window, size_t D) {
-    return (WindowSum){.rows = carve(memory, (largest_window + 1) * D),
-                       .weights = carve(memory, largest_window + 1),
-                       .prefix = carve(memory, D),
-                       .carry = carve(memory, D)};
+static WindowSum window_sum_carve(Arena *arena, size_t largest_window, size_t D, const char *what) {
+    return (WindowSum){.rows = arena_reals(arena, largest_window + 1, D, what),
+                       .weights = arena_reals(arena, largest_window + 1, 1, what),
+                       .prefix = arena_reals(arena, 1, D, what),
+                       .carry = arena_reals(arena, 1, D, what)};
 }
 
 // Starts a sequence.
@@ -209,7 +197,6 @@ typedef struct {
 
 // What a thread needs for a tile.
 typedef struct AdditiveScratch {
-    real *memory;                                          // holds all that follows
     real *centred, *sums;                                  // (TILE, D) inside a pooling
     real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
     real *ones;                                            // (TILE, D) factors without dropout
@@ -420,43 +407,33 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
 
 // ---- All heads --------------------------------------------------------------
 
-enum { TILES = 8, NUMBERS = 12 }; // of a Scratch
-
-static size_t scratch_size(size_t largest_window, size_t D) {
-    return TILES * (TILE * D + TILE_GAP) + D + NUMBERS * TILE +
-           2 * window_sum_size(largest_window, D);
-}
-
-// Cuts s->memory up.
-static void scratch_start(Scratch *s, size_t largest_window, size_t D) {
+static void scratch_carve(Scratch *s, Arena *arena, size_t largest_window, size_t D) {
+    const char *what = "attention";
     const size_t rows = TILE * D + TILE_GAP;
-    real *next = s->memory;
-    real **const tiles[TILES] = {&s->centred, &s->sums,   &s->product, &s->dproduct,
-                                 &s->dpooled, &s->dquery, &s->factors, &s->ones};
-    for (size_t i = 0; i < TILES; i++) *tiles[i] = carve(&next, rows);
-    s->row = carve(&next, D);
-    real **const numbers[NUMBERS] = {
-        &s->deviation,    &s->inverse,      &s->along,       &s->e,
-        &s->total,        &s->share,        &s->dot,         &s->sum,
-        &s->value_factor, &s->score_factor, &s->mean_factor, &s->row_factor};
-    for (size_t i = 0; i < NUMBERS; i++) *numbers[i] = carve(&next, TILE);
-    s->query.sum = window_sum_create(&next, largest_window, D);
-    s->key.sum = window_sum_create(&next, largest_window, D);
-    for (size_t i = 0; i < rows; i++) s->ones[i] = 1;
+    real **const tiles[] = {&s->centred, &s->sums,   &s->product, &s->dproduct,
+                            &s->dpooled, &s->dquery, &s->factors, &s->ones};
+    real **const numbers[] = {&s->deviation,    &s->inverse,      &s->along,       &s->e,
+                              &s->total,        &s->share,        &s->dot,         &s->sum,
+                              &s->value_factor, &s->score_factor, &s->mean_factor, &s->row_factor};
+    for (size_t i = 0; i < sizeof(tiles) / sizeof(*tiles); i++)
+        *tiles[i] = arena_reals(arena, rows, 1, what);
+    s->row = arena_reals(arena, D, 1, what);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+        *numbers[i] = arena_reals(arena, TILE, 1, what);
+    s->query.sum = window_sum_carve(arena, largest_window, D, what);
+    s->key.sum = window_sum_carve(arena, largest_window, D, what);
+    for (size_t i = 0; s->ones && i < rows; i++) s->ones[i] = 1;
 }
 
-void additive_attention_plan(AdditiveAttention *a, Arena *arena, size_t batch, bool training) {
-    const size_t size = scratch_size(a->largest_window, a->channels / a->heads);
+void additive_attention_create(AdditiveAttention *a) {
     a->threads = (size_t)thread_limit();
     a->scratch = allocate(a->threads, sizeof(Scratch), "attention");
-    for (size_t i = 0; i < a->threads; i++)
-        arena_reals(arena, &a->scratch[i].memory, size, 1, "attention");
-    if (training) arena_reals(arena, &a->dweights, batch, 2 * a->channels, "attention");
 }
 
-void additive_attention_start(AdditiveAttention *a) {
+void additive_attention_carve(AdditiveAttention *a, Arena *arena, size_t batch, bool training) {
     for (size_t i = 0; i < a->threads; i++)
-        scratch_start(&a->scratch[i], a->largest_window, a->channels / a->heads);
+        scratch_carve(&a->scratch[i], arena, a->largest_window, a->channels / a->heads);
+    if (training) a->dweights = arena_reals(arena, batch, 2 * a->channels, "attention");
 }
 
 void additive_attention_free(AdditiveAttention *a) {
@@ -604,30 +581,32 @@ void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput 
 // Decoding: what a layer's windows hold, so that a token costs the same at any position
 struct AdditiveState {
     size_t streams;
-    real *memory;      // of the sums, and of the threads
+    Arena *arena;      // of the sums
     Pooling *poolings; // (S, H, 2) query and key
 };
+
+static void state_carve(AdditiveState *state, size_t count, size_t window, size_t D) {
+    for (size_t i = 0; i < count; i++)
+        state->poolings[i].sum = window_sum_carve(state->arena, window, D, "decoder");
+}
 
 AdditiveState *additive_state_create(const AdditiveAttention *a, const real *weights, size_t window,
                                      size_t streams) {
     const size_t D = a->channels / a->heads, count = streams * a->heads * 2;
     AdditiveState *state = allocate(1, sizeof(*state), "decoder");
-    *state = (AdditiveState){
-        .streams = streams,
-        .memory = allocate(tile_count(count, window_sum_size(window, D)), sizeof(real), "decoder"),
-        .poolings = allocate(count, sizeof(Pooling), "decoder")};
-    real *next = state->memory;
-    for (size_t i = 0; i < count; i++) {
-        state->poolings[i].sum = window_sum_create(&next, window, D);
+    *state = (AdditiveState){.streams = streams,
+                             .arena = arena_create(),
+                             .poolings = allocate(count, sizeof(Pooling), "decoder")};
+    ARENA_CARVE(state->arena, state_carve(state, count, window, D));
+    for (size_t i = 0; i < count; i++)
         pooling_start(&state->poolings[i], a, weights + i % 2 * a->channels + i / 2 % a->heads * D,
                       window);
-    }
     return state;
 }
 
 void additive_state_free(AdditiveState *state) {
     if (!state) return;
-    free(state->memory);
+    arena_free(state->arena);
     free(state->poolings);
     free(state);
 }

@@ -25,11 +25,11 @@ typedef struct {
     real *dweights;                  // (B, 2, H, D) a batch row's gradients to w_q', w_k'
 } AdditiveAttention;
 
-// Plans the working memory for the fields above it, for batches of up to `batch` rows;
-// additive_attention_start prepares it once the arena has it.
-void additive_attention_plan(AdditiveAttention *attention, Arena *arena, size_t batch,
-                             bool training);
-void additive_attention_start(AdditiveAttention *attention);
+// Adds the working memory for the fields above it; with training, for batches of up to `batch`
+// rows.
+void additive_attention_create(AdditiveAttention *attention);
+void additive_attention_carve(AdditiveAttention *attention, Arena *arena, size_t batch,
+                              bool training);
 void additive_attention_free(AdditiveAttention *attention);
 
 // w' (H, D) and the deviation (H) of each head's w (H, D).

@@ -28,19 +28,21 @@ typedef struct {
     real *row;                    // (D) on its way out
 } AdditiveGlobalHead;
 
-AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, size_t channels,
-                                     size_t heads) {
-    const char *what = "attention";
-    AdditiveGlobal *a = allocate(1, sizeof(*a), what);
+AdditiveGlobal *additive_global_create(size_t batch, size_t length, size_t channels, size_t heads) {
+    AdditiveGlobal *a = allocate(1, sizeof(*a), "attention");
     *a = (AdditiveGlobal){.channels = channels,
                           .heads = heads,
                           .size = channels / heads,
                           .batch = batch,
                           .length = length};
-    arena_reals(arena, &a->weights, batch * heads * 2, length, what);
-    arena_array(arena, &a->sums, batch * SUMS * channels, sizeof(double), what);
-    arena_reals(arena, &a->rows, batch, channels, what);
     return a;
+}
+
+void additive_global_carve(AdditiveGlobal *a, Arena *arena) {
+    const char *what = "attention";
+    a->weights = arena_reals(arena, a->batch * a->heads * 2, a->length, what);
+    a->sums = arena_array(arena, a->batch * SUMS * a->channels, sizeof(double), what);
+    a->rows = arena_reals(arena, a->batch, a->channels, what);
 }
 
 static void check_input(const AdditiveGlobal *a, const AttentionInput *in) {

@@ -15,10 +15,10 @@
 #include "statistics.h"
 
 // Working memory for batches up to (batch, length), used by all layers of a model one after the
-// other, as a part of an arena's plan. Freed with free().
+// other. Freed with free().
 typedef struct AdditiveGlobal AdditiveGlobal;
-AdditiveGlobal *additive_global_plan(Arena *arena, size_t batch, size_t length, size_t channels,
-                                     size_t heads);
+AdditiveGlobal *additive_global_create(size_t batch, size_t length, size_t channels, size_t heads);
+void additive_global_carve(AdditiveGlobal *attention, Arena *arena);
 
 // y (B, T, C), what the output projection reads. weights (2, H, D): w_q, w_k.
 void additive_global_forward(const AdditiveGlobal *attention, Matrix y, const real *weights,

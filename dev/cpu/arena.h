@@ -1,14 +1,14 @@
-// One block of memory for all that a model works on, laid out by a plan before any of it is taken:
-// each array is named once with its shape; sizes, allocation, sharing and freeing follow.
+// One block of memory for all that a model works on. The code that carves arrays out of it runs
+// twice: once to count, when every array is NULL, then, with the memory taken, to place them. So
+// sizes, sharing and freeing follow from one text, and no pointer is set afterwards.
 //
 // Arrays that are never alive together share memory, as the members of a union do:
 //
 //   ArenaUnion shared = arena_union(arena);
-//   arena_reals(arena, &hidden, M, 4 * C, "activations");   while the first layer works
+//   hidden = arena_reals(arena, M, 4 * C, "activations");   while the first layer works
 //   arena_member(arena, &shared);
-//   arena_reals(arena, &other, M, 4 * C, "activations");    while the second one does: the same
-//   memory arena_close(arena, &shared);                            what follows lies behind the
-//   largest member
+//   other = arena_reals(arena, M, 4 * C, "activations");    while the second one does: the same
+//   arena_close(arena, &shared);                            memory; what follows comes after both
 #ifndef CPU_ARENA_H
 #define CPU_ARENA_H
 
@@ -19,16 +19,12 @@ typedef struct Arena Arena;
 Arena *arena_create(void);
 void arena_free(Arena *arena); // and all arrays in it
 
-// Plans an array of count * size bytes, aligned to 64. `slot` is the address of the pointer to it,
-// which arena_allocate() sets and which must still be there then. `what` must outlive the arena.
-// Ends the program where the sizes overflow.
-void arena_array(Arena *arena, void *slot, size_t count, size_t size, const char *what);
+// An array of count * size bytes, aligned to 64 and zeroed; NULL while only counting. `what` must
+// outlive the arena. Ends the program where the sizes overflow.
+void *arena_array(Arena *arena, size_t count, size_t size, const char *what);
 
 // An array of `real` (rows, columns).
-void arena_reals(Arena *arena, real **slot, size_t rows, size_t columns, const char *what);
-
-// Sets the pointer at `slot` to the array planned last, too.
-void arena_alias(Arena *arena, void *slot);
+real *arena_reals(Arena *arena, size_t rows, size_t columns, const char *what);
 
 typedef struct {
     size_t begin, end;
@@ -37,11 +33,20 @@ ArenaUnion arena_union(const Arena *arena);
 void arena_member(Arena *arena, ArenaUnion *shared);
 void arena_close(Arena *arena, const ArenaUnion *shared);
 
-// Takes the memory, zeroed, and sets all pointers; once, when the plan is complete.
+// Takes the memory that was counted; once. What is carved from here on is placed in it, from its
+// beginning.
 void arena_allocate(Arena *arena);
 
-// What the plan comes to: the bytes of the block, and how they add up, an item for each `what` in
-// the order in which they came (what lies in the memory of another counts as that).
+// Runs a statement that carves, both times.
+#define ARENA_CARVE(arena, statement)                                                              \
+    do {                                                                                           \
+        statement;                                                                                 \
+        arena_allocate(arena);                                                                     \
+        statement;                                                                                 \
+    } while (0)
+
+// What was counted: the bytes of the block, and how they add up, an item for each `what` in the
+// order in which they came (what shares the memory of another counts as that).
 typedef struct {
     const char *what;
     size_t bytes;

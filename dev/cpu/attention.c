@@ -17,16 +17,24 @@ Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, b
                        .sink = kind->sink};
 }
 
-void attention_plan(Attention *a, Arena *arena, Precision precision, size_t batch, size_t length,
-                    size_t rows, bool training) {
+void attention_create(Attention *a, Precision precision, size_t batch, size_t length, size_t rows) {
     if (a->cosine)
-        a->linear = cosine_attention_plan(arena, precision, a->power, batch, length, length,
-                                          a->channels, a->heads);
+        a->linear = cosine_attention_create(precision, a->power, batch, length, length, a->channels,
+                                            a->heads);
     else if (a->additive)
-        a->pooling = additive_global_plan(arena, batch, length, a->channels, a->heads);
+        a->pooling = additive_global_create(batch, length, a->channels, a->heads);
     else
-        a->softmax = softmax_attention_plan(arena, precision, a->sink, batch, length, length, rows,
-                                            a->channels, a->heads, training);
+        a->softmax = softmax_attention_create(precision, a->sink, batch, length, length, rows,
+                                              a->channels, a->heads);
+}
+
+void attention_carve(Attention *a, Arena *arena, bool training) {
+    if (a->cosine)
+        cosine_attention_carve(a->linear, arena);
+    else if (a->additive)
+        additive_global_carve(a->pooling, arena);
+    else
+        softmax_attention_carve(a->softmax, arena, training);
 }
 
 void attention_free(Attention *a) {

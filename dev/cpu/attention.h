@@ -21,13 +21,14 @@ typedef struct {
     AdditiveGlobal *pooling;
 } Attention;
 
-// What --attention says, of a model with these sizes; its working memory is not planned yet.
+// What --attention says, of a model with these sizes; without working memory.
 Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, bool causal);
 
-// Plans the working memory, for batches up to (batch, length) with at most `rows` tokens of a side.
-void attention_plan(Attention *attention, Arena *arena, Precision precision, size_t batch,
-                    size_t length, size_t rows, bool training);
-void attention_free(Attention *attention); // but for the arena's
+// Adds the working memory, for batches up to (batch, length) with at most `rows` tokens of a side.
+void attention_create(Attention *attention, Precision precision, size_t batch, size_t length,
+                      size_t rows);
+void attention_carve(Attention *attention, Arena *arena, bool training);
+void attention_free(Attention *attention);
 
 // y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators
 // (B, H, Tq). learned: cosine's m (H), or NULL: the power is fixed; additive attention's w (2, H,

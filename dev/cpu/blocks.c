@@ -88,15 +88,9 @@ void pass_measure(const BlockPass *pass, size_t layer, const char *place, const 
     statistics_add(pass->statistics, layer, place, x, pass->batch->mask, pass->rows, channels);
 }
 
-real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep) {
-    real **x = allocate(blocks + 1, sizeof(*x), "layers");
-    for (size_t i = 0; i <= blocks; i++) {
-        if (i == 0 || keep)
-            arena_reals(arena, &x[i], rows, channels, "activations");
-        else
-            arena_alias(arena, &x[i]);
-    }
-    return x;
+void stream_carve(real **x, Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep) {
+    for (size_t i = 0; i <= blocks; i++)
+        x[i] = i == 0 || keep ? arena_reals(arena, rows, channels, "activations") : x[0];
 }
 
 // ---- token embedding --------------------------------------------------------
@@ -124,10 +118,10 @@ static bool is_norm(const Norm *norm) {
     return norm->at.gain != NO_PARAMETER;
 }
 
-void norm_plan(Norm *norm, Arena *arena, size_t rows) {
+void norm_carve(Norm *norm, Arena *arena, size_t rows) {
     if (!is_norm(norm)) return;
-    arena_reals(arena, &norm->mean, rows, 1, "activations");
-    arena_reals(arena, &norm->rstd, rows, 1, "activations");
+    norm->mean = arena_reals(arena, rows, 1, "activations");
+    norm->rstd = arena_reals(arena, rows, 1, "activations");
 }
 
 // The residual stream as a product reads it.
@@ -205,11 +199,11 @@ void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matr
 
 // ---- around a sublayer ------------------------------------------------------
 
-void sublayer_plan(Sublayer *s, CpuModel *model) {
+void sublayer_carve(Sublayer *s, CpuModel *model) {
     const size_t M = model->rows, C = s->norm.at.channels;
-    norm_plan(&s->norm, model->arena, M);
-    gemm_input_plan(&s->input, model->gemm, model->arena, M, C, "activations");
-    if (s->order == POST_NORM) arena_reals(model->arena, &s->sum, M, C, "activations");
+    norm_carve(&s->norm, model->arena, M);
+    s->input = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
+    if (s->order == POST_NORM) s->sum = arena_reals(model->arena, M, C, "activations");
 }
 
 void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
@@ -324,11 +318,11 @@ static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *at
                                    linear_create(model, model->gemm, projection, "projection")};
 }
 
-static void attention_sublayer_plan(AttentionSublayer *a, CpuModel *model) {
+static void attention_sublayer_carve(AttentionSublayer *a, CpuModel *model) {
     const size_t M = model->rows, C = a->attention->channels;
-    sublayer_plan(&a->sublayer, model);
-    gemm_input_plan(&a->attended, model->gemm, model->arena, M, C, "activations");
-    arena_reals(model->arena, &a->logsumexp, M, a->attention->heads, "activations");
+    sublayer_carve(&a->sublayer, model);
+    a->attended = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
+    a->logsumexp = arena_reals(model->arena, M, a->attention->heads, "activations");
 }
 
 // Dropout of weights, and the number of the first row, by which it counts.
@@ -380,10 +374,10 @@ void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention 
     b->common.learned = attention->additive ? at->pooling : at->exponent;
 }
 
-void attention_block_plan(AttentionBlock *b, CpuModel *model) {
-    attention_sublayer_plan(&b->common, model);
-    arena_reals(model->arena, &b->projected, model->rows, 3 * b->common.attention->channels,
-                "activations");
+void attention_block_carve(AttentionBlock *b, CpuModel *model) {
+    attention_sublayer_carve(&b->common, model);
+    b->projected =
+        arena_reals(model->arena, model->rows, 3 * b->common.attention->channels, "activations");
 }
 
 static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b, Dropout *dropout) {
@@ -417,11 +411,11 @@ void attention_block_backward(const BlockPass *pass, const AttentionBlock *b, co
 
 // ---- cross-attention --------------------------------------------------------
 
-void encoded_plan(Encoded *e, CpuModel *model) {
+void encoded_carve(Encoded *e, CpuModel *model) {
     const size_t N = model->rows, C = e->norm.at.channels;
-    norm_plan(&e->norm, model->arena, N);
-    gemm_input_plan(&e->result, model->gemm, model->arena, N, C, "activations");
-    if (model->training) arena_reals(model->arena, &e->dresult, N, C, "gradients of activations");
+    norm_carve(&e->norm, model->arena, N);
+    e->result = gemm_input_carve(model->gemm, model->arena, N, C, "activations");
+    if (model->training) e->dresult = arena_reals(model->arena, N, C, "gradients of activations");
 }
 
 void encoded_forward(const BlockPass *source, const Encoded *e, const real *x) {
@@ -448,11 +442,11 @@ void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
     b->common.learned = at->exponent;
 }
 
-void cross_attention_block_plan(CrossAttentionBlock *b, CpuModel *model) {
+void cross_attention_block_carve(CrossAttentionBlock *b, CpuModel *model) {
     const size_t C = b->common.attention->channels;
-    attention_sublayer_plan(&b->common, model);
-    arena_reals(model->arena, &b->queries, model->rows, C, "activations");
-    arena_reals(model->arena, &b->key_values, model->rows, 2 * C, "activations");
+    attention_sublayer_carve(&b->common, model);
+    b->queries = arena_reals(model->arena, model->rows, C, "activations");
+    b->key_values = arena_reals(model->arena, model->rows, 2 * C, "activations");
 }
 
 static AttentionInput cross_input(const BlockPass *pass, const BlockPass *source,
@@ -507,13 +501,13 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at,
                     .down = linear_create(model, model->gemm, &at->down, "ffn")};
 }
 
-void ffn_block_plan(FfnBlock *b, CpuModel *model) {
+void ffn_block_carve(FfnBlock *b, CpuModel *model) {
     const size_t M = model->rows, C = b->up.at.shape.inputs, F = b->up.at.shape.outputs;
-    sublayer_plan(&b->sublayer, model);
+    sublayer_carve(&b->sublayer, model);
     b->kept = model->training && !ffn_remade(gemm_precision(model->gemm), C, F);
     if (!b->kept) return;
-    arena_reals(model->arena, &b->hidden, M, F, "activations");
-    gemm_input_plan(&b->activated, model->gemm, model->arena, M, F, "activations");
+    b->hidden = arena_reals(model->arena, M, F, "activations");
+    b->activated = gemm_input_carve(model->gemm, model->arena, M, F, "activations");
 }
 
 // Asks for what the residual stream needs next: memory where this row goes, and the row that has
@@ -622,9 +616,8 @@ void stack_create(Stack *s, CpuModel *model, const Attention *kind, const Transf
     s->attention = *kind;
     s->count = count;
     s->layers = allocate(count, sizeof(TransformerLayer), "layers");
-    attention_plan(&s->attention, model->arena, gemm_precision(model->gemm), batch, length,
-                   model->rows, model->training);
-    s->x = stream_create(model->arena, 2 * count, model->rows, kind->channels, model->training);
+    s->x = allocate(2 * count + 1, sizeof(*s->x), "layers");
+    attention_create(&s->attention, gemm_precision(model->gemm), batch, length, model->rows);
     for (size_t l = 0; l < count; l++, site += 3) {
         TransformerLayer *layer = &s->layers[l];
         const uint32_t sites[] = {site, site + 1};
@@ -633,13 +626,19 @@ void stack_create(Stack *s, CpuModel *model, const Attention *kind, const Transf
         ffn_block_create(&layer->ffn, model, &at[l].ffn, activation, order, l, site + 2);
         layer->first = transformer_first(&at[l]);
     }
-    ArenaUnion shared = arena_union(model->arena);
-    for (size_t l = 0; l < count; l++) {
-        attention_block_plan(&s->layers[l].attention, model);
-        ffn_block_plan(&s->layers[l].ffn, model);
-        if (!model->training) arena_member(model->arena, &shared);
+}
+
+void stack_carve(Stack *s, CpuModel *model) {
+    Arena *arena = model->arena;
+    attention_carve(&s->attention, arena, model->training);
+    stream_carve(s->x, arena, 2 * s->count, model->rows, s->attention.channels, model->training);
+    ArenaUnion shared = arena_union(arena);
+    for (size_t l = 0; l < s->count; l++) {
+        attention_block_carve(&s->layers[l].attention, model);
+        ffn_block_carve(&s->layers[l].ffn, model);
+        if (!model->training) arena_member(arena, &shared);
     }
-    arena_close(model->arena, &shared);
+    arena_close(arena, &shared);
 }
 
 void stack_free(Stack *s) {
@@ -670,13 +669,17 @@ void stack_backward(const BlockPass *pass, const Stack *s) {
 void head_create(OutputHead *h, CpuModel *model, const NormParameters *norm, size_t weight,
                  size_t bias, size_t vocabulary) {
     *h = (OutputHead){.norm.at = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
-    h->classifier = classifier_plan(model->gemm, model->arena, vocabulary, norm->channels,
-                                    model->rows, model->training);
+    h->classifier =
+        classifier_create(model->gemm, vocabulary, norm->channels, model->rows, model->training);
     model->classifier = h->classifier;
     model->classifier_weight = weight;
-    norm_plan(&h->norm, model->arena, model->rows);
-    gemm_input_plan(&h->normal, model->gemm, model->arena, model->rows, h->norm.at.channels,
-                    "activations");
+}
+
+void head_carve(OutputHead *h, CpuModel *model) {
+    classifier_carve(h->classifier, model->arena);
+    norm_carve(&h->norm, model->arena, model->rows);
+    h->normal = gemm_input_carve(model->gemm, model->arena, model->rows, h->norm.at.channels,
+                                 "activations");
 }
 
 double head_forward(const BlockPass *pass, const OutputHead *h, const real *x) {

@@ -59,9 +59,9 @@ void pass_lap(const BlockPass *pass, const char *kind, double flops);
 void pass_measure(const BlockPass *pass, size_t layer, const char *place, const real *x,
                   size_t channels);
 
-// The arrays of a residual stream through so many blocks, blocks + 1 of (rows, C). All are one
-// where nothing is kept for a backward pass. Freed with free().
-real **stream_create(Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep);
+// The arrays x (blocks + 1) of a residual stream through so many blocks, each (rows, C). All are
+// one where nothing is kept for a backward pass.
+void stream_carve(real **x, Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep);
 
 // ---- token embedding and positions, with dropout ----------------------------
 
@@ -85,7 +85,7 @@ typedef struct {
     real *mean, *rstd; // (M)
 } Norm;
 
-void norm_plan(Norm *norm, Arena *arena, size_t rows);
+void norm_carve(Norm *norm, Arena *arena, size_t rows);
 void norm_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x);
 // dx += the gradient to x; where dx is dy, it becomes that.
 void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real *dy,
@@ -124,7 +124,7 @@ typedef struct {
     real *sum;    // (M, C) post-norm: what is normalised
 } Sublayer;
 
-void sublayer_plan(Sublayer *sublayer, CpuModel *model);
+void sublayer_carve(Sublayer *sublayer, CpuModel *model);
 
 // What f reads, from x.
 void sublayer_begin(const BlockPass *pass, const Sublayer *sublayer, const real *x);
@@ -168,7 +168,7 @@ typedef struct {
 void attention_block_create(AttentionBlock *block, CpuModel *model, const Attention *attention,
                             const AttentionParameters *at, NormOrder order, size_t layer,
                             const uint32_t sites[2]);
-void attention_block_plan(AttentionBlock *block, CpuModel *model);
+void attention_block_carve(AttentionBlock *block, CpuModel *model);
 void attention_block_forward(const BlockPass *pass, const AttentionBlock *block, real *out,
                              const real *x);
 void attention_block_backward(const BlockPass *pass, const AttentionBlock *block, const real *x);
@@ -184,7 +184,7 @@ typedef struct {
     real *dresult; // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
 } Encoded;
 
-void encoded_plan(Encoded *encoded, CpuModel *model); // encoded->norm.at is there
+void encoded_carve(Encoded *encoded, CpuModel *model); // encoded->norm.at is known
 void encoded_forward(const BlockPass *source, const Encoded *encoded, const real *x);
 void encoded_backward(const BlockPass *source, const Encoded *encoded, const real *x); // work->dx
 
@@ -200,7 +200,7 @@ void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model,
                                   const Attention *attention, const Encoded *encoded,
                                   const CrossAttentionParameters *at, NormOrder order, size_t layer,
                                   const uint32_t sites[2]);
-void cross_attention_block_plan(CrossAttentionBlock *block, CpuModel *model);
+void cross_attention_block_carve(CrossAttentionBlock *block, CpuModel *model);
 void cross_attention_block_forward(const BlockPass *pass, const BlockPass *source,
                                    const CrossAttentionBlock *block, real *out, const real *x);
 void cross_attention_block_backward(const BlockPass *pass, const BlockPass *source,
@@ -219,7 +219,7 @@ typedef struct {
 
 void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at,
                       ActivationKind activation, NormOrder order, size_t layer, uint32_t site);
-void ffn_block_plan(FfnBlock *block, CpuModel *model);
+void ffn_block_carve(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const BlockPass *pass, const FfnBlock *block, real *out, const real *x);
 void ffn_block_backward(const BlockPass *pass, const FfnBlock *block, const real *x);
 
@@ -238,11 +238,12 @@ typedef struct {
     real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
 } Stack;
 
-// Dropout sites: three a layer from `site` on. Batches of up to (batch, length). Creates and plans
-// all; layers share their activations where nothing is kept for a backward pass.
+// Dropout sites: three per layer from `site` on. Batches of up to (batch, length). Layers share
+// their activations where nothing is kept for a backward pass.
 void stack_create(Stack *stack, CpuModel *model, const Attention *kind,
                   const TransformerParameters *at, size_t count, NormOrder order,
                   ActivationKind activation, uint32_t site, size_t batch, size_t length);
+void stack_carve(Stack *stack, CpuModel *model);
 void stack_free(Stack *stack);
 const real *stack_forward(const BlockPass *pass, const Stack *stack); // from x[0]; the last of x
 void stack_backward(const BlockPass *pass, const Stack *stack);       // work->dx
@@ -258,9 +259,9 @@ typedef struct {
     Classifier *classifier;
 } OutputHead;
 
-// Creates and plans it.
 void head_create(OutputHead *head, CpuModel *model, const NormParameters *norm, size_t weight,
                  size_t bias, size_t vocabulary);
+void head_carve(OutputHead *head, CpuModel *model);
 
 // Sum over counted targets of -log p, from the last x; the logits (M, V).
 double head_forward(const BlockPass *pass, const OutputHead *head, const real *x);

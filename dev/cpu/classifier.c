@@ -70,7 +70,8 @@ typedef struct Chunk Chunk;
 
 // How the passes over a chunk are made: with a library's products, or by AMX.
 typedef struct {
-    void (*plan)(Classifier *c, Arena *arena);
+    void (*create)(Classifier *c); // what is not in the arena; NULL: nothing
+    void (*carve)(Classifier *c, Arena *arena);
     void (*pack)(Classifier *c, size_t slice, const real *rows); // a slice's weight (width, C)
     void (*begin)(Classifier *c, const real *bias);              // NULL: nothing to be done
     void (*rows)(Classifier *c, const Chunk *chunk, size_t first, size_t rows,
@@ -97,9 +98,8 @@ struct Classifier {
     real *target_logit;  // (chunk) l_it
     int threads;
     Worker *workers; // (threads)
-    Arena *own;      // holds all arrays; NULL: another does
     // For training only:
-    bool pairs;
+    bool training, pairs;
     Multiplier by;  // of the products that are our own
     real *e;        // slice after slice of (words of chunk, row of words)
     real *scaled_h; // (words of chunk, padded C) scale h_i / Z_i; by AMX its tiles, a group each 32
@@ -173,43 +173,47 @@ static size_t chunk_rows(bool pairs, size_t vocabulary, size_t rows) {
 
 static const char buffers[] = "classifier"; // what the plan calls them
 
-static void gradients_plan(Classifier *c, Arena *arena) {
+static void gradients_carve(Classifier *c, Arena *arena) {
     const size_t words = words_of_rows(c, c->chunk), columns = padded_channels(c);
     // The product reads TOKENS words at a time, maybe beyond the last row.
-    arena_reals(arena, &c->e, tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, 1,
-                buffers);
-    arena_reals(arena, &c->scaled_h, words, by_amx(c) ? columns + AMX_BLOCK / 2 : columns, buffers);
-    arena_reals(arena, &c->factor, c->chunk, 1, buffers);
-    arena_reals(arena, &c->target_gradient, c->chunk, 1, buffers);
-    arena_reals(arena, &c->weight_sum, 1, c->channels, buffers);
-    arena_reals(arena, &c->h_sum, 1, c->channels, buffers);
+    c->e = arena_reals(arena, tile_count(words, round_up(c->vocabulary, PAIRS_STEP)) + TOKENS, 1,
+                       buffers);
+    c->scaled_h = arena_reals(arena, words, by_amx(c) ? columns + AMX_BLOCK / 2 : columns, buffers);
+    c->factor = arena_reals(arena, c->chunk, 1, buffers);
+    c->target_gradient = arena_reals(arena, c->chunk, 1, buffers);
+    c->weight_sum = arena_reals(arena, 1, c->channels, buffers);
+    c->h_sum = arena_reals(arena, 1, c->channels, buffers);
     for (int i = 0; i < c->threads; i++) {
         Worker *worker = &c->workers[i];
         if (by_amx(c)) {
-            arena_reals(arena, &worker->left, AMX_BLOCK, SLICE / 2, buffers);
-            arena_reals(arena, &worker->dh, BLOCK, columns, buffers);
-            arena_reals(arena, &worker->words, AMX_BLOCK / 2, columns, buffers);
-            arena_reals(arena, &worker->h, 2, columns, buffers);
-            arena_reals(arena, &worker->sums, columns + AMX_BLOCK / 2, AMX_BLOCK, buffers);
+            worker->left = arena_reals(arena, AMX_BLOCK, SLICE / 2, buffers);
+            worker->dh = arena_reals(arena, BLOCK, columns, buffers);
+            worker->words = arena_reals(arena, AMX_BLOCK / 2, columns, buffers);
+            worker->h = arena_reals(arena, 2, columns, buffers);
+            worker->sums = arena_reals(arena, columns + AMX_BLOCK / 2, AMX_BLOCK, buffers);
             continue;
         }
         if (gemm_precision(c->gemm) == PRECISION_BFLOAT16)
-            gemm_input_plan(&worker->e, c->gemm, arena, BLOCK, SLICE, buffers);
-        arena_reals(arena, &worker->h, 2, columns, buffers);
-        arena_reals(arena, &worker->sums, SLICE, COLUMNS, buffers);
+            worker->e = gemm_input_carve(c->gemm, arena, BLOCK, SLICE, buffers);
+        worker->h = arena_reals(arena, 2, columns, buffers);
+        worker->sums = arena_reals(arena, SLICE, COLUMNS, buffers);
     }
 }
 
 // Without AMX a library multiplies but for dE.
-static void library_plan(Classifier *c, Arena *arena) {
+static void library_create(Classifier *c) {
     c->packed = allocate(c->slices, sizeof(GemmWeight *), "the classifier's weight");
     for (size_t s = 0; s < c->slices; s++)
-        c->packed[s] = gemm_weight_plan(c->gemm, arena, slice_width(c, s), c->channels,
-                                        WEIGHT_OUT_IN, "packed weights");
+        c->packed[s] = gemm_weight_create(c->gemm, slice_width(c, s), c->channels, WEIGHT_OUT_IN,
+                                          "packed weights");
+    for (int i = 0; i < c->threads; i++) c->workers[i].gemm = gemm_create_serial(c->gemm);
+}
+
+static void library_carve(Classifier *c, Arena *arena) {
+    for (size_t s = 0; s < c->slices; s++) gemm_weight_carve(c->packed[s], arena);
     for (int i = 0; i < c->threads; i++) {
-        c->workers[i].gemm = gemm_create_serial(c->gemm);
-        arena_reals(arena, &c->workers[i].logits, BLOCK, SLICE, buffers);
-        arena_reals(arena, &c->workers[i].unused, 2, SLICE, buffers);
+        c->workers[i].logits = arena_reals(arena, BLOCK, SLICE, buffers);
+        c->workers[i].unused = arena_reals(arena, 2, SLICE, buffers);
     }
 }
 
@@ -578,22 +582,22 @@ static void logits_pass(const Classifier *c, const Chunk *chunk, size_t first, s
     }
 }
 
-static const Passes library_passes = {library_plan, library_pack,    NULL,
-                                      rows_pass,    slice_gradients, logits_pass};
+static const Passes library_passes = {library_create, library_carve,   library_pack, NULL,
+                                      rows_pass,      slice_gradients, logits_pass};
 
 // ---- by AMX -----------------------------------------------------------------
 
 #if TILE_PAIRS
 
-static void amx_plan(Classifier *c, Arena *arena) {
+static void amx_carve(Classifier *c, Arena *arena) {
     const size_t tokens = round_up(c->vocabulary, AMX_BLOCK), columns = padded_channels(c);
-    arena_reals(arena, &c->across, tokens, columns / 2, "packed weights");
-    arena_reals(arena, &c->down, tokens, columns / 2, "packed weights");
-    arena_reals(arena, &c->padded_bias, tokens, 1, buffers);
+    c->across = arena_reals(arena, tokens, columns / 2, "packed weights");
+    c->down = arena_reals(arena, tokens, columns / 2, "packed weights");
+    c->padded_bias = arena_reals(arena, tokens, 1, buffers);
     for (int i = 0; i < c->threads; i++) {
-        arena_reals(arena, &c->workers[i].logits, AMX_BLOCK, SLICE, buffers);
-        arena_array(arena, &c->workers[i].strip, AMX_BLOCK * columns, sizeof(*c->workers[i].strip),
-                    buffers);
+        c->workers[i].logits = arena_reals(arena, AMX_BLOCK, SLICE, buffers);
+        c->workers[i].strip =
+            arena_array(arena, AMX_BLOCK * columns, sizeof(*c->workers[i].strip), buffers);
     }
 }
 
@@ -797,8 +801,8 @@ static void amx_logits_pass(const Classifier *c, const Chunk *chunk, size_t firs
     amx_end();
 }
 
-static const Passes amx_passes = {
-    amx_plan, amx_pack, amx_pad_bias, amx_rows_pass, amx_slice_gradients, amx_logits_pass};
+static const Passes amx_passes = {NULL,          amx_carve,           amx_pack,       amx_pad_bias,
+                                  amx_rows_pass, amx_slice_gradients, amx_logits_pass};
 
 #endif
 
@@ -905,8 +909,8 @@ static double rows_of_chunk(Classifier *c, const Chunk *chunk) {
 
 // ---- the interface ----------------------------------------------------------
 
-Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels,
-                            size_t rows, int training) {
+Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows,
+                              int training) {
     if (vocabulary == 0 || vocabulary > INT32_MAX || channels == 0)
         fail("classifier: vocabulary %zu, channels %zu; expected 1 to %d, at least 1", vocabulary,
              channels, INT32_MAX);
@@ -919,31 +923,26 @@ Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t 
     c->passes = passes_by(c->by);
     c->chunk = chunk_rows(c->pairs, vocabulary, rows);
     c->gemm = gemm;
-    arena_reals(arena, &c->no_bias, 1, SLICE, buffers);
-    arena_reals(arena, &c->shift, c->chunk, 1, buffers);
-    arena_array(arena, &c->others, c->chunk, sizeof(*c->others), buffers);
-    arena_reals(arena, &c->target_logit, c->chunk, 1, buffers);
+    c->training = training;
     c->threads = thread_limit();
     c->workers = allocate((size_t)c->threads, sizeof(*c->workers), "the classifier's threads");
-    c->passes->plan(c, arena);
-    if (training) gradients_plan(c, arena);
+    if (c->passes->create) c->passes->create(c);
     return c;
 }
 
-Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows,
-                              int training) {
-    Arena *arena = arena_create();
-    Classifier *c = classifier_plan(gemm, arena, vocabulary, channels, rows, training);
-    arena_allocate(arena);
-    c->own = arena;
-    return c;
+void classifier_carve(Classifier *c, Arena *arena) {
+    c->no_bias = arena_reals(arena, 1, SLICE, buffers);
+    c->shift = arena_reals(arena, c->chunk, 1, buffers);
+    c->others = arena_array(arena, c->chunk, sizeof(*c->others), buffers);
+    c->target_logit = arena_reals(arena, c->chunk, 1, buffers);
+    c->passes->carve(c, arena);
+    if (c->training) gradients_carve(c, arena);
 }
 
 void classifier_free(Classifier *c) {
     if (!c) return;
     for (size_t s = 0; c->packed && s < c->slices; s++) gemm_weight_free(c->packed[s]);
     for (int i = 0; i < c->threads; i++) gemm_free(c->workers[i].gemm);
-    arena_free(c->own);
     free(c->packed);
     free(c->workers);
     free(c);

@@ -14,10 +14,7 @@ typedef struct Classifier Classifier;
 // For weights (V, C); rows: the largest M to come; `training` adds what the gradients need.
 Classifier *classifier_create(Gemm *gemm, size_t vocabulary, size_t channels, size_t rows,
                               int training);
-
-// The same with its packed weights and buffers as a part of an arena's plan.
-Classifier *classifier_plan(Gemm *gemm, Arena *arena, size_t vocabulary, size_t channels,
-                            size_t rows, int training);
+void classifier_carve(Classifier *classifier, Arena *arena); // packed weights and buffers
 void classifier_free(Classifier *classifier);
 
 // weight (V, C), after every update. It must stay where it is, unchanged, until the next call.

@@ -28,7 +28,6 @@ struct CosineAttention {
     size_t scratch_size;
     real *dbias;       // (B H, 3, D') sums over rows
     double *dexponent; // (B H)
-    Arena *own;        // holds them; NULL: another does
 };
 
 // One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of
@@ -50,11 +49,10 @@ typedef struct {
     const real *exponent, *dy;
 } CosinePass;
 
-CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double power,
-                                       size_t batch, size_t queries, size_t keys, size_t channels,
-                                       size_t heads) {
-    const char *what = "attention";
-    CosineAttention *a = allocate(1, sizeof(*a), what);
+CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch,
+                                         size_t queries, size_t keys, size_t channels,
+                                         size_t heads) {
+    CosineAttention *a = allocate(1, sizeof(*a), "attention");
     a->power = power;
     a->by = tile_multiplier(precision == PRECISION_BFLOAT16);
     a->heads = heads;
@@ -67,28 +65,19 @@ CosineAttention *cosine_attention_plan(Arena *arena, Precision precision, double
     const size_t most = larger(CHUNK, a->columns);
     a->scratch_size = tile_count(5 * CHUNK + 2 * a->columns + most, a->columns) +
                       CHUNK * (CHUNK + most) + 3 * CHUNK;
-    const size_t units = tile_count(batch, heads);
-    arena_reals(arena, &a->logarithms, batch, queries, what);
-    arena_reals(arena, &a->scratch, units, a->scratch_size, what);
-    arena_reals(arena, &a->dbias, units, 3 * a->columns, what);
-    arena_array(arena, &a->dexponent, units, sizeof(double), what);
     return a;
 }
 
-CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch,
-                                         size_t queries, size_t keys, size_t channels,
-                                         size_t heads) {
-    Arena *arena = arena_create();
-    CosineAttention *a =
-        cosine_attention_plan(arena, precision, power, batch, queries, keys, channels, heads);
-    arena_allocate(arena);
-    a->own = arena;
-    return a;
+void cosine_attention_carve(CosineAttention *a, Arena *arena) {
+    const char *what = "attention";
+    const size_t units = tile_count(a->batch, a->heads);
+    a->logarithms = arena_reals(arena, a->batch, a->queries, what);
+    a->scratch = arena_reals(arena, units, a->scratch_size, what);
+    a->dbias = arena_reals(arena, units, 3 * a->columns, what);
+    a->dexponent = arena_array(arena, units, sizeof(double), what);
 }
 
 void cosine_attention_free(CosineAttention *a) {
-    if (!a) return;
-    arena_free(a->own);
     free(a);
 }
 

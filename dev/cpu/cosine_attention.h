@@ -24,12 +24,8 @@ typedef struct CosineAttention CosineAttention;
 CosineAttention *cosine_attention_create(Precision precision, double power, size_t batch,
                                          size_t queries, size_t keys, size_t channels,
                                          size_t heads);
-
-// The same as a part of an arena's plan.
 struct Arena;
-CosineAttention *cosine_attention_plan(struct Arena *arena, Precision precision, double power,
-                                       size_t batch, size_t queries, size_t keys, size_t channels,
-                                       size_t heads);
+void cosine_attention_carve(CosineAttention *attention, struct Arena *arena);
 void cosine_attention_free(CosineAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. exponent (H): m, or NULL: the fixed power.

@@ -18,11 +18,11 @@ static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable
     return reduction_create(setup->ranks, &plan);
 }
 
-static void plan_lookups(Lookups *l, Arena *arena, const Parameter *embedding) {
+static void lookups_carve(Lookups *l, Arena *arena, const Parameter *embedding) {
     l->rows = (size_t)embedding->shape[0];
     l->columns = (size_t)embedding->shape[1];
-    arena_reals(arena, &l->gradients, l->rows, l->columns, "gradients");
-    arena_array(arena, &l->touched, l->rows, 1, "gradients");
+    l->gradients = arena_reals(arena, l->rows, l->columns, "gradients");
+    l->touched = arena_array(arena, l->rows, 1, "gradients");
 }
 
 static void create_products(CpuModel *m, Precision precision) {
@@ -45,10 +45,8 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->ranks = setup->ranks;
     m->state.muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
     if (m->training) m->state.reduction = create_reduction(setup, &m->state.table);
-    parameter_state_plan(&m->state, m->arena, m->training);
-    if (m->state.reduction) plan_lookups(&m->lookups, m->arena, &m->state.table.items[0]);
     if (m->rows) create_products(m, cpu_precision(setup));
-    if (m->state.muon) m->muon = muon_create(m->gemm, m->arena, &m->state.table);
+    if (m->state.muon) m->muon = muon_create(m->gemm, &m->state.table);
 }
 
 bool ffn_remade(Precision precision, size_t channels, size_t inner) {
@@ -57,31 +55,31 @@ bool ffn_remade(Precision precision, size_t channels, size_t inner) {
            tile_multiplier(precision == PRECISION_BFLOAT16) == MULTIPLY_AMX;
 }
 
-void cpu_model_workspace(CpuModel *m, size_t channels, size_t inner) {
+void cpu_model_carve_workspace(CpuModel *m, size_t channels, size_t inner) {
     const char *what = "gradients of activations";
     Workspace *w = &m->work;
     Arena *arena = m->arena;
     const size_t M = m->rows, C = channels, F = inner;
     const size_t own = (size_t)m->threads * FFN_ROWS;
     const bool remade = m->training && ffn_remade(gemm_precision(m->gemm), C, F);
-    arena_reals(arena, &w->output, M > own ? M : own, C, "activations");
-    arena_reals(arena, &w->hidden, own, F, "activations");
-    gemm_input_plan(&w->activated, m->gemm, arena, remade && M > own ? M : own, F, "activations");
+    w->output = arena_reals(arena, M > own ? M : own, C, "activations");
+    w->hidden = arena_reals(arena, own, F, "activations");
+    w->activated = gemm_input_carve(m->gemm, arena, remade && M > own ? M : own, F, "activations");
     if (!m->training) return;
-    arena_reals(arena, &w->dx, M, C, what);
-    arena_reals(arena, &w->dnorm, M, C, what);
-    gemm_input_plan(&w->doutput, m->gemm, arena, M, C, what);
+    w->dx = arena_reals(arena, M, C, what);
+    w->dnorm = arena_reals(arena, M, C, what);
+    w->doutput = gemm_input_carve(m->gemm, arena, M, C, what);
     ArenaUnion shared = arena_union(arena);
-    arena_reals(arena, &w->dattended, M, C, what);
+    w->dattended = arena_reals(arena, M, C, what);
     ArenaUnion projected = arena_union(arena);
-    gemm_input_plan(&w->dqkv, m->gemm, arena, M, 3 * C, what);
+    w->dqkv = gemm_input_carve(m->gemm, arena, M, 3 * C, what);
     arena_member(arena, &projected);
-    gemm_input_plan(&w->dquery, m->gemm, arena, M, C, what);
-    gemm_input_plan(&w->dkey_value, m->gemm, arena, M, 2 * C, what);
+    w->dquery = gemm_input_carve(m->gemm, arena, M, C, what);
+    w->dkey_value = gemm_input_carve(m->gemm, arena, M, 2 * C, what);
     arena_close(arena, &projected);
     arena_member(arena, &shared);
-    arena_reals(arena, &w->dactivated, own, F, what);
-    gemm_input_plan(&w->dhidden, m->gemm, arena, M, F, what);
+    w->dactivated = arena_reals(arena, own, F, what);
+    w->dhidden = gemm_input_carve(m->gemm, arena, M, F, what);
     arena_close(arena, &shared);
 }
 
@@ -94,7 +92,7 @@ static bool grows_with_parameters(const char *what) {
     return false;
 }
 
-// Ends the program where the plan is larger than what there is, before the kernel would.
+// Ends the program where it needs more memory than is available, before the kernel would.
 static void check_memory(const CpuModel *m) {
     const size_t needed = arena_bytes(m->arena),
                  available = memory_available() / (size_t)ranks_on_machine(m->ranks);
@@ -109,7 +107,16 @@ static void check_memory(const CpuModel *m) {
          lower[1]);
 }
 
-void cpu_model_allocate(CpuModel *m) {
+static void carve_all(CpuModel *m, void (*carve)(void *model)) {
+    parameter_state_carve(&m->state, m->arena, m->training);
+    if (m->state.reduction) lookups_carve(&m->lookups, m->arena, &m->state.table.items[0]);
+    if (m->muon) muon_carve(m->muon, m->arena);
+    for (size_t i = 0; i < m->weight_count; i++) gemm_weight_carve(m->weights[i].weight, m->arena);
+    carve(m);
+}
+
+void cpu_model_allocate(CpuModel *m, void (*carve)(void *model)) {
+    carve_all(m, carve);
     if (m->say_memory) {
         char *memory = cpu_model_memory(m);
         m->say_memory(memory);
@@ -117,6 +124,7 @@ void cpu_model_allocate(CpuModel *m) {
     }
     check_memory(m);
     arena_allocate(m->arena);
+    carve_all(m, carve);
 }
 
 char *cpu_model_memory(const void *model) {
@@ -134,10 +142,8 @@ char *cpu_model_memory(const void *model) {
 
 GemmWeight *cpu_model_weight(CpuModel *m, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
                              size_t offset) {
-    PackedWeight *weights = realloc(m->weights, (m->weight_count + 1) * sizeof(PackedWeight));
-    if (!weights) fail("no memory for a list of %zu weights", m->weight_count + 1);
-    m->weights = weights;
-    GemmWeight *weight = gemm_weight_plan(gemm, m->arena, n, k, layout, "packed weights");
+    m->weights = grow_list(m->weights, m->weight_count, sizeof(PackedWeight), "weights");
+    GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "packed weights");
     m->weights[m->weight_count++] = (PackedWeight){weight, offset};
     return weight;
 }
@@ -150,7 +156,6 @@ void cpu_model_pack(CpuModel *m) {
     for (size_t i = 0; i < m->weight_count; i++)
         gemm_weight_pack(m->weights[i].weight, values + m->weights[i].offset);
     if (m->classifier) classifier_pack(m->classifier, values + m->classifier_weight);
-    if (m->derive) m->derive(m);
     m->packed = true;
 }
 

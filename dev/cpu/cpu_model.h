@@ -68,7 +68,6 @@ typedef struct {
     Classifier *classifier; // NULL: none yet
     size_t classifier_weight;
     bool packed;                       // the packed weights are those of `state`
-    void (*derive)(const void *model); // what else a model makes of its parameters; NULL: nothing
     double dropout, attention_dropout; // the latter of attention's weights
     uint64_t seed;
     Profile *profile;
@@ -77,21 +76,21 @@ typedef struct {
     Precision decoding;                     // of the weights that decoding reads
 } CpuModel;
 
-// Plans the parameters of model->state.table, which is complete and whose first one is the token
-// embedding (V, C), the classifier's weight, too. The model plans the rest of its memory, with
-// cpu_model_workspace() as a part of it, and ends with cpu_model_allocate(), which says how much it
-// is (ModelSetup.say_memory) and takes it, or ends the program with the option to lower where it
-// cannot fit.
+// Of the parameters of model->state.table, which is complete and whose first one is the token
+// embedding (V, C), the classifier's weight, too. The model adds its parts and ends with
+// cpu_model_allocate(): with what `carve` takes of model->arena, cpu_model_carve_workspace() among
+// it, this prints how much memory it is (ModelSetup.say_memory) and takes it, or ends the program
+// with the option to lower where it cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup);
-void cpu_model_workspace(CpuModel *model, size_t channels, size_t inner);
-void cpu_model_allocate(CpuModel *model);
+void cpu_model_carve_workspace(CpuModel *model, size_t channels, size_t inner);
+void cpu_model_allocate(CpuModel *model, void (*carve)(void *model));
 void cpu_model_destroy(CpuModel *model);
 
-// Plans a packed weight of the parameter at `offset`, which the model frees.
+// A packed weight of the parameter at `offset`, which the model carves and frees.
 GemmWeight *cpu_model_weight(CpuModel *model, Gemm *gemm, size_t n, size_t k, WeightLayout layout,
                              size_t offset);
 
-// Weights as products read them, and what else is made of parameters; once after each change.
+// Weights as products read them; once after each change.
 void cpu_model_pack(CpuModel *model);
 
 // Entries of ModelType (model.h).

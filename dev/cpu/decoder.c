@@ -68,7 +68,6 @@ void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int str
     d->projected = buffer(S, 3 * C);
     d->hidden = buffer(S, d->layers[0].up.weight.n);
     d->norm = buffer((size_t)d->threads * S, C);
-    if (model->derive) model->derive(model);
 }
 
 void decoder_free(Decoder *d) {

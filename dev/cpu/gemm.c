@@ -16,27 +16,13 @@
 
 // ---- inputs -----------------------------------------------------------------
 
-Matrix gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what) {
-    const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
-    size_t count;
-    if (__builtin_mul_overflow(rows, columns, &count))
-        fail("no memory for %s: %zu x %zu elements", what, rows, columns);
-    return (Matrix){allocate(count, bf16 ? sizeof(uint16_t) : sizeof(real), what), columns, bf16};
-}
-
-void gemm_input_plan(Matrix *input, const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
-                     const char *what) {
+Matrix gemm_input_carve(const Gemm *gemm, Arena *arena, size_t rows, size_t columns,
+                        const char *what) {
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     size_t row;
     if (__builtin_mul_overflow(columns, bf16 ? sizeof(uint16_t) : sizeof(real), &row))
         fail("no memory for %s: %zu x %zu elements", what, rows, columns);
-    *input = (Matrix){NULL, columns, bf16};
-    arena_array(arena, &input->data, rows, row, what);
-}
-
-void gemm_input_free(Matrix *input) {
-    free(input->data);
-    *input = (Matrix){NULL, 0, false};
+    return (Matrix){arena_array(arena, rows, row, what), columns, bf16};
 }
 
 void gemm_check_input(const Gemm *gemm, Matrix input, size_t rows, size_t columns,
@@ -88,10 +74,11 @@ void gemm_input_load(Matrix input, size_t row, size_t column, real *restrict val
 // A product y (m, n) = x (m, k) w (k, n), to be timed.
 typedef struct {
     Gemm *gemm;
+    size_t m;
+    Arena *arena; // holds what follows
     Matrix x;
     GemmWeight *weight;
     real *y;
-    size_t m;
     double fastest; // seconds
 } Trial;
 
@@ -102,12 +89,18 @@ static void trial_run(Trial *trial) {
     if (seconds < trial->fastest) trial->fastest = seconds;
 }
 
+static void trial_carve(Trial *trial, size_t n, size_t k, const char *what) {
+    trial->x = gemm_input_carve(trial->gemm, trial->arena, trial->m, k, what);
+    trial->y = arena_reals(trial->arena, trial->m, n, what);
+    gemm_weight_carve(trial->weight, trial->arena);
+}
+
 static Trial trial_create(Gemm *gemm, size_t m, size_t n, size_t k) {
     static const char what[] = "a measured product";
-    Trial trial = {gemm, gemm_input_create(gemm, m, k, what), NULL, NULL, m, 0};
-    trial.y = allocate(m * n, sizeof(*trial.y), what);
+    Trial trial = {.gemm = gemm, .m = m, .arena = arena_create()};
     real *values = allocate(n * k, sizeof(*values), what);
     trial.weight = gemm_weight_create(gemm, n, k, WEIGHT_OUT_IN, what);
+    ARENA_CARVE(trial.arena, trial_carve(&trial, n, k, what));
     gemm_weight_pack(trial.weight, values);
     free(values);
     trial_run(&trial); // touches the memory, makes the plan
@@ -117,8 +110,7 @@ static Trial trial_create(Gemm *gemm, size_t m, size_t n, size_t k) {
 
 static void trial_free(Trial *trial) {
     gemm_weight_free(trial->weight);
-    gemm_input_free(&trial->x);
-    free(trial->y);
+    arena_free(trial->arena);
 }
 
 double gemm_measure_peak(Gemm *gemm) {

@@ -46,12 +46,9 @@ typedef struct {
     bool bf16;
 } Matrix;
 
-Matrix gemm_input_create(const Gemm *gemm, size_t rows, size_t columns, const char *what);
-void gemm_input_free(Matrix *input);
-
-// The same as a part of an arena's plan, which sets input->data.
-void gemm_input_plan(Matrix *input, const Gemm *gemm, struct Arena *arena, size_t rows,
-                     size_t columns, const char *what);
+// One of the type that products by `gemm` read.
+Matrix gemm_input_carve(const Gemm *gemm, struct Arena *arena, size_t rows, size_t columns,
+                        const char *what);
 
 // The same matrix from row `row` on.
 static inline Matrix gemm_input_rows(Matrix input, size_t row) {
@@ -80,11 +77,7 @@ void gemm_input_load(Matrix input, size_t row, size_t column, real *restrict val
 typedef struct GemmWeight GemmWeight;
 GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
                                const char *what);
-
-// The same with its packed values as a part of an arena's plan: they lie there, from
-// arena_allocate() on.
-GemmWeight *gemm_weight_plan(Gemm *gemm, struct Arena *arena, size_t n, size_t k,
-                             WeightLayout layout, const char *what);
+void gemm_weight_carve(GemmWeight *weight, struct Arena *arena); // its packed values
 void gemm_weight_free(GemmWeight *weight);
 void gemm_weight_pack(GemmWeight *weight, const real *values); // after every update of the values
 

@@ -62,7 +62,7 @@ struct GemmWeight {
     size_t n, k;
     WeightLayout layout;
     Panels forward, backward; // (K, N) for y = x w^T, (N, K) for dx = dy w
-    Arena *own;               // holds them; NULL: another does
+    const char *what;         // what an arena calls them
 };
 
 static StridedMatrix matrix_from(StridedMatrix a, size_t i, size_t j) {
@@ -280,12 +280,6 @@ static void product(const Gemm *gemm, const Product *p) {
 
 // ---- linear layers ----------------------------------------------------------
 
-static void panels_plan(Panels *panels, Arena *arena, size_t rows, size_t columns,
-                        const char *what) {
-    panels->columns = round_up(columns, TILE_COLUMNS);
-    arena_reals(arena, &panels->data, rows, panels->columns, what);
-}
-
 static void panels_pack(Panels *panels, StridedMatrix b, size_t rows, size_t columns) {
     for (size_t k0 = 0; k0 < rows; k0 += DEPTH) {
         const size_t depth = smaller(rows - k0, DEPTH);
@@ -296,8 +290,8 @@ static void panels_pack(Panels *panels, StridedMatrix b, size_t rows, size_t col
     }
 }
 
-GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
-                             const char *what) {
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                               const char *what) {
     (void)gemm;
     if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
         fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k,
@@ -306,23 +300,19 @@ GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, Weigh
     weight->n = n;
     weight->k = k;
     weight->layout = layout;
-    panels_plan(&weight->forward, arena, k, n, what);
-    panels_plan(&weight->backward, arena, n, k, what);
+    weight->what = what;
+    weight->forward.columns = round_up(n, TILE_COLUMNS);
+    weight->backward.columns = round_up(k, TILE_COLUMNS);
     return weight;
 }
 
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
-                               const char *what) {
-    Arena *arena = arena_create();
-    GemmWeight *weight = gemm_weight_plan(gemm, arena, n, k, layout, what);
-    arena_allocate(arena);
-    weight->own = arena;
-    return weight;
+void gemm_weight_carve(GemmWeight *weight, Arena *arena) {
+    Panels *forward = &weight->forward, *backward = &weight->backward;
+    forward->data = arena_reals(arena, weight->k, forward->columns, weight->what);
+    backward->data = arena_reals(arena, weight->n, backward->columns, weight->what);
 }
 
 void gemm_weight_free(GemmWeight *weight) {
-    if (!weight) return;
-    arena_free(weight->own);
     free(weight);
 }
 

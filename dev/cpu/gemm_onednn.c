@@ -54,7 +54,7 @@ struct GemmWeight {
     size_t n, k;
     WeightLayout layout;
     Packing forward, backward; // (K, N) for y = x w^T, (N, K) for dx = dy w
-    Arena *own;                // holds them; NULL: another does
+    const char *what;          // what an arena calls them
 };
 
 // The packing is chosen for a product of this many rows, and serves all others.
@@ -193,8 +193,8 @@ Precision gemm_precision(const Gemm *gemm) {
 // Lets oneDNN choose how the right-hand matrix (rows, columns) of a product is packed, and prepares
 // the packing from `source`, the same matrix in float32. How many bytes it takes is known as soon
 // as oneDNN has chosen, before any of them is taken.
-static void packing_plan(Packing *packing, const Gemm *gemm, Arena *arena, size_t rows,
-                         size_t columns, MatrixLayout source, const char *what) {
+static Packing packing_create(const Gemm *gemm, size_t rows, size_t columns, MatrixLayout source) {
+    Packing packing = {0};
     MatrixLayout a = row_major(TYPICAL_ROWS, rows, input_type(gemm));
     MatrixLayout b =
         layout_any((dnnl_dims_t){(dnnl_dim_t)rows, (dnnl_dim_t)columns}, input_type(gemm));
@@ -202,22 +202,26 @@ static void packing_plan(Packing *packing, const Gemm *gemm, Arena *arena, size_
     dnnl_primitive_desc_t description;
     onednn_check(describe(&description, gemm->engine, a, b, c, false),
                  "choose how a weight is packed");
-    packing->layout =
+    packing.layout =
         layout_copy(dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0));
     onednn_check(dnnl_primitive_desc_destroy(description), "free a description");
     layout_free(a);
     layout_free(b);
     layout_free(c);
 
-    arena_array(arena, &packing->data, dnnl_memory_desc_get_size(packing->layout), 1, what);
-    packing->from = memory_of(source, gemm->engine, DNNL_MEMORY_NONE);
-    packing->to = memory_of(packing->layout, gemm->engine, DNNL_MEMORY_NONE);
+    packing.from = memory_of(source, gemm->engine, DNNL_MEMORY_NONE);
+    packing.to = memory_of(packing.layout, gemm->engine, DNNL_MEMORY_NONE);
     onednn_check(dnnl_reorder_primitive_desc_create(&description, source, gemm->engine,
-                                                    packing->layout, gemm->engine, NULL),
+                                                    packing.layout, gemm->engine, NULL),
                  "describe a packing");
-    onednn_check(dnnl_primitive_create(&packing->reorder, description), "create a packing");
+    onednn_check(dnnl_primitive_create(&packing.reorder, description), "create a packing");
     onednn_check(dnnl_primitive_desc_destroy(description), "free a description");
     layout_free(source);
+    return packing;
+}
+
+static void packing_carve(Packing *packing, Arena *arena, const char *what) {
+    packing->data = arena_array(arena, dnnl_memory_desc_get_size(packing->layout), 1, what);
 }
 
 static void packing_free(Packing *packing) {
@@ -227,8 +231,8 @@ static void packing_free(Packing *packing) {
     layout_free(packing->layout);
 }
 
-GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
-                             const char *what) {
+GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
+                               const char *what) {
     if (n == 0 || k == 0 || n > INT32_MAX || k > INT32_MAX)
         fail("%s: a weight of %zu outputs and %zu inputs; each must be from 1 to %d", what, n, k,
              INT32_MAX);
@@ -238,27 +242,23 @@ GemmWeight *gemm_weight_plan(Gemm *gemm, Arena *arena, size_t n, size_t k, Weigh
     weight->k = k;
     weight->layout = layout;
     const bool rows_are_outputs = layout == WEIGHT_OUT_IN;
-    packing_plan(&weight->forward, gemm, arena, k, n,
-                 rows_are_outputs ? column_major(k, n, dnnl_f32) : row_major(k, n, dnnl_f32), what);
-    packing_plan(&weight->backward, gemm, arena, n, k,
-                 rows_are_outputs ? row_major(n, k, dnnl_f32) : column_major(n, k, dnnl_f32), what);
+    weight->what = what;
+    weight->forward = packing_create(
+        gemm, k, n, rows_are_outputs ? column_major(k, n, dnnl_f32) : row_major(k, n, dnnl_f32));
+    weight->backward = packing_create(
+        gemm, n, k, rows_are_outputs ? row_major(n, k, dnnl_f32) : column_major(n, k, dnnl_f32));
     return weight;
 }
 
-GemmWeight *gemm_weight_create(Gemm *gemm, size_t n, size_t k, WeightLayout layout,
-                               const char *what) {
-    Arena *arena = arena_create();
-    GemmWeight *weight = gemm_weight_plan(gemm, arena, n, k, layout, what);
-    arena_allocate(arena);
-    weight->own = arena;
-    return weight;
+void gemm_weight_carve(GemmWeight *weight, Arena *arena) {
+    packing_carve(&weight->forward, arena, weight->what);
+    packing_carve(&weight->backward, arena, weight->what);
 }
 
 void gemm_weight_free(GemmWeight *weight) {
     if (!weight) return;
     packing_free(&weight->forward);
     packing_free(&weight->backward);
-    arena_free(weight->own);
     free(weight);
 }
 

@@ -30,6 +30,7 @@ typedef struct {
 struct Muon {
     size_t *sides; // (side_count) each N once
     size_t side_count;
+    Shape largest;    // (K, N)
     Workspace *works; // (threads)
     int threads;
 };
@@ -39,7 +40,7 @@ static Shape shape_of(const Parameter *p) {
     return rows >= columns ? (Shape){rows, columns} : (Shape){columns, rows};
 }
 
-// ---- planning ---------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------
 
 static size_t side_index(const Muon *muon, size_t n) {
     size_t i = 0;
@@ -47,29 +48,24 @@ static size_t side_index(const Muon *muon, size_t n) {
     return i;
 }
 
-static void workspace_plan(Workspace *w, const Muon *muon, Gemm *gemm, Arena *arena,
-                           Shape largest) {
+static void workspace_create(Workspace *w, const Muon *muon, Gemm *gemm) {
     w->gemm = gemm_create_serial(gemm);
-    arena_reals(arena, &w->values, largest.k, largest.n, WHAT);
-    gemm_input_plan(&w->x, gemm, arena, largest.k, largest.n, WHAT);
-    arena_reals(arena, &w->gram, largest.n, largest.n, WHAT);
-    arena_reals(arena, &w->square, largest.n, largest.n, WHAT);
-    gemm_input_plan(&w->gram_input, gemm, arena, largest.n, largest.n, WHAT);
     w->weights = allocate(muon->side_count, sizeof(GemmWeight *), WHAT);
     for (size_t i = 0; i < muon->side_count; i++)
         w->weights[i] =
-            gemm_weight_plan(gemm, arena, muon->sides[i], muon->sides[i], WEIGHT_OUT_IN, WHAT);
+            gemm_weight_create(gemm, muon->sides[i], muon->sides[i], WEIGHT_OUT_IN, WHAT);
 }
 
-Muon *muon_create(Gemm *gemm, Arena *arena, const ParameterTable *table) {
+Muon *muon_create(Gemm *gemm, const ParameterTable *table) {
     Muon *muon = allocate(1, sizeof(*muon), WHAT);
-    Shape largest = {1, 1};
+    Shape *largest = &muon->largest;
     int matrices = 0;
+    *largest = (Shape){1, 1};
     for (int i = 0; i < table->count; i++) {
         if (!table->items[i].hidden) continue;
         const Shape shape = shape_of(&table->items[i]);
-        largest.k = shape.k > largest.k ? shape.k : largest.k;
-        largest.n = shape.n > largest.n ? shape.n : largest.n;
+        largest->k = shape.k > largest->k ? shape.k : largest->k;
+        largest->n = shape.n > largest->n ? shape.n : largest->n;
         matrices++;
         if (side_index(muon, shape.n) < muon->side_count) continue;
         muon->sides = grow_list(muon->sides, muon->side_count, sizeof(size_t), WHAT);
@@ -77,9 +73,21 @@ Muon *muon_create(Gemm *gemm, Arena *arena, const ParameterTable *table) {
     }
     muon->threads = matrices < thread_limit() ? matrices : thread_limit();
     muon->works = allocate((size_t)muon->threads, sizeof(Workspace), WHAT);
-    for (int i = 0; i < muon->threads; i++)
-        workspace_plan(&muon->works[i], muon, gemm, arena, largest);
+    for (int i = 0; i < muon->threads; i++) workspace_create(&muon->works[i], muon, gemm);
     return muon;
+}
+
+void muon_carve(Muon *muon, Arena *arena) {
+    const size_t K = muon->largest.k, N = muon->largest.n;
+    for (int i = 0; i < muon->threads; i++) {
+        Workspace *w = &muon->works[i];
+        w->values = arena_reals(arena, K, N, WHAT);
+        w->x = gemm_input_carve(w->gemm, arena, K, N, WHAT);
+        w->gram = arena_reals(arena, N, N, WHAT);
+        w->square = arena_reals(arena, N, N, WHAT);
+        w->gram_input = gemm_input_carve(w->gemm, arena, N, N, WHAT);
+        for (size_t j = 0; j < muon->side_count; j++) gemm_weight_carve(w->weights[j], arena);
+    }
 }
 
 void muon_free(Muon *muon) {

@@ -7,9 +7,10 @@
 
 typedef struct Muon Muon;
 
-// Plans what an update of the hidden matrices of a table works in, for each thread. Products are of
-// `gemm`'s precision, which must outlive it. muon_free() frees it; the arrays belong to the arena.
-Muon *muon_create(Gemm *gemm, Arena *arena, const ParameterTable *table);
+// What an update of the hidden matrices of a table works in, for each thread. Products are of
+// `gemm`'s precision, which must outlive it.
+Muon *muon_create(Gemm *gemm, const ParameterTable *table);
+void muon_carve(Muon *muon, Arena *arena); // its arrays
 void muon_free(Muon *muon);
 
 // One update of every hidden matrix x (R, K), then its gradient = 0, as torch.optim.Muon does with

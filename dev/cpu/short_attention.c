@@ -28,43 +28,47 @@ typedef struct {
 struct ShortAttention {
     double sink;
     size_t heads, channels, size; // H, C, D
-    size_t columns, width;        // D', Tk'
+    size_t columns, most, width;  // D', Tq', Tk'
     real *zeros;                  // (D' or Tk')
     int threads;
     Worker *workers; // (threads)
 };
 
-ShortAttention *short_attention_plan(Arena *arena, double sink, size_t queries, size_t keys,
-                                     size_t channels, size_t heads, bool training) {
+ShortAttention *short_attention_create(double sink, size_t queries, size_t keys, size_t channels,
+                                       size_t heads) {
+    ShortAttention *a = allocate(1, sizeof(*a), "attention");
+    const size_t size = channels / heads;
+    *a = (ShortAttention){
+        .sink = sink,
+        .heads = heads,
+        .channels = channels,
+        .size = size,
+        .columns = round_up(size, TILE_COLUMNS),
+        .most = round_up(queries < SHORT_ATTENTION ? queries : SHORT_ATTENTION, TILE_ROWS),
+        .width = round_up(keys < SHORT_ATTENTION ? keys : SHORT_ATTENTION, TILE_COLUMNS),
+        .threads = thread_limit()};
+    a->workers = allocate((size_t)a->threads, sizeof(Worker), "attention");
+    return a;
+}
+
+void short_attention_carve(ShortAttention *a, Arena *arena, bool training) {
     const char *what = "attention";
-    ShortAttention *a = allocate(1, sizeof(*a), what);
-    const size_t size = channels / heads, D = round_up(size, TILE_COLUMNS);
-    const size_t Q = round_up(queries < SHORT_ATTENTION ? queries : SHORT_ATTENTION, TILE_ROWS),
-                 K = round_up(keys < SHORT_ATTENTION ? keys : SHORT_ATTENTION, TILE_COLUMNS);
-    *a = (ShortAttention){.sink = sink,
-                          .heads = heads,
-                          .channels = channels,
-                          .size = size,
-                          .columns = D,
-                          .width = K,
-                          .threads = thread_limit()};
-    a->workers = allocate((size_t)a->threads, sizeof(Worker), what);
-    arena_reals(arena, &a->zeros, 1, D > K ? D : K, what);
+    const size_t Q = a->most, K = a->width, D = a->columns;
+    a->zeros = arena_reals(arena, 1, D > K ? D : K, what);
     for (int i = 0; i < a->threads; i++) {
         Worker *w = &a->workers[i];
-        arena_reals(arena, &w->queries, Q, D, what);
-        arena_reals(arena, &w->keys, K, D, what);
-        arena_reals(arena, &w->values, K, D, what);
-        arena_reals(arena, &w->keys_transposed, D, K, what);
-        arena_reals(arena, &w->hidden, 1, K, what);
-        arena_reals(arena, &w->weights, Q, K, what);
-        arena_reals(arena, &w->result, Q > K ? Q : K, D, what);
+        w->queries = arena_reals(arena, Q, D, what);
+        w->keys = arena_reals(arena, K, D, what);
+        w->values = arena_reals(arena, K, D, what);
+        w->keys_transposed = arena_reals(arena, D, K, what);
+        w->hidden = arena_reals(arena, 1, K, what);
+        w->weights = arena_reals(arena, Q, K, what);
+        w->result = arena_reals(arena, Q > K ? Q : K, D, what);
         if (!training) continue;
-        arena_reals(arena, &w->doutput, Q, D, what);
-        arena_reals(arena, &w->values_transposed, D, K, what);
-        arena_reals(arena, &w->dscores, Q, K, what);
+        w->doutput = arena_reals(arena, Q, D, what);
+        w->values_transposed = arena_reals(arena, D, K, what);
+        w->dscores = arena_reals(arena, Q, K, what);
     }
-    return a;
 }
 
 void short_attention_free(ShortAttention *a) {

@@ -15,9 +15,10 @@ enum { SHORT_ATTENTION = 64 }; // queries and keys, at most
 // Working memory of the threads, for sequences up to (queries, keys).
 typedef struct ShortAttention ShortAttention;
 struct Arena;
-ShortAttention *short_attention_plan(struct Arena *arena, double sink, size_t queries, size_t keys,
-                                     size_t channels, size_t heads, bool training);
-void short_attention_free(ShortAttention *attention); // but for the arena's
+ShortAttention *short_attention_create(double sink, size_t queries, size_t keys, size_t channels,
+                                       size_t heads);
+void short_attention_carve(ShortAttention *attention, struct Arena *arena, bool training);
+void short_attention_free(ShortAttention *attention);
 
 // Whether the sequences are so short.
 static inline bool attention_is_short(const AttentionInput *in) {

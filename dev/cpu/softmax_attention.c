@@ -44,7 +44,6 @@ struct SoftmaxAttention {
     real *hidden;                          // (B, Tk') -Inf for padding, else 0
     real *logsumexp, *product;             // (B, H, Tq'); product: dy_i . y_i
     ShortAttention *brief;                 // works on sequences that are short
-    Arena *own;                            // holds them; NULL: another does
 };
 
 // What all tiles of one pass share.
@@ -70,11 +69,10 @@ static size_t sets_of(size_t heads, size_t key_rows) {
     return sets > heads ? sets : heads;
 }
 
-SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, double sink,
-                                         size_t batch, size_t queries, size_t keys, size_t rows,
-                                         size_t channels, size_t heads, bool training) {
-    const char *what = "attention";
-    SoftmaxAttention *a = allocate(1, sizeof(*a), what);
+SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
+                                           size_t queries, size_t keys, size_t rows,
+                                           size_t channels, size_t heads) {
+    SoftmaxAttention *a = allocate(1, sizeof(*a), "attention");
     a->sink = sink;
     a->heads = heads;
     a->channels = channels;
@@ -87,54 +85,41 @@ SoftmaxAttention *softmax_attention_plan(Arena *arena, Precision precision, doub
     a->most_queries = queries;
     a->most_keys = keys;
     a->long_batch = smaller(batch, rows / (SHORT_ATTENTION + 1));
-    a->brief = short_attention_plan(arena, sink, queries, keys, channels, heads, training);
-    if (queries <= SHORT_ATTENTION && keys <= SHORT_ATTENTION) return a;
-    const size_t query_rows = round_up(queries, KEYS), key_rows = round_up(keys, KEYS);
-    const size_t units = tile_count(a->long_batch, heads);
-    const size_t all_queries = tile_count(units, query_rows),
-                 all_keys = tile_count(units, key_rows);
-    const size_t whole = tile_count(a->columns, sizeof(real)),
-                 operand = tile_count(a->words, sizeof(real));
-    arena_array(arena, &a->queries, all_queries, operand, what);
-    if (training && !a->pairs) arena_alias(arena, &a->queries_right);
-    arena_array(arena, &a->keys_transposed, all_keys, operand, what);
-    arena_array(arena, &a->values, all_keys, operand, what);
-    arena_array(arena, &a->output, all_queries, whole, what);
-    arena_reals(arena, &a->hidden, a->long_batch, key_rows, what);
-    if (!training) return a;
-    arena_array(arena, &a->values_transposed, all_keys, operand, what);
-    arena_array(arena, &a->keys, all_keys, operand, what);
-    arena_array(arena, &a->doutput, all_queries, operand, what);
-    if (a->pairs) {
-        arena_array(arena, &a->queries_right, all_queries, operand, what);
-        arena_array(arena, &a->doutput_right, all_queries, operand, what);
-    } else {
-        arena_alias(arena, &a->doutput_right);
-    }
-    arena_array(arena, &a->dqueries, tile_count(sets_of(units, key_rows), query_rows), whole, what);
-    arena_array(arena, &a->dkeys, all_keys, whole, what);
-    arena_array(arena, &a->dvalues, all_keys, whole, what);
-    arena_reals(arena, &a->logsumexp, all_queries, 1, what);
-    arena_reals(arena, &a->product, all_queries, 1, what);
+    a->brief = short_attention_create(sink, queries, keys, channels, heads);
     return a;
 }
 
-SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
-                                           size_t queries, size_t keys, size_t channels,
-                                           size_t heads, bool training) {
-    Arena *arena = arena_create();
-    SoftmaxAttention *a = softmax_attention_plan(arena, precision, sink, batch, queries, keys,
-                                                 tile_count(batch, queries > keys ? queries : keys),
-                                                 channels, heads, training);
-    arena_allocate(arena);
-    a->own = arena;
-    return a;
+void softmax_attention_carve(SoftmaxAttention *a, Arena *arena, bool training) {
+    const char *what = "attention";
+    const size_t query_rows = round_up(a->most_queries, KEYS),
+                 key_rows = round_up(a->most_keys, KEYS);
+    const size_t units = tile_count(a->long_batch, a->heads);
+    const size_t queries = tile_count(units, query_rows), keys = tile_count(units, key_rows);
+    const size_t whole = tile_count(a->columns, sizeof(real)),
+                 operand = tile_count(a->words, sizeof(real));
+    short_attention_carve(a->brief, arena, training);
+    if (a->most_queries <= SHORT_ATTENTION && a->most_keys <= SHORT_ATTENTION) return;
+    a->queries = arena_array(arena, queries, operand, what);
+    a->keys_transposed = arena_array(arena, keys, operand, what);
+    a->values = arena_array(arena, keys, operand, what);
+    a->output = arena_array(arena, queries, whole, what);
+    a->hidden = arena_reals(arena, a->long_batch, key_rows, what);
+    if (!training) return;
+    a->values_transposed = arena_array(arena, keys, operand, what);
+    a->keys = arena_array(arena, keys, operand, what);
+    a->doutput = arena_array(arena, queries, operand, what);
+    a->queries_right = a->pairs ? arena_array(arena, queries, operand, what) : a->queries;
+    a->doutput_right = a->pairs ? arena_array(arena, queries, operand, what) : a->doutput;
+    a->dqueries = arena_array(arena, tile_count(sets_of(units, key_rows), query_rows), whole, what);
+    a->dkeys = arena_array(arena, keys, whole, what);
+    a->dvalues = arena_array(arena, keys, whole, what);
+    a->logsumexp = arena_reals(arena, queries, 1, what);
+    a->product = arena_reals(arena, queries, 1, what);
 }
 
 void softmax_attention_free(SoftmaxAttention *a) {
     if (!a) return;
     short_attention_free(a->brief);
-    arena_free(a->own);
     free(a);
 }
 

@@ -19,19 +19,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Working memory for batches up to (batch, queries, keys), used by all layers of a model one after
-// the other. With PRECISION_BFLOAT16 the products take bf16 and sum in float32, where the processor
-// has an instruction for that.
+// Working memory for batches up to (batch, queries, keys) with at most `rows` queries, and as many
+// keys, used by all layers of a model one after the other. With PRECISION_BFLOAT16 the products
+// take bf16 and sum in float32, where the processor has an instruction for that.
 typedef struct SoftmaxAttention SoftmaxAttention;
 SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
-                                           size_t queries, size_t keys, size_t channels,
-                                           size_t heads, bool training);
-
-// The same as a part of an arena's plan, for batches with at most `rows` queries, and as many keys.
+                                           size_t queries, size_t keys, size_t rows,
+                                           size_t channels, size_t heads);
 struct Arena;
-SoftmaxAttention *softmax_attention_plan(struct Arena *arena, Precision precision, double sink,
-                                         size_t batch, size_t queries, size_t keys, size_t rows,
-                                         size_t channels, size_t heads, bool training);
+void softmax_attention_carve(SoftmaxAttention *attention, struct Arena *arena, bool training);
 void softmax_attention_free(SoftmaxAttention *attention);
 
 // y (B, Tq, C), what the output projection reads. logsumexp (B, H, Tq): the logarithm of each row's

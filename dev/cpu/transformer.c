@@ -1,7 +1,7 @@
 #include "transformer.h"
 
-void transformer_plan(Transformer *t, const OuterParameters *at, const ModelSizes *size,
-                      size_t inner, int32_t padding) {
+void transformer_create(Transformer *t, const OuterParameters *at, const ModelSizes *size,
+                        int32_t padding) {
     t->embedding = (Embedding){.token = at->token,
                                .scale = 1,
                                .position = at->position,
@@ -9,7 +9,11 @@ void transformer_plan(Transformer *t, const OuterParameters *at, const ModelSize
                                .site = 0,
                                .padding = padding};
     head_create(&t->head, &t->model, &at->norm, at->token, at->bias, size->vocabulary);
-    cpu_model_workspace(&t->model, size->channels, inner);
+}
+
+void transformer_carve(Transformer *t, size_t inner) {
+    head_carve(&t->head, &t->model);
+    cpu_model_carve_workspace(&t->model, t->embedding.channels, inner);
 }
 
 double transformer_forward(void *model, const Batch *batch) {

@@ -23,11 +23,13 @@ typedef struct {
     OutputHead head;
 } Transformer;
 
-// Creates and plans embedding, head and workspace; inner: F in the feed-forward network. The
-// embedding's dropout is at site 0; the row of the token `padding` takes no gradient, -1: there is
-// none.
-void transformer_plan(Transformer *transformer, const OuterParameters *at, const ModelSizes *size,
-                      size_t inner, int32_t padding);
+// Embedding and head. The embedding's dropout is at site 0; the row of the token `padding` takes no
+// gradient, -1: there is none.
+void transformer_create(Transformer *transformer, const OuterParameters *at, const ModelSizes *size,
+                        int32_t padding);
+
+// The head and the workspace; inner: F in the feed-forward network.
+void transformer_carve(Transformer *transformer, size_t inner);
 
 // Entries of ModelType (model.h).
 double transformer_forward(void *model, const Batch *batch);

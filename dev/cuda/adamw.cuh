@@ -61,7 +61,7 @@ static inline size_t parameter_pieces(const ParameterTable *table, bool muon, Pa
 
 // Carves the arrays of a finished table; muon: hidden matrices are left to it; rounded: products
 // read a bf16 copy of the values.
-static inline void parameter_state_carve(ParameterState *s, Arena *arena,
+static inline void parameter_state_carve(ParameterState *s, DeviceArena *arena,
                                          const ParameterTable *table, bool training, bool muon,
                                          bool rounded) {
     *s = ParameterState();

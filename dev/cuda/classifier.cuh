@@ -66,8 +66,8 @@ struct Classifier {
 };
 
 // For weights (V, C) and at most `rows` rows. smoothing: 0 none.
-static inline void classifier_carve(Classifier *c, Arena *arena, size_t vocabulary, size_t channels,
-                                    size_t rows, double smoothing) {
+static inline void classifier_carve(Classifier *c, DeviceArena *arena, size_t vocabulary,
+                                    size_t channels, size_t rows, double smoothing) {
     *c = Classifier();
     c->smoothing = (float)smoothing;
     c->vocabulary = vocabulary;

@@ -56,7 +56,7 @@ static inline void blas_destroy(Blas *blas) {
     BLAS_CHECK(cublasLtDestroy(blas->library));
 }
 
-static inline void blas_workspace(Blas *blas, Arena *a) {
+static inline void blas_workspace(Blas *blas, DeviceArena *a) {
     blas->workspace = arena_carve(a, BLAS_WORKSPACE, 1, "cuBLASLt");
 }
 

@@ -130,7 +130,7 @@ static inline void device_synchronize(const Device *d) {
 static constexpr size_t ARENA_ALIGNMENT = 256;
 static constexpr int ARENA_PURPOSES = 24;
 
-struct Arena {
+struct DeviceArena {
     char *memory; // NULL: only counting
     size_t used;
     struct {
@@ -142,7 +142,7 @@ struct Arena {
 
 // `count` elements of `size` bytes, uninitialised; not to be used while only counting. `purpose` is
 // a constant string.
-static inline void *arena_carve(Arena *a, size_t count, size_t size, const char *purpose) {
+static inline void *arena_carve(DeviceArena *a, size_t count, size_t size, const char *purpose) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 4 - a->used)
         fail("%s: %zu x %zu bytes do not fit in any memory", purpose, count, size);
@@ -157,12 +157,13 @@ static inline void *arena_carve(Arena *a, size_t count, size_t size, const char 
     return start;
 }
 
-template <typename T> static inline T *arena_array(Arena *a, size_t count, const char *purpose) {
+template <typename T>
+static inline T *arena_array(DeviceArena *a, size_t count, const char *purpose) {
     return (T *)arena_carve(a, count, sizeof(T), purpose);
 }
 
 // A matrix, tagged with its type as on the CPU (gemm.h), in device memory.
-static inline Matrix arena_matrix(Arena *a, size_t rows, size_t columns, bool in_bf16,
+static inline Matrix arena_matrix(DeviceArena *a, size_t rows, size_t columns, bool in_bf16,
                                   const char *purpose) {
     size_t count;
     if (__builtin_mul_overflow(rows, columns, &count))
@@ -202,7 +203,7 @@ static inline Matrix matrix_part(Matrix x, size_t part, size_t channels) {
     } while (0)
 
 // Gets the memory that was counted; the same carving follows. `advice`: which options to lower.
-static inline void arena_allocate(Arena *a, const char *advice) {
+static inline void arena_allocate(DeviceArena *a, const char *advice) {
     const size_t size = a->used;
     size_t available = 0, total = 0;
     void *memory = NULL;
@@ -210,13 +211,13 @@ static inline void arena_allocate(Arena *a, const char *advice) {
     if (cudaMalloc(&memory, size ? size : 1) != cudaSuccess)
         fail("out of GPU memory: %.1f MiB are needed, %.1f of %.1f MiB are free; %s",
              (double)size / 1048576, (double)available / 1048576, (double)total / 1048576, advice);
-    *a = Arena();
+    *a = DeviceArena();
     a->memory = (char *)memory;
 }
 
-static inline void arena_free(Arena *a) {
+static inline void arena_free(DeviceArena *a) {
     CUDA_CHECK(cudaFree(a->memory));
-    *a = Arena();
+    *a = DeviceArena();
 }
 
 // ---- launches ---------------------------------------------------------------

@@ -108,7 +108,7 @@ static inline size_t embedding_order_bytes(size_t rows) {
            (rows / EMBEDDING_PIECE + 1) * sizeof(EmbeddingPiece);
 }
 
-static inline void embedding_order_carve(EmbeddingOrder *o, Arena *a, size_t rows,
+static inline void embedding_order_carve(EmbeddingOrder *o, DeviceArena *a, size_t rows,
                                          size_t vocabulary, size_t channels) {
     o->rows = rows;
     o->vocabulary = vocabulary;

@@ -248,7 +248,7 @@ static inline double blas_measure_peak(Blas *blas, bool in_bf16) {
 #endif
     const Device *d = blas->device;
     const char *purpose = "the measurement of the peak";
-    Arena arena = {};
+    DeviceArena arena = {};
     Matrix x = {}, y = {}, weight = {};
     for (int pass = 0; pass < 2; pass++) {
         blas_workspace(blas, &arena);

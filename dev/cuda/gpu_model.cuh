@@ -80,12 +80,12 @@ struct GpuModel {
     // Launches and copies that a batch needs, between device pointers; captured, so nothing may be
     // waited for.
     void (*run)(GpuModel *model, GpuWork work, const DeviceBatch *batch);
-    void (*carve)(GpuModel *model, Arena *arena); // the model's own arrays
+    void (*carve)(GpuModel *model, DeviceArena *arena); // the model's own arrays
 
     Device device;
     Blas blas;
     double peak_flops; // measured, training only
-    Arena arena;
+    DeviceArena arena;
     size_t available, fits; // bytes that were free, and the largest batch for which they would do
     ParameterState state;
     Muon muon; // where it is used
@@ -131,7 +131,7 @@ static inline size_t gpu_batch_bytes(size_t rows) {
     return sizeof(StepParameters) + rows * 4 * sizeof(int32_t) + 2 * (rows + sizeof(int32_t));
 }
 
-static inline void gpu_carve(GpuModel *g, Arena *a) {
+static inline void gpu_carve(GpuModel *g, DeviceArena *a) {
     const ParameterTable *table = g->host_type->parameters(g->host);
     parameter_state_carve(&g->state, a, table, g->training, g->uses_muon, g->precision == GPU_BF16);
     g->results = arena_array<GpuResults>(a, 1, "batches");
@@ -144,7 +144,7 @@ static inline void gpu_carve(GpuModel *g, Arena *a) {
 
 static inline size_t gpu_bytes(GpuModel *g, size_t batch) {
     const size_t before = g->batch;
-    Arena counting = {};
+    DeviceArena counting = {};
     g->batch = batch;
     gpu_carve(g, &counting);
     g->batch = before;
@@ -165,7 +165,7 @@ static inline size_t gpu_largest_batch(GpuModel *g, size_t available) {
 }
 
 static inline void gpu_report(const GpuModel *g) {
-    const Arena *a = &g->arena;
+    const DeviceArena *a = &g->arena;
     printf("GPU memory: %.1f MiB (", (double)a->used / 1048576);
     for (int i = 0; i < a->purpose_count; i++)
         printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name,

@@ -100,7 +100,8 @@ static inline void muon_find_shapes(Muon *m, const ParameterTable *table) {
 }
 
 // Carves what an update of the table's hidden matrices works in. in_bf16: products read bf16.
-static inline void muon_carve(Muon *m, Arena *arena, const ParameterTable *table, bool in_bf16) {
+static inline void muon_carve(Muon *m, DeviceArena *arena, const ParameterTable *table,
+                              bool in_bf16) {
     const char *purpose = "orthogonalisation";
     size_t numbers = 0, squares = 0, blocks = 0;
     *m = Muon();

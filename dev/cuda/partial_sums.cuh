@@ -32,7 +32,7 @@ static inline unsigned sum_parts(size_t m, size_t rows) {
 }
 
 // For `sums` sums of together `width` numbers a part.
-static inline void partial_sums_carve(PartialSums *s, Arena *a, unsigned sums, size_t width) {
+static inline void partial_sums_carve(PartialSums *s, DeviceArena *a, unsigned sums, size_t width) {
     s->capacity = sums;
     s->size = SUM_PARTS * width + sums * SUM_ALIGNMENT;
     s->partials = arena_array<float>(a, s->size, "partial sums");

@@ -69,7 +69,7 @@ static inline void attention_sublayer_backward(Transformer *t, const AttentionSu
     gpu_lap(g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * attention_sublayer_flops(a));
 }
 
-static inline Attended attended_carve(const SelfAttention *m, Arena *arena) {
+static inline Attended attended_carve(const SelfAttention *m, DeviceArena *arena) {
     const GpuModel *g = &m->base.base;
     const size_t C = m->base.is.channels,
                  kept = attention_kept(&m->kind, g->batch, g->length, C, m->heads);
@@ -77,12 +77,13 @@ static inline Attended attended_carve(const SelfAttention *m, Arena *arena) {
             kept > 0 ? arena_array<float>(arena, kept, "activations") : NULL};
 }
 
-static inline void self_attention_carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
+static inline void self_attention_carve_layer(Transformer *t, DeviceArena *arena, size_t l,
+                                              bool own) {
     SelfAttention *m = (SelfAttention *)t;
     m->attended[l] = own ? attended_carve(m, arena) : m->attended[0];
 }
 
-static inline void self_attention_carve(Transformer *t, Arena *arena) {
+static inline void self_attention_carve(Transformer *t, DeviceArena *arena) {
     if (!t->base.training) return;
     ((SelfAttention *)t)->dattended =
         arena_matrix(arena, gpu_rows(&t->base), t->is.channels, t->base.precision == GPU_BF16,

@@ -6,6 +6,7 @@
 #include "cuda_test.cuh"
 #include "softmax_attention.cuh"
 extern "C" {
+#include "arena.h"
 #include "cosine_attention.h"
 #include "dropout.h"
 #include "softmax_attention.h"
@@ -485,19 +486,24 @@ static Result cpu_run(const Problem *p) {
     const AttentionGradients gradients = is.queries
                                              ? attention_cross_gradients(dq, NULL, dkv, NULL, C)
                                              : attention_self_gradients(dqkv, NULL, C);
+    Arena *arena = arena_create();
     if (is.cosine) {
         CosineAttention *a = cosine_attention_create(PRECISION_FLOAT32, (double)POWER, is.batch, Tq,
                                                      Tk, C, is.heads);
+        ARENA_CARVE(arena, cosine_attention_carve(a, arena));
         cosine_attention_forward(a, y, p->exponent, &in);
         cosine_attention_backward(a, &gradients, r.dexponent, p->dy, p->exponent, &in);
         cosine_attention_free(a);
+        arena_free(arena);
         return r;
     }
-    SoftmaxAttention *a =
-        softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, Tq, Tk, C, is.heads, true);
+    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, is.sink, is.batch, Tq, Tk,
+                                                   is.batch * (Tq > Tk ? Tq : Tk), C, is.heads);
+    ARENA_CARVE(arena, softmax_attention_carve(a, arena, true));
     softmax_attention_forward(a, y, r.logsumexp, &in);
     softmax_attention_backward(a, &gradients, p->dy, y, r.logsumexp, &in);
     softmax_attention_free(a);
+    arena_free(arena);
     return r;
 }
 
@@ -837,13 +843,13 @@ static GlobalResult global_cpu_run(const Problem *p, const float *weights) {
                             zero_numbers(2 * C)};
     const AttentionInput in = attention_self(p->qkv, NULL, C, false, p->mask, is.batch, is.length);
     const AttentionGradients gradients = attention_self_gradients({r.dqkv, 3 * C, false}, NULL, C);
-    cpu::Arena *arena = cpu::arena_create();
-    cpu::AdditiveGlobal *a = cpu::additive_global_plan(arena, is.batch, is.length, C, is.heads);
-    cpu::arena_allocate(arena);
+    Arena *arena = arena_create();
+    cpu::AdditiveGlobal *a = cpu::additive_global_create(is.batch, is.length, C, is.heads);
+    ARENA_CARVE(arena, cpu::additive_global_carve(a, arena));
     cpu::additive_global_forward(a, {r.y, C, false}, weights, &in);
     cpu::additive_global_backward(a, &gradients, r.dweights, p->dy, weights, &in);
     free(a);
-    cpu::arena_free(arena);
+    arena_free(arena);
     return r;
 }
 

@@ -9,6 +9,7 @@
 #include "weight_groups.cuh"
 #include <algorithm>
 extern "C" {
+#include "arena.h"
 #include "layernorm.h"
 #include "safetensors.h"
 }
@@ -52,9 +53,9 @@ static TestPlace dropout_place(const StepParameters *step, double rate, uint32_t
     return {dropout_site(step, rate, site), dropout_create(rate, SEED, STEP, site)};
 }
 
-static PartialSums partial_sums_here(Arena *arena, unsigned sums, size_t width) {
+static PartialSums partial_sums_here(DeviceArena *arena, unsigned sums, size_t width) {
     PartialSums s = {};
-    Arena counting = {};
+    DeviceArena counting = {};
     partial_sums_carve(&s, &counting, sums, width);
     *arena = counting;
     arena_allocate(arena, "this is a test");
@@ -65,10 +66,10 @@ static PartialSums partial_sums_here(Arena *arena, unsigned sums, size_t width) 
 
 // ---- matrix products --------------------------------------------------------
 
-static Blas blas_here(const Device *d, Arena *arena, bool tf32) {
+static Blas blas_here(const Device *d, DeviceArena *arena, bool tf32) {
     Blas blas;
     blas_create(&blas, d, tf32);
-    Arena counting = {};
+    DeviceArena counting = {};
     blas_workspace(&blas, &counting);
     *arena = counting;
     arena_allocate(arena, "this is a test");
@@ -133,7 +134,9 @@ static void check_linear(const Device *d, Blas *blas, LinearSetting is) {
     float *gpu_dw = upload_numbers(d, dw, is.n * is.k);
 
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    Arena *arena = arena_create();
     GemmWeight *packed = gemm_weight_create(gemm, is.n, is.k, is.layout, "test");
+    ARENA_CARVE(arena, gemm_weight_carve(packed, arena));
     gemm_weight_pack(packed, w.values);
     float *y = zero_numbers(is.m * is.n), *dx = zero_numbers(is.m * is.k);
     gemm_forward(gemm, y, host_matrix(x, is.k), packed, is.m);
@@ -150,6 +153,7 @@ static void check_linear(const Device *d, Blas *blas, LinearSetting is) {
     compare_device(d, "dw", float_matrix(gpu_dw, is.k), dw, is.n, tolerance_of(blas->tf32));
 
     gemm_weight_free(packed);
+    arena_free(arena);
     gemm_free(gemm);
     void *const on_device[] = {gpu_x.data, gpu_dy.data, gpu_y.data, gpu_dx.data, gpu_dw};
     for (void *p : on_device) device_free(p);
@@ -162,7 +166,7 @@ static void test_linear(void) {
     static const size_t shapes[][3] = {{1, 1, 1}, {37, 24, 10}, {130, 72, 40}, {5, 129, 33}};
     Device d = device_create();
     for (int tf32 = 0; tf32 < 2; tf32++) {
-        Arena arena;
+        DeviceArena arena;
         Blas blas = blas_here(&d, &arena, tf32);
         for (const size_t *s : shapes) {
             for (WeightLayout layout : {WEIGHT_OUT_IN, WEIGHT_IN_OUT}) {
@@ -257,7 +261,7 @@ static void add_crooked_weights(void *) {
 
 static void test_weight_groups(void) {
     Device d = device_create();
-    Arena arena;
+    DeviceArena arena;
     Blas blas = blas_here(&d, &arena, false);
     for (bool in_bf16 : {false, true})
         for (WeightLayout layout : {WEIGHT_OUT_IN, WEIGHT_IN_OUT}) {
@@ -311,7 +315,7 @@ static void check_linear_gelu(const Device *d, Blas *blas, LinearSetting is) {
 
 static void test_linear_gelu(void) {
     Device d = device_create();
-    Arena arena;
+    DeviceArena arena;
     Blas blas = blas_here(&d, &arena, false);
     for (bool in_bf16 : {false, true}) {
         check_linear_gelu(&d, &blas, {37, 24, 16, WEIGHT_IN_OUT, in_bf16, in_bf16, true});
@@ -352,7 +356,7 @@ static void check_activation(const Device *d, ActivationKind kind, bool in_bf16,
     activation_backward(d, gpu_y, gpu_dy, gpu_x, kind, m, n);
     compare_device(d, "activation's gradient", gpu_y, dx, m, tolerance_of(in_bf16));
 
-    Arena arena;
+    DeviceArena arena;
     PartialSums sums = partial_sums_here(&arena, 1, n);
     float *gpu_sums = upload_numbers(d, bias, n), *expected = zero_numbers(n);
     column_sums(d, &sums, gpu_sums, gpu_dy, m, n);
@@ -491,7 +495,7 @@ static void check_norm_backward(const Device *d, NormTest *t, const float *x, co
           *below = zero_numbers(count);
     LayerNormTail tail = {upload_matrix(d, NULL, m, C, t->gpu_norm.bf16),
                           upload_matrix(d, NULL, m, C, t->gpu_norm.bf16), place.gpu, t->length};
-    Arena arena;
+    DeviceArena arena;
     PartialSums sums = partial_sums_here(&arena, 2, 2 * C);
     const LayerNormInput in = {
         gpu_x, {t->gpu_gain, t->gpu_bias, t->epsilon}, t->gpu_mean, t->gpu_rstd};
@@ -599,7 +603,7 @@ static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) 
 
 static void test_parts(void) {
     Device d = device_create();
-    Arena arena;
+    DeviceArena arena;
     Blas blas = blas_here(&d, &arena, false);
     check_parts(&d, &blas, 8, 24);
     check_parts(&d, &blas, 40, 120);
@@ -709,7 +713,7 @@ static void check_embedding(const Device *d, size_t batch, size_t length, size_t
         norm_test_weights(&t), place.gpu, batch, channels);
     check_norm_forward(d, &t, t.x, t.gpu_x);
 
-    Arena counting = {}, arena;
+    DeviceArena counting = {}, arena;
     EmbeddingOrder order = {};
     embedding_order_carve(&order, &counting, m, vocabulary, channels);
     arena = counting;
@@ -770,7 +774,9 @@ static void classifier_expected(ClassifierTest *t) {
     const ClassifierSetting is = t->is;
     const float *bias = is.bias ? t->weight.bias : NULL;
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
+    Arena *arena = arena_create();
     cpu::Classifier *c = cpu::classifier_create(gemm, is.vocabulary, is.channels, is.m, true);
+    ARENA_CARVE(arena, cpu::classifier_carve(c, arena));
     cpu::classifier_pack(c, t->weight.values);
     cpu::classifier_smooth(c, is.smoothing);
     const Matrix h = host_matrix(t->h, is.channels);
@@ -786,6 +792,7 @@ static void classifier_expected(ClassifierTest *t) {
         t->correct += best;
     }
     cpu::classifier_free(c);
+    arena_free(arena);
     gemm_free(gemm);
 }
 
@@ -836,9 +843,9 @@ static double device_double(const Device *d, const double *p) {
     return x;
 }
 
-static Classifier classifier_here(Arena *arena, const ClassifierSetting *is) {
+static Classifier classifier_here(DeviceArena *arena, const ClassifierSetting *is) {
     Classifier c;
-    Arena counting = {};
+    DeviceArena counting = {};
     classifier_carve(&c, &counting, is->vocabulary, is->channels, is->m, is->smoothing);
     *arena = counting;
     arena_allocate(arena, "this is a test");
@@ -850,10 +857,10 @@ static Classifier classifier_here(Arena *arena, const ClassifierSetting *is) {
 static void check_classifier(Device d, ClassifierSetting is) {
     ClassifierTest t = classifier_test_create(&d, is);
     classifier_expected(&t);
-    Arena arena, blas_arena;
+    DeviceArena arena, blas_arena;
     Classifier c = classifier_here(&arena, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
-    Arena sums_arena;
+    DeviceArena sums_arena;
     PartialSums sums = partial_sums_here(&sums_arena, 1, 1);
     // In bf16 the CPU's results are those of float32, from the same rounded numbers.
     const double tolerance = is.in_bf16 ? 2e-2 : 2e-5;
@@ -909,7 +916,7 @@ static void test_classifier_extremes(void) {
     Device d = device_create();
     const ClassifierSetting is = {6, 40, 8, 0, 1e18, false, false, 0};
     ClassifierTest t = classifier_test_create(&d, is);
-    Arena arena, blas_arena;
+    DeviceArena arena, blas_arena;
     const Classifier c = classifier_here(&arena, &is);
     Blas blas = blas_here(&d, &blas_arena, false);
     ClassifierInput in = {t.gpu_h, t.weight.device, t.gpu_targets, is.m};
@@ -974,12 +981,11 @@ static void check_state(const Device *d, const ParameterState *gpu,
 
 static void check_adamw(const Device *d, bool rounded, bool adam) {
     cpu::ParameterState host = {};
-    cpu::Arena *host_arena = cpu::arena_create();
+    Arena *host_arena = arena_create();
     host.table = test_table();
-    cpu::parameter_state_plan(&host, host_arena, true);
-    cpu::arena_allocate(host_arena);
+    ARENA_CARVE(host_arena, cpu::parameter_state_carve(&host, host_arena, true));
     ParameterState gpu;
-    Arena counting = {}, arena;
+    DeviceArena counting = {}, arena;
     parameter_state_carve(&gpu, &counting, &host.table, true, false, rounded);
     arena = counting;
     arena_allocate(&arena, "this is a test");
@@ -1015,7 +1021,7 @@ static void check_adamw(const Device *d, bool rounded, bool adam) {
     device_free(norm);
     arena_free(&arena);
     cpu::parameter_state_free(&host);
-    cpu::arena_free(host_arena);
+    arena_free(host_arena);
 }
 
 static void test_adamw(void) {
@@ -1096,7 +1102,7 @@ static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     ParameterState state;
     Muon muon;
     Blas blas;
-    Arena arena = {};
+    DeviceArena arena = {};
     blas_create(&blas, d, false);
     for (int pass = 0; pass < 2; pass++) {
         parameter_state_carve(&state, &arena, &table, true, true, in_bf16);

@@ -103,8 +103,8 @@ struct TransformerParts {
     void (*attend_backward)(Transformer *t, const DeviceBatch *batch, size_t l);
     // The model's own arrays of a layer, shared with layer 0 unless `own`; and those outside of
     // layers.
-    void (*carve_layer)(Transformer *t, Arena *arena, size_t l, bool own);
-    void (*carve)(Transformer *t, Arena *arena);
+    void (*carve_layer)(Transformer *t, DeviceArena *arena, size_t l, bool own);
+    void (*carve)(Transformer *t, DeviceArena *arena);
     size_t (*workspace)(const Transformer *t, size_t l); // floats
     // From the last stack's result (M, C) to what the classifier reads of the rows that are
     // predicted (chosen, C); and from the gradient to that, in dnorm, to that to the result, in
@@ -213,7 +213,8 @@ static inline bool activation_is_fused(const Transformer *t) {
 
 // ---- memory -----------------------------------------------------------------
 // All but x_in.
-static inline void activations_carve(Transformer *t, TransformerActivations *a, Arena *arena) {
+static inline void activations_carve(Transformer *t, TransformerActivations *a,
+                                     DeviceArena *arena) {
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     a->x_middle = arena_array<float>(arena, M * C, "activations");
@@ -226,7 +227,7 @@ static inline void activations_carve(Transformer *t, TransformerActivations *a, 
     a->activated = arena_matrix(arena, M, t->is.inner, in_bf16, "activations");
 }
 
-static inline void stack_carve(Transformer *t, Stack *s, Arena *arena) {
+static inline void stack_carve(Transformer *t, Stack *s, DeviceArena *arena) {
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
     s->x_out =
         t->base.training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
@@ -253,14 +254,14 @@ static inline bool weights_wait(const Transformer *t) {
 }
 
 // A (M, C) of the products for gradients of weights; `shared` where they do not wait.
-static inline Matrix gradients_matrix(const Transformer *t, Arena *arena, Matrix shared) {
+static inline Matrix gradients_matrix(const Transformer *t, DeviceArena *arena, Matrix shared) {
     return t->groups_weights
                ? arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
                               t->base.precision == GPU_BF16, "gradients of activations")
                : shared;
 }
 
-static inline void layer_gradients_carve(Transformer *t, size_t l, Arena *arena) {
+static inline void layer_gradients_carve(Transformer *t, size_t l, DeviceArena *arena) {
     LayerGradients *d = &t->gradients[l];
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
@@ -273,7 +274,7 @@ static inline void layer_gradients_carve(Transformer *t, size_t l, Arena *arena)
     d->norm_qkv = gradients_matrix(t, arena, t->norm);
 }
 
-static inline void transformer_carve(GpuModel *model, Arena *arena) {
+static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     Transformer *t = (Transformer *)model;
     const size_t M = gpu_rows(model), C = t->is.channels;
     const bool in_bf16 = model->precision == GPU_BF16, keep = model->training && !model->recompute;

@@ -15,7 +15,7 @@ static inline void blas_create(Blas *blas, const Device *device, bool tf32) {
 
 static inline void blas_destroy(Blas *) {}
 
-static inline void blas_workspace(Blas *, Arena *) {}
+static inline void blas_workspace(Blas *, DeviceArena *) {}
 
 static inline const char *blas_library(const Blas *) {
     return "CUDA on the CPU";

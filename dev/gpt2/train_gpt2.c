@@ -98,7 +98,14 @@ static void parts_create(Gpt2 *g, size_t batch, size_t length) {
     const Attention attention = attention_of_kind(&g->config.attention, size, true);
     stack_create(&g->stack, &g->base.model, &attention, g->offsets.layers, size->layers, PRE_NORM,
                  GELU_TANH, dropout_site(0, SITE_ATTENTION), batch, length);
-    transformer_plan(&g->base, &g->offsets.outer, size, 4 * size->channels, g->config.padding);
+    transformer_create(&g->base, &g->offsets.outer, size, g->config.padding);
+}
+
+static void gpt2_carve(void *model) {
+    Gpt2 *g = model;
+    if (g->base.model.rows == 0) return;
+    stack_carve(&g->stack, &g->base.model);
+    transformer_carve(&g->base, 4 * g->config.size.channels);
 }
 
 static void gpt2_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -115,7 +122,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     g->offsets = parameters_create(&m->state.table, &g->config);
     cpu_model_create(m, setup);
     if (m->rows > 0) parts_create(g, (size_t)setup->batch, (size_t)setup->length);
-    cpu_model_allocate(m);
+    cpu_model_allocate(m, gpt2_carve);
     return g;
 }
 

@@ -34,8 +34,8 @@ static Problem *problem_create(size_t hidden) {
     for (size_t i = 0; i < ROWS; i++) p->mask[i] = hidden == 0 || i % hidden != 0;
     p->masked = hidden > 0;
     p->arena = arena_create();
-    p->attention = additive_global_plan(p->arena, B, T, C, H);
-    arena_allocate(p->arena);
+    p->attention = additive_global_create(B, T, C, H);
+    ARENA_CARVE(p->arena, additive_global_carve(p->attention, p->arena));
     return p;
 }
 

@@ -1,5 +1,6 @@
 // Both kinds of attention against their definitions with all Tq x Tk weights, computed in double:
 // causal, bidirectional, and of one sequence to another.
+#include "arena.h"
 #include "bf16.h"
 #include "cosine_attention.h"
 #include "memory.h"
@@ -144,16 +145,42 @@ static AttentionGradients gradients_of(const Problem *p, const Result *r) {
                : attention_self_gradients(dx, r->dbias, p->channels);
 }
 
+static Arena *arena; // of the attention that is tested, one at a time
+
+static SoftmaxAttention *softmax_carved(SoftmaxAttention *a, bool training) {
+    arena = arena_create();
+    ARENA_CARVE(arena, softmax_attention_carve(a, arena, training));
+    return a;
+}
+
 static SoftmaxAttention *softmax_create(const Problem *p, bool training) {
     const Setting is = p->is;
-    return softmax_attention_create(is.precision, is.sink, is.batch, is.length, p->keys,
-                                    p->channels, is.heads, training);
+    const size_t rows = is.batch * (is.length > p->keys ? is.length : p->keys);
+    return softmax_carved(softmax_attention_create(is.precision, is.sink, is.batch, is.length,
+                                                   p->keys, rows, p->channels, is.heads),
+                          training);
+}
+
+static void softmax_free(SoftmaxAttention *a) {
+    softmax_attention_free(a);
+    arena_free(arena);
+}
+
+static CosineAttention *cosine_carved(CosineAttention *a) {
+    arena = arena_create();
+    ARENA_CARVE(arena, cosine_attention_carve(a, arena));
+    return a;
 }
 
 static CosineAttention *cosine_create(const Problem *p) {
     const Setting is = p->is;
-    return cosine_attention_create(is.precision, is.power, is.batch, is.length, p->keys,
-                                   p->channels, is.heads);
+    return cosine_carved(cosine_attention_create(is.precision, is.power, is.batch, is.length,
+                                                 p->keys, p->channels, is.heads));
+}
+
+static void cosine_free(CosineAttention *a) {
+    cosine_attention_free(a);
+    arena_free(arena);
 }
 
 static void softmax_run(SoftmaxAttention *a, const Problem *p, Result *r, uint64_t first_row,
@@ -179,11 +206,11 @@ static Result run(const Problem *p, bool backward) {
     if (p->is.kind == COSINE) {
         CosineAttention *a = cosine_create(p);
         cosine_run(a, p, &r, backward);
-        cosine_attention_free(a);
+        cosine_free(a);
     } else {
         SoftmaxAttention *a = softmax_create(p, backward);
         softmax_run(a, p, &r, FIRST_ROW, backward);
-        softmax_attention_free(a);
+        softmax_free(a);
     }
     return r;
 }
@@ -652,12 +679,14 @@ static void weights_of(const double *scores, double sink, real *weights) {
         qkv[j][1][0] = (real)scores[j];
         qkv[j][2][j] = 1;
     }
-    SoftmaxAttention *a = softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE,
-                                                   EXAMPLE_SIZE, 1, false);
+    SoftmaxAttention *a =
+        softmax_carved(softmax_attention_create(PRECISION_FLOAT32, sink, 1, EXAMPLE, EXAMPLE,
+                                                EXAMPLE, EXAMPLE_SIZE, 1),
+                       false);
     const AttentionInput in =
         attention_self(&qkv[0][0][0], NULL, EXAMPLE_SIZE, true, NULL, 1, EXAMPLE);
     softmax_attention_forward(a, (Matrix){y, EXAMPLE_SIZE, false}, NULL, &in);
-    softmax_attention_free(a);
+    softmax_free(a);
     for (size_t j = 0; j < EXAMPLE; j++) weights[j] = y[EXAMPLE - 1][j];
 }
 
@@ -905,12 +934,12 @@ static void check_smaller_batch(Setting is, size_t length) {
         SoftmaxAttention *a = softmax_create(&large, true);
         softmax_run(a, &large, &first, FIRST_ROW, true);
         softmax_run(a, &small, &second, FIRST_ROW, true);
-        softmax_attention_free(a);
+        softmax_free(a);
     } else {
         CosineAttention *a = cosine_create(&large);
         cosine_run(a, &large, &first, true);
         cosine_run(a, &small, &second, true);
-        cosine_attention_free(a);
+        cosine_free(a);
     }
     check_equal(&small, &fresh, &second);
     result_free(&fresh);
@@ -944,7 +973,7 @@ static void test_first_row(void) {
     Result second = result_create(&half);
     SoftmaxAttention *a = softmax_create(&half, false);
     softmax_run(a, &half, &second, FIRST_ROW + 1, false);
-    softmax_attention_free(a);
+    softmax_free(a);
     CHECK(memcmp(second.y, expected.y + is.length * half.channels,
                  half.rows * half.channels * sizeof(real)) == 0);
     result_free(&expected);
@@ -964,11 +993,11 @@ static void test_bf16_output(void) {
         if (kind == 0) {
             SoftmaxAttention *a = softmax_create(&p, false);
             softmax_attention_forward(a, y, NULL, &in);
-            softmax_attention_free(a);
+            softmax_free(a);
         } else {
             CosineAttention *a = cosine_create(&p);
             cosine_attention_forward(a, y, p.exponent, &in);
-            cosine_attention_free(a);
+            cosine_free(a);
         }
         for (size_t i = 0; i < p.rows * p.channels; i++)
             CHECK(rounded[i] == bf16_from_float((float)r.y[i]));
@@ -990,7 +1019,7 @@ static void test_bf16_y_backward(void) {
     const AttentionGradients gradients = gradients_of(&p, &other);
     softmax_attention_backward(a, &gradients, p.dy, (Matrix){rounded, p.channels, true},
                                r.logsumexp, &in);
-    softmax_attention_free(a);
+    softmax_free(a);
     double error = 0;
     for (size_t i = 0; i < p.x_count; i++) {
         const double difference = fabs((double)other.dx[i] - (double)r.dx[i]);
@@ -1029,10 +1058,12 @@ static void causal_cross(void *argument) {
 static void too_much_memory(void *argument) {
     const Setting *is = argument;
     if (is->kind == COSINE)
-        cosine_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, is->length, 64, 8);
+        cosine_carved(cosine_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length,
+                                              is->length, 64, 8));
     else
-        softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length, is->length, 64, 8,
-                                 true);
+        softmax_carved(softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length,
+                                                is->length, SIZE_MAX / 4, 64, 8),
+                       true);
 }
 
 static void test_memory(void) {

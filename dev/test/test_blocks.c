@@ -27,7 +27,7 @@ typedef struct {
     CrossAttentionBlock cross;
     FfnBlock ffn;
     OutputHead head;
-    real *read, **x; // (B S, C); (3) of (B T, C)
+    real *read, *x[3]; // (B S, C); of (B T, C)
 } Pair;
 
 static Options *make_options(void) {
@@ -76,8 +76,20 @@ static void embeddings_create(Pair *p, size_t token) {
                             .padding = -1};
     p->target = p->source;
     p->target.site = 1;
-    arena_reals(p->base.arena, &p->source.sinusoids, S, C, "positions");
-    arena_alias(p->base.arena, &p->target.sinusoids);
+}
+
+static void pair_carve(void *model) {
+    Pair *p = model;
+    CpuModel *m = &p->base;
+    p->source.sinusoids = p->target.sinusoids = arena_reals(m->arena, S, C, "positions");
+    attention_carve(&p->attention, m->arena, true);
+    encoded_carve(&p->encoded, m);
+    p->read = arena_reals(m->arena, m->rows, C, "activations");
+    stream_carve(p->x, m->arena, 2, m->rows, C, true);
+    cross_attention_block_carve(&p->cross, m);
+    ffn_block_carve(&p->ffn, m);
+    head_carve(&p->head, m);
+    cpu_model_carve_workspace(m, C, F);
 }
 
 static Pair *pair_create(const Kind *kind, const Options *options) {
@@ -89,20 +101,14 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     embeddings_create(p, o.token);
     p->attention = (Attention){
         .channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
-    attention_plan(&p->attention, m->arena, PRECISION_FLOAT32, B, S, B * S, true);
+    attention_create(&p->attention, PRECISION_FLOAT32, B, S, B * S);
     p->encoded.norm.at = o.encoder_norm;
-    encoded_plan(&p->encoded, m);
-    arena_reals(m->arena, &p->read, m->rows, C, "activations");
-    p->x = stream_create(m->arena, 2, m->rows, C, true);
     cross_attention_block_create(&p->cross, m, &p->attention, &p->encoded, &o.cross, kind->order, 0,
                                  (uint32_t[]){2, 3});
-    cross_attention_block_plan(&p->cross, m);
     ffn_block_create(&p->ffn, m, &o.ffn, RELU, kind->order, 0, 4);
-    ffn_block_plan(&p->ffn, m);
     head_create(&p->head, m, &o.final_norm, o.token, NO_PARAMETER, V);
     classifier_smooth(p->head.classifier, kind->smoothing);
-    cpu_model_workspace(m, C, F);
-    cpu_model_allocate(m);
+    cpu_model_allocate(m, pair_carve);
     sinusoidal_positions(p->source.sinusoids, S, C);
     return p;
 }
@@ -110,7 +116,6 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
 static void pair_free(Pair *p) {
     attention_free(&p->attention);
     cpu_model_destroy(&p->base);
-    free(p->x);
     free(p);
 }
 

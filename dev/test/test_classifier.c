@@ -19,6 +19,7 @@ static const double REAL_TOLERANCE = 2e-5, LARGE_TOLERANCE = 1e-2;
 // A problem, what the definition gives for it, and what the classifier gives.
 typedef struct {
     size_t m, vocabulary, channels;
+    Arena *arena;            // holds the input
     Matrix input;            // h as the products read it
     real *h, *weight, *bias; // h, weight rounded in the same way; bias NULL: none
     int32_t *targets;
@@ -36,10 +37,12 @@ static real *random_values(size_t count, double deviation, uint32_t stream) {
 }
 
 static void round_as_input(const Gemm *gemm, real *values, size_t count) {
-    Matrix input = gemm_input_create(gemm, 1, count, "a test");
+    Arena *arena = arena_create();
+    Matrix input;
+    ARENA_CARVE(arena, input = gemm_input_carve(gemm, arena, 1, count, "a test"));
     gemm_input_store(input, 0, 0, values, count);
     gemm_input_load(input, 0, 0, values, count);
-    gemm_input_free(&input);
+    arena_free(arena);
 }
 
 // Logits are N(0, deviation^2) or so; every seventh target is not counted.
@@ -52,7 +55,8 @@ static Problem problem_create(const Gemm *gemm, size_t m, size_t vocabulary, siz
     p.bias = random_values(vocabulary, deviation, 3);
     round_as_input(gemm, p.h, m * channels);
     round_as_input(gemm, p.weight, vocabulary * channels);
-    p.input = gemm_input_create(gemm, m, channels, "a test");
+    p.arena = arena_create();
+    ARENA_CARVE(p.arena, p.input = gemm_input_carve(gemm, p.arena, m, channels, "a test"));
     gemm_input_store(p.input, 0, 0, p.h, m * channels);
     p.targets = allocate(m, sizeof(*p.targets), "targets");
     Random random = random_stream(11, RANDOM_TEST, 4, 0);
@@ -62,7 +66,7 @@ static Problem problem_create(const Gemm *gemm, size_t m, size_t vocabulary, siz
 }
 
 static void problem_free(Problem *p) {
-    gemm_input_free(&p->input);
+    arena_free(p->arena);
     free(p->h);
     free(p->weight);
     free(p->bias);
@@ -70,6 +74,15 @@ static void problem_free(Problem *p) {
     free(p->dh);
     free(p->dweight);
     free(p->dbias);
+}
+
+// With the weight packed; its arrays lie in the arena.
+static Classifier *packed_classifier(Gemm *gemm, Arena *arena, const Problem *p, size_t rows,
+                                     int training) {
+    Classifier *c = classifier_create(gemm, p->vocabulary, p->channels, rows, training);
+    ARENA_CARVE(arena, classifier_carve(c, arena));
+    classifier_pack(c, p->weight);
+    return c;
 }
 
 static double *fresh(size_t count, double value) {
@@ -151,8 +164,8 @@ static double tolerance_of(const Gemm *gemm) {
 
 // Solves the problem with a classifier that takes `rows` rows a chunk, and compares.
 static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance) {
-    Classifier *classifier = classifier_create(gemm, p->vocabulary, p->channels, rows, 1);
-    classifier_pack(classifier, p->weight);
+    Arena *arena = arena_create();
+    Classifier *classifier = packed_classifier(gemm, arena, p, rows, 1);
     classifier_smooth(classifier, p->smoothing);
     problem_solve(p);
     real *dh = started(p->m * p->channels, p->start),
@@ -181,6 +194,7 @@ static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance)
     free(dweight);
     free(dbias);
     classifier_free(classifier);
+    arena_free(arena);
 }
 
 static void for_each_precision(void (*check)(Gemm *gemm)) {
@@ -302,8 +316,8 @@ static void check_ignored(Gemm *gemm) {
     enum { M = 20, V = 300, C = 16 };
     Problem p = problem_create(gemm, M, V, C, 1);
     for (size_t i = 0; i < M; i++) p.targets[i] = -1;
-    Classifier *classifier = classifier_create(gemm, V, C, M, 1);
-    classifier_pack(classifier, p.weight);
+    Arena *arena = arena_create();
+    Classifier *classifier = packed_classifier(gemm, arena, &p, M, 1);
     real *dh = started(M * C, p.start), *dweight = started(V * C, p.start),
          *dbias = started(V, p.start);
     CHECK(classifier_train(classifier, p.input, p.bias, p.targets, 0, 1, dh, dweight, dbias) == 0);
@@ -313,6 +327,7 @@ static void check_ignored(Gemm *gemm) {
     for (size_t i = 0; i < V * C; i++) CHECK_CLOSE(dweight[i], p.start, 0);
     for (size_t i = 0; i < V; i++) CHECK_CLOSE(dbias[i], p.start, 0);
     classifier_free(classifier);
+    arena_free(arena);
     free(dh);
     free(dweight);
     free(dbias);
@@ -327,8 +342,8 @@ static void test_ignored(void) {
 static void check_nan(Gemm *gemm) {
     enum { M = 20, V = 1300, C = 16 };
     Problem p = problem_create(gemm, M, V, C, 1);
-    Classifier *classifier = classifier_create(gemm, V, C, M, 0);
-    classifier_pack(classifier, p.weight);
+    Arena *arena = arena_create();
+    Classifier *classifier = packed_classifier(gemm, arena, &p, M, 0);
     for (size_t j = 0; j < V; j += V - 1) {
         const real bias = p.bias[j];
         p.bias[j] = NAN;
@@ -337,6 +352,7 @@ static void check_nan(Gemm *gemm) {
     }
     CHECK(isfinite(classifier_forward(classifier, p.input, p.bias, p.targets, M)));
     classifier_free(classifier);
+    arena_free(arena);
     problem_free(&p);
 }
 
@@ -347,8 +363,8 @@ static void test_nan(void) {
 static void check_logits(Gemm *gemm) {
     enum { M = 270, V = 700, C = 24 };
     Problem p = problem_create(gemm, M, V, C, 1);
-    Classifier *classifier = classifier_create(gemm, V, C, 16, 0);
-    classifier_pack(classifier, p.weight);
+    Arena *arena = arena_create();
+    Classifier *classifier = packed_classifier(gemm, arena, &p, 16, 0);
     real *logits = allocate((size_t)M * V, sizeof(*logits), "logits");
     size_t wrong = 0;
     for (int with_bias = 1; with_bias >= 0; with_bias--) {
@@ -363,6 +379,7 @@ static void check_logits(Gemm *gemm) {
     classifier_logits(classifier, p.input, NULL, 0, logits);
     free(logits);
     classifier_free(classifier);
+    arena_free(arena);
     problem_free(&p);
 }
 
@@ -373,8 +390,8 @@ static void test_logits(void) {
 static void forward_beyond(void *argument) {
     const Problem *p = argument;
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
-    Classifier *classifier = classifier_create(gemm, p->vocabulary, p->channels, p->m, 0);
-    classifier_pack(classifier, p->weight);
+    Arena *arena = arena_create();
+    Classifier *classifier = packed_classifier(gemm, arena, p, p->m, 0);
     classifier_forward(classifier, p->input, p->bias, p->targets, p->m);
 }
 

@@ -1,4 +1,5 @@
 // Products against their definition, for all libraries, precisions, layouts and sizes.
+#include "arena.h"
 #include "gemm.h"
 #include "memory.h"
 #include "random.h"
@@ -24,20 +25,36 @@ static real *random_values(size_t count, uint32_t stream) {
 
 // A matrix as products read it, and as the definition does: rounded in the same way.
 typedef struct {
+    Arena *arena; // holds the input
     Matrix input;
     real *values;
 } Operand;
 
+static Matrix input_create(const Gemm *gemm, Arena *arena, size_t rows, size_t columns) {
+    Matrix input;
+    ARENA_CARVE(arena, input = gemm_input_carve(gemm, arena, rows, columns, "the test's input"));
+    return input;
+}
+
+// A packed weight that lies in the arena.
+static GemmWeight *weight_create(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
+                                 const real *values) {
+    GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "a test");
+    ARENA_CARVE(arena, gemm_weight_carve(weight, arena));
+    gemm_weight_pack(weight, values);
+    return weight;
+}
+
 static Operand random_operand(const Gemm *gemm, size_t rows, size_t columns, uint32_t stream) {
-    Operand operand = {gemm_input_create(gemm, rows, columns, "a test"),
-                       random_values(rows * columns, stream)};
+    Operand operand = {.arena = arena_create(), .values = random_values(rows * columns, stream)};
+    operand.input = input_create(gemm, operand.arena, rows, columns);
     gemm_input_store(operand.input, 0, 0, operand.values, rows * columns);
     gemm_input_load(operand.input, 0, 0, operand.values, rows * columns);
     return operand;
 }
 
 static void operand_free(Operand *operand) {
-    gemm_input_free(&operand->input);
+    arena_free(operand->arena);
     free(operand->values);
 }
 
@@ -74,8 +91,8 @@ static void check_layer(Gemm *gemm, size_t m, size_t n, size_t k, WeightLayout l
     const size_t w_n = layout == WEIGHT_OUT_IN ? k : 1, w_k = layout == WEIGHT_OUT_IN ? 1 : n;
     Operand x = random_operand(gemm, m, k, 1), dy = random_operand(gemm, m, n, 2),
             w = random_operand(gemm, 1, n * k, 3);
-    GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "a test");
-    gemm_weight_pack(weight, w.values);
+    Arena *arena = arena_create();
+    GemmWeight *weight = weight_create(gemm, arena, n, k, layout, w.values);
 
     real *y = filled(m * n, (real)99), *dx = filled(m * k, (real)99),
          *dw = filled(n * k, (real)0.5);
@@ -94,6 +111,7 @@ static void check_layer(Gemm *gemm, size_t m, size_t n, size_t k, WeightLayout l
         check_product("backward_weight", dw, (real)0.5, x.values, 1, k, dy.values, n, 1, k, n, m);
 
     gemm_weight_free(weight);
+    arena_free(arena);
     operand_free(&x);
     operand_free(&dy);
     operand_free(&w);
@@ -132,8 +150,8 @@ static void test_sizes(void) {
 static void check_many_rows(Gemm *gemm) {
     enum { N = 24, K = 40, ROWS = 90 };
     Operand x = random_operand(gemm, ROWS, K, 1), w = random_operand(gemm, N, K, 2);
-    GemmWeight *weight = gemm_weight_create(gemm, N, K, WEIGHT_OUT_IN, "a test");
-    gemm_weight_pack(weight, w.values);
+    Arena *arena = arena_create();
+    GemmWeight *weight = weight_create(gemm, arena, N, K, WEIGHT_OUT_IN, w.values);
     real *y = filled((size_t)ROWS * N, 0);
     for (int pass = 0; pass < 2; pass++)
         for (size_t m = 1; m <= ROWS; m++) {
@@ -141,6 +159,7 @@ static void check_many_rows(Gemm *gemm) {
             check_product("forward", y, 0, x.values, K, 1, w.values, 1, K, m, N, K);
         }
     gemm_weight_free(weight);
+    arena_free(arena);
     operand_free(&x);
     operand_free(&w);
     free(y);
@@ -155,10 +174,10 @@ static void check_packing(Gemm *gemm) {
     enum { M = 9, N = 70, K = 50 };
     Operand x = random_operand(gemm, M, K, 1), first = random_operand(gemm, N, K, 2),
             w = random_operand(gemm, N, K, 3);
-    GemmWeight *weight = gemm_weight_create(gemm, N, K, WEIGHT_OUT_IN, "a test");
+    Arena *arena = arena_create();
     real y[M * N], *values = filled((size_t)N * K, 0);
     memcpy(values, first.values, sizeof(real) * N * K);
-    gemm_weight_pack(weight, values);
+    GemmWeight *weight = weight_create(gemm, arena, N, K, WEIGHT_OUT_IN, values);
     memset(values, 0, sizeof(real) * N * K);
     gemm_forward(gemm, y, x.input, weight, M);
     check_product("first packing", y, 0, x.values, K, 1, first.values, 1, K, M, N, K);
@@ -168,6 +187,7 @@ static void check_packing(Gemm *gemm) {
     gemm_forward(gemm, y, x.input, weight, M);
     check_product("second packing", y, 0, x.values, K, 1, w.values, 1, K, M, N, K);
     gemm_weight_free(weight);
+    arena_free(arena);
     operand_free(&x);
     operand_free(&first);
     operand_free(&w);
@@ -187,8 +207,8 @@ static void check_repetition(Gemm *gemm) {
     enum { M = 515, N = 130, K = 300 };
     Operand x = random_operand(gemm, M, K, 1), dy = random_operand(gemm, M, N, 2),
             w = random_operand(gemm, N, K, 3);
-    GemmWeight *weight = gemm_weight_create(gemm, N, K, WEIGHT_OUT_IN, "a test");
-    gemm_weight_pack(weight, w.values);
+    Arena *arena = arena_create();
+    GemmWeight *weight = weight_create(gemm, arena, N, K, WEIGHT_OUT_IN, w.values);
     real *first = filled((size_t)N * K, 0), *again = filled((size_t)N * K, 0);
     gemm_backward_weight(gemm, first, dy.input, x.input, weight, M);
     for (int i = 0; i < 10; i++) {
@@ -197,6 +217,7 @@ static void check_repetition(Gemm *gemm) {
         CHECK(same_values(first, again, (size_t)N * K));
     }
     gemm_weight_free(weight);
+    arena_free(arena);
     operand_free(&x);
     operand_free(&dy);
     operand_free(&w);
@@ -212,8 +233,8 @@ static void test_same_bits(void) {
 static void check_serial(Gemm *gemm) {
     enum { M = 50, N = 96, K = 64, TASKS = 16 };
     Operand x = random_operand(gemm, M, K, 1), w = random_operand(gemm, N, K, 2);
-    GemmWeight *weight = gemm_weight_create(gemm, N, K, WEIGHT_OUT_IN, "a test");
-    gemm_weight_pack(weight, w.values);
+    Arena *arena = arena_create();
+    GemmWeight *weight = weight_create(gemm, arena, N, K, WEIGHT_OUT_IN, w.values);
     real *y = filled((size_t)TASKS * M * N, 0);
     const int threads = thread_limit();
     Gemm **workers = allocate((size_t)threads, sizeof(Gemm *), "a test");
@@ -227,6 +248,7 @@ static void check_serial(Gemm *gemm) {
     for (int i = 0; i < threads; i++) gemm_free(workers[i]);
     free(workers);
     gemm_weight_free(weight);
+    arena_free(arena);
     operand_free(&x);
     operand_free(&w);
     free(y);
@@ -241,7 +263,8 @@ static void check_inputs(Gemm *gemm) {
     const real values[] = {1,   (real)1.00390625, (real)1.01171875, (real)-3.5, 0, INFINITY,
                            NAN, (real)1e-3};
     enum { COUNT = sizeof(values) / sizeof(*values) };
-    Matrix input = gemm_input_create(gemm, 3, COUNT + 20, "a test");
+    Arena *arena = arena_create(), *row_arena = arena_create();
+    Matrix input = input_create(gemm, arena, 3, COUNT + 20);
     real read[COUNT];
     gemm_input_store(input, 2, 20, values, COUNT);
     gemm_input_load(gemm_input_rows(input, 2), 0, 20, read, COUNT);
@@ -258,12 +281,12 @@ static void check_inputs(Gemm *gemm) {
     // Enough of them for whole vectors, and a rest.
     real many[53], back[53];
     for (int i = 0; i < 53; i++) many[i] = (real)(i % 2 ? i : -i);
-    Matrix row = gemm_input_create(gemm, 1, 53, "a test");
+    Matrix row = input_create(gemm, row_arena, 1, 53);
     gemm_input_store(row, 0, 0, many, 53);
     gemm_input_load(row, 0, 0, back, 53);
     for (int i = 0; i < 53; i++) CHECK_CLOSE(back[i], many[i], 0);
-    gemm_input_free(&row);
-    gemm_input_free(&input);
+    arena_free(row_arena);
+    arena_free(arena);
 }
 
 static void test_inputs(void) {
@@ -275,13 +298,13 @@ static void create_empty_weight(void *argument) {
 }
 
 static void create_huge_input(void *argument) {
-    gemm_input_create(argument, SIZE_MAX / 2, 4, "the test's input");
+    input_create(argument, arena_create(), SIZE_MAX / 2, 4);
 }
 
 static void multiply_other_columns(void *argument) {
     GemmWeight *weight = gemm_weight_create(argument, 8, 4, WEIGHT_OUT_IN, "a test");
     real y[8];
-    gemm_forward(argument, y, gemm_input_create(argument, 1, 5, "a test"), weight, 1);
+    gemm_forward(argument, y, input_create(argument, arena_create(), 1, 5), weight, 1);
 }
 
 static void create_bf16(void *argument) {

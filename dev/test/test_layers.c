@@ -190,8 +190,7 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
         for (int i = 0; i < 3; i++) free(twice[i]);
         free(dx), free(dgain), free(dbias);
     }
-    free(x), free(dy), free(gain), free(bias), free(mean), free(rstd), free(row),
-        gemm_input_free(&y);
+    free(x), free(dy), free(gain), free(bias), free(mean), free(rstd), free(row), free(y.data);
     free(plain.x), free(plain.gain), free(plain.bias), free(plain.y), free(plain.weights);
 }
 
@@ -265,9 +264,8 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
     double *first_y = doubles(y.data, count), *first_dx = doubles(dx.data, count);
     check_values("y again", again.data, first_y, count, EXACT);
     check_values("dx beside it", same.data, first_dx, count, EXACT);
-    gemm_input_free(&again), gemm_input_free(&same), free(first_y), free(first_dx);
-    free(x), free(dy), free(bias), free(dbias), free(row), gemm_input_free(&y),
-        gemm_input_free(&dx);
+    free(again.data), free(same.data), free(first_y), free(first_dx);
+    free(x), free(dy), free(bias), free(dbias), free(row), free(y.data), free(dx.data);
     free(plain.x), free(plain.bias), free(plain.y), free(plain.weights);
 }
 
@@ -285,7 +283,7 @@ static void test_relu_at_zero(void) {
     activation_backward(dx, NULL, dy, x, NULL, RELU, 1, 4);
     activation_row(x, RELU, 4);
     for (int i = 0; i < 4; i++) CHECK(x[i] == (i == 3) && ((real *)dx.data)[i] == (i == 3 ? 2 : 0));
-    gemm_input_free(&dx);
+    free(dx.data);
 }
 
 static void test_activation_extremes(void) {
@@ -305,7 +303,7 @@ static void test_activation_extremes(void) {
             CHECK_CLOSE(y[i], far > 0 ? limit * (double)x[i] : 0.5 * (double)x[i], 1e-8);
             CHECK_CLOSE(((real *)dx.data)[i], far > 0 ? limit : 0.5, 1e-8);
         }
-        gemm_input_free(&dx);
+        free(dx.data);
     }
 }
 
@@ -441,8 +439,7 @@ static ParameterState small_state(bool training, Arena **arena) {
     parameter_add(&table, "last", 1, (int64_t[]){1}, true, 0, 1);
     ParameterState state = {.table = table};
     *arena = arena_create();
-    parameter_state_plan(&state, *arena, training);
-    arena_allocate(*arena);
+    ARENA_CARVE(*arena, parameter_state_carve(&state, *arena, training));
     parameter_initialise(&state.table, 11, state.values);
     return state;
 }

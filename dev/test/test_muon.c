@@ -19,13 +19,17 @@ typedef struct {
     ParameterState state;
 } Setup;
 
+static void setup_carve(Setup *s) {
+    parameter_state_carve(&s->state, s->arena, true);
+    muon_carve(s->muon, s->arena);
+}
+
 static Setup setup_create(ParameterTable table, Precision precision) {
     Setup s = {.arena = arena_create(), .gemm = gemm_create(precision)};
     s.state.table = table;
-    parameter_state_plan(&s.state, s.arena, true);
     s.state.muon = true;
-    s.muon = muon_create(s.gemm, s.arena, &s.state.table);
-    arena_allocate(s.arena);
+    s.muon = muon_create(s.gemm, &s.state.table);
+    ARENA_CARVE(s.arena, setup_carve(&s));
     return s;
 }
 

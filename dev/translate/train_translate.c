@@ -245,23 +245,27 @@ static void encoder_create(Translate *t, size_t batch, size_t length) {
     stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order,
                  c->activation, SITE_LAYERS, batch, length);
     t->encoded.norm.at = t->offsets.encoder_norm;
-    encoded_plan(&t->encoded, m);
+}
+
+static void decoder_create_layers(Translate *t) {
+    const size_t layers = t->config.decoder_layers;
+    t->causal = t->encoder.attention;
+    t->causal.causal = true;
+    t->y = allocate(3 * layers + 1, sizeof(*t->y), "layers");
+    t->decoder = allocate(layers, sizeof(DecoderLayer), "layers");
+    for (size_t l = 0; l < layers; l++) decoder_layer_create(t, l);
 }
 
 // Layers share their activations where nothing is kept for a backward pass.
-static void decoder_create_layers(Translate *t) {
+static void decoder_carve(Translate *t) {
     CpuModel *m = &t->base.model;
     const TranslateConfig *c = &t->config;
-    t->causal = t->encoder.attention;
-    t->causal.causal = true;
-    t->y = stream_create(m->arena, 3 * c->decoder_layers, m->rows, c->channels, m->training);
-    t->decoder = allocate(c->decoder_layers, sizeof(DecoderLayer), "layers");
-    for (size_t l = 0; l < c->decoder_layers; l++) decoder_layer_create(t, l);
+    stream_carve(t->y, m->arena, 3 * c->decoder_layers, m->rows, c->channels, m->training);
     ArenaUnion shared = arena_union(m->arena);
     for (size_t l = 0; l < c->decoder_layers; l++) {
-        attention_block_plan(&t->decoder[l].attention, m);
-        cross_attention_block_plan(&t->decoder[l].cross, m);
-        ffn_block_plan(&t->decoder[l].ffn, m);
+        attention_block_carve(&t->decoder[l].attention, m);
+        cross_attention_block_carve(&t->decoder[l].cross, m);
+        ffn_block_carve(&t->decoder[l].ffn, m);
         if (!m->training) arena_member(m->arena, &shared);
     }
     arena_close(m->arena, &shared);
@@ -278,8 +282,6 @@ static void embeddings_create(Translate *t) {
                     .padding = -1}; // the decoder begins with the padding token, which learns
     t->base.embedding = t->source;
     t->base.embedding.site = SITE_TARGET;
-    arena_reals(t->base.model.arena, &t->source.sinusoids, c->positions, c->channels, "positions");
-    arena_alias(t->base.model.arena, &t->base.embedding.sinusoids);
 }
 
 static void translate_add_parameters(const ModelSetup *setup, ParameterTable *table) {
@@ -300,7 +302,19 @@ static void parts_create(Translate *t, const ModelSetup *setup) {
                 c->vocabulary);
     head->bias_fixed = true;
     classifier_smooth(head->classifier, c->smoothing);
-    cpu_model_workspace(m, c->channels, c->inner);
+}
+
+static void translate_carve(void *model) {
+    Translate *t = model;
+    CpuModel *m = &t->base.model;
+    const TranslateConfig *c = &t->config;
+    if (m->rows == 0) return;
+    t->source.sinusoids = arena_reals(m->arena, c->positions, c->channels, "positions");
+    t->base.embedding.sinusoids = t->source.sinusoids;
+    stack_carve(&t->encoder, m);
+    encoded_carve(&t->encoded, m);
+    decoder_carve(t);
+    transformer_carve(&t->base, c->inner);
 }
 
 static void *translate_create(const ModelSetup *setup) {
@@ -314,7 +328,7 @@ static void *translate_create(const ModelSetup *setup) {
     cpu_model_create(m, setup);
     m->attention_dropout = c->attention_dropout;
     if (m->rows > 0) parts_create(t, setup);
-    cpu_model_allocate(m);
+    cpu_model_allocate(m, translate_carve);
     if (m->rows > 0) sinusoidal_positions(t->source.sinusoids, c->positions, c->channels);
     return t;
 }

@@ -55,7 +55,7 @@ static uint32_t layer_site(const Translate *m, size_t l, uint32_t site) {
 
 // ---- memory -----------------------------------------------------------------
 
-static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
+static void carve_layer(Transformer *t, DeviceArena *arena, size_t l, bool own) {
     Translate *m = (Translate *)t;
     const size_t M = gpu_rows(&t->base), C = t->is.channels, first = m->config->encoder_layers;
     const bool in_bf16 = t->base.precision == GPU_BF16;
@@ -74,7 +74,7 @@ static void carve_layer(Transformer *t, Arena *arena, size_t l, bool own) {
     crossed->attended = attended_carve(&m->base, arena);
 }
 
-static void carve(Transformer *t, Arena *arena) {
+static void carve(Transformer *t, DeviceArena *arena) {
     Translate *m = (Translate *)t;
     const size_t M = gpu_rows(&t->base), C = t->is.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
