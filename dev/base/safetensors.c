@@ -1,9 +1,12 @@
 #include "safetensors.h"
+#include "bytes.h"
+#include "checksum.h"
 #include "error.h"
 #include "json.h"
 #include "memory.h"
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +14,21 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "tensors are read and written as they lie in memory");
 
 enum { LENGTH_BYTES = 8, HEADER_MAX = 100000000 }; // the format's own limit
+
+// The metadata of a file that this program wrote begin with the header's checksum, in which its own
+// digits count as zeros. "checksum.NAME" is that of a tensor's bytes.
+#define CHECKSUM_KEY "checksum"
+#define CHECKSUM_ZEROS "0000000000000000"
+static const char checksum_prefix[] = CHECKSUM_KEY ".";
+static const char header_start[] = "{\"__metadata__\":{\"" CHECKSUM_KEY "\":\"";
+enum {
+    DIGITS = sizeof(CHECKSUM_ZEROS) - 1,
+    DIGITS_BEGIN = LENGTH_BYTES + sizeof(header_start) - 1 // in the file
+};
+
+static void write_digits(uint64_t checksum, char digits[DIGITS + 1]) {
+    snprintf(digits, DIGITS + 1, "%016llx", (unsigned long long)checksum);
+}
 
 static const struct {
     const char *name;
@@ -91,16 +109,63 @@ static Tensor read_tensor(const Section *section, const Json *header) {
     return tensor;
 }
 
+// The tensor whose checksum a row of the metadata is; NULL: it is another row.
+static const char *checksum_name(const char *key) {
+    const size_t length = sizeof(checksum_prefix) - 1;
+    return strncmp(key, checksum_prefix, length) == 0 ? key + length : NULL;
+}
+
 static void read_metadata(Safetensors *file, const Json *object) {
     if (object->kind != JSON_OBJECT) fail("%s: __metadata__ is not an object", file->file.path);
     file->metadata = allocate(object->count, sizeof(Metadata), "metadata");
     for (size_t i = 0; i < object->count; i++) {
+        const char *key = object->keys[i];
         if (object->items[i].kind != JSON_STRING)
-            fail("%s: __metadata__: \"%s\" is not a string", file->file.path, object->keys[i]);
-        file->metadata[i] =
-            (Metadata){copy_string(object->keys[i]), copy_string(object->items[i].string)};
+            fail("%s: __metadata__: \"%s\" is not a string", file->file.path, key);
+        if (strcmp(key, CHECKSUM_KEY) != 0 && !checksum_name(key))
+            file->metadata[file->metadata_count++] =
+                (Metadata){copy_string(key), copy_string(object->items[i].string)};
     }
-    file->metadata_count = (int)object->count;
+}
+
+static void compare_checksums(const char *path, const char *what, uint64_t found,
+                              const char *expected) {
+    char digits[DIGITS + 1];
+    write_digits(found, digits);
+    if (strcmp(digits, expected) != 0)
+        fail("%s: is damaged: the checksum of %s is %s, expected %s", path, what, digits, expected);
+}
+
+// Whether the header has a checksum of its own, which must be right.
+static bool check_header(const FileMap *file, size_t length) {
+    if (length < DIGITS_BEGIN + DIGITS - LENGTH_BYTES ||
+        memcmp(file->data + LENGTH_BYTES, header_start, sizeof(header_start) - 1) != 0)
+        return false;
+    char expected[DIGITS + 1] = "", *header = allocate(LENGTH_BYTES + length, 1, "a header");
+    memcpy(header, file->data, LENGTH_BYTES + length);
+    memcpy(expected, header + DIGITS_BEGIN, DIGITS);
+    memcpy(header + DIGITS_BEGIN, CHECKSUM_ZEROS, DIGITS);
+    compare_checksums(file->path, "its header", checksum_of(header, LENGTH_BYTES + length),
+                      expected);
+    free(header);
+    return true;
+}
+
+// Compares the tensors with the checksums in the metadata. Files of other programs have none.
+static void check_tensors(const Safetensors *file, const Json *metadata, bool header_checked) {
+    for (size_t i = 0; metadata && i < metadata->count; i++) {
+        const char *name = checksum_name(metadata->keys[i]);
+        if (!name) continue;
+        const Tensor *tensor = safetensors_find(file, name);
+        if (!header_checked || !tensor)
+            fail("%s: is damaged, or another program changed it and kept its checksums: metadata "
+                 "\"%s\" has no %s",
+                 file->file.path, metadata->keys[i], tensor ? "checksum of the header" : "tensor");
+        char *what = format_string("tensor \"%s\"", name);
+        compare_checksums(file->file.path, what, checksum_of(tensor->data, tensor_bytes(tensor)),
+                          metadata->items[i].string);
+        free(what);
+    }
 }
 
 // In the order of the data; where two start together, one of them is empty and goes first.
@@ -145,6 +210,7 @@ static Safetensors *open_map(FileMap map) {
     const char *path = map.path;
     file->file = map;
     const size_t length = read_header_length(&file->file);
+    const bool header_checked = check_header(&file->file, length);
     Section section = {.path = path,
                        .data = file->file.data + LENGTH_BYTES + length,
                        .size = file->file.size - LENGTH_BYTES - length};
@@ -162,6 +228,7 @@ static Safetensors *open_map(FileMap map) {
     qsort(file->tensors, (size_t)file->tensor_count, sizeof(Tensor), compare_tensors);
     check_layout(file, &section);
     safetensors_index(file);
+    check_tensors(file, json_find(header, "__metadata__"), header_checked);
     json_free(header);
     free(source);
     return file;
@@ -375,45 +442,68 @@ static size_t write_entry(JsonWriter *w, const TensorSource *tensor, size_t begi
     return end;
 }
 
+// The values as they are stored, a block after the other, to `out` and into the checksum; either
+// may be NULL.
+static void write_values(const TensorSource *tensor, AtomicFile *out, Checksum *checksum) {
+    enum { BLOCK = 1024 };
+    float block[BLOCK];
+    const size_t count = source_count(tensor);
+    for (size_t start = 0; start < count; start += BLOCK) {
+        const size_t part = count - start < BLOCK ? count - start : BLOCK;
+        for (size_t i = 0; i < part; i++) block[i] = (float)tensor->data[start + i];
+        if (checksum) checksum_add(checksum, block, part * sizeof(float));
+        if (out) atomic_write(out, block, part * sizeof(float));
+    }
+}
+
+static void write_text(JsonWriter *w, const char *key, const char *value) {
+    json_key(w, key);
+    json_write_string(w, value);
+}
+
+static void write_metadata(JsonWriter *w, const TensorSource *tensors, int tensor_count,
+                           const Metadata *metadata, int metadata_count) {
+    json_key(w, "__metadata__");
+    json_begin(w, '{');
+    write_text(w, CHECKSUM_KEY, CHECKSUM_ZEROS);
+    for (int i = 0; i < metadata_count; i++) write_text(w, metadata[i].key, metadata[i].value);
+    for (int i = 0; i < tensor_count; i++) {
+        Checksum checksum = checksum_begin();
+        write_values(&tensors[i], NULL, &checksum);
+        char digits[DIGITS + 1], *key = format_string("%s%s", checksum_prefix, tensors[i].name);
+        write_digits(checksum_end(&checksum), digits);
+        write_text(w, key, digits);
+        free(key);
+    }
+    json_end(w, '}');
+}
+
 static void write_header(AtomicFile *out, const TensorSource *tensors, int tensor_count,
                          const Metadata *metadata, int metadata_count) {
     JsonWriter w = {0};
     json_begin(&w, '{');
-    if (metadata_count > 0) {
-        json_key(&w, "__metadata__");
-        json_begin(&w, '{');
-        for (int i = 0; i < metadata_count; i++) {
-            json_key(&w, metadata[i].key);
-            json_write_string(&w, metadata[i].value);
-        }
-        json_end(&w, '}');
-    }
+    write_metadata(&w, tensors, tensor_count, metadata, metadata_count);
     size_t end = 0;
     for (int i = 0; i < tensor_count; i++) end = write_entry(&w, &tensors[i], end);
     json_end(&w, '}');
     const size_t padding = -w.length % LENGTH_BYTES; // the data starts at a multiple of 8
     const uint64_t length = w.length + padding;
-    atomic_write(out, &length, sizeof(length));
-    atomic_write(out, w.text, w.length);
-    atomic_write(out, "       ", padding);
+    Bytes header = {0};
+    bytes_append(&header, &length, sizeof(length));
+    bytes_append(&header, w.text, w.length);
+    bytes_append(&header, "       ", padding);
+    char digits[DIGITS + 1];
+    write_digits(checksum_of(header.data, header.size), digits);
+    memcpy(header.data + DIGITS_BEGIN, digits, DIGITS);
+    atomic_write(out, header.data, header.size);
+    bytes_free(&header);
     json_writer_free(&w);
-}
-
-static void write_values(AtomicFile *out, const real *values, size_t count) {
-    enum { BLOCK = 1024 };
-    float block[BLOCK];
-    for (size_t start = 0; start < count; start += BLOCK) {
-        const size_t end = count - start < BLOCK ? count : start + BLOCK;
-        for (size_t i = start; i < end; i++) block[i - start] = (float)values[i];
-        atomic_write(out, block, (end - start) * sizeof(float));
-    }
 }
 
 void safetensors_write(const char *path, const TensorSource *tensors, int tensor_count,
                        const Metadata *metadata, int metadata_count) {
     AtomicFile *out = atomic_open(path);
     write_header(out, tensors, tensor_count, metadata, metadata_count);
-    for (int i = 0; i < tensor_count; i++)
-        write_values(out, tensors[i].data, source_count(&tensors[i]));
+    for (int i = 0; i < tensor_count; i++) write_values(&tensors[i], out, NULL);
     atomic_commit(out);
 }

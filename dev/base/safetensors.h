@@ -42,8 +42,8 @@ typedef struct {
 } Safetensors;
 
 // Maps PATH and checks everything before it is used: header length, JSON, types, shapes (product
-// overflow), offsets inside the file, no overlap and no hole, sizes that match type and shape. Ends
-// the program otherwise.
+// overflow), offsets inside the file, no overlap and no hole, sizes that match type and shape, and
+// the checksums of header and tensors where the file has them. Ends the program otherwise.
 Safetensors *safetensors_open(const char *path);
 Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
 void safetensors_close(Safetensors *file);
@@ -80,7 +80,8 @@ typedef struct {
 } TensorSource;
 
 // Writes PATH atomically (file.h): tensors in the order given, metadata strings under
-// "__metadata__".
+// "__metadata__", and there the checksums (checksum.h) of the header, "checksum", and of each
+// tensor's bytes, "checksum.NAME". Reading checks these, and leaves them out of the metadata.
 void safetensors_write(const char *path, const TensorSource *tensors, int tensor_count,
                        const Metadata *metadata, int metadata_count);
 

@@ -69,6 +69,74 @@ static void test_no_tensors(void) {
     free(path);
 }
 
+// The bytes of a small file as the program writes it, fresh.
+static unsigned char *written_bytes(size_t *size) {
+    const real values[] = {1, -2, (real)0.1};
+    const TensorSource sources[] = {{"one", 1, (int64_t[]){2}, values},
+                                    {"two", 0, NULL, values + 2}};
+    const Metadata metadata[] = {{"step", "7"}};
+    char *path = format_string("%s/written", test_directory());
+    safetensors_write(path, sources, 2, metadata, 1);
+    FileMap map = file_map(path);
+    unsigned char *bytes = allocate(map.size, 1, "a test");
+    memcpy(bytes, map.data, *size = map.size);
+    file_unmap(&map);
+    free(path);
+    return bytes;
+}
+
+static void opens(void *path) {
+    safetensors_close(safetensors_open(path));
+}
+
+// Every bit of a file that the program wrote.
+static void test_flipped_bits(void) {
+    size_t size;
+    unsigned char *bytes = written_bytes(&size);
+    CHECK(test_child(opens, (void *)test_file("flipped", bytes, size), (char[64]){0}, 64) == 0);
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        char text[1024];
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        const char *path = test_file("flipped", bytes, size);
+        const int code = test_child(opens, (void *)path, text, sizeof(text));
+        if (code != 1 || strncmp(text, "error: ", 7) != 0 || !strstr(text, "flipped"))
+            test_fail(__FILE__, __LINE__, "bit %zu of byte %zu: code %d, stderr: %s", bit % 8,
+                      bit / 8, code, text);
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    free(bytes);
+}
+
+// The message has file, tensor, what was found and what was expected.
+static void test_damaged_tensor(void) {
+    size_t size;
+    unsigned char *bytes = written_bytes(&size);
+    bytes[size - 5] ^= 1; // of the first tensor
+    CHECK_FAILS(opens, (void *)test_file("bad", bytes, size), 1,
+                "bad: is damaged: the checksum of tensor \"one\" is ");
+    bytes[size - 5] ^= 1;
+    bytes[size - 1] ^= 1;
+    CHECK_FAILS(opens, (void *)test_file("bad", bytes, size), 1, "of tensor \"two\" is ");
+    bytes[size - 1] ^= 1;
+    bytes[8] ^= 1;
+    CHECK_FAILS(opens, (void *)test_file("bad", bytes, size), 1, "byte 0");
+    free(bytes);
+}
+
+// Of a program that knows of no checksums and keeps metadata.
+static void test_kept_checksums(void) {
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\",\"checksum.%s\":\"00\"},"
+        "\"one\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}";
+    char *changed = format_string(header, "one"), *gone = format_string(header, "two");
+    CHECK_FAILS(opens, (void *)make_file("bad", changed, -1, "", 0), 1,
+                "another program changed it and kept its checksums");
+    CHECK_FAILS(opens, (void *)make_file("bad", gone, -1, "", 0), 1,
+                "\"checksum.two\" has no tensor");
+    free(changed);
+    free(gone);
+}
+
 static void write_nowhere(void *path) {
     safetensors_write(path, NULL, 0, NULL, 0);
 }
@@ -184,10 +252,6 @@ static void test_wrong_type(void) {
 }
 
 // ---- hostile files ----------------------------------------------------------
-
-static void opens(void *path) {
-    safetensors_close(safetensors_open(path));
-}
 
 #define ONE(type, shape, offsets)                                                                  \
     "{\"t\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
@@ -325,6 +389,9 @@ int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"round trip", test_round_trip},
         {"no tensors", test_no_tensors},
+        {"flipped bits", test_flipped_bits},
+        {"damaged tensor", test_damaged_tensor},
+        {"kept checksums", test_kept_checksums},
         {"write fails", test_write_fails},
         {"F16", test_f16},
         {"BF16", test_bf16},
