@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,4 +218,19 @@ void atomic_commit(AtomicFile *file) {
     free(file->path);
     free(file->temporary);
     free(file);
+}
+
+size_t file_number(const char *path, const char *key, size_t unit) {
+    FILE *file = fopen(path, "r");
+    size_t result = SIZE_MAX;
+    char line[256];
+    while (file && fgets(line, sizeof(line), file)) {
+        unsigned long long value;
+        if (strncmp(line, key, strlen(key)) != 0 || sscanf(line + strlen(key), "%llu", &value) != 1)
+            continue;
+        if (value < SIZE_MAX / unit) result = (size_t)value * unit;
+        break;
+    }
+    if (file) fclose(file);
+    return result;
 }

@@ -20,6 +20,10 @@ void file_unmap(FileMap *file);
 // Whether there is a file; ends the program if that cannot be known (no permission, a broken disk).
 bool file_exists(const char *path);
 
+// The number after `key` in a file of such lines, or with key "" a file's first one, times `unit`;
+// SIZE_MAX: there is none.
+size_t file_number(const char *path, const char *key, size_t unit);
+
 // Locks an open file or directory until the program ends. False, with errno: EWOULDBLOCK, somebody
 // else still has it after a second, which a child of a killed program may take to end with it;
 // anything else, it cannot be locked.

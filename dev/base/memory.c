@@ -1,5 +1,7 @@
 #include "memory.h"
+#include "cgroup.h"
 #include "error.h"
+#include "file.h"
 #include "sizes.h"
 #include <stdarg.h>
 #include <stdbool.h>
@@ -69,85 +71,11 @@ void *grow_list(void *items, size_t count, size_t size, const char *what) {
 
 // ---- what there is ----------------------------------------------------------
 
-// The number behind `key` in a file of such lines, times 1024, or with key "" a file's only number;
-// SIZE_MAX: there is none ("max").
-static size_t number_in(const char *path, const char *key, size_t unit) {
-    FILE *file = fopen(path, "r");
-    size_t result = SIZE_MAX;
-    char line[256];
-    while (file && fgets(line, sizeof(line), file)) {
-        unsigned long long value;
-        if (strncmp(line, key, strlen(key)) != 0 || sscanf(line + strlen(key), "%llu", &value) != 1)
-            continue;
-        if (value < SIZE_MAX / unit) result = (size_t)value * unit;
-        break;
-    }
-    if (file) fclose(file);
-    return result;
-}
-
-// The files of one version of cgroups.
-typedef struct {
-    const char *directory, *limit, *used, *statistics;
-    const char *files[2]; // in `statistics`: files in memory, which the kernel drops before it
-                          // kills anybody
-} CgroupFiles;
-static const CgroupFiles version1 = {"/memory",
-                                     "memory.limit_in_bytes",
-                                     "memory.usage_in_bytes",
-                                     "memory.stat",
-                                     {"total_active_file ", "total_inactive_file "}};
-static const CgroupFiles version2 = {
-    "", "memory.max", "memory.current", "memory.stat", {"active_file ", "inactive_file "}};
-
-// A number in a file of the cgroup `path`.
-static size_t cgroup_number(const char *mount, const CgroupFiles *files, const char *path,
-                            const char *file, const char *key) {
-    char name[8192];
-    snprintf(name, sizeof(name), "%s%s%s/%s", mount, files->directory, path, file);
-    return number_in(name, key, 1);
-}
-
-static size_t left_in_cgroup(const char *mount, const CgroupFiles *files, const char *path) {
-    const size_t limit = cgroup_number(mount, files, path, files->limit, "");
-    size_t used = cgroup_number(mount, files, path, files->used, "");
-    if (limit == SIZE_MAX || used == SIZE_MAX) return SIZE_MAX;
-    for (int i = 0; i < 2; i++) {
-        const size_t droppable =
-            cgroup_number(mount, files, path, files->statistics, files->files[i]);
-        if (droppable != SIZE_MAX) used -= smaller(used, droppable);
-    }
-    return limit > used ? limit - used : 0;
-}
-
-size_t memory_of_cgroups(const char *membership, const char *mount) {
-    size_t available = SIZE_MAX;
-    char line[4096]; // "0::/a/b" of version 2, "4:memory:/a/b" of version 1
-    FILE *file = fopen(membership, "r");
-    while (file && fgets(line, sizeof(line), file)) {
-        const char *controllers = strchr(line, ':');
-        char *path = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!path) continue;
-        *path++ = 0;
-        path[strcspn(path, "\n")] = 0;
-        const bool second = !controllers[1];
-        if (!second && !strstr(controllers, "memory")) continue;
-        for (char *end = path; end; *end = 0) { // a/b, then a, then the root
-            available =
-                smaller(available, left_in_cgroup(mount, second ? &version2 : &version1, path));
-            end = strrchr(path, '/');
-            if (!end) break;
-        }
-    }
-    if (file) fclose(file);
-    return available;
-}
-
 size_t memory_available(void) {
-    size_t available = smaller(number_in("/proc/meminfo", "MemAvailable:", 1024),
-                               memory_of_cgroups("/proc/self/cgroup", "/sys/fs/cgroup"));
+    size_t available = smaller(file_number("/proc/meminfo", "MemAvailable:", 1024),
+                               cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup"));
     struct rlimit limit;
-    const size_t used = number_in("/proc/self/status", "VmSize:", 1024);
+    const size_t used = file_number("/proc/self/status", "VmSize:", 1024);
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && used != SIZE_MAX)
         available = smaller(available, limit.rlim_cur > used ? (size_t)limit.rlim_cur - used : 0);
     return available;

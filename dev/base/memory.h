@@ -29,11 +29,6 @@ void *grow_list(void *items, size_t count, size_t size, const char *what);
 // cgroup's limits and of the limit on the address space (ulimit -v). SIZE_MAX where nothing says.
 size_t memory_available(void);
 
-// The part of it that cgroups (version 1 or 2) say: the least that is left in those that the
-// program is in, by `membership` (/proc/self/cgroup), and in those around them, files in memory not
-// counted; their files lie below `mount` (/sys/fs/cgroup). SIZE_MAX where nothing says.
-size_t memory_of_cgroups(const char *membership, const char *mount);
-
 // A number of bytes in KiB, MiB or GiB with three digits, fresh: "1.25 MiB".
 char *format_bytes(size_t bytes);
 

@@ -14,8 +14,12 @@ static void handle_signals(int flags) {
     struct sigaction action = {.sa_handler = stop_request, .sa_flags = SA_RESETHAND | flags},
                      before;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    // Batch systems send these some time before they kill.
+    static const int ends[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) sigaction(ends[i], &action, NULL);
+    struct sigaction again = action; // a soft limit on CPU time comes once a second
+    again.sa_flags = flags;
+    sigaction(SIGXCPU, &again, NULL);
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
 }

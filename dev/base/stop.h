@@ -1,5 +1,6 @@
-// What asks the program to stop at the next good place: SIGINT, SIGTERM and SIGHUP, of which the
-// second one of a kind ends it at once, and standard output that nobody reads any more.
+// What asks the program to stop at the next good place: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and
+// SIGUSR2, of which the second one of a kind ends it at once, SIGXCPU, and standard output that
+// nobody reads any more.
 #ifndef BASE_STOP_H
 #define BASE_STOP_H
 

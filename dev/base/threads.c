@@ -1,5 +1,6 @@
 #include "threads.h"
 
+#include "cgroup.h"
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -82,7 +83,10 @@ void threads_bind(void) {
 
 void threads_use(int count) {
 #ifdef _OPENMP
-    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(count);
+    if (getenv("OMP_NUM_THREADS")) return;
+    if (count == 0) count = omp_get_max_threads();
+    const size_t quota = cgroup_processors("/proc/self/cgroup", "/sys/fs/cgroup");
+    omp_set_num_threads((size_t)count < quota ? count : (int)quota);
 #else
     (void)count;
 #endif

@@ -21,7 +21,9 @@ void threads_wait_briefly(char **argv);
 // behind threads_settle().
 void threads_bind(void);
 
-// Parallel regions get so many threads, unless the user says how many (OMP_NUM_THREADS).
+// Parallel regions get so many threads (0: as many as the processors that the process may run on),
+// but no more than the quota of its cgroups has room for: threads that wait for each other are slow
+// where the kernel stops some of them. Nothing where the user says how many (OMP_NUM_THREADS).
 void threads_use(int count);
 
 // Makes the next parallel regions get exactly thread_limit() threads: OpenMP may deliver fewer than

@@ -1,6 +1,5 @@
 // error.h and memory.h.
 #include "error.h"
-#include "file.h"
 #include "memory.h"
 #include "test.h"
 #include <stdint.h>
@@ -123,47 +122,6 @@ static void test_bytes(void) {
     check_bytes((size_t)1 << 40, "1024 GiB");
 }
 
-// One number in a file of a cgroup below the test's directory.
-static void write_cgroup(const char *directory, const char *name, const char *text) {
-    char *path = format_string("%s/%s", test_directory(), directory),
-         *file = format_string("%s/%s", path, name);
-    directory_create(path);
-    FILE *out = fopen(file, "w");
-    CHECK(out && fputs(text, out) >= 0);
-    if (out) fclose(out);
-    free(file);
-    free(path);
-}
-
-// The least that is left, in the group itself or around it; files in memory can go.
-static void test_cgroups(void) {
-    const char *mount = test_directory();
-    char *self = copy_string(test_file("second", "0::/a/b\n", 8));
-    CHECK(memory_of_cgroups(self, mount) == SIZE_MAX);
-    write_cgroup("a", "memory.max", "max\n");
-    write_cgroup("a", "memory.current", "5000\n");
-    write_cgroup("a/b", "memory.max", "9000\n");
-    write_cgroup("a/b", "memory.current", "4000\n");
-    CHECK(memory_of_cgroups(self, mount) == 5000);
-    write_cgroup("a/b", "memory.stat",
-                 "anon 100\nfile 3000\ninactive_file 1000\nactive_file 500\n");
-    CHECK(memory_of_cgroups(self, mount) == 6500);
-    write_cgroup("a", "memory.max", "6000\n");
-    CHECK(memory_of_cgroups(self, mount) == 1000);
-    write_cgroup("a", "memory.max", "4000\n");
-    CHECK(memory_of_cgroups(self, mount) == 0);
-    free(self);
-    self = copy_string(test_file("first", "5:cpu:/a\n4:memory:/job\n1:name=systemd:/\n", 40));
-    write_cgroup("memory", "memory.limit_in_bytes", "9223372036854771712\n");
-    write_cgroup("memory", "memory.usage_in_bytes", "100\n");
-    write_cgroup("memory/job", "memory.limit_in_bytes", "8000\n");
-    write_cgroup("memory/job", "memory.usage_in_bytes", "3000\n");
-    write_cgroup("memory/job", "memory.stat", "inactive_file 1\ntotal_inactive_file 500\n");
-    CHECK(memory_of_cgroups(self, mount) == 5500);
-    free(self);
-    CHECK(memory_of_cgroups("/nowhere", mount) == SIZE_MAX);
-}
-
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"errors", test_errors},
@@ -175,7 +133,6 @@ int main(int argc, char **argv) {
         {"room", test_room},
         {"strings", test_strings},
         {"bytes", test_bytes},
-        {"cgroups", test_cgroups},
     };
     return test_main(argc, argv, "memory", cases, sizeof(cases) / sizeof(*cases));
 }

@@ -177,6 +177,37 @@ ok "a run that goes on keeps as many checkpoints as it did"
 run old -x 30 -y && cmp old/step_00000030.safetensors one/step_00000030.safetensors
 ok "a pair from before there were ids goes on"
 
+# ---- signals of batch systems
+for signal in 10 12 24; do # SIGUSR1, SIGUSR2, SIGXCPU
+    start by$signal
+    kill -$signal $child
+    wait $child
+    [ $? -eq $((128 + signal)) ] && saved by$signal && "$trainer" -o by$signal -y -x 1 >out 2>&1
+    ok "signal $signal saves"
+done
+(ulimit -St 1 && run limited -x 10000000 -v 10000000)
+[ $? -eq 152 ] && saved limited
+ok "a soft limit on CPU time saves"
+
+# ---- updates that are not finite: nothing is saved until one is again, and the file that is named can be trained on
+run diverges -C 32 -x 400 --lr 1e3 --clip 0 -n 1 -v 1 -m 1 --no-test --keep 3
+good=$(sed -n 's/.*last good checkpoint, which was tried, is \(.*\); lower.*/\1/p' out)
+skipped=$(sed -n 's/^step \([0-9]*\) skipped.*/\1/p' out | head -n 1)
+[ -z "$skipped" ] || [ "$(find diverges -name "step_*.state.*" | sed 's/.*step_0*//; s/[.].*//' | sort -n | tail -n 1)" -lt "$skipped" ]
+ok "nothing is saved while updates are skipped"
+[ -n "$good" ] || good=$(sed -n 's/.*start from \(.*best.safetensors\) with --init.*/\1/p' out)
+[ -n "$good" ] && run finite -e "$good" --eval val -m 1 -C 32 && run finite -C 32 -e "$good" -x 12 -m 1 --lr 1e-9 && ! grep -q skipped out
+ok "the named file can be trained on"
+
+# ---- means of weights
+mean() { "$trainer" -i bytes -e "$1" --average 2 --eval val -m 2 --json >out && sed 's/,.*//' out; }
+run averaged -x 40 -n 10 --keep 9 -k constant -l 1e-2 && rm -rf two && mkdir two && cp averaged/step_0000001* averaged/step_0000002* two/ &&
+    [ "$(mean averaged/step_00000020.safetensors)" = "$(mean two)" ] && [ "$(mean averaged/step_00000040.safetensors)" = "$(mean averaged)" ] &&
+    [ "$(mean averaged)" != "$(mean two)" ]
+ok "--average takes those up to the file that -e names"
+fails 1 "--average 3: averaged holds 2 checkpoints up to that" "$trainer" -i bytes -e averaged/step_00000020.safetensors --average 3 --eval val
+fails 1 "averaged/best.safetensors is no step_N.safetensors" "$trainer" -i bytes -e averaged/best.safetensors --average 2 --eval val
+
 # ---- a run that began with a mean of weights goes on without them
 run mean -e one --average 2 -x 3 -k constant && rm -rf told && cp -r mean told &&
     run told -y --config mean/log.jsonl -x 6 && run mean -y --average 2 -x 6 &&

@@ -352,10 +352,10 @@ static void check_pair(const Checkpoint *pair) {
              pair->state->file.path);
 }
 
-// The newest complete step; -1: none.
-static int64_t latest_step(const char *directory) {
+// The complete step that `newer` others are newer than; -1: none.
+static int64_t complete_step(const char *directory, size_t newer) {
     Listing listing = listing_create(directory);
-    const int64_t step = listing.complete_count ? listing.complete[0] : -1;
+    const int64_t step = listing.complete_count > newer ? listing.complete[newer] : -1;
     listing_free(&listing);
     return step;
 }
@@ -372,7 +372,7 @@ static Safetensors *try_open(const char *directory, char *name) {
 // The newest complete pair in DIR, or its weights alone; false if there is none. A run that goes on
 // in DIR may remove it, having saved a newer one, before it is open here.
 static bool open_newest(const char *directory, bool state, Checkpoint *pair) {
-    for (int64_t step, before = -1; (step = latest_step(directory)) >= 0; before = step) {
+    for (int64_t step, before = -1; (step = complete_step(directory, 0)) >= 0; before = step) {
         if (step == before)
             fail("%s: step %lld is listed and cannot be opened", directory, (long long)step);
         pair->weights = try_open(directory, weights_name(step));
@@ -410,8 +410,8 @@ Safetensors *checkpoint_open_weights(const char *path) {
     return directory ? open_weights_in(path) : safetensors_open(path);
 }
 
-char *checkpoint_latest_path(const char *directory) {
-    const int64_t step = latest_step(directory);
+char *checkpoint_path(const char *directory, size_t newer) {
+    const int64_t step = complete_step(directory, newer);
     if (step < 0) return NULL;
     char *name = weights_name(step), *path = path_in(directory, name);
     free(name);
@@ -579,11 +579,22 @@ static void add_checkpoint(const char *directory, int64_t step, double factor, c
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {
     char *directory = path_directory(file->file.path);
     Listing listing = listing_create(directory);
-    if ((int64_t)listing.complete_count < count)
-        fail("--average %lld: %s holds %zu checkpoints; train with a larger --keep",
-             (long long)count, directory, listing.complete_count);
+    const char *init = options_text(run->options, "init");
+    const int64_t step = step_of_name(path_name(file->file.path), weights_name);
+    size_t first = 0;                         // of the steps, newest first
+    if (strcmp(init, file->file.path) == 0) { // else a directory is named
+        while (first < listing.complete_count && listing.complete[first] != step) first++;
+        if (first == listing.complete_count)
+            fail("--average: %s is no step_N.safetensors with its state next to it; name the last "
+                 "of them to take, or their directory",
+                 init);
+    }
+    if ((int64_t)(listing.complete_count - first) < count)
+        fail("--average %lld: %s holds %zu checkpoints%s; train with a larger --keep",
+             (long long)count, directory, listing.complete_count - first,
+             first > 0 ? " up to that" : "");
     real *sum = allocate(run->type->parameters(run->model)->total, sizeof(real), "checkpoint");
-    for (int64_t i = 0; i < count; i++)
+    for (size_t i = first; i < first + (size_t)count; i++)
         add_checkpoint(directory, listing.complete[i], 1 / (double)count, run, sum);
     run->type->write(run->model, MODEL_VALUES, sum);
     free(sum);

@@ -52,8 +52,9 @@ void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64
 // saved together. Needs no lock: it may be one that a run is about to remove.
 bool checkpoint_open_latest(const char *directory, Checkpoint *pair);
 
-// The path of the newest complete pair's weights, a fresh string; NULL: none.
-char *checkpoint_latest_path(const char *directory);
+// The path of the weights of the complete pair that `newer` others are newer than, a fresh string;
+// NULL: none.
+char *checkpoint_path(const char *directory, size_t newer);
 
 char *checkpoint_best_path(const char *directory);
 
@@ -84,8 +85,9 @@ void checkpoint_check_tensors(const Safetensors *file, const ModelType *type,
 // finite.
 void checkpoint_load_weights(const Safetensors *file, const Run *run);
 
-// The mean of the newest `count` checkpoints in the directory of a file, instead of what it holds;
-// ends the program where there are not so many.
+// The mean of `count` checkpoints in the directory of a file, instead of what it holds: the newest,
+// or where --init names a file those up to and including it. Ends the program where there are not
+// so many.
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run);
 
 // Moments and progress, rank 0's for all; the run's data must be those that the state was made

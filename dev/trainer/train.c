@@ -61,7 +61,7 @@ static void check_start(const Options *options, const Action *action) {
 static char *find_unsaved_run(const Options *options) {
     const char *output = options_text(options, "output");
     if (!options_flag(options, "resume")) return NULL;
-    char *latest = checkpoint_latest_path(output), *log = latest ? NULL : restart_find_log(output);
+    char *latest = checkpoint_path(output, 0), *log = latest ? NULL : restart_find_log(output);
     if (!latest && !log && !options_text(options, "input") && !options_text(options, "config"))
         fail("%s: holds no run to resume; check --output, or say with --input what a new run there "
              "trains on",
@@ -83,7 +83,7 @@ static Ranks *join_ranks(int argc, char **argv) {
     const double timeout = limit ? strtod(limit, NULL) : 0;
     Ranks *ranks = ranks_open(timeout > 0 ? timeout : 600);
     if (ranks_rank(ranks) > 0) streams_silence();
-    if (ranks_cores(ranks) > 0) threads_use(ranks_cores(ranks));
+    threads_use(ranks_cores(ranks));
     return ranks;
 }
 

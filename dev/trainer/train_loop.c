@@ -31,7 +31,8 @@ typedef struct {
     int threads;             // that compute
     double seconds_per_step; // smoothed, for the time that is left
     Progress progress;
-    int bad_updates; // in a row
+    int bad_updates; // in a row; while they last nothing is saved, as who resumes would meet them
+    bool save_due;   // as soon as an update is finite
     BestLoss best;
     int64_t first_step; // of this process
     bool trained;       // to the end
@@ -146,6 +147,52 @@ static bool is_usable(const Loop *loop, double norm) {
     return isfinite(norm) && isfinite((real)(clipped * clipped));
 }
 
+// Rank 0 reads weights for all; NULL: those that it has.
+static void load_weights(const Loop *loop, const char *path) {
+    if (leads(loop) && path) {
+        Safetensors *file = safetensors_open(path);
+        checkpoint_load_weights(file, loop->run);
+        safetensors_close(file);
+    }
+    share_values(loop->run);
+}
+
+// Whether the next update by weights, and their evaluation, are finite. The model has them then.
+static bool is_good(Loop *loop, const char *path) {
+    const Run *run = loop->run;
+    load_weights(loop, path);
+    const Update update = run->type->task->update(run->task, loop->progress.sequences);
+    const double loss = accumulate(loop, &update), norm = run->type->gradient_norm(run->model);
+    Evaluation result = {.loss = 0};
+    run->type->clear_gradients(run->model);
+    if (run->dataset->splits[SPLIT_VAL].tokens > 0)
+        evaluate(loop->run, SPLIT_VAL, integer(loop, "val-batches"), &result);
+    return isfinite(loss) && is_usable(loop, norm) && isfinite(result.loss);
+}
+
+// Ends the program after too many updates that were not finite, and names the newest weights that
+// can be trained on.
+static _Noreturn void give_up(Loop *loop) {
+    for (size_t newer = 0;; newer++) {
+        char *found = leads(loop) ? checkpoint_path(loop->directory, newer) : NULL;
+        char *path = share_text(loop->run->ranks, found);
+        if (!path) break;
+        if (is_good(loop, path))
+            fail("%d updates in a row were not finite; the last good checkpoint, which was tried, "
+                 "is %s; lower --lr and start from it with --init",
+                 MAX_BAD_UPDATES, path);
+        free(path);
+        free(found);
+    }
+    char *best = checkpoint_best_path(loop->directory ? loop->directory : "");
+    if (ranks_vote(loop->run->ranks, leads(loop) && file_exists(best)) && is_good(loop, best))
+        fail("%d updates in a row were not finite, nor is one from any checkpoint of a step; lower "
+             "--lr and start from %s with --init",
+             MAX_BAD_UPDATES, best);
+    fail("%d updates in a row were not finite and no good checkpoint was saved; lower --lr",
+         MAX_BAD_UPDATES);
+}
+
 // Applies the gradients, or drops them where they or their second moments would not be finite; ends
 // the program after too many of those.
 static void apply(Loop *loop, double loss, double norm, double rate) {
@@ -170,14 +217,7 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     log_line(loop->log, "step %lld skipped: loss %g, gradient norm %g",
              (long long)loop->progress.step + 1, loss, norm);
     if (loop->bad_updates < MAX_BAD_UPDATES) return;
-    const char *last = leads(loop) ? checkpoint_latest_path(loop->directory) : NULL;
-    if (!last)
-        fail("%d updates in a row were not finite and no checkpoint was saved; lower --lr",
-             MAX_BAD_UPDATES);
-    fail("%d updates in a row were not finite; the last good checkpoint is %s; lower --lr and "
-         "start from it "
-         "with --init",
-         MAX_BAD_UPDATES, last);
+    give_up(loop);
 }
 
 // What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to
@@ -260,7 +300,8 @@ static bool validate(Loop *loop) {
     return true;
 }
 
-static void save(const Loop *loop) {
+static void save(Loop *loop) {
+    loop->save_due = false;
     checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
     if (leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
 }
@@ -283,7 +324,8 @@ static void after_step(Loop *loop, const Progress *before) {
     }
     agree_on_stop(loop);
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    if (saves || last || out_of_patience(loop) || loop->stop) save(loop);
+    loop->save_due |= saves || last || out_of_patience(loop) || loop->stop;
+    if (loop->save_due && loop->bad_updates == 0) save(loop);
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
 
@@ -298,16 +340,9 @@ static void run_pending_evaluation(Loop *loop) {
 
 // Takes the best weights, or keeps the last ones where there was no validation.
 static void load_best(const Loop *loop) {
-    if (leads(loop)) {
-        char *path = checkpoint_best_path(loop->directory);
-        if (isfinite(loop->best.loss) && file_exists(path)) {
-            Safetensors *file = safetensors_open(path);
-            checkpoint_load_weights(file, loop->run);
-            safetensors_close(file);
-        }
-        free(path);
-    }
-    share_values(loop->run);
+    char *path = leads(loop) ? checkpoint_best_path(loop->directory) : NULL;
+    load_weights(loop, path && isfinite(loop->best.loss) && file_exists(path) ? path : NULL);
+    free(path);
 }
 
 static void test(Loop *loop) {
@@ -525,8 +560,9 @@ static void say_stopped(const Loop *loop) {
     else if (loop->trained)
         line = format_string("test and report were interrupted; go on with: %s", command);
     else
-        line = format_string("stopped after step %lld; go on with: %s",
-                             (long long)loop->progress.step, command);
+        line = format_string(
+            "stopped after step %lld%s; go on with: %s", (long long)loop->progress.step,
+            loop->bad_updates > 0 ? ", and not saved since updates were skipped" : "", command);
     if (loop->stop == SIGPIPE)
         warn("standard output was closed: %s", line);
     else

@@ -25,7 +25,7 @@ static const Option rows[] = {
     {0, "keep", OPTION_INTEGER, OPTION_HABIT, "N", "1", 1, 1e9, NULL, NULL, MORE,
      "checkpoints kept beside the best"},
     {0, "average", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e6, NULL, NULL, MORE,
-     "take the mean of -e's last N checkpoints; 0: PATH"},
+     "mean of N checkpoints up to the last, or -e FILE; 0: PATH"},
     {0, "config", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, DATA,
      "options as JSON, or a run's log.jsonl"},
 
