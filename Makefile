@@ -65,7 +65,8 @@ MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$
 LIBRARY_SOURCES := dev/ranks/ranks.c dev/ranks/single.c $(wildcard $(LIBRARY:%=dev/%/*.c)) \
                    $(MODEL_PARTS)
 # The project's source and documentation, without a table of numbers: the embedded default corpus.
-CORPUS := $(sort $(filter-out dev/text/unicode_table.h,$(wildcard Makefile *.md *.c *.cu \
+CORPUS := $(sort $(filter-out dev/text/unicode_table.h dev/text/nfc_table.h, \
+            $(wildcard Makefile *.md *.c *.cu \
             data/*.md data/*.sh scripts/*.sh dev/*.md \
             $(foreach kind,md c h cu cuh mk,dev/*/*.$(kind)))))
 

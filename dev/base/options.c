@@ -373,7 +373,10 @@ static void print_and_exit(const Options *options, const Option *row) {
 }
 
 static void give(const Options *options, Entry *entry, const char *text) {
-    if (!assign(entry, text)) refuse_value(entry->row, text);
+    const bool adds = entry->given && entry->row->kind == OPTION_TEXT && entry->row->choices;
+    char *both = adds ? format_string("%s" OPTION_AGAIN "%s", entry->text, text) : NULL;
+    if (!assign(entry, both ? both : text)) refuse_value(entry->row, text);
+    free(both);
     entry->again = entry->given;
     entry->given = true;
     if (entry->row >= built_in && entry->row < built_in + BUILT_IN)

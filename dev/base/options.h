@@ -38,6 +38,10 @@ typedef struct {
 // The group of rows that --help only names, so that it fits a screen; --help-all explains them.
 #define OPTION_GROUP_MORE "More"
 
+// As the choices of an OPTION_TEXT: it can be given again, and its value is all texts with this
+// between them.
+#define OPTION_AGAIN "\x1f"
+
 typedef struct Options Options;
 
 // The rows of several tables, one after the other, each at its default. -h/--help, --help-all and

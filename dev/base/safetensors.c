@@ -116,6 +116,7 @@ static const char *checksum_name(const char *key) {
 }
 
 static void read_metadata(Safetensors *file, const Json *object) {
+    if (object->kind == JSON_NULL) return;
     if (object->kind != JSON_OBJECT) fail("%s: __metadata__ is not an object", file->file.path);
     file->metadata = allocate(object->count, sizeof(Metadata), "metadata");
     for (size_t i = 0; i < object->count; i++) {
@@ -234,13 +235,64 @@ static Safetensors *open_map(FileMap map) {
     return file;
 }
 
+// A file of an index, by its name; opened where no tensor before was in it.
+static const Safetensors *part_of(Safetensors *index, const Json *name) {
+    const char *path = index->file.path;
+    if (name->kind != JSON_STRING || strchr(name->string, '/') || !*name->string)
+        fail("%s: weight_map names something other than a file beside it", path);
+    for (int i = 0; i < index->part_count; i++)
+        if (strcmp(path_name(index->parts[i]->file.path), name->string) == 0)
+            return index->parts[i];
+    char *directory = path_directory(path), *part = format_string("%s/%s", directory, name->string);
+    index->parts = grow_list(index->parts, (size_t)index->part_count, sizeof(*index->parts),
+                             "a safetensors file");
+    index->parts[index->part_count++] = open_map(file_map(part));
+    free(directory);
+    free(part);
+    return index->parts[index->part_count - 1];
+}
+
+// Reads an index: {"weight_map": {"TENSOR": "FILE", ...}}.
+static Safetensors *open_index(FileMap map) {
+    Safetensors *file = allocate(1, sizeof(Safetensors), "a safetensors file");
+    file->file = map;
+    Json *root = json_parse((const char *)map.data, map.size, map.path);
+    const Json *names = json_find(root, "weight_map");
+    if (!names || names->kind != JSON_OBJECT || names->count > INT32_MAX)
+        fail("%s: expected \"weight_map\" to be an object", map.path);
+    file->tensors = allocate(names->count, sizeof(Tensor), "tensors");
+    for (size_t i = 0; i < names->count; i++) {
+        const Safetensors *part = part_of(file, &names->items[i]);
+        const Tensor *tensor = safetensors_find(part, names->keys[i]);
+        if (!tensor)
+            fail("%s: has no tensor %s, which %s says is there", part->file.path, names->keys[i],
+                 map.path);
+        file->tensors[i] = *tensor;
+        file->tensors[i].name = copy_string(tensor->name);
+    }
+    file->tensor_count = (int)names->count;
+    int all = 0;
+    for (int i = 0; i < file->part_count; i++) all += file->parts[i]->tensor_count;
+    if (all != file->tensor_count)
+        fail("%s: names %d tensors, its files have %d", map.path, file->tensor_count, all);
+    safetensors_index(file);
+    json_free(root);
+    return file;
+}
+
+static Safetensors *open_any(FileMap map) {
+    const size_t length = strlen(map.path), end = strlen(SAFETENSORS_INDEX);
+    const bool index = length >= end && strcmp(map.path + length - end, SAFETENSORS_INDEX) == 0;
+    return index ? open_index(map) : open_map(map);
+}
+
 Safetensors *safetensors_open(const char *path) {
-    return open_map(file_map(path));
+    return open_any(file_map(path));
 }
 
 Safetensors *safetensors_try_open(const char *path) {
     FileMap map;
-    return file_try_map(path, &map) ? open_map(map) : NULL;
+    return file_try_map(path, &map) ? open_any(map) : NULL;
 }
 
 void safetensors_close(Safetensors *file) {
@@ -256,6 +308,8 @@ void safetensors_close(Safetensors *file) {
     free(file->tensors);
     free(file->by_name);
     free(file->metadata);
+    for (int i = 0; i < file->part_count; i++) safetensors_close(file->parts[i]);
+    free(file->parts);
     file_unmap(&file->file);
     free(file);
 }

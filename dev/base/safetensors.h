@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SAFETENSORS_INDEX ".safetensors.index.json"
+
 enum { TENSOR_MAX_RANK = 8 };
 
 typedef enum {
@@ -32,18 +34,22 @@ typedef struct {
     void *own;        // the same where it is not in the file; NULL
 } Tensor;
 
-typedef struct {
+typedef struct Safetensors {
     FileMap file;
     Tensor *tensors;  // (tensor_count) in the order of the data
     Tensor **by_name; // (tensor_count) in the order of the names
     int tensor_count;
     Metadata *metadata;
     int metadata_count;
+    struct Safetensors **parts; // (part_count) the files that an index names; NULL: it is one file
+    int part_count;
 } Safetensors;
 
 // Maps PATH and checks everything before it is used: header length, JSON, types, shapes (product
 // overflow), offsets inside the file, no overlap and no hole, sizes that match type and shape, and
 // the checksums of header and tensors where the file has them. Ends the program otherwise.
+// An index (its name ends in SAFETENSORS_INDEX) opens all the files beside it whose tensors it
+// lists.
 Safetensors *safetensors_open(const char *path);
 Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
 void safetensors_close(Safetensors *file);

@@ -18,7 +18,7 @@ typedef struct {
 static void append(Tokens *t, const int32_t *tokens, size_t count) {
     int32_t *grown = realloc(t->tokens, (t->count + count + 1) * sizeof(int32_t));
     if (!grown) fail("out of memory for %zu tokens", t->count + count);
-    memcpy(grown + t->count, tokens, count * sizeof(int32_t));
+    if (count > 0) memcpy(grown + t->count, tokens, count * sizeof(int32_t));
     t->tokens = grown;
     t->count += count;
 }
@@ -38,11 +38,16 @@ static size_t without_space(const char *text, size_t size) {
 
 static Tokens encode(const Dataset *dataset, const char *text) {
     Tokens t = {0};
+    size_t around;
+    const int32_t *before = tokenizer_before(dataset->tokenizer, &around);
+    append(&t, before, around);
     for (const char *mask; (mask = strstr(text, MASK)); text = mask + strlen(MASK)) {
         append_text(&t, dataset, text, without_space(text, (size_t)(mask - text)));
         append(&t, &dataset->mask, 1);
     }
     append_text(&t, dataset, text, strlen(text));
+    const int32_t *behind = tokenizer_behind(dataset->tokenizer, &around);
+    append(&t, behind, around);
     return t;
 }
 
@@ -69,9 +74,10 @@ typedef struct {
     int count;
 } Guesses;
 
-static Guesses guess(const real *logits, size_t vocabulary) {
+// Of a model's `vocabulary` rows the first `tokens` are tokens.
+static Guesses guess(const real *logits, size_t vocabulary, size_t tokens) {
     Guesses g;
-    g.count = best_tokens(logits, vocabulary, g.tokens);
+    g.count = best_tokens(logits, tokens, g.tokens);
     const double largest = g.count > 0 ? (double)logits[g.tokens[0]] : 0;
     double sum = 0;
     for (size_t v = 0; v < vocabulary; v++) sum += exp((double)logits[v] - largest);
@@ -140,7 +146,7 @@ void fill(Run *run) {
     int mask = 0;
     for (size_t i = 0; i < t.count; i++) {
         if (t.tokens[i] != dataset->mask) continue;
-        const Guesses guesses = guess(logits + i * V, V);
+        const Guesses guesses = guess(logits + i * V, V, (size_t)dataset->vocabulary);
         (options_flag(run->options, "json") ? write_json : print_guesses)(dataset, ++mask,
                                                                           &guesses);
     }

@@ -1,6 +1,7 @@
 #include "clock.h"
 #include "error.h"
 #include "file.h"
+#include "generation.h"
 #include "growing_text.h"
 #include "language.h"
 #include "memory.h"
@@ -10,6 +11,7 @@
 #include "stop.h"
 #include "streams.h"
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef enum { ENDED_LENGTH, ENDED_STOP, ENDED_POSITIONS, ENDED_SIGNAL } Ending;
-static const char *const ending_names[] = {"length", "stop", "positions", "signal"};
+typedef enum { ENDED_LENGTH, ENDED_STOP, ENDED_END, ENDED_POSITIONS, ENDED_SIGNAL } Ending;
+static const char *const ending_names[] = {"length", "stop", "end", "positions", "signal"};
 
 // A text that is written.
 typedef struct {
@@ -26,6 +28,7 @@ typedef struct {
     Random random;
     bool *seen;      // (V) tokens that stand in it
     int64_t written; // tokens drawn
+    bool ended;      // the last one ends a text, and is no part of it
     size_t shown;    // bytes
 } Sample;
 
@@ -35,7 +38,10 @@ typedef struct {
     SamplerSettings settings;
     double penalty;
     uint64_t seed;
-    Text stop;
+    Generation generation;
+    TokenList unused; // rows of the model that are no token's, which are never drawn
+    Text *stops;      // (stop_count)
+    size_t stop_count;
     int count; // S
     Sample *samples;
     Reader *reader;
@@ -96,10 +102,35 @@ static uint64_t any_seed(void) {
     return seed;
 }
 
+// Those of --stop, fresh.
+static Text *stops_create(const Options *o, size_t *count) {
+    const char *given = options_text(o, "stop");
+    char *rest = given ? copy_string(given) : NULL, *next = rest, *word;
+    Text *stops = NULL;
+    *count = 0;
+    while ((word = strsep(&next, OPTION_AGAIN)) != NULL) {
+        stops = grow_list(stops, *count, sizeof(Text), "stops");
+        stops[(*count)++] = unescaped(word);
+    }
+    free(rest);
+    return stops;
+}
+
+static TokenList unused_tokens(const Run *run) {
+    TokenList list = {0};
+    for (int64_t token = 0; token < run->setup.vocabulary; token++) {
+        if (token < run->dataset->vocabulary &&
+            !tokenizer_is_unused(run->dataset->tokenizer, (int32_t)token))
+            continue;
+        list.tokens = grow_list(list.tokens, list.count, sizeof(int32_t), "tokens");
+        list.tokens[list.count++] = (int32_t)token;
+    }
+    return list;
+}
+
 static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t number) {
     const Options *o = run->options;
     const size_t V = (size_t)run->setup.vocabulary;
-    const char *stop = options_text(o, "stop");
     if (!run->dataset->tokenizer)
         fail("%s: has no tokenizer, so no text can be written; make it with ./tokenize",
              run->dataset->name);
@@ -108,14 +139,18 @@ static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t n
                              options_number(o, "top-p")},
                 .penalty = options_number(o, "repetition-penalty"),
                 .seed = seed,
-                .stop = stop ? unescaped(stop) : (Text){NULL, 0},
+                .generation = generation_open(run->weights, run->dataset, (int64_t)V),
+                .unused = unused_tokens(run),
                 .count = count,
                 .samples = allocate((size_t)count, sizeof(Sample), "samples"),
                 .reader = reader_create(run, count, options_text(o, "beyond")),
                 .logits = allocate((size_t)count * V, sizeof(real), "logits"),
                 .next = allocate((size_t)count, sizeof(int32_t), "samples")};
+    w.stops = stops_create(o, &w.stop_count);
     for (int s = 0; s < count; s++)
-        w.samples[s] = (Sample){.text = {.tokenizer = run->dataset->tokenizer, .stop = w.stop},
+        w.samples[s] = (Sample){.text = {.tokenizer = run->dataset->tokenizer,
+                                         .stops = w.stops,
+                                         .stop_count = w.stop_count},
                                 .random = random_stream(seed, RANDOM_SAMPLE, number, (uint32_t)s),
                                 .seen = allocate(V, sizeof(bool), "samples")};
     return w;
@@ -127,7 +162,10 @@ static void writer_free(Writer *w) {
         free(w->samples[s].seen);
     }
     reader_free(w->reader);
-    free((char *)w->stop.data);
+    for (size_t i = 0; i < w->stop_count; i++) free((char *)w->stops[i].data);
+    free(w->stops);
+    free(w->unused.tokens);
+    generation_free(&w->generation);
     free(w->samples);
     free(w->logits);
     free(w->next);
@@ -147,13 +185,22 @@ static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
     free(same);
 }
 
-// The prompt follows what was written; before all stands the token that stands before a text.
+// What is read before a text: the end of another one, as in training, or what the tokenizer's file
+// says.
+static const int32_t *before_text(const Dataset *dataset, size_t *count) {
+    *count = 1;
+    return dataset->end >= 0 ? &dataset->end : tokenizer_before(dataset->tokenizer, count);
+}
+
+// The prompt follows what was written.
 static void read_prompt(Writer *w, Text prompt) {
     const Dataset *dataset = w->run->dataset;
     const bool first = w->samples[0].text.count == 0;
     int32_t *tokens;
     const size_t count = tokenizer_encode(dataset->tokenizer, prompt.data, prompt.size, 0, &tokens);
-    const size_t added = (first && dataset->end >= 0) + (size_t)w->unread;
+    size_t before = 0;
+    const int32_t *beginning = first ? before_text(dataset, &before) : NULL;
+    const size_t added = before + (size_t)w->unread;
     if (count + added == 0) fail("--prompt: no tokens in \"%.*s\"", (int)prompt.size, prompt.data);
     if (strcmp(options_text(w->run->options, "beyond"), "stop") == 0 &&
         (int64_t)(count + added) > reader_room(w->reader))
@@ -161,7 +208,7 @@ static void read_prompt(Writer *w, Text prompt) {
              (long long)w->run->setup.positions);
     if (w->unread) reader_read(w->reader, w->next, w->logits);
     w->unread = false;
-    if (first && dataset->end >= 0) read_tokens(w, &dataset->end, 1);
+    read_tokens(w, beginning, before);
     read_tokens(w, tokens, count);
     for (int s = 0; s < w->count; s++) {
         growing_text_add(&w->samples[s].text, tokens, count);
@@ -183,26 +230,29 @@ static void draw(Writer *w, int s) {
     Sample *sample = &w->samples[s];
     real *logits = w->logits + (size_t)s * (size_t)V;
     sampler_penalise(logits, sample->seen, V, w->penalty);
+    for (size_t i = 0; i < w->unused.count; i++) logits[w->unused.tokens[i]] = -(real)INFINITY;
     w->next[s] = sampler_draw(&w->settings, logits, V, &sample->random);
     sample->seen[w->next[s]] = true;
     sample->written++;
-    growing_text_add(&sample->text, &w->next[s], 1);
+    sample->ended = generation_ends(&w->generation, w->next[s]);
+    if (!sample->ended) growing_text_add(&sample->text, &w->next[s], 1);
 }
 
 // Draws a token for each text that goes on; false: none does.
 static bool draw_all(Writer *w) {
     bool any = false;
     for (int s = 0; s < w->count; s++) {
-        if (w->samples[s].text.stopped) continue;
+        const Sample *sample = &w->samples[s];
+        if (sample->text.stopped || sample->ended) continue;
         draw(w, s);
-        any = any || !w->samples[s].text.stopped;
+        any = any || !(sample->text.stopped || sample->ended);
     }
     return any;
 }
 
 // Writes up to `tokens` tokens; one text is shown as it comes.
 static void write_tokens(Writer *w, int64_t tokens, bool shown) {
-    for (int s = 0; s < w->count; s++) w->samples[s].text.stopped = false;
+    for (int s = 0; s < w->count; s++) w->samples[s].text.stopped = w->samples[s].ended = false;
     if (shown) show(&w->samples[0]);
     w->ending = ENDED_LENGTH;
     for (int64_t i = 0; i < tokens; i++) {
@@ -220,7 +270,7 @@ static void write_tokens(Writer *w, int64_t tokens, bool shown) {
 }
 
 static Ending ending_of(const Writer *w, const Sample *sample) {
-    return sample->text.stopped ? ENDED_STOP : w->ending;
+    return sample->text.stopped ? ENDED_STOP : sample->ended ? ENDED_END : w->ending;
 }
 
 // ---- what the user sees -----------------------------------------------------
@@ -234,7 +284,10 @@ static void say_ending(const Writer *w, const Sample *sample, int64_t wanted) {
         fprintf(stderr, "the model has %lld positions (--beyond stop)]\n",
                 (long long)w->run->setup.positions);
     else
-        fprintf(stderr, "%s]\n", ending == ENDED_STOP ? "--stop came up" : "a signal");
+        fprintf(stderr, "%s]\n",
+                ending == ENDED_STOP  ? "--stop came up"
+                : ending == ENDED_END ? "the text ends"
+                                      : "a signal");
 }
 
 static void write_json(const Writer *w, const Sample *sample) {

@@ -21,20 +21,32 @@ static void decode(GrowingText *g) {
     g->decoded = g->count;
 }
 
-// Where `stop` stands in the text from byte `from` on; NULL: nowhere.
-static const char *find_stop(const GrowingText *g, size_t from) {
-    return g->stop.size > 0 && g->text.size > from
-               ? memmem(g->text.data + from, g->text.size - from, g->stop.data, g->stop.size)
-               : NULL;
+// The first place of a stop in the text behind the prompt that ends behind byte `old`; NULL: none.
+static const char *find_stop(const GrowingText *g, size_t old) {
+    const char *first = NULL;
+    for (size_t i = 0; i < g->stop_count; i++) {
+        const Text stop = g->stops[i];
+        const size_t from = old > g->begin + stop.size ? old - stop.size : g->begin;
+        const char *found =
+            g->text.size > from && stop.size > 0
+                ? memmem(g->text.data + from, g->text.size - from, stop.data, stop.size)
+                : NULL;
+        if (found && (!first || found < first)) first = found;
+    }
+    return first;
 }
 
-// Bytes at the end of the text with which `stop` may begin.
+// Bytes at the end of the text with which a stop may begin.
 static size_t begun_stop(const GrowingText *g) {
-    size_t size = g->text.size - g->begin;
-    if (g->stop.size == 0) return 0;
-    if (size >= g->stop.size) size = g->stop.size - 1;
-    while (size > 0 && memcmp(g->text.data + g->text.size - size, g->stop.data, size) != 0) size--;
-    return size;
+    size_t most = 0;
+    for (size_t i = 0; i < g->stop_count; i++) {
+        const Text stop = g->stops[i];
+        size_t size = g->text.size - g->begin;
+        if (size >= stop.size) size = stop.size > 0 ? stop.size - 1 : 0;
+        while (size > 0 && memcmp(g->text.data + g->text.size - size, stop.data, size) != 0) size--;
+        if (size > most) most = size;
+    }
+    return most;
 }
 
 static size_t complete(const GrowingText *g, size_t size) {
@@ -49,8 +61,7 @@ void growing_text_add(GrowingText *g, const int32_t *tokens, size_t count) {
     if (g->count == 0 || tokenizer_is_partial(g->tokenizer, g->tokens[g->count - 1])) return;
     const size_t old = g->text.size;
     decode(g);
-    const size_t overlap = g->stop.size > 0 ? g->stop.size - 1 : 0;
-    const char *stop = find_stop(g, old > g->begin + overlap ? old - overlap : g->begin);
+    const char *stop = find_stop(g, old);
     g->stopped = stop != NULL;
     g->end = stop ? (size_t)(stop - g->text.data) : complete(g, g->text.size - begun_stop(g));
 }

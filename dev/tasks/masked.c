@@ -30,7 +30,7 @@ static void *masked_create(const TaskSetup *setup) {
     const Dataset *dataset = setup->dataset;
     if (dataset->mask < 0)
         fail("%s: has no mask token; make the data with ./tokenize --tokenizer bpe --reserve "
-             "mask,padding",
+             "mask,padding; of others' models tokenizer_config.json names it (\"mask_token\")",
              dataset->name);
     Masked *m = allocate(1, sizeof(*m), "task");
     *m = (Masked){.sequences = sequences_create(setup),

@@ -9,11 +9,14 @@
 // ---- growing text -----------------------------------------------------------
 
 static GrowingText create(const char *stop) {
-    return (GrowingText){.tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL),
-                         .stop = {stop, strlen(stop)}};
+    Text *stops = allocate(1, sizeof(Text), "a stop");
+    *stops = (Text){stop, strlen(stop)};
+    return (GrowingText){
+        .tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL), .stops = stops, .stop_count = 1};
 }
 
 static void destroy(GrowingText *g) {
+    free((Text *)g->stops);
     tokenizer_free((Tokenizer *)g->tokenizer);
     growing_text_free(g);
 }
@@ -71,6 +74,20 @@ static void test_stop(void) {
     CHECK(g.stopped);
     check_shown(&g, "a");
     destroy(&g);
+}
+
+// The first of several ends the text; none that may begin is shown.
+static void test_stops(void) {
+    const Text stops[] = {{"xyz", 3}, {"bc", 2}, {"abcd", 4}};
+    GrowingText g = {
+        .tokenizer = tokenizer_open(TOKENIZER_BYTE, NULL), .stops = stops, .stop_count = 3};
+    add(&g, "1ab");
+    check_shown(&g, "1");
+    growing_text_add(&g, (const int32_t[]){'c', 'd', 'x'}, 3);
+    CHECK(g.stopped);
+    check_shown(&g, "1");
+    tokenizer_free((Tokenizer *)g.tokenizer);
+    growing_text_free(&g);
 }
 
 static void test_complete(void) {
@@ -166,10 +183,8 @@ static void test_beyond(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"characters", test_characters},
-        {"stop", test_stop},
-        {"complete", test_complete},
-        {"beyond", test_beyond},
+        {"characters", test_characters}, {"stop", test_stop},     {"several stops", test_stops},
+        {"complete", test_complete},     {"beyond", test_beyond},
     };
     return test_main(argc, argv, "generate", cases, sizeof cases / sizeof *cases);
 }

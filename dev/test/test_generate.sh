@@ -106,6 +106,9 @@ ok "--json, and a sample is the same beside others"
 write --prompt "The king" -g 500 --stop e --json >out && grep -q '"ended":"stop"' out &&
     ! LC_ALL=C sed 's/.*"text":"\(.*\)","tokens.*/\1/; s/\\u[0-9a-f]\{4\}//g' out | grep -q e # \u001e has one
 ok "--stop"
+write --prompt "The king" -g 500 --stop e --json >one && write --prompt "The king" -g 500 --stop e --stop XYZ --json >out &&
+    cmp one out && write --prompt "The king" -g 500 --stop XYZ --stop e --json >out && cmp one out
+ok "--stop twice: both count"
 write --prompt "The king" -g 500 --stop e >out && grep -q 'ended after .* of 500 tokens: --stop came up' err
 ok "what stops early says so"
 write --prompt "The king" -g 100 --beyond stop >out && grep -q 'the model has 64 positions' err
@@ -162,9 +165,43 @@ ok "vocab.json and merges.txt: the same"
 rm hf/merges.txt hf/vocab.json
 fails 1 "there is no tokenizer beside it" "$gpt2" -e hf --prompt a
 fails 1 "does not say what it was trained on" "$gpt2" -e hf --eval val
-cp others/tokenizer.json hf/
-"$tokenize" -o fewer --vocab-size 280 text >out 2>&1 && cp fewer/tokenizer.json hf/
-fails 1 "its vocabulary has 300 tokens" "$gpt2" -e hf --prompt a
+# ---- what its files say of the text that it writes
+of_hf() { "$gpt2" -e hf -g 20 -S 1 --temperature 0 --json "$@" 2>err; }
+written() { sed 's/.*"text":"\(.*\)","tokens".*/\1/'; }
+cp theirs/tokenizer.json hf/ && sed 's/"eos_token_id":[^,}]*/"eos_token_id":null/' hf/config.json >plain.json &&
+    cp plain.json hf/config.json && of_hf --prompt "The king" >one && grep -q '"tokens":20,"ended":"length"' one &&
+    sed 's/"eos_token_id":null/"eos_token_id":['"$(seq -s, 0 299)"']/' plain.json >hf/config.json &&
+    of_hf --prompt "The king" >two &&
+    grep -q '"text":"","tokens":1,"ended":"end"' two
+ok "eos_token_id of config.json ends a text"
+echo '{"eos_token_id":[299,100000]}' >hf/generation_config.json && of_hf --prompt "The king" >two &&
+    ! grep -q '"tokens":1,' two
+ok "that of generation_config.json is taken first"
+rm hf/generation_config.json && cp plain.json hf/config.json
+of_hf --prompt "<|endoftext|>The king" | written >one
+sed 's/"post_processor":null/"post_processor":{"type":"RobertaProcessing","cls":["<|endoftext|>",0],"sep":["<|endoftext|>",0]}/' \
+    theirs/tokenizer.json >hf/tokenizer.json && of_hf --prompt "The king" | written | cmp - one
+ok "what the post-processor puts before a text is read"
+echo '{"add_prefix_space":true}' >hf/tokenizer_config.json && cp theirs/tokenizer.json hf/ &&
+    of_hf --prompt "The king" | grep -q '"prompt":" The king"'
+ok "add_prefix_space of tokenizer_config.json"
+rm hf/tokenizer_config.json
+"$tokenize" -o fewer --vocab-size 280 text >out 2>&1 && cp fewer/tokenizer.json hf/ &&
+    of_hf --prompt "The king" --temperature 5 --top-p 1 >out && grep -q '"tokens":20' out &&
+    "$gpt2" -e hf -i fewer --eval val -m 1 >out 2>&1 && "$gpt2" -e hf -i fewer -o rows -x 2 -m 1 >out 2>&1 &&
+    "$gpt2" -e rows --prompt "The king" -g 3 >out 2>&1
+ok "more rows than tokens are never drawn"
+fails 1 "its vocabulary has 300 tokens, that of bytes has 256" "$gpt2" -e hf -i bytes --eval val
+"$tokenize" -o larger --vocab-size 320 text >out 2>&1 && cp larger/tokenizer.json hf/
+fails 1 "its vocabulary has 300 tokens, that of hf has 320" "$gpt2" -e hf --prompt a
+rm hf/tokenizer.json && touch hf/vocab.txt
+fails 1 "hf/vocab.txt: is WordPiece" "$gpt2" -e hf --prompt a
+yes 'to be or not<|endoftext|>' | tr -d '\n' | head -c 20000 >parts && "$tokenize" -o parted --vocab-size 270 parts >out 2>&1 &&
+    train parted-run -i parted -x 60 -m 1 -l 1e-2 &&
+    "$trainer" -e parted-run --prompt "to be" -g 60 --temperature 0 --json >out 2>err && grep -q '"ended":"end"' out &&
+    "$trainer" -e parted-run --prompt "to be" -g 60 --temperature 0 >out 2>err && grep -q ': the text ends' err &&
+    ! grep -q endoftext out
+ok "a run on texts that end ends its own"
 "$tokenize" -o masks --vocab-size 300 --reserve mask,padding text >out 2>&1 &&
     "$bert" -i masks -o asked -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -x 20 -m 2 >out 2>&1 </dev/null && foreign asked hfbert &&
     "$bert" -e hfbert --fill "The [MASK]" >out 2>&1 && grep -q '\[MASK\] 1' out &&

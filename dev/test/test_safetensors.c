@@ -60,6 +60,13 @@ static void test_round_trip(void) {
     free(big);
 }
 
+// As other writers leave it where there is none.
+static void test_null_metadata(void) {
+    Safetensors *file = safetensors_open(make_file("null", "{\"__metadata__\":null}", -1, "", 0));
+    CHECK(file->metadata_count == 0);
+    safetensors_close(file);
+}
+
 static void test_no_tensors(void) {
     char *path = format_string("%s/out", test_directory());
     safetensors_write(path, NULL, 0, NULL, 0);
@@ -385,6 +392,41 @@ static void test_mutations(void) {
     free(path);
 }
 
+// A model in two files, and an index of them.
+static void test_index(void) {
+    const real values[] = {1, 2, 3, 4};
+    const int64_t two = 2, four = 4;
+    char *first = copy_string(test_file("model-1.safetensors", "", 0)),
+         *second = copy_string(test_file("model-2.safetensors", "", 0));
+    safetensors_write(
+        first, (const TensorSource[]){{"a", 1, &two, values}, {"b", 1, &four, values}}, 2, NULL, 0);
+    safetensors_write(second, &(const TensorSource){"c", 1, &two, values + 2}, 1, NULL, 0);
+    const char *names = "{\"metadata\":{},\"weight_map\":{\"c\":\"model-2.safetensors\","
+                        "\"a\":\"model-1.safetensors\",\"b\":\"model-1.safetensors\"}}";
+    char *path = copy_string(test_file("model.safetensors.index.json", names, strlen(names)));
+    Safetensors *file = safetensors_open(path);
+    real read[2];
+    CHECK(file->tensor_count == 3 && safetensors_find(file, "b")->count == 4);
+    tensor_read_real(file, safetensors_find(file, "c"), read);
+    CHECK(read[0] == 3 && read[1] == 4);
+    safetensors_close(file);
+    static const char *const cases[][2] = {
+        {"{}", "expected \"weight_map\""},
+        {"{\"weight_map\":{\"a\":7}}", "names something other than a file beside it"},
+        {"{\"weight_map\":{\"a\":\"../model-1.safetensors\"}}", "names something other than"},
+        {"{\"weight_map\":{\"c\":\"model-1.safetensors\"}}", "has no tensor c, which"},
+        {"{\"weight_map\":{\"a\":\"model-1.safetensors\"}}", "names 1 tensors, its files have 2"},
+        {"{\"weight_map\":{\"a\":\"model-3.safetensors\"}}", "model-3.safetensors: cannot open"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        test_file("model.safetensors.index.json", cases[i][0], strlen(cases[i][0]));
+        CHECK_FAILS(opens, path, 1, cases[i][1]);
+    }
+    free(first);
+    free(second);
+    free(path);
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"round trip", test_round_trip},
@@ -392,8 +434,10 @@ int main(int argc, char **argv) {
         {"flipped bits", test_flipped_bits},
         {"damaged tensor", test_damaged_tensor},
         {"kept checksums", test_kept_checksums},
+        {"null metadata", test_null_metadata},
         {"write fails", test_write_fails},
         {"F16", test_f16},
+        {"index", test_index},
         {"BF16", test_bf16},
         {"F32 and F64", test_f32_f64},
         {"integers", test_integers},

@@ -398,16 +398,23 @@ static Safetensors *open_weights_in(const char *directory) {
     Safetensors *found = try_open(directory, copy_string(BEST_NAME));
     if (!found && open_newest(directory, false, &newest)) found = newest.weights;
     if (!found) found = try_open(directory, copy_string(HUGGINGFACE_WEIGHTS));
+    if (!found) found = try_open(directory, copy_string(HUGGINGFACE_INDEX));
     if (!found)
-        fail("%s: holds no weights: neither %s nor step_N.safetensors nor %s, which is one file",
-             directory, BEST_NAME, HUGGINGFACE_WEIGHTS);
+        fail("%s: holds no weights: neither %s nor step_N.safetensors nor %s nor %s", directory,
+             BEST_NAME, HUGGINGFACE_WEIGHTS, HUGGINGFACE_INDEX);
     return found;
 }
 
 Safetensors *checkpoint_open_weights(const char *path) {
     struct stat status;
     const bool directory = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-    return directory ? open_weights_in(path) : safetensors_open(path);
+    if (directory) return open_weights_in(path);
+    char *beside = path_directory(path), *index = path_in(beside, HUGGINGFACE_INDEX);
+    if (strncmp(path_name(path), "model-", 6) == 0 && file_exists(index))
+        fail("%s: is one of several files of a model; give %s", path, index);
+    free(beside);
+    free(index);
+    return safetensors_open(path);
 }
 
 char *checkpoint_path(const char *directory, size_t newer) {

@@ -66,6 +66,7 @@ static void read_config(Safetensors *file, const ModelType *type) {
     file->metadata = NULL;
     file->metadata_count = 0;
     metadata_add(&file->metadata, &file->metadata_count, "model", copy_string(type->name));
+    metadata_add(&file->metadata, &file->metadata_count, HUGGINGFACE_ORIGIN, copy_string("1"));
     type->exchange->read_config(config, path, &file->metadata, &file->metadata_count);
     // Their classes put nothing before a text, unless they say so.
     if (!safetensors_metadata(file, "end_token"))

@@ -7,6 +7,8 @@
 #include "safetensors.h"
 
 #define HUGGINGFACE_WEIGHTS "model.safetensors"
+#define HUGGINGFACE_INDEX "model" SAFETENSORS_INDEX // of a model in several files
+#define HUGGINGFACE_ORIGIN "transformers" // metadata of weights that huggingface_import made ours
 
 // Makes a file of theirs one of ours: the config.json beside it gives the metadata, tensors take
 // our names, and what is no weight is gone. A file whose metadata names a model, which is ours,

@@ -3,6 +3,7 @@
 #include "error.h"
 #include "file.h"
 #include "hash.h"
+#include "huggingface.h"
 #include "memory.h"
 #include <stdlib.h>
 #include <string.h>
@@ -130,11 +131,14 @@ static TokenizerKind kind_of(const Safetensors *weights, const char *directory) 
     const char *name = safetensors_metadata(weights, "tokenizer");
     if (name) return tokenizer_kind_from_name(name, weights->file.path);
     const TokenizerKind found = tokenizer_find(directory);
+    char *wordpiece = format_string("%s/vocab.txt", directory);
+    if (found == TOKENIZER_NONE && file_exists(wordpiece))
+        fail("%s: is WordPiece, but only byte-level BPE can be read", wordpiece);
     if (found == TOKENIZER_NONE)
         fail("%s: there is no tokenizer beside it (tokenizer.json, or vocab.json and merges.txt); "
-             "give its "
-             "data with --input",
+             "put its files there, or give its data with --input",
              weights->file.path);
+    free(wordpiece);
     return found;
 }
 
@@ -201,15 +205,39 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
     return advice;
 }
 
-// Of vocabularies of one size; others are seen by their size.
-void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
+// Whether the data have the tokenizer of the weights, as far as these say; `rows`: tokens that they
+// have numbers for. Of a model of others, who may round it up, the tokenizer beside it does.
+static bool is_tokenizer_of(const Safetensors *weights, const Dataset *dataset, int64_t rows) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
-    if (safetensors_integer(weights, "vocab_size", 1, INT32_MAX) != dataset->vocabulary) return;
-    char *id = stored ? tokenizer_id(dataset) : NULL;
-    if (id && strcmp(stored, id) != 0)
+    char *directory = path_directory(weights->file.path), *id = tokenizer_id(dataset);
+    bool same = rows == dataset->vocabulary;
+    if (stored) {
+        same = id ? strcmp(stored, id) == 0 : same;
+    } else if (!same && rows > dataset->vocabulary && id &&
+               safetensors_metadata(weights, HUGGINGFACE_ORIGIN)) {
+        const TokenizerKind kind = tokenizer_find(directory);
+        same = kind == TOKENIZER_NONE || strcmp(directory, dataset->name) == 0;
+        if (!same) {
+            Dataset *beside = dataset_of_tokenizer(directory, tokenizer_open(kind, directory));
+            char *theirs = tokenizer_id(beside);
+            same = strcmp(id, theirs) == 0;
+            free(theirs);
+            dataset_close(beside);
+        }
+    }
+    free(id);
+    free(directory);
+    return same;
+}
+
+void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset) {
+    const int64_t rows = safetensors_integer(weights, "vocab_size", 1, INT32_MAX);
+    if (is_tokenizer_of(weights, dataset, rows)) return;
+    if (rows == dataset->vocabulary)
         fail("%s: was trained with another tokenizer than that of %s; %s", weights->file.path,
              dataset->name, run_data_advice(weights, dataset));
-    free(id);
+    fail("%s: its vocabulary has %lld tokens, that of %s has %d; %s", weights->file.path,
+         (long long)rows, dataset->name, dataset->vocabulary, run_data_advice(weights, dataset));
 }
 
 Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text) {

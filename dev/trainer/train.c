@@ -177,10 +177,6 @@ static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safete
     if (!weights) return setup;
     setup.positions = known_positions(weights);
     setup.vocabulary = safetensors_integer(weights, "vocab_size", 1, INT32_MAX);
-    if (setup.vocabulary != dataset->vocabulary)
-        fail("%s: its vocabulary has %lld tokens, that of %s has %d; %s", weights->file.path,
-             (long long)setup.vocabulary, dataset->name, dataset->vocabulary,
-             run_data_advice(weights, dataset));
     check_token(weights, "padding_token", dataset, dataset->padding);
     if (dataset->paired)
         check_token(weights, "end_token", dataset, dataset->end); // else it may be of either text
@@ -288,6 +284,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .options = options,
                .ranks = ranks,
                .dataset = run_data_open(options, checkpoint.weights, action != NULL),
+               .weights = checkpoint.weights,
                .state = checkpoint.state};
     share_check_data(ranks, run.dataset);
     if (trains && leads && run.state) run_data_check_unchanged(options, run.state, run.dataset);

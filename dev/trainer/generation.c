@@ -1,0 +1,88 @@
+#include "generation.h"
+
+#include "error.h"
+#include "file.h"
+#include "huggingface.h"
+#include "json.h"
+#include "memory.h"
+#include <stdlib.h>
+
+// A token, or a list of them, in the order of the file; what is none is left out.
+static TokenList read_tokens(const Json *value, int64_t vocabulary) {
+    TokenList list = {0};
+    const bool many = value && value->kind == JSON_ARRAY;
+    const size_t count = many ? value->count : value != NULL;
+    list.tokens = allocate(count, sizeof(int32_t), "tokens");
+    for (size_t i = 0; i < count; i++) {
+        const Json *item = many ? &value->items[i] : value;
+        if (item->kind == JSON_NUMBER && item->number >= 0 && item->number < (double)vocabulary)
+            list.tokens[list.count++] = (int32_t)item->number;
+    }
+    return list;
+}
+
+// Of the first file that has it, and not as null.
+static const Json *find(Json *const files[2], const char *key) {
+    for (int i = 0; i < 2; i++) {
+        const Json *value = files[i] ? json_find(files[i], key) : NULL;
+        if (value && value->kind != JSON_NULL) return value;
+    }
+    return NULL;
+}
+
+static void read_bad(Generation *g, const Json *bad, int64_t vocabulary) {
+    if (!bad || bad->kind != JSON_ARRAY) return;
+    g->bad = allocate(bad->count, sizeof(TokenList), "tokens");
+    for (size_t i = 0; i < bad->count; i++) {
+        TokenList list = read_tokens(&bad->items[i], vocabulary);
+        if (list.count > 0 && list.count == bad->items[i].count)
+            g->bad[g->bad_count++] = list;
+        else
+            free(list.tokens);
+    }
+}
+
+static Json *read_file(const Safetensors *weights, const char *name) {
+    char *directory = path_directory(weights->file.path),
+         *path = format_string("%s/%s", directory, name);
+    Json *root = NULL;
+    if (file_exists(path)) {
+        FileMap map = file_map(path);
+        root = json_parse((const char *)map.data, map.size, path);
+        file_unmap(&map);
+    }
+    free(directory);
+    free(path);
+    return root;
+}
+
+Generation generation_open(const Safetensors *weights, const Dataset *dataset, int64_t vocabulary) {
+    Generation g = {.forced_end = -1};
+    if (weights && safetensors_metadata(weights, HUGGINGFACE_ORIGIN)) {
+        Json *const files[] = {read_file(weights, "generation_config.json"),
+                               read_file(weights, "config.json")};
+        g.ends = read_tokens(find(files, "eos_token_id"), vocabulary);
+        read_bad(&g, find(files, "bad_words_ids"), vocabulary);
+        TokenList forced = read_tokens(find(files, "forced_eos_token_id"), vocabulary);
+        if (forced.count > 0) g.forced_end = forced.tokens[0];
+        free(forced.tokens);
+        for (int i = 0; i < 2; i++) json_free(files[i]);
+    } else if (dataset->tokenizer && dataset->end >= 0 &&
+               tokenizer_is_special(dataset->tokenizer, dataset->end)) {
+        g.ends.tokens = allocate(1, sizeof(int32_t), "tokens");
+        g.ends.tokens[g.ends.count++] = dataset->end;
+    }
+    return g;
+}
+
+void generation_free(Generation *generation) {
+    for (size_t i = 0; i < generation->bad_count; i++) free(generation->bad[i].tokens);
+    free(generation->bad);
+    free(generation->ends.tokens);
+}
+
+bool generation_ends(const Generation *generation, int32_t token) {
+    for (size_t i = 0; i < generation->ends.count; i++)
+        if (generation->ends.tokens[i] == token) return true;
+    return false;
+}
