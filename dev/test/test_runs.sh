@@ -34,6 +34,14 @@ kill -HUP $child
 wait $child
 [ $? -eq 129 ] && grep -q 'go on with: .*/train_fastformer -o hangup -y' out && saved hangup
 ok "SIGHUP saves"
+# shellcheck disable=SC2086
+"$trainer" $small -o minutes -x 1000000 -v 1000000 --save-minutes 0.001 >out 2>err </dev/null &
+child=$!
+while kill -0 $child && ! saved minutes; do sleep 0.05; done
+kill -KILL $child
+wait $child 2>/dev/null
+saved minutes
+ok "--save-minutes"
 (start ignored ignore && kill -HUP $child && sleep 0.2 && kill -TERM $child && wait $child)
 [ $? -eq 143 ]
 ok "nohup: an ignored SIGHUP stays ignored"

@@ -34,6 +34,7 @@ typedef struct {
     int bad_updates; // in a row; while they last nothing is saved, as who resumes would meet them
     bool save_due;   // as soon as an update is finite
     BestLoss best;
+    double saved;       // on the clock, when the last checkpoint was written
     int64_t first_step; // of this process
     bool trained;       // to the end
     int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
@@ -304,6 +305,14 @@ static void save(Loop *loop) {
     loop->save_due = false;
     checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
     if (leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
+    loop->saved = clock_seconds();
+}
+
+// Whether --save-minutes have passed on rank 0's clock.
+static bool is_minutes_old(const Loop *loop) {
+    const double seconds = 60 * number(loop, "save-minutes");
+    return seconds > 0 &&
+           ranks_vote(loop->run->ranks, leads(loop) && clock_seconds() - loop->saved >= seconds);
 }
 
 // What is due after an update: evaluation, sample, checkpoint.
@@ -324,7 +333,7 @@ static void after_step(Loop *loop, const Progress *before) {
     }
     agree_on_stop(loop);
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    loop->save_due |= saves || last || out_of_patience(loop) || loop->stop;
+    loop->save_due |= saves || is_minutes_old(loop) || last || out_of_patience(loop) || loop->stop;
     if (loop->save_due && loop->bad_updates == 0) save(loop);
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
@@ -581,7 +590,8 @@ int train_loop(Run *run) {
     if (loop.progress.step > 0)
         log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
-    loop.begin = clock_seconds() - loop.progress.seconds;
+    loop.saved = clock_seconds();
+    loop.begin = loop.saved - loop.progress.seconds;
     loop.first_step = loop.progress.step;
     agree_on_stop(&loop);
     if (loop.progress.evaluation_due && !loop.stop) run_pending_evaluation(&loop);

@@ -22,6 +22,8 @@ static const Option rows[] = {
      "start from weights: a file, a run, a Hugging Face model"},
     {'n', "save-every", OPTION_INTEGER, OPTION_HABIT, "N", "0", 0, 1e15, NULL, NULL, DATA,
      "steps between checkpoints; 0: each evaluation"},
+    {0, "save-minutes", OPTION_NUMBER, OPTION_HABIT, "M", "0", 0, 1e6, NULL, NULL, MORE,
+     "minutes between further checkpoints; 0: none"},
     {0, "keep", OPTION_INTEGER, OPTION_HABIT, "N", "1", 1, 1e9, NULL, NULL, MORE,
      "checkpoints kept beside the best"},
     {0, "average", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1e6, NULL, NULL, MORE,
