@@ -11,6 +11,9 @@ cd "$dir" || exit 1
 # shellcheck source=dev/test/count.sh
 . "$root/dev/test/count.sh"
 
+# edited EXPRESSION FILE: the bytes of a checkpoint, changed by sed and without checksums, like those of other programs
+edited() { LC_ALL=C sed "$1;s/\"checksum/\"_hecksum/g" "$2"; }
+
 # fails CODE TEXT COMMAND...: exits with CODE and one line on stderr that holds TEXT
 fails() {
     code=$1

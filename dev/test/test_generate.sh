@@ -70,11 +70,11 @@ echo '{"model": ' >alone/tokenizer.json
 fails 1 "alone/tokenizer.json" "$trainer" -e alone --prompt a
 mkdir empty
 fails 1 "empty: holds no weights" "$trainer" -e empty --prompt a
-sed 's/"end_token":"[0-9]*"/"end_token":"999"/' bpe/best.safetensors >alone/lie.safetensors
+edited 's/"end_token":"[0-9]*"/"end_token":"999"/' bpe/best.safetensors >alone/lie.safetensors
 cp bpe/tokenizer.json alone/
 fails 1 "lie.safetensors" "$trainer" -e alone/lie.safetensors --prompt a
 # As checkpoints were before: nothing of data or tokenizer
-sed 's/"data":/"date":/; s/"tokenizer":/"tokenizre":/; s/"tokenizer_id":/"tokenizer_di":/; s/"end_token":/"end_tokne":/' \
+edited 's/"data":/"date":/; s/"tokenizer":/"tokenizre":/; s/"tokenizer_id":/"tokenizer_di":/; s/"end_token":/"end_tokne":/' \
     bpe/best.safetensors >alone/old.safetensors
 "$trainer" -e alone/old.safetensors --prompt "The" -g 3 >out 2>&1 &&
     "$trainer" -e alone/old.safetensors -i data --eval val -m 1 >out 2>&1
@@ -151,7 +151,7 @@ fails 1 "the model has 64 positions" "$trainer" -e bpe -t 128 --eval val
 # ---- directories as Hugging Face has them: config.json, tokenizer.json and weights that name no model of ours
 foreign() { # RUN DIR
     mkdir "$2" && cp "$1"/config.json "$1"/tokenizer.json "$2" &&
-        sed '1s/"model":"/"madel":"/' "$1"/best.safetensors >"$2/model.safetensors"
+        edited '1s/"model":"/"madel":"/' "$1"/best.safetensors >"$2/model.safetensors"
 }
 "$gpt2" -i data -o theirs -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 -x 20 -m 2 >out 2>&1 </dev/null && foreign theirs hf &&
     "$gpt2" -e hf --prompt "The king" -g 10 -S 1 >out 2>&1 && grep -q '^The king' out

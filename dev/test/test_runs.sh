@@ -124,7 +124,7 @@ ok "--prompt to a closed pipe"
 printf '{"step":41,"los\n' >>closed/log.jsonl
 run closed -x 50 -y && grep -q 'was damaged and is cut off' out && ! grep -qv '^{.*}$' closed/log.jsonl
 ok "a damaged last line of the log is cut off"
-sed 's/"val_loss":"[0-9]*/"val_loss":"0/' closed/best.safetensors >better && cp better closed/best.safetensors
+edited 's/"val_loss":"[0-9]*/"val_loss":"0/' closed/best.safetensors >better && cp better closed/best.safetensors
 : >closed/log.jsonl
 run closed -x 60 -y && cmp closed/best.safetensors better && ! grep -q '"best":true' closed/log.jsonl
 ok "a log that is lost loses no best weights"
@@ -175,7 +175,7 @@ fails 1 "mixed: holds" "$trainer" -i bytes -o mixed
 rm mixed/step_*
 fails 1 "holds best.safetensors of an earlier run" "$trainer" -i bytes -o mixed
 # without_id FROM TO: a file from before there were ids; the header keeps its length
-without_id() { sed 's/"checkpoint_id":"\([0-9a-f]*\)"/"checkpoint_xx":"\1"/' "$1" >"$2"; }
+without_id() { edited 's/"checkpoint_id":"\([0-9a-f]*\)"/"checkpoint_xx":"\1"/' "$1" >"$2"; }
 rm -rf old && cp -r one old
 without_id one/step_00000020.state.safetensors old/step_00000020.state.safetensors
 fails 1 "does not belong" "$trainer" -i bytes -o old -y
@@ -305,7 +305,7 @@ ok "a disk that is full at the first save"
 # ---- checkpoints that lie
 # lies FROM TO TEXT: best.safetensors with FROM, of the same length, in the place of TO is refused with TEXT
 lies() {
-    sed "s/$1/$2/" clean/best.safetensors >lie.safetensors
+    edited "s/$1/$2/" clean/best.safetensors >lie.safetensors
     cmp -s lie.safetensors clean/best.safetensors && echo "nothing is $1"
     fails 1 "$3" "$trainer" -i bytes -e lie.safetensors --prompt a
 }
@@ -316,13 +316,14 @@ lies '"padding_token":"-1"' '"padding_token":"77"' 'padding_token is 77'
 # the size of a model is checked against the tensors before there is one: this one would take 17 GB
 lies '"format":"pt",\(.*\)"n_positions":"32"' '"":"p",\1"n_positions":"268435456"' \
     'position_embeddings.weight has shape (32, 16), expected (268435456, 16)'
-sed 's/"layernorm_eps":"1e-05"/"layernorm_eps":"1E-5 "/' clean/best.safetensors >same.safetensors
+edited 's/"layernorm_eps":"1e-05"/"layernorm_eps":"1E-5 "/' clean/best.safetensors >same.safetensors
 "$trainer" -i bytes -e same.safetensors --prompt a >out 2>&1
 ok "a number may be written in another way"
-cp clean/best.safetensors nan.safetensors
+edited '' clean/best.safetensors >nan.safetensors
 printf '\000\000\300\177' | dd of=nan.safetensors bs=1 seek=$(($(wc -c <nan.safetensors) - 4)) conv=notrunc 2>/dev/null
 fails 1 "proj_logits.bias: element 255 is nan" "$trainer" -i bytes -e nan.safetensors --eval val
 rm -rf nan && cp -r clean nan && state=nan/step_00000030.state.safetensors
+edited '' clean/${state#*/} >$state
 printf '\000\000\200\177' | dd of=$state bs=1 seek=$(($(wc -c <$state) - 4)) conv=notrunc 2>/dev/null
 fails 1 "second_moment.proj_logits.bias: element 255 is inf" "$trainer" -i bytes -o nan -y
 

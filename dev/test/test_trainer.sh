@@ -60,7 +60,7 @@ run fixed -x 200 -k constant -n 50 -v 60 -m 2 --offsets fixed && ! cmp -s whole/
 ok "--offsets fixed: what is left out is said"
 # A state from before there was a choice; its header keeps its length.
 rm -rf earlier && cp -r fixed earlier && rm earlier/step_*[12]00.*
-sed 's/"offsets":"fixed"/"affsets":"fixed"/' fixed/step_00000150.state.safetensors >earlier/step_00000150.state.safetensors
+edited 's/"offsets":"fixed"/"affsets":"fixed"/' fixed/step_00000150.state.safetensors >earlier/step_00000150.state.safetensors
 run earlier -x 200 -y && cmp fixed/step_00000200.safetensors earlier/step_00000200.safetensors
 ok "a run from before continues in its order"
 "$tokenize" -o pieces --tokenizer byte --shard-tokens 60 text >out 2>&1 && run pieces -i pieces -x 200 -k constant -n 50 -v 60 -m 2 &&
@@ -88,10 +88,10 @@ fails 1 "--optimizer adamw: muon/step_00000020.state.safetensors has muon; drop 
 fails 1 "--optimizer muon: whole/step_00000200.state.safetensors has adamw" \
     "$trainer" -i bytes -o whole -y --optimizer muon -x 300
 rm -rf before && cp -r whole before # a state from before there was a choice
-sed 's/"optimizer":"adamw"/"optimizes":"adamw"/' whole/step_00000200.state.safetensors >before/step_00000200.state.safetensors
+edited 's/"optimizer":"adamw"/"optimizes":"adamw"/' whole/step_00000200.state.safetensors >before/step_00000200.state.safetensors
 fails 1 "--optimizer muon: before/step_00000200.state.safetensors has adamw" \
     "$trainer" -i bytes -o before -y --optimizer muon -x 300
-sed 's/"optimizer":"muon"/"optimizer":"mu  "/' muon/step_00000020.state.safetensors >halves/step_00000020.state.safetensors
+edited 's/"optimizer":"muon"/"optimizer":"mu  "/' muon/step_00000020.state.safetensors >halves/step_00000020.state.safetensors
 fails 1 "optimizer mu  : expected one of adamw|adam|muon" "$trainer" -i bytes -o halves -y -x 30
 
 # ---- how long to train
@@ -181,7 +181,7 @@ fails 1 "bytes/val_000000.bin: was changed or damaged since it was made" "$train
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 
 # ---- gradients whose squares are too large: the last weight of the output layer, before its bias, is 1e22
-cp whole/best.safetensors huge.safetensors
+edited '' whole/best.safetensors >huge.safetensors
 printf '\170\206\007\144' | dd of=huge.safetensors bs=1 seek=$(($(wc -c <huge.safetensors) - 257 * 4)) conv=notrunc 2>/dev/null
 run huge -e huge.safetensors -x 3 --clip 0 -m 1 --no-test && grep -q 'step 3 skipped: loss .*, gradient norm [0-9.]*e+2' out &&
     run huge -y -x 4 -m 1 --no-test
@@ -250,9 +250,9 @@ head -c 1000 $best >short.safetensors
 fails 1 "short.safetensors" "$trainer" -i bytes -e short.safetensors --eval val
 printf '\377\377\377\377\377\377\377\177' | cat - $best >lying.safetensors
 fails 1 "lying.safetensors" "$trainer" -i bytes -e lying.safetensors --eval val
-sed 's/"n_layer":"2"/"n_layer":"3"/' $best >deep.safetensors
+edited 's/"n_layer":"2"/"n_layer":"3"/' $best >deep.safetensors
 fails 1 "decoders.2" "$trainer" -i bytes -e deep.safetensors --eval val
-sed 's/"model":"fastformer"/"model":"otherformer"/' $best >other.safetensors
+edited 's/"model":"fastformer"/"model":"otherformer"/' $best >other.safetensors
 fails 1 "other.safetensors" "$trainer" -i bytes -e other.safetensors --eval val
 "$tokenize" -o words --tokenizer word text >out 2>&1
 fails 1 "its vocabulary has 256" "$trainer" -i words -e $best --eval val
