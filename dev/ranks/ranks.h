@@ -3,15 +3,14 @@
 // and one of
 //
 //   single.c   a program that is always alone
-//   mpi.c      MPI, any implementation: joins the others where mpirun or srun started several
-//   processes
+//   mpi.c      MPI: joins the processes that mpirun or srun started
 //
 // Whatever comes back from here is the same bits on every rank: sums are taken in the order of
 // ranks, and how messages travel does not matter. All ranks call the same functions in the same
-// order. Who waits for another rank longer than the time limit ends the program, on all machines,
-// with a line that says for whom.
+// order. A rank that waits for another one longer than the time limit ends the program on all
+// machines, with an error message that names the other.
 //
-// NULL stands for a process that is alone: then sums and broadcasts leave everything as it is.
+// NULL is a process that is alone: sums and broadcasts leave everything as it is.
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -21,7 +20,7 @@
 
 typedef struct Ranks Ranks;
 
-// Joins the other processes that a launcher started; NULL: there is none. Gives each process of a
+// Joins the other processes that a launcher started; NULL: there are none. Gives each process of a
 // machine its own cores, unless the launcher did. Before the first thread. `timeout`: seconds that
 // they wait for each other.
 Ranks *ranks_open(double timeout);
@@ -34,8 +33,8 @@ int ranks_size(const Ranks *ranks);
 int ranks_on_machine(const Ranks *ranks);       // processes on this machine
 int ranks_place_on_machine(const Ranks *ranks); // 0 .. that - 1
 int ranks_cores(const Ranks *ranks); // that this process has for itself; 0: all that there are
-char *
-ranks_describe(const Ranks *ranks); // "4 processes on 2 machines, each bound to 8 cores", fresh
+// "4 on 2 machines, each bound to 8 cores", fresh; NULL for a process that is alone.
+char *ranks_describe(const Ranks *ranks);
 
 // Seconds that a rank waits for another one.
 void ranks_set_timeout(Ranks *ranks, double seconds);
