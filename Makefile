@@ -7,7 +7,8 @@
 #   make train_fastformercu  the same on the GPU, with CUDA; also train_gpt2cu, ...
 #   make tokenize            text -> tokens
 #   make kurtosis            moments of the tensors of a checkpoint
-#   make data/wikitext2      a data set; also data/wikitext2-bert, -words, data/tinyshakespeare, data/multi30k
+#   make data/wikitext2      a data set; also data/wikitext2-bert, data/wikitext2-words,
+#                            data/tinyshakespeare, data/multi30k
 #   make bench               measurements (dev/bench)
 #   make lint format         clang-format, clang-tidy, cppcheck
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
@@ -84,7 +85,7 @@ SETTINGS := $(foreach name,CC CXX MARCH CFLAGS MPICC ONEDNN OPENMP MPI CPLUSPLUS
               CUDA NCCL_ROOT CPATH LIBRARY_PATH,$(if $(filter-out undefined,$(origin $(name))), \
               $(name)='$(subst ','\'',$($(name)))'))
 LOOKED_AT := $(foreach dir,$(subst :, ,$(PATH)) /usr/local/cuda/bin /opt/cuda/bin,$(addprefix \
-               $(dir)/,nvcc $(MPICC) $(lastword $(CXX)))) $(foreach dir,/usr/include \
+               $(dir)/,nvcc $(MPICC) $(CC) $(CXX))) $(foreach dir,/usr/include \
                /usr/local/include /usr/local/cuda/include $(addsuffix /include,$(ONEDNN_ROOT) \
                $(NCCL_ROOT) $(CUDA)) $(subst :, ,$(CPATH)),$(dir)/dnnl.h $(dir)/nccl.h) \
                /usr/lib/llvm-*/lib/clang/*/include/omp.h
