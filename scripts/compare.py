@@ -6,6 +6,7 @@
 A run is finished when its log says so. An interrupted comparison resumes by the same command.
 Needs Python 3.9 alone, and matplotlib for the pictures.
 """
+
 import argparse
 import collections
 import csv
@@ -61,8 +62,12 @@ class Trainers:
             with self.lock:
                 if self.stopped:
                     raise Stopped
-                process = subprocess.Popen([*command, "-o", directory, "-y"], stdout=output,
-                                           stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+                process = subprocess.Popen(
+                    [*command, "-o", directory, "-y"],
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
                 self.running.add(process)
             if self.stopped:  # between the two
                 process.terminate()
@@ -100,7 +105,7 @@ def meta_of(name):
 
 
 def open_data(name):
-    """meta.json of a data set, which is made where it is missing, and has to be what is expected."""
+    """meta.json of a data set, made where it is missing; it has to be the one expected."""
     if meta_of(name) is None:
         make(f"data/{name}")
     meta, expected = meta_of(name), DATA[name]
@@ -108,7 +113,9 @@ def open_data(name):
         raise Error(f"data/{name}/meta.json: is missing or not finished")
     remedy = f"move data/{name} away, and `make data/{name}` makes it"
     if meta.get("tokenizer") != expected:
-        raise Error(f"data/{name}: its tokenizer is {meta.get('tokenizer')}, expected {expected}; {remedy}")
+        raise Error(
+            f"data/{name}: its tokenizer is {meta.get('tokenizer')}, expected {expected}; {remedy}"
+        )
     if name == "wikitext2-bert" and meta.get("mask", -1) < 0:
         raise Error(f"data/{name}: has no mask token; {remedy}")
     return meta
@@ -116,8 +123,11 @@ def open_data(name):
 
 def describe(meta):
     """A data set as the trainers name it in their logs."""
-    splits = ", ".join(f"{meta['splits'][s]['tokens']} {s}" for s in ("train", "val", "test")
-                       if s in meta["splits"])
+    splits = ", ".join(
+        f"{meta['splits'][s]['tokens']} {s}"
+        for s in ("train", "val", "test")
+        if s in meta["splits"]
+    )
     return f"{splits} tokens, vocabulary {meta.get('vocab_size', 'unknown')}"
 
 
@@ -146,7 +156,9 @@ class Comparison:
 
     def below(self, directory, data, *names):
         """A path there; each of several data sets has a subdirectory."""
-        return os.path.join(directory, *([data] if len(self.experiment["data"]) > 1 else []), *names)
+        return os.path.join(
+            directory, *([data] if len(self.experiment["data"]) > 1 else []), *names
+        )
 
     # -- settings, which runs have to have in common to be compared
 
@@ -180,8 +192,10 @@ class Comparison:
                 with open(path, encoding="utf-8") as file:
                     lines = [*file.read().splitlines(), ""]
                 if lines[0] != line:
-                    raise Error(f"{path}: the runs in its directory have other settings; "
-                                "choose another directory")
+                    raise Error(
+                        f"{path}: the runs in its directory have other settings; "
+                        "choose another directory"
+                    )
                 seeds = int(lines[1].split()[1]) if lines[1] else 0
                 replace(path, f"{line}\nseeds {max(seeds, self.seed_count)}\n")
             else:
@@ -216,13 +230,23 @@ class Comparison:
         program, *rest = self.experiment["command"](arm, value, self).split()
         own = "-i" in self.options_of(data).split()
         source = [] if own else ["-i", f"data/{data}"]
-        command = [program + ("cu" if self.gpu and program.startswith("./train_") else ""), *rest,
-                   *source, *self.options_of(data).split(), "-x", str(self.steps_of(data)), "-S", str(seed)]
+        command = [
+            program + ("cu" if self.gpu and program.startswith("./train_") else ""),
+            *rest,
+            *source,
+            *self.options_of(data).split(),
+            "-x",
+            str(self.steps_of(data)),
+            "-S",
+            str(seed),
+        ]
         if value is not None:
             command += self.experiment["value_options"](value).split()
         name = f"{arm}{'' if value is None else f'-{value}'}-seed-{seed}"
         cost = self.experiment.get("cost", lambda arm, value: arm)(arm, value)
-        return Run(self.below("", data, name), data, arm, value, seed, command, self.below("", data, cost))
+        return Run(
+            self.below("", data, name), data, arm, value, seed, command, self.below("", data, cost)
+        )
 
     def log_of(self, run):
         """The log of a run that is finished; None of one that is not."""
@@ -308,7 +332,7 @@ class Runner:
         return (1 - (passed or 0) / steps) * (steps * step + self.c.evaluations * evaluation) + once
 
     def to_go(self):
-        """", about 1h 02m to go": runs take longer than planned by as much as those did that are
+        """ ", about 1h 02m to go": runs take longer than planned by as much as those did that are
         finished."""
         left = sum(self.seconds.values()) - self.planned
         if self.planned:
@@ -324,8 +348,11 @@ class Runner:
         code = self.trainers.run(directory, run.command)
         if not code:
             row = logs.measure(logs.read(os.path.join(directory, "log.jsonl")))
-            result = (f"test perplexity {logs.perplexity(row['test_loss']):.2f}"
-                      if row["test_loss"] is not None else f"validation loss {logs.show(row['val_loss'])}")
+            result = (
+                f"test perplexity {logs.perplexity(row['test_loss']):.2f}"
+                if row["test_loss"] is not None
+                else f"validation loss {logs.show(row['val_loss'])}"
+            )
         elif self.c.experiment.get("diverges") and self.says_not_finite(directory):
             result = "diverged"
             replace(os.path.join(directory, "diverged"), "")
@@ -393,8 +420,10 @@ def kept_rows(c, directory):
         return {}
     names = ("data", "arm", c.value_name, "seed")
     with open(path, encoding="utf-8", newline="") as file:
-        rows = [{k: v if k in names else number_or_text(v) for k, v in row.items()}
-                for row in csv.DictReader(file)]
+        rows = [
+            {k: v if k in names else number_or_text(v) for k, v in row.items()}
+            for row in csv.DictReader(file)
+        ]
     for row in rows:
         row.setdefault("data", c.data[0])
         row["value"] = row.pop(c.value_name, None) if c.value_name else None
@@ -447,8 +476,16 @@ def borrow(c, arm, pattern):
     """Runs that another comparison kept."""
     for path in sorted(glob.glob(pattern)):
         events, seed = logs.read(path), int(re.search(r"-seed-(\d+)", path)[1])
-        c.rows.append({"data": c.data[0], "arm": arm, "value": None, "seed": seed, "diverged": 0,
-                       **logs.measure(events)})
+        c.rows.append(
+            {
+                "data": c.data[0],
+                "arm": arm,
+                "value": None,
+                "seed": seed,
+                "diverged": 0,
+                **logs.measure(events),
+            }
+        )
         c.logs[c.data[0], arm, None, seed] = events
 
 
@@ -464,12 +501,20 @@ def write_csv(path, names, rows):
 def write_tables(c, directory):
     """runs.csv: a run a line; results.csv: an arm a line; layers.csv: a layer of a run."""
     several = len(c.experiment["data"]) > 1
-    names = (["data"] if several else []) + ["arm"] + ([c.value_name] if c.value_name else []) + ["seed"]
+    names = (
+        (["data"] if several else [])
+        + ["arm"]
+        + ([c.value_name] if c.value_name else [])
+        + ["seed"]
+    )
     keys = [c.value_name and "value" if name == c.value_name else name for name in names]
     columns = [*c.experiment["measures"], *c.experiment.get("texts", ()), "machine", "diverged"]
     own = [row for row in c.rows if row["arm"] in c.arms]
-    write_csv(os.path.join(directory, "runs.csv"), names + columns,
-              [[row.get(key) for key in keys + columns] for row in own])
+    write_csv(
+        os.path.join(directory, "runs.csv"),
+        names + columns,
+        [[row.get(key) for key in keys + columns] for row in own],
+    )
     results = []
     for data, arm, value in dict.fromkeys((r["data"], r["arm"], r["value"]) for r in c.rows):
         rows = [r for r in c.rows if (r["data"], r["arm"], r["value"]) == (data, arm, value)]
@@ -480,11 +525,23 @@ def write_tables(c, directory):
         results.append(line)
     heads = [f"{key}_{kind}" for key in c.experiment["measures"] for kind in ("mean", "sd")]
     write_csv(os.path.join(directory, "results.csv"), names[:-1] + ["seeds"] + heads, results)
-    layers = [[r["data"], r["arm"], r["seed"], *layer] for r in c.rows for layer in r.get("layers") or []]
+    layers = [
+        [r["data"], r["arm"], r["seed"], *layer] for r in c.rows for layer in r.get("layers") or []
+    ]
     if several and layers:
-        write_csv(os.path.join(directory, "layers.csv"),
-                  ["data", "arm", "seed", "layer", "weight_kurtosis", "activation_kurtosis",
-                   "largest_activation"], layers)
+        write_csv(
+            os.path.join(directory, "layers.csv"),
+            [
+                "data",
+                "arm",
+                "seed",
+                "layer",
+                "weight_kurtosis",
+                "activation_kurtosis",
+                "largest_activation",
+            ],
+            layers,
+        )
 
 
 def write_results(c):
@@ -496,8 +553,11 @@ def write_results(c):
         lines += [f"**{c.total - c.unfinished} of {c.total} runs are finished so far.**", ""]
     text = "\n".join([*lines, *c.experiment["report"](c)]) + "\n"
     formats = ("png",) if c.report_only and places[0] == c.keep else ("png", "svg")
-    drawn = [f"{name}.png" for name, panels, title in c.experiment["plots"](c)
-             if plot.draw(places[0], name, panels, title, formats)]
+    drawn = [
+        f"{name}.png"
+        for name, panels, title in c.experiment["plots"](c)
+        if plot.draw(places[0], name, panels, title, formats)
+    ]
     for directory, groups, title in c.experiment.get("curves", lambda c: [])(c):
         if plot.draw_runs(os.path.join(places[0], directory), groups, title, formats):
             drawn += [os.path.join(directory, f"loss_by_{by}.png") for by in ("step", "time")]
@@ -538,8 +598,10 @@ def compare(name, arguments, trainers):
     collect(c)
     write_results(c)
     if c.failed:
-        raise Error(f"{len(c.failed)} runs failed and are not in the table; "
-                    "the same command tries them again")
+        raise Error(
+            f"{len(c.failed)} runs failed and are not in the table; "
+            "the same command tries them again"
+        )
 
 
 # ---- the command line
@@ -563,27 +625,53 @@ def parser_of(name):
     claims = name == "claims"
     about = CLAIMS["about"] if claims else experiment["about"]
     parser = argparse.ArgumentParser(
-        prog=experiment.get("script", f"run_{name}.sh"), description=about, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog=experiment.get("script", f"run_{name}.sh"), description=about, allow_abbrev=False
+    )
     add = parser.add_argument
-    add("--quick", action="store_true", help=experiment.get(
-        "quick", "small models, one seed, about a quarter of an hour"))
-    add("--seeds", type=whole_number, metavar="N", help="runs that differ in nothing else (3; with "
-        f"--quick {experiment.get('quick_seeds', 1)})")
+    add(
+        "--quick",
+        action="store_true",
+        help=experiment.get("quick", "small models, one seed, about a quarter of an hour"),
+    )
+    add(
+        "--seeds",
+        type=whole_number,
+        metavar="N",
+        help="runs that differ in nothing else (3; with "
+        f"--quick {experiment.get('quick_seeds', 1)})",
+    )
     for flag, help_text, options in experiment.get("flags", ()):
         add(flag, help=help_text, **options)
-    add("--jobs", type=whole_number, default=1, metavar="N",
-        help="runs side by side, which share the cores (1)")
+    add(
+        "--jobs",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="runs side by side, which share the cores (1)",
+    )
     add("--gpu", action="store_true", help="train on a GPU")
-    add("--report", action="store_true", help="tables and plots of what is finished: trains nothing, "
-        "needs neither data nor programs")
+    add(
+        "--report",
+        action="store_true",
+        help="tables and plots of what is finished: trains nothing, "
+        "needs neither data nor programs",
+    )
     if claims:
         parser.set_defaults(output=None, keep=None)
         return parser
-    add("--output", type=path, metavar="DIR",
-        help=f"results and runs (runs/{name}, runs/{name}-quick)")
-    add("--keep", type=path, metavar="DIR", help="results and thinned logs of finished runs are "
-        "stored there, too; a run whose log is there is not made again")
+    add(
+        "--output",
+        type=path,
+        metavar="DIR",
+        help=f"results and runs (runs/{name}, runs/{name}-quick)",
+    )
+    add(
+        "--keep",
+        type=path,
+        metavar="DIR",
+        help="results and thinned logs of finished runs are "
+        "stored there, too; a run whose log is there is not made again",
+    )
     return parser
 
 
@@ -594,8 +682,16 @@ def claims(arguments, trainers):
         if trainers.stopped:
             raise Stopped
         print(f"== {name}", flush=True)
-        own = argparse.Namespace(**{**vars(parser_of(name).parse_args(options)), **{
-            key: value for key, value in vars(arguments).items() if key not in ("output", "keep")}})
+        own = argparse.Namespace(
+            **{
+                **vars(parser_of(name).parse_args(options)),
+                **{
+                    key: value
+                    for key, value in vars(arguments).items()
+                    if key not in ("output", "keep")
+                },
+            }
+        )
         own.keep = f"dev/results/{name}"
         try:
             compare(name, own, trainers)
@@ -615,7 +711,7 @@ def main():
     parser = parser_of(name)
     rest = []
     if "--" in words and "rest" in EXPERIMENTS.get(name, {}):
-        words, rest = words[:words.index("--")], words[words.index("--") + 1:]
+        words, rest = words[: words.index("--")], words[words.index("--") + 1 :]
     arguments = parser.parse_args(words)
     arguments.rest = rest
     os.chdir(ROOT)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Turns the log.jsonl of runs into event files that TensorBoard shows. Needs the package tensorboard.
+"""Turns the log.jsonl of runs into event files of TensorBoard. Needs the package tensorboard.
 
   scripts/export_tensorboard.py [-o DIR] RUN...     DIR: runs/tensorboard
   tensorboard --logdir runs/tensorboard
 
-Each number of a step or an evaluation becomes a scalar: train/loss, train/lr, val/loss, val/bpb, test/ppl, ...
+Each number of a step or an evaluation becomes a scalar: train/loss, val/bpb, test/ppl, ...
 """
+
 import argparse
 import math
 import os
@@ -26,12 +27,17 @@ def scalars(line):
         if not math.isfinite(value):
             continue
         split, _, name = key.partition("_")
-        yield (f"{split}/{name}" if split in ("val", "test") and name else f"train/{key}"), float(value)
+        scalar = f"{split}/{name}" if split in ("val", "test") and name else f"train/{key}"
+        yield scalar, float(value)
 
 
 def export(run, directory, tensorboard):
     path = logs.path_of(run)
-    lines = [line for line in logs.read(path) if isinstance(line.get("step"), int) and "event" not in line]
+    lines = [
+        line
+        for line in logs.read(path)
+        if isinstance(line.get("step"), int) and "event" not in line
+    ]
     if not lines:
         raise logs.Error(f"{path}: no training step in it")
     begin = os.path.getmtime(path) - max(line.get("seconds", 0) for line in lines)
@@ -39,9 +45,16 @@ def export(run, directory, tensorboard):
     writer = tensorboard.EventFileWriter(directory)
     count = 0
     for line in lines:
-        values = [tensorboard.Summary.Value(tag=name, simple_value=value) for name, value in scalars(line)]
-        writer.add_event(tensorboard.Event(wall_time=begin + line.get("seconds", 0), step=line["step"],
-                                           summary=tensorboard.Summary(value=values)))
+        values = [
+            tensorboard.Summary.Value(tag=name, simple_value=value) for name, value in scalars(line)
+        ]
+        writer.add_event(
+            tensorboard.Event(
+                wall_time=begin + line.get("seconds", 0),
+                step=line["step"],
+                summary=tensorboard.Summary(value=values),
+            )
+        )
         count += len(values)
     writer.close()
     print(f"{directory}: {count} scalars of {len(lines)} lines")
@@ -59,7 +72,9 @@ def library():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", default="runs/tensorboard", metavar="DIR")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a directory that holds a log.jsonl")
     arguments = parser.parse_args()
@@ -67,7 +82,11 @@ def main():
     try:
         tensorboard = library()
         for run, name in zip(arguments.runs, names):
-            own = name if names.count(name) == 1 else os.path.normpath(run).strip("/").replace("/", "-")
+            own = (
+                name
+                if names.count(name) == 1
+                else os.path.normpath(run).strip("/").replace("/", "-")
+            )
             export(run, os.path.join(arguments.output, own), tensorboard)
     except logs.Error as error:
         sys.exit(f"export_tensorboard.py: {error}")

@@ -6,6 +6,7 @@
 writes what plots and tables need of a log: every 50th step, of each 50 steps the one with the
 largest gradient norm, all that is not a step, and a last line with what only the whole log says.
 """
+
 import json
 import math
 import os
@@ -118,8 +119,10 @@ def of_whole_log(events):
         "ms": thinned.get("ms", low_median(values(steps, "ms"))),
         "tokens_per_s": thinned.get("tokens_per_s", low_median(values(steps, "tokens_per_s"))),
         "last_loss": thinned.get("last_loss", last_loss(events)),
-        "below_4_seconds": thinned.get("below_4_seconds", next(
-            (e.get("seconds") for e in steps if number(e, "loss") and e["loss"] < 4), None)),
+        "below_4_seconds": thinned.get(
+            "below_4_seconds",
+            next((e.get("seconds") for e in steps if number(e, "loss") and e["loss"] < 4), None),
+        ),
     }
 
 
@@ -179,8 +182,10 @@ def measure_statistics(events):
         "activation_kurtosis": mean(known),
         "largest_activation": max((x for x in largest.values() if x is not None), default=None),
         "sink_share": mean(list(shares.values())),
-        "layers": [(layer, mean(weights.get(layer, [])), activations[layer], largest[layer])
-                   for layer in sorted(activations)],
+        "layers": [
+            (layer, mean(weights.get(layer, [])), activations[layer], largest[layer])
+            for layer in sorted(activations)
+        ],
     }
 
 
@@ -200,8 +205,12 @@ UNUSED = ("peak_fraction", "max_abs_over_std", "n", "mean", "std", "memory")
 
 def is_used(event):
     """Of --stats, tables show weights, the residual stream and what a sink takes."""
-    return event.get("event") != "statistics" or "tensor" in event or "sink_share" in event \
+    return (
+        event.get("event") != "statistics"
+        or "tensor" in event
+        or "sink_share" in event
         or event.get("place") == "residual"
+    )
 
 
 def thin(events, every=THIN_EVERY):
@@ -212,12 +221,14 @@ def thin(events, every=THIN_EVERY):
     for event in events:
         if is_step(event) and number(event, "grad_norm") is not None:
             window = (event["step"] - 1) // every
-            largest[window] = max(
-                largest.get(window, (0, 0)), (event["grad_norm"], event["step"]))
+            largest[window] = max(largest.get(window, (0, 0)), (event["grad_norm"], event["step"]))
     steps = {step for _, step in largest.values()} | {1}
-    kept = [{key: shorten(value) for key, value in event.items() if key not in UNUSED}
-            for event in events if is_used(event)
-            and (not is_step(event) or event["step"] % every == 0 or event["step"] in steps)]
+    kept = [
+        {key: shorten(value) for key, value in event.items() if key not in UNUSED}
+        for event in events
+        if is_used(event)
+        and (not is_step(event) or event["step"] % every == 0 or event["step"] in steps)
+    ]
     whole = {key: shorten(x) for key, x in of_whole_log(events).items() if x is not None}
     return kept + [{"event": "thinned", "every": every, **whole}]
 
@@ -249,14 +260,24 @@ def incomplete_beta(a, b, x):
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
         return 1 - incomplete_beta(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-                     + a * math.log(x) + b * math.log1p(-x)) / a
+    front = (
+        math.exp(
+            math.lgamma(a + b)
+            - math.lgamma(a)
+            - math.lgamma(b)
+            + a * math.log(x)
+            + b * math.log1p(-x)
+        )
+        / a
+    )
     tiny = 1e-300
     c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
     total = d
     for i in range(1, 300):
-        for term in (i * (b - i) * x / ((a + 2 * i - 1) * (a + 2 * i)),
-                     -(a + i) * (a + b + i) * x / ((a + 2 * i) * (a + 2 * i + 1))):
+        for term in (
+            i * (b - i) * x / ((a + 2 * i - 1) * (a + 2 * i)),
+            -(a + i) * (a + b + i) * x / ((a + 2 * i) * (a + 2 * i + 1)),
+        ):
             d = 1 / (1 + term * d or tiny)
             c = 1 + term / c or tiny
             total *= c * d
@@ -272,7 +293,13 @@ def two_sided(t, freedom):
 
 def ratio(difference, error):
     """Student's t; its error is 0 where all differences are equal."""
-    return difference / error if error > 0 else math.copysign(math.inf, difference) if difference else 0
+    return (
+        difference / error
+        if error > 0
+        else math.copysign(math.inf, difference)
+        if difference
+        else 0
+    )
 
 
 def paired_test(differences):
@@ -310,7 +337,7 @@ def show(x):
 
 
 def both(numbers):
-    """"mean ± standard deviation" of those that are known."""
+    """ "mean ± standard deviation" of those that are known."""
     known = [x for x in numbers if x is not None]
     if len(known) < 2 or not all(map(math.isfinite, known)):
         return show(mean(known))
@@ -322,7 +349,7 @@ def show_p(p):
 
 
 def duration(seconds):
-    """"1h 02m", "3m 20s", "12s"."""
+    """ "1h 02m", "3m 20s", "12s"."""
     s = int(seconds + 0.5)
     if s < 60:
         return f"{s}s"

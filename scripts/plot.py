@@ -7,6 +7,7 @@ where the log has them, norm of the gradients, learning rate.
 RUN is a directory with a log.jsonl, or a log. Writes loss_by_step.png, loss_by_time.png and the
 same as .svg into DIR. Needs matplotlib.
 """
+
 import argparse
 import itertools
 import os
@@ -18,32 +19,52 @@ import logs
 # Okabe and Ito's colours, which colour-blind eyes tell apart too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MODELS = {"fastformer": "Fastformer", "gpt2": "GPT-2", "bert": "BERT", "translate": "Transformer"}
-DATA = {"wikitext2": "WikiText-2", "wikitext2-bert": "WikiText-2", "multi30k": "Multi30k",
-        "wikitext2-words": "WikiText-2 by words", "tinyshakespeare": "Tiny Shakespeare",
-        "embedded": "the project's source"}
-MISSING = "matplotlib is missing: pip install matplotlib (on Debian: apt install python3-matplotlib)"
+DATA = {
+    "wikitext2": "WikiText-2",
+    "wikitext2-bert": "WikiText-2",
+    "multi30k": "Multi30k",
+    "wikitext2-words": "WikiText-2 by words",
+    "tinyshakespeare": "Tiny Shakespeare",
+    "embedded": "the project's source",
+}
+MISSING = "matplotlib is missing: pip install matplotlib (Debian: apt install python3-matplotlib)"
 
 
 def matplotlib():
     """The library, set up; None where it is missing."""
     try:
         import matplotlib as library
+
         library.use("Agg")
         from matplotlib import pyplot
     except ImportError:
         return None
-    pyplot.rcParams.update({
-        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#444444",
-        "axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.8, "axes.axisbelow": True,
-        "legend.frameon": False, "font.size": 10, "figure.dpi": 100, "savefig.dpi": 100,
-        "svg.hashsalt": "fastformer", "lines.linewidth": 1.6, "lines.markersize": 4})
+    pyplot.rcParams.update(
+        {
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": "#444444",
+            "axes.grid": True,
+            "grid.color": "#dddddd",
+            "grid.linewidth": 0.8,
+            "axes.axisbelow": True,
+            "legend.frameon": False,
+            "font.size": 10,
+            "figure.dpi": 100,
+            "savefig.dpi": 100,
+            "svg.hashsalt": "fastformer",
+            "lines.linewidth": 1.6,
+            "lines.markersize": 4,
+        }
+    )
     return pyplot
 
 
 def shrink(path):
     """A PNG of our colours and greys, each in 16 shades between it and white: a third the size."""
     from PIL import Image
-    colours = [tuple(int(c[i:i + 2], 16) for i in (1, 3, 5)) for c in COLOURS]
+
+    colours = [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in COLOURS]
     shades = [round(255 + (x - 255) * step / 16) for c in colours for step in range(17) for x in c]
     palette = Image.new("P", (1, 1))
     palette.putpalette((shades + [x // 3 * 8 for x in range(96)])[:768])
@@ -56,7 +77,9 @@ def save(figure, directory, name, formats=("png", "svg")):
     os.makedirs(os.path.dirname(os.path.join(directory, name)) or ".", exist_ok=True)
     for kind in formats:
         path = os.path.join(directory, f"{name}.{kind}")
-        figure.savefig(f"{path}.new", format=kind, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(
+            f"{path}.new", format=kind, metadata={"Date": None} if kind == "svg" else None
+        )
         if kind == "png":
             shrink(f"{path}.new")
         os.replace(f"{path}.new", path)
@@ -76,11 +99,14 @@ def plain(x, _=None):
 
 
 def logarithmic(axis, limits):
-    """A logarithmic axis with a label at each power of ten, and between them where these are few."""
+    """A logarithmic axis with a label at each power of ten, and between where these are few."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     low, high = sorted(limits)
     ratio = high / low if low > 0 else 1
-    between = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if ratio < 10 else (1, 2, 5) if ratio < 500 else (1,)
+    between = (
+        (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if ratio < 10 else (1, 2, 5) if ratio < 500 else (1,)
+    )
     base = 10 if ratio < 1e8 else 1000
     axis.set_major_locator(LogLocator(base=base, subs=between, numticks=20))
     axis.set_major_formatter(FuncFormatter(plain))
@@ -100,9 +126,11 @@ def finish(ax, panel):
             logarithmic(getattr(ax, f"{name}axis"), getattr(ax, f"get_{name}lim")())
     if panel.get("xlabel") == "epoch":
         from matplotlib.ticker import MaxNLocator
+
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.get("xticks"):
         from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
         ax.xaxis.set_major_locator(FixedLocator(panel["xticks"]))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(plain))
@@ -112,8 +140,13 @@ def draw_curve(ax, curve):
     """A curve: label, colour (a number), points (x, y[, spread]); line: its style, marks: places
     (x, y) that diverged."""
     colour = COLOURS[curve["colour"] % len(COLOURS)]
-    style = {"color": colour, "alpha": curve.get("alpha", 1), "linestyle": curve.get("line", "-"),
-             "marker": curve.get("marker", "o"), "label": curve.get("label")}
+    style = {
+        "color": colour,
+        "alpha": curve.get("alpha", 1),
+        "linestyle": curve.get("line", "-"),
+        "marker": curve.get("marker", "o"),
+        "label": curve.get("label"),
+    }
     columns = list(zip(*curve["points"]))
     if len(columns) > 2:
         ax.errorbar(*columns[:2], yerr=columns[2], capsize=3, **style)
@@ -137,15 +170,16 @@ def draw(directory, name, panels, title=None, formats=("png", "svg")):
         return False
     longest = max(len(curve["label"]) for panel in panels for curve in panel["curves"])
     width = 4.2 * max(len(panels), 1.4) + 0.075 * longest + 0.8
-    figure, axes = pyplot.subplots(1, len(panels), squeeze=False, layout="constrained",
-                                   figsize=(width, 4.6))
+    figure, axes = pyplot.subplots(
+        1, len(panels), squeeze=False, layout="constrained", figsize=(width, 4.6)
+    )
     handles = {}
     for ax, panel in zip(axes[0], panels):
         for curve in panel["curves"]:
             draw_curve(ax, curve)
         finish(ax, panel)
         handles.update(reversed(pair) for pair in zip(*ax.get_legend_handles_labels()))
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper")
+    axes[0][-1].legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.02, 1))
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, horizontalalignment="left")
     save(figure, directory, name, formats)
@@ -175,29 +209,49 @@ def mean_series(found):
     for points in found:
         for step, value, seconds in points:
             by_step.setdefault(step, []).append((value, seconds))
-    return [(step, logs.mean([v for v, _ in at]), logs.mean([s for _, s in at]))
-            for step, at in sorted(by_step.items()) if len(at) == len(found)]
+    return [
+        (step, logs.mean([v for v, _ in at]), logs.mean([s for _, s in at]))
+        for step, at in sorted(by_step.items())
+        if len(at) == len(found)
+    ]
 
 
 def time_unit(seconds):
-    return (1, "seconds") if seconds < 300 else (60, "minutes") if seconds < 10800 else (3600, "hours")
+    return (
+        (1, "seconds") if seconds < 300 else (60, "minutes") if seconds < 10800 else (3600, "hours")
+    )
 
 
 def curves_of(groups, key, place, smoothed=False, **style):
     """A curve for each group of runs: the mean of that number. place(point): its x."""
     curves = []
     for colour, (label, runs) in enumerate(groups):
-        points = mean_series([smooth(s) if smoothed else s for run in runs if (s := logs.series(run, key))])
-        curves.append({"label": label, "colour": colour, "points": [(place(p), p[1]) for p in points],
-                       **style})
+        points = mean_series(
+            [smooth(s) if smoothed else s for run in runs if (s := logs.series(run, key))]
+        )
+        curves.append(
+            {
+                "label": label,
+                "colour": colour,
+                "points": [(place(p), p[1]) for p in points],
+                **style,
+            }
+        )
     return curves
 
 
 def runs_figure(pyplot, groups, title, place, xlabel):
     """The loss above; bits per byte, gradient norm and learning rate below."""
-    lower = [("val_bpb", "validation, bits per byte"), ("grad_norm", "gradient norm, smoothed"),
-             ("lr", "learning rate")]
-    lower = [pair for pair in lower if any(logs.values(run, pair[0]) for _, runs in groups for run in runs)]
+    lower = [
+        ("val_bpb", "validation, bits per byte"),
+        ("grad_norm", "gradient norm, smoothed"),
+        ("lr", "learning rate"),
+    ]
+    lower = [
+        pair
+        for pair in lower
+        if any(logs.values(run, pair[0]) for _, runs in groups for run in runs)
+    ]
     figure = pyplot.figure(figsize=(10, 8), layout="constrained")
     grid = figure.add_gridspec(2, max(len(lower), 1), height_ratios=(3, 2))
     top = figure.add_subplot(grid[0, :])
@@ -212,11 +266,17 @@ def runs_figure(pyplot, groups, title, place, xlabel):
     top.plot([], color="#999999", label="training, smoothed")
     if any(curve["points"] for curve in validation):
         top.plot([], color="black", marker="o", label="validation")
-    late = [y for c in training for _, y in c["points"][len(c["points"]) * 3 // 100:]]
+    late = [y for c in training for _, y in c["points"][len(c["points"]) * 3 // 100 :]]
     late += [y for c in validation for _, y in c["points"]]
     low, high = min(late), max(late)
-    finish(top, {"xlabel": xlabel, "ylabel": "loss, nats per token",
-                 "ylim": (low - 0.03 * (high - low), high + 0.05 * (high - low) + 1e-9)})
+    finish(
+        top,
+        {
+            "xlabel": xlabel,
+            "ylabel": "loss, nats per token",
+            "ylim": (low - 0.03 * (high - low), high + 0.05 * (high - low) + 1e-9),
+        },
+    )
     top.legend(loc="upper right")
     for column, (key, label) in enumerate(lower):
         ax = figure.add_subplot(grid[1, column])
@@ -237,8 +297,10 @@ def draw_runs(directory, groups, title="", formats=("png", "svg")):
         return False
     longest = max(logs.values(run, "seconds")[-1] for _, runs in groups for run in runs)
     unit, unit_name = time_unit(longest)
-    for name, place, xlabel in (("step", lambda p: p[0], "step"),
-                                ("time", lambda p: p[2] / unit, f"time, {unit_name}")):
+    for name, place, xlabel in (
+        ("step", lambda p: p[0], "step"),
+        ("time", lambda p: p[2] / unit, f"time, {unit_name}"),
+    ):
         figure = runs_figure(pyplot, groups, title, place, xlabel)
         save(figure, directory, f"loss_by_{name}", formats)
         pyplot.close(figure)
@@ -247,9 +309,11 @@ def draw_runs(directory, groups, title="", formats=("png", "svg")):
 
 def name_of(run, runs):
     """The last part of its path, or the whole path where another run has the same last part."""
+
     def short(path):
         base = os.path.basename(os.path.normpath(path))
         return base.removesuffix(".jsonl")
+
     return short(run) if [short(r) for r in runs].count(short(run)) == 1 else os.path.normpath(run)
 
 
@@ -265,10 +329,13 @@ def heading(events):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, prog="plot.py",
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, prog="plot.py", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", default=".", metavar="DIR", help="default: here")
-    parser.add_argument("-t", "--title", help="default: model and data, where all runs have the same")
+    parser.add_argument(
+        "-t", "--title", help="default: model and data, where all runs have the same"
+    )
     parser.add_argument("-n", "--name", action="append", help="in the legend, one for each run")
     parser.add_argument("runs", nargs="+", metavar="RUN")
     arguments = parser.parse_args()

@@ -5,6 +5,7 @@
 
 RUN is a directory with a log.jsonl, or a log.
 """
+
 import argparse
 import math
 import os
@@ -12,9 +13,14 @@ import sys
 
 import logs
 
-UNITS = (("loss", "loss, nats per token"), ("ppl", "perplexity per token"),
-         ("bpb", "bits per byte"), ("word_ppl", "perplexity per word"),
-         ("pseudo_ppl", "pseudo-perplexity"), ("accuracy", "accuracy"))
+UNITS = (
+    ("loss", "loss, nats per token"),
+    ("ppl", "perplexity per token"),
+    ("bpb", "bits per byte"),
+    ("word_ppl", "perplexity per word"),
+    ("pseudo_ppl", "pseudo-perplexity"),
+    ("accuracy", "accuracy"),
+)
 OPTIONS = ("optimizer", "lr", "schedule", "warmup", "weight-decay", "dropout", "seed")
 
 
@@ -39,10 +45,14 @@ def column(run):
     cells = {key: start.get(key) for key in ("model", "data", "plan", "processor", "products")}
     cells.update({key: start.get("options", {}).get(key) for key in OPTIONS})
     epoch = logs.last(logs.values(events, "epoch"))
-    cells.update({
-        "steps": row["steps"], "epochs": None if epoch is None else f"{epoch:.6g}",
-        "time": None if row["seconds"] is None else logs.duration(row["seconds"]),
-        "tokens/s, median": row["tokens_per_s"] and f"{row['tokens_per_s']:.0f}"})
+    cells.update(
+        {
+            "steps": row["steps"],
+            "epochs": None if epoch is None else f"{epoch:.6g}",
+            "time": None if row["seconds"] is None else logs.duration(row["seconds"]),
+            "tokens/s, median": row["tokens_per_s"] and f"{row['tokens_per_s']:.0f}",
+        }
+    )
     best = next((e for e in reversed(events) if e.get("best") is True), {})
     test = next((e for e in reversed(events) if "test_loss" in e), {})
     for unit, name in UNITS:
@@ -58,8 +68,9 @@ def cell(value):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, prog="report.py",
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, prog="report.py", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+", metavar="RUN")
     runs = parser.parse_args().runs
     try:

@@ -1,5 +1,6 @@
 """Tables of comparisons in Markdown: means and spreads of arms, how sure their differences are, and
 which machines made the runs. c is a Comparison (compare.py), which has its rows: a run each."""
+
 import collections
 
 import logs
@@ -8,13 +9,19 @@ from logs import both, show_p
 
 def table(heads, lines):
     """Markdown of a list of lines."""
-    return ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads),
-            *("| " + " | ".join(map(str, line)) + " |" for line in lines)]
+    return [
+        "| " + " | ".join(heads) + " |",
+        "|" + "---|" * len(heads),
+        *("| " + " | ".join(map(str, line)) + " |" for line in lines),
+    ]
 
 
 def rows_of(c, arm, value=None, data=None):
-    return [row for row in c.rows if row["arm"] == arm and row["value"] == value
-            and data in (None, row["data"])]
+    return [
+        row
+        for row in c.rows
+        if row["arm"] == arm and row["value"] == value and data in (None, row["data"])
+    ]
 
 
 def column(key, of=lambda x: x):
@@ -38,15 +45,22 @@ def mark(rows):
 def arms_table(c, columns, head="model", data=None, arms=None):
     """A line for each arm that has runs; columns: (heading, cell of its rows)."""
     arms = [arm for arm in arms or c.arms if rows_of(c, arm, data=data)]
-    return table([head, *(name for name, _ in columns)],
-                 [[arm, *(cell(rows_of(c, arm, data=data)) for _, cell in columns)] for arm in arms])
+    return table(
+        [head, *(name for name, _ in columns)],
+        [[arm, *(cell(rows_of(c, arm, data=data)) for _, cell in columns)] for arm in arms],
+    )
 
 
 def grid(c, columns):
     """A line for each arm, with these columns for each value; {} in a heading is the value."""
     heads = [name.format(value) for value in c.values for name, _ in columns]
-    return table(["", *heads], [[arm, *(cell(rows_of(c, arm, value)) for value in c.values
-                                        for _, cell in columns)] for arm in c.arms])
+    return table(
+        ["", *heads],
+        [
+            [arm, *(cell(rows_of(c, arm, value)) for value in c.values for _, cell in columns)]
+            for arm in c.arms
+        ],
+    )
 
 
 # ---- how sure a difference is
@@ -54,20 +68,24 @@ def grid(c, columns):
 
 def difference(c, arm, base, key, value=None, data=None, paired=True):
     """(differences or their mean, p): seed by seed with a paired t test, else Welch's."""
-    a, b = ({row["seed"]: row[key] for row in rows_of(c, name, value, data)
-             if row.get(key) is not None} for name in (arm, base))
+    a, b = (
+        {row["seed"]: row[key] for row in rows_of(c, name, value, data) if row.get(key) is not None}
+        for name in (arm, base)
+    )
     seeds = [seed for seed in a if seed in b]
     if paired and seeds:
         each = [a[seed] - b[seed] for seed in seeds]
         return each, logs.paired_test(each)
     if a and b:
-        return ([logs.mean([*a.values()]) - logs.mean([*b.values()])],
-                logs.welch_test([*a.values()], [*b.values()]))
+        return (
+            [logs.mean([*a.values()]) - logs.mean([*b.values()])],
+            logs.welch_test([*a.values()], [*b.values()]),
+        )
     return [], None
 
 
 def signed(numbers, digits=4):
-    """"+0.0077 ± 0.0156"."""
+    """ "+0.0077 ± 0.0156"."""
     if not numbers:
         return "-"
     sd = logs.spread(numbers)
@@ -81,24 +99,33 @@ def differences(c, key, name, base_of, paired=True, arms=None):
         base = base_of(arm)
         found = [difference(c, arm, base, key, value, paired=paired) for value in c.values]
         if base != arm and any(p is not None for _, p in found):
-            lines.append([f"{arm} - {base}", *(x for each, p in found for x in (signed(each), show_p(p)))])
+            lines.append(
+                [f"{arm} - {base}", *(x for each, p in found for x in (signed(each), show_p(p)))]
+            )
     if not lines:
         return []
     values = ["" if value is None else f", {value}" for value in c.values]
-    how = ("seed by seed, mean ± standard deviation; p of a paired t test (two-sided)" if paired else
-           "of the means; p of Welch's t test (two-sided)")
-    return ["", f"Differences of the {name}, {how}, not corrected for the number of comparisons:", "",
-            *table(["", *(x for value in values for x in (f"difference{value}", "p"))], lines)]
+    how = (
+        "seed by seed, mean ± standard deviation; p of a paired t test (two-sided)"
+        if paired
+        else "of the means; p of Welch's t test (two-sided)"
+    )
+    return [
+        "",
+        f"Differences of the {name}, {how}, not corrected for the number of comparisons:",
+        "",
+        *table(["", *(x for value in values for x in (f"difference{value}", "p"))], lines),
+    ]
 
 
 # ---- machines
 
 
 def machines(rows):
-    """"5 runs on NVIDIA H200, ..., bf16; 1 run on ..."."""
+    """ "5 runs on NVIDIA H200, ..., bf16; 1 run on ..."."""
     counted = collections.Counter(row.get("machine") or "an unknown machine" for row in rows)
-    return "; ".join(f"{n} {'run' if n == 1 else 'runs'} on {name}"
-                     for name, n in sorted(counted.items(), key=lambda x: (x[1], x[0]), reverse=True))
+    most_first = sorted(counted.items(), key=lambda x: (x[1], x[0]), reverse=True)
+    return "; ".join(f"{n} {'run' if n == 1 else 'runs'} on {name}" for name, n in most_first)
 
 
 def machine_list(c):
@@ -111,10 +138,18 @@ def machine_list(c):
         made.setdefault(name, []).append(row["seed"])
     if len(found) < 2:
         return []
-    return ["", "Machines, with the seeds that each made:", "",
-            *(f"- {machine}: " + ", ".join(f"{name} ({' '.join(map(str, seeds))})"
-                                           for name, seeds in sorted(made.items()))
-              for machine, made in sorted(found.items()))]
+    return [
+        "",
+        "Machines, with the seeds that each made:",
+        "",
+        *(
+            f"- {machine}: "
+            + ", ".join(
+                f"{name} ({' '.join(map(str, seeds))})" for name, seeds in sorted(made.items())
+            )
+            for machine, made in sorted(found.items())
+        ),
+    ]
 
 
 def main_processor(c):
@@ -126,5 +161,10 @@ def main_processor(c):
 def timed(c, key, of=lambda x: x):
     """A column of a time or a speed, of the runs on that processor."""
     processor = main_processor(c)
-    return lambda rows: both([of(row[key]) for row in rows
-                              if row.get(key) is not None and row.get("processor") == processor])
+    return lambda rows: both(
+        [
+            of(row[key])
+            for row in rows
+            if row.get(key) is not None and row.get("processor") == processor
+        ]
+    )

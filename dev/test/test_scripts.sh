@@ -229,6 +229,15 @@ END
 check 'an infinite perplexity' says 0 '| best validation perplexity per token | inf |' scripts/report.py diverged
 check 'one that is not known is no number' sh -c '! grep "^| test" said'
 
+# ---- curves
+if python3 -c 'import matplotlib' 2>/dev/null; then
+    check 'curves of runs' says 0 curves/loss_by_time.svg python3 -B scripts/plot.py -o curves 'a|b' "$root/dev/results/demo"
+    check 'a picture by step' [ -s curves/loss_by_step.png ]
+else
+    check 'curves without matplotlib' says 1 'matplotlib is missing: pip install' python3 -B scripts/plot.py -o curves 'a|b'
+fi
+check 'curves of no run' says 1 'plot.py: nowhere: no such file' python3 -B scripts/plot.py nowhere
+
 # ---- the tables of dev/results are those that their logs make, without data, programs or a build
 mkdir -p bare/dev && cp -r "$root/scripts" bare/ && cp -r "$root/dev/results" bare/dev/ && cp -r bare/dev/results before
 for table in "$root"/dev/results/*/results.md; do
