@@ -529,6 +529,11 @@ static void test_export_program(void) {
 #undef RUN
 }
 
+static void test_audit(void) {
+    model_check_audit(&gpt2, "-L 1 -C 16 -H 2 -t 32 -b 2 --total-batch 128 -x 5 -v 5 -m 1 "
+                             "--dropout 0.1 --no-test");
+}
+
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
         {"gradients", test_gradients},
@@ -541,6 +546,7 @@ int main(int argc, char **argv) {
         {"accumulation", test_accumulation},
         {"parameters", test_parameters},
         {"bad options", test_bad_options},
+        {"audit", test_audit},
         {"reference", test_reference},
         {"import", test_import},
         {"import of many tensors", test_import_many},

@@ -240,6 +240,10 @@ static void write_evaluation(Log *log, int64_t step, const char *split, const Ev
         json_write_bool(w, true);
     }
     write_seconds(log, w);
+    char *parameters = format_string("%016llx", (unsigned long long)result->parameters);
+    json_key(w, "parameters");
+    json_write_string(w, parameters);
+    free(parameters);
     log_end(log);
 }
 

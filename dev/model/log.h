@@ -33,6 +33,7 @@ typedef struct {
     int64_t tokens;  // targets counted
     int64_t correct; // of these, the most probable token; 0 where the model does not count them
     double seconds;
+    uint64_t parameters; // checksum of their bits
     Metric metrics[EVALUATION_METRICS];
     int metric_count;
 } Evaluation;
@@ -87,7 +88,8 @@ void log_table(const char *title, const Metadata *rows, int count);
 void log_step(Log *log, const StepReport *report, int64_t every);
 
 // An evaluation of "val" or "test": {"step", "val_loss", a "val_KEY" for each metric, "val_tokens",
-// "val_ms", "best", "seconds"}. `best`: the lowest loss so far. A negative step is unknown.
+// "val_ms", "best", "seconds", "parameters"}. `best`: the lowest loss so far. A negative step is
+// unknown.
 void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result, bool best);
 
 // A line for the user, above the progress line.

@@ -148,4 +148,10 @@ struct ModelType {
     const Exchange *exchange; // NULL: transformers has no such class
 };
 
+// An array (total) in this memory: the model's own, or a copy, *copy, which is to be freed.
+const real *model_view(const ModelType *type, const void *model, ModelArray which, real **copy);
+
+// Of its bits (checksum.h): whether two machines, or a step and its repetition, computed the same.
+uint64_t model_checksum(const ModelType *type, const void *model, ModelArray which);
+
 #endif

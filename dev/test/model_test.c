@@ -340,6 +340,67 @@ void model_test_program(const ModelType *type, const char *arguments) {
     exit(train_main(argc, argv, type));
 }
 
+// ---- --audit ----------------------------------------------------------------
+
+static struct {
+    const ModelType *type;
+    int calls, flip; // of train(); the one whose gradients are changed, 0: none
+} audited;
+
+static double train_and_flip(void *model, const Batch *batch, double scale) {
+    const double loss = audited.type->train(model, batch, scale);
+    if (++audited.calls != audited.flip) return loss;
+    const size_t total = audited.type->parameters(model)->total;
+    real *gradients = allocate(total, sizeof(real), "gradients");
+    audited.type->read(model, MODEL_GRADIENTS, gradients);
+    ((unsigned char *)&gradients[total / 2])[0] ^= 1;
+    audited.type->write(model, MODEL_GRADIENTS, gradients);
+    free(gradients);
+    return loss;
+}
+
+static void run_audited(void *arguments) {
+    ModelType type = *audited.type;
+    type.train = train_and_flip;
+    model_test_program(&type, arguments);
+}
+
+// Runs it and returns the weights' checksum of its last evaluation, fresh.
+static char *audited_weights(const char *arguments, const char *name) {
+    char *all = format_string("%s --output %s", arguments, name), text[1024];
+    if (test_child(run_audited, all, text, sizeof(text)) != 0)
+        test_fail(__FILE__, __LINE__, "%s: %s", all, text);
+    char *path = format_string("%s/%s/log.jsonl", test_directory(), name);
+    FileMap log = file_map(path);
+    char *lines = format_string("%.*s", (int)log.size, (const char *)log.data), *found = NULL;
+    static const char key[] = "\"parameters\":\"";
+    for (char *at = lines; (at = strstr(at, key));) found = at += sizeof(key) - 1;
+    char *checksum = format_string("%.16s", found ? found : "none");
+    file_unmap(&log);
+    free(lines);
+    free(path);
+    free(all);
+    return checksum;
+}
+
+void model_check_audit(const ModelType *type, const char *arguments) {
+    enum { STEP = 3 };
+    char *audits = format_string("%s --audit %d", arguments, STEP),
+         *bad = format_string("%s --output bad", audits);
+    audited.type = type;
+    char *without = audited_weights(arguments, "without"), *with = audited_weights(audits, "with");
+    CHECK_TEXT(with, without);
+    // Steps of two micro-batches: the first two steps are not audited, the third is.
+    audited.flip = 2 * STEP - 1;
+    CHECK_FAILS(run_audited, bad, 1, "--audit: step 3 computed twice differs: loss ");
+    audited.flip = 2 * STEP + 2; // the repetition
+    bad[strlen(bad) - 1] = 'c';
+    CHECK_FAILS(run_audited, bad, 1, "--audit: step 3 computed twice differs: loss ");
+    audited.flip = 0;
+    char *strings[] = {audits, bad, without, with};
+    for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++) free(strings[i]);
+}
+
 static const char *const own_precision = sizeof(real) == sizeof(double) ? "double" : "float";
 
 // The same program of the float build.

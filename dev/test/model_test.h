@@ -80,6 +80,10 @@ void model_test_options(const ModelType *type, const char *options);
 // Runs the program in the case's directory with these arguments, quietly, and exits.
 void model_test_program(const ModelType *type, const char *arguments);
 
+// --audit: a step that is computed twice changes nothing, and a bit that flips in its gradients
+// ends the program. `arguments`: of a small run, without --output.
+void model_check_audit(const ModelType *type, const char *arguments);
+
 // The program of a model's reference vectors and tests:
 //   PROGRAM [NAME]                               the test cases whose names contain NAME
 //   PROGRAM -r FILE... [-p double|float|bf16]    reference vectors, a line each

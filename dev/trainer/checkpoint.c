@@ -31,16 +31,6 @@ static void sources_free(TensorSource *sources, int count) {
     free(sources);
 }
 
-// (total) in this memory: the model's own, or a copy, *copy, that is to be freed.
-static const real *view_array(const Run *run, ModelArray which, real **copy) {
-    const real *view = run->type->view ? run->type->view(run->model, which) : NULL;
-    *copy = NULL;
-    if (view) return view;
-    *copy = allocate(run->type->parameters(run->model)->total, sizeof(real), "checkpoint");
-    run->type->read(run->model, which, *copy);
-    return *copy;
-}
-
 // id: of the pair that the file is half of; NULL: of none. validation: NULL where there is none of
 // these.
 static void write_weights(const Run *run, const char *path, const real *values, int64_t step,
@@ -294,9 +284,9 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
                      int64_t keep) {
     const size_t total = run->type->parameters(run->model)->total;
     real *copies[3];
-    const real *values = view_array(run, MODEL_VALUES, &copies[0]),
-               *first = view_array(run, MODEL_FIRST_MOMENT, &copies[1]),
-               *second = view_array(run, MODEL_SECOND_MOMENT, &copies[2]);
+    const real *values = model_view(run->type, run->model, MODEL_VALUES, &copies[0]),
+               *first = model_view(run->type, run->model, MODEL_FIRST_MOMENT, &copies[1]),
+               *second = model_view(run->type, run->model, MODEL_SECOND_MOMENT, &copies[2]);
     refuse_non_finite(run, values, progress->step);
     uint64_t hash = hash_array((uint64_t)progress->step, values, total);
     hash = hash_array(hash_array(hash, first, total), second, total);
@@ -327,7 +317,7 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
     if (is_no_better(run, directory, step, result)) return;
     char *path = checkpoint_best_path(directory);
     real *copy;
-    const real *values = view_array(run, MODEL_VALUES, &copy);
+    const real *values = model_view(run->type, run->model, MODEL_VALUES, &copy);
     refuse_non_finite(run, values, step);
     write_weights(run, path, values, step, NULL, result);
     huggingface_export(run->type, run->model, directory, BEST_NAME);

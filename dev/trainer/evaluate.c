@@ -23,6 +23,7 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
     *result = (Evaluation){.loss = sums[LOSS] / sums[TOKENS],
                            .tokens = (int64_t)sums[TOKENS],
                            .correct = (int64_t)sums[CORRECT],
+                           .parameters = model_checksum(run->type, run->model, MODEL_VALUES),
                            .seconds = clock_seconds() - start};
     run->type->task->report(run->task, split, result);
     return true;

@@ -142,6 +142,24 @@ static double accumulate(Loop *loop, const Update *update) {
     return loss * scale;
 }
 
+// With --audit N, computes every Nth step's loss and gradients again: a processor or a memory that
+// errs without a sign gives other bits. What is computed last is applied.
+static void audit(Loop *loop, const Update *update, double loss) {
+    const Run *run = loop->run;
+    const int64_t every = integer(loop, "audit"), step = loop->progress.step + 1;
+    if (every == 0 || step % every != 0) return;
+    const uint64_t first = model_checksum(run->type, run->model, MODEL_GRADIENTS);
+    run->type->clear_gradients(run->model);
+    const double again = accumulate(loop, update);
+    const uint64_t second = model_checksum(run->type, run->model, MODEL_GRADIENTS);
+    const bool same = first == second && memcmp(&loss, &again, sizeof(loss)) == 0;
+    if (ranks_vote(run->ranks, !same))
+        fail("--audit: step %lld computed twice differs: loss %.17g and %.17g, checksum of the "
+             "gradients %016llx and %016llx; processor or memory cannot be trusted: continue with "
+             "--resume on another machine",
+             (long long)step, loss, again, (unsigned long long)first, (unsigned long long)second);
+}
+
 // Whether gradients of that norm, as they are clipped, and their squares are numbers.
 static bool is_usable(const Loop *loop, double norm) {
     const double clipped = norm * clip_scale(norm, number(loop, "clip"));
@@ -256,6 +274,7 @@ static void train_step(Loop *loop) {
     const double rate = schedule_rate(&loop->schedule, loop->progress.step);
     const Update update = loop->run->type->task->update(loop->run->task, loop->progress.sequences);
     const double loss = accumulate(loop, &update);
+    audit(loop, &update, loss);
     const double norm = loop->run->type->gradient_norm(loop->run->model);
     profile_lap(profile, "gradient norm", PROFILE_STEP, 0);
     apply(loop, loss, norm, rate);

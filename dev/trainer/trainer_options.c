@@ -74,6 +74,8 @@ static const Option rows[] = {
      "batches to measure activations on; 0: none"},
     {0, "profile", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, MORE,
      "time by kind of work at the end"},
+    {0, "audit", OPTION_INTEGER, OPTION_HABIT, "N", "0", 0, 1e15, NULL, NULL, MORE,
+     "compute every Nth step twice, stop if bits differ; 0: never"},
     {0, "no-test", OPTION_FLAG, OPTION_HABIT, NULL, NULL, 0, 0, NULL, NULL, MORE,
      "leave the test split alone at the end"},
     {0, "reduce", OPTION_CHOICE, OPTION_RUN, "NAME", "fp32", 0, 0, "fp32|bf16", NULL, MORE,
