@@ -16,6 +16,20 @@
 
 // ---- reading ----------------------------------------------------------------
 
+FileMap file_map_descriptor(const char *name, int fd) {
+    struct stat status;
+    if (fstat(fd, &status) != 0) fail("%s: cannot read: %s", name, strerror(errno));
+    FileMap file = {copy_string(name), (const unsigned char *)"", (size_t)status.st_size};
+    if (file.size > 0) { // mmap refuses 0 bytes
+        void *data = mmap(NULL, file.size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            fail("%s: cannot map %zu bytes: %s", name, file.size, strerror(errno));
+        file.data = data;
+    }
+    close(fd);
+    return file;
+}
+
 bool file_try_map(const char *path, FileMap *file) {
     // O_NONBLOCK, or opening a named pipe would wait for a writer.
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -24,14 +38,7 @@ bool file_try_map(const char *path, FileMap *file) {
     if (fd < 0 || fstat(fd, &status) != 0) fail("%s: cannot open: %s", path, strerror(errno));
     if (S_ISDIR(status.st_mode)) fail("%s: is a directory, expected a file", path);
     if (!S_ISREG(status.st_mode)) fail("%s: is not a regular file", path);
-    *file = (FileMap){copy_string(path), (const unsigned char *)"", (size_t)status.st_size};
-    if (file->size > 0) { // mmap refuses 0 bytes
-        void *data = mmap(NULL, file->size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED)
-            fail("%s: cannot map %zu bytes: %s", path, file->size, strerror(errno));
-        file->data = data;
-    }
-    close(fd);
+    *file = file_map_descriptor(path, fd);
     return true;
 }
 

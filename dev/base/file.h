@@ -14,7 +14,8 @@ typedef struct {
 
 // Maps a regular file; an empty one gives size 0. Ends the program if it cannot be opened.
 FileMap file_map(const char *path);
-bool file_try_map(const char *path, FileMap *file); // the same; false if there is no such file
+bool file_try_map(const char *path, FileMap *file);    // the same; false if there is no such file
+FileMap file_map_descriptor(const char *name, int fd); // of an open file, which it closes
 void file_unmap(FileMap *file);
 
 // Whether there is a file; ends the program if that cannot be known (no permission, a broken disk).

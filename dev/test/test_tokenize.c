@@ -175,8 +175,9 @@ static void test_usage(void) {
         {"-o %s/out --val %s/text", "--val and --test need --train"},
         {"-o %s/out --tokenizer byte --vocab-size 300 %s/text",
          "--vocab-size: bytes are always 256"},
-        {"-o %s/out --tokenizer word --model %s/text %s/text",
-         "--model is for --tokenizer bpe or spm"},
+        {"-o %s/out --tokenizer byte --model %s/text %s/text",
+         "--model is for --tokenizer bpe, spm or word"},
+        {"-o %s/out --tokenizer word --binary %s/text", "--binary is for --tokenizer bpe or byte"},
         {"-o %s/out --tokenizer spm --reserve mask %s/text", "--reserve is for --tokenizer bpe"},
         {"-o %s/out --normalise %s/text", "--normalise is for --tokenizer spm"},
         {"-o %s/out --model %s/text --vocab-size 300 %s/text", "has its own vocabulary"},
@@ -327,6 +328,90 @@ static void test_bpe(void) {
     check_runs("-o %s/again --model %s/plain_out/vocab.json %s/plain");
 }
 
+// A vocabulary of words serves other texts, and what it does not have is unknown.
+static void test_word_model(void) {
+    make_text("text");
+    check_runs("-o %s/out --tokenizer word %s/text");
+    test_file("other", "a0001 new\na0002 \u00e9x\n", 20);
+    check_runs("-o %s/again --tokenizer word --model %s/out/tokenizer.vocab --train %s/other");
+    Dataset *dataset = open_output("out"), *again = open_output("again");
+    CHECK(again->vocabulary == dataset->vocabulary && again->end == dataset->end);
+    size_t size;
+    char *text = decode_split(again, SPLIT_TRAIN, &size);
+    CHECK_TEXT(text, "a0001 <unk>\na0002 \u00e9x\n");
+    free(text);
+    dataset_close(dataset);
+    dataset_close(again);
+    test_file("twice", "a\n<eos>\na\n", 10);
+    CHECK_RUN_FAILS("-o %s/x --tokenizer word --model %s/twice %s/text", 1,
+                    "twice: line 3: the word \"a\" stands twice");
+    test_file("endless", "a\nb\n", 4);
+    CHECK_RUN_FAILS("-o %s/x --tokenizer word --model %s/endless %s/text", 1,
+                    "endless: has no line <eos>");
+}
+
+#define BYTES(literal) literal, sizeof(literal) - 1
+
+// Texts are never taken for something else, nor the other way round.
+static void test_formats(void) {
+    static const char ascii[] = "Some text, as it is.\r\n\tMore.\n",
+                      cyrillic[] = "\4\x1f\4\x3e\4\x3c\0\n";
+    static const struct {
+        const char *data;
+        size_t size;
+        const char *name;
+    } cases[] = {
+        {BYTES(""), NULL},
+        {BYTES(ascii), NULL},
+        {BYTES("caf\xe9 au lait, \x1b[1mbold\x1b[0m"), NULL}, // Latin-1, a terminal's codes
+        {BYTES("\xef\xbb\xbfUTF-8 with a mark"), NULL},
+        {BYTES("BZh is no mark alone"), NULL},
+        {BYTES("PK, %PDF and \x1f\x8b later on, and even a \0 in so long a text as this"), NULL},
+        {BYTES("\x1f\x8b\b\0"), "compressed by gzip"},
+        {"\xfd"
+         "7zXZ\0\0",
+         7, "compressed by xz"},
+        {BYTES("\x28\xb5\x2f\xfd$"), "compressed by zstd"},
+        {"\x04\x22\x4d\x18"
+         "d",
+         5, "compressed by lz4"},
+        {BYTES("BZh91AY&SY\x12"), "compressed by bzip2"},
+        {BYTES("BZh9\x17rE8P\x90"), "compressed by bzip2"},
+        {BYTES("PK\3\4\x14"), "a zip archive"},
+        {BYTES("%PDF-1.7\n"), "a PDF"},
+        {"\xff\xfe"
+         "a\0",
+         4, "UTF-16"},
+        {BYTES("\xfe\xff\0a"), "UTF-16"},
+        {BYTES("\xff\xfe\0\0a\0\0\0"), "UTF-32"},
+        {BYTES("\0\0\xfe\xff\0\0\0a"), "UTF-32"},
+        {BYTES("a\0b\0c\0d\0"), "UTF-16"},
+        {BYTES("\0a\0b\0c\0d"), "UTF-16"},
+        {BYTES(cyrillic), "binary"},
+        {"\x7f"
+         "ELF\2\1\1\0\0\0\0\0\0\0\0\0",
+         16, "binary"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const TextFormat format = text_format((Text){cases[i].data, cases[i].size});
+        CHECK_TEXT(format.name ? format.name : "text", cases[i].name ? cases[i].name : "text");
+    }
+    make_text("text");
+    test_file("text.gz", "\x1f\x8b\b\0", 4);
+    test_file("noise", "\1\2\3\4\5\6 \1", 8);
+    const char *const failing[] = {
+        "-o %s/out %s/text.gz",
+        "-o %s/out --tokenizer byte --train %s/text --val %s/text.gz",
+        "-o %s/out --source %s/text --target %s/text.gz",
+    };
+    for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
+        CHECK_RUN_FAILS(failing[i], 1,
+                        "text.gz: is compressed by gzip, expected plain text: zcat ");
+    CHECK_RUN_FAILS("-o %s/out %s/noise", 1,
+                    "noise: is binary, expected plain text; --tokenizer byte --binary takes");
+    check_runs("-o %s/out --tokenizer byte --binary --train %s/noise");
+}
+
 // Pairs of sentences: one vocabulary, and an end behind each sentence.
 static void test_pairs(void) {
     static const char source[] = "a dog runs\nno pair\na cat\r\na last line",
@@ -453,6 +538,8 @@ int main(int argc, char **argv) {
         {"spm", test_spm},
         {"spm, a long line", test_spm_long_line},
         {"bpe", test_bpe},
+        {"words of another text", test_word_model},
+        {"files that are no text", test_formats},
         {"pairs", test_pairs},
         {"what is lost", test_lost},
         {"a full disk", test_full},

@@ -53,6 +53,16 @@ b=$(sed -n 's/.*"step":50,.*"loss":\([0-9.]*\),.*/\1/p' onethread/log.jsonl)
 awk "BEGIN { exit !($a > 0 && ($a - $b < 1e-5 * $a) && ($b - $a < 1e-5 * $a)) }"
 ok "one thread, the same loss ($a, $b)"
 
+# ---- a text through a pipe
+cat text | "$tokenize" -o piped --tokenizer byte - >out 2>&1 && diff -r bytes piped >out 2>&1
+ok "tokenize -: standard input"
+mkfifo fifo && { cat text >fifo & } && "$tokenize" -o piped --tokenizer byte --shard-tokens 1000 fifo >out 2>&1 &&
+    "$tokenize" -o named --tokenizer byte --shard-tokens 1000 text >out 2>&1 && diff -r named piped >out 2>&1
+ok "tokenize FIFO: a pipe of any name"
+"$tokenize" -o piped --tokenizer word --train - --val text <text >out 2>&1 && ! grep -q MB out
+ok "--train -"
+fails 1 "error: standard input: has no words" "$tokenize" -o piped -
+
 # ---- where sequences start
 losses() { grep -o "\"\(loss\|val_loss\|test_loss\)\":[0-9.]*" "$1/log.jsonl"; }
 run fixed -x 200 -k constant -n 50 -v 60 -m 2 --offsets fixed && ! cmp -s whole/step_00000200.safetensors fixed/step_00000200.safetensors &&

@@ -52,11 +52,27 @@ static void copy_file(const char *from, const char *to) {
     file_unmap(&source);
 }
 
-static void create_words(const char *directory, const Text *texts, int count, int64_t vocabulary) {
+static void open_words(Tokenizer *tokenizer, const char *path) {
+    tokenizer->file = file_map(path);
+    tokenizer->words =
+        words_of_lines((Text){(const char *)tokenizer->file.data, tokenizer->file.size}, path);
+    tokenizer->vocabulary = words_count(tokenizer->words);
+    tokenizer->end = words_find(tokenizer->words, (Text){WORD_END, strlen(WORD_END)});
+    tokenizer->unknown = words_find(tokenizer->words, (Text){WORD_UNKNOWN, strlen(WORD_UNKNOWN)});
+    if (tokenizer->end < 0) fail("%s: has no line " WORD_END, path);
+}
+
+static void create_words(const TokenizerSettings *settings, const char *directory,
+                         const Text *texts, int count) {
     char *path = format_string("%s/" WORD_FILE, directory);
-    Words *words = words_of_texts(texts, count, vocabulary);
-    words_save(words, path);
-    words_free(words);
+    Tokenizer given = {0}; // checked under the name that the user knows
+    if (settings->model)
+        open_words(&given, settings->model);
+    else
+        given.words = words_of_texts(texts, count, settings->vocabulary);
+    words_save(given.words, path);
+    words_free(given.words);
+    file_unmap(&given.file);
     free(path);
 }
 
@@ -133,18 +149,6 @@ TokenizerKind tokenizer_find(const char *directory) {
     return TOKENIZER_NONE;
 }
 
-static void open_words(Tokenizer *tokenizer, const char *directory) {
-    char *path = format_string("%s/" WORD_FILE, directory);
-    tokenizer->file = file_map(path);
-    tokenizer->words =
-        words_of_lines((Text){(const char *)tokenizer->file.data, tokenizer->file.size}, path);
-    tokenizer->vocabulary = words_count(tokenizer->words);
-    tokenizer->end = words_find(tokenizer->words, (Text){WORD_END, strlen(WORD_END)});
-    tokenizer->unknown = words_find(tokenizer->words, (Text){WORD_UNKNOWN, strlen(WORD_UNKNOWN)});
-    if (tokenizer->end < 0) fail("%s: has no line " WORD_END, path);
-    free(path);
-}
-
 static void open_model(Tokenizer *tokenizer, const char *directory) {
     char *path = format_string("%s/" MODEL_FILE, directory);
     tokenizer->model = sentencepiece_open(path);
@@ -172,9 +176,12 @@ Tokenizer *tokenizer_open(TokenizerKind kind, const char *directory) {
     tokenizer->kind = kind;
     tokenizer->padding = tokenizer->mask = -1;
     switch (kind) {
-    case TOKENIZER_WORD:
-        open_words(tokenizer, directory);
+    case TOKENIZER_WORD: {
+        char *path = format_string("%s/" WORD_FILE, directory);
+        open_words(tokenizer, path);
+        free(path);
         break;
+    }
     case TOKENIZER_SPM:
         open_model(tokenizer, directory);
         break;
@@ -193,7 +200,7 @@ Tokenizer *tokenizer_create(const TokenizerSettings *settings, const char *direc
                             const Text *texts, int count) {
     const TokenizerKind kind = settings->kind;
     if (kind == TOKENIZER_BPE) return tokenizer_of_bpe(create_bpe(settings, directory, texts[0]));
-    if (kind == TOKENIZER_WORD) create_words(directory, texts, count, settings->vocabulary);
+    if (kind == TOKENIZER_WORD) create_words(settings, directory, texts, count);
     if (kind == TOKENIZER_SPM) create_model(settings, directory, texts[0]);
     return tokenizer_open(kind, directory);
 }

@@ -1,9 +1,10 @@
 // tokenize: plain text, or pairs of sentences -> a directory of shards, their tokenizer and
-// meta.json (data/README.md).
+// meta.json (data/README.md). A text is a file, or comes through a pipe.
 //
 // All is made in a directory inside the output first; only when it is complete does it take the
 // place of what an earlier run left there.
 #include "bpe.h"
+#include "clock.h"
 #include "dataset.h"
 #include "error.h"
 #include "file.h"
@@ -12,6 +13,7 @@
 #include "options.h"
 #include "pairs.h"
 #include "streams.h"
+#include "text_format.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,14 +23,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STAGING "unfinished.tmp"   // in the output directory
+#define STAGING "unfinished.tmp" // in the output directory
+#define STANDARD_INPUT "standard input"
 enum { ENCODE_AT_ONCE = 1 << 24 }; // bytes of text
 
 static const Option rows[] = {
     {'o', "output", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, "Files",
      "where shards, tokenizer and meta.json go"},
     {0, "train", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
-     "training text, instead of one FILE that is cut 90/5/5"},
+     "training text, instead of one FILE that is cut 90/5/5; -: standard input"},
     {0, "val", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "validation text"},
     {0, "test", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", "test text"},
     {0, "source", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files",
@@ -43,12 +46,14 @@ static const Option rows[] = {
     {0, "test-target", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Files", ""},
     {0, "shard-tokens", OPTION_INTEGER, OPTION_RUN, "N", "100000000", 1, INT32_MAX, NULL, NULL,
      "Files", "most tokens in a shard"},
+    {0, "binary", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Files",
+     "take files that are no text as they are; bpe, byte"},
     {0, "tokenizer", OPTION_CHOICE, OPTION_RUN, "KIND", "bpe", 0, 0, "bpe|byte|word|spm", NULL,
      "Tokenizer", "byte-level BPE, bytes, words, SentencePiece"},
     {0, "vocab-size", OPTION_INTEGER, OPTION_RUN, "N", NULL, 2, 1 << 24, NULL, NULL, "Tokenizer",
      "most tokens there are; bpe: 8192, spm: 32000, word: all"},
     {0, "model", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Tokenizer",
-     "bpe: a tokenizer.json; spm: a model; none is trained"},
+     "tokenizer to use again: .json (bpe), .model (spm), .vocab (word)"},
     {0, "reserve", OPTION_CHOICE, OPTION_RUN, "LIST", NULL, 0, 0, "mask|padding|mask,padding", NULL,
      "Tokenizer", "bpe: tokens beside <|endoftext|>"},
     {0, "bpe-dropout", OPTION_NUMBER, OPTION_RUN, "P", "0", 0, 0.9, NULL, NULL, "Tokenizer",
@@ -62,6 +67,11 @@ static const Option rows[] = {
 typedef struct {
     const char *output;
     char *staging;
+    bool prepared;                  // both directories
+    bool binary;                    // what is no text is taken as it is
+    bool terminal;                  // is standard output one?
+    double next;                    // when a line of progress is due
+    bool shown;                     // the cursor is behind one
     const char *names[SPLIT_COUNT]; // of the files the texts are from
     FileMap files[SPLIT_COUNT];     // of one file: only the first
     Text texts[SPLIT_COUNT];
@@ -138,8 +148,10 @@ static void check_options(const Options *options, int operand_count) {
                    operand_count, operand_count > 1 ? "; make one of several with cat" : "");
     if (kind == TOKENIZER_BYTE && options_given(options, "vocab-size"))
         fail_usage("--vocab-size: bytes are always 256");
-    if (!trains && kind != TOKENIZER_SPM && kind != TOKENIZER_BPE)
-        fail_usage("--model is for --tokenizer bpe or spm");
+    if (!trains && kind == TOKENIZER_BYTE)
+        fail_usage("--model is for --tokenizer bpe, spm or word: bytes need none");
+    if (options_given(options, "binary") && kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE)
+        fail_usage("--binary is for --tokenizer bpe or byte");
     if (!trains && options_given(options, "vocab-size"))
         fail_usage("--vocab-size: a model that is given has its own vocabulary");
     if (options_given(options, "reserve") && (!trains || kind != TOKENIZER_BPE))
@@ -152,17 +164,101 @@ static void check_options(const Options *options, int operand_count) {
         fail_usage("--normalise is for --tokenizer spm, without --model");
 }
 
+// ---- progress ---------------------------------------------------------------
+// A text of bytes is "done" so far, of `total` (0: unknown). A line that replaces itself on a
+// terminal, else one every half a minute.
+static void show_progress(Job *job, const char *name, const char *done, int64_t bytes,
+                          int64_t total) {
+    const double now = clock_seconds();
+    if (now < job->next) return;
+    job->next = now + (job->terminal ? 0.2 : 30);
+    printf("%s%s: %.0f MB %s", job->terminal ? "\r" : "", name, (double)bytes * 1e-6, done);
+    if (total > 0) printf(", %.0f%%", 100 * (double)bytes / (double)total);
+    printf(job->terminal ? "\033[K" : "\n");
+    fflush(stdout);
+    job->shown = job->terminal;
+}
+
+static void start_progress(Job *job) {
+    if (job->shown) printf("\r\033[K");
+    job->shown = false;
+    job->next = clock_seconds() + (job->terminal ? 0.5 : 30);
+}
+
+// ---- reading ----------------------------------------------------------------
+
+static void prepare_output(Job *job);
+
+// Through a pipe, into a file without a name in the output directory: it may be larger than memory,
+// and is read more than once.
+static FileMap read_stream(Job *job, const char *name, int from) {
+    prepare_output(job);
+    char *path = format_string("%s/XXXXXX", job->staging), buffer[1 << 16];
+    const int to = mkstemp(path);
+    if (to < 0 || unlink(path) != 0) fail("%s: cannot write: %s", path, strerror(errno));
+    start_progress(job);
+    for (int64_t total = 0;;) {
+        const ssize_t size = read(from, buffer, sizeof(buffer));
+        if (size < 0 && errno == EINTR) continue;
+        if (size < 0) fail("%s: cannot read: %s", name, strerror(errno));
+        if (size == 0) break;
+        for (ssize_t done = 0; done < size;) {
+            const ssize_t written = write(to, buffer + done, (size_t)(size - done));
+            if (written < 0 && errno != EINTR)
+                fail("%s: cannot write a copy of %s: %s", job->output, name, strerror(errno));
+            if (written > 0) done += written;
+        }
+        show_progress(job, name, "read", total += size, 0);
+    }
+    start_progress(job);
+    free(path);
+    return file_map_descriptor(name, to);
+}
+
+static void refuse_format(const Job *job, const char *name, TextFormat format) {
+    if (!format.name || job->binary) return;
+    if (!format.command)
+        fail(
+            "%s: is %s, expected plain text; --tokenizer byte --binary takes its bytes as they are",
+            name, format.name);
+    char *file = strcmp(name, STANDARD_INPUT) == 0 ? copy_string("FILE") : options_quoted(name);
+    char *command = format_string(format.command, file);
+    fail("%s: is %s, expected plain text: %s | ./tokenize -o %s -", name, format.name, command,
+         job->output);
+}
+
+// A file, or what comes through a pipe: "-", or a name that is no file's.
+static FileMap map_input(Job *job, const char *name) {
+    struct stat status;
+    const bool standard = strcmp(name, "-") == 0;
+    FileMap file;
+    if (standard ||
+        (stat(name, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))) {
+        const int fd = standard ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) fail("%s: cannot open: %s", name, strerror(errno));
+        file = read_stream(job, standard ? STANDARD_INPUT : name, fd);
+        if (!standard) close(fd);
+    } else {
+        file = file_map(name);
+    }
+    refuse_format(job, file.path, text_format((Text){(const char *)file.data, file.size}));
+    return file;
+}
+
 static Text map_text(Job *job, SplitName split, const char *name) {
-    job->files[split] = file_map(name);
+    job->files[split] = map_input(job, name);
+    job->names[split] = job->files[split].path;
     return (Text){(const char *)job->files[split].data, job->files[split].size};
 }
 
 static void read_texts(Job *job, const Options *options, const char *operand) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
-        job->names[s] = operand ? operand : options_text(options, split_name(s));
-        if (!operand && job->names[s]) job->texts[s] = map_text(job, (SplitName)s, job->names[s]);
+        const char *name = options_text(options, split_name(s));
+        if (name) job->texts[s] = map_text(job, (SplitName)s, name);
     }
-    if (operand) text_split(map_text(job, SPLIT_TRAIN, operand), job->texts);
+    if (!operand) return;
+    text_split(map_text(job, SPLIT_TRAIN, operand), job->texts);
+    job->names[SPLIT_VAL] = job->names[SPLIT_TEST] = job->names[SPLIT_TRAIN];
 }
 
 // Two files a split, in its text a sentence of one and a sentence of the other in turn.
@@ -173,7 +269,7 @@ static void read_pairs(Job *job, const Options *options) {
         PairSide sides[2];
         if (!options_given(options, pair_options[s][0])) continue;
         for (int side = 0; side < 2; side++) {
-            files[side] = file_map(options_text(options, pair_options[s][side]));
+            files[side] = map_input(job, options_text(options, pair_options[s][side]));
             sides[side] =
                 (PairSide){files[side].path, {(const char *)files[side].data, files[side].size}};
         }
@@ -255,8 +351,10 @@ static void lock_output(const char *directory) {
 }
 
 // Makes output and staging directory; the latter is emptied of what a run left that did not finish.
-static void prepare_output(const Job *job) {
+static void prepare_output(Job *job) {
     struct dirent **entries;
+    if (job->prepared) return;
+    job->prepared = true;
     directory_create(job->output);
     lock_output(job->output);
     int count = list_directory(job->output, &entries);
@@ -435,6 +533,8 @@ static void add_around(Job *job, SplitName s,
 
 static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *writer) {
     const int32_t end = tokenizer_end(job->tokenizer);
+    const size_t whole = job->texts[s].size;
+    start_progress(job);
     add_around(job, s, tokenizer_before, writer);
     for (Text rest = job->texts[s]; rest.size > 0;) {
         // So that memory does not grow with the text.
@@ -448,8 +548,10 @@ static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *wr
         job->tokens[s] += (int64_t)count;
         free(tokens);
         rest = (Text){rest.data + text.size, rest.size - text.size};
+        show_progress(job, split_name(s), "encoded", (int64_t)(whole - rest.size), (int64_t)whole);
     }
     add_around(job, s, tokenizer_behind, writer);
+    start_progress(job);
 }
 
 static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
@@ -524,6 +626,8 @@ int main(int argc, char **argv) {
     job.settings = read_settings(options);
     job.dropout = options_number(options, "bpe-dropout");
     job.copies = options_integer(options, "copies");
+    job.binary = options_flag(options, "binary");
+    job.terminal = isatty(STDOUT_FILENO);
     if (options_given(options, "source")) {
         read_pairs(&job, options);
     } else {
