@@ -5,16 +5,27 @@
 #include <unistd.h>
 
 static const ErrorProcesses *others;
+static char advice[1024]; // at the end of an error line
 
 void error_set_processes(const ErrorProcesses *processes) {
     others = processes;
 }
 
+void error_advise(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    advice[0] = '\0';
+    if (format) vsnprintf(advice, sizeof(advice), format, arguments);
+    va_end(arguments);
+}
+
 // Names and texts out of hostile files end up in messages: control characters in them must neither
 // break the line nor reach the terminal.
-static void print_line(const char *kind, const char *format, va_list arguments) {
+static void print_line(const char *kind, const char *format, va_list arguments, const char *end) {
     char text[4096], process[256] = "";
-    vsnprintf(text, sizeof(text), format, arguments);
+    const int used = vsnprintf(text, sizeof(text), format, arguments);
+    if (used >= 0 && (size_t)used < sizeof(text))
+        snprintf(text + used, sizeof(text) - (size_t)used, "%s", end);
     if (others) others->name(process, sizeof(process));
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
@@ -34,7 +45,7 @@ void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     if (others) others->let_others_speak();
-    print_line("error", format, arguments);
+    print_line("error", format, arguments, advice);
     va_end(arguments);
     end_program(1);
 }
@@ -43,7 +54,7 @@ void fail_usage(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     if (others) others->let_others_speak();
-    print_line("error", format, arguments);
+    print_line("error", format, arguments, advice);
     va_end(arguments);
     end_program(2);
 }
@@ -51,6 +62,6 @@ void fail_usage(const char *format, ...) {
 void warn(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    print_line("warning", format, arguments);
+    print_line("warning", format, arguments, "");
     va_end(arguments);
 }

@@ -16,6 +16,10 @@ void fail_usage(const char *format, ...) __attribute__((noreturn, format(printf,
 // Prints "warning: ..." and goes on.
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+// What is added to the end of an error line from now on, while a file is read whose damage somebody
+// can do something about; NULL: nothing.
+void error_advise(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 // What one of several processes does at an error; ranks.c, a layer above this one, sets it.
 typedef struct {
     void (*name)(char *text, size_t size); // writes "rank 1 of 4 on HOST: "

@@ -15,7 +15,8 @@ typedef enum {
     OPTION_RUN,      // not stored: paths, the machine's affairs
     OPTION_TRAINING, // stored with the optimiser's state; a resumed run must agree
     OPTION_LENGTH,   // stored likewise; a resumed run may change it (how long to train)
-    OPTION_HABIT,    // stored likewise; a resumed run may change each (how to evaluate and save)
+    OPTION_HABIT,    // stored likewise; a resumed run may change each (rate, batch, evaluation,
+                     // saving)
     OPTION_MODEL,    // stored with the weights; whoever loads them must agree
 } OptionScope;
 

@@ -6,11 +6,11 @@
 #include <string.h>
 
 static const Option rows[] = {
-    {'b', "batch", OPTION_INTEGER, OPTION_TRAINING, "N", "2", 1, 1 << 20, NULL, NULL, "Training",
+    {'b', "batch", OPTION_INTEGER, OPTION_HABIT, "N", "2", 1, 1 << 20, NULL, NULL, "Training",
      "sequences worked on at a time"},
     {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL,
      "Training", "tokens in a sequence"},
-    {'d', "total-batch", OPTION_INTEGER, OPTION_TRAINING, "N", "0", 0, 1e12, NULL, NULL, "Training",
+    {'d', "total-batch", OPTION_INTEGER, OPTION_HABIT, "N", "0", 0, 1e12, NULL, NULL, "Training",
      "tokens an update; 0: batch * seq-len"},
     {0, "offsets", OPTION_CHOICE, OPTION_TRAINING, "HOW", "moving", 0, 0, "moving|fixed", NULL,
      OPTION_GROUP_MORE, "where sequences start: elsewhere each epoch, or as published"},

@@ -17,7 +17,7 @@ enum {
 static const Option rows[] = {
     {'b', "batch-tokens", OPTION_INTEGER, OPTION_TRAINING, "N", "4096", 1, 1 << 28, NULL, NULL,
      "Training", "tokens of a side worked on at a time"},
-    {0, "accumulate", OPTION_INTEGER, OPTION_TRAINING, "N", "1", 1, 1 << 20, NULL, NULL, "Training",
+    {0, "accumulate", OPTION_INTEGER, OPTION_HABIT, "N", "1", 1, 1 << 20, NULL, NULL, "Training",
      "such batches an update"},
     {'t', "max-length", OPTION_INTEGER, OPTION_TRAINING, "N", "128", 1, 1 << 20, NULL, NULL,
      "Training", "tokens; longer pairs are left out"},

@@ -327,6 +327,49 @@ edited '' clean/${state#*/} >$state
 printf '\000\000\200\177' | dd of=$state bs=1 seek=$(($(wc -c <$state) - 4)) conv=notrunc 2>/dev/null
 fails 1 "second_moment.proj_logits.bias: element 255 is inf" "$trainer" -i bytes -o nan -y
 
+# ---- damaged checkpoints next to older ones that are good
+run good -x 20 -n 10 --keep 2 -k constant
+for damaged in step_00000020.safetensors step_00000020.state.safetensors; do
+    rm -rf bad && cp -r good bad && head -c 2000 good/$damaged >bad/$damaged
+    fails 1 "; to resume from step 10, which is complete, remove bad/step_00000020.*" "$trainer" -o bad -y
+done
+rm bad/step_00000020.* && "$trainer" -o bad -y >out 2>&1 && cmp bad/step_00000020.safetensors good/step_00000020.safetensors
+ok "and that works"
+
+# ---- another rate, schedule, batch
+run other2 -x 10 -k constant && "$trainer" -o other2 -y -x 20 -l 1e-4 -k cosine -b 8 >out 2>&1 &&
+    grep -q 'changed  *--lr 0.0001 (was 0.0005), --schedule cosine (was constant), --batch 8 (was 4); moments are kept' out &&
+    grep -q '"event":"resume".*"changed":"--lr 0.0001 (was 0.0005)' other2/log.jsonl &&
+    grep -q '"step":11,.*"lr":0.00005,\|"step":11,.*"lr":5[0-9.]*e-05,' other2/log.jsonl
+ok "-y with another rate, schedule and batch"
+"$trainer" -o other2 -y -x 30 >out 2>&1 && ! grep -q changed out && grep -q '30 steps of 8 x 32 tokens' out
+ok "and then it is the run's"
+head -c 6000 text >little && "$tokenize" -o little.d --tokenizer byte --train little --val little >out 2>&1
+"$trainer" -i little.d -L 1 -C 16 -H 1 -t 32 -p fp32 -o grows -E 4 -b 2 -v 60 -n 60 --keep 99 -k constant >out 2>&1 && rm grows/step_000003* # leaves 240 steps, 480 of 752 sequences
+"$trainer" -o grows -y -b 4 >out 2>&1 && [ "$(grep -c '"grad_norm"' grows/log.jsonl)" -eq 308 ]
+ok "--epochs with another batch: the steps done, and new ones for the rest"
+
+# ---- settings that cannot work, and disks that are too small
+says() { # TEXT OPTIONS...: the run works, with this warning alone
+    text=$1
+    shift
+    rm -rf said
+    # shellcheck disable=SC2086
+    "$trainer" $small -o said -x 2 -m 1 --no-test "$@" >out 2>err
+    grep -qF -e "warning: $text" err && [ "$(wc -l <err)" -eq 1 ]
+    ok "$text"
+}
+says "--schedule noam with --lr 0.0005: the rate peaks at 8.8e-05" -k noam -u 2
+says "--warmup 5: the run has 2 steps, so the rate rises to 0.0002 and never falls" -u 5
+says "--lr 0: nothing" -l 0
+says "--lr 5: the rate peaks at 5" -l 5 -c 0
+says "--final-lr: has no effect with --schedule constant" -k constant -q 0.1
+says "--weight-decay 10: with a rate of 0.1" -c 10 -l 0.1
+says "--clip 1e-06: gradients" --clip 1e-6
+says "--epochs 3: has no effect with --steps" -E 3
+says "--patience 9: the run has 1 evaluations" --patience 9 -v 2
+fails 1 "are available; lower --keep, or choose another --output" "$trainer" -i bytes -o vast -L 2 -C 512 -H 4 -x 1000000000 -n 1 --keep 1000000000
+
 # ---- more memory than there is
 # Said before it is taken, and refused with what to lower; not where the limit is too low to start at all.
 limited() { (ulimit -v 3000000 && exec "$@"); }

@@ -232,7 +232,7 @@ fails 2 "--rescale" "$trainer" --rescale 41
 fails 2 "--total-batch" "$trainer" -i bytes -b 2 -t 64 -d 100
 fails 2 "--init" "$trainer" --eval test
 fails 1 "--heads" "$trainer" -i bytes -o whole -y -H 8
-fails 1 "--lr" "$trainer" -i bytes -o whole -y -l 0.1
+fails 1 "--seed" "$trainer" -i bytes -o whole -y -S 7
 fails 1 "--resume" "$trainer" -i bytes -o whole -x 10
 fails 1 "--seq-len 65" "$trainer" -i bytes -e whole/best.safetensors -t 65 --eval val
 fails 1 "--seq-len 65: the model has 64 positions, and --average makes no more" \

@@ -72,6 +72,11 @@ static void write_state(const Run *run, const char *path, const real *first, con
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)progress->step));
     metadata_add(&rows, &count, ID_KEY, copy_string(id));
     metadata_add(&rows, &count, "sequences", format_string("%lld", (long long)progress->sequences));
+    metadata_add(&rows, &count, "sequences_per_update",
+                 format_string("%.17g", progress->sequences_per_update));
+    if (progress->extra_steps != 0)
+        metadata_add(&rows, &count, "extra_steps",
+                     format_string("%lld", (long long)progress->extra_steps));
     metadata_add(&rows, &count, "skipped", format_string("%lld", (long long)progress->skipped));
     run_data_describe_shards(run->dataset, &rows, &count);
     // What depends on the clock is stored only where it counts: other states are the same bytes
@@ -238,6 +243,13 @@ void checkpoint_refuse_used(const char *directory, bool restarts) {
     listing_free(&listing);
 }
 
+void checkpoint_count(const char *directory, size_t *pairs, bool *best) {
+    Listing listing = listing_create(directory);
+    *pairs = listing.complete_count;
+    *best = listed(&listing, copy_string(BEST_NAME));
+    listing_free(&listing);
+}
+
 // ---- saving -----------------------------------------------------------------
 // Ends the program rather than save weights that are lost.
 static void refuse_non_finite(const Run *run, const real *values, int64_t step) {
@@ -350,6 +362,17 @@ static int64_t complete_step(const char *directory, size_t newer) {
     return step;
 }
 
+// Until error_advise(NULL): an error line says how to resume from the pair before that of `step`.
+static void advise_older(const char *directory, int64_t step) {
+    Listing listing = listing_create(directory);
+    size_t i = 0;
+    while (i < listing.complete_count && listing.complete[i] >= step) i++;
+    if (i > 0 && i < listing.complete_count)
+        error_advise("; to resume from step %lld, which is complete, remove %s/step_%08lld.*",
+                     (long long)listing.complete[i], directory, (long long)step);
+    listing_free(&listing);
+}
+
 // Takes over `name`, a fresh string; NULL: there is no such file.
 static Safetensors *try_open(const char *directory, char *name) {
     char *path = path_in(directory, name);
@@ -365,8 +388,10 @@ static bool open_newest(const char *directory, bool state, Checkpoint *pair) {
     for (int64_t step, before = -1; (step = complete_step(directory, 0)) >= 0; before = step) {
         if (step == before)
             fail("%s: step %lld is listed and cannot be opened", directory, (long long)step);
+        advise_older(directory, step);
         pair->weights = try_open(directory, weights_name(step));
         pair->state = state ? try_open(directory, state_name(step)) : NULL;
+        error_advise(NULL);
         if (pair->weights && (pair->state || !state)) return true;
         safetensors_close(pair->weights);
         safetensors_close(pair->state);
@@ -451,6 +476,11 @@ static int find_tensor(const Safetensors *file, const Parameter *p, const char *
 // Reads tensor prefix+name of every parameter into `array`.
 static void read_parameters(const Safetensors *file, const ParameterTable *table,
                             const char *prefix, real *array) {
+    char *directory = path_directory(file->file.path);
+    const char *name = path_name(file->file.path);
+    long long step;
+    if (sscanf(name, "step_%lld", &step) == 1) advise_older(directory, step);
+    free(directory);
     for (int i = 0; i < table->count; i++) {
         const Parameter *p = &table->items[i];
         const Tensor *tensor = &file->tensors[find_tensor(file, p, prefix)];
@@ -460,6 +490,7 @@ static void read_parameters(const Safetensors *file, const ParameterTable *table
                 fail("%s: tensor %s: element %zu is %g, expected a finite number", file->file.path,
                      tensor->name, j, (double)array[p->offset + j]);
     }
+    error_advise(NULL);
 }
 
 void checkpoint_check_tensors(const Safetensors *file, const ModelType *type,
@@ -620,6 +651,11 @@ void checkpoint_load_state(const Safetensors *file, const Run *run, Progress *pr
     progress->step = safetensors_integer(file, "step", 0, INT64_MAX);
     progress->sequences = safetensors_integer(file, "sequences", 0, INT64_MAX);
     progress->skipped = safetensors_integer(file, "skipped", 0, progress->step);
+    if (safetensors_metadata(file, "sequences_per_update"))
+        progress->sequences_per_update = safetensors_number(file, "sequences_per_update");
+    if (safetensors_metadata(file, "extra_steps"))
+        progress->extra_steps =
+            safetensors_integer(file, "extra_steps", -progress->sequences, progress->step);
     if (safetensors_metadata(file, "stale"))
         progress->stale = safetensors_integer(file, "stale", 0, progress->step);
     progress->evaluation_due = safetensors_metadata(file, "evaluation_due") &&

@@ -22,8 +22,10 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t step;        // updates since the start, skipped ones too
-    int64_t sequences;   // the loader's place
+    int64_t step;                // updates since the start, skipped ones too
+    int64_t sequences;           // the loader's place
+    double sequences_per_update; // on average, since the batch was last changed; 0: unknown
+    int64_t extra_steps; // beyond those that --epochs has with today's batch; stored if not 0
     int64_t skipped;     // updates skipped because loss or gradient was not finite
     int64_t stale;       // evaluations since the best one; stored with --patience
     double seconds;      // that training took, what lies between updates included; stored with
@@ -55,6 +57,9 @@ bool checkpoint_open_latest(const char *directory, Checkpoint *pair);
 // The path of the weights of the complete pair that `newer` others are newer than, a fresh string;
 // NULL: none.
 char *checkpoint_path(const char *directory, size_t newer);
+
+// How many complete pairs DIR holds, and whether it holds best weights.
+void checkpoint_count(const char *directory, size_t *pairs, bool *best);
 
 char *checkpoint_best_path(const char *directory);
 

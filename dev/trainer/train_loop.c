@@ -7,6 +7,7 @@
 #include "run.h"
 #include "run_data.h"
 #include "schedule.h"
+#include "settings.h"
 #include "share.h"
 #include "stop.h"
 #include "threads.h"
@@ -69,7 +70,19 @@ static int64_t planned_steps(const Loop *loop) {
         fail_usage("--epochs %g: is less than one update, which takes %g sequences",
                    number(loop, "epochs"), loop->plan->sequences_per_update);
     // 9 sequences are 7 updates of 9/7, though their quotient may be less.
-    return (int64_t)floor(sequences / loop->plan->sequences_per_update * (1 + 1e-12) + 1e-9);
+    return (int64_t)floor(sequences / loop->plan->sequences_per_update * (1 + 1e-12) + 1e-9) +
+           loop->progress.extra_steps;
+}
+
+// Where the batch of a resumed run has changed, --epochs has the steps done, and new ones for the
+// rest.
+static void follow_batch(Loop *loop) {
+    Progress *p = &loop->progress;
+    const double now = loop->plan->sequences_per_update;
+    if (p->sequences_per_update > 0 && p->sequences_per_update != now)
+        p->extra_steps = p->step - (int64_t)((double)p->sequences / now);
+    p->sequences_per_update = now;
+    loop->steps = planned_steps(loop);
 }
 
 static double epochs_passed(const Loop *loop) {
@@ -255,7 +268,8 @@ static void report_step(Loop *loop, int64_t tokens, double loss, double norm, do
         .step = step,
         .steps = steps,
         .epoch = epochs_passed(loop),
-        .epochs = (double)steps * loop->plan->sequences_per_update / (double)loop->plan->sequences,
+        .epochs = (double)(steps - loop->progress.extra_steps) * loop->plan->sequences_per_update /
+                  (double)loop->plan->sequences,
         .loss = loss,
         .learning_rate = rate,
         .gradient_norm = norm,
@@ -396,6 +410,7 @@ static void finish(Loop *loop) {
 // the best weights do, unless they are of an evaluation that comes again.
 static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
+    follow_batch(loop);
     const Progress *p = &loop->progress;
     const unsigned again = (ended(loop) || out_of_patience(loop) ? LOG_END : 0) |
                            (p->evaluation_due ? LOG_EVALUATION : 0);
@@ -496,7 +511,18 @@ static void introduce(Loop *loop) {
     metadata_add(&rows, &count, "products",
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
                                loop->peak_flops * 1e-9));
-    if (leads(loop)) metadata_add(&rows, &count, "output", copy_string(loop->directory));
+    if (leads(loop)) {
+        const double every = (double)integer(loop, "val-every");
+        metadata_add(&rows, &count, "output", copy_string(loop->directory));
+        metadata_add(
+            &rows, &count, "disk",
+            settings_check_room(run, loop->steps,
+                                every > 0 ? (double)loop->steps / every : number(loop, "epochs")));
+    }
+    char *changes = options_changes(run->options);
+    if (*changes)
+        metadata_add(&rows, &count, "changed", format_string("%s; moments are kept", changes));
+    free(changes);
     log_table(run->type->name, rows, count);
     metadata_add(&rows, &count, "command", command_text(run));
     metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
@@ -601,9 +627,8 @@ static void say_stopped(const Loop *loop) {
 
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
-    if (run->dataset->splits[SPLIT_VAL].tokens == 0 && integer(&loop, "patience") > 0)
-        fail("%s: has no val split, which --patience looks at", run->dataset->name);
     resume(&loop);
+    if (leads(&loop) && !ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
     introduce(&loop);
     if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
     if (loop.progress.step > 0)
