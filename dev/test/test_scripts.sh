@@ -14,7 +14,7 @@ root=$PWD
 
 mkdir -p "$directory/dev/bench"
 cp -r scripts "$directory/"
-cp dev/bench/exactness.sh dev/bench/report.py "$directory/dev/bench/"
+cp dev/bench/exactness.sh dev/bench/precision.sh dev/bench/report.py "$directory/dev/bench/"
 cd "$directory" || exit 1
 meta() { # DATA TOKENIZER MASK
     mkdir -p "data/$1"
@@ -24,6 +24,7 @@ meta wikitext2 spm -1
 meta wikitext2-bert bpe 1
 meta wikitext2-words word -1
 meta tinyshakespeare byte -1
+meta multi30k bpe -1
 echo 'exit 0' | fake tokenize
 fake train_fastformer <<'END'
 # Writes what a run of -x steps would log, unless the file `slow` makes it wait for a signal; the file `failing` names runs that fail.
@@ -68,6 +69,12 @@ exit 0
 END
 cp train_fastformer train_gpt2
 cp train_fastformer train_bert
+fake train_translate <<'END'
+case $* in *--translate*) cat ;; *) exec ./train_fastformer "$@" ;; esac
+END
+fake sacrebleu <<'END'
+case $* in *-b*) echo 33.25 ;; *) echo 'BLEU|nrefs:1|case:mixed = 33.2 60/40' ;; esac
+END
 fake python <<'END'
 # Has PyTorch, and trains as train_fastformer does.
 [ "$1" = -c ] || { shift && exec ./train_fastformer "$@"; }
@@ -179,6 +186,15 @@ check 'a bar is no border' grep -q '^| | a\\|b |$' said
 check 'a spread takes two seeds' says 2 'a spread takes two' scripts/run_ablation.sh --seeds 1
 check 'words' says 0 '| channels-256 | ' scripts/run_words.sh --quick --output ninth
 check 'time to quality' says 0 '| speedrun | 1000 | 1 | 60 | ' scripts/run_speedrun.sh --quick --output tenth
+check 'bf16 and float32' says 0 '| bf16 - fp32, mean |' dev/bench/precision.sh --quick --model gpt2 --output precision
+mkdir texts && echo 'a house' >texts/test_2016_flickr.en && echo 'ein Haus' >texts/test_2016_flickr.de
+translation() { PATH=$directory:$PATH MULTI30K_DIR=$directory/texts scripts/run_translation.sh --updates 30 --output translation "$@"; }
+check 'translation' says 0 '| pre-warmup | 1 | 5.' translation --seeds 1
+check 'its BLEU' grep -qF ' | 33.25 | 33.25 | ' said
+check 'its signature' grep -qF 'Signature of the BLEU: `nrefs:1|case:mixed`' said
+check 'its warmup' [ "$(grep -c ' --norm pre -u 1 ' trained)" -eq 1 ]
+check 'a report of it scores nothing' says 0 ' | 33.25 | ' scripts/run_translation.sh --updates 30 --output translation --seeds 1 --report
+check 'one arm of it' says 0 '1 runs, of which 0 are finished' translation --one --output translation-one
 
 # ---- data of another tokenizer
 meta wikitext2 bpe -1
