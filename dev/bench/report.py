@@ -351,7 +351,7 @@ def draw(parts, directory):
     lengths = sorted({length for points in found.values() for length, _ in points})
     panel = {"xlabel": "sequence length T, tokens", "ylabel": "training, tokens/s", "xlog": True, "ylog": True,
              "xticks": lengths, "curves": curves}
-    plot.draw(directory, "tokens_by_length", [panel], "The same number of tokens a step at each length", ("png",))
+    plot.draw(directory, "tokens_by_length", [panel], "The same number of tokens per step at each length", ("png",))
 
 
 def main():

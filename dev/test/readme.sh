@@ -5,7 +5,7 @@
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
-[ $# -gt 0 ] || set -- README.md CONTRIBUTING.md data/README.md scripts/README.md dev/README.md dev/*/README.md
+[ $# -gt 0 ] || set -- README.md CONTRIBUTING.md docs/*.md data/README.md scripts/README.md dev/README.md dev/*/README.md
 limit=60 # seconds a block
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -19,6 +19,8 @@ ln -s "$(realpath "$BUILD")" "$scratch/tree/build"
 export SAMPLE=$scratch/sample
 cat dev/trainer/*.[ch] | head -n 3000 >"$SAMPLE/train.txt"
 cat dev/cpu/*.[ch] | head -n 300 | tee "$SAMPLE/valid.txt" >"$SAMPLE/test.txt"
+cp "$SAMPLE/train.txt" "$scratch/tree/my.txt"
+export WIKITEXT2_DIR=$SAMPLE TOKENIZER=byte # what makes the commands shown fast enough
 
 # blocks FILE: each of its blocks as LINE.block, what its mark says as LINE.mark
 blocks() {
