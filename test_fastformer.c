@@ -16,7 +16,7 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 // ---- The windowed sum against its definition, O(T k) ------------------------
 // Rows of the size that scores of -s..s give, the hard case for a difference of running sums.
 static void check_window_sum(size_t T, size_t window, size_t D, double rescale, ptrdiff_t step) {
-    real *memory = allocate(window_sum_size(window, D), sizeof(real), "test"), *next = memory;
+    Arena *arena = arena_create();
     real *y = allocate(T * D, sizeof(real), "test"), *e = allocate(T, sizeof(real), "test");
     real *sum = allocate(T * D, sizeof(real), "test"), *total = allocate(T, sizeof(real), "test");
     real *scale = allocate(T, sizeof(real), "test");
@@ -26,7 +26,8 @@ static void check_window_sum(size_t T, size_t window, size_t D, double rescale, 
         scale[i] = (real)random_normal(&r);
         for (size_t d = 0; d < D; d++) y[i * D + d] = (real)random_normal(&r);
     }
-    WindowSum w = window_sum_create(&next, window, D);
+    WindowSum w;
+    ARENA_CARVE(arena, w = window_sum_carve(arena, window, D, "test"));
     window_sum_reset(&w, window, D);
     for (size_t done = 0; done < T;) { // in pieces of odd sizes
         const size_t n = T - done < 7 ? T - done : 7, at = step > 0 ? done : T - done - n;
@@ -52,7 +53,7 @@ static void check_window_sum(size_t T, size_t window, size_t D, double rescale, 
                         tolerance * fabs((double)scale[i]) * size);
         }
     }
-    free(memory);
+    arena_free(arena);
     free(y);
     free(e);
     free(sum);
@@ -119,8 +120,9 @@ static void check_pool(size_t T, size_t D, size_t window, double rescale, double
     normalise(weight, &deviation, w, 1, D);
     for (size_t d = 0; d < D; d++) wide[d] = (double)weight[d];
 
-    Scratch s = {.memory = allocate(scratch_size(window, D), sizeof(real), "test")};
-    scratch_start(&s, window, D);
+    Arena *arena = arena_create();
+    Scratch s = {0};
+    ARENA_CARVE(arena, scratch_carve(&s, arena, window, D));
     s.query.weight = weight;
     s.query.scale = (real)rescale / (real)D;
     s.query.sink = (real)sink;
@@ -132,7 +134,7 @@ static void check_pool(size_t T, size_t D, size_t window, double rescale, double
     pool_plainly(expected, x, wide, mask, T, D, window, (double)s.query.scale, (double)s.query.sink,
                  raw);
     for (size_t i = 0; i < T * D; i++) CHECK_CLOSE(g[i], expected[i], IS_DOUBLE ? 1e-11 : 2e-5);
-    free(s.memory);
+    arena_free(arena);
     free(x);
     free(w);
     free(weight);
