@@ -434,11 +434,6 @@ static bool bert_write_config(const void *model, JsonWriter *w) {
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
     huggingface_write_number(w, rates, 2, b->base.dropout);
-    json_key(w, "pad_token_id"); // otherwise their class takes token 0
-    if (b->config.padding >= 0)
-        json_write_integer(w, b->config.padding);
-    else
-        json_write_number(w, NAN); // null
     return true;
 }
 

@@ -59,12 +59,6 @@ class FastformerConfig(PretrainedConfig):
         self.padding_token = padding_token  # its embedding takes no gradient; -1: none
         self.initializer_range = initializer_range
         self.use_cache = use_cache
-        if len(self.window_sizes) != self.n_layer or min(self.window_sizes) < 1:
-            raise ValueError(f"window_sizes {self.window_sizes}: expected {self.n_layer} windows of 1 token or more")
-        if self.hidden_size % self.n_heads or self.hidden_size < 2 * self.n_heads:
-            raise ValueError(f"hidden_size {hidden_size}: expected {self.n_heads} heads of 2 channels or more")
-        if pool not in ("normalised", "raw"):
-            raise ValueError(f'pool "{pool}": expected "normalised" or "raw"')
         super().__init__(tie_word_embeddings=tie_word_embeddings, pad_token_id=pad_token_id,
                          bos_token_id=bos_token_id, eos_token_id=eos_token_id, **kwargs)
         known = vars(PretrainedConfig()).keys() | vars(PretrainedConfig).keys() | {"auto_map"}
@@ -215,6 +209,13 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config):
         super().__init__(config)
+        windows, channels, heads = config.window_sizes, config.hidden_size, config.n_heads
+        if len(windows) != config.n_layer or min(windows) < 1:
+            raise ValueError(f"window_sizes {windows}: expected {config.n_layer} windows of 1 token or more")
+        if channels % heads or channels < 2 * heads:
+            raise ValueError(f"hidden_size {channels}: expected {heads} heads of 2 channels or more")
+        if config.pool not in ("normalised", "raw"):
+            raise ValueError(f'pool "{config.pool}": expected "normalised" or "raw"')
         padding = config.padding_token if config.padding_token >= 0 else None
         self.word_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=padding)
         self.fastformer_model = Layers(config)

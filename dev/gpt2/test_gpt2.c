@@ -485,12 +485,12 @@ static void test_statistics_cosine(void) {
 
 static void check_export(const char *options, bool expected) {
     ModelTest t = exact_model(options);
-    Dataset data = {.name = "test"};
+    Dataset data = {.name = "test", .padding = -1, .mask = -1, .end = -1};
     const Run run = {
         .type = &gpt2, .model = t.model, .options = t.options, .dataset = &data, .setup = t.setup};
     char *directory = format_string("%s/%d", test_directory(), expected);
     directory_create(directory);
-    huggingface_check_output(&gpt2, t.model, directory);
+    huggingface_check_output(&run, directory);
     checkpoint_save(&run, directory, &(Progress){.step = 3}, 1);
     check_link(directory, expected ? "step_00000003.safetensors" : "");
     checkpoint_save(&run, directory, &(Progress){.step = 4}, 1);
@@ -498,7 +498,7 @@ static void check_export(const char *options, bool expected) {
     checkpoint_save_best(&run, directory, 5, &(Evaluation){.loss = 1.5, .tokens = 9});
     checkpoint_save(&run, directory, &(Progress){.step = 6}, 1);
     check_link(directory, expected ? "best.safetensors" : "");
-    huggingface_check_output(&gpt2, t.model, directory); // a run may go on there
+    huggingface_check_output(&run, directory); // a run may go on there
     if (expected) check_config(directory, t.model);
     char *config = format_string("%s/config.json", directory);
     CHECK(file_exists(config) == expected);

@@ -260,8 +260,7 @@ static bool gpt2_write_config(const void *model, JsonWriter *w) {
     huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     static const char *const rates[] = {"embd_pdrop", "attn_pdrop", "resid_pdrop"};
     huggingface_write_number(w, rates, 3, g->base.model.dropout);
-    static const char *const tokens[] = {"bos_token_id", "eos_token_id"};
-    huggingface_write_number(w, tokens, 2, NAN); // otherwise their class takes token 50256 for both
+    huggingface_write_number(w, (const char *const[]){"n_ctx"}, 1, (double)size->positions);
     return true;
 }
 

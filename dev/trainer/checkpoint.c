@@ -198,17 +198,11 @@ static bool is_temporary(const ModelType *type, const char *name) {
     if (length < end || strcmp(name + length - end, ".tmp") != 0) return false;
     char *base = copy_string(name);
     base[length - end] = '\0';
-    const char *const names[] = {BEST_NAME,
-                                 HUGGINGFACE_WEIGHTS,
-                                 "config.json",
-                                 "log.jsonl",
-                                 "report.md",
-                                 "curve.png",
-                                 type->exchange ? type->exchange->code_name : NULL};
+    const char *const names[] = {BEST_NAME, "log.jsonl", "report.md", "curve.png"};
     bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
-                tokenizer_has_file(base);
+                tokenizer_has_file(base) || huggingface_has_file(type, base);
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        ours = ours || (names[i] && strcmp(base, names[i]) == 0);
+        ours = ours || strcmp(base, names[i]) == 0;
     free(base);
     return ours;
 }
@@ -284,7 +278,7 @@ static void write_pair(const Run *run, const char *directory, const Progress *pr
     write_state(run, state, first, second, progress, id);
     write_weights(run, weights, values, progress->step, id, NULL);
     char *best = checkpoint_best_path(directory);
-    if (!file_exists(best)) huggingface_export(run->type, run->model, directory, name);
+    if (!file_exists(best)) huggingface_export(run, directory, name);
     Listing listing = listing_create(directory);
     remove_pairs(directory, &listing, keep);
     listing_free(&listing);
@@ -332,7 +326,7 @@ void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
     const real *values = model_view(run->type, run->model, MODEL_VALUES, &copy);
     refuse_non_finite(run, values, step);
     write_weights(run, path, values, step, NULL, result);
-    huggingface_export(run->type, run->model, directory, BEST_NAME);
+    huggingface_export(run, directory, BEST_NAME);
     free(copy);
     free(path);
 }

@@ -3,7 +3,9 @@
 #include "error.h"
 #include "file.h"
 #include "memory.h"
+#include "tokenizer.h"
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,17 +140,89 @@ void huggingface_import(Safetensors *file, const ModelType *type) {
 }
 
 // ---- export -----------------------------------------------------------------
+static void write_token(JsonWriter *w, const char *key, int32_t token) {
+    huggingface_write_number(w, &key, 1, token >= 0 ? token : NAN); // null: no such token
+}
+
+// Whether the end token ends a text: one of words or of bytes ends a line, after which text
+// continues.
+static bool ends_text(const Dataset *dataset) {
+    return dataset->end >= 0 &&
+           (!dataset->tokenizer || tokenizer_is_special(dataset->tokenizer, dataset->end));
+}
+
+// The tokens that mean something, in config.json and generation_config.json: a text begins with the
+// token that ends the text before it, a translation with padding.
+static void write_tokens(const Run *run, JsonWriter *w) {
+    const bool translates = run->type->translator_create != NULL;
+    const int32_t padding = run->setup.padding_token, end = run->setup.end_token;
+    write_token(w, "bos_token_id", !translates && ends_text(run->dataset) ? end : -1);
+    write_token(w, "eos_token_id", translates || ends_text(run->dataset) ? end : -1);
+    write_token(w, "pad_token_id", padding);
+    if (translates) write_token(w, "decoder_start_token_id", padding);
+    if (translates) write_token(w, "forced_eos_token_id", -1);
+}
+
 // The text of config.json; NULL: they have no such class.
-static char *config_text(const ModelType *type, const void *model) {
+static char *config_text(const Run *run) {
     JsonWriter w = {0};
-    if (!type->exchange) return NULL;
+    if (!run->type->exchange) return NULL;
     json_begin(&w, '{');
     json_key(&w, "model_type");
-    json_write_string(&w, type->exchange->model_type);
-    if (!type->exchange->write_config(model, &w)) {
+    json_write_string(&w, run->type->exchange->model_type);
+    if (!run->type->exchange->write_config(run->model, &w)) {
         json_writer_free(&w);
         return NULL;
     }
+    write_tokens(run, &w);
+    json_end(&w, '}');
+    return w.text;
+}
+
+// The text of generation_config.json: without it their generate() stops after 20 tokens. NULL: the
+// model writes no text.
+static char *generation_text(const Run *run) {
+    if (!run->type->translator_create && !run->type->decoder_create) return NULL;
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    write_tokens(run, &w);
+    json_key(&w, "max_length");
+    json_write_integer(&w, run->setup.positions);
+    json_end(&w, '}');
+    return w.text;
+}
+
+static void write_name(const Tokenizer *tokenizer, JsonWriter *w, const char *key, int32_t token) {
+    if (token < 0 || !tokenizer_is_special(tokenizer, token)) return;
+    size_t size;
+    char *name = tokenizer_decode(tokenizer, &token, 1, &size);
+    json_key(w, key);
+    json_write_string(w, name);
+    free(name);
+}
+
+// The text of tokenizer_config.json, which says how to read tokenizer.json; NULL: there is none.
+static char *tokenizer_text(const Run *run) {
+    const Dataset *dataset = run->dataset;
+    const Tokenizer *tokenizer = dataset->tokenizer;
+    if (!tokenizer || tokenizer_kind(tokenizer) != TOKENIZER_BPE) return NULL;
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    json_key(&w, "tokenizer_class");
+    json_write_string(&w, "PreTrainedTokenizerFast");
+    json_key(&w, "model_max_length");
+    json_write_integer(&w, run->setup.positions);
+    json_key(&w, "clean_up_tokenization_spaces");
+    json_write_bool(&w, false);
+    json_key(&w, "model_input_names");
+    json_begin(&w, '[');
+    json_write_string(&w, "input_ids");
+    json_write_string(&w, "attention_mask");
+    json_end(&w, ']');
+    if (!run->type->translator_create) write_name(tokenizer, &w, "bos_token", dataset->end);
+    write_name(tokenizer, &w, "eos_token", dataset->end);
+    write_name(tokenizer, &w, "pad_token", dataset->padding);
+    write_name(tokenizer, &w, "mask_token", dataset->mask);
     json_end(&w, '}');
     return w.text;
 }
@@ -164,17 +238,38 @@ static bool is_own_link(const char *path) {
     return length > 0 && (size_t)length < sizeof(target) && !memchr(target, '/', (size_t)length);
 }
 
-void huggingface_check_output(const ModelType *type, const void *model, const char *directory) {
-    char *text = config_text(type, model);
-    const char *code = text ? type->exchange->code_name : NULL;
-    char *paths[] = {path_in(directory, HUGGINGFACE_WEIGHTS), path_in(directory, "config.json"),
-                     code ? path_in(directory, code) : NULL};
-    struct stat status;
-    for (int i = 0; text && !is_own_link(paths[0]) && i < 3; i++)
-        if (paths[i] && lstat(paths[i], &status) == 0)
-            fail("%s: is no run's and would be replaced; choose another --output", paths[i]);
-    for (int i = 0; i < 3; i++) free(paths[i]);
+// Files that huggingface_export writes.
+enum { FILES = 5 };
+static void files_of(const ModelType *type, const char *names[FILES]) {
+    const char *const all[FILES] = {HUGGINGFACE_WEIGHTS, "config.json", "generation_config.json",
+                                    "tokenizer_config.json", type->exchange->code_name};
+    memcpy(names, all, sizeof(all));
+}
+
+bool huggingface_has_file(const ModelType *type, const char *name) {
+    const char *names[FILES];
+    if (!type->exchange) return false;
+    files_of(type, names);
+    for (int i = 0; i < FILES; i++)
+        if (names[i] && strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+void huggingface_check_output(const Run *run, const char *directory) {
+    char *text = config_text(run);
+    if (!text) return;
     free(text);
+    const char *names[FILES];
+    files_of(run->type, names);
+    struct stat status;
+    bool ours = false;
+    for (int i = 0; i < FILES && !ours; i++) {
+        char *path = names[i] ? path_in(directory, names[i]) : NULL;
+        ours = i == 0 && is_own_link(path);
+        if (path && !ours && lstat(path, &status) == 0)
+            fail("%s: is no run's and would be replaced; choose another --output", path);
+        free(path);
+    }
 }
 
 // Lets the link at `path` point to `target`. There is a link there at every moment.
@@ -197,18 +292,26 @@ static void write_file(const char *directory, const char *name, Text text) {
     free(path);
 }
 
-void huggingface_export(const ModelType *type, const void *model, const char *directory,
-                        const char *weights) {
-    char *text = config_text(type, model);
-    if (!text) return;
-    char *link = path_in(directory, HUGGINGFACE_WEIGHTS), *line = format_string("%s\n", text);
-    replace_link(link, weights); // first: by it a later run knows that the others are ours
-    write_file(directory, "config.json", (Text){line, strlen(line)});
-    if (type->exchange->code_name)
-        write_file(directory, type->exchange->code_name, type->exchange->code());
-    free(link);
+// Writes one line of JSON, which it frees; NULL: nothing.
+static void write_json(const char *directory, const char *name, char *json) {
+    if (!json) return;
+    char *line = format_string("%s\n", json);
+    write_file(directory, name, (Text){line, strlen(line)});
     free(line);
-    free(text);
+    free(json);
+}
+
+void huggingface_export(const Run *run, const char *directory, const char *weights) {
+    char *config = config_text(run);
+    if (!config) return;
+    char *link = path_in(directory, HUGGINGFACE_WEIGHTS);
+    replace_link(link, weights); // first: by it a later run knows that the others are ours
+    free(link);
+    write_json(directory, "config.json", config);
+    write_json(directory, "generation_config.json", generation_text(run));
+    write_json(directory, "tokenizer_config.json", tokenizer_text(run));
+    const Exchange *exchange = run->type->exchange;
+    if (exchange->code_name) write_file(directory, exchange->code_name, exchange->code());
 }
 
 void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count,

@@ -4,6 +4,7 @@
 #define TRAINER_HUGGINGFACE_H
 
 #include "model.h"
+#include "run.h"
 #include "safetensors.h"
 
 #define HUGGINGFACE_WEIGHTS "model.safetensors"
@@ -16,13 +17,15 @@
 void huggingface_import(Safetensors *file, const ModelType *type);
 
 // Ends the program where huggingface_export would replace a model in DIR that a run did not write.
-void huggingface_check_output(const ModelType *type, const void *model, const char *directory);
+void huggingface_check_output(const Run *run, const char *directory);
 
-// Makes DIR one of their models: DIR/config.json, and a link DIR/model.safetensors to the file of
-// that name in DIR, and the class itself where transformers does not have it. Does nothing where
-// they have no such class.
-void huggingface_export(const ModelType *type, const void *model, const char *directory,
-                        const char *weights);
+// Makes DIR one of their models: config.json, generation_config.json and tokenizer_config.json, a
+// link model.safetensors to the file `weights` in DIR, and the class itself where transformers does
+// not have it. Does nothing where they have no such class.
+void huggingface_export(const Run *run, const char *directory, const char *weights);
+
+// Whether a file of that name may be one that it writes.
+bool huggingface_has_file(const ModelType *type, const char *name);
 
 // What a config.json may choose and a model computes in one way: a string, a number or a boolean.
 typedef struct {

@@ -328,7 +328,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
             if (lock < 0) lock = choose_output(options, type->name);
             // A run's own directory may have been copied, files for links.
             if (!run.state)
-                huggingface_check_output(type, run.model, options_text(options, "output"));
+                huggingface_check_output(&run, options_text(options, "output"));
             run_data_save_tokenizer(run.dataset, options_text(options, "output"));
         }
         code = train_loop(&run);

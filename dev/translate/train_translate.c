@@ -580,11 +580,6 @@ static bool translate_write_config(const void *model, JsonWriter *w) {
     huggingface_write_number(w, (const char *const[]){"dropout"}, 1, c->dropout);
     huggingface_write_number(w, (const char *const[]){"attention_dropout"}, 1,
                              c->attention_dropout);
-    huggingface_write_number(w, (const char *const[]){"pad_token_id", "decoder_start_token_id"}, 2,
-                             c->padding);
-    huggingface_write_number(w, (const char *const[]){"eos_token_id"}, 1, c->end);
-    huggingface_write_number(w, (const char *const[]){"bos_token_id", "forced_eos_token_id"}, 2,
-                             NAN);
     return true;
 }
 
