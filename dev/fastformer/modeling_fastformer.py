@@ -267,7 +267,8 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         x = self.word_embedding(input_ids) if inputs_embeds is None else inputs_embeds
         T = x.shape[1]
         cache = past_key_values if cache is None else cache
-        if self.training and any(layer.gradient_checkpointing for layer in self.fastformer_model.decoders):
+        checkpointing = any(layer.gradient_checkpointing for layer in self.fastformer_model.decoders)
+        if checkpointing and self.training and torch.is_grad_enabled():
             cache = None  # layers run twice
         elif cache is None and (self.config.use_cache if use_cache is None else use_cache):
             cache = FastformerCache(self.config)
