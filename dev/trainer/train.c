@@ -327,8 +327,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
         if (leads) {
             if (lock < 0) lock = choose_output(options, type->name);
             // A run's own directory may have been copied, files for links.
-            if (!run.state)
-                huggingface_check_output(&run, options_text(options, "output"));
+            if (!run.state) huggingface_check_output(&run, options_text(options, "output"));
             run_data_save_tokenizer(run.dataset, options_text(options, "output"));
         }
         code = train_loop(&run);
