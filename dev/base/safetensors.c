@@ -153,12 +153,12 @@ static bool check_header(const FileMap *file, size_t length) {
 }
 
 // Compares the tensors with the checksums in the metadata. Files of other programs have none.
-static void check_tensors(const Safetensors *file, const Json *metadata, bool header_checked) {
+static void check_tensors(const Safetensors *file, const Json *metadata) {
     for (size_t i = 0; metadata && i < metadata->count; i++) {
         const char *name = checksum_name(metadata->keys[i]);
         if (!name) continue;
         const Tensor *tensor = safetensors_find(file, name);
-        if (!header_checked || !tensor)
+        if (!file->has_checksums || !tensor)
             fail("%s: is damaged, or another program changed it and kept its checksums: metadata "
                  "\"%s\" has no %s",
                  file->file.path, metadata->keys[i], tensor ? "checksum of the header" : "tensor");
@@ -211,7 +211,7 @@ static Safetensors *open_map(FileMap map) {
     const char *path = map.path;
     file->file = map;
     const size_t length = read_header_length(&file->file);
-    const bool header_checked = check_header(&file->file, length);
+    file->has_checksums = check_header(&file->file, length);
     Section section = {.path = path,
                        .data = file->file.data + LENGTH_BYTES + length,
                        .size = file->file.size - LENGTH_BYTES - length};
@@ -229,7 +229,7 @@ static Safetensors *open_map(FileMap map) {
     qsort(file->tensors, (size_t)file->tensor_count, sizeof(Tensor), compare_tensors);
     check_layout(file, &section);
     safetensors_index(file);
-    check_tensors(file, json_find(header, "__metadata__"), header_checked);
+    check_tensors(file, json_find(header, "__metadata__"));
     json_free(header);
     free(source);
     return file;

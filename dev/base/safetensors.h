@@ -6,6 +6,7 @@
 #include "file.h"
 #include "metadata.h"
 #include "real.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,7 @@ typedef struct Safetensors {
     int tensor_count;
     Metadata *metadata;
     int metadata_count;
+    bool has_checksums;
     struct Safetensors **parts; // (part_count) the files that an index names; NULL: it is one file
     int part_count;
 } Safetensors;

@@ -370,6 +370,33 @@ says "--epochs 3: has no effect with --steps" -E 3
 says "--patience 9: the run has 1 evaluations" --patience 9 -v 2
 fails 1 "are available; lower --keep, or choose another --output" "$trainer" -i bytes -o vast -L 2 -C 512 -H 4 -x 1000000000 -n 1 --keep 1000000000
 
+# ---- --verify
+# damage FILE: its last byte
+damage() { printf '\125' | dd of="$1" bs=1 seek=$(($(wc -c <"$1") - 1)) conv=notrunc 2>/dev/null; }
+run verified -x 6 -n 2 -v 2 -m 1 --keep 3 --no-test
+"$trainer" --verify verified >out 2>&1 && grep -q '^newest good checkpoint: verified/step_00000006.safetensors$' out &&
+    grep -q '^  log.jsonl  *good$' out && grep -q ' 0 damaged$' out
+ok "--verify: a good run"
+cp -r verified rotten && damage rotten/step_00000006.state.safetensors && damage rotten/best.safetensors &&
+    printf '{"step":' >>rotten/log.jsonl
+"$trainer" --verify rotten >out 2>err
+[ $? -eq 1 ] && [ ! -s err ] && grep -q '^newest good checkpoint: rotten/step_00000004.safetensors$' out &&
+    grep -q '^  step_00000006.state.safetensors  DAMAGED: .* the checksum of tensor "second_moment.proj_logits.bias" is ' out &&
+    grep -q '^  best.safetensors  *DAMAGED: ' out && grep -q 'the last one, was cut off$' out && grep -q ' 3 damaged$' out
+ok "--verify: damaged files, and the newest good checkpoint"
+fails 1 'second_moment.proj_logits.bias" is ' "$trainer" -o rotten -y
+rm rotten/step_00000006* rotten/best* && "$trainer" -o rotten -y >out 2>&1 && cmp rotten/step_00000006.safetensors verified/step_00000006.safetensors
+ok "a damaged checkpoint is removed, and its run resumed"
+cp -r bytes rotten_data && "$trainer" --verify rotten_data >out 2>&1 && grep -q '^  train_000000.bin  *good$' out &&
+    damage rotten_data/val_000000.bin && ! "$trainer" --verify rotten_data >out 2>err && [ ! -s err ] &&
+    grep -q '^  train_000000.bin  *good$' out && grep -q '^  val_000000.bin  *DAMAGED: ' out
+ok "--verify: a data set"
+fails 1 "nowhere: is not there, or empty" "$trainer" --verify nowhere
+fails 1 "holds neither a run nor a data set" "$trainer" --verify "$root/dev/test/texts"
+edited '' verified/best.safetensors >old.safetensors && mkdir plain && mv old.safetensors plain/ &&
+    "$trainer" --verify plain >out 2>&1 && grep -q 'good: has no checksums' out
+ok "--verify: files from before there were checksums"
+
 # ---- more memory than there is
 # Said before it is taken, and refused with what to lower; not where the limit is too low to start at all.
 limited() { (ulimit -v 3000000 && exec "$@"); }

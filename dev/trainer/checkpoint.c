@@ -348,6 +348,19 @@ static void check_pair(const Checkpoint *pair) {
              pair->state->file.path);
 }
 
+void checkpoint_check_pair(const char *weights) {
+    char *directory = path_directory(weights);
+    char *name = state_name(step_of_name(path_name(weights), weights_name));
+    char *state = path_in(directory, name);
+    const Checkpoint pair = {safetensors_open(weights), safetensors_open(state)};
+    check_pair(&pair);
+    safetensors_close(pair.weights);
+    safetensors_close(pair.state);
+    free(state);
+    free(name);
+    free(directory);
+}
+
 // The complete step that `newer` others are newer than; -1: none.
 static int64_t complete_step(const char *directory, size_t newer) {
     Listing listing = listing_create(directory);

@@ -54,6 +54,9 @@ void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64
 // saved together. Needs no lock: it may be one that a run is about to remove.
 bool checkpoint_open_latest(const char *directory, Checkpoint *pair);
 
+// Ends the program if the pair with these weights is not complete, good and saved together.
+void checkpoint_check_pair(const char *weights);
+
 // The path of the weights of the complete pair that `newer` others are newer than, a fresh string;
 // NULL: none.
 char *checkpoint_path(const char *directory, size_t newer);

@@ -13,6 +13,7 @@
 #include "stop.h"
 #include "streams.h"
 #include "threads.h"
+#include "verify.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +353,12 @@ int train_main(int argc, char **argv, const ModelType *type) {
     options_parse(options, argc, argv, NULL, NULL);
     if (options_text(options, "config"))
         options_read_config(options, options_text(options, "config"));
+    if (options_text(options, "verify")) {
+        const int code = ranks_rank(ranks) == 0 ? verify(options_text(options, "verify")) : 0;
+        options_free(options);
+        ranks_close(ranks);
+        return code;
+    }
     ranks_set_timeout(ranks, options_number(options, "timeout"));
     share_start(ranks, options);
     stop_install();

@@ -84,6 +84,8 @@ static const Option rows[] = {
      "seconds a process waits for the others"},
     {0, "eval", OPTION_CHOICE, OPTION_RUN, "SPLIT", NULL, 0, 0, "val|test", NULL, REPORT,
      "only evaluate the weights of -e"},
+    {0, "verify", OPTION_TEXT, OPTION_RUN, "DIR", NULL, 0, 0, NULL, NULL, REPORT,
+     "check the files of a run or a data set, and end"},
     {0, "json", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, REPORT,
      "--eval and what is asked answer in JSON"},
 };

@@ -1,0 +1,200 @@
+// Each file is read by a child process, so that an error that ends it is a row of the report: a
+// checksum that differs, a header that lies, a disk that cannot be read.
+#include "verify.h"
+#include "checkpoint.h"
+#include "dataset.h"
+#include "error.h"
+#include "file.h"
+#include "memory.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef void Check(const char *path);
+typedef struct {
+    bool good;
+    char message[1024]; // of what is wrong, or a remark
+} Result;
+
+// ---- what can be checked: ends the program where it is wrong, may write a remark to stderr
+// --------
+
+static void check_weights(const char *path) {
+    Safetensors *file = safetensors_open(path);
+    if (!file->has_checksums) fputs("has no checksums", stderr);
+    safetensors_close(file);
+}
+
+static void check_json(const char *path) {
+    FileMap file = file_map(path);
+    json_free(json_parse((const char *)file.data, file.size, path));
+    file_unmap(&file);
+}
+
+// A line that a crash cut off is the last one; the next run removes it.
+static void check_log(const char *path) {
+    FileMap file = file_map(path);
+    const char *text = (const char *)file.data, *const end = text + file.size;
+    for (int number = 1; text < end; number++) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        Json *line = newline ? json_try_parse(text, (size_t)(newline - text)) : NULL;
+        if (!line && newline && newline + 1 < end) fail("%s: line %d is damaged", path, number);
+        if (!line) fprintf(stderr, "line %d, the last one, was cut off", number);
+        json_free(line);
+        text = newline ? newline + 1 : end;
+    }
+    file_unmap(&file);
+}
+
+// meta.json, the headers of shards and the tokenizer.
+static void check_dataset(const char *path) {
+    char *directory = path_directory(path);
+    dataset_close(dataset_open(directory));
+    free(directory);
+}
+
+static void check_tokenizer(const char *path) {
+    char *directory = path_directory(path);
+    const TokenizerKind kind = tokenizer_find(directory);
+    if (kind != TOKENIZER_NONE) tokenizer_free(tokenizer_open(kind, directory));
+    free(directory);
+}
+
+// By its header alone.
+static void check_shard(const char *path) {
+    Shard shard = shard_open(path);
+    shard_close(&shard);
+    fputs("tokens were not checked, as the data set cannot be opened", stderr);
+}
+
+static void check_tokens(const char *path) {
+    char *directory = path_directory(path);
+    Dataset *dataset = dataset_open(directory);
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        for (int i = 0; i < dataset->splits[s].shard_count; i++) {
+            Shard *shard = &dataset->splits[s].shards[i];
+            if (strcmp(path_name(shard->path), path_name(path)) != 0) continue;
+            shard_check(shard);
+            if (!shard->expected) fputs("has no checksum", stderr);
+        }
+    dataset_close(dataset);
+    free(directory);
+}
+
+// ---- running a check --------------------------------------------------------
+
+static bool ends_with(const char *name, const char *end) {
+    const size_t length = strlen(name), part = strlen(end);
+    return length >= part && strcmp(name + length - part, end) == 0;
+}
+
+// Without "error: " and the path, which begins its row.
+static void shorten(char *message, const char *path) {
+    char *begin = message;
+    message[strcspn(message, "\n")] = '\0';
+    if (strncmp(begin, "error: ", 7) == 0) begin += 7;
+    if (strncmp(begin, path, strlen(path)) == 0 && strncmp(begin + strlen(path), ": ", 2) == 0)
+        begin += strlen(path) + 2;
+    memmove(message, begin, strlen(begin) + 1);
+}
+
+static Result run_check(Check *check, const char *path) {
+    Result result = {0};
+    int ends[2], status;
+    fflush(stdout);
+    if (pipe2(ends, O_CLOEXEC) != 0) fail("%s: cannot be checked: no pipe", path);
+    const pid_t child = fork();
+    if (child < 0) fail("%s: cannot be checked: no process", path);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        check(path);
+        _exit(0);
+    }
+    close(ends[1]);
+    FILE *errors = fdopen(ends[0], "r");
+    if (!errors) fail("%s: cannot be checked: no memory", path);
+    const size_t size = fread(result.message, 1, sizeof(result.message) - 1, errors);
+    result.message[size] = '\0';
+    fclose(errors);
+    if (waitpid(child, &status, 0) != child) fail("%s: cannot be checked", path);
+    result.good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (WIFSIGNALED(status))
+        snprintf(result.message, sizeof(result.message), "cannot be read: signal %d",
+                 WTERMSIG(status));
+    shorten(result.message, path);
+    return result;
+}
+
+// ---- the report -------------------------------------------------------------
+
+static void print_row(const char *name, const Result *result) {
+    const char *state = result->good ? "good" : "DAMAGED";
+    printf("  %-32s %s%s%s\n", name, state, *result->message ? ": " : "", result->message);
+}
+
+static bool is_good_pair(const char *weights) {
+    return run_check(checkpoint_check_pair, weights).good;
+}
+
+// Which checkpoint -y would continue from, were all files of later ones removed.
+static void print_newest(const char *directory) {
+    char *path = checkpoint_path(directory, 0);
+    size_t newer = 0;
+    while (path && !is_good_pair(path)) {
+        free(path);
+        path = checkpoint_path(directory, ++newer);
+    }
+    if (!path && newer == 0)
+        printf("no complete checkpoint\n");
+    else if (!path)
+        printf("no good checkpoint\n");
+    else
+        printf("newest good checkpoint: %s\n", path);
+    if (path && newer > 0)
+        printf("to resume from it, remove the files of the %zu newer ones\n", newer);
+    free(path);
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int verify(const char *directory) {
+    size_t count;
+    int checked = 0, damaged = 0;
+    bool run = false;
+    char *meta = format_string("%s/meta.json", directory);
+    char **names = directory_list(directory, &count);
+    if (!names) fail("%s: is not there, or empty", directory);
+    qsort(names, count, sizeof(char *), compare_names);
+    const bool opens = run_check(check_dataset, meta).good;
+    for (size_t i = 0; i < count; i++) {
+        const char *name = names[i];
+        Check *check = ends_with(name, ".safetensors")      ? check_weights
+                       : strcmp(name, "meta.json") == 0     ? check_dataset
+                       : strncmp(name, "log.jsonl", 9) == 0 ? check_log
+                       : tokenizer_has_file(name)           ? check_tokenizer
+                       : ends_with(name, ".json")           ? check_json
+                       : !ends_with(name, ".bin")           ? NULL
+                       : dataset_split_of(name) < 0         ? NULL
+                       : opens                              ? check_tokens
+                                                            : check_shard;
+        if (!check || ends_with(name, ".tmp")) continue;
+        char *path = format_string("%s/%s", directory, name);
+        const Result result = run_check(check, path);
+        print_row(name, &result);
+        run |= check == check_weights;
+        checked++;
+        damaged += !result.good;
+        free(path);
+    }
+    if (checked == 0) fail("%s: holds neither a run nor a data set", directory);
+    if (run) print_newest(directory);
+    printf("%d files, %d damaged\n", checked, damaged);
+    directory_list_free(names, count);
+    free(meta);
+    return damaged > 0;
+}
