@@ -85,7 +85,7 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
     return sqrt(error / sum);
 }
 
-static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0};
+static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0, false};
 
 // ---- one step ---------------------------------------------------------------
 // Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a hundredth of
