@@ -801,6 +801,19 @@ static bool is_passed_over(const Options *options, const char *name) {
            (resume && resume->given && in_list(beginning, name));
 }
 
+const char *const options_unsaid[][2] = {
+    {"optimizer", "adamw"}, {"offsets", "fixed"}, {NULL, NULL}};
+
+// Takes over what the options of a log do not say.
+static void take_unsaid(Options *options, const Json *stored, const char *path) {
+    for (int i = 0; options_unsaid[i][0]; i++) {
+        const char *name = options_unsaid[i][0];
+        Entry *entry = find_name(options, name, strlen(name));
+        if (entry && !entry->given && !json_find(stored, name))
+            set_from(entry, name, options_unsaid[i][1], path);
+    }
+}
+
 void options_read_config(Options *options, const char *path) {
     FileMap file = file_map(path);
     Json *whole = config_of_log(&file);
@@ -819,6 +832,7 @@ void options_read_config(Options *options, const char *path) {
             continue;
         set_from_json(entry, &config->items[i], path);
     }
+    if (inner && json_find(whole, "event")) take_unsaid(options, inner, path);
     json_free(whole);
     file_unmap(&file);
 }
@@ -838,4 +852,5 @@ void options_from_log_event(Options *options, const Json *stored, const char *pa
         take_stored(entry, text, path, path, advice);
         free(text);
     }
+    take_unsaid(options, stored, path);
 }

@@ -120,6 +120,10 @@ void options_from_log_event(Options *options, const Json *stored, const char *pa
 // 1)"; "" where nothing.
 char *options_changes(const Options *options);
 
+// What options were before logs and states named them: name and value; the last row is NULL. Who
+// reads one that lacks them takes these.
+extern const char *const options_unsaid[][2];
+
 // Whether what FILE says under `key` is the value of an option.
 bool options_read_metadata(const Options *options, const char *key, const Safetensors *file);
 

@@ -73,6 +73,9 @@ rm -rf earlier && cp -r fixed earlier && rm earlier/step_*[12]00.*
 edited 's/"offsets":"fixed"/"affsets":"fixed"/' fixed/step_00000150.state.safetensors >earlier/step_00000150.state.safetensors
 run earlier -x 200 -y && cmp fixed/step_00000200.safetensors earlier/step_00000200.safetensors
 ok "a run from before continues in its order"
+sed 's/"offsets":"fixed",//' fixed/log.jsonl >earlier.jsonl && run told3 --config earlier.jsonl &&
+    cmp fixed/step_00000200.safetensors told3/step_00000200.safetensors
+ok "--config: and so does its log"
 "$tokenize" -o pieces --tokenizer byte --shard-tokens 60 text >out 2>&1 && run pieces -i pieces -x 200 -k constant -n 50 -v 60 -m 2 &&
     losses whole >out && losses pieces | cmp - out
 ok "shards that are shorter than a sequence are one text"

@@ -127,11 +127,10 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
 
 // Adds what a state from before there was a choice does not say.
 static void add_unsaid(Safetensors *state) {
-    static const char *const unsaid[][2] = {{"optimizer", "adamw"}, {"offsets", "fixed"}};
-    for (size_t i = 0; i < sizeof(unsaid) / sizeof(*unsaid); i++)
-        if (!safetensors_metadata(state, unsaid[i][0]))
-            metadata_set(&state->metadata, &state->metadata_count, unsaid[i][0],
-                         copy_string(unsaid[i][1]));
+    for (int i = 0; options_unsaid[i][0]; i++)
+        if (!safetensors_metadata(state, options_unsaid[i][0]))
+            metadata_set(&state->metadata, &state->metadata_count, options_unsaid[i][0],
+                         copy_string(options_unsaid[i][1]));
 }
 
 // Takes over what a checkpoint says of the model, and of the training where a run is resumed.
