@@ -261,6 +261,31 @@ static Dataset *open_embedded(void) {
     return dataset;
 }
 
+void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text text) {
+    if (!dataset->tokenizer)
+        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
+             dataset->name);
+    Split *s = &dataset->splits[split];
+    size_t before, size;
+    const int32_t *first = tokenizer_before(dataset->tokenizer, &before);
+    if (dataset->end < 0 && before > 0) dataset->end = first[before - 1];
+    int32_t *tokens;
+    const size_t count = tokenizer_encode(dataset->tokenizer, text.data, text.size, 1, &tokens);
+    if (count < (dataset->end < 0 ? 2 : 1))
+        fail("%s: has %zu tokens, of which nothing can be predicted", name, count);
+    free(tokenizer_decode(dataset->tokenizer, tokens, count, &size));
+    for (int i = 0; i < s->shard_count; i++) shard_close(&s->shards[i]);
+    free(s->shards);
+    free(s->first);
+    const TextCounts counts = text_count(text);
+    *s = (Split){
+        .name = s->name, .words = counts.words, .lines = counts.lines, .bytes = (int64_t)size};
+    reserve_shards(s, 1);
+    add_shard(s, shard_in_memory(tokens, (int64_t)count));
+    s->shards[0].vocabulary = dataset->vocabulary;
+    s->shards[0].padding = dataset->padding;
+}
+
 // A token that none stands before is no target, and a split of it alone has none.
 static void leave_out_lone_tokens(Dataset *dataset) {
     for (int s = SPLIT_VAL; s < SPLIT_COUNT; s++) {

@@ -60,6 +60,11 @@ int64_t split_paddings(const Split *split);
 // The checksums of a split's shards, in hexadecimal, with a blank between them, fresh.
 char *split_checksums(const Split *split);
 
+// Puts a text in the place of a split, as ./tokenize would make it. What the tokenizer puts before
+// a text stands for `end` where there is none. Ends the program where there is no tokenizer, and
+// where the text (`name`) has no token.
+void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text text);
+
 // The split whose shard a file of that name is; -1: none. One of the words, joined by '_', before
 // ".bin" names it; the last one where there are several.
 int dataset_split_of(const char *file_name);

@@ -30,7 +30,7 @@ typedef struct {
     size_t *from;                  // (count, beams) streams to go on with
     real *logits;                  // (count, beams, V)
     Candidate *best_of_stream;     // (count, beams, candidates)
-    Hypothesis *best;              // (B)
+    Hypothesis *best;              // (B, settings->best)
 } Search;
 
 // Puts a candidate in its place among the best so far, best first, equal ones in the order they
@@ -60,12 +60,33 @@ static bool any_above(const real *x, size_t count, real limit) {
     return above > 0;
 }
 
+// Whether a token would end a sequence that is never written.
+static bool is_bad(const Search *s, size_t stream, int32_t token) {
+    const int32_t *end = s->tokens + stream * s->longest + s->length;
+    for (size_t i = 0; i < s->settings->bad_count; i++) {
+        const TokenList *bad = &s->settings->bad[i];
+        const size_t before = bad->count - 1;
+        if (bad->tokens[before] == token && before <= s->length &&
+            memcmp(end - before, bad->tokens, before * sizeof(int32_t)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int64_t longest_of(const Search *s, size_t i) {
+    return s->settings->longest[s->sentences[i]];
+}
+
 // The best continuations of one stream; what is not a number is none.
 static void continue_stream(const Search *s, size_t stream, double log_p) {
     const real *logits = s->logits + stream * s->vocabulary;
     Candidate *best = s->best_of_stream + stream * s->candidates;
+    const size_t sentence = stream / (size_t)s->settings->beams;
+    const bool forced =
+        s->settings->forces_end && (int64_t)s->length + 1 >= longest_of(s, sentence);
+    double largest = -INFINITY; // of all that might be among the best
     size_t count = 0;
-    for (size_t first = 0, end; first < s->vocabulary; first = end) {
+    for (size_t first = 0, end; first < s->vocabulary && !forced; first = end) {
         end = first + LOOKED_AT < s->vocabulary ? first + LOOKED_AT : s->vocabulary;
         // Most have nothing that is better.
         if (count == s->candidates &&
@@ -74,12 +95,15 @@ static void continue_stream(const Search *s, size_t stream, double log_p) {
         for (size_t v = first; v < end; v++) {
             const double logit = (double)logits[v];
             if (count == s->candidates && !(logit > best[count - 1].log_p)) continue;
-            if (!isnan(logit))
+            if (isnan(logit)) continue;
+            if (logit > largest) largest = logit;
+            if (!is_bad(s, stream, (int32_t)v))
                 count = insert(best, count, s->candidates, (Candidate){stream, (int32_t)v, logit});
         }
     }
-    const double sum = count > 0 ? log_sum_exp(logits, s->vocabulary, (real)best[0].log_p) : 0;
+    const double sum = count > 0 ? log_sum_exp(logits, s->vocabulary, (real)largest) : 0;
     for (size_t i = 0; i < count; i++) best[i].log_p += log_p - sum;
+    if (forced) best[count++] = (Candidate){stream, s->settings->end, log_p};
     for (size_t i = count; i < s->candidates; i++) best[i] = (Candidate){stream, -1, -INFINITY};
 }
 
@@ -99,16 +123,21 @@ static double score_of(const BeamSettings *settings, double log_p, int64_t lengt
     return log_p / pow((double)length, settings->alpha);
 }
 
-// A hypothesis that is complete: `count` tokens behind each other, and one more where it is not
-// negative.
-static void finish(Hypothesis *best, const int32_t *tokens, size_t count, int32_t last,
+// A hypothesis of sentence i that is complete: `count` tokens one after the other, and one more
+// where it is not negative.
+static void finish(const Search *s, size_t i, const int32_t *tokens, size_t count, int32_t last,
                    double score) {
-    if (best->tokens && !(score > best->score)) return;
-    free(best->tokens);
-    *best = (Hypothesis){allocate(count + 1, sizeof(int32_t), "translation"), count + (last >= 0),
-                         score};
-    memcpy(best->tokens, tokens, count * sizeof(int32_t));
-    if (last >= 0) best->tokens[count] = last;
+    const size_t most = (size_t)s->settings->best;
+    Hypothesis *best = s->best + s->sentences[i] * most;
+    size_t rank = most;
+    while (rank > 0 && (!best[rank - 1].tokens || score > best[rank - 1].score)) rank--;
+    if (rank == most) return;
+    free(best[most - 1].tokens);
+    memmove(best + rank + 1, best + rank, (most - 1 - rank) * sizeof(*best));
+    best[rank] = (Hypothesis){allocate(count + 1, sizeof(int32_t), "translation"),
+                              count + (last >= 0), score};
+    memcpy(best[rank].tokens, tokens, count * sizeof(int32_t));
+    if (last >= 0) best[rank].tokens[count] = last;
 }
 
 // Sorts the continuations of sentence i into finished and live ones; the latter, `beams` at most,
@@ -116,14 +145,13 @@ static void finish(Hypothesis *best, const int32_t *tokens, size_t count, int32_
 static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates, size_t count) {
     const BeamSettings *settings = s->settings;
     const size_t beams = (size_t)settings->beams, longest = s->longest;
-    Hypothesis *best = &s->best[s->sentences[i]];
     size_t live = 0, finished = s->finished[i];
     for (size_t k = 0; k < count && live < beams; k++) {
         const Candidate *c = &candidates[k];
         const int32_t *before = s->tokens + c->stream * longest;
         if (c->token == settings->end) {
             if (k >= beams) continue;
-            finish(best, before, s->length, c->token,
+            finish(s, i, before, s->length, c->token,
                    score_of(settings, c->log_p, (int64_t)s->length + 1));
             finished++;
             continue;
@@ -144,15 +172,11 @@ static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates
     s->sentences[to] = s->sentences[i];
 }
 
-static int64_t longest_of(const Search *s, size_t i) {
-    return s->settings->longest[s->sentences[i]];
-}
-
 // The live hypotheses of sentence i are complete.
 static void finish_live(Search *s, size_t i) {
     const size_t beams = (size_t)s->settings->beams, length = s->length + 1;
     for (size_t k = 0; k < s->live[i]; k++)
-        finish(&s->best[s->sentences[i]], s->next_tokens + (i * beams + k) * s->longest, length, -1,
+        finish(s, i, s->next_tokens + (i * beams + k) * s->longest, length, -1,
                score_of(s->settings, s->log_p[i * beams + k], (int64_t)length));
 }
 
@@ -162,7 +186,7 @@ static bool is_done(const Search *s, size_t i) {
     const size_t beams = (size_t)settings->beams;
     if (s->live[i] == 0 || (int64_t)s->length + 1 >= longest_of(s, i)) return true;
     if (s->finished[i] < beams) return false;
-    return s->best[s->sentences[i]].score >=
+    return s->best[s->sentences[i] * (size_t)settings->best].score >=
            score_of(settings, s->log_p[i * beams], longest_of(s, i));
 }
 
@@ -213,8 +237,8 @@ static Search search_create(const BeamSettings *settings, size_t sentences, Room
     for (size_t i = 0; i < sentences; i++) {
         s.sentences[i] = i;
         s.live[i] = 1;
-        best[i] = (Hypothesis){0};
     }
+    for (size_t i = 0; i < sentences * (size_t)settings->best; i++) best[i] = (Hypothesis){0};
     return s;
 }
 

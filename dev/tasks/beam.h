@@ -5,16 +5,22 @@
 // counted), if it is among the best `beams`; the best `beams` others live on. A sentence is done
 // when `beams` or more are finished and the best finished score is at least the best live log p /
 // longest^alpha, or after its `longest` tokens; only if nothing is finished then, live ones count.
-// With one beam the search is greedy: the most probable token, until it is the end.
+// With one beam the search is greedy: the most probable token, until it is the end. Sequences that
+// are never written are no continuations, and count in the softmax. Where an end is forced, it is
+// the last of the `longest` tokens and costs nothing.
 #ifndef TASKS_BEAM_H
 #define TASKS_BEAM_H
 
+#include "generation.h"
 #include "memory.h"
 #include "model.h"
 
 typedef struct {
-    int beams;
+    int beams, best; // hypotheses of a sentence; how many of them are asked for, at least 1
     double alpha;
+    const TokenList *bad; // (bad_count) sequences that are never written
+    size_t bad_count;
+    bool forces_end;
     int64_t vocabulary;     // V
     int32_t start, end;     // token that the decoder reads first; that ends a translation
     const int64_t *longest; // (B) tokens of each translation at most, 1 or more, the end counted
@@ -26,8 +32,9 @@ typedef struct {
     double score;
 } Hypothesis;
 
-// best (batch->batch): the best of each sentence on the source side of the batch. `logits`: memory
-// for one search after the other.
+// best (batch->batch, settings->best): those of each sentence on the source side of the batch, the
+// best first, without tokens where fewer were finished. `logits`: memory for one search after the
+// other.
 void beam_search(const ModelType *type, void *model, const BeamSettings *settings,
                  const Batch *batch, Room *logits, Hypothesis *best);
 

@@ -18,12 +18,16 @@ enum { LINES_AT_ONCE = 4096 }; // read before the first is translated, unless a 
 typedef struct {
     int32_t *tokens; // (count) with the end
     size_t count;    // 0: an empty line
-    char *output;    // its translation
+    char **outputs;  // (best) its translations, NULL where there are fewer; NULL: it has none
+    double *scores;  // (best) theirs
 } Sentence;
 
 typedef struct {
     const Run *run;
     BeamSettings settings;
+    Generation generation;
+    TokenList *bad;         // (settings.bad_count) sequences that are never written,
+    int32_t *single;        // memory of those of one token
     int64_t longest;        // of a translation; 0: by its source
     size_t positions, rows; // most tokens of a source, and of a batch with its padding
     size_t most;            // sentences in a batch
@@ -95,7 +99,8 @@ static void translate_batch(Translator *t, Sentence *sentences, const Translatio
     int32_t *tokens = allocate(count * S, sizeof(int32_t), "batch");
     uint8_t *mask = allocate(count * S, 1, "batch");
     int64_t *longest = allocate(count, sizeof(int64_t), "batch");
-    Hypothesis *best = allocate(count, sizeof(Hypothesis), "batch");
+    const size_t N = (size_t)t->settings.best;
+    Hypothesis *best = allocate(count * N, sizeof(Hypothesis), "batch");
     for (size_t i = 0; i < count * S; i++) {
         const Sentence *sentence = &sentences[places[i / S].number];
         mask[i] = i % S < sentence->count;
@@ -110,11 +115,16 @@ static void translate_batch(Translator *t, Sentence *sentences, const Translatio
     beam_search(t->run->type, t->run->model, &t->settings, &batch, &t->logits, best);
     for (size_t i = 0; i < count; i++) {
         Sentence *sentence = &sentences[places[i].number];
-        sentence->output = text_of(dataset, &best[i]);
-        if (t->picture && places[i].number == t->shown)
-            t->seen = best[i];
-        else
-            free(best[i].tokens);
+        sentence->outputs = allocate(N, sizeof(char *), "sentences");
+        sentence->scores = allocate(N, sizeof(double), "sentences");
+        for (size_t n = 0; n < N && best[i * N + n].tokens; n++) {
+            sentence->outputs[n] = text_of(dataset, &best[i * N + n]);
+            sentence->scores[n] = best[i * N + n].score;
+            if (n == 0 && t->picture && places[i].number == t->shown)
+                t->seen = best[i * N];
+            else
+                free(best[i * N + n].tokens);
+        }
     }
     free(best);
     free(longest);
@@ -158,21 +168,74 @@ static void draw_seen(Translator *t, const Sentence *sentences) {
 }
 
 // ---- the program ------------------------------------------------------------
-// A translation, nothing of an empty line; with --json as {"text": "..."}.
-static void print_translation(const Run *run, const Sentence *sentence) {
-    const char *text = sentence->output ? sentence->output : "";
-    if (!options_flag(run->options, "json")) {
-        streams_show(text, strlen(text));
-        putchar('\n');
-        return;
-    }
+// With --nbest {"text": BEST, "best": [{"text": "...", "score": -0.5}, ...]}.
+static void print_json(const Run *run, const Sentence *sentence, size_t count) {
     JsonWriter w = {0};
     json_begin(&w, '{');
     json_key(&w, "text");
-    json_write_string(&w, text);
+    json_write_string(&w, count > 0 ? sentence->outputs[0] : "");
+    if (options_integer(run->options, "nbest") > 0) {
+        json_key(&w, "best");
+        json_begin(&w, '[');
+        for (size_t n = 0; n < count; n++) {
+            json_begin(&w, '{');
+            json_key(&w, "text");
+            json_write_string(&w, sentence->outputs[n]);
+            json_key(&w, "score");
+            json_write_number(&w, sentence->scores[n]);
+            json_end(&w, '}');
+        }
+        json_end(&w, ']');
+    }
     json_end(&w, '}');
     puts(w.text);
     json_writer_free(&w);
+}
+
+// A line with the best translation, empty for an empty line; with --nbest a line for each of them:
+// NUMBER ||| TEXT ||| SCORE. `number` of the line, from 0.
+static void print_translations(const Translator *t, const Sentence *sentence, int64_t number) {
+    const Run *run = t->run;
+    size_t count = 0;
+    while (sentence->outputs && count < (size_t)t->settings.best && sentence->outputs[count])
+        count++;
+    if (options_flag(run->options, "json")) {
+        print_json(run, sentence, count);
+        return;
+    }
+    const bool list = options_integer(run->options, "nbest") > 0;
+    for (size_t n = 0; n < count; n++) {
+        if (list) printf("%lld ||| ", (long long)number);
+        streams_show(sentence->outputs[n], strlen(sentence->outputs[n]));
+        if (list) printf(" ||| %.6f", sentence->scores[n]);
+        putchar('\n');
+    }
+    if (count == 0 && !list) putchar('\n');
+}
+
+// What a translation never has: padding, rows of the model that are no token's, and what the
+// model's files name.
+static void forbid(Translator *t) {
+    const Dataset *dataset = t->run->dataset;
+    const Generation *g = &t->generation;
+    const int64_t V = t->settings.vocabulary;
+    t->single = allocate((size_t)V, sizeof(int32_t), "tokens");
+    t->bad = allocate((size_t)V + g->bad_count, sizeof(TokenList), "tokens");
+    size_t count = 0;
+    for (int32_t token = 0; token < V; token++)
+        if (token == dataset->padding || token >= dataset->vocabulary ||
+            tokenizer_is_unused(dataset->tokenizer, token)) {
+            t->single[count] = token;
+            t->bad[count] = (TokenList){&t->single[count], 1};
+            count++;
+        }
+    for (size_t i = 0; i < g->bad_count; i++) t->bad[count++] = g->bad[i];
+    t->settings.bad = t->bad;
+    t->settings.bad_count = count;
+    if (g->forced_end >= 0 && g->forced_end != dataset->end)
+        fail("%s: \"forced_eos_token_id\" is %d, but \"eos_token_id\" %d",
+             t->run->weights->file.path, g->forced_end, dataset->end);
+    t->settings.forces_end = g->forced_end >= 0;
 }
 
 static Translator translator_create(const Run *run) {
@@ -184,10 +247,12 @@ static Translator translator_create(const Run *run) {
              dataset->name);
     Translator t = {.run = run,
                     .settings = {.beams = (int)options_integer(o, "beam"),
+                                 .best = (int)options_integer(o, "nbest"),
                                  .alpha = options_number(o, "alpha"),
                                  .vocabulary = run->setup.vocabulary,
                                  .start = dataset->padding,
                                  .end = dataset->end},
+                    .generation = generation_open(run->weights, dataset, run->setup.vocabulary),
                     .longest = options_integer(o, "longest"),
                     .positions = (size_t)plan->length,
                     .rows = (size_t)plan->rows,
@@ -197,7 +262,11 @@ static Translator translator_create(const Run *run) {
     const size_t streams = t.rows / (size_t)t.settings.beams;
     if (streams == 0 || t.settings.beams > plan->length)
         fail_usage("--beam %d: takes a larger --batch-tokens or --max-length", t.settings.beams);
+    if (t.settings.best > t.settings.beams)
+        fail_usage("--nbest %d: takes a --beam as large", t.settings.best);
+    if (t.settings.best == 0) t.settings.best = 1;
     if (t.most > streams) t.most = streams;
+    forbid(&t);
     if (t.picture) show_attention_check(t.picture);
     return t;
 }
@@ -213,18 +282,24 @@ void translate_lines(Run *run) {
             count++;
         translate_sentences(&t, sentences, count);
         for (size_t i = 0; i < count && !stop_requested(); i++)
-            print_translation(run, &sentences[i]);
+            print_translations(&t, &sentences[i], t.done + (int64_t)i);
         log_flush();
         draw_seen(&t, sentences);
         for (size_t i = 0; i < count; i++) {
             free(sentences[i].tokens);
-            free(sentences[i].output);
+            for (int n = 0; sentences[i].outputs && n < t.settings.best; n++)
+                free(sentences[i].outputs[n]);
+            free(sentences[i].outputs);
+            free(sentences[i].scores);
         }
         t.done += (int64_t)count;
     } while (count == most && !stop_requested());
     if (t.shows_progress) fprintf(stderr, "\r\033[K");
     if (t.cut > 0)
         warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
+    free(t.single);
+    free(t.bad);
+    generation_free(&t.generation);
     free(t.logits.memory);
     free(sentences);
 }

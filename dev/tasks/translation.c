@@ -25,6 +25,8 @@ static const Option rows[] = {
      "only translate standard input with -e's weights"},
     {0, "beam", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 64, NULL, NULL, "Translation",
      "hypotheses of a sentence; 1: greedy"},
+    {0, "nbest", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 64, NULL, NULL, "Translation",
+     "N hypotheses of a line, with scores; 0: the best"},
     {0, "alpha", OPTION_NUMBER, OPTION_RUN, "A", "0.6", 0, 10, NULL, NULL, "Translation",
      "log p is divided by (tokens)^A"},
     {0, "longest", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1 << 20, NULL, NULL, "Translation",
@@ -418,7 +420,8 @@ static void translation_report(const void *task, SplitName split, Evaluation *re
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
 }
 
-static const char *const translate_options[] = {"beam", "alpha", "longest", "show-attention", NULL};
+static const char *const translate_options[] = {"beam",    "nbest",          "alpha",
+                                                "longest", "show-attention", NULL};
 static const Action actions[] = {{"translate", true, translate_lines, translate_options}};
 
 const TaskType task_translation = {

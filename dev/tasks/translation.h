@@ -13,9 +13,9 @@
 
 extern const TaskType task_translation;
 
-// Translates standard input line by line to standard output: --beam, --alpha, --longest. An empty
-// line stays one. From a terminal each line is answered at once; else lines of like length are
-// translated together.
+// Translates standard input line by line to standard output: --beam, --nbest, --alpha, --longest.
+// An empty line stays one. From a terminal each line is answered at once; else lines of like length
+// are translated together.
 void translate_lines(Run *run);
 
 #endif

@@ -148,6 +148,20 @@ fails 1 "the model has 64 positions" "$trainer" -e bpe --prompt-file text --beyo
 ok "-t larger: positions are interpolated"
 fails 1 "the model has 64 positions" "$trainer" -e bpe -t 128 --eval val
 
+# ---- the perplexity of any text
+"$tokenize" -o halves --model bpe/tokenizer.json --train text --val source --test source >out 2>&1
+numbers() { sed 's/.*"\(text\|test\)_loss"/"loss"/; s/"text_/"/g; s/"test_/"/g; s/,"seconds".*//'; }
+"$trainer" -e bpe -i halves --eval test --json | numbers >one && "$trainer" -e bpe --eval source --json | numbers >two &&
+    grep -q '"word_ppl":.*\|"bpb":' two && cmp one two
+ok "--eval FILE: as the split of its tokens"
+"$trainer" -e bpe --eval - --json <source | numbers | cmp - two && cat source | "$trainer" -e bpe --eval - >out 2>&1 &&
+    grep -q 'text loss' out && grep -q 'bits/byte' out && grep -q 'word ppl' out
+ok "--eval -: of standard input"
+fails 1 "--eval tset: expected val, test, - or a text file" "$trainer" -e bpe --eval tset
+: >nothing
+fails 1 "nothing: has 0 tokens, of which nothing can be predicted" "$trainer" -e bpe --eval nothing
+fails 2 "--eval nothing: expected val or test; a text is for language models" "$bert" -e bpe --eval nothing
+
 # ---- directories as Hugging Face has them: config.json, tokenizer.json and weights that name no model of ours
 foreign() { # RUN DIR
     mkdir "$2" && cp "$1"/config.json "$1"/tokenizer.json "$2" &&

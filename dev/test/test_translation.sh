@@ -84,6 +84,14 @@ grep -q 'warning: 1 lines are longer than 3 tokens and were cut' out
 ok "is cut, and counted"
 printf 'one\n' | "$translate" -e run --translate --longest 1 --beam 3 >out 2>&1 && [ "$(wc -l <out)" -eq 1 ]
 ok "--longest"
+text | "$translate" -e run --translate --beam 4 --nbest 3 >out 2>&1 && sed -n 's/^0 ||| \(.*\) ||| -[0-9.]*$/\1/p' out >list &&
+    [ "$(wc -l <list)" -eq 3 ] && [ "$(head -n 1 list)" = "$(head -n 1 together.4)" ] &&
+    sed -n 's/^0 .* ||| //p' out >scores && sort -gr scores | cmp - scores
+ok "--nbest: a list with scores, the best first"
+printf 'one\n\n' | "$translate" -e run --translate --beam 4 --nbest 2 --json >out 2>&1 && [ "$(sed -n 2p out)" = '{"text":"","best":[]}' ] &&
+    head -n 1 out | grep -qE '^\{"text":"(.*)","best":\[\{"text":"\1","score":-[0-9.e-]*\},\{"text":"[^"]*","score":-[0-9.e-]*\}\]\}$'
+ok "--nbest --json"
+fails 2 "--nbest 3: takes a --beam as large" "$translate" -e run --translate --beam 2 --nbest 3
 printf 'one\n\n' | "$translate" -e run --translate --json >out 2>&1 && [ "$(sed -n 2p out)" = '{"text":""}' ] &&
     grep -q '^{"text":"[A-Z ]*"}$' out
 ok "--json"

@@ -1,12 +1,17 @@
 #include "run_data.h"
 
+#include "bytes.h"
 #include "error.h"
 #include "file.h"
 #include "hash.h"
 #include "huggingface.h"
 #include "memory.h"
+#include "stop.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EMBEDDED_NAME "embedded"
 
@@ -250,6 +255,24 @@ Dataset *run_data_open(const Options *options, const Safetensors *weights, bool 
     Dataset *dataset = only_text ? open_text(weights) : open_data(weights);
     run_data_check_tokenizer(weights, dataset);
     return dataset;
+}
+
+void run_data_take_text(Dataset *dataset, SplitName split, const char *path) {
+    const bool piped = strcmp(path, "-") == 0;
+    const char *name = piped ? "standard input" : path;
+    const int fd = piped ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fail("--eval %s: expected val, test, - or a text file: %s", path, strerror(errno));
+    Bytes text = {0};
+    stop_interrupts(true);
+    for (ssize_t got = 1; got != 0 && !stop_requested();) {
+        got = read(fd, bytes_reserve(&text, 1 << 16), 1 << 16);
+        if (got < 0 && errno != EINTR) fail("%s: cannot be read: %s", name, strerror(errno));
+        if (got > 0) text.size += (size_t)got;
+    }
+    stop_interrupts(false);
+    if (!piped) close(fd);
+    dataset_take_text(dataset, split, name, (Text){text.data, text.size});
+    bytes_free(&text);
 }
 
 void run_data_tell(Options *options, const Dataset *dataset) {

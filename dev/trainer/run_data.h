@@ -19,6 +19,10 @@ Dataset *run_data_open(const Options *options, const Safetensors *weights, bool 
 // fresh.
 char *run_data_advice(const Safetensors *weights, const Dataset *dataset);
 
+// Puts the text of a file, or of standard input ("-"), in the place of a split. Ends the program
+// where there is no such file.
+void run_data_take_text(Dataset *dataset, SplitName split, const char *path);
+
 // Sets --input to the data of a run that did not name them, as its log says them.
 void run_data_tell(Options *options, const Dataset *dataset);
 

@@ -188,6 +188,13 @@ static SplitName evaluated_split(const Options *options) {
     return strcmp(options_text(options, "eval"), "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
 }
 
+// The text that it names, which is then the test split; NULL: it names a split, or is not given.
+static const char *evaluated_text(const Options *options) {
+    const char *what = options_text(options, "eval");
+    const bool split = what && (strcmp(what, "val") == 0 || strcmp(what, "test") == 0);
+    return split ? NULL : what;
+}
+
 static TaskSetup task_setup(const Run *run, const Checkpoint *checkpoint, const Action *action,
                             bool trains) {
     TaskSetup setup = {.options = run->options,
@@ -232,6 +239,7 @@ static void evaluate_only(Run *run) {
     const SplitName split = evaluated_split(run->options);
     if (run->dataset->splits[split].tokens == 0)
         fail("%s: has no %s split", run->dataset->name, name);
+    if (evaluated_text(run->options)) name = "text";
     Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, 0);
     Evaluation result;
     const bool ended = evaluate(run, split, options_integer(run->options, "val-batches"), &result);
@@ -261,7 +269,12 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     const bool leads = ranks_rank(ranks) == 0;
     const Action *action = find_action(options, task_type);
     const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
+    const char *text = action ? NULL : evaluated_text(options);
     check_start(options, action);
+    if (text && !task_type->learns_embedded)
+        fail_usage("--eval %s: expected val or test; a text is for language models", text);
+    if (text && strcmp(text, "-") == 0 && ranks_size(ranks) > 1)
+        fail_usage("--eval -: is the work of one process; name a file");
     check_action_options(options, task_type, action);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun",
@@ -283,9 +296,10 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .program = program,
                .options = options,
                .ranks = ranks,
-               .dataset = run_data_open(options, checkpoint.weights, action != NULL),
+               .dataset = run_data_open(options, checkpoint.weights, action || text),
                .weights = checkpoint.weights,
                .state = checkpoint.state};
+    if (text) run_data_take_text(run.dataset, SPLIT_TEST, text);
     share_check_data(ranks, run.dataset);
     if (trains && leads && run.state) run_data_check_unchanged(options, run.state, run.dataset);
     if (unsaved) restart_check_data(unsaved, options_text(options, "output"), run.dataset);

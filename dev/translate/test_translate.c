@@ -249,6 +249,7 @@ static void check_beams(const char *name) {
     tensor_read_double(file, safetensors_find(file, "beam.scores"), scores);
     for (int64_t i = 0; i < 3 * S; i++) bytes[i] = mask[i] != 0;
     const BeamSettings settings = {.beams = (int)safetensors_integer(file, "beams", 1, 64),
+                                   .best = 1,
                                    .alpha = safetensors_number(file, "beam_alpha"),
                                    .vocabulary = t.setup.vocabulary,
                                    .start = 0,
