@@ -150,7 +150,7 @@ fails 1 "the model has 64 positions" "$trainer" -e bpe -t 128 --eval val
 
 # ---- the perplexity of any text
 "$tokenize" -o halves --model bpe/tokenizer.json --train text --val source --test source >out 2>&1
-numbers() { sed 's/.*"\(text\|test\)_loss"/"loss"/; s/"text_/"/g; s/"test_/"/g; s/,"seconds".*//'; }
+numbers() { sed 's/.*"\(text\|test\)_loss"/"loss"/; s/"text_/"/g; s/"test_/"/g; s/,"ms".*//'; }
 "$trainer" -e bpe -i halves --eval test --json | numbers >one && "$trainer" -e bpe --eval source --json | numbers >two &&
     grep -q '"word_ppl":.*\|"bpb":' two && cmp one two
 ok "--eval FILE: as the split of its tokens"

@@ -92,6 +92,15 @@ printf 'one\n\n' | "$translate" -e run --translate --beam 4 --nbest 2 --json >ou
     head -n 1 out | grep -qE '^\{"text":"(.*)","best":\[\{"text":"\1","score":-[0-9.e-]*\},\{"text":"[^"]*","score":-[0-9.e-]*\}\]\}$'
 ok "--nbest --json"
 fails 2 "--nbest 3: takes a --beam as large" "$translate" -e run --translate --beam 2 --nbest 3
+mkdir hf && cp run/config.json run/tokenizer.json hf && edited '1s/"model":"/"madel":"/' run/best.safetensors >hf/model.safetensors
+theirs() { printf 'one\n' | "$translate" -e hf --translate "$@" 2>err; }
+theirs >two && [ -s two ] && echo '{"bad_words_ids":[['"$(seq -s'],[' 2 999)"']]}' >hf/generation_config.json && theirs >two &&
+    [ "$(cat two)" = "" ] && theirs --beam 3 >two && [ "$(cat two)" = "" ]
+ok "bad_words_ids: never written"
+echo '{"bad_words_ids":[[1]],"forced_eos_token_id":1}' >hf/generation_config.json && theirs --longest 3 --beam 2 --nbest 1 >two &&
+    grep -q '||| -' two && echo '{"bad_words_ids":[[1]],"forced_eos_token_id":2}' >hf/generation_config.json
+ok "forced_eos_token_id"
+fails 1 '"forced_eos_token_id" is 2, but "eos_token_id" 1' theirs
 printf 'one\n\n' | "$translate" -e run --translate --json >out 2>&1 && [ "$(sed -n 2p out)" = '{"text":""}' ] &&
     grep -q '^{"text":"[A-Z ]*"}$' out
 ok "--json"
