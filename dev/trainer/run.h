@@ -30,8 +30,8 @@ struct Run {
     Ranks *ranks; // who trains it together; NULL: this process alone
     Dataset *dataset;
     ModelSetup setup;
-    const Safetensors *weights; // that it began with; NULL: drawn from the seed
-    Safetensors *state;         // to go on from; NULL: a new run
+    Safetensors *weights; // that it began with; NULL: drawn from the seed
+    Safetensors *state;   // to go on from; NULL: a new run
 };
 
 // Does what the options ask for: trains, evaluates, or what else the options ask for, as one

@@ -160,9 +160,10 @@ static void check_token(const Safetensors *weights, const char *key, const Datas
              weights->file.path, key, safetensors_metadata(weights, key), dataset->name, token);
 }
 
-// Of a model for the batches of `plan`; NULL: it only decodes.
-static ModelSetup model_setup(const Run *run, const TaskPlan *plan, const Safetensors *weights,
-                              bool training) {
+// Of a model for the batches of the task; without one it only decodes.
+static ModelSetup model_setup(const Run *run, bool training) {
+    const TaskPlan *plan = run->task ? run->type->task->plan(run->task) : NULL;
+    const Safetensors *weights = run->weights;
     const Dataset *dataset = run->dataset;
     ModelSetup setup = {.type = run->type,
                         .options = run->options,
@@ -195,12 +196,18 @@ static const char *evaluated_text(const Options *options) {
     return split ? NULL : what;
 }
 
-static TaskSetup task_setup(const Run *run, const Checkpoint *checkpoint, const Action *action,
-                            bool trains) {
+static void check_text(const char *text, const Ranks *ranks, const TaskType *task) {
+    if (text && !task->learns_embedded)
+        fail_usage("--eval %s: expected val or test; a text is for language models", text);
+    if (text && strcmp(text, "-") == 0 && ranks_size(ranks) > 1)
+        fail_usage("--eval -: is the work of one process; name a file");
+}
+
+static TaskSetup task_setup(const Run *run, const Action *action, bool trains) {
     TaskSetup setup = {.options = run->options,
                        .dataset = run->dataset,
-                       .positions = known_positions(checkpoint->weights),
-                       .resumed = checkpoint->state != NULL,
+                       .positions = known_positions(run->weights),
+                       .resumed = run->state != NULL,
                        .training = trains};
     if (trains) {
         setup.uses[SPLIT_TRAIN] = setup.uses[SPLIT_VAL] = true;
@@ -264,98 +271,138 @@ static int exit_code(Ranks *ranks) {
     return signal ? 128 + signal : 0;
 }
 
+// One call of the program: what it does, and what it opened for that.
+typedef struct {
+    Run run;
+    const Action *action; // what the user asked for instead of training; NULL: nothing
+    bool trains;          // neither an action nor --eval
+    const char *text; // of --eval, which is then the test split; NULL: it names a split, or none
+    char *unsaved;    // the log of a run that saved no checkpoint and begins again; NULL
+    int lock;         // of --output; -1: none
+} Job;
+
+// The weights and the state to begin with, and their options.
+static void open_checkpoint(Job *job) {
+    Run *run = &job->run;
+    Options *options = run->options;
+    const bool leads = ranks_rank(run->ranks) == 0;
+    char *found = leads ? find_unsaved_run(options) : NULL;
+    job->unsaved = share_text(run->ranks, job->trains ? found : NULL);
+    free(found);
+    if (job->unsaved) restart_options(job->unsaved, options, run->type);
+    job->lock = leads && job->trains && options_text(options, "output") ? lock_output(options) : -1;
+    Checkpoint checkpoint = {0};
+    if (leads) checkpoint = find_checkpoint(options, job->trains, job->unsaved);
+    checkpoint = share_checkpoint(run->ranks, &checkpoint);
+    if (!job->trains && !checkpoint.weights)
+        fail_usage("--%s: needs weights, --init FILE", job->action ? job->action->option : "eval");
+    if (checkpoint.weights) huggingface_import(checkpoint.weights, run->type);
+    if (checkpoint.weights) adopt_options(options, run->type, &checkpoint, job->trains);
+    run->weights = checkpoint.weights;
+    run->state = checkpoint.state;
+}
+
+// The data, and the task that makes batches of them.
+static void open_task(Job *job) {
+    Run *run = &job->run;
+    Options *options = run->options;
+    const bool leads = ranks_rank(run->ranks) == 0;
+    run->dataset = run_data_open(options, run->weights, job->action || job->text);
+    if (job->text) run_data_take_text(run->dataset, SPLIT_TEST, job->text);
+    share_check_data(run->ranks, run->dataset);
+    if (job->trains && leads && run->state)
+        run_data_check_unchanged(options, run->state, run->dataset);
+    if (job->unsaved)
+        restart_check_data(job->unsaved, options_text(options, "output"), run->dataset);
+    if (job->unsaved && leads)
+        warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
+             options_text(options, "output"), job->unsaved);
+    if (job->trains) run_data_tell(options, run->dataset);
+    const TaskSetup setup = task_setup(run, job->action, job->trains);
+    if (!job->action || job->action->batches) run->task = run->type->task->create(&setup);
+}
+
+// Its parameters: of the weights, a mean of them, or drawn from the seed.
+static void load_parameters(Run *run) {
+    const ModelType *type = run->type;
+    const int64_t average = options_integer(run->options, "average");
+    if (run->weights && average > 0 && !run->state) {
+        checkpoint_load_average(run->weights, average, run);
+    } else if (run->weights) {
+        checkpoint_load_weights(run->weights, run);
+    } else {
+        const ParameterTable *table = type->parameters(run->model);
+        real *values = allocate(table->total, sizeof(real), "parameters");
+        parameter_initialise(table, (uint64_t)options_integer(run->options, "seed"), values);
+        type->write(run->model, MODEL_VALUES, values);
+        free(values);
+    }
+    share_values(run);
+}
+
+static void open_model(Job *job) {
+    Run *run = &job->run;
+    run->setup = model_setup(run, job->trains);
+    run->setup.profile = options_flag(run->options, "profile") ? profile_create() : NULL;
+    run->setup.ranks = run->ranks;
+    if (job->trains) run->setup.say_memory = say_memory;
+    if (!job->action) measure_check(run);
+    if (run->weights) check_size(run->weights, run->type, &run->setup);
+    run->model = run->type->create(&run->setup);
+    load_parameters(run);
+}
+
+static int train(Job *job) {
+    Run *run = &job->run;
+    if (ranks_rank(run->ranks) == 0) {
+        if (job->lock < 0) job->lock = choose_output(run->options, run->type->name);
+        const char *output = options_text(run->options, "output");
+        // A run's own directory may have been copied, files for links.
+        if (!run->state) huggingface_check_output(run, output);
+        run_data_save_tokenizer(run->dataset, output);
+    }
+    return train_loop(run);
+}
+
+static void close_job(Job *job) {
+    Run *run = &job->run;
+    run->type->destroy(run->model);
+    if (run->task) run->type->task->destroy(run->task);
+    profile_free(run->setup.profile);
+    dataset_close(run->dataset);
+    safetensors_close(run->weights);
+    safetensors_close(run->state);
+    if (job->lock >= 0) close(job->lock);
+    free(job->unsaved);
+}
+
 int train_run(const char *program, Options *options, Ranks *ranks, const ModelType *type) {
-    const TaskType *task_type = type->task;
-    const bool leads = ranks_rank(ranks) == 0;
-    const Action *action = find_action(options, task_type);
-    const bool evaluates = !action && options_text(options, "eval"), trains = !action && !evaluates;
-    const char *text = action ? NULL : evaluated_text(options);
+    const Action *action = find_action(options, type->task);
+    Job job = {.run = {.type = type, .program = program, .options = options, .ranks = ranks},
+               .action = action,
+               .trains = !action && !options_text(options, "eval"),
+               .text = action ? NULL : evaluated_text(options)};
     check_start(options, action);
-    if (text && !task_type->learns_embedded)
-        fail_usage("--eval %s: expected val or test; a text is for language models", text);
-    if (text && strcmp(text, "-") == 0 && ranks_size(ranks) > 1)
-        fail_usage("--eval -: is the work of one process; name a file");
-    check_action_options(options, task_type, action);
+    check_text(job.text, ranks, type->task);
+    check_action_options(options, type->task, action);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun",
                    action->option);
-    char *found = leads ? find_unsaved_run(options) : NULL,
-         *unsaved = share_text(ranks, trains ? found : NULL);
-    if (unsaved) restart_options(unsaved, options, type);
-    int lock = leads && trains && options_text(options, "output") ? lock_output(options) : -1;
-    Checkpoint checkpoint = {0};
-    if (leads) checkpoint = find_checkpoint(options, trains, unsaved);
-    checkpoint = share_checkpoint(ranks, &checkpoint);
-    if (!trains && !checkpoint.weights)
-        fail_usage("--%s: needs weights, --init FILE", action ? action->option : "eval");
-    if (checkpoint.weights) huggingface_import(checkpoint.weights, type);
-    if (checkpoint.weights) adopt_options(options, type, &checkpoint, trains);
-
-    Profile *profile = options_flag(options, "profile") ? profile_create() : NULL;
-    Run run = {.type = type,
-               .program = program,
-               .options = options,
-               .ranks = ranks,
-               .dataset = run_data_open(options, checkpoint.weights, action || text),
-               .weights = checkpoint.weights,
-               .state = checkpoint.state};
-    if (text) run_data_take_text(run.dataset, SPLIT_TEST, text);
-    share_check_data(ranks, run.dataset);
-    if (trains && leads && run.state) run_data_check_unchanged(options, run.state, run.dataset);
-    if (unsaved) restart_check_data(unsaved, options_text(options, "output"), run.dataset);
-    if (unsaved && leads)
-        warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
-             options_text(options, "output"), unsaved);
-    if (trains) run_data_tell(options, run.dataset);
-    const TaskSetup setup = task_setup(&run, &checkpoint, action, trains);
-    if (!action || action->batches) run.task = task_type->create(&setup);
-    run.setup =
-        model_setup(&run, run.task ? task_type->plan(run.task) : NULL, checkpoint.weights, trains);
-    run.setup.profile = profile;
-    run.setup.ranks = ranks;
-    if (trains) run.setup.say_memory = say_memory;
-    if (!action) measure_check(&run);
-    if (checkpoint.weights) check_size(checkpoint.weights, type, &run.setup);
-    run.model = type->create(&run.setup);
-    if (checkpoint.weights) {
-        if (options_integer(options, "average") > 0 && !checkpoint.state)
-            checkpoint_load_average(checkpoint.weights, options_integer(options, "average"), &run);
+    open_checkpoint(&job);
+    open_task(&job);
+    open_model(&job);
+    int code;
+    if (job.trains) {
+        code = train(&job);
+    } else {
+        if (action)
+            action->run(&job.run);
         else
-            checkpoint_load_weights(checkpoint.weights, &run);
-    } else {
-        const ParameterTable *table = type->parameters(run.model);
-        real *values = allocate(table->total, sizeof(real), "parameters");
-        parameter_initialise(table, (uint64_t)options_integer(options, "seed"), values);
-        type->write(run.model, MODEL_VALUES, values);
-        free(values);
-    }
-    share_values(&run);
-    int code = 0;
-    if (action) {
-        action->run(&run);
+            evaluate_only(&job.run);
         code = exit_code(ranks);
-    } else if (evaluates) {
-        evaluate_only(&run);
-        code = exit_code(ranks);
-    } else {
-        if (leads) {
-            if (lock < 0) lock = choose_output(options, type->name);
-            // A run's own directory may have been copied, files for links.
-            if (!run.state) huggingface_check_output(&run, options_text(options, "output"));
-            run_data_save_tokenizer(run.dataset, options_text(options, "output"));
-        }
-        code = train_loop(&run);
     }
-    type->destroy(run.model);
-    if (run.task) task_type->destroy(run.task);
-    profile_free(profile);
-    dataset_close(run.dataset);
-    safetensors_close(checkpoint.weights);
-    safetensors_close(checkpoint.state);
-    if (lock >= 0) close(lock);
-    free(found);
-    free(unsaved);
-    return leads ? code : 0; // one is enough for a launcher to say what happened
+    close_job(&job);
+    return ranks_rank(ranks) == 0 ? code : 0; // one is enough for a launcher to say what happened
 }
 
 int train_main(int argc, char **argv, const ModelType *type) {

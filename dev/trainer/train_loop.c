@@ -1,45 +1,20 @@
-#include "checkpoint.h"
+#include "loop.h"
+
 #include "clock.h"
 #include "error.h"
 #include "memory.h"
 #include "report.h"
 #include "restart.h"
-#include "run.h"
 #include "run_data.h"
-#include "schedule.h"
 #include "settings.h"
 #include "share.h"
 #include "stop.h"
 #include "threads.h"
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
-
-typedef struct {
-    Run *run;
-    Log *log;
-    const TaskPlan *plan;
-    Schedule schedule;
-    int64_t steps; // planned; 0: --minutes says when it ends
-    double budget; // seconds of --minutes; 0: `steps` says when it ends
-    double begin;  // of the run on the clock, as if it had never been interrupted
-    const char *directory;
-    double flops_per_token, peak_flops;
-    int threads;             // that compute
-    double seconds_per_step; // smoothed, for the time that is left
-    Progress progress;
-    int bad_updates; // in a row; while they last nothing is saved, as who resumes would meet them
-    bool save_due;   // as soon as an update is finite
-    BestLoss best;
-    double saved;       // on the clock, when the last checkpoint was written
-    int64_t first_step; // of this process
-    bool trained;       // to the end
-    int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
-} Loop;
 
 static int64_t integer(const Loop *loop, const char *name) {
     return options_integer(loop->run->options, name);
@@ -47,11 +22,6 @@ static int64_t integer(const Loop *loop, const char *name) {
 
 static double number(const Loop *loop, const char *name) {
     return options_number(loop->run->options, name);
-}
-
-// Whether this process writes files and the terminal: of several, rank 0.
-static bool leads(const Loop *loop) {
-    return ranks_rank(loop->run->ranks) == 0;
 }
 
 // All ranks learn of a signal that one of them got.
@@ -85,25 +55,9 @@ static void follow_batch(Loop *loop) {
     loop->steps = planned_steps(loop);
 }
 
-static double epochs_passed(const Loop *loop) {
-    return (double)loop->progress.sequences / (double)loop->plan->sequences;
-}
-
 // Whether a count that grew from `before` to `after` passed a multiple of `every`.
 static bool passed(int64_t before, int64_t after, int64_t every) {
     return every > 0 && after / every != before / every;
-}
-
-// Whether the schedule came to its end.
-static bool ended(const Loop *loop) {
-    const Progress *p = &loop->progress;
-    return loop->budget > 0 ? p->seconds >= loop->budget : p->step >= loop->steps;
-}
-
-// Whether validation has not become better for as long as --patience waits.
-static bool out_of_patience(const Loop *loop) {
-    const int64_t patience = integer(loop, "patience");
-    return patience > 0 && loop->progress.stale >= patience;
 }
 
 static void set_expected_steps(Loop *loop) {
@@ -181,7 +135,7 @@ static bool is_usable(const Loop *loop, double norm) {
 
 // Rank 0 reads weights for all; NULL: those that it has.
 static void load_weights(const Loop *loop, const char *path) {
-    if (leads(loop) && path) {
+    if (loop_leads(loop) && path) {
         Safetensors *file = safetensors_open(path);
         checkpoint_load_weights(file, loop->run);
         safetensors_close(file);
@@ -206,7 +160,7 @@ static bool is_good(Loop *loop, const char *path) {
 // can be trained on.
 static _Noreturn void give_up(Loop *loop) {
     for (size_t newer = 0;; newer++) {
-        char *found = leads(loop) ? checkpoint_path(loop->directory, newer) : NULL;
+        char *found = loop_leads(loop) ? checkpoint_path(loop->directory, newer) : NULL;
         char *path = share_text(loop->run->ranks, found);
         if (!path) break;
         if (is_good(loop, path))
@@ -217,7 +171,7 @@ static _Noreturn void give_up(Loop *loop) {
         free(found);
     }
     char *best = checkpoint_best_path(loop->directory ? loop->directory : "");
-    if (ranks_vote(loop->run->ranks, leads(loop) && file_exists(best)) && is_good(loop, best))
+    if (ranks_vote(loop->run->ranks, loop_leads(loop) && file_exists(best)) && is_good(loop, best))
         fail("%d updates in a row were not finite, nor is one from any checkpoint of a step; lower "
              "--lr and start from %s with --init",
              MAX_BAD_UPDATES, best);
@@ -252,35 +206,6 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     give_up(loop);
 }
 
-// What stops a process for a while (Ctrl-Z, a laptop that sleeps) says nothing about the steps to
-// come: a step counts as three of the mean at most.
-static double smooth(double mean, double elapsed) {
-    return mean > 0 ? 0.95 * mean + 0.05 * fmin(elapsed, 3 * mean) : elapsed;
-}
-
-static void report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate,
-                        double elapsed) {
-    loop->seconds_per_step = smooth(loop->seconds_per_step, elapsed);
-    const int64_t step = loop->progress.step;
-    const int64_t steps =
-        ended(loop) ? step : (int64_t)fmax((double)step + 1, floor(loop->schedule.steps));
-    const StepReport report = {
-        .step = step,
-        .steps = steps,
-        .epoch = epochs_passed(loop),
-        .epochs = (double)(steps - loop->progress.extra_steps) * loop->plan->sequences_per_update /
-                  (double)loop->plan->sequences,
-        .loss = loss,
-        .learning_rate = rate,
-        .gradient_norm = norm,
-        .milliseconds = 1e3 * elapsed,
-        .tokens_per_second = (double)tokens / elapsed,
-        .peak_fraction = loop->flops_per_token * (double)tokens / elapsed / loop->peak_flops,
-        .seconds_left = loop->budget > 0 ? fmax(loop->budget - loop->progress.seconds, 0)
-                                         : loop->seconds_per_step * (double)(steps - step)};
-    log_step(loop->log, &report, integer(loop, "log-every"));
-}
-
 static void train_step(Loop *loop) {
     const double start = clock_seconds();
     Profile *profile = loop->run->setup.profile;
@@ -299,7 +224,7 @@ static void train_step(Loop *loop) {
     loop->progress.seconds = now - loop->begin;
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));
     set_expected_steps(loop);
-    report_step(loop, update.tokens, loss, norm, rate, now - start);
+    loop_report_step(loop, update.tokens, loss, norm, rate, now - start);
     agree_on_stop(loop);
     profile_lap(profile, "log", PROFILE_BETWEEN, 0);
 }
@@ -322,13 +247,13 @@ static bool validate(Loop *loop) {
     Evaluation result;
     if (run->dataset->splits[SPLIT_VAL].tokens == 0) return true;
     if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return false;
-    if (ranks_vote(run->ranks, leads(loop) && !measure_validation(run, &result))) return false;
+    if (ranks_vote(run->ranks, loop_leads(loop) && !measure_validation(run, &result))) return false;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     forget_other_text(loop, result.tokens);
     const bool best = result.loss < loop->best.loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best = (BestLoss){result.loss, result.tokens};
-    if (best && leads(loop))
+    if (best && loop_leads(loop))
         checkpoint_save_best(run, loop->directory, loop->progress.step, &result);
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
     return true;
@@ -337,28 +262,28 @@ static bool validate(Loop *loop) {
 static void save(Loop *loop) {
     loop->save_due = false;
     checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
-    if (leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
+    if (loop_leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
     loop->saved = clock_seconds();
 }
 
 // Whether --save-minutes have passed on rank 0's clock.
 static bool is_minutes_old(const Loop *loop) {
     const double seconds = 60 * number(loop, "save-minutes");
-    return seconds > 0 &&
-           ranks_vote(loop->run->ranks, leads(loop) && clock_seconds() - loop->saved >= seconds);
+    return seconds > 0 && ranks_vote(loop->run->ranks,
+                                     loop_leads(loop) && clock_seconds() - loop->saved >= seconds);
 }
 
 // What is due after an update: evaluation, sample, checkpoint.
 static void after_step(Loop *loop, const Progress *before) {
     const Progress *now = &loop->progress;
-    const bool last = ended(loop);
+    const bool last = loop_ended(loop);
     const int64_t val_every = integer(loop, "val-every"), save_every = integer(loop, "save-every");
     const bool evaluates =
         last || (val_every > 0 ? passed(before->step, now->step, val_every)
                                : passed(before->sequences, now->sequences, loop->plan->sequences));
     loop->progress.evaluation_due = evaluates && (loop->stop || !validate(loop));
     const TaskType *task = loop->run->type->task;
-    if (leads(loop) && task->sample &&
+    if (loop_leads(loop) && task->sample &&
         passed(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
         task->sample(loop->run, now->step);
@@ -366,7 +291,8 @@ static void after_step(Loop *loop, const Progress *before) {
     }
     agree_on_stop(loop);
     const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
-    loop->save_due |= saves || is_minutes_old(loop) || last || out_of_patience(loop) || loop->stop;
+    loop->save_due |=
+        saves || is_minutes_old(loop) || last || loop_out_of_patience(loop) || loop->stop;
     if (loop->save_due && loop->bad_updates == 0) save(loop);
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
 }
@@ -382,7 +308,7 @@ static void run_pending_evaluation(Loop *loop) {
 
 // Takes the best weights, or keeps the last ones where there was no validation.
 static void load_best(const Loop *loop) {
-    char *path = leads(loop) ? checkpoint_best_path(loop->directory) : NULL;
+    char *path = loop_leads(loop) ? checkpoint_best_path(loop->directory) : NULL;
     load_weights(loop, path && isfinite(loop->best.loss) && file_exists(path) ? path : NULL);
     free(path);
 }
@@ -400,7 +326,7 @@ static void test(Loop *loop) {
 static void finish(Loop *loop) {
     load_best(loop);
     test(loop);
-    if (leads(loop)) measure(loop->run, loop->log, loop->progress.step);
+    if (loop_leads(loop)) measure(loop->run, loop->log, loop->progress.step);
     profile_lap(loop->run->setup.profile, "test", PROFILE_BETWEEN, 0);
     agree_on_stop(loop);
 }
@@ -412,12 +338,12 @@ static void resume(Loop *loop) {
     if (loop->run->state) checkpoint_load_state(loop->run->state, loop->run, &loop->progress);
     follow_batch(loop);
     const Progress *p = &loop->progress;
-    const unsigned again = (ended(loop) || out_of_patience(loop) ? LOG_END : 0) |
+    const unsigned again = (loop_ended(loop) || loop_out_of_patience(loop) ? LOG_END : 0) |
                            (p->evaluation_due ? LOG_EVALUATION : 0);
-    if (leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
-    if (leads(loop) && p->step == 0) restart_keep_log(loop->directory);
-    loop->log = log_open(leads(loop) ? loop->directory : NULL, p->step, again);
-    if (leads(loop) && p->step > 0) {
+    if (loop_leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
+    if (loop_leads(loop) && p->step == 0) restart_keep_log(loop->directory);
+    loop->log = log_open(loop_leads(loop) ? loop->directory : NULL, p->step, again);
+    if (loop_leads(loop) && p->step > 0) {
         char *id = run_data_validation_id(loop->run->dataset);
         int64_t step;
         const BestLoss logged = log_best(loop->log, id),
@@ -449,18 +375,6 @@ static Loop loop_create(Run *run) {
     return loop;
 }
 
-// As a shell takes it, fresh: the program and the options that were given.
-static char *command_text(const Run *run) {
-    static const char *const none[] = {NULL};
-    char *command = options_quoted(run->program);
-    for (OptionScope scope = OPTION_RUN; scope <= OPTION_MODEL; scope++) {
-        char *options = options_given_text(run->options, scope, none);
-        append_format(&command, "%s", options);
-        free(options);
-    }
-    return command;
-}
-
 // Not where a signal asks to stop: the samples would end early.
 static void write_report(Loop *loop) {
     Run *run = loop->run;
@@ -474,162 +388,11 @@ static void write_report(Loop *loop) {
     for (int i = 0; i < count; i++) free(samples[i]);
 }
 
-// What will be trained, on what: to the terminal, and with all options to the log.
-static void introduce(Loop *loop) {
-    Run *run = loop->run;
-    DeviceInfo device;
-    run->type->device(run->model, &device);
-    loop->threads = device.threads;
-    loop->peak_flops = device.peak_flops;
-    ranks_sum(run->ranks, &loop->peak_flops, 1);
-    loop->flops_per_token = run->type->flops_per_token(run->model, run->setup.length);
-    const size_t parameters = run->type->parameters(run->model)->parameters;
-
-    Metadata *rows = NULL;
-    int count = 0;
-    metadata_add(&rows, &count, "model",
-                 format_string("%s, %zu parameters", run->type->name, parameters));
-    if (run->type->describe) run->type->describe(run->model, &rows, &count);
-    char *sizes = run_data_sizes(run->dataset);
-    metadata_add(&rows, &count, "data", format_string("%s: %s", run->dataset->name, sizes));
-    free(sizes);
-    char *update = run->type->task->describe(run->task);
-    metadata_add(&rows, &count, "plan",
-                 loop->budget > 0
-                     ? format_string("%g minutes of steps of %s", loop->budget / 60, update)
-                     : format_string("%lld steps of %s", (long long)loop->steps, update));
-    free(update);
-    metadata_add(&rows, &count, "processor",
-                 format_string("%s, %d threads%s", device.processor, device.threads,
-                               ranks_size(run->ranks) > 1 ? " a process" : ""));
-    char *processes = ranks_describe(run->ranks);
-    if (processes)
-        metadata_add(&rows, &count, "processes",
-                     format_string("%s; gradients travel in %s", processes,
-                                   options_text(run->options, "reduce")));
-    free(processes);
-    metadata_add(&rows, &count, "products",
-                 format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
-                               loop->peak_flops * 1e-9));
-    if (leads(loop)) {
-        const double every = (double)integer(loop, "val-every");
-        metadata_add(&rows, &count, "output", copy_string(loop->directory));
-        metadata_add(
-            &rows, &count, "disk",
-            settings_check_room(run, loop->steps,
-                                every > 0 ? (double)loop->steps / every : number(loop, "epochs")));
-    }
-    char *changes = options_changes(run->options);
-    if (*changes)
-        metadata_add(&rows, &count, "changed", format_string("%s; moments are kept", changes));
-    free(changes);
-    log_table(run->type->name, rows, count);
-    metadata_add(&rows, &count, "command", command_text(run));
-    metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
-    char directory[4096]; // that relative paths begin in
-    if (getcwd(directory, sizeof(directory)))
-        metadata_add(&rows, &count, "directory", copy_string(directory));
-    // It was said before it was taken.
-    if (run->type->memory) metadata_add(&rows, &count, "memory", run->type->memory(run->model));
-
-    JsonWriter *w = log_begin(loop->log);
-    json_key(w, "event");
-    json_write_string(w, loop->progress.step > 0 ? "resume" : "start");
-    json_key(w, "version");
-    json_write_string(w, VERSION);
-    for (int i = 0; i < count; i++) {
-        json_key(w, rows[i].key);
-        json_write_string(w, rows[i].value);
-    }
-    json_key(w, "options");
-    json_begin(w, '{');
-    options_to_json(run->options, w);
-    json_end(w, '}');
-    log_end(loop->log);
-    metadata_free(rows, count);
-}
-
-// Says where the run stands and why it ends, if it does.
-static void log_status(const Loop *loop) {
-    const Progress *p = &loop->progress;
-    if (out_of_patience(loop))
-        log_line(loop->log, "no better validation loss in the last %lld evaluations (--patience)",
-                 (long long)p->stale);
-    else if (ended(loop) && loop->budget > 0)
-        log_line(loop->log, "the %g minutes are over; raise --minutes to train on",
-                 loop->budget / 60);
-    else if (ended(loop))
-        log_line(loop->log, "all %lld steps are done; raise --steps or --epochs to train on",
-                 (long long)loop->steps);
-}
-
-// What the ranks told each other, of which the terminal says what a step took.
-static void say_reduction(const Loop *loop) {
-    const RanksReport report = ranks_report(loop->run->ranks);
-    const double steps = (double)(loop->progress.step - loop->first_step);
-    const bool timed = report.seconds > 0; // NCCL's streams are not
-    if (report.bytes <= 0 || steps <= 0) return;
-    const double hidden = timed ? fmax(0, 1 - report.waited_seconds / report.seconds) : 0;
-    char *time = timed
-                     ? format_string(", %.1f ms on the way, %.0f%% of it behind the backward pass",
-                                     1e3 * report.seconds / steps, 100 * hidden)
-                     : copy_string("");
-    log_line(loop->log, "other processes: %.3f MB sent a step%s", report.bytes / steps * 1e-6,
-             time);
-    free(time);
-    JsonWriter *w = log_begin(loop->log);
-    json_key(w, "event");
-    json_write_string(w, "processes");
-    json_key(w, "bytes_a_step");
-    json_write_number(w, round(report.bytes / steps));
-    if (timed) {
-        json_key(w, "reduction_ms");
-        json_write_number(w, round(1e6 * report.seconds / steps) / 1e3);
-        json_key(w, "hidden");
-        json_write_number(w, round(1e3 * hidden) / 1e3);
-    }
-    log_end(loop->log);
-}
-
-// The command that goes on, fresh: the data and all that belongs to the run stand in its
-// checkpoint.
-static char *resuming_command(const Loop *loop) {
-    static const char *const known[] = {"input",   "output", "resume", "init",
-                                        "average", "config", NULL};
-    char *options = options_given_text(loop->run->options, OPTION_RUN, known);
-    char *program = options_quoted(loop->run->program),
-         *directory = options_quoted(loop->directory);
-    char *command = format_string("%s -o %s -y%s", program, directory, options);
-    free(program);
-    free(directory);
-    free(options);
-    return command;
-}
-
-// Where a signal stopped the run, and how to go on.
-static void say_stopped(const Loop *loop) {
-    char *command = resuming_command(loop), *line;
-    if (loop->progress.step == 0)
-        line = copy_string("stopped before the first step; nothing was saved");
-    else if (loop->trained)
-        line = format_string("test and report were interrupted; go on with: %s", command);
-    else
-        line = format_string(
-            "stopped after step %lld%s; go on with: %s", (long long)loop->progress.step,
-            loop->bad_updates > 0 ? ", and not saved since updates were skipped" : "", command);
-    if (loop->stop == SIGPIPE)
-        warn("standard output was closed: %s", line);
-    else
-        log_line(loop->log, "%s", line);
-    free(line);
-    free(command);
-}
-
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
     resume(&loop);
-    if (leads(&loop) && !ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
-    introduce(&loop);
+    if (loop_leads(&loop) && !loop_ended(&loop)) settings_check(run, &loop.schedule, loop.steps);
+    loop_introduce(&loop);
     if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
     if (loop.progress.step > 0)
         log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
@@ -639,23 +402,23 @@ int train_loop(Run *run) {
     loop.first_step = loop.progress.step;
     agree_on_stop(&loop);
     if (loop.progress.evaluation_due && !loop.stop) run_pending_evaluation(&loop);
-    log_status(&loop);
+    loop_log_status(&loop);
 
     set_expected_steps(&loop);
-    while (!ended(&loop) && !out_of_patience(&loop) && !loop.stop) {
+    while (!loop_ended(&loop) && !loop_out_of_patience(&loop) && !loop.stop) {
         const Progress before = loop.progress;
         train_step(&loop);
         after_step(&loop, &before);
     }
     loop.trained = !loop.stop;
-    if (loop.trained && loop.progress.step > loop.first_step && out_of_patience(&loop))
-        log_status(&loop);
+    if (loop.trained && loop.progress.step > loop.first_step && loop_out_of_patience(&loop))
+        loop_log_status(&loop);
     if (loop.trained) finish(&loop);
-    say_reduction(&loop);
+    loop_log_reduction(&loop);
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
-    if (!loop.stop && leads(&loop)) write_report(&loop);
+    if (!loop.stop && loop_leads(&loop)) write_report(&loop);
     agree_on_stop(&loop);
-    if (loop.stop && leads(&loop)) say_stopped(&loop);
+    if (loop.stop && loop_leads(&loop)) loop_log_stopped(&loop);
     log_close(loop.log);
     return loop.stop ? 128 + loop.stop : 0;
 }
