@@ -36,3 +36,17 @@ cp "$dir/spm.model" "$corpus/sentencepiece/valid_bpe"
     cat "$dir/bpe/tokenizer.json"
     printf '\0Two commands <|endoftext|> on any\377\303 line  it'"'"'s 12\n'
 } >"$corpus/bpe/valid_bpe"
+# Llama 3's form with added tokens of all flags, a hole and a template; Digits; a prefix; bytes that are missing.
+split='{"type":"Split","pattern":{"Regex":"(?i:'"'s|'t|'re|'ve|'m|'ll|'d"')|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated","invert":false}'
+small() { # NAME PRE_TOKENIZER POST_PROCESSOR NORMALIZER ADDED TEXT
+    printf '{"added_tokens":[{"id":0,"content":"<e>","special":true}%s],"normalizer":%s,"pre_tokenizer":%s,"post_processor":%s,"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","ignore_merges":true,"vocab":{"<e>":0,"a":1,"b":2,"\304\240":3,"1":4,"ab":5,"\304\240ab":7,"\303\203":8,"\302\251":9,"e":10,"\303\214":11,"\304\243":12},"merges":["a b",["\304\240","ab"]]}}\000%b' \
+        "$5" "$4" "$2" "$3" "$6" >"$corpus/bpe/$1"
+}
+level='{"type":"ByteLevel","add_prefix_space":false}'
+small valid_llama3 '{"type":"Sequence","pretokenizers":['"$split"',{"type":"ByteLevel","use_regex":false}]}' \
+    '{"type":"Sequence","processors":['"$level"',{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<e>"}},{"Sequence":{"id":"A"}}],"special_tokens":{"<e>":{"ids":[0]}}}]}' \
+    '{"type":"NFC"}' ',{"id":20,"content":"<l>","lstrip":true,"rstrip":true},{"id":21,"content":"ba","single_word":true,"normalized":true}' \
+    'a <l> ab111ab<e>ba e\314\201'
+small valid_digits '{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},'"$level"']}' null null "" 'a11 ab 1'
+small valid_prefix '{"type":"ByteLevel","add_prefix_space":true}' '{"type":"RobertaProcessing","cls":["<e>",0],"sep":["a",1]}' \
+    '{"type":"Sequence","normalizers":[]}' "" 'ab<e>ab'

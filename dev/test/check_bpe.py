@@ -111,7 +111,7 @@ def forms_text(seed, length):
         kind = source.random()
         pieces.append(source.choice(PIECES) if kind < 0.5 else
                       source.choice(CONTRACTIONS) if kind < 0.55 else character(source) * source.choice([1, 1, 1, 2, 5]))
-    return "".join(pieces)
+    return "".join(c for c in "".join(pieces) if unicodedata2.category(c) != "Cn")
 
 
 def every_character(first, end):
