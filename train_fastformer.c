@@ -171,7 +171,7 @@ static void attention_layer_create(Fastformer *f, size_t l) {
     const LayerOffsets *o = &f->offsets.layers[l];
     f->layers[l].attention = (AttentionLayer){.layer = l,
                                               .window = f->config.windows[l],
-                                              .norm.at = o->norm,
+                                              .norm.parameters = o->norm,
                                               .exact = linear_create(m, f->exact, &o->qkv, "qkv"),
                                               .qkv = linear_create(m, m->gemm, &o->qkv, "qkv"),
                                               .query_attn = o->query_attn,
@@ -371,8 +371,9 @@ typedef struct {
 } FastformerDecoder;
 
 static DecoderParameters fastformer_decoder_layer(const void *model, size_t l) {
-    const LayerOffsets *at = &((const Fastformer *)model)->offsets.layers[l];
-    return (DecoderParameters){.norm = &at->norm, .qkv = &at->qkv, .ffn = &at->ffn};
+    const LayerOffsets *parameters = &((const Fastformer *)model)->offsets.layers[l];
+    return (DecoderParameters){
+        .norm = &parameters->norm, .qkv = &parameters->qkv, .ffn = &parameters->ffn};
 }
 
 static void fastformer_attend(const Decoder *decoder, size_t l) {
@@ -384,13 +385,13 @@ static void *fastformer_decoder_create(void *model, int streams) {
     Fastformer *f = model;
     const FastformerConfig *c = &f->config;
     FastformerDecoder *d = allocate(1, sizeof(FastformerDecoder), "decoder");
-    const DecoderShape is = {.size = c->size,
-                             .outer = f->offsets.outer,
-                             .activation = GELU_ERF,
-                             .exact_qkv = true, // as in training
-                             .layer = fastformer_decoder_layer,
-                             .attend = fastformer_attend};
-    decoder_create(&d->base, &f->base.model, &is, streams);
+    const DecoderShape shape = {.size = c->size,
+                                .outer = f->offsets.outer,
+                                .activation = GELU_ERF,
+                                .exact_qkv = true, // as in training
+                                .layer = fastformer_decoder_layer,
+                                .attend = fastformer_attend};
+    decoder_create(&d->base, &f->base.model, &shape, streams);
     normalise_weights(f);
     d->model = f;
     d->states = allocate(c->size.layers, sizeof(AdditiveState *), "decoder");

@@ -101,13 +101,14 @@ static void *fastformer_create(const ModelSetup *setup) {
     const FastformerConfig *c = f->config = fastformer_config(f->base.base.host);
     const FastformerParameters *o = f->offsets = fastformer_offsets(f->base.base.host);
     f->pooled = (Pooled *)allocate(c->size.layers, sizeof(Pooled), "layers");
-    TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
-    is.padding = c->padding;
-    is.activation = GELU_ERF;
-    is.exact_qkv = true;
+    TransformerShape shape =
+        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
+    shape.padding = c->padding;
+    shape.activation = GELU_ERF;
+    shape.exact_qkv = true;
     const TransformerParts parts = {
         attend, attend_backward, carve_layer, carve, attention_workspace, NULL, NULL};
-    transformer_create(&f->base, is, parts, [&](size_t l) {
+    transformer_create(&f->base, shape, parts, [&](size_t l) {
         const LayerOffsets *layer = &o->layers[l];
         return TransformerLayer{layer->norm.gain,          layer->norm, layer->qkv, layer->ffn,
                                 dropout_site(l, SITE_FFN), false,       0,          0};

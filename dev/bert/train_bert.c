@@ -139,7 +139,7 @@ static void parts_create(Bert *b, const ModelSetup *setup) {
     const BertParameters *o = &b->offsets;
     const Attention attention = attention_of_kind(&c->attention, &c->size, false);
     b->length = (size_t)setup->length;
-    b->norm.at = o->norm;
+    b->norm.parameters = o->norm;
     stack_create(&b->stack, m, &attention, o->layers, c->size.layers, POST_NORM, GELU_ERF,
                  SITE_LAYERS, (size_t)setup->batch, b->length);
     b->transform = linear_create(m, m->gemm, &o->transform, "prediction");
@@ -264,7 +264,8 @@ static void predict(const Bert *b, const BlockPass *chosen) {
         gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
     linear_forward(chosen, &b->transform, b->hidden, b->chosen);
     activation_forward((Matrix){b->activated, C, false}, b->hidden,
-                       pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
+                       pass_values(chosen, b->transform.parameters.bias), GELU_ERF, chosen->rows,
+                       C);
     pass_lap(chosen, "activation", 0);
 }
 
@@ -272,8 +273,9 @@ static void predict(const Bert *b, const BlockPass *chosen) {
 static void predict_backward(const Bert *b, const BlockPass *pass, const BlockPass *chosen) {
     const size_t C = b->config.size.channels;
     const Workspace *w = pass->work;
-    activation_backward(w->doutput, pass_gradients(chosen, b->transform.at.bias), w->dx, b->hidden,
-                        pass_values(chosen, b->transform.at.bias), GELU_ERF, chosen->rows, C);
+    activation_backward(w->doutput, pass_gradients(chosen, b->transform.parameters.bias), w->dx,
+                        b->hidden, pass_values(chosen, b->transform.parameters.bias), GELU_ERF,
+                        chosen->rows, C);
     pass_lap(chosen, "activation", 0);
     linear_backward(chosen, &b->transform, w->dnorm, w->doutput, b->chosen);
     memset(w->dx, 0, pass->rows * C * sizeof(real));

@@ -26,7 +26,7 @@ struct Bert {
 
 static void carve(Transformer *t, DeviceArena *arena) {
     Bert *b = (Bert *)t;
-    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     self_attention_carve(t, arena);
     b->chosen = arena_matrix(arena, M, C, in_bf16, "activations");
@@ -41,7 +41,7 @@ static Matrix predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
     const Bert *b = (const Bert *)t;
     const Device *d = &t->base.device;
     const BertParameters *o = b->offsets;
-    const size_t K = batch->chosen, C = t->is.channels;
+    const size_t K = batch->chosen, C = t->shape.channels;
     const Matrix hidden = float_matrix(b->hidden, C);
     if (batch->rows) rows_gather(d, b->chosen, transformer_result(t), batch->rows, K);
     gemm_forward(&t->base.blas, hidden, batch->rows ? b->chosen : transformer_result(t),
@@ -58,10 +58,10 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     const Bert *b = (const Bert *)t;
     GpuModel *g = &t->base;
     const BertParameters *o = b->offsets;
-    const size_t K = batch->chosen, C = t->is.channels;
+    const size_t K = batch->chosen, C = t->shape.channels;
     const DeviceWeight transform = device_weight(t, &o->transform);
     const Matrix dchosen = float_matrix(t->dx, C),
-                 dhidden = t->gradients[t->is.layers - 1].ffn; // free yet
+                 dhidden = t->gradients[t->shape.layers - 1].ffn; // free yet
     const LayerNormWeights w = norm_weights(t, &o->transform_norm);
     const LayerNormGradients to = {t->dx, transformer_gradients(t, o->transform_norm.gain),
                                    transformer_gradients(t, o->transform_norm.bias), true};
@@ -80,15 +80,15 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
 static TransformerShape shape(const BertConfig *c, const BertParameters *o) {
     const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm,
                                    o->bias};
-    TransformerShape is = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
-    is.inner = c->inner;
-    is.type = o->type;
-    is.padding = c->padding;
-    is.post_norm = true;
-    is.activation = GELU_ERF;
-    is.outer_sums = 4; // the type; of the prediction, bias, and gain and bias of its norm
-    is.outer_sum_width = 4 * c->size.channels;
-    return is;
+    TransformerShape shape = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
+    shape.inner = c->inner;
+    shape.type = o->type;
+    shape.padding = c->padding;
+    shape.post_norm = true;
+    shape.activation = GELU_ERF;
+    shape.outer_sums = 4; // the type; of the prediction, bias, and gain and bias of its norm
+    shape.outer_sum_width = 4 * c->size.channels;
+    return shape;
 }
 
 static void *bert_create(const ModelSetup *setup) {

@@ -115,7 +115,7 @@ void embed_backward(const BlockPass *pass, const Embedding *e) {
 // ---- layer normalisation ----------------------------------------------------
 
 static bool is_norm(const Norm *norm) {
-    return norm->at.gain != NO_PARAMETER;
+    return norm->parameters.gain != NO_PARAMETER;
 }
 
 void norm_carve(Norm *norm, Arena *arena, size_t rows) {
@@ -135,9 +135,9 @@ void norm_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real 
         stream_store(pass, y, x);
         return;
     }
-    layernorm_forward(y, norm->mean, norm->rstd, x, pass_values(pass, norm->at.gain),
-                      pass_values(pass, norm->at.bias), norm->at.epsilon, pass->rows,
-                      norm->at.channels);
+    layernorm_forward(y, norm->mean, norm->rstd, x, pass_values(pass, norm->parameters.gain),
+                      pass_values(pass, norm->parameters.bias), norm->parameters.epsilon,
+                      pass->rows, norm->parameters.channels);
     pass_lap(pass, "norm", 0);
 }
 
@@ -145,28 +145,31 @@ void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real
                    const real *x) {
     if (!is_norm(norm)) {
 #pragma omp parallel for schedule(static)
-        for (size_t i = 0; i < pass->rows * norm->at.channels; i++) dx[i] += dy[i];
+        for (size_t i = 0; i < pass->rows * norm->parameters.channels; i++) dx[i] += dy[i];
         return;
     }
-    layernorm_backward(dx, pass_gradients(pass, norm->at.gain), pass_gradients(pass, norm->at.bias),
-                       dy, x, pass_values(pass, norm->at.gain), norm->mean, norm->rstd, pass->rows,
-                       norm->at.channels);
+    layernorm_backward(dx, pass_gradients(pass, norm->parameters.gain),
+                       pass_gradients(pass, norm->parameters.bias), dy, x,
+                       pass_values(pass, norm->parameters.gain), norm->mean, norm->rstd, pass->rows,
+                       norm->parameters.channels);
     pass_lap(pass, "norm", 0);
 }
 
 // ---- products ---------------------------------------------------------------
 
-Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, const char *kind) {
-    return (Linear){.at = *at,
+Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *parameters,
+                     const char *kind) {
+    return (Linear){.parameters = *parameters,
                     .kind = kind,
                     .gemm = gemm,
-                    .weight = cpu_model_weight(model, gemm, at->shape.outputs, at->shape.inputs,
-                                               at->shape.layout, at->weight)};
+                    .weight = cpu_model_weight(model, gemm, parameters->shape.outputs,
+                                               parameters->shape.inputs, parameters->shape.layout,
+                                               parameters->weight)};
 }
 
 static double linear_flops(const BlockPass *pass, const Linear *linear) {
-    return 2 * (double)pass->rows * (double)linear->at.shape.outputs *
-           (double)linear->at.shape.inputs;
+    return 2 * (double)pass->rows * (double)linear->parameters.shape.outputs *
+           (double)linear->parameters.shape.inputs;
 }
 
 void linear_forward(const BlockPass *pass, const Linear *linear, real *y, Matrix x) {
@@ -187,7 +190,7 @@ static void linear_backward_input_add(const BlockPass *pass, const Linear *linea
 }
 
 void linear_backward_weight(const BlockPass *pass, const Linear *linear, Matrix dy, Matrix x) {
-    gemm_backward_weight(linear->gemm, pass_gradients(pass, linear->at.weight), dy, x,
+    gemm_backward_weight(linear->gemm, pass_gradients(pass, linear->parameters.weight), dy, x,
                          linear->weight, pass->rows);
     pass_lap(pass, linear->kind, linear_flops(pass, linear));
 }
@@ -200,7 +203,7 @@ void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matr
 // ---- around a sublayer ------------------------------------------------------
 
 void sublayer_carve(Sublayer *s, CpuModel *model) {
-    const size_t M = model->rows, C = s->norm.at.channels;
+    const size_t M = model->rows, C = s->norm.parameters.channels;
     norm_carve(&s->norm, model->arena, M);
     s->input = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
     if (s->order == POST_NORM) s->sum = arena_reals(model->arena, M, C, "activations");
@@ -216,7 +219,7 @@ void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
 // f(x), bias added to y.
 static void measure_sublayer(const BlockPass *pass, const Sublayer *s, const real *y) {
     const real *bias = pass_values(pass, s->bias);
-    const size_t C = s->norm.at.channels;
+    const size_t C = s->norm.parameters.channels;
     if (!pass->statistics) return;
     if (!bias) {
         pass_measure(pass, s->layer, s->place, y, C);
@@ -233,7 +236,7 @@ static void measure_sublayer(const BlockPass *pass, const Sublayer *s, const rea
 
 void sublayer_residual(const BlockPass *pass, const Sublayer *s, real *out, const real *x,
                        const real *y) {
-    const size_t C = s->norm.at.channels;
+    const size_t C = s->norm.parameters.channels;
     Dropout dropout;
     measure_sublayer(pass, s, y);
     residual_forward(s->order == PRE_NORM ? out : s->sum, x, y, pass_values(pass, s->bias),
@@ -247,15 +250,16 @@ void sublayer_residual(const BlockPass *pass, const Sublayer *s, real *out, cons
 
 static void norm_rows_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real *x,
                               size_t begin, size_t rows) {
-    const size_t C = norm->at.channels;
+    const size_t C = norm->parameters.channels;
     layernorm_rows_forward(gemm_input_rows(y, begin), norm->mean + begin, norm->rstd + begin,
-                           x + begin * C, pass_values(pass, norm->at.gain),
-                           pass_values(pass, norm->at.bias), norm->at.epsilon, rows, C);
+                           x + begin * C, pass_values(pass, norm->parameters.gain),
+                           pass_values(pass, norm->parameters.bias), norm->parameters.epsilon, rows,
+                           C);
 }
 
 static void sublayer_rows_begin(const BlockPass *pass, const Sublayer *s, const real *x,
                                 size_t begin, size_t rows) {
-    const size_t C = s->norm.at.channels;
+    const size_t C = s->norm.parameters.channels;
     if (s->order == PRE_NORM)
         norm_rows_forward(pass, &s->norm, s->input, x, begin, rows);
     else
@@ -264,7 +268,7 @@ static void sublayer_rows_begin(const BlockPass *pass, const Sublayer *s, const 
 
 static void sublayer_rows_residual(const BlockPass *pass, const Sublayer *s, real *out,
                                    const real *x, const real *y, size_t begin, size_t rows) {
-    const size_t C = s->norm.at.channels, at = begin * C;
+    const size_t C = s->norm.parameters.channels, at = begin * C;
     Dropout dropout;
     residual_rows_forward((s->order == PRE_NORM ? out : s->sum) + at, x + at, y,
                           pass_values(pass, s->bias), pass_dropout(pass, s->site, &dropout),
@@ -279,7 +283,7 @@ void sublayer_residual_backward(const BlockPass *pass, const Sublayer *s) {
         norm_backward(pass, &s->norm, pass->work->dx, pass->work->dx, s->sum);
     residual_backward(pass->work->doutput, pass_gradients(pass, s->bias), pass->work->dx,
                       pass_dropout(pass, s->site, &dropout), pass->first, pass->rows,
-                      s->norm.at.channels);
+                      s->norm.parameters.channels);
     pass_lap(pass, "residual", 0);
 }
 
@@ -310,7 +314,7 @@ static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *at
                                             .after = names[2],
                                             .site = sites[1],
                                             .bias = projection->bias,
-                                            .norm.at = *norm},
+                                            .norm.parameters = *norm},
                                .attention = attention,
                                .weights = names[1],
                                .site = sites[0],
@@ -365,13 +369,13 @@ static void attention_sublayer_backward(const BlockPass *pass, const AttentionSu
 }
 
 void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention *attention,
-                            const AttentionParameters *at, NormOrder order, size_t layer,
+                            const AttentionParameters *parameters, NormOrder order, size_t layer,
                             const uint32_t sites[2]) {
     static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
-    b->qkv = linear_create(model, model->gemm, &at->qkv, "qkv");
-    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer,
-                                   sites, names);
-    b->common.learned = attention->additive ? at->pooling : at->exponent;
+    b->qkv = linear_create(model, model->gemm, &parameters->qkv, "qkv");
+    b->common = attention_sublayer(model, attention, &parameters->norm, &parameters->projection,
+                                   order, layer, sites, names);
+    b->common.learned = attention->additive ? parameters->pooling : parameters->exponent;
 }
 
 void attention_block_carve(AttentionBlock *b, CpuModel *model) {
@@ -384,8 +388,8 @@ static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b,
     const Batch *batch = pass->batch;
     const Attention *a = b->common.attention;
     AttentionInput in =
-        attention_self(b->projected, pass_values(pass, b->qkv.at.bias), a->channels, a->causal,
-                       batch->mask, (size_t)batch->batch, (size_t)batch->length);
+        attention_self(b->projected, pass_values(pass, b->qkv.parameters.bias), a->channels,
+                       a->causal, batch->mask, (size_t)batch->batch, (size_t)batch->length);
     attention_dropout(pass, &b->common, &in, dropout);
     return in;
 }
@@ -404,7 +408,7 @@ void attention_block_backward(const BlockPass *pass, const AttentionBlock *b, co
     Dropout dropout;
     const AttentionInput in = self_input(pass, b, &dropout);
     const AttentionGradients gradients = attention_self_gradients(
-        w->dqkv, pass_gradients(pass, b->qkv.at.bias), b->common.attention->channels);
+        w->dqkv, pass_gradients(pass, b->qkv.parameters.bias), b->common.attention->channels);
     attention_sublayer_backward(pass, &b->common, &gradients, &in);
     sublayer_begin_backward(pass, &b->common.sublayer, &b->qkv, w->dqkv, x);
 }
@@ -412,7 +416,7 @@ void attention_block_backward(const BlockPass *pass, const AttentionBlock *b, co
 // ---- cross-attention --------------------------------------------------------
 
 void encoded_carve(Encoded *e, CpuModel *model) {
-    const size_t N = model->rows, C = e->norm.at.channels;
+    const size_t N = model->rows, C = e->norm.parameters.channels;
     norm_carve(&e->norm, model->arena, N);
     e->result = gemm_input_carve(model->gemm, model->arena, N, C, "activations");
     if (model->training) e->dresult = arena_reals(model->arena, N, C, "gradients of activations");
@@ -420,26 +424,27 @@ void encoded_carve(Encoded *e, CpuModel *model) {
 
 void encoded_forward(const BlockPass *source, const Encoded *e, const real *x) {
     norm_forward(source, &e->norm, e->result, x);
-    if (source->train) memset(e->dresult, 0, source->rows * e->norm.at.channels * sizeof(real));
+    if (source->train)
+        memset(e->dresult, 0, source->rows * e->norm.parameters.channels * sizeof(real));
 }
 
 void encoded_backward(const BlockPass *source, const Encoded *e, const real *x) {
-    memset(source->work->dx, 0, source->rows * e->norm.at.channels * sizeof(real));
+    memset(source->work->dx, 0, source->rows * e->norm.parameters.channels * sizeof(real));
     norm_backward(source, &e->norm, source->work->dx, e->dresult, x);
 }
 
 void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
                                   const Attention *attention, const Encoded *encoded,
-                                  const CrossAttentionParameters *at, NormOrder order, size_t layer,
-                                  const uint32_t sites[2]) {
+                                  const CrossAttentionParameters *parameters, NormOrder order,
+                                  size_t layer, const uint32_t sites[2]) {
     static const char *const names[] = {"cross_attention", "cross_attention_weights",
                                         "residual_cross"};
     b->encoded = encoded;
-    b->query = linear_create(model, model->gemm, &at->query, "cross query");
-    b->key_value = linear_create(model, model->gemm, &at->key_value, "cross key, value");
-    b->common = attention_sublayer(model, attention, &at->norm, &at->projection, order, layer,
-                                   sites, names);
-    b->common.learned = at->exponent;
+    b->query = linear_create(model, model->gemm, &parameters->query, "cross query");
+    b->key_value = linear_create(model, model->gemm, &parameters->key_value, "cross key, value");
+    b->common = attention_sublayer(model, attention, &parameters->norm, &parameters->projection,
+                                   order, layer, sites, names);
+    b->common.learned = parameters->exponent;
 }
 
 void cross_attention_block_carve(CrossAttentionBlock *b, CpuModel *model) {
@@ -453,8 +458,8 @@ static AttentionInput cross_input(const BlockPass *pass, const BlockPass *source
                                   const CrossAttentionBlock *b, Dropout *dropout) {
     const Batch *batch = pass->batch, *from = source->batch;
     AttentionInput in = attention_cross(
-        b->queries, pass_values(pass, b->query.at.bias), b->key_values,
-        pass_values(pass, b->key_value.at.bias), b->common.attention->channels, from->mask,
+        b->queries, pass_values(pass, b->query.parameters.bias), b->key_values,
+        pass_values(pass, b->key_value.parameters.bias), b->common.attention->channels, from->mask,
         (size_t)batch->batch, (size_t)batch->length, (size_t)from->length);
     attention_dropout(pass, &b->common, &in, dropout);
     return in;
@@ -476,8 +481,8 @@ void cross_attention_block_backward(const BlockPass *pass, const BlockPass *sour
     Dropout dropout;
     const AttentionInput in = cross_input(pass, source, b, &dropout);
     const AttentionGradients gradients = attention_cross_gradients(
-        w->dquery, pass_gradients(pass, b->query.at.bias), w->dkey_value,
-        pass_gradients(pass, b->key_value.at.bias), b->common.attention->channels);
+        w->dquery, pass_gradients(pass, b->query.parameters.bias), w->dkey_value,
+        pass_gradients(pass, b->key_value.parameters.bias), b->common.attention->channels);
     attention_sublayer_backward(pass, &b->common, &gradients, &in);
     linear_backward_input_add(source, &b->key_value, b->encoded->dresult, w->dkey_value);
     linear_backward_weight(source, &b->key_value, w->dkey_value, b->encoded->result);
@@ -486,7 +491,7 @@ void cross_attention_block_backward(const BlockPass *pass, const BlockPass *sour
 
 // ---- feed-forward network ---------------------------------------------------
 
-void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at,
+void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *parameters,
                       ActivationKind activation, NormOrder order, size_t layer, uint32_t site) {
     *b = (FfnBlock){.sublayer = {.order = order,
                                  .layer = layer,
@@ -494,15 +499,16 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *at,
                                  .after_layer = layer + 1,
                                  .after = "residual",
                                  .site = site,
-                                 .bias = at->down.bias,
-                                 .norm.at = at->norm},
+                                 .bias = parameters->down.bias,
+                                 .norm.parameters = parameters->norm},
                     .activation = activation,
-                    .up = linear_create(model, model->gemm, &at->up, "ffn"),
-                    .down = linear_create(model, model->gemm, &at->down, "ffn")};
+                    .up = linear_create(model, model->gemm, &parameters->up, "ffn"),
+                    .down = linear_create(model, model->gemm, &parameters->down, "ffn")};
 }
 
 void ffn_block_carve(FfnBlock *b, CpuModel *model) {
-    const size_t M = model->rows, C = b->up.at.shape.inputs, F = b->up.at.shape.outputs;
+    const size_t M = model->rows, C = b->up.parameters.shape.inputs,
+                 F = b->up.parameters.shape.outputs;
     sublayer_carve(&b->sublayer, model);
     b->kept = model->training && !ffn_remade(gemm_precision(model->gemm), C, F);
     if (!b->kept) return;
@@ -529,7 +535,7 @@ static void ffn_row_ahead(const BlockPass *pass, const real *out, const real *x,
 static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out, const real *x,
                              size_t begin, size_t rows) {
     const Workspace *w = pass->work;
-    const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
+    const size_t C = b->down.parameters.shape.outputs, F = b->up.parameters.shape.outputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
     real *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
@@ -541,7 +547,7 @@ static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out
     for (size_t row = 0; row < rows; row++) {
         ffn_row_ahead(pass, out, x, begin + row, C);
         activation_rows_forward(gemm_input_rows(activated, row), hidden + row * F,
-                                pass_values(pass, b->up.at.bias), b->activation, 1, F);
+                                pass_values(pass, b->up.parameters.bias), b->activation, 1, F);
     }
     gemm_forward(gemm, output, activated, b->down.weight, rows);
     sublayer_rows_residual(pass, &b->sublayer, out, x, output, begin, rows);
@@ -551,7 +557,7 @@ static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out
 static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *dbias, size_t begin,
                               size_t rows) {
     const Workspace *w = pass->work;
-    const size_t C = b->down.at.shape.outputs, F = b->up.at.shape.outputs;
+    const size_t C = b->down.parameters.shape.outputs, F = b->up.parameters.shape.outputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
     real *dactivated = w->dactivated + own * F,
@@ -564,7 +570,7 @@ static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *db
     }
     gemm_backward_input(gemm, dactivated, gemm_input_rows(w->doutput, begin), b->down.weight, rows);
     activation_rows_backward(dhidden, again, dbias, dactivated, hidden,
-                             pass_values(pass, b->up.at.bias), b->activation, rows, F);
+                             pass_values(pass, b->up.parameters.bias), b->activation, rows, F);
     if (b->sublayer.order == PRE_NORM)
         gemm_backward_input(gemm, w->dnorm + begin * C, dhidden, b->up.weight, rows);
     else
@@ -586,13 +592,13 @@ void ffn_block_forward(const BlockPass *pass, const FfnBlock *b, real *out, cons
         ffn_rows_forward(pass, b, out, x, begin, ffn_rows(pass, begin));
     ffn_lap(pass, b);
     measure_sublayer(pass, s, pass->work->output);
-    pass_measure(pass, s->after_layer, s->after, out, s->norm.at.channels);
+    pass_measure(pass, s->after_layer, s->after, out, s->norm.parameters.channels);
 }
 
 void ffn_block_backward(const BlockPass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
-    const size_t F = b->up.at.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
-    real *dbias = pass_gradients(pass, b->up.at.bias);
+    const size_t F = b->up.parameters.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
+    real *dbias = pass_gradients(pass, b->up.parameters.bias);
     real *partial =
         dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
     sublayer_residual_backward(pass, &b->sublayer);
@@ -610,9 +616,9 @@ void ffn_block_backward(const BlockPass *pass, const FfnBlock *b, const real *x)
 
 // ---- a stack of layers ------------------------------------------------------
 
-void stack_create(Stack *s, CpuModel *model, const Attention *kind, const TransformerParameters *at,
-                  size_t count, NormOrder order, ActivationKind activation, uint32_t site,
-                  size_t batch, size_t length) {
+void stack_create(Stack *s, CpuModel *model, const Attention *kind,
+                  const TransformerParameters *parameters, size_t count, NormOrder order,
+                  ActivationKind activation, uint32_t site, size_t batch, size_t length) {
     s->attention = *kind;
     s->count = count;
     s->layers = allocate(count, sizeof(TransformerLayer), "layers");
@@ -621,10 +627,10 @@ void stack_create(Stack *s, CpuModel *model, const Attention *kind, const Transf
     for (size_t l = 0; l < count; l++, site += 3) {
         TransformerLayer *layer = &s->layers[l];
         const uint32_t sites[] = {site, site + 1};
-        attention_block_create(&layer->attention, model, &s->attention, &at[l].attention, order, l,
-                               sites);
-        ffn_block_create(&layer->ffn, model, &at[l].ffn, activation, order, l, site + 2);
-        layer->first = transformer_first(&at[l]);
+        attention_block_create(&layer->attention, model, &s->attention, &parameters[l].attention,
+                               order, l, sites);
+        ffn_block_create(&layer->ffn, model, &parameters[l].ffn, activation, order, l, site + 2);
+        layer->first = transformer_first(&parameters[l]);
     }
 }
 
@@ -668,7 +674,8 @@ void stack_backward(const BlockPass *pass, const Stack *s) {
 
 void head_create(OutputHead *h, CpuModel *model, const NormParameters *norm, size_t weight,
                  size_t bias, size_t vocabulary) {
-    *h = (OutputHead){.norm.at = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
+    *h = (OutputHead){
+        .norm.parameters = *norm, .weight = weight, .bias = bias, .vocabulary = vocabulary};
     h->classifier =
         classifier_create(model->gemm, vocabulary, norm->channels, model->rows, model->training);
     model->classifier = h->classifier;
@@ -678,8 +685,8 @@ void head_create(OutputHead *h, CpuModel *model, const NormParameters *norm, siz
 void head_carve(OutputHead *h, CpuModel *model) {
     classifier_carve(h->classifier, model->arena);
     norm_carve(&h->norm, model->arena, model->rows);
-    h->normal = gemm_input_carve(model->gemm, model->arena, model->rows, h->norm.at.channels,
-                                 "activations");
+    h->normal = gemm_input_carve(model->gemm, model->arena, model->rows,
+                                 h->norm.parameters.channels, "activations");
 }
 
 double head_forward(const BlockPass *pass, const OutputHead *h, const real *x) {
@@ -702,10 +709,11 @@ double head_train(const BlockPass *forward, const BlockPass *backward, const Out
                                          pass_gradients(forward, h->weight),
                                          h->bias_fixed ? NULL : pass_gradients(forward, h->bias));
     profile_lap(forward->profile, "classifier", PROFILE_STEP,
-                6.0 * (double)forward->rows * (double)h->vocabulary * (double)h->norm.at.channels);
+                6.0 * (double)forward->rows * (double)h->vocabulary *
+                    (double)h->norm.parameters.channels);
     if (backward->batch->last)
         reduction_early(forward->model->state.reduction, forward->model->state.gradients);
-    memset(w->dx, 0, forward->rows * h->norm.at.channels * sizeof(real));
+    memset(w->dx, 0, forward->rows * h->norm.parameters.channels * sizeof(real));
     norm_backward(backward, &h->norm, w->dx, w->dnorm, x);
     return loss;
 }

@@ -81,7 +81,7 @@ void embed_backward(const BlockPass *pass, const Embedding *embedding); // from 
 // ---- layer normalisation; without parameters (no_norm()), none --------------
 
 typedef struct {
-    NormParameters at;
+    NormParameters parameters;
     real *mean, *rstd; // (M)
 } Norm;
 
@@ -94,7 +94,7 @@ void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real
 // ---- a product with a weight; what follows adds the bias --------------------
 
 typedef struct {
-    LinearParameters at;
+    LinearParameters parameters;
     const char *kind; // what --profile calls it
     Gemm *gemm;
     GemmWeight *weight;
@@ -102,7 +102,8 @@ typedef struct {
 
 // Multiplies with `gemm`, the model's own or another; the model packs the weight whenever it
 // changed.
-Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *at, const char *kind);
+Linear linear_create(CpuModel *model, Gemm *gemm, const LinearParameters *parameters,
+                     const char *kind);
 void linear_forward(const BlockPass *pass, const Linear *linear, real *y, Matrix x);
 void linear_backward_input(const BlockPass *pass, const Linear *linear, real *dx, Matrix dy);
 void linear_backward_weight(const BlockPass *pass, const Linear *linear, Matrix dy, Matrix x);
@@ -166,7 +167,7 @@ typedef struct {
 
 // Sites: of the dropout of weights, and of the output's.
 void attention_block_create(AttentionBlock *block, CpuModel *model, const Attention *attention,
-                            const AttentionParameters *at, NormOrder order, size_t layer,
+                            const AttentionParameters *parameters, NormOrder order, size_t layer,
                             const uint32_t sites[2]);
 void attention_block_carve(AttentionBlock *block, CpuModel *model);
 void attention_block_forward(const BlockPass *pass, const AttentionBlock *block, real *out,
@@ -184,7 +185,7 @@ typedef struct {
     real *dresult; // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
 } Encoded;
 
-void encoded_carve(Encoded *encoded, CpuModel *model); // encoded->norm.at is known
+void encoded_carve(Encoded *encoded, CpuModel *model); // encoded->norm.parameters are known
 void encoded_forward(const BlockPass *source, const Encoded *encoded, const real *x);
 void encoded_backward(const BlockPass *source, const Encoded *encoded, const real *x); // work->dx
 
@@ -198,8 +199,8 @@ typedef struct {
 
 void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model,
                                   const Attention *attention, const Encoded *encoded,
-                                  const CrossAttentionParameters *at, NormOrder order, size_t layer,
-                                  const uint32_t sites[2]);
+                                  const CrossAttentionParameters *parameters, NormOrder order,
+                                  size_t layer, const uint32_t sites[2]);
 void cross_attention_block_carve(CrossAttentionBlock *block, CpuModel *model);
 void cross_attention_block_forward(const BlockPass *pass, const BlockPass *source,
                                    const CrossAttentionBlock *block, real *out, const real *x);
@@ -217,7 +218,7 @@ typedef struct {
     Matrix activated; // (M, F)
 } FfnBlock;
 
-void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *at,
+void ffn_block_create(FfnBlock *block, CpuModel *model, const FfnParameters *parameters,
                       ActivationKind activation, NormOrder order, size_t layer, uint32_t site);
 void ffn_block_carve(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const BlockPass *pass, const FfnBlock *block, real *out, const real *x);
@@ -241,7 +242,7 @@ typedef struct {
 // Dropout sites: three per layer from `site` on. Batches of up to (batch, length). Layers share
 // their activations where nothing is kept for a backward pass.
 void stack_create(Stack *stack, CpuModel *model, const Attention *kind,
-                  const TransformerParameters *at, size_t count, NormOrder order,
+                  const TransformerParameters *parameters, size_t count, NormOrder order,
                   ActivationKind activation, uint32_t site, size_t batch, size_t length);
 void stack_carve(Stack *stack, CpuModel *model);
 void stack_free(Stack *stack);

@@ -18,24 +18,25 @@ static const real *values_at(const Decoder *d, size_t offset) {
 }
 
 static DecoderLinear linear_create(const Decoder *d, Precision precision,
-                                   const LinearParameters *at) {
-    return (DecoderLinear){decode_weight_create(precision, values_at(d, at->weight),
-                                                at->shape.outputs, at->shape.inputs,
-                                                at->shape.layout),
-                           at->bias};
+                                   const LinearParameters *parameters) {
+    return (DecoderLinear){decode_weight_create(precision, values_at(d, parameters->weight),
+                                                parameters->shape.outputs, parameters->shape.inputs,
+                                                parameters->shape.layout),
+                           parameters->bias};
 }
 
-static DecoderLayer layer_create(const Decoder *d, const DecoderParameters *at) {
+static DecoderLayer layer_create(const Decoder *d, const DecoderParameters *parameters) {
     const Precision precision = d->model->decoding;
     DecoderLayer layer = {
-        .norm = *at->norm,
-        .ffn_norm = at->ffn->norm,
-        .qkv = linear_create(d, d->is.exact_qkv ? PRECISION_FLOAT32 : precision, at->qkv),
-        .up = linear_create(d, precision, &at->ffn->up),
-        .down = linear_create(d, precision, &at->ffn->down),
-        .projects = at->projection,
+        .norm = *parameters->norm,
+        .ffn_norm = parameters->ffn->norm,
+        .qkv =
+            linear_create(d, d->shape.exact_qkv ? PRECISION_FLOAT32 : precision, parameters->qkv),
+        .up = linear_create(d, precision, &parameters->ffn->up),
+        .down = linear_create(d, precision, &parameters->ffn->down),
+        .projects = parameters->projection,
     };
-    if (layer.projects) layer.projection = linear_create(d, precision, at->projection);
+    if (layer.projects) layer.projection = linear_create(d, precision, parameters->projection);
     return layer;
 }
 
@@ -49,18 +50,18 @@ static size_t layer_weights(const DecoderLayer *layer) {
     return weights;
 }
 
-void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int streams) {
-    const size_t S = (size_t)streams, C = is->size.channels, V = is->size.vocabulary;
+void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *shape, int streams) {
+    const size_t S = (size_t)streams, C = shape->size.channels, V = shape->size.vocabulary;
     size_t weights = V * C;
-    *d = (Decoder){.model = model, .is = *is, .streams = S};
-    d->layers = allocate(is->size.layers, sizeof(DecoderLayer), "decoder");
-    for (size_t l = 0; l < is->size.layers; l++) {
-        const DecoderParameters at = is->layer(model, l);
-        d->layers[l] = layer_create(d, &at);
+    *d = (Decoder){.model = model, .shape = *shape, .streams = S};
+    d->layers = allocate(shape->size.layers, sizeof(DecoderLayer), "decoder");
+    for (size_t l = 0; l < shape->size.layers; l++) {
+        const DecoderParameters parameters = shape->layer(model, l);
+        d->layers[l] = layer_create(d, &parameters);
         weights += layer_weights(&d->layers[l]);
     }
-    d->classifier =
-        decode_weight_create(model->decoding, values_at(d, is->outer.token), V, C, WEIGHT_OUT_IN);
+    d->classifier = decode_weight_create(model->decoding, values_at(d, shape->outer.token), V, C,
+                                         WEIGHT_OUT_IN);
     d->threads = decode_threads(weights);
     d->x = buffer(S, C);
     d->added = buffer(S, C);
@@ -71,7 +72,7 @@ void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *is, int str
 }
 
 void decoder_free(Decoder *d) {
-    for (size_t l = 0; l < d->is.size.layers; l++) {
+    for (size_t l = 0; l < d->shape.size.layers; l++) {
         DecoderLayer *layer = &d->layers[l];
         DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up,
                                                  &layer->down};
@@ -90,29 +91,29 @@ void decoder_free(Decoder *d) {
 
 // Before the parallel region: x = token embedding + position, tokens (S).
 static void embed(Decoder *d, const int32_t *tokens) {
-    const size_t C = d->is.size.channels;
-    const real *place = values_at(d, d->is.outer.position) + d->position * C;
-    if (d->position == d->is.size.positions)
-        fail("decoding: the model has %zu positions, no token can follow", d->is.size.positions);
+    const size_t C = d->shape.size.channels;
+    const real *place = values_at(d, d->shape.outer.position) + d->position * C;
+    if (d->position == d->shape.size.positions)
+        fail("decoding: the model has %zu positions, no token can follow", d->shape.size.positions);
     for (size_t s = 0; s < d->streams; s++) {
-        const real *row = values_at(d, d->is.outer.token) + (size_t)tokens[s] * C;
+        const real *row = values_at(d, d->shape.outer.token) + (size_t)tokens[s] * C;
         for (size_t i = 0; i < C; i++) d->x[s * C + i] = row[i] + place[i];
     }
 }
 
 // LayerNorm of x (S, C), all of it for the calling thread.
-static const real *normalise(const Decoder *d, const NormParameters *at) {
-    const size_t S = d->streams, C = d->is.size.channels;
+static const real *normalise(const Decoder *d, const NormParameters *parameters) {
+    const size_t S = d->streams, C = d->shape.size.channels;
     real *norm = d->norm + (size_t)thread_index() * S * C;
     for (size_t s = 0; s < S; s++)
-        layernorm_row(norm + s * C, d->x + s * C, values_at(d, at->gain), values_at(d, at->bias),
-                      C);
+        layernorm_row(norm + s * C, d->x + s * C, values_at(d, parameters->gain),
+                      values_at(d, parameters->bias), C);
     return norm;
 }
 
 // x += input W^T + bias.
 static void add_product(Decoder *d, const real *input, const DecoderLinear *linear) {
-    const size_t C = d->is.size.channels;
+    const size_t C = d->shape.size.channels;
     const DecodeShare share = decode_share(C);
     decode_product(d->added, input, &linear->weight, values_at(d, linear->bias), d->streams);
     for (size_t s = 0; s < d->streams; s++)
@@ -127,7 +128,7 @@ static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
     decode_product(d->hidden, normalise(d, &layer->ffn_norm), &layer->up.weight,
                    values_at(d, layer->up.bias), d->streams);
     for (size_t s = 0; s < d->streams; s++)
-        activation_row(d->hidden + s * F + share.begin, d->is.activation, share.count);
+        activation_row(d->hidden + s * F + share.begin, d->shape.activation, share.count);
     barrier_wait(&d->barrier);
     add_product(d, d->hidden, &layer->down);
 }
@@ -136,7 +137,7 @@ static void decode_layer(Decoder *d, size_t l) {
     const DecoderLayer *layer = &d->layers[l];
     decode_product(d->projected, normalise(d, &layer->norm), &layer->qkv.weight, NULL, d->streams);
     barrier_wait(&d->barrier);
-    d->is.attend(d, l);
+    d->shape.attend(d, l);
     barrier_wait(&d->barrier);
     if (layer->projects) add_product(d, d->attended, &layer->projection);
     decode_ffn(d, layer);
@@ -147,10 +148,10 @@ void decoder_decode(void *decoder, const int32_t *tokens, real *logits) {
     embed(d, tokens);
 #pragma omp parallel num_threads(d->threads)
     {
-        for (size_t l = 0; l < d->is.size.layers; l++) decode_layer(d, l);
+        for (size_t l = 0; l < d->shape.size.layers; l++) decode_layer(d, l);
         if (logits)
-            decode_product(logits, normalise(d, &d->is.outer.norm), &d->classifier,
-                           values_at(d, d->is.outer.bias), d->streams);
+            decode_product(logits, normalise(d, &d->shape.outer.norm), &d->classifier,
+                           values_at(d, d->shape.outer.bias), d->streams);
     }
     d->position++;
     d->count++;

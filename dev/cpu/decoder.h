@@ -52,7 +52,7 @@ typedef struct {
 
 struct Decoder {
     CpuModel *model;
-    DecoderShape is;
+    DecoderShape shape;
     DecoderLayer *layers; // (L)
     size_t streams;       // S
     size_t position;      // of the next token
@@ -66,7 +66,7 @@ struct Decoder {
     Barrier barrier;         // between the threads
 };
 
-void decoder_create(Decoder *decoder, CpuModel *model, const DecoderShape *is, int streams);
+void decoder_create(Decoder *decoder, CpuModel *model, const DecoderShape *shape, int streams);
 void decoder_free(Decoder *decoder);
 
 // Entries of ModelType (model.h), for decoders that begin with this one. A token behind the last

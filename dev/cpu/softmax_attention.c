@@ -33,7 +33,7 @@ struct SoftmaxAttention {
     size_t batch, most_queries, most_keys; // B, Tq and Tk that there is memory for
     size_t long_batch;                     // B of sequences that are not short
     bool pairs;                            // operands are bf16
-    Multiplier by;                         // of products
+    Multiplier engine;                     // of products
     real *queries, *keys_transposed;       // left, transposed
     real *values;                          // right (forward)
     real *values_transposed, *keys;        // transposed, right (backward)
@@ -77,8 +77,8 @@ SoftmaxAttention *softmax_attention_create(Precision precision, double sink, siz
     a->heads = heads;
     a->channels = channels;
     a->size = channels / heads;
-    a->by = tile_multiplier(precision == PRECISION_BFLOAT16);
-    a->pairs = a->by != MULTIPLY_REALS;
+    a->engine = tile_multiplier(precision == PRECISION_BFLOAT16);
+    a->pairs = a->engine != MULTIPLY_REALS;
     a->columns = round_up(a->size, TILE_COLUMNS);
     a->words = a->pairs ? a->columns / 2 : a->columns;
     a->batch = batch;
@@ -200,7 +200,7 @@ static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
 
 // Two rows a word: neighbours, or by AMX PAIR_APART apart.
 static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
-    const size_t apart = a->by == MULTIPLY_AMX ? PAIR_APART : 1;
+    const size_t apart = a->engine == MULTIPLY_AMX ? PAIR_APART : 1;
     for (size_t i = 0; i < source_end(&source); i += 2) {
         const size_t row = i / (2 * apart) * 2 * apart + i / 2 % apart;
         for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
@@ -216,7 +216,7 @@ static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
 
 // Words of a left operand, transposed: as a whole, or by AMX in squares.
 static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
-    if (a->by == MULTIPLY_AMX) {
+    if (a->engine == MULTIPLY_AMX) {
         pack_left(a, out, source);
         tile_transpose_squares(out, a->words, source_end(&source), a->words);
         return;
@@ -445,7 +445,7 @@ static void forward_tile(const SoftmaxPass *pass, size_t unit, size_t i0, Matrix
     real *output = a->output + (unit * pass->query_rows + i0) * columns;
     memset(output, 0, QUERIES * columns * sizeof(real));
     SoftmaxRows rows = rows_create(a->sink);
-    if (a->by == MULTIPLY_AMX)
+    if (a->engine == MULTIPLY_AMX)
         forward_keys_amx(pass, unit, i0, &rows, output);
     else
         forward_keys(pass, unit, i0, &rows, output);
@@ -570,12 +570,12 @@ static void backward_tile(const SoftmaxPass *pass, size_t unit, size_t part, siz
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
     if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
     tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
-                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->by);
+                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->engine);
     tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS},
-                 a->queries_right + i * words, columns, n, columns, QUERIES / step, a->by);
+                 a->queries_right + i * words, columns, n, columns, QUERIES / step, a->engine);
     tile_product(dqueries, columns, dqueries, columns,
                  (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words,
-                 columns, QUERIES, columns, n / step, a->by);
+                 columns, QUERIES, columns, n / step, a->engine);
 }
 
 static void backward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
@@ -614,7 +614,7 @@ static void backward_keys(const SoftmaxPass *pass, size_t unit, size_t part, siz
 // Every parts-th tile of keys, with all queries that see it.
 static void backward_part(const SoftmaxPass *pass, size_t unit, size_t part) {
     for (size_t j0 = part * KEYS; j0 < pass->key_rows; j0 += pass->parts * KEYS) {
-        if (pass->attention->by == MULTIPLY_AMX)
+        if (pass->attention->engine == MULTIPLY_AMX)
             backward_keys_amx(pass, unit, part, j0);
         else
             backward_keys(pass, unit, part, j0);
@@ -652,7 +652,7 @@ static void pack_queries_backward(const SoftmaxPass *pass, const real *dy, Matri
     if (a->pairs) pack_right(a, a->queries_right + at, queries);
     pack_left(a, a->doutput + at, doutput);
     if (a->pairs) pack_right(a, a->doutput_right + at, doutput);
-    if (a->by == MULTIPLY_AMX) {
+    if (a->engine == MULTIPLY_AMX) {
         tile_transpose_squares(a->queries_right + at, a->columns, source_end(&queries) / 2,
                                a->columns);
         tile_transpose_squares(a->doutput_right + at, a->columns, source_end(&doutput) / 2,
@@ -677,7 +677,7 @@ static void pack_keys_backward(const SoftmaxPass *pass, size_t unit, size_t t0) 
 
 // Where the TILE_LANES numbers from column d on of row t of a head's sums of gradients lie.
 static size_t place_of(const SoftmaxAttention *a, AttentionPart which, size_t t, size_t d) {
-    if (a->by != MULTIPLY_AMX || which == QUERY) return t * a->columns + d;
+    if (a->engine != MULTIPLY_AMX || which == QUERY) return t * a->columns + d;
     return t / TILE_LANES * TILE_LANES * a->columns + d * TILE_LANES + t % TILE_LANES * TILE_LANES;
 }
 
@@ -754,121 +754,4 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
                 gather(&pass, &gradients->parts[which], (AttentionPart)which, h);
         }
     }
-}
-
-// ---- decoding ---------------------------------------------------------------
-// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream stand in
-// the cache. Those of the next head, which comes next, are fetched: they are too few for the
-// processor to see it.
-static void find_rows(size_t *offsets, const AttentionCache *cache, size_t stream, size_t head,
-                      size_t heads, size_t j0, size_t n, size_t size) {
-    const uint32_t *origins = cache->origins ? cache->origins + stream * cache->positions : NULL;
-    for (size_t j = j0; j < j0 + n; j++) {
-        const size_t origin = origins ? origins[j] : stream;
-        offsets[j - j0] = ((origin * heads + head) * cache->positions + j) * size;
-        for (size_t d = 0; d < size; d += TILE_LANES) {
-            __builtin_prefetch(cache->keys + offsets[j - j0] + cache->positions * size + d);
-            __builtin_prefetch(cache->values + offsets[j - j0] + cache->positions * size + d);
-        }
-    }
-}
-
-// scores (n) of a query, -Inf behind them up to a whole vector; returns the greatest, or `top` if
-// it is greater.
-static real decode_scores(real *restrict scores, const real *restrict q, const real *restrict keys,
-                          const size_t *offsets, size_t n, size_t size, real top) {
-    TileVector greatest = (TileVector){0} + top;
-    for (size_t j = 0; j < n; j += TILE_LANES) {
-        TileVector lanes[TILE_LANES];
-        for (size_t l = 0; l < TILE_LANES; l++) {
-            lanes[l] = (TileVector){0} + (j + l < n ? 0 : -INFINITY);
-            for (size_t d = 0; d < size && j + l < n; d += TILE_LANES)
-                lanes[l] += row_get(q, d, size) * row_get(keys + offsets[j + l], d, size);
-        }
-        const TileVector sums = tile_sums_of_lanes(lanes);
-        greatest = tile_max(sums, greatest);
-        tile_store(scores + j, sums);
-    }
-    return tile_greatest_lane(greatest);
-}
-
-// y (D) of one query over the first `count` keys of its head; q (D) times log2(e) / sqrt(D).
-static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache,
-                        size_t stream, size_t head, size_t heads, double sink, size_t count,
-                        size_t size) {
-    real top = sink > 0 ? (real)log2(sink) : (real)-1e30, sum = sink > 0 ? 1 : 0;
-    for (size_t d = 0; d < size; d++) y[d] = 0;
-    for (size_t j0 = 0; j0 < count; j0 += KEYS) {
-        const size_t n = smaller(KEYS, count - j0);
-        size_t offsets[KEYS];
-        real weights[KEYS];
-        find_rows(offsets, cache, stream, head, heads, j0, n, size);
-        const real raised = decode_scores(weights, q, cache->keys, offsets, n, size, top);
-        TileVector sums = {0};
-        for (size_t j = 0; j < n; j += TILE_LANES) {
-            const TileVector e = tile_exp2(tile_load(weights + j) - raised, false);
-            sums += e;
-            tile_store(weights + j, e);
-        }
-        const real shrink = (real)exp2((double)(top - raised));
-        top = raised;
-        sum = sum * shrink + tile_sum_of_lanes(sums);
-        for (size_t d = 0; d < size; d += TILE_LANES) {
-            TileVector v = row_get(y, d, size) * shrink;
-            for (size_t j = 0; j < n; j++)
-                v += weights[j] * row_get(cache->values + offsets[j], d, size);
-            row_put(y, d, size, v);
-        }
-    }
-    for (size_t d = 0; d < size; d++) y[d] /= sum;
-}
-
-void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
-                              const real *restrict bias, double sink, size_t position,
-                              size_t streams, size_t channels, size_t heads) {
-    const size_t size = channels / heads;
-    const real scale = (real)(LOG2_E / sqrt((double)size));
-#pragma omp for schedule(static) nowait
-    for (size_t unit = 0; unit < streams * heads; unit++) {
-        const size_t stream = unit / heads, head = unit % heads, at = head * size;
-        const size_t row = (unit * cache->positions + position) * size;
-        real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;
-        for (size_t d = 0; d < size; d++) {
-            q[d] = (q[d] + (bias ? bias[at + d] : 0)) * scale;
-            cache->keys[row + d] = k[d] + (bias ? bias[channels + at + d] : 0);
-            cache->values[row + d] = v[d] + (bias ? bias[2 * channels + at + d] : 0);
-        }
-        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position + 1,
-                    size);
-    }
-}
-
-// q_i . k_j of one head.
-static double score_of(const AttentionInput *in, size_t i, size_t j, size_t first, size_t size) {
-    const AttentionRows *q = &in->rows[QUERY], *k = &in->rows[KEY];
-    double score = 0;
-    for (size_t d = first; d < first + size; d++)
-        score += (double)(q->x[i * q->stride + d] + (q->bias ? q->bias[d] : 0)) *
-                 (double)(k->x[j * k->stride + d] + (k->bias ? k->bias[d] : 0));
-    return score;
-}
-
-void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
-                               size_t heads) {
-    const size_t size = channels / heads, keys = in->keys;
-    double *e = allocate(keys, sizeof(double), "attention");
-    memset(weights, 0, in->queries * keys * sizeof(double));
-    for (size_t unit = 0; unit < in->queries * heads; unit++) {
-        const size_t i = unit / heads, first = unit % heads * size;
-        double top = -INFINITY, sum = 0;
-        for (size_t j = 0; j < keys; j++) {
-            const bool seen = !in->mask || in->mask[j];
-            e[j] = seen ? score_of(in, i, j, first, size) / sqrt((double)size) : -INFINITY;
-            top = fmax(top, e[j]);
-        }
-        for (size_t j = 0; j < keys; j++) sum += e[j] = e[j] > -INFINITY ? exp(e[j] - top) : 0;
-        for (size_t j = 0; sum > 0 && j < keys; j++)
-            weights[i * keys + j] += e[j] / (sum * (double)heads);
-    }
-    free(e);
 }

@@ -346,8 +346,8 @@ static inline Multiplier tile_multiplier(bool bf16) {
     return MULTIPLY_REALS;
 }
 
-static inline const char *tile_multiplier_name(Multiplier by) {
-    if (by != MULTIPLY_REALS) return by == MULTIPLY_AMX ? "AMX" : "AVX512-BF16";
+static inline const char *tile_multiplier_name(Multiplier engine) {
+    if (engine != MULTIPLY_REALS) return engine == MULTIPLY_AMX ? "AMX" : "AVX512-BF16";
 #ifdef __aarch64__
     return "NEON";
 #else
@@ -356,18 +356,18 @@ static inline const char *tile_multiplier_name(Multiplier by) {
 }
 
 // A thread's products stand between these two.
-static inline void tile_begin(Multiplier by) {
+static inline void tile_begin(Multiplier engine) {
 #if TILE_PAIRS
-    if (by == MULTIPLY_AMX) amx_begin();
+    if (engine == MULTIPLY_AMX) amx_begin();
 #endif
-    (void)by;
+    (void)engine;
 }
 
-static inline void tile_end(Multiplier by) {
+static inline void tile_end(Multiplier engine) {
 #if TILE_PAIRS
-    if (by == MULTIPLY_AMX) amx_end();
+    if (engine == MULTIPLY_AMX) amx_end();
 #endif
-    (void)by;
+    (void)engine;
 }
 
 // Element (i, j) of a left operand is data[i * row + j * column].
@@ -443,9 +443,9 @@ TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t sta
 // TILE_BYTES. By AMX, m and n are multiples of AMX_BLOCK, k of AMX_WORDS.
 static inline void tile_product(real *c, size_t c_row, const real *start, size_t start_row,
                                 TileView a, const real *b, size_t b_row, size_t m, size_t n,
-                                size_t k, Multiplier by) {
+                                size_t k, Multiplier engine) {
 #if TILE_PAIRS
-    if (by == MULTIPLY_AMX) {
+    if (engine == MULTIPLY_AMX) {
         amx_product(c, c_row, start, start_row, a.data, a.row, a.column, b, b_row, m, n, k);
         return;
     }
@@ -453,7 +453,7 @@ static inline void tile_product(real *c, size_t c_row, const real *start, size_t
     for (size_t j = 0; j < n; j += TILE_COLUMNS) {
         for (size_t i = 0; i < m; i += TILE_ROWS) {
             const TileView rows = {a.data + i * a.row, a.row, a.column};
-            if (by == MULTIPLY_PAIRS)
+            if (engine == MULTIPLY_PAIRS)
                 tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows,
                            b + j, b_row, k, true);
             else

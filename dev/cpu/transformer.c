@@ -1,14 +1,15 @@
 #include "transformer.h"
 
-void transformer_create(Transformer *t, const OuterParameters *at, const ModelSizes *size,
+void transformer_create(Transformer *t, const OuterParameters *parameters, const ModelSizes *size,
                         int32_t padding) {
-    t->embedding = (Embedding){.token = at->token,
+    t->embedding = (Embedding){.token = parameters->token,
                                .scale = 1,
-                               .position = at->position,
+                               .position = parameters->position,
                                .channels = size->channels,
                                .site = 0,
                                .padding = padding};
-    head_create(&t->head, &t->model, &at->norm, at->token, at->bias, size->vocabulary);
+    head_create(&t->head, &t->model, &parameters->norm, parameters->token, parameters->bias,
+                size->vocabulary);
 }
 
 void transformer_carve(Transformer *t, size_t inner) {

@@ -25,8 +25,8 @@ typedef struct {
 
 // Embedding and head. The embedding's dropout is at site 0; the row of the token `padding` takes no
 // gradient, -1: there is none.
-void transformer_create(Transformer *transformer, const OuterParameters *at, const ModelSizes *size,
-                        int32_t padding);
+void transformer_create(Transformer *transformer, const OuterParameters *parameters,
+                        const ModelSizes *size, int32_t padding);
 
 // The head and the workspace; inner: F in the feed-forward network.
 void transformer_carve(Transformer *transformer, size_t inner);

@@ -16,11 +16,11 @@ struct Attended {
 struct SelfAttention {
     Transformer base;
     DeviceAttention kind;
-    size_t causal;                   // layers from this one on are
-    size_t heads;                    // H
-    const TransformerParameters *at; // (L)
-    Attended *attended;              // (L)
-    Matrix dattended;                // (M, C)
+    size_t causal;                           // layers from this one on are
+    size_t heads;                            // H
+    const TransformerParameters *parameters; // (L)
+    Attended *attended;                      // (L)
+    Matrix dattended;                        // (M, C)
 };
 
 // What self- and cross-attention have in common: all but what queries, keys and values are made of.
@@ -44,7 +44,7 @@ static inline double attention_sublayer_flops(const AttentionSublayer *a) {
 static inline void attention_sublayer_forward(Transformer *t, GpuWork work,
                                               const AttentionSublayer *a) {
     GpuModel *g = &t->base;
-    const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
+    const size_t M = a->in.batch * a->in.queries, C = t->shape.channels;
     attention_forward(&g->device, a->kind, a->attended.y, a->attended.kept,
                       transformer_values(t, a->learned), &a->in, t->attention);
     gpu_lap(g, work, "attention", PROFILE_FORWARD, attention_sublayer_flops(a));
@@ -58,7 +58,7 @@ static inline void attention_sublayer_backward(Transformer *t, const AttentionSu
                                                const DeviceAttentionGradients *gradients,
                                                Matrix dattended) {
     GpuModel *g = &t->base;
-    const size_t M = a->in.batch * a->in.queries, C = t->is.channels;
+    const size_t M = a->in.batch * a->in.queries, C = t->shape.channels;
     bias_backward(t, a->projection, a->dprojected, M);
     gemm_backward_input(&g->blas, dattended, a->dprojected, device_weight(t, a->projection), M);
     gpu_lap(g, GPU_TRAIN, "projection", PROFILE_BACKWARD, 2 * (double)M * (double)(C * C));
@@ -71,7 +71,7 @@ static inline void attention_sublayer_backward(Transformer *t, const AttentionSu
 
 static inline Attended attended_carve(const SelfAttention *m, DeviceArena *arena) {
     const GpuModel *g = &m->base.base;
-    const size_t C = m->base.is.channels,
+    const size_t C = m->base.shape.channels,
                  kept = attention_kept(&m->kind, g->batch, g->length, C, m->heads);
     return {arena_matrix(arena, gpu_rows(g), C, g->precision == GPU_BF16, "activations"),
             kept > 0 ? arena_array<float>(arena, kept, "activations") : NULL};
@@ -86,26 +86,29 @@ static inline void self_attention_carve_layer(Transformer *t, DeviceArena *arena
 static inline void self_attention_carve(Transformer *t, DeviceArena *arena) {
     if (!t->base.training) return;
     ((SelfAttention *)t)->dattended =
-        arena_matrix(arena, gpu_rows(&t->base), t->is.channels, t->base.precision == GPU_BF16,
+        arena_matrix(arena, gpu_rows(&t->base), t->shape.channels, t->base.precision == GPU_BF16,
                      "gradients of activations");
 }
 
 static inline size_t self_attention_workspace(const Transformer *t, size_t) {
     const SelfAttention *m = (const SelfAttention *)t;
     return attention_workspace(&t->base.device, &m->kind, t->base.batch, t->base.length,
-                               t->is.channels, m->heads, t->base.precision == GPU_BF16);
+                               t->shape.channels, m->heads, t->base.precision == GPU_BF16);
 }
 
 static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, GpuWork work,
                                                         const DeviceBatch *batch, size_t l) {
     const GpuModel *g = &m->base.base;
-    const AttentionParameters *at = &m->at[l].attention;
+    const AttentionParameters *parameters = &m->parameters[l].attention;
     DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal,
                                              batch->mask, batch->batch, batch->length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
-    return {&m->kind,        in,
-            &at->projection, m->kind.additive ? at->pooling : at->exponent,
-            m->attended[l],  m->base.gradients[l].projection};
+    return {&m->kind,
+            in,
+            &parameters->projection,
+            m->kind.additive ? parameters->pooling : parameters->exponent,
+            m->attended[l],
+            m->base.gradients[l].projection};
 }
 
 static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
@@ -121,9 +124,9 @@ static inline void self_attend(Transformer *t, GpuWork work, const DeviceBatch *
 static inline void qkv_bias_backward(SelfAttention *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base;
     GpuModel *g = &t->base;
-    const size_t M = batch->batch * batch->length, C = t->is.channels;
+    const size_t M = batch->batch * batch->length, C = t->shape.channels;
     const Matrix dqkv = t->gradients[l].qkv;
-    float *dbias = transformer_gradients(t, m->at[l].attention.qkv.bias);
+    float *dbias = transformer_gradients(t, m->parameters[l].attention.qkv.bias);
     if (attention_trains_key_bias(&m->kind)) {
         column_sums(&g->device, &g->sums, dbias, dqkv, M, 3 * C);
         return;
@@ -144,19 +147,19 @@ static inline void self_attend_backward(Transformer *t, const DeviceBatch *batch
 // A layer as the Transformer has it, with three sites of dropout from `site` on: of weights,
 // projection and FFN. `below`: post-norm, the norm behind the layer below or the embedding. What
 // normalises a sublayer's result then stands before the next one.
-static inline TransformerLayer self_attention_layer(const TransformerParameters *at, uint32_t site,
-                                                    const NormParameters *below) {
-    TransformerLayer layer = {transformer_first(at),
-                              at->attention.norm,
-                              at->attention.qkv,
-                              at->ffn,
+static inline TransformerLayer self_attention_layer(const TransformerParameters *parameters,
+                                                    uint32_t site, const NormParameters *below) {
+    TransformerLayer layer = {transformer_first(parameters),
+                              parameters->attention.norm,
+                              parameters->attention.qkv,
+                              parameters->ffn,
                               site + 2,
                               true,
                               site,
                               site + 1};
     if (below) {
         layer.norm = *below;
-        layer.ffn.norm = at->attention.norm;
+        layer.ffn.norm = parameters->attention.norm;
     }
     return layer;
 }
@@ -174,21 +177,21 @@ static inline TransformerParts self_attention_parts() {
 
 // What layers attend with: as --attention says, by so many heads, with these parameters (L).
 static inline void self_attention_choose(SelfAttention *m, const AttentionKind *kind, size_t heads,
-                                         const TransformerParameters *at) {
+                                         const TransformerParameters *parameters) {
     m->kind = attention_of_kind(kind);
     m->heads = heads;
-    m->at = at;
+    m->parameters = parameters;
 }
 
 // Memory. m->kind, causal, heads and at are set. layer(l): as of self_attention_layer().
 template <typename Layer>
-static inline void self_attention_create(SelfAttention *m, TransformerShape is,
+static inline void self_attention_create(SelfAttention *m, TransformerShape shape,
                                          const TransformerParts &parts, Layer layer) {
-    m->attended = (Attended *)allocate(is.layers, sizeof(Attended), "layers");
-    is.layer_sums =
+    m->attended = (Attended *)allocate(shape.layers, sizeof(Attended), "layers");
+    shape.layer_sums =
         5; // the biases of q and of v (or of all three), and behind attention and in the FFN
-    is.layer_sum_width = 5 * is.channels + is.inner;
-    transformer_create(&m->base, is, parts, layer);
+    shape.layer_sum_width = 5 * shape.channels + shape.inner;
+    transformer_create(&m->base, shape, parts, layer);
 }
 
 static inline void self_attention_destroy(void *model) {

@@ -115,7 +115,7 @@ struct TransformerParts {
 
 struct Transformer {
     GpuModel base;
-    TransformerShape is;
+    TransformerShape shape;
     TransformerLayer *plan; // (L)
     TransformerActivations
         *layers; // (L); without training, or with --recompute, all share one set but x_in
@@ -155,34 +155,36 @@ static inline float *transformer_gradients(const Transformer *t, size_t offset) 
 
 // The result that is classified.
 static inline Matrix transformer_result(const Transformer *t) {
-    return t->stacks[t->is.stack_count - 1].result;
+    return t->stacks[t->shape.stack_count - 1].result;
 }
 
-static inline LayerNormWeights norm_weights(const Transformer *t, const NormParameters *at) {
-    return {transformer_values(t, at->gain), transformer_values(t, at->bias), at->epsilon};
+static inline LayerNormWeights norm_weights(const Transformer *t,
+                                            const NormParameters *parameters) {
+    return {transformer_values(t, parameters->gain), transformer_values(t, parameters->bias),
+            parameters->epsilon};
 }
 
-static inline DeviceWeight device_weight(const Transformer *t, const LinearParameters *at) {
+static inline DeviceWeight device_weight(const Transformer *t, const LinearParameters *parameters) {
     const ParameterState *s = &t->base.state;
-    const bool bias = at->bias != NO_PARAMETER;
-    return {s->values + at->weight,
-            s->rounded ? s->rounded + at->weight : NULL,
-            bias ? s->values + at->bias : NULL,
-            bias && s->rounded ? s->rounded + at->bias : NULL,
-            at->shape.outputs,
-            at->shape.inputs,
-            at->shape.layout};
+    const bool bias = parameters->bias != NO_PARAMETER;
+    return {s->values + parameters->weight,
+            s->rounded ? s->rounded + parameters->weight : NULL,
+            bias ? s->values + parameters->bias : NULL,
+            bias && s->rounded ? s->rounded + parameters->bias : NULL,
+            parameters->shape.outputs,
+            parameters->shape.inputs,
+            parameters->shape.layout};
 }
 
 // The output layer: the token embedding, transposed.
 static inline DeviceWeight output_weight(const Transformer *t) {
-    LinearParameters at = {};
-    at.shape.outputs = t->is.vocabulary;
-    at.shape.inputs = t->is.channels;
-    at.shape.layout = WEIGHT_OUT_IN;
-    at.weight = t->is.outer.token;
-    at.bias = t->is.outer.bias;
-    return device_weight(t, &at);
+    LinearParameters parameters = {};
+    parameters.shape.outputs = t->shape.vocabulary;
+    parameters.shape.inputs = t->shape.channels;
+    parameters.shape.layout = WEIGHT_OUT_IN;
+    parameters.weight = t->shape.outer.token;
+    parameters.bias = t->shape.outer.bias;
+    return device_weight(t, &parameters);
 }
 
 // The weight of a layer's product for q, k and v, for norm_qkv.
@@ -197,38 +199,38 @@ static inline DeviceWeight qkv_weight(const Transformer *t, size_t l) {
 // The parts of all layers' weights as they are.
 static inline void qkv_parts_forward(const Transformer *t) {
     const LinearParameters *first = &t->plan[0].qkv;
-    const size_t step = t->is.layers > 1 ? t->plan[1].qkv.weight - first->weight : 0;
-    for (size_t l = 0; l < t->is.layers; l++)
+    const size_t step = t->shape.layers > 1 ? t->plan[1].qkv.weight - first->weight : 0;
+    for (size_t l = 0; l < t->shape.layers; l++)
         if (t->plan[l].qkv.weight != first->weight + l * step ||
             first->shape.layout != WEIGHT_OUT_IN)
             fail("weights of layers lie at different distances");
     weight_parts(&t->base.device, t->qkv_parts, transformer_values(t, first->weight), step,
-                 t->is.layers, first->shape.outputs, first->shape.inputs);
+                 t->shape.layers, first->shape.outputs, first->shape.inputs);
 }
 
 // Whether the activation is part of a product.
 static inline bool activation_is_fused(const Transformer *t) {
-    return t->is.activation == GELU_TANH;
+    return t->shape.activation == GELU_TANH;
 }
 
 // ---- memory -----------------------------------------------------------------
 // All but x_in.
 static inline void activations_carve(Transformer *t, TransformerActivations *a,
                                      DeviceArena *arena) {
-    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     a->x_middle = arena_array<float>(arena, M * C, "activations");
     a->mean1 = arena_array<float>(arena, M, "activations");
     a->rstd1 = arena_array<float>(arena, M, "activations");
     a->mean2 = arena_array<float>(arena, M, "activations");
     a->rstd2 = arena_array<float>(arena, M, "activations");
-    a->qkv = arena_matrix(arena, M, 3 * C, in_bf16 && !t->is.exact_qkv, "activations");
-    a->hidden = arena_matrix(arena, M, t->is.inner, in_bf16, "activations");
-    a->activated = arena_matrix(arena, M, t->is.inner, in_bf16, "activations");
+    a->qkv = arena_matrix(arena, M, 3 * C, in_bf16 && !t->shape.exact_qkv, "activations");
+    a->hidden = arena_matrix(arena, M, t->shape.inner, in_bf16, "activations");
+    a->activated = arena_matrix(arena, M, t->shape.inner, in_bf16, "activations");
 }
 
 static inline void stack_carve(Transformer *t, Stack *s, DeviceArena *arena) {
-    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels;
     s->x_out =
         t->base.training ? arena_array<float>(arena, M * C, "activations") : t->layers[0].x_in;
     s->mean = arena_array<float>(arena, M, "activations");
@@ -236,7 +238,7 @@ static inline void stack_carve(Transformer *t, Stack *s, DeviceArena *arena) {
     s->result = arena_matrix(arena, M, C, t->base.precision == GPU_BF16, "activations");
     if (!t->base.training) return;
     s->dx = arena_array<float>(arena, M * C, "gradients of activations");
-    embedding_order_carve(&s->order, arena, M, t->is.vocabulary, C);
+    embedding_order_carve(&s->order, arena, M, t->shape.vocabulary, C);
 }
 
 // Whether products for gradients of weights wait, to be computed for all layers of a stack at once.
@@ -246,8 +248,8 @@ static inline void stack_carve(Transformer *t, Stack *s, DeviceArena *arena) {
 // one are computed.
 static inline bool weights_wait(const Transformer *t) {
     const GpuModel *g = &t->base;
-    const double numbers =
-        (double)gpu_rows(g) * (double)t->is.layers * (double)(7 * t->is.channels + t->is.inner);
+    const double numbers = (double)gpu_rows(g) * (double)t->shape.layers *
+                           (double)(7 * t->shape.channels + t->shape.inner);
     return g->training && !g->recompute && !g->reduction &&
            numbers * (g->precision == GPU_BF16 ? sizeof(bf16) : sizeof(float)) <=
                2.0 * (double)g->device.l2;
@@ -256,17 +258,17 @@ static inline bool weights_wait(const Transformer *t) {
 // A (M, C) of the products for gradients of weights; `shared` where they do not wait.
 static inline Matrix gradients_matrix(const Transformer *t, DeviceArena *arena, Matrix shared) {
     return t->groups_weights
-               ? arena_matrix(arena, gpu_rows(&t->base), t->is.channels,
+               ? arena_matrix(arena, gpu_rows(&t->base), t->shape.channels,
                               t->base.precision == GPU_BF16, "gradients of activations")
                : shared;
 }
 
 static inline void layer_gradients_carve(Transformer *t, size_t l, DeviceArena *arena) {
     LayerGradients *d = &t->gradients[l];
-    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     d->ffn = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
-    d->hidden = arena_matrix(arena, M, t->is.inner, in_bf16, "gradients of activations");
+    d->hidden = arena_matrix(arena, M, t->shape.inner, in_bf16, "gradients of activations");
     d->qkv = arena_matrix(arena, M, 3 * C, in_bf16, "gradients of activations");
     d->before_ffn = d->projection =
         t->plan[l].projects ? gradients_matrix(t, arena, d->ffn) : Matrix{};
@@ -276,10 +278,10 @@ static inline void layer_gradients_carve(Transformer *t, size_t l, DeviceArena *
 
 static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     Transformer *t = (Transformer *)model;
-    const size_t M = gpu_rows(model), C = t->is.channels;
+    const size_t M = gpu_rows(model), C = t->shape.channels;
     const bool in_bf16 = model->precision == GPU_BF16, keep = model->training && !model->recompute;
     size_t attention = 0;
-    for (size_t l = 0; l < t->is.layers; l++) {
+    for (size_t l = 0; l < t->shape.layers; l++) {
         const bool own = l == 0 || keep;
         if (own)
             activations_carve(t, &t->layers[l], arena);
@@ -291,49 +293,50 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
         const size_t needed = t->parts.workspace(t, l);
         if (needed > attention) attention = needed;
     }
-    for (size_t i = 0; i < t->is.stack_count; i++) stack_carve(t, &t->stacks[i], arena);
-    if (t->is.post_norm) t->stream = arena_array<float>(arena, M * C, "activations");
+    for (size_t i = 0; i < t->shape.stack_count; i++) stack_carve(t, &t->stacks[i], arena);
+    if (t->shape.post_norm) t->stream = arena_array<float>(arena, M * C, "activations");
     t->norm = arena_matrix(arena, M, C, in_bf16, "activations");
     t->norm_qkv = t->norm;
-    if (in_bf16 && t->is.exact_qkv) {
+    if (in_bf16 && t->shape.exact_qkv) {
         t->norm_qkv = arena_matrix(arena, M, PARTS_COLUMNS * C, true, "activations");
         t->qkv_parts =
-            arena_array<bf16>(arena, t->is.layers * PARTS_COLUMNS * 3 * C * C, "attention");
+            arena_array<bf16>(arena, t->shape.layers * PARTS_COLUMNS * 3 * C * C, "attention");
     }
     if (in_bf16 && !activation_is_fused(t))
-        t->hidden_exact = arena_matrix(arena, M, t->is.inner, false, "activations");
+        t->hidden_exact = arena_matrix(arena, M, t->shape.inner, false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, attention, "attention");
-    classifier_carve(&t->classifier, arena, t->is.vocabulary, C, M, t->is.smoothing);
+    classifier_carve(&t->classifier, arena, t->shape.vocabulary, C, M, t->shape.smoothing);
     t->groups_weights = weights_wait(t);
-    for (size_t l = 0; model->training && l < t->is.layers; l++) {
+    for (size_t l = 0; model->training && l < t->shape.layers; l++) {
         t->gradients[l] = t->gradients[0];
         if (l == 0 || t->groups_weights) layer_gradients_carve(t, l, arena);
     }
     t->parts.carve(t, arena);
     if (!model->training) return;
-    if (t->is.stack_count > 1)
+    if (t->shape.stack_count > 1)
         t->dresult = arena_array<float>(arena, M * C, "gradients of activations");
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");
     // Gain and bias of every LayerNorm, what else is needed, and the output bias.
-    const size_t norms = 2 * (2 * t->is.layers + t->is.stack_count);
-    partial_sums_carve(&model->sums, arena,
-                       (unsigned)(norms + t->is.layers * t->is.layer_sums) + t->is.outer_sums + 1,
-                       norms * C + t->is.layers * t->is.layer_sum_width + t->is.outer_sum_width);
+    const size_t norms = 2 * (2 * t->shape.layers + t->shape.stack_count);
+    partial_sums_carve(
+        &model->sums, arena,
+        (unsigned)(norms + t->shape.layers * t->shape.layer_sums) + t->shape.outer_sums + 1,
+        norms * C + t->shape.layers * t->shape.layer_sum_width + t->shape.outer_sum_width);
 }
 
 // ---- forward ----------------------------------------------------------------
 
 static inline LayerNormOutput norm_output(const Transformer *t, Matrix norm, float *mean,
                                           float *rstd) {
-    return {norm, t->is.post_norm ? t->stream : NULL, mean, rstd};
+    return {norm, t->shape.post_norm ? t->stream : NULL, mean, rstd};
 }
 
 // `norm`, LayerNorm of x.
-static inline void norm_forward(Transformer *t, const NormParameters *at, Matrix norm, float *mean,
-                                float *rstd, const float *x, size_t m) {
-    layernorm_forward(&t->base.device, norm_output(t, norm, mean, rstd), x, norm_weights(t, at), m,
-                      t->is.channels);
+static inline void norm_forward(Transformer *t, const NormParameters *parameters, Matrix norm,
+                                float *mean, float *rstd, const float *x, size_t m) {
+    layernorm_forward(&t->base.device, norm_output(t, norm, mean, rstd), x,
+                      norm_weights(t, parameters), m, t->shape.channels);
 }
 
 // What a residual connection and the LayerNorm after it read and write.
@@ -346,11 +349,12 @@ struct ResidualArrays {
 
 static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work,
                                          const DeviceBatch *batch, uint32_t site,
-                                         const NormParameters *at, const ResidualArrays &a) {
+                                         const NormParameters *parameters,
+                                         const ResidualArrays &a) {
     return {a.out,
             norm_output(t, a.norm, a.mean, a.rstd),
-            t->is.post_norm ? t->stream : a.x,
-            norm_weights(t, at),
+            t->shape.post_norm ? t->stream : a.x,
+            norm_weights(t, parameters),
             gpu_dropout(&t->base, work, site),
             batch->length};
 }
@@ -359,21 +363,21 @@ static inline ResidualNorm residual_norm(const Transformer *t, GpuWork work,
 static inline void sublayer_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                          const ResidualNorm &r) {
     residual_layernorm_forward(&t->base.device, r, t->sublayer_out, batch->batch * batch->length,
-                               t->is.channels);
+                               t->shape.channels);
     gpu_lap(&t->base, work, "residual, norm", PROFILE_FORWARD, 0);
 }
 
 static inline void residual_norm_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
-                                         uint32_t site, const NormParameters *at,
+                                         uint32_t site, const NormParameters *parameters,
                                          const ResidualArrays &arrays) {
-    sublayer_norm_forward(t, work, batch, residual_norm(t, work, batch, site, at, arrays));
+    sublayer_norm_forward(t, work, batch, residual_norm(t, work, batch, site, parameters, arrays));
 }
 
 // The dropout of a stack's embedding, where it stands before its norm, or `behind` it.
 static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, size_t stack,
                                             bool behind) {
-    const StackShape *s = &t->is.stacks[stack];
-    const bool is_behind = t->is.post_norm && t->plan[s->first].norm.gain != NO_PARAMETER;
+    const StackShape *s = &t->shape.stacks[stack];
+    const bool is_behind = t->shape.post_norm && t->plan[s->first].norm.gain != NO_PARAMETER;
     return is_behind == behind ? gpu_dropout(&t->base, work, s->embedding_site) : dropout_none();
 }
 
@@ -389,33 +393,33 @@ static inline void drop_embedding(Transformer *t, GpuWork work, const DeviceBatc
 static inline void drop_embedded(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                  size_t stack) {
     drop_embedding(t, work, batch, stack, t->norm_qkv);
-    drop_embedding(t, work, batch, stack, float_matrix(t->stream, t->is.channels));
+    drop_embedding(t, work, batch, stack, float_matrix(t->stream, t->shape.channels));
 }
 
 // norm_qkv and x_in of a stack's first layer.
 static inline void embed(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t stack) {
     GpuModel *g = &t->base;
-    const size_t l = t->is.stacks[stack].first;
+    const size_t l = t->shape.stacks[stack].first;
     const TransformerActivations *first = &t->layers[l];
-    const EmbeddingRows rows = {transformer_values(t, t->is.outer.token),
+    const EmbeddingRows rows = {transformer_values(t, t->shape.outer.token),
                                 t->sinusoids ? t->sinusoids
-                                             : transformer_values(t, t->is.outer.position),
-                                transformer_values(t, t->is.type),
+                                             : transformer_values(t, t->shape.outer.position),
+                                transformer_values(t, t->shape.type),
                                 batch->inputs,
                                 (unsigned)batch->length,
-                                (float)t->is.embedding_scale};
+                                (float)t->shape.embedding_scale};
     embedding_layernorm_forward(
         &g->device, first->x_in, norm_output(t, t->norm_qkv, first->mean1, first->rstd1), rows,
         norm_weights(t, &t->plan[l].norm), embedding_dropout(t, work, stack, false), batch->batch,
-        t->is.channels);
+        t->shape.channels);
     drop_embedded(t, work, batch, stack);
     gpu_lap(g, work, "embedding", PROFILE_FORWARD, 0);
 }
 
 // FLOP of a product of the batch in the feed-forward network.
 static inline double ffn_flops(const Transformer *t, const DeviceBatch *batch) {
-    return 2 * (double)(batch->batch * batch->length) * (double)t->is.channels *
-           (double)t->is.inner;
+    return 2 * (double)(batch->batch * batch->length) * (double)t->shape.channels *
+           (double)t->shape.inner;
 }
 
 // From norm_qkv, LayerNorm 1 of x_in, to x_middle and `norm`, LayerNorm 2 of it.
@@ -424,7 +428,7 @@ static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBat
     GpuModel *g = &t->base;
     gemm_forward(&g->blas, t->layers[l].qkv, t->norm_qkv, qkv_weight(t, l),
                  batch->batch * batch->length);
-    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->is.channels));
+    gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->shape.channels));
     t->parts.attend(t, work, batch, l);
     if (t->plan[l].projects) return; // `norm` is there
     norm_forward(t, &t->plan[l].ffn.norm, t->norm, t->layers[l].mean2, t->layers[l].rstd2,
@@ -446,8 +450,8 @@ static inline void ffn_up(Transformer *t, GpuWork work, const DeviceBatch *batch
     const Matrix hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
     gemm_forward(&g->blas, hidden, t->norm, up, M);
     gpu_lap(g, work, "ffn up", PROFILE_FORWARD, ffn_flops(t, batch));
-    activation_forward(&g->device, a->activated, a->hidden, hidden, t->is.activation, M,
-                       t->is.inner);
+    activation_forward(&g->device, a->activated, a->hidden, hidden, t->shape.activation, M,
+                       t->shape.inner);
     gpu_lap(g, work, "activation", PROFILE_FORWARD, 0);
 }
 
@@ -455,7 +459,7 @@ static inline void ffn_up(Transformer *t, GpuWork work, const DeviceBatch *batch
 // layer l + 1 or the one behind the stack.
 static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                 size_t stack, size_t l) {
-    const StackShape *shape = &t->is.stacks[stack];
+    const StackShape *shape = &t->shape.stacks[stack];
     const Stack *s = &t->stacks[stack];
     const TransformerActivations *a = &t->layers[l], *next = a + 1;
     const uint32_t site = t->plan[l].ffn_site;
@@ -466,7 +470,7 @@ static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch 
             : residual_norm(t, work, batch, site, &shape->norm,
                             {s->x_out, s->result, s->mean, s->rstd, a->x_middle});
     ffn_up(t, work, batch, l);
-    gemm_forward(&t->base.blas, float_matrix(t->sublayer_out, t->is.channels), a->activated,
+    gemm_forward(&t->base.blas, float_matrix(t->sublayer_out, t->shape.channels), a->activated,
                  device_weight(t, &t->plan[l].ffn.down), batch->batch * batch->length);
     gpu_lap(&t->base, work, "ffn down", PROFILE_FORWARD, ffn_flops(t, batch));
     sublayer_norm_forward(t, work, batch, behind);
@@ -475,7 +479,7 @@ static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch 
 // From the tokens to the stack's result.
 static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                  size_t stack) {
-    const StackShape *s = &t->is.stacks[stack];
+    const StackShape *s = &t->shape.stacks[stack];
     embed(t, work, batch, stack);
     for (size_t l = s->first; l < s->end; l++) {
         layer_attention(t, work, batch, l);
@@ -494,9 +498,11 @@ static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *b
 
 // The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
 // read: now, or behind the stack's backward pass. `kind`: --profile's.
-static inline void weight_backward(Transformer *t, const char *kind, const LinearParameters *at,
-                                   Matrix dy, Matrix x, size_t m) {
-    const WeightProduct p = {transformer_gradients(t, at->weight), dy, x, device_weight(t, at), m};
+static inline void weight_backward(Transformer *t, const char *kind,
+                                   const LinearParameters *parameters, Matrix dy, Matrix x,
+                                   size_t m) {
+    const WeightProduct p = {transformer_gradients(t, parameters->weight), dy, x,
+                             device_weight(t, parameters), m};
     if (t->groups_weights) {
         weight_groups_add(&t->weights, kind, p);
         return;
@@ -519,21 +525,24 @@ static inline void waiting_weights_backward(Transformer *t) {
 // stream behind the sublayer below, from what sublayer_input_backward() left; through the one
 // behind the last layer
 // (`last`): from dnorm alone.
-static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const NormParameters *at,
-                                 const float *x, const float *mean, const float *rstd, bool last,
+static inline void norm_backward(Transformer *t, const DeviceBatch *batch,
+                                 const NormParameters *parameters, const float *x,
+                                 const float *mean, const float *rstd, bool last,
                                  LayerNormTail tail) {
-    const LayerNormWeights w = norm_weights(t, at);
+    const LayerNormWeights w = norm_weights(t, parameters);
     const size_t M = batch->batch * batch->length;
-    if (at->gain ==
+    if (parameters->gain ==
         NO_PARAMETER) { // post-norm, before a first layer: dx stays, and its output is x
-        layernorm_forward(&t->base.device, {tail.norm, NULL, NULL, NULL}, x, w, M, t->is.channels);
+        layernorm_forward(&t->base.device, {tail.norm, NULL, NULL, NULL}, x, w, M,
+                          t->shape.channels);
         return;
     }
-    const bool through = t->is.post_norm && !last;
-    const LayerNormGradients to = {t->dx, transformer_gradients(t, at->gain),
-                                   transformer_gradients(t, at->bias), last || t->is.post_norm};
+    const bool through = t->shape.post_norm && !last;
+    const LayerNormGradients to = {t->dx, transformer_gradients(t, parameters->gain),
+                                   transformer_gradients(t, parameters->bias),
+                                   last || t->shape.post_norm};
     layernorm_backward(&t->base.device, &t->base.sums, to, through ? t->dx : t->dnorm,
-                       {x, w, mean, rstd}, tail, M, t->is.channels);
+                       {x, w, mean, rstd}, tail, M, t->shape.channels);
     gpu_lap(&t->base, GPU_TRAIN, tail.dbelow.data ? "residual, norm" : "norm", PROFILE_BACKWARD, 0);
 }
 
@@ -542,17 +551,18 @@ static inline void norm_backward(Transformer *t, const DeviceBatch *batch, const
 static inline void sublayer_input_backward(Transformer *t, Matrix dy, DeviceWeight first,
                                            size_t m) {
     Blas *blas = &t->base.blas;
-    if (t->is.post_norm)
-        gemm_backward_input_add(blas, float_matrix(t->dx, t->is.channels), dy, first, m);
+    if (t->shape.post_norm)
+        gemm_backward_input_add(blas, float_matrix(t->dx, t->shape.channels), dy, first, m);
     else
-        gemm_backward_input(blas, float_matrix(t->dnorm, t->is.channels), dy, first, m);
+        gemm_backward_input(blas, float_matrix(t->dnorm, t->shape.channels), dy, first, m);
 }
 
 // The gradient of a product's bias, where it has one, from that to its result.
-static inline void bias_backward(Transformer *t, const LinearParameters *at, Matrix dy, size_t m) {
-    if (at->bias == NO_PARAMETER) return;
-    column_sums(&t->base.device, &t->base.sums, transformer_gradients(t, at->bias), dy, m,
-                at->shape.outputs);
+static inline void bias_backward(Transformer *t, const LinearParameters *parameters, Matrix dy,
+                                 size_t m) {
+    if (parameters->bias == NO_PARAMETER) return;
+    column_sums(&t->base.device, &t->base.sums, transformer_gradients(t, parameters->bias), dy, m,
+                parameters->shape.outputs);
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
@@ -562,7 +572,7 @@ static inline void recompute_layer(Transformer *t, const DeviceBatch *batch, siz
     const TransformerActivations *a = &t->layers[l];
     norm_forward(t, &t->plan[l].norm, t->norm_qkv, a->mean1, a->rstd1, a->x_in,
                  batch->batch * batch->length);
-    if (l == t->is.stacks[stack].first) drop_embedded(t, GPU_TRAIN, batch, stack);
+    if (l == t->shape.stacks[stack].first) drop_embedded(t, GPU_TRAIN, batch, stack);
     layer_attention(t, GPU_TRAIN, batch, l);
     ffn_up(t, GPU_TRAIN, batch, l);
 }
@@ -573,8 +583,9 @@ static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, 
     const size_t M = batch->batch * batch->length;
     const Matrix hidden = t->layers[l].hidden, dffn = t->gradients[l].ffn,
                  dhidden = t->gradients[l].hidden;
-    const FfnParameters *at = &t->plan[l].ffn;
-    const DeviceWeight up = device_weight(t, &at->up), down = device_weight(t, &at->down);
+    const FfnParameters *parameters = &t->plan[l].ffn;
+    const DeviceWeight up = device_weight(t, &parameters->up),
+                       down = device_weight(t, &parameters->down);
     const double flops = ffn_flops(t, batch);
     if (activation_is_fused(t)) {
         gemm_backward_input_gelu(&g->blas, dhidden, dffn, down, hidden, M);
@@ -582,7 +593,8 @@ static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, 
     } else {
         gemm_backward_input(&g->blas, dhidden, dffn, down, M);
         gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
-        activation_backward(&g->device, dhidden, dhidden, hidden, t->is.activation, M, t->is.inner);
+        activation_backward(&g->device, dhidden, dhidden, hidden, t->shape.activation, M,
+                            t->shape.inner);
         gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
     }
     sublayer_input_backward(t, dhidden, up, M);
@@ -609,8 +621,8 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
 // gives.
 static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t stack,
                                       size_t l) {
-    const bool first = l == t->is.stacks[stack].first;
-    const size_t M = batch->batch * batch->length, C = t->is.channels;
+    const bool first = l == t->shape.stacks[stack].first;
+    const size_t M = batch->batch * batch->length, C = t->shape.channels;
     const TransformerActivations *a = &t->layers[l];
     const LayerGradients *d = &t->gradients[l];
     const TransformerLayer *o = &t->plan[l];
@@ -629,22 +641,22 @@ static inline void attention_backward(Transformer *t, const DeviceBatch *batch, 
 // tokens is token_backward()'s.
 static inline void embed_backward(Transformer *t, const DeviceBatch *batch, size_t stack) {
     GpuModel *g = &t->base;
-    const size_t M = batch->batch * batch->length, C = t->is.channels;
+    const size_t M = batch->batch * batch->length, C = t->shape.channels;
     const DropoutSite site = embedding_dropout(t, GPU_TRAIN, stack, false);
     if (t->sinusoids)
         dropout_apply(&g->device, float_matrix(t->dx, C), site, batch->batch, batch->length);
     else
-        position_backward(&g->device, transformer_gradients(t, t->is.outer.position), t->dx, site,
-                          batch->batch, batch->length, C);
-    if (t->is.type != NO_PARAMETER)
-        column_sums(&g->device, &g->sums, transformer_gradients(t, t->is.type),
+        position_backward(&g->device, transformer_gradients(t, t->shape.outer.position), t->dx,
+                          site, batch->batch, batch->length, C);
+    if (t->shape.type != NO_PARAMETER)
+        column_sums(&g->device, &g->sums, transformer_gradients(t, t->shape.type),
                     float_matrix(t->dx, C), M, C);
     gpu_lap(g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
 }
 
 // From dnorm, the gradient to the stack's result, to its dx before the embedding.
 static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size_t stack) {
-    const StackShape *shape = &t->is.stacks[stack];
+    const StackShape *shape = &t->shape.stacks[stack];
     const Stack *s = &t->stacks[stack];
     t->dx = s->dx;
     weight_groups_start(&t->weights);
@@ -653,11 +665,11 @@ static inline void stack_backward(Transformer *t, const DeviceBatch *batch, size
                             t->plan[shape->end - 1].ffn_site));
     for (size_t l = shape->end; l-- > shape->first;) {
         weight_groups_layer(&t->weights);
-        if (t->base.recompute && l + 1 < t->is.layers) recompute_layer(t, batch, stack, l);
+        if (t->base.recompute && l + 1 < t->shape.layers) recompute_layer(t, batch, stack, l);
         ffn_backward(t, batch, l);
         attention_backward(t, batch, stack, l);
         gpu_gradients_final(&t->base, batch, t->plan[l].first,
-                            l + 1 < t->is.layers ? t->plan[l + 1].first : t->base.state.total);
+                            l + 1 < t->shape.layers ? t->plan[l + 1].first : t->base.state.total);
     }
     waiting_weights_backward(t);
     embed_backward(t, batch, stack);
@@ -676,8 +688,8 @@ static inline DeviceBatch source_batch(const DeviceBatch *batch) {
 static inline void transformer_backward(Transformer *t, const DeviceBatch *batch,
                                         const DeviceBatch *source) {
     const Device *d = &t->base.device;
-    const size_t last = t->is.stack_count - 1;
-    const size_t bytes = source->batch * source->length * t->is.channels * sizeof(float);
+    const size_t last = t->shape.stack_count - 1;
+    const size_t bytes = source->batch * source->length * t->shape.channels * sizeof(float);
     if (last > 0) CUDA_CHECK(cudaMemsetAsync(t->dresult, 0, bytes, d->stream));
     stack_backward(t, batch, last);
     if (last == 0) return;
@@ -687,11 +699,11 @@ static inline void transformer_backward(Transformer *t, const DeviceBatch *batch
 
 static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch) {
     Transformer *t = (Transformer *)g;
-    const size_t K = batch->chosen, C = t->is.channels;
+    const size_t K = batch->chosen, C = t->shape.channels;
     const DeviceBatch source = source_batch(batch);
     if (t->qkv_parts) qkv_parts_forward(t);
-    if (t->is.stack_count > 1) stack_forward(t, work, &source, 0);
-    stack_forward(t, work, batch, t->is.stack_count - 1);
+    if (t->shape.stack_count > 1) stack_forward(t, work, &source, 0);
+    stack_forward(t, work, batch, t->shape.stack_count - 1);
     t->predicted = t->parts.predict ? t->parts.predict(t, work, batch) : transformer_result(t);
     const ClassifierInput in = {t->predicted, output_weight(t), batch->targets, K};
     if (work == GPU_FORWARD) {
@@ -699,13 +711,13 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
         return;
     }
     const ClassifierGradients to = {
-        float_matrix(t->dnorm, C), transformer_gradients(t, t->is.outer.token),
-        t->is.fixed_bias ? NULL : transformer_gradients(t, t->is.outer.bias)};
+        float_matrix(t->dnorm, C), transformer_gradients(t, t->shape.outer.token),
+        t->shape.fixed_bias ? NULL : transformer_gradients(t, t->shape.outer.bias)};
     classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, in, gpu_step(g), to,
                      &g->results->classifier);
     gpu_lap(g, work, "classifier", PROFILE_STEP,
-            6 * (double)K * (double)t->is.vocabulary * (double)C);
-    t->dx = t->stacks[t->is.stack_count - 1].dx;
+            6 * (double)K * (double)t->shape.vocabulary * (double)C);
+    t->dx = t->stacks[t->shape.stack_count - 1].dx;
     if (t->parts.predict) t->parts.predict_backward(t, batch);
     transformer_backward(t, batch, &source);
 }
@@ -713,18 +725,18 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
 // A shape but for what the models differ in: one stack, F = 4C.
 static inline TransformerShape
 transformer_shape(const ModelSizes *size, const OuterParameters *outer, uint32_t embedding_site) {
-    TransformerShape is = {};
-    is.layers = size->layers;
-    is.channels = size->channels;
-    is.inner = 4 * size->channels;
-    is.vocabulary = size->vocabulary;
-    is.stacks[0] = {0, size->layers, outer->norm, embedding_site};
-    is.stack_count = 1;
-    is.outer = *outer;
-    is.embedding_scale = 1;
-    is.type = NO_PARAMETER;
-    is.padding = -1;
-    return is;
+    TransformerShape shape = {};
+    shape.layers = size->layers;
+    shape.channels = size->channels;
+    shape.inner = 4 * size->channels;
+    shape.vocabulary = size->vocabulary;
+    shape.stacks[0] = {0, size->layers, outer->norm, embedding_site};
+    shape.stack_count = 1;
+    shape.outer = *outer;
+    shape.embedding_scale = 1;
+    shape.type = NO_PARAMETER;
+    shape.padding = -1;
+    return shape;
 }
 
 // A model that begins with a Transformer: the host's model checks the options. transformer_create()
@@ -738,15 +750,15 @@ static inline Model *transformer_allocate(const ModelType *host, const ModelSetu
 
 // Memory. layer(l): where its parameters lie.
 template <typename Layer>
-static inline void transformer_create(Transformer *t, TransformerShape is,
+static inline void transformer_create(Transformer *t, TransformerShape shape,
                                       const TransformerParts &parts, Layer layer) {
-    t->is = is;
+    t->shape = shape;
     t->parts = parts;
-    t->plan = (TransformerLayer *)allocate(is.layers, sizeof(TransformerLayer), "layers");
-    for (size_t l = 0; l < is.layers; l++) t->plan[l] = layer(l);
+    t->plan = (TransformerLayer *)allocate(shape.layers, sizeof(TransformerLayer), "layers");
+    for (size_t l = 0; l < shape.layers; l++) t->plan[l] = layer(l);
     t->layers =
-        (TransformerActivations *)allocate(is.layers, sizeof(TransformerActivations), "layers");
-    t->gradients = (LayerGradients *)allocate(is.layers, sizeof(LayerGradients), "layers");
+        (TransformerActivations *)allocate(shape.layers, sizeof(TransformerActivations), "layers");
+    t->gradients = (LayerGradients *)allocate(shape.layers, sizeof(LayerGradients), "layers");
     t->base.run = transformer_run;
     t->base.carve = transformer_carve;
     t->base.given_from = t->plan[0].first;
@@ -755,7 +767,7 @@ static inline void transformer_create(Transformer *t, TransformerShape is,
 
 static inline void transformer_destroy(Transformer *t) {
     gpu_model_destroy(&t->base);
-    for (size_t i = 0; i < t->is.stack_count; i++) embedding_order_free(&t->stacks[i].order);
+    for (size_t i = 0; i < t->shape.stack_count; i++) embedding_order_free(&t->stacks[i].order);
     free(t->plan);
     free(t->layers);
     free(t->gradients);
@@ -766,13 +778,13 @@ static inline double transformer_train(void *model, const Batch *batch, double s
     GpuModel *g = &t->base;
     const DeviceBatch staged = gpu_stage(g, batch, scale);
     gpu_launch(g, GPU_TRAIN, &staged);
-    for (size_t i = 0; i < t->is.stack_count; i++) {
-        const bool source = i + 1 < t->is.stack_count;
-        token_backward(&g->device, &t->stacks[i].order, transformer_gradients(t, t->is.outer.token),
-                       t->stacks[i].dx, source ? batch->source.tokens : batch->inputs,
-                       t->is.embedding_scale, t->is.padding,
-                       staged.batch * (source ? staged.source.length : staged.length),
-                       t->is.channels);
+    for (size_t i = 0; i < t->shape.stack_count; i++) {
+        const bool source = i + 1 < t->shape.stack_count;
+        token_backward(
+            &g->device, &t->stacks[i].order, transformer_gradients(t, t->shape.outer.token),
+            t->stacks[i].dx, source ? batch->source.tokens : batch->inputs,
+            t->shape.embedding_scale, t->shape.padding,
+            staged.batch * (source ? staged.source.length : staged.length), t->shape.channels);
     }
     return gpu_finish_training(g);
 }

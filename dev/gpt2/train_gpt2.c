@@ -146,20 +146,20 @@ typedef struct {
 } Gpt2Decoder;
 
 static DecoderParameters gpt2_decoder_layer(const void *model, size_t l) {
-    const TransformerParameters *at = &((const Gpt2 *)model)->offsets.layers[l];
-    return (DecoderParameters){&at->attention.norm, &at->attention.qkv, &at->attention.projection,
-                               &at->ffn};
+    const TransformerParameters *parameters = &((const Gpt2 *)model)->offsets.layers[l];
+    return (DecoderParameters){&parameters->attention.norm, &parameters->attention.qkv,
+                               &parameters->attention.projection, &parameters->ffn};
 }
 
 // Streams and heads are divided among the threads.
 static void gpt2_attend(const Decoder *decoder, size_t l) {
     const Gpt2Decoder *d = (const Gpt2Decoder *)decoder;
     const AttentionKind *kind = &d->model->config.attention;
-    const AttentionParameters *at = &d->model->offsets.layers[l].attention;
-    const real *values = d->model->base.model.state.values, *bias = values + at->qkv.bias;
-    const real *exponent = kind->learned_power ? values + at->exponent : NULL;
-    const size_t S = decoder->streams, H = decoder->is.size.heads, D = decoder->is.size.head_size,
-                 C = H * D;
+    const AttentionParameters *parameters = &d->model->offsets.layers[l].attention;
+    const real *values = d->model->base.model.state.values, *bias = values + parameters->qkv.bias;
+    const real *exponent = kind->learned_power ? values + parameters->exponent : NULL;
+    const size_t S = decoder->streams, H = decoder->shape.size.heads,
+                 D = decoder->shape.size.head_size, C = H * D;
     if (kind->cosine) {
         cosine_attention_decode(decoder->attended, d->state + l * S * H * D * D, decoder->projected,
                                 bias, exponent, kind->power, decoder->count, S, C, H);
@@ -177,12 +177,12 @@ static void *gpt2_decoder_create(void *model, int streams) {
     const Gpt2Config *c = &g->config;
     const size_t D = c->size.head_size, units = c->size.layers * (size_t)streams * c->size.heads;
     Gpt2Decoder *d = allocate(1, sizeof(Gpt2Decoder), "decoder");
-    const DecoderShape is = {.size = c->size,
-                             .outer = g->offsets.outer,
-                             .activation = GELU_TANH,
-                             .layer = gpt2_decoder_layer,
-                             .attend = gpt2_attend};
-    decoder_create(&d->base, &g->base.model, &is, streams);
+    const DecoderShape shape = {.size = c->size,
+                                .outer = g->offsets.outer,
+                                .activation = GELU_TANH,
+                                .layer = gpt2_decoder_layer,
+                                .attend = gpt2_attend};
+    decoder_create(&d->base, &g->base.model, &shape, streams);
     d->model = g;
     d->cache = (KeyValueCache){.units = units, .head_size = D};
     if (c->attention.cosine) d->state = allocate(units, D * D * sizeof(real), "decoder");

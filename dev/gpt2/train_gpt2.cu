@@ -15,11 +15,12 @@ static void *gpt2_create(const ModelSetup *setup) {
     SelfAttention *m = transformer_allocate<SelfAttention>(&gpt2, setup);
     const Gpt2Config *c = gpt2_config(m->base.base.host);
     const Gpt2Parameters *o = gpt2_offsets(m->base.base.host);
-    TransformerShape is = transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
-    is.padding = c->padding;
-    is.activation = GELU_TANH;
+    TransformerShape shape =
+        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
+    shape.padding = c->padding;
+    shape.activation = GELU_TANH;
     self_attention_choose(m, &c->attention, c->size.heads, o->layers);
-    self_attention_create(m, is, self_attention_parts(), [&](size_t l) {
+    self_attention_create(m, shape, self_attention_parts(), [&](size_t l) {
         return self_attention_layer(&o->layers[l], dropout_site(l, SITE_ATTENTION), NULL);
     });
     return m;

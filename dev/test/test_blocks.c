@@ -102,7 +102,7 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     p->attention = (Attention){
         .channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
     attention_create(&p->attention, PRECISION_FLOAT32, B, S, B * S);
-    p->encoded.norm.at = o.encoder_norm;
+    p->encoded.norm.parameters = o.encoder_norm;
     cross_attention_block_create(&p->cross, m, &p->attention, &p->encoded, &o.cross, kind->order, 0,
                                  (uint32_t[]){2, 3});
     ffn_block_create(&p->ffn, m, &o.ffn, RELU, kind->order, 0, 4);

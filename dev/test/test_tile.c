@@ -60,9 +60,9 @@ static real word(const real *x, size_t at, size_t next, bool pairs) {
 }
 
 // a read along rows, or along columns; more columns than are read everywhere.
-static void check_product(const Problem *p, Multiplier by, bool along_columns, bool one_start) {
+static void check_product(const Problem *p, Multiplier engine, bool along_columns, bool one_start) {
     enum { MORE = 32 };
-    const bool pairs = by != MULTIPLY_REALS;
+    const bool pairs = engine != MULTIPLY_REALS;
     const size_t step = pairs ? 2 : 1, words = p->k / step, m = p->m, n = p->n;
     const size_t a_row = along_columns ? 1 : words + MORE, a_column = along_columns ? m + MORE : 1;
     real *a = allocate((m + MORE) * (words + MORE), sizeof(real), "a");
@@ -74,11 +74,11 @@ static void check_product(const Problem *p, Multiplier by, bool along_columns, b
     for (size_t s = 0; s < words; s++)
         for (size_t j = 0; j < n; j++)
             b[s * (n + MORE) + j] = word(p->b, s * step * n + j, n, pairs);
-    if (by == MULTIPLY_AMX && along_columns) tile_transpose_squares(a, a_column, words, m);
-    tile_begin(by);
+    if (engine == MULTIPLY_AMX && along_columns) tile_transpose_squares(a, a_column, words, m);
+    tile_begin(engine);
     tile_product(c, n + MORE, p->start, one_start ? 0 : n, (TileView){a, a_row, a_column}, b,
-                 n + MORE, m, n, words, by);
-    tile_end(by);
+                 n + MORE, m, n, words, engine);
+    tile_end(engine);
     double error = 0;
     for (size_t i = 0; i < m; i++) {
         const real *row = c + i * (n + MORE);
@@ -96,9 +96,9 @@ static void test_products(void) {
     for (size_t i = 0; i < 2 * sizeof(sizes) / sizeof(*sizes); i++) {
         const bool one_start = i % 2 == 1;
         Problem p = problem_create(sizes[i / 2][0], sizes[i / 2][1], sizes[i / 2][2], one_start);
-        for (Multiplier by = MULTIPLY_REALS; by <= tile_multiplier(true); by++) {
-            check_product(&p, by, false, one_start);
-            check_product(&p, by, true, one_start);
+        for (Multiplier engine = MULTIPLY_REALS; engine <= tile_multiplier(true); engine++) {
+            check_product(&p, engine, false, one_start);
+            check_product(&p, engine, true, one_start);
         }
         problem_free(&p);
     }

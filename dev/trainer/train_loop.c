@@ -56,7 +56,7 @@ static void follow_batch(Loop *loop) {
 }
 
 // Whether a count that grew from `before` to `after` passed a multiple of `every`.
-static bool passed(int64_t before, int64_t after, int64_t every) {
+static bool crosses_multiple(int64_t before, int64_t after, int64_t every) {
     return every > 0 && after / every != before / every;
 }
 
@@ -279,18 +279,20 @@ static void after_step(Loop *loop, const Progress *before) {
     const bool last = loop_ended(loop);
     const int64_t val_every = integer(loop, "val-every"), save_every = integer(loop, "save-every");
     const bool evaluates =
-        last || (val_every > 0 ? passed(before->step, now->step, val_every)
-                               : passed(before->sequences, now->sequences, loop->plan->sequences));
+        last || (val_every > 0
+                     ? crosses_multiple(before->step, now->step, val_every)
+                     : crosses_multiple(before->sequences, now->sequences, loop->plan->sequences));
     loop->progress.evaluation_due = evaluates && (loop->stop || !validate(loop));
     const TaskType *task = loop->run->type->task;
     if (loop_leads(loop) && task->sample &&
-        passed(before->step, now->step, integer(loop, "sample-every"))) {
+        crosses_multiple(before->step, now->step, integer(loop, "sample-every"))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
         task->sample(loop->run, now->step);
         profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
     }
     agree_on_stop(loop);
-    const bool saves = save_every > 0 ? passed(before->step, now->step, save_every) : evaluates;
+    const bool saves =
+        save_every > 0 ? crosses_multiple(before->step, now->step, save_every) : evaluates;
     loop->save_due |=
         saves || is_minutes_old(loop) || last || loop_out_of_patience(loop) || loop->stop;
     if (loop->save_due && loop->bad_updates == 0) save(loop);

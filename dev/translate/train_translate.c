@@ -226,15 +226,15 @@ static void translate_backward(const void *model, const BlockPass *pass) {
 static void decoder_layer_create(Translate *t, size_t l) {
     CpuModel *m = &t->base.model;
     const TranslateConfig *c = &t->config;
-    const DecoderParameters *at = &t->offsets.decoder[l];
+    const DecoderParameters *parameters = &t->offsets.decoder[l];
     DecoderLayer *layer = &t->decoder[l];
     const size_t number = c->encoder_layers + l;
-    attention_block_create(&layer->attention, m, &t->causal, &at->self.attention, c->order, number,
-                           (uint32_t[]){decoder_site(c, l, 0), decoder_site(c, l, 1)});
-    cross_attention_block_create(&layer->cross, m, &t->encoder.attention, &t->encoded, &at->cross,
-                                 c->order, number,
+    attention_block_create(&layer->attention, m, &t->causal, &parameters->self.attention, c->order,
+                           number, (uint32_t[]){decoder_site(c, l, 0), decoder_site(c, l, 1)});
+    cross_attention_block_create(&layer->cross, m, &t->encoder.attention, &t->encoded,
+                                 &parameters->cross, c->order, number,
                                  (uint32_t[]){decoder_site(c, l, 2), decoder_site(c, l, 3)});
-    ffn_block_create(&layer->ffn, m, &at->self.ffn, c->activation, c->order, number,
+    ffn_block_create(&layer->ffn, m, &parameters->self.ffn, c->activation, c->order, number,
                      decoder_site(c, l, 4));
 }
 
@@ -244,7 +244,7 @@ static void encoder_create(Translate *t, size_t batch, size_t length) {
     const Attention attention = {.channels = c->channels, .heads = c->heads};
     stack_create(&t->encoder, m, &attention, t->offsets.encoder, c->encoder_layers, c->order,
                  c->activation, SITE_LAYERS, batch, length);
-    t->encoded.norm.at = t->offsets.encoder_norm;
+    t->encoded.norm.parameters = t->offsets.encoder_norm;
 }
 
 static void decoder_create_layers(Translate *t) {
@@ -414,8 +414,8 @@ static void decode_attention(const BlockPass *pass, const Translator *d, size_t 
 #pragma omp parallel
     {
         softmax_attention_decode(d->attended, &cache, b->projected,
-                                 pass_values(pass, b->qkv.at.bias), 0, d->position, pass->rows, C,
-                                 c->heads);
+                                 pass_values(pass, b->qkv.parameters.bias), 0, d->position,
+                                 pass->rows, C, c->heads);
 #pragma omp barrier
 #pragma omp for
         for (size_t i = 0; i < pass->rows; i++)
@@ -429,10 +429,11 @@ static void decode_attention(const BlockPass *pass, const Translator *d, size_t 
 static void decode_cross_attention(const BlockPass *pass, const Translator *d, size_t l, real *x) {
     const CrossAttentionBlock *b = &d->model->decoder[l].cross;
     const size_t C = d->model->config.channels;
-    const AttentionInput in = attention_cross(b->queries, pass_values(pass, b->query.at.bias),
-                                              d->encoded + l * d->sentences * d->length * 2 * C,
-                                              pass_values(pass, b->key_value.at.bias), C, d->mask,
-                                              d->sentences, d->beams, d->length);
+    const AttentionInput in =
+        attention_cross(b->queries, pass_values(pass, b->query.parameters.bias),
+                        d->encoded + l * d->sentences * d->length * 2 * C,
+                        pass_values(pass, b->key_value.parameters.bias), C, d->mask, d->sentences,
+                        d->beams, d->length);
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
     if (d->weights)

@@ -57,7 +57,7 @@ static uint32_t layer_site(const Translate *m, size_t l, uint32_t site) {
 
 static void carve_layer(Transformer *t, DeviceArena *arena, size_t l, bool own) {
     Translate *m = (Translate *)t;
-    const size_t M = gpu_rows(&t->base), C = t->is.channels, first = m->config->encoder_layers;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels, first = m->config->encoder_layers;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     self_attention_carve_layer(t, arena, l, own);
     if (l < first) return;
@@ -76,7 +76,7 @@ static void carve_layer(Transformer *t, DeviceArena *arena, size_t l, bool own) 
 
 static void carve(Transformer *t, DeviceArena *arena) {
     Translate *m = (Translate *)t;
-    const size_t M = gpu_rows(&t->base), C = t->is.channels;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     self_attention_carve(t, arena);
     m->sinusoids = arena_array<float>(arena, m->config->positions * C, "positions");
@@ -102,15 +102,15 @@ static void carve(Transformer *t, DeviceArena *arena) {
 static AttentionSublayer cross_sublayer(const Translate *m, GpuWork work, const DeviceBatch *batch,
                                         size_t l) {
     const GpuModel *g = &m->base.base.base;
-    const CrossAttentionParameters *at = cross_parameters(m, l);
+    const CrossAttentionParameters *parameters = cross_parameters(m, l);
     const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
     DeviceAttentionInput in =
         attention_cross(crossed->query, crossed->key_value, m->config->heads, batch->source.mask,
                         batch->batch, batch->length, batch->source.length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, layer_site(m, l, 2));
-    return {&m->base.kind,     in,
-            &at->projection,   at->exponent,
-            crossed->attended, m->base.base.gradients[l].before_ffn};
+    return {&m->base.kind,           in,
+            &parameters->projection, parameters->exponent,
+            crossed->attended,       m->base.base.gradients[l].before_ffn};
 }
 
 // FLOP of the products of queries, and of keys and values.
@@ -128,17 +128,17 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
     }
     GpuModel *g = &t->base;
     const TransformerActivations *a = &t->layers[l];
-    const CrossAttentionParameters *at = cross_parameters(m, l);
+    const CrossAttentionParameters *parameters = cross_parameters(m, l);
     const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
     const AttentionSublayer self = self_attention_sublayer(&m->base, work, batch, l),
                             cross = cross_sublayer(m, work, batch, l);
     attention_sublayer_forward(t, work, &self);
     residual_norm_forward(t, work, batch, layer_site(m, l, 1), cross_norm(m, l),
                           {crossed->x, t->norm, crossed->mean, crossed->rstd, a->x_in});
-    gemm_forward(&g->blas, crossed->query, t->norm, device_weight(t, &at->query),
+    gemm_forward(&g->blas, crossed->query, t->norm, device_weight(t, &parameters->query),
                  batch->batch * batch->length);
     gemm_forward(&g->blas, crossed->key_value, t->stacks[0].result,
-                 device_weight(t, &at->key_value), batch->batch * batch->source.length);
+                 device_weight(t, &parameters->key_value), batch->batch * batch->source.length);
     gpu_lap(g, work, "cross query, key, value", PROFILE_FORWARD, cross_flops(m, batch));
     attention_sublayer_forward(t, work, &cross);
     residual_norm_forward(t, work, batch, layer_site(m, l, 3), &t->plan[l].ffn.norm,
@@ -150,24 +150,24 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
 static void cross_products_backward(Translate *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base.base;
     GpuModel *g = &t->base;
-    const CrossAttentionParameters *at = cross_parameters(m, l);
+    const CrossAttentionParameters *parameters = cross_parameters(m, l);
     const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
     const size_t M = batch->batch * batch->length, N = batch->batch * batch->source.length,
-                 C = t->is.channels;
+                 C = t->shape.channels;
     static const char *const kind = "cross query, key, value";
-    bias_backward(t, &at->query, crossed->dquery, M);
+    bias_backward(t, &parameters->query, crossed->dquery, M);
     // That of the keys' bias is 0: attention.cuh.
-    column_sums(&g->device, &g->sums, transformer_gradients(t, at->key_value.bias) + C,
+    column_sums(&g->device, &g->sums, transformer_gradients(t, parameters->key_value.bias) + C,
                 matrix_part(crossed->dkey_value, 1, C), N, C);
     gemm_backward_input_add(&g->blas, float_matrix(t->dresult, C), crossed->dkey_value,
-                            device_weight(t, &at->key_value), N);
-    weight_backward(t, kind, &at->key_value, crossed->dkey_value, t->stacks[0].result, N);
-    sublayer_input_backward(t, crossed->dquery, device_weight(t, &at->query), M);
+                            device_weight(t, &parameters->key_value), N);
+    weight_backward(t, kind, &parameters->key_value, crossed->dkey_value, t->stacks[0].result, N);
+    sublayer_input_backward(t, crossed->dquery, device_weight(t, &parameters->query), M);
     gpu_lap(g, GPU_TRAIN, kind, PROFILE_BACKWARD, cross_flops(m, batch));
     norm_backward(
         t, batch, cross_norm(m, l), crossed->x, crossed->mean, crossed->rstd, false,
         norm_tail(t, batch, crossed->norm, t->gradients[l].projection, layer_site(m, l, 1)));
-    weight_backward(t, kind, &at->query, crossed->dquery, crossed->norm, M);
+    weight_backward(t, kind, &parameters->query, crossed->dquery, crossed->norm, M);
 }
 
 static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
@@ -190,28 +190,28 @@ static TransformerShape shape(const Translate *m) {
     const TranslateParameters *o = m->offsets;
     const size_t E = c->encoder_layers, D = c->decoder_layers, C = c->channels;
     const bool post = c->order == POST_NORM;
-    TransformerShape is = {};
-    is.layers = E + D;
-    is.channels = C;
-    is.inner = c->inner;
-    is.vocabulary = c->vocabulary;
-    is.stacks[0] = {0, E, post ? o->encoder[E - 1].ffn.norm : o->encoder_norm, SITE_SOURCE};
-    is.stacks[1] = {E, E + D, post ? o->decoder[D - 1].self.ffn.norm : o->decoder_norm,
-                    SITE_TARGET};
-    is.stack_count = 2;
-    is.outer.token = o->token;
-    is.outer.bias = o->bias;
-    is.fixed_bias = true;
-    is.embedding_scale = sqrt((double)C);
-    is.type = NO_PARAMETER;
-    is.padding = -1; // the decoder begins with the padding token, which learns
-    is.post_norm = post;
-    is.smoothing = c->smoothing;
-    is.activation = c->activation;
-    is.outer_sums =
+    TransformerShape shape = {};
+    shape.layers = E + D;
+    shape.channels = C;
+    shape.inner = c->inner;
+    shape.vocabulary = c->vocabulary;
+    shape.stacks[0] = {0, E, post ? o->encoder[E - 1].ffn.norm : o->encoder_norm, SITE_SOURCE};
+    shape.stacks[1] = {E, E + D, post ? o->decoder[D - 1].self.ffn.norm : o->decoder_norm,
+                       SITE_TARGET};
+    shape.stack_count = 2;
+    shape.outer.token = o->token;
+    shape.outer.bias = o->bias;
+    shape.fixed_bias = true;
+    shape.embedding_scale = sqrt((double)C);
+    shape.type = NO_PARAMETER;
+    shape.padding = -1; // the decoder begins with the padding token, which learns
+    shape.post_norm = post;
+    shape.smoothing = c->smoothing;
+    shape.activation = c->activation;
+    shape.outer_sums =
         (unsigned)(5 * D); // of cross-attention: norm, biases of queries, values and projection
-    is.outer_sum_width = 5 * D * C;
-    return is;
+    shape.outer_sum_width = 5 * D * C;
+    return shape;
 }
 
 // Layer l of both stacks. A layer of the decoder has its FFN's norm behind cross-attention.
@@ -255,7 +255,7 @@ static void *translate_create(const ModelSetup *setup) {
     g->attention_dropout = c->attention_dropout;
     m->base.causal = E;
     m->base.heads = c->heads;
-    m->base.at = m->layers;
+    m->base.parameters = m->layers;
     TransformerParts parts = self_attention_parts();
     parts.attend = attend;
     parts.attend_backward = attend_backward;

@@ -1,0 +1,128 @@
+// What softmax attention (softmax_attention.h) needs outside training: a token at a time from the
+// keys and values so far, and weights to be looked at.
+#include "softmax_attention.h"
+
+#include "memory.h"
+#include "rows.h"
+#include "softmax_attention_amx.h"
+#include "tile.h"
+#include "vector_math.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream stand in
+// the cache. Those of the next head, which comes next, are fetched: they are too few for the
+// processor to see it.
+static void find_rows(size_t *offsets, const AttentionCache *cache, size_t stream, size_t head,
+                      size_t heads, size_t j0, size_t n, size_t size) {
+    const uint32_t *origins = cache->origins ? cache->origins + stream * cache->positions : NULL;
+    for (size_t j = j0; j < j0 + n; j++) {
+        const size_t origin = origins ? origins[j] : stream;
+        offsets[j - j0] = ((origin * heads + head) * cache->positions + j) * size;
+        for (size_t d = 0; d < size; d += TILE_LANES) {
+            __builtin_prefetch(cache->keys + offsets[j - j0] + cache->positions * size + d);
+            __builtin_prefetch(cache->values + offsets[j - j0] + cache->positions * size + d);
+        }
+    }
+}
+
+// scores (n) of a query, -Inf behind them up to a whole vector; returns the greatest, or `top` if
+// it is greater.
+static real decode_scores(real *restrict scores, const real *restrict q, const real *restrict keys,
+                          const size_t *offsets, size_t n, size_t size, real top) {
+    TileVector greatest = (TileVector){0} + top;
+    for (size_t j = 0; j < n; j += TILE_LANES) {
+        TileVector lanes[TILE_LANES];
+        for (size_t l = 0; l < TILE_LANES; l++) {
+            lanes[l] = (TileVector){0} + (j + l < n ? 0 : -INFINITY);
+            for (size_t d = 0; d < size && j + l < n; d += TILE_LANES)
+                lanes[l] += row_get(q, d, size) * row_get(keys + offsets[j + l], d, size);
+        }
+        const TileVector sums = tile_sums_of_lanes(lanes);
+        greatest = tile_max(sums, greatest);
+        tile_store(scores + j, sums);
+    }
+    return tile_greatest_lane(greatest);
+}
+
+// y (D) of one query over the first `count` keys of its head; q (D) times log2(e) / sqrt(D).
+static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache,
+                        size_t stream, size_t head, size_t heads, double sink, size_t count,
+                        size_t size) {
+    real top = sink > 0 ? (real)log2(sink) : (real)-1e30, sum = sink > 0 ? 1 : 0;
+    for (size_t d = 0; d < size; d++) y[d] = 0;
+    for (size_t j0 = 0; j0 < count; j0 += KEYS) {
+        const size_t n = smaller(KEYS, count - j0);
+        size_t offsets[KEYS];
+        real weights[KEYS];
+        find_rows(offsets, cache, stream, head, heads, j0, n, size);
+        const real raised = decode_scores(weights, q, cache->keys, offsets, n, size, top);
+        TileVector sums = {0};
+        for (size_t j = 0; j < n; j += TILE_LANES) {
+            const TileVector e = tile_exp2(tile_load(weights + j) - raised, false);
+            sums += e;
+            tile_store(weights + j, e);
+        }
+        const real shrink = (real)exp2((double)(top - raised));
+        top = raised;
+        sum = sum * shrink + tile_sum_of_lanes(sums);
+        for (size_t d = 0; d < size; d += TILE_LANES) {
+            TileVector v = row_get(y, d, size) * shrink;
+            for (size_t j = 0; j < n; j++)
+                v += weights[j] * row_get(cache->values + offsets[j], d, size);
+            row_put(y, d, size, v);
+        }
+    }
+    for (size_t d = 0; d < size; d++) y[d] /= sum;
+}
+
+void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
+                              const real *restrict bias, double sink, size_t position,
+                              size_t streams, size_t channels, size_t heads) {
+    const size_t size = channels / heads;
+    const real scale = (real)(LOG2_E / sqrt((double)size));
+#pragma omp for schedule(static) nowait
+    for (size_t unit = 0; unit < streams * heads; unit++) {
+        const size_t stream = unit / heads, head = unit % heads, at = head * size;
+        const size_t row = (unit * cache->positions + position) * size;
+        real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;
+        for (size_t d = 0; d < size; d++) {
+            q[d] = (q[d] + (bias ? bias[at + d] : 0)) * scale;
+            cache->keys[row + d] = k[d] + (bias ? bias[channels + at + d] : 0);
+            cache->values[row + d] = v[d] + (bias ? bias[2 * channels + at + d] : 0);
+        }
+        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position + 1,
+                    size);
+    }
+}
+
+// q_i . k_j of one head.
+static double score_of(const AttentionInput *in, size_t i, size_t j, size_t first, size_t size) {
+    const AttentionRows *q = &in->rows[QUERY], *k = &in->rows[KEY];
+    double score = 0;
+    for (size_t d = first; d < first + size; d++)
+        score += (double)(q->x[i * q->stride + d] + (q->bias ? q->bias[d] : 0)) *
+                 (double)(k->x[j * k->stride + d] + (k->bias ? k->bias[d] : 0));
+    return score;
+}
+
+void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
+                               size_t heads) {
+    const size_t size = channels / heads, keys = in->keys;
+    double *e = allocate(keys, sizeof(double), "attention");
+    memset(weights, 0, in->queries * keys * sizeof(double));
+    for (size_t unit = 0; unit < in->queries * heads; unit++) {
+        const size_t i = unit / heads, first = unit % heads * size;
+        double top = -INFINITY, sum = 0;
+        for (size_t j = 0; j < keys; j++) {
+            const bool seen = !in->mask || in->mask[j];
+            e[j] = seen ? score_of(in, i, j, first, size) / sqrt((double)size) : -INFINITY;
+            top = fmax(top, e[j]);
+        }
+        for (size_t j = 0; j < keys; j++) sum += e[j] = e[j] > -INFINITY ? exp(e[j] - top) : 0;
+        for (size_t j = 0; sum > 0 && j < keys; j++)
+            weights[i * keys + j] += e[j] / (sum * (double)heads);
+    }
+    free(e);
+}
