@@ -61,7 +61,7 @@ TRAINERS := $(call names,train_*.c $(MODELS:%=dev/%/train_*.c))
 TRAINER_TESTS := $(call names,test_*.c $(MODELS:%=dev/%/test_*.c))
 PROGRAMS := $(TRAINERS) $(call names,dev/tools/*.c)
 BENCHES := $(call names,dev/bench/*.c)
-MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/train_% dev/$(model)/test_%, \
+MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/plain.c dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
 LIBRARY_SOURCES := dev/ranks/ranks.c dev/ranks/single.c $(wildcard $(LIBRARY:%=dev/%/*.c)) \
                    $(MODEL_PARTS)
