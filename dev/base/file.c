@@ -85,8 +85,8 @@ char *path_directory(const char *path) {
     return length ? format_string("%.*s", length > 1 ? length - 1 : 1, path) : copy_string(".");
 }
 
-// The name is on the disk only when its directory is.
-static void sync_directory(const char *path) {
+// A name is on the disk only when its directory is.
+void file_sync_name(const char *path) {
     char *directory = path_directory(path);
     const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     // EINVAL: a file system that cannot sync directories.
@@ -96,11 +96,16 @@ static void sync_directory(const char *path) {
     free(directory);
 }
 
+void file_sync(int fd, const char *path) {
+    if (fsync(fd) != 0 && errno != EINVAL) fail("%s: cannot sync: %s", path, strerror(errno));
+    file_sync_name(path);
+}
+
 // One directory whose parent is there.
 static void make_directory(const char *path) {
     struct stat status;
     if (mkdir(path, 0777) == 0) {
-        sync_directory(path);
+        file_sync_name(path);
         return;
     }
     const int cause = errno;
@@ -130,7 +135,7 @@ bool directory_create_new(const char *path) {
         if (errno != EEXIST) fail("%s: cannot make the directory: %s", path, strerror(errno));
         return false;
     }
-    sync_directory(path);
+    file_sync_name(path);
     return true;
 }
 
@@ -221,7 +226,7 @@ void atomic_commit(AtomicFile *file) {
         named.st_dev != ours.st_dev)
         fail("%s: another process writes the same file", file->path);
     if (close(file->fd) != 0 || rename(file->temporary, file->path) != 0) write_failed(file, errno);
-    sync_directory(file->path);
+    file_sync_name(file->path);
     free(file->path);
     free(file->temporary);
     free(file);

@@ -30,6 +30,12 @@ size_t file_number(const char *path, const char *key, size_t unit);
 // anything else, it cannot be locked.
 bool file_lock(int fd);
 
+// Waits until an open file and its name are on the disk; ends the program if they cannot be.
+void file_sync(int fd, const char *path);
+
+// Waits until it is on the disk that a name was given or removed.
+void file_sync_name(const char *path);
+
 // Makes DIR and its parents, on the disk; ends the program if one of them cannot be made or is no
 // directory.
 void directory_create(const char *path);

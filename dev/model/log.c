@@ -180,6 +180,10 @@ void log_end(Log *log) {
     json_writer_free(&log->line);
 }
 
+void log_sync(Log *log) {
+    if (log->path) file_sync(log->file, log->path);
+}
+
 // Digits that mean nothing would only make the log long: `scale` is 1000 to keep three behind the
 // point.
 static void write_rounded(JsonWriter *w, const char *key, double value, double scale) {

@@ -78,6 +78,10 @@ double log_seconds(const Log *log);
 JsonWriter *log_begin(Log *log);
 void log_end(Log *log);
 
+// Waits until all lines are on the disk: before a checkpoint, which a run
+// continues from, and best weights, which belong to the log's run.
+void log_sync(Log *log);
+
 // The table at the start: rows of name and value, or its title alone, to the terminal.
 void log_table(const char *title, const Metadata *rows, int count);
 

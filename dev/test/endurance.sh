@@ -22,6 +22,7 @@ part() { # COMMAND...: adds up its last line
 }
 part dev/test/faults.sh --all
 part dev/test/kill.sh --all
+part dev/test/power.sh --all
 part dev/fuzz/run.sh $((hours * 3600 / targets))
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -1,4 +1,4 @@
-# Read by faults.sh and kill.sh: a tiny training run, undisturbed and disturbed, in a fresh directory. Needs TRAINER
+# Read by faults.sh, kill.sh and power.sh: a tiny training run, undisturbed and disturbed, in a fresh directory. Needs TRAINER
 # and TOKENIZE, the programs, or takes those at the top; CC makes the library that disturbs (faults.c).
 # shellcheck shell=sh disable=SC2034,SC2154
 root=$(realpath "$(dirname "$0")/../..")

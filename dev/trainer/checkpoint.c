@@ -175,7 +175,10 @@ static void listing_free(Listing *listing) {
 static bool remove_file(const char *directory, char *name) {
     char *path = path_in(directory, name);
     const bool gone = unlink(path) == 0 || errno == ENOENT;
-    if (!gone) warn("%s: cannot be removed: %s", path, strerror(errno));
+    if (!gone)
+        warn("%s: cannot be removed: %s", path, strerror(errno));
+    else
+        file_sync_name(path); // where power fails, the half that went first is the one that is gone
     free(path);
     free(name);
     return gone;

@@ -253,14 +253,17 @@ static bool validate(Loop *loop) {
     const bool best = result.loss < loop->best.loss;
     loop->progress.stale = best ? 0 : loop->progress.stale + 1;
     if (best) loop->best = (BestLoss){result.loss, result.tokens};
-    if (best && loop_leads(loop))
+    if (best && loop_leads(loop)) {
+        log_sync(loop->log); // best weights without the log of their run stop the next one
         checkpoint_save_best(run, loop->directory, loop->progress.step, &result);
+    }
     log_evaluation(loop->log, loop->progress.step, "val", &result, best);
     return true;
 }
 
 static void save(Loop *loop) {
     loop->save_due = false;
+    log_sync(loop->log);
     checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
     if (loop_leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
     loop->saved = clock_seconds();
