@@ -525,6 +525,23 @@ static void keep_settings(Bpe *bpe, Json *root, const Json *model) {
     bpe->model_settings = members_text(model, lists);
 }
 
+// The tokenizers library counts added tokens on from the vocabulary, whatever the file says.
+static void check_numbers(const Reader *r, const Json *vocabulary, const Json *added) {
+    long long next = (long long)vocabulary->count;
+    for (size_t i = 0; added && i < added->count; i++) {
+        const char *name = json_string(&added->items[i], "content", r->path);
+        const int32_t token = find_written(r, (Text){name, strlen(name)});
+        if (!(r->flags[token] & BPE_OUTSIDE)) continue;
+        if (token != next)
+            warn(
+                "%s: the token \"%s\" has the number %d that the file says; the tokenizers library "
+                "gives it %lld",
+                r->path, name, token, next);
+        if (token != next) return;
+        next++;
+    }
+}
+
 static Bpe *open_tokenizer_json(const char *path) {
     FileMap file = file_map(path);
     Json *root = json_parse((const char *)file.data, file.size, path);
@@ -541,6 +558,7 @@ static Bpe *open_tokenizer_json(const char *path) {
     for (size_t i = 0; added && i < added->count; i++)
         read_added_token(&r, &added->items[i],
                          json_integer(&added->items[i], "id", 0, r.most - 1, path));
+    check_numbers(&r, vocabulary, added);
     make_tokens(&r);
     read_merges(&r, merges);
     if (is_true(model, "ignore_merges")) take_whole(&r);
