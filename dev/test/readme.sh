@@ -39,6 +39,7 @@ blocks() {
             sub(/^<!-- test: */, "")
             in_mark = !sub(/ *-->.*/, "")
             mark = $0 "\n"
+            block = 0
             next
         }
         /^ *```/ { open(); fence = 1; block = 0; next }
