@@ -240,6 +240,8 @@ class Comparison:
             "-S",
             str(seed),
         ]
+        if program.startswith("./train_") and program != "./train_translate":
+            command += ["--offsets", "fixed"]  # as the kept runs
         if value is not None:
             command += self.experiment["value_options"](value).split()
         name = f"{arm}{'' if value is None else f'-{value}'}-seed-{seed}"
