@@ -85,5 +85,16 @@ for file in "$@"; do
         run "$file" "$(basename "$block" .block)"
     done
 done
+# Links to a line, [`name`](FILE#LN): the name is in that line.
+for page in docs/*.md; do
+    while IFS='|' read -r name file line; do
+        if sed -n "${line}p" "docs/$file" | grep -q "\b$name("; then
+            passed=$((passed + 1))
+        else
+            failed=$((failed + 1))
+            echo "FAIL  $page: $name is not in line $line of $file"
+        fi
+    done < <(grep -o '\[`[a-z_]*`\]([^)#]*#L[0-9]*)' "$page" | sed -E 's/\[`(.*)`\]\((.*)#L(.*)\)/\1|\2|\3/')
+done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
