@@ -28,7 +28,7 @@ is_named() { # WHAT
     "$trainer" --verify disturbed >out 2>err
     named=$(sed -n 's/^newest good checkpoint: //p' out)
     [ "$(printf '%s\n' "$(cat newest)" "$named" | sort | tail -n 1)" = "$named" ] && [ -n "$named" ] ||
-        { cp out err && wrong "$1: --verify names '$named', complete was $(cat newest)"; return 1; }
+        { cat out >>err && wrong "$1: --verify names '$named', complete was $(cat newest)"; return 1; }
 }
 
 crash() { # COMMAND EVENTS MODE

@@ -280,6 +280,8 @@ static void replace_link(const char *path, const char *target) {
     if (symlink(target, temporary) != 0 || rename(temporary, path) != 0) {
         warn("%s: cannot be linked to %s: %s", path, target, strerror(errno));
         unlink(temporary);
+    } else {
+        file_sync_name(path); // before config.json, which it shows to be a run's
     }
     free(temporary);
 }
