@@ -266,5 +266,7 @@ check 'a report elsewhere changes nothing there' diff -r before bare/dev/results
 for parts in "$root"/dev/results/*/results.json; do
     check "the report of $parts" sh -c 'python3 -B dev/bench/report.py "$1" | cmp - "$2"' - "$parts" "${parts%results.json}report.md"
 done
+cd "$root" || exit 1
+check 'figures of README and docs are those of the tables' python3 -B dev/test/figures.py
 
 finish
