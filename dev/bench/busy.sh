@@ -103,11 +103,11 @@ rest
 processor=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 first=$(head -n 1 "$tmp/run/log.jsonl" | sed -n 's/.*"products":"\([^"]*\)".*/\1/p')
 {
-    echo "# Training beside other programs"
+    echo "# Training next to other programs"
     echo
     echo "\`dev/bench/busy.sh\` on ${processor:-an unknown processor}, $cores cores: \`$(basename "$trainer") $options\`, $first."
     echo "Medians of the steps of $rounds rounds, in milliseconds; in brackets, how many times as long as that setting's idle step."
-    echo "With N busy processes a core a fair share is N + 1 times, beside another run 2."
+    echo "With N busy processes per core a fair share is N + 1 times, next to another run 2."
     echo
     echo "| threads | idle | one busy process | one a core | two a core | another run | idle, against $default |"
     echo "|---|---|---|---|---|---|---|"

@@ -128,7 +128,7 @@ def length_targets(parts):
         remark = f"T {curve[0][0]:,} .. {curve[-1][0]:,}: {min(speeds):,.0f} .. {max(speeds):,.0f} tokens/s"
         targets.append(("tokens/s by length: percent from highest to lowest", ("<=", 10), slowest, remark))
         memory = [row["peak_bytes"] / 1e6 for _, row in curve]
-        remark = f"{min(memory):,.0f} .. {max(memory):,.0f} MB with the same tokens a step"
+        remark = f"{min(memory):,.0f} .. {max(memory):,.0f} MB with the same tokens per step"
         targets.append(("memory by length: largest over smallest", ("<=", 1.1), max(memory) / min(memory), remark))
     rows = rows_of(parts, "lengths-peers", T=16384)
     times = ratio(rows, f"gpt2/c/{fast}", f"fastformer/c/{fast}")
@@ -332,9 +332,9 @@ def curves_of(parts):
     for length, rows in models_by_length(parts).items():
         for contender, row in rows.items():
             curves.setdefault(name_of(contender), []).append((length, row["tokens_per_s"]))
-    for part, mark in (("lengths-peers", ""), ("lengths-ours", ", 65,536 tokens a step")):
+    for part, mark in (("lengths-peers", ""), ("lengths-ours", ", 65,536 tokens per step")):
         for contender in sorted({row["contender"] for run in parts.get(part, {}).get("runs", []) for row in run["results"]}):
-            # The same trainer with the same tokens a step is in its model's curve.
+            # The same trainer with the same tokens per step is in its model's curve.
             alone = name_of(contender.replace(fast_precision(parts), "auto"))
             if part == "lengths-ours" or alone not in curves:
                 rows = lengths_of(parts, part, contender)

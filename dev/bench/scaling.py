@@ -184,7 +184,7 @@ def main():
         return
     print("# Several machines, computed\n")
     print("**Computed by `dev/bench/scaling.py`, not measured**: nobody has run this on more than one machine yet. What goes in,")
-    print("and what is left out, stands at its top.")
+    print("and what is left out, is at its top.")
     for name in MODELS:
         for times in arguments.times:
             table(name, times)
