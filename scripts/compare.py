@@ -3,7 +3,7 @@
 
   scripts/compare.py EXPERIMENT [OPTION...]     (--help), or scripts/run_EXPERIMENT.sh
 
-A run is finished when its log says so. An interrupted comparison resumes by the same command.
+A run is finished when its log ends with the test. An interrupted comparison resumes by the same command.
 Needs Python 3.9 alone, and matplotlib for the pictures.
 """
 
@@ -163,7 +163,7 @@ class Comparison:
     # -- settings, which runs have to have in common to be compared
 
     def stored_settings(self, data):
-        """(settings, how many seeds) of the runs that are there."""
+        """(settings, how many seeds) of the existing runs."""
         for directory in (self.keep, self.out):
             path = directory and self.below(directory, data, "settings")
             if path and os.path.isfile(path):
@@ -173,7 +173,7 @@ class Comparison:
         return None, None
 
     def open_settings(self, data):
-        """Those of this call, stored beside the runs; with --report those that are stored."""
+        """Those of this call, stored next to the runs; with --report those that are stored."""
         stored, seeds = self.stored_settings(data)
         if self.report_only:
             if stored:
@@ -501,7 +501,7 @@ def write_csv(path, names, rows):
 
 
 def write_tables(c, directory):
-    """runs.csv: a run a line; results.csv: an arm a line; layers.csv: a layer of a run."""
+    """runs.csv: one line per run; results.csv: one per arm; layers.csv: one per layer of a run."""
     several = len(c.experiment["data"]) > 1
     names = (
         (["data"] if several else [])
@@ -672,7 +672,7 @@ def parser_of(name):
         type=path,
         metavar="DIR",
         help="results and thinned logs of finished runs are "
-        "stored there, too; a run whose log is there is not made again",
+        "stored there, too; a run whose log exists is not made again",
     )
     return parser
 

@@ -49,8 +49,8 @@ DATA = {
 
 CLAIMS = {
     "about": (
-        "Every training run behind the README's tables: one comparison after the other, each with "
-        "its logs, tables and plots in dev/results/NAME, where runs that are there are not made "
+        "Every training run of the README's tables: one comparison after the other, each with "
+        "its logs, tables and plots in dev/results/NAME, where existing runs are not made "
         "again. On two cores all of them take weeks. Several processes use a GPU better than one, "
         "best under NVIDIA's MPS. Speeds are measured by dev/bench/run.sh and scripts/gpu_check.sh."
     ),
@@ -335,7 +335,7 @@ def rescale_settings(c, data, meta):
     if c.quick:
         options = f"-i data/{data} -L 4 -C 64 -H 2 -b 2 -t 512 -m 20 --stats 2 --no-test"
         steps = 500
-    else:  # five epochs of 4,096 tokens a step
+    else:  # five epochs of 4,096 tokens per step
         options, steps = f"-i data/{data} --stats 2 --no-test", 5 * train_tokens(data, meta) // 4096
     return f"{options} -v {steps // 5}", steps, 5
 

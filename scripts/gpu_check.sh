@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the CUDA programs, tests them on the GPU and measures them beside PyTorch; see usage below. Every part has a time
-# limit, so that one that hangs costs no other, and what cannot run says why. Rows of measurements are printed as they come,
-# and the report is written anew behind every part: what was measured stays, whatever ends the script. It is three files:
-# gpu_check.md, gpu_check.json, and what the parts said in gpu_check.tar.gz.
+# Builds the CUDA programs, tests them on the GPU and compares their speed with PyTorch's; see usage below. Every part
+# has a time limit, so that one that hangs costs no other, and what cannot run says why. Rows of measurements are
+# printed as they come, and the report is written again after every part: what was measured stays, whatever ends the
+# script. It is three files: gpu_check.md, gpu_check.json, and what the parts said in gpu_check.tar.gz.
 set -u
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 cd "$(dirname "$0")/.." || exit 1
@@ -37,7 +37,7 @@ output=runs/gpu_check
 seconds=530
 python=python3
 programs=
-llmc= # one a line
+llmc= # one per line
 [ "${1-}" != --help ] || { usage && exit 0; }
 while getopts o:t:p:b:l:h option; do
     case $option in
@@ -69,7 +69,7 @@ now() { # seconds since the machine started
 }
 start=$(now)
 
-# ---- what is there: empty, or why not
+# ---- what is available: empty, or why not
 
 PATH=$PATH:/usr/local/cuda/bin
 no_nvcc=
@@ -233,7 +233,7 @@ part() {
     esac
 }
 
-# peers NAME SECONDS WHY_NOT MODEL MODES OPTION...: our trainer beside PyTorch.
+# peers NAME SECONDS WHY_NOT MODEL MODES OPTION...: our trainer compared with PyTorch.
 peers() {
     peers_name=$1 peers_limit=$2 peers_why=$3 model=$4 modes=$5
     shift 5
@@ -271,7 +271,7 @@ device=cuda
 [ -z "$no_torch_gpu" ] || device=cpu
 part test-pytorch 30 "$no_torch" "$python" dev/bench/pytorch_peer.py check --device "$device"
 part gpu 20 "$(first "$no_gpu" "$no_torch_gpu")" "$python" dev/bench/pytorch_peer.py gpu --json "$said/gpu.json"
-for model in fastformer gpt2; do # the same number of tokens a step at each length
+for model in fastformer gpt2; do # the same number of tokens per step at each length
     bench "lengths-$model" 65 "$model" '' B=128,T=512 B=32,T=2048 B=8,T=8192 B=2,T=32768 B=1,T=65536
 done
 
@@ -303,7 +303,7 @@ for tool in memcheck racecheck; do
     done
 done
 
-# llm.c beside ours and PyTorch, without dropout, which it does not have.
+# llm.c compared with ours and PyTorch, without dropout, which it does not have.
 no_llmc=
 [ -n "$llmc" ] || no_llmc="no program of llm.c's is named (-l)"
 set --

@@ -88,7 +88,7 @@ def start_of(events):
     return told
 
 
-# ---- what a run says
+# ---- what a run reports
 
 
 def least(numbers):

@@ -58,7 +58,7 @@ done
 mkdir -p "$out"
 settings="text $(cksum <"$file"), $minutes minutes"
 [ ! -f "$out/settings" ] || [ "$(cat "$out/settings")" = "$settings" ] ||
-    fail "$out/settings: the run beside it has other settings; choose another directory"
+    fail "$out/settings: the run next to it has other settings; choose another directory"
 echo "$settings" >"$out/settings"
 grep -qs '"splits"' "$out/data/meta.json" || ./tokenize -o "$out/data" --tokenizer bpe --vocab-size 1024 "$file"
 resume=

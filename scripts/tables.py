@@ -153,7 +153,7 @@ def machine_list(c):
 
 
 def main_processor(c):
-    """That of most runs: times and speeds of others do not belong beside its."""
+    """That of most runs: times and speeds of others do not belong next to its."""
     counted = collections.Counter(row.get("processor") for row in c.rows if row.get("processor"))
     return counted.most_common(1)[0][0] if counted else None
 

@@ -1,6 +1,6 @@
-// Perplexity by position behind a model's last one: validation text is read for several times as
-// many tokens as the model has positions, in the way that --beyond names (dev/tasks/reader.h). A
-// row of a table: of the tokens 0 .. T-1, T .. 2T-1 and so on.
+// Perplexity by position beyond a model's last one: the model reads several times as many tokens of
+// validation text as the model has positions, in the way that --beyond names (dev/tasks/reader.h).
+// Prints a row of a table for each of the tokens 0 .. T-1, T .. 2T-1 and so on.
 //
 //   beyond --type fastformer|gpt2 --times 8 --texts 32 --beyond slide -e RUN -i DATA
 #include "error.h"
@@ -31,9 +31,9 @@ static void add_options(Options *options) {
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
 }
 
-// -log p of a token.
+// -log p of one token.
 static double loss_of(const real *logits, int64_t vocabulary, int32_t token) {
-    double greatest = (double)logits[0], others = 0; // beside the token itself
+    double greatest = (double)logits[0], others = 0; // without the token itself
     for (int64_t i = 1; i < vocabulary; i++) greatest = fmax(greatest, (double)logits[i]);
     for (int64_t i = 0; i < vocabulary; i++)
         others += i == token ? 0 : exp((double)logits[i] - greatest);

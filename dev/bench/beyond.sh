@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Perplexity by position behind the last one: both models, each way that --beyond names, on WikiText-2 after a
+# Perplexity by position beyond the last one: both models, each way that --beyond names, on WikiText-2 after a
 # short training. Prints a table.
 # usage: dev/bench/beyond.sh [--steps N] [--positions T] [-o DIR]     DATA=DIR, default data/wikitext2
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/bin/sh
-# How long a training step takes while other programs want the cores: idle, beside one busy process in all, one and two a
-# core, and another run of the same; for the trainer as it is and for other ways in which OpenMP's threads may wait, or run
-# on any core; the library is gcc's, or LLVM's where the trainer was built with clang. Writes OUTPUT
+# How long a training step takes while other programs want the cores: idle, with one busy process in all, with one and
+# two per core, and another run of the same; for the trainer as it is and for other ways in which OpenMP's threads may
+# wait, or run on any core; the library is gcc's, or LLVM's where the trainer was built with clang. Writes OUTPUT
 # (dev/results/busy/gcc.md): medians in milliseconds, and their ratios. About 9 minutes; leave the machine alone meanwhile.
 #
 #   dev/bench/busy.sh [OUTPUT]      TRAINER (./train_fastformer), OPTIONS (those of make run), ROUNDS (3), SECONDS_EACH (5)
@@ -67,7 +67,7 @@ wait_for() {
     done
 }
 
-# steps SETTING: the milliseconds of each step but the first, a number a line, for `seconds` and at least 4 steps
+# steps SETTING: the milliseconds of each step but the first, one number per line, for `seconds` and at least 4 steps
 steps() {
     rm -rf "$tmp/run"
     train "$1" run &
@@ -109,7 +109,7 @@ first=$(head -n 1 "$tmp/run/log.jsonl" | sed -n 's/.*"products":"\([^"]*\)".*/\1
     echo "Medians of the steps of $rounds rounds, in milliseconds; in brackets, how many times as long as that setting's idle step."
     echo "With N busy processes per core a fair share is N + 1 times, next to another run 2."
     echo
-    echo "| threads | idle | one busy process | one a core | two a core | another run | idle, against $default |"
+    echo "| threads | idle | one busy process | one per core | two per core | another run | idle, against $default |"
     echo "|---|---|---|---|---|---|---|"
     base=$(median "$tmp/$default.0")
     for setting in $settings; do

@@ -1,5 +1,5 @@
-// Tokens a second of the Fastformer's recurrent decoding at a position, beside what reading the
-// weights once a token allows: one line of JSON.
+// Tokens per second of the Fastformer's recurrent decoding at a position, and the limit set by
+// reading the weights once per token: one line of JSON.
 //
 //   decode [--at N] [--streams N] [--tokens N] [--vocabulary N] [options of train_fastformer]
 #define TESTING

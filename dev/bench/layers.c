@@ -1,5 +1,5 @@
 // Each layer alone, forward and backward: ms, GFLOP/s, GB/s, how much that is of the measured peak,
-// and of the bandwidth at which a block of so many bytes can be read. A line of JSON a layer.
+// and of the bandwidth at which a block of so many bytes can be read. A line of JSON per layer.
 //
 //   layers [options of train_fastformer]      -b -t -C -H -p and --vocabulary count; windows are 4
 //   and global

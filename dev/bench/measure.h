@@ -20,7 +20,7 @@ static inline double bench_median(double *seconds, size_t count) {
     return seconds[count / 2];
 }
 
-// Bytes a second that all threads together read of a block of so many bytes, over and over: what
+// Bytes per second at which all threads together read a block of so many bytes repeatedly: what
 // the cache level that holds it, or the memory, gives. Best of a few.
 static inline double bench_read_bandwidth(size_t bytes) {
     enum { ROW = 1024, AT_LEAST = 3 };
@@ -54,7 +54,7 @@ static inline double bench_read_bandwidth(size_t bytes) {
     return sum > 0 ? best : 0; // the sums are used, so they are computed
 }
 
-// An object a line, to standard output: begin with a JsonWriter {0}, add members, end.
+// One object per line, to standard output: begin with a JsonWriter {0}, add members, end.
 static inline void bench_text(JsonWriter *w, const char *key, const char *value) {
     json_key(w, key);
     json_write_string(w, value);

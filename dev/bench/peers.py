@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Seconds a training step takes: our trainers beside PyTorch, in interleaved rounds on one machine.
+"""Seconds per training step: our trainers compared with PyTorch, in interleaved rounds on one machine.
 
     python3 dev/bench/peers.py [--contenders PATTERN,...] [--rounds N] [--seconds S] [--json FILE] ...
 
@@ -114,7 +114,7 @@ class Trainer:
         return times
 
     def steps(self, count):
-        """Milliseconds of `count` steps, behind the one in which the trainer was stopped."""
+        """Milliseconds of `count` steps, after the one in which the trainer was stopped."""
         first = self.done + 1
         os.kill(self.process.pid, signal.SIGCONT)
         return self.run_until(first + count)[first : first + count]
@@ -139,7 +139,7 @@ def create_trainer(name, config, data, settings):
 
 
 class PyTorch:
-    """A process that stays alive and takes steps on command: a JSON object a line in both directions."""
+    """A process that stays alive and takes steps on command: one JSON object per line in both directions."""
 
     def __init__(self, name, config, settings):
         self.name, self.config, self.settings = name, config, settings
@@ -387,7 +387,7 @@ def markdown(rows, where, config):
 
 
 def parse_lengths(settings):
-    """The configurations to measure: that of --config, or one for each of --lengths with the same tokens a step."""
+    """The configurations to measure: that of --config, or one for each of --lengths with the same tokens per step."""
     config = bench.parse_config(settings.config)
     if not settings.lengths:
         return [config]
@@ -413,7 +413,7 @@ def chosen(patterns, settings):
 
 
 def is_there(name, settings):
-    """Whether a contender's program or libraries are there; says so where they are not."""
+    """Whether a contender's program or libraries are available; prints a message if not."""
     model, whose, _ = name.split("/")
     if is_trainer(name):
         directory = settings.built_in if whose == "c-built-in" else settings.build
@@ -443,7 +443,7 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true", help="the contenders' names")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5, help="of steps a contender takes in a round")
-    parser.add_argument("--lengths", default="", help="such as 512,2048: each T with the tokens a step of --config")
+    parser.add_argument("--lengths", default="", help="such as 512,2048: each T with --config's tokens per step")
     parser.add_argument("--json", metavar="FILE", help="all of it, for programs")
     parser.add_argument("--built-in", metavar="DIR", help="where trainers without oneDNN are, for c-built-in")
     parser.add_argument("--python", default=sys.executable, help="that has torch (and transformers for GPT-2)")

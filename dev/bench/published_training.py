@@ -27,7 +27,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("-i", "--input", required=True)
     parser.add_argument("-o", "--output", required=True)
-    parser.add_argument("-y", "--resume", action="store_true", help="accepted; a run always begins anew")
+    parser.add_argument("-y", "--resume", action="store_true", help="accepted; a run always begins again")
     parser.add_argument("--sums", choices=SUMS, default="published")
     parser.add_argument("--rescale", type=float, default=10)
     parser.add_argument("-l", "--lr", type=float, default=5e-4)

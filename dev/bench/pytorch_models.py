@@ -45,7 +45,7 @@ class Config:
     channels: int
     heads: int
     layers: int
-    windows: tuple = ()  # one a layer; empty: 4, 8, 16, .. and the last layer global
+    windows: tuple = ()  # one per layer; empty: 4, 8, 16, .. and the last layer global
     rescale: float = 10.0
     sink: float = 1e-5
     dropout: float = 0.1
@@ -117,7 +117,7 @@ def classifier_chunk(hidden, weight, bias, targets, scale):
     """One chunk of rows: the sum of its losses and, with `scale` times that sum as the function, the gradient to hidden
     (R, C), and that to weight (V, C) but for the rows of the targets, which the caller subtracts; with a bias (V; None:
     there is none) BIAS_COLUMNS more columns, each its gradient, likewise. hidden and weight are in the precision of the
-    matrix products. Exponentials are divided by their sums only behind the products, so each logit is visited once."""
+    matrix products. Exponentials are divided by their sums only after the products, so each logit is visited once."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     counted = (targets != NOT_COUNTED).unsqueeze(1)
     places = torch.where(counted.squeeze(1), targets, 0)
@@ -357,7 +357,7 @@ def blocked_attention(query, key, value, visible, dropout):
 
 
 class HuggingFaceGpt2(nn.Module):
-    """Hugging Face's class, with its parameter names behind "lm."."""
+    """Hugging Face's class, with "lm." before its parameter names."""
 
     def __init__(self, config):
         super().__init__()
@@ -555,7 +555,7 @@ def loss_function(variant, module, compiled, precision):
         targets = next_tokens(labels)
         draw_seeds(module)
         weight, bias = module.classifier()
-        # The embedding's gradient is added to the classifier's of the same weight, which is there before.
+        # The embedding's gradient is added to the classifier's of the same weight, which is computed first.
         x = weight.detach()[tokens].requires_grad_()
         x.register_hook(lambda gradient: add_rows(weight.grad, tokens, gradient, module.untrained))
         rows = hidden(x, mask)
@@ -592,7 +592,7 @@ def training_step(loss_of, parameters, optimizer, tokens, labels, mask=None):
 
 # Relative. On fastformer_sharp the reference itself cancels to about 1e-8; Hugging Face takes the loss in float32.
 TOLERANCE = {"fastformer": 1e-7, "gpt2": 1e-6}
-TRAINING_STEPS = 5  # compared; rounding grows tenfold a step and decides the later ones
+TRAINING_STEPS = 5  # compared; rounding grows tenfold per step and decides the later ones
 
 
 def reference_config(meta):
@@ -701,7 +701,7 @@ def read_safetensors(path, device):
 
 
 def check(paths, variants, device):
-    """Prints a line a file and variant, and returns how many are wrong. variants: as VARIANTS."""
+    """Prints a line per file and variant, and returns how many are wrong. variants: as VARIANTS."""
     failed = 0
     for path in paths:
         meta, tensors = read_safetensors(path, device)

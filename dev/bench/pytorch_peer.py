@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Our CUDA trainers beside PyTorch on one GPU.
+"""Our CUDA trainers compared with PyTorch on one GPU.
 
     python3 dev/bench/pytorch_peer.py check [--device cpu]
     python3 dev/bench/pytorch_peer.py gpu --json FILE
@@ -257,7 +257,7 @@ def time_llmc(words, data, sizes, settings):
 
 
 def attempt(name, function, *arguments):
-    """A row of the results: milliseconds a step, or why there are none. A contender that fails does not cost the others."""
+    """A row of the results: milliseconds per step, or why there are none. A contender that fails does not cost the others."""
     print(name, file=sys.stderr, flush=True)
     try:
         times = function(*arguments)

@@ -78,7 +78,7 @@ def create_model(variant, *sizes):
 
 
 def loss_function(module):
-    """A function of source (B, S), target (B, T) and a mask that is not looked at: there is no padding."""
+    """A function of source (B, S), target (B, T) and a mask that is ignored: there is no padding."""
 
     def loss(source, target, _):
         inputs = F.pad(target[:, :-1], (1, 0), value=PADDING)

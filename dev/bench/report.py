@@ -17,7 +17,7 @@ PRECISIONS = {"bf16": "bf16", "fp32": "float32"}
 
 
 def load(path):
-    """An object, or the list of objects of a file with one a line."""
+    """An object, or the list of objects of a file with one per line."""
     with open(path) as file:
         text = file.read()
     try:
@@ -327,7 +327,7 @@ def name_of(contender):
 
 
 def curves_of(parts):
-    """{name: [(T, tokens/s)]} of both models, of our trainer with more tokens a step, of PyTorch."""
+    """{name: [(T, tokens/s)]} of both models, of our trainer with more tokens per step, of PyTorch."""
     curves = {}
     for length, rows in models_by_length(parts).items():
         for contender, row in rows.items():

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Measures all that README.md speaks of, on this machine, and writes a report.
+# Measures every speed that README.md reports, on this machine, and writes a report.
 #
 #   dev/bench/run.sh [--quick] [--output DIR] [--python PYTHON] [--lock COMMAND] [--again] [PART...]
 #
 # Parts: products steps layers decoding fastformer gpt2 lengths models large; default: all, without large in the quick mode. Each
-# writes DIR/parts/PART*.json (default DIR: runs/speed); what is there is not measured again, so a call that was
-# interrupted resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots
-# are made from all parts that are there. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such
-# as 'flock FILE', surrounds each measurement where several people share the machine.
+# writes DIR/parts/PART*.json (default DIR: runs/speed); an existing part is not measured again, so an interrupted call
+# resumes where it stopped. --again measures the parts again. Then DIR/report.md, DIR/results.json and the plots are
+# made from all existing parts. --quick takes 12 minutes on two Zen 5 cores and half an hour on two Zen 4 cores. PYTHON
+# must have torch, and transformers for GPT-2; without them only our own programs are measured. COMMAND, such as 'flock
+# FILE', surrounds each measurement where several people share the machine.
 set -eu
 start=$PWD
 cd "$(dirname "$0")/../.."
@@ -60,7 +61,7 @@ for part in "$@"; do
     esac
 done
 
-# due NAME: whether that file is still to be written; says so.
+# due NAME: whether that file is still to be written; if so, prints its name.
 due() {
     case " $fresh " in *" $1 "*) return 1 ;; esac
     [ -n "$again" ] || [ ! -s "$out/parts/$1" ] || return 1
@@ -77,7 +78,8 @@ keep() {
     mv "$out/parts/$name.tmp" "$out/parts/$name"
 }
 
-# ours NAME PROGRAM ARGUMENT...: one of the programs of `make bench`, which says a line of JSON for each thing it measured.
+# ours NAME PROGRAM ARGUMENT...: one of the programs of `make bench`, which prints a line of JSON for each thing it
+# measured.
 ours() {
     due "$1" || return 0
     name=$1 program=$2
@@ -94,7 +96,7 @@ a_step() {
     keep "$name" "$python" -B dev/bench/step.py --build "$build/bin" --lock "$lock" "$@"
 }
 
-# peers NAME CONTENDERS ARGUMENT...: beside PyTorch.
+# peers NAME CONTENDERS ARGUMENT...: compared with PyTorch.
 peers() {
     due "$1" || return 0
     name=$1 contenders=$2
@@ -160,7 +162,7 @@ measure_gpt2() {
     peers gpt2.json "$(offered "gpt2/c/fp32,gpt2/c/bf16,$modes")${full:+,gpt2/huggingface/compile-*,gpt2/*/eager-*}"
 }
 
-# The same tokens a step at each length: 16,384 beside PyTorch, 65,536 alone.
+# The same tokens per step at each length: 16,384 compared with PyTorch, 65,536 alone.
 measure_lengths() {
     peers lengths-peers.json "fastformer/c/$fast,fastformer/*/compile-$fast,gpt2/c/$fast,gpt2/flash/compile-$fast" \
         --config T=16384,B=1 --lengths "${full:+512,2048,8192,}16384" --rounds "$few_rounds"

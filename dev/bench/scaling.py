@@ -2,21 +2,21 @@
 """How far several machines carry: a model of the time of a step, computed and not measured.
 
   scaling.py                       the tables, for 2 to 256 machines at 1 to 400 Gb/s
-  scaling.py --check               beside runs of two processes on this machine: its compute, and latency and bandwidth of messages
+  scaling.py --check               compared with runs of two processes on this machine: its compute, and latency and bandwidth of messages
                                    between processes, are measured; step times are predicted and measured. A few minutes;
                                    needs make train_fastformer bench, mpirun and two quiet cores
 
 A machine computes its micro-batches, then gradients are summed over all machines. What the model takes:
 
   compute    seconds of a micro-batch on one machine, measured by us (two cores); --times makes it faster
-  bytes      4 a parameter, or 2 with --reduce bf16
+  bytes      4 per parameter, or 2 with --reduce bf16
   bandwidth  of a machine's link, each way; latency of a message
   ring       2 (n-1)/n bytes / bandwidth + 2 (n-1) latency
   tree       2 log2(n) (bytes / bandwidth + latency)
   direct     what dev/ranks/mpi.c does: the bytes of a ring, and 2 messages to each other machine and chunk, sent side by side
   lookups    rows of the token embedding that a last micro-batch looked up, on all machines together (at most all): their
              gradients are summed for themselves at the end, and nothing hides that
-  hidden     of all else, as much as the backward pass behind the classifier lasts: by FLOP, two thirds of compute but for the
+  hidden     of all else, as much as the backward pass after the classifier lasts: by FLOP, two thirds of compute but for the
              classifier's
 
 What it leaves out: switches that are full, machines that are late, evaluation.
@@ -39,7 +39,7 @@ class Model(typing.NamedTuple):
     seconds: float  # that it takes
 
     def behind(self):
-        """Seconds of the backward pass behind the classifier."""
+        """Seconds of the backward pass after the classifier."""
         return self.seconds * 2 / 3 * (1 - self.vocabulary * self.channels / self.parameters)
 
 
@@ -78,7 +78,7 @@ def efficiency(model, n, *rest, batches=1, **more):
 
 
 def batches_for(model, n, bandwidth, latency, wanted, **more):
-    """Micro-batches a step and machine with which the machines are used that much; None: more than 10,000."""
+    """Micro-batches per step and machine with which the machines are used that much; None: more than 10,000."""
     batches = 1
     while efficiency(model, n, bandwidth, latency, batches=batches, **more) < wanted:
         batches = math.ceil(batches * 1.05) if batches > 20 else batches + 1
@@ -91,7 +91,7 @@ def table(name, times):
     model = MODELS[name]._replace(seconds=MODELS[name].seconds / times)
     machine = "two cores, as measured" if times == 1 else f"{times:g} times the two cores that were measured"
     print(f"\n### {name}, each machine {machine}\n")
-    print("Tokens/s of n machines, of n times one machine's; in brackets the micro-batches a step and machine from which it is")
+    print("Tokens/s of n machines, of n times one machine's; in brackets the micro-batches per step and machine from which it is")
     print("90%, where one is not enough.\n")
     print("| machines | " + " | ".join(f"{g} Gb/s" for g, _ in LINKS) + " | 10 Gb/s, bf16 |")
     print("|---" * (len(LINKS) + 2) + "|")
@@ -113,7 +113,7 @@ def algorithms():
             print(f"| {name} | {n} | " + " | ".join(cells) + " |")
 
 
-# ---- beside runs on this machine
+# ---- compared with runs on this machine
 
 TRAINER = ["./train_fastformer", "--no-test", "-v", "1000000", "-L", "2", "-p", "fp32", "--log-every", "1000000"]
 # channels and tokens of a micro-batch: from gradients that hardly count to gradients that take longer than compute
@@ -144,7 +144,7 @@ def step_times(commands, directory, steps):
 
 
 def check():
-    """Predicted beside measured step times of two processes of one thread each, on two cores."""
+    """Predicted and measured step times of two processes of one thread each, on two cores."""
     lines = subprocess.run(TOGETHER + ["build/float-onednn/bench/reduction"], check=True, capture_output=True, text=True).stdout
     points = [(int(n), float(t)) for n, t in (line.split() for line in lines.splitlines())]
     latency, bandwidth = fit(points)
@@ -155,7 +155,7 @@ def check():
         computed = direct(2, 4 * n, bandwidth, latency)
         print(f"| {n:,} | {t * 1e3:.2f} | {computed * 1e3:.2f} | {computed / t - 1:+.0%} |")
     print("\nSteps of two processes of one thread; compute is that of two runs side by side that do not know of each other:\n")
-    print("| channels | tokens a micro-batch | parameters | micro-batches a process | compute, ms | predicted step, ms | measured, ms | |")
+    print("| channels | tokens per micro-batch | parameters | micro-batches per process | compute, ms | predicted step, ms | measured, ms | |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as top:
         for number, (channels, tokens) in enumerate(SIZES):

@@ -262,7 +262,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--input", metavar="DIR", help="a data set; without: random tokens")
     add_common_arguments(parser)
-    parser.add_argument("options", nargs="*", metavar="OPTION", help="behind --: more of the trainer's options")
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="after --: more of the trainer's options")
     settings = parser.parse_args()
     if settings.steps < 2 or settings.threads < 1:
         fail("--steps must be above 1, --threads above 0")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Sentences a second that a trained model translates: ./train_translate beside Hugging Face's generate().
+"""Sentences per second that a trained model translates: ./train_translate and Hugging Face's generate().
 
     python3 dev/bench/translate_peer.py RUN SOURCE [--beam 5] [--rounds 3] [--threads N]
 
-RUN is a run of train_translate, which is a model of theirs, too; SOURCE a file with a sentence a line. Ours is the whole
+RUN is a run of train_translate, which is a model of theirs, too; SOURCE a file with one sentence per line. Ours is the whole
 program, from its start to its end, with the time it takes to load the model and to read text; theirs is generate() alone, on
-tokens that are there, warm, in batches of sentences of like length: with early_stopping="never", which is the same search as ours
+same tokens, warm, in batches of sentences of like length: with early_stopping="never", which is the same search as ours
 (a sentence is done when no longer hypothesis can be better), and as it comes, where it stops when a better one of the present
 length is out of reach. Interleaved rounds, medians.
 """

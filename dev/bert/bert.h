@@ -1,5 +1,5 @@
 // What BERT is on any device: its configuration, where its parameters lie, where it drops out.
-// train_bert.c builds it; the CUDA program holds a CPU model beside its own for options,
+// train_bert.c builds it; the CUDA program holds a CPU model next to its own for options,
 // parameters, exchange, --stats and what it says of itself.
 #ifndef BERT_H
 #define BERT_H
@@ -28,7 +28,7 @@ typedef struct {
     size_t bias; // (V) of the logits
 } BertParameters;
 
-// Where dropout happens: three places a layer.
+// Where dropout happens: three places per layer.
 enum { SITE_EMBEDDING, SITE_LAYERS };
 
 extern const ModelType bert;

@@ -1,13 +1,13 @@
 // Runs the blocks of a CUDA grid on the CPU. The threads of a block are fibers: each runs until it
-// reaches a barrier or a warp collective, and goes on when all that it waits for have come. Between
-// two barriers the threads of a block run in an order that changes every time, so that a barrier
-// that is missing gives wrong numbers here as well. Blocks run on OpenMP's threads.
+// reaches a barrier or a warp collective, and continues when all that it waits for have arrived.
+// Between two barriers the threads of a block run in an order that changes every time, so that a
+// barrier that is missing gives wrong numbers here as well. Blocks run on OpenMP's threads.
 //
 // Blocks that wait for each other run by turns on one thread, some of them at once and begun in any
 // order, as on a GPU.
 //
 // Ends the program with what was wrong: threads that wait at different barriers (on a GPU:
-// undefined, mostly a hang), and writes behind the dynamic shared memory.
+// undefined, mostly a hang), and writes beyond the dynamic shared memory.
 #ifndef EMULATOR_CUDA_FIBERS_H
 #define EMULATOR_CUDA_FIBERS_H
 
@@ -55,7 +55,7 @@ static constexpr int FIBER_COPIES = 64; // asynchronous copies of a thread that 
 static constexpr size_t FIBER_SHARED = 163 * 1024;    // bytes a block can have on sm_80
 static constexpr size_t FIBER_SHARED_90 = 227 * 1024; // on sm_90
 static constexpr unsigned FIBER_BLOCKS = 8;           // at once, of those that wait for each other
-static constexpr size_t FIBER_GUARD = 4096; // bytes behind them that must stay as they are
+static constexpr size_t FIBER_GUARD = 4096;           // bytes after them that must not change
 static constexpr size_t FIBER_STAGGER =
     192; // of stacks, which else would fall on the same lines of the cache
 
@@ -133,7 +133,7 @@ inline thread_local FiberBlock *fiber_block;
 
 #if defined(__x86_64__)
 // Saves what a called function must keep on the running stack, whose pointer goes to *save, and
-// goes on with the other one.
+// continues on the other one.
 __attribute__((naked, noinline)) static void fiber_jump(void **, void *) {
     __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
             "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
@@ -276,7 +276,7 @@ static inline void fiber_wait_other_block(const void *what, const char *file, in
     fiber_wait_for(FIBER_AT_OTHER_BLOCK, what, file, line);
 }
 
-// Lets other threads, and blocks that run at once, go on: not always as far.
+// Lets other threads, and blocks that run at once, continue: not always equally far.
 static inline void fiber_pause() {
     for (unsigned i = fiber_block->phase * 2654435761u >> 25; i > 0; i--) {
         fiber_block->current->state = FIBER_READY;
@@ -350,7 +350,7 @@ static void fiber_start(FiberBlock *b, unsigned rank) {
     f->index = {rank % b->block.x, rank / b->block.x % b->block.y, rank / b->block.x / b->block.y};
 #if defined(__x86_64__)
     // As if fiber_jump had been called: six registers, the return address, and the stack aligned as
-    // behind a call.
+    // after a call.
     uintptr_t *top = (uintptr_t *)(f->stack + FIBER_STACK - rank % 64 * FIBER_STAGGER) - 1;
     *--top = (uintptr_t)fiber_main;
     top -= 6;
@@ -467,7 +467,7 @@ static void fiber_block_end(const FiberBlock *b) {
         fiber_fault("more shared memory than sm_80 has, and nothing of sm_90 used", NULL, NULL);
     for (size_t i = 0; i < FIBER_GUARD; i++)
         if ((unsigned char)b->shared[b->shared_size + i] != 0xa5)
-            fiber_fault("wrote behind its dynamic shared memory", NULL, NULL);
+            fiber_fault("wrote beyond its dynamic shared memory", NULL, NULL);
 }
 
 // Each to its end, `places` at once, of which in each round some get further than others.

@@ -184,7 +184,7 @@ static inline void warpgroup_finish_copies(Barrier *b) {
 }
 
 // ---- products ---------------------------------------------------------------
-// A product that is not yet computed, of a lane.
+// A lane's product that is not yet computed.
 struct WarpgroupProduct {
     float (*d)[4];
     int columns, group;
@@ -239,7 +239,7 @@ static inline WarpgroupTile warpgroup_tile(uint64_t descriptor) {
 static inline float warpgroup_number(uint32_t address) {
     const uint32_t at = swizzled(address);
     if (at + 2 > fiber_block->shared_size)
-        fiber_fault("a product reads behind the shared memory", fiber_block->current, NULL);
+        fiber_fault("a product reads beyond the shared memory", fiber_block->current, NULL);
     __nv_bfloat16 x;
     memcpy(&x, fiber_block->shared + at, sizeof(x));
     return (float)x;

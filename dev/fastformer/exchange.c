@@ -1,5 +1,5 @@
 // The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's
-// directory holds beside its weights, and config.json.
+// directory holds next to its weights, and config.json.
 #include "cpu_model.h"
 #include "embed.h"
 #include "error.h"

@@ -1,6 +1,6 @@
 // What the Fastformer is on any device: its configuration, where its parameters lie, where it drops
-// out. train_fastformer.c builds it; the CUDA program holds a CPU model beside its own for options,
-// parameters, decoding, --stats and what it says of itself.
+// out. train_fastformer.c builds it; the CUDA program holds a CPU model next to its own for
+// options, parameters, decoding, --stats and what it says of itself.
 #ifndef FASTFORMER_H
 #define FASTFORMER_H
 

@@ -1,4 +1,4 @@
-// tokenizer.json of byte-level BPE, and a text: what stands before and behind the first NUL byte.
+// tokenizer.json of byte-level BPE, and a text: what is before and after the first NUL byte.
 // The text comes back as it was where nothing of the tokenizer changes it.
 #include "bpe.h"
 #include "bpe_file.h"

@@ -1,4 +1,4 @@
-// A file of options (--config), and as the log of a run what a report is made of.
+// A file of options (--config), and the log of a run that a report is made from.
 #include "harness.h"
 #include "memory.h"
 #include "report.h"

@@ -1,5 +1,5 @@
-// log.jsonl of a run that is resumed after step 3, its last: what is left can be read, and is left
-// as it is the next time.
+// log.jsonl of a run resumed after step 3, its last: what remains can be read, and does not change
+// the next time.
 #include "file.h"
 #include "harness.h"
 #include "log.h"

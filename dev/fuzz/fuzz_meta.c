@@ -1,4 +1,4 @@
-// meta.json, beside shards and tokenizers that are as they should be.
+// meta.json, next to valid shards and tokenizers.
 #include "dataset.h"
 #include "harness.h"
 #include <string.h>

@@ -1,4 +1,4 @@
-// Pairs of sentences: two texts, before and behind the first NUL byte, or behind a leading NUL byte
+// Pairs of sentences: two texts, before and after the first NUL byte, or after a leading NUL byte
 // the tokens of paired shards. A pass over the task's batches holds every pair that is not too long
 // once.
 #include "dataset.h"

@@ -1,4 +1,4 @@
-// A vocabulary of words, and a text: what stands before and behind the first NUL byte. Its tokens,
+// A vocabulary of words, and a text: what is before and after the first NUL byte. Its tokens,
 // decoded, encode to the same tokens.
 #include "harness.h"
 #include "tokenizer.h"

@@ -83,7 +83,7 @@ const char *fuzz_file(const char *name, const void *data, size_t size) {
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
     setenv("OMP_WAIT_POLICY", "passive",
-           1); // a trainer that is asked for nothing starts itself anew
+           1); // otherwise the trainer restarts itself to set it
 #ifdef _OPENMP
     // memory_blocks.c and memory_files.c have no locks, and an input has to do the same each time.
     omp_set_num_threads(1);

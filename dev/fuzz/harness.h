@@ -1,6 +1,6 @@
 // What a fuzz target is: one function that reads one hostile input. The harness comes back from
-// fail(), which ends a program everywhere else, and gives back what the input left behind: memory,
-// maps, open files.
+// fail(), which ends a program everywhere else, and frees what the input left: memory, maps, open
+// files.
 //
 // A target is linked with libFuzzer (run.sh) or with replay.c (`make test`).
 #ifndef FUZZ_HARNESS_H

@@ -11,10 +11,10 @@
 
 enum {
     ALIGNMENT = 16,    // of malloc()
-    SMALLEST_GAP = 32, // bytes between two blocks that nobody may touch; more behind larger blocks
+    SMALLEST_GAP = 32, // bytes between two blocks that nobody may touch; more after larger blocks
     LARGEST_GAP = 2048,
-    FILLED = 4096,       // bytes of a new block that are no zeros
-    AHEAD = 1 << 20,     // bytes behind the last block that nobody may touch
+    FILLED = 4096,       // bytes of a new block that are not zero
+    AHEAD = 1 << 20,     // bytes after the last block that nobody may touch
     RESIDENT = 64 << 20, // what is taken beyond is given back to the system after the input
     LARGEST = 512 << 20  // block: no input that is refused in time needs as much
 };
@@ -22,7 +22,7 @@ static const size_t MOST = (size_t)2 << 30; // bytes of all blocks
 
 typedef enum { LIVE = 0x6c697665, FREED = 0x66726565 } State;
 
-// Stands right before each block.
+// Precedes each block directly.
 typedef struct {
     size_t size, previous; // bytes; where the block before begins, or 0
     State state;
@@ -62,7 +62,7 @@ int __wrap_munmap(void *memory, size_t size);
 
 #define BEHIND_ASAN __attribute__((no_sanitize("address"))) // reads headers, which nobody else may
 
-// Nothing that a program may go on from.
+// A fault that the program must not survive.
 static _Noreturn void broken(const char *what, size_t size) {
     fprintf(stderr, "%s: %zu bytes\n", what, size);
     abort();
@@ -77,7 +77,7 @@ static bool is_block(const void *memory) {
            (const char *)memory < blocks.memory + MOST;
 }
 
-// Closes what lies ahead, so that no read far behind the last block passes.
+// Closes the bytes ahead, so that no read far beyond the last block passes.
 static void close_until(size_t end) {
     if (end <= blocks.closed) return;
     ASAN_POISON_MEMORY_REGION(blocks.memory + blocks.closed, end + AHEAD - blocks.closed);
@@ -90,7 +90,7 @@ BEHIND_ASAN static void *take(size_t alignment, size_t size) {
                  gap = widest > SMALLEST_GAP ? widest : SMALLEST_GAP;
     const size_t at = round_up(blocks.end + sizeof(Header), alignment);
     if (size > LARGEST || at + size > MOST - AHEAD - LARGEST_GAP)
-        broken("too much memory is asked for", size);
+        broken("too large an allocation", size);
     blocks.end = round_up(at + size + gap, ALIGNMENT);
     close_until(blocks.end);
     *header_at(at) = (Header){size, blocks.last, LIVE};
@@ -202,7 +202,7 @@ int __wrap_vasprintf(char **text, const char *format, va_list arguments) {
     return length;
 }
 
-// A map is a block of exactly the file's size, so that AddressSanitizer sees what reads behind its
+// A map is a block of exactly the file's size, so that AddressSanitizer sees a read beyond its
 // end.
 void *__wrap_mmap(void *where, size_t size, int access, int flags, int file, off_t at) {
     const unsigned char *data = memory_files_data(file);

@@ -1,5 +1,5 @@
 // What a fuzz target allocates: blocks in one large piece of memory, none of which is used twice by
-// the same input, so that all of them are given back at once, whatever fail() left behind.
+// the same input, so that all of them are freed at once, whatever fail() left.
 // AddressSanitizer is told which bytes are a block's; its own allocator would take several times as
 // long. The linker puts malloc(), free() and so on of this file in the place of the C library's
 // (--wrap).

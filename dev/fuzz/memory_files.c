@@ -59,7 +59,7 @@ int __wrap_unlink(const char *path);
 int __wrap_rename(const char *from, const char *to);
 
 // ---- the directory ----------------------------------------------------------
-// What stands behind the directory's name: "" for itself; NULL: a path of the disk.
+// The path after the directory's name: "" for itself; NULL: a path of the disk.
 static const char *name_of(const char *path) {
     const size_t length = sizeof(MEMORY_DIRECTORY) - 1;
     if (strncmp(path, MEMORY_DIRECTORY, length) != 0) return NULL;

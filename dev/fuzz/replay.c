@@ -25,7 +25,7 @@ static void replay(const char *path) {
     }
     const size_t size = fread(input, 1, sizeof(input), file);
     fclose(file);
-    uint8_t *exact = malloc(size); // AddressSanitizer sees what reads behind its end
+    uint8_t *exact = malloc(size); // AddressSanitizer sees a read beyond its end
     if (size > 0 && !exact) _exit(2);
     if (size > 0) memcpy(exact, input, size);
     if (!freopen("/dev/null", "w", stdout)) _exit(2);

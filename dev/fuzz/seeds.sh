@@ -30,7 +30,7 @@ spm_train --input="$dir/text" --model_prefix="$dir/spm" --vocab_size=400 --model
     --normalization_rule_name=identity --minloglevel=2
 cp "$dir/spm.model" "$corpus/sentencepiece/valid_bpe"
 
-# Byte-level BPE, and behind it a text with what is no UTF-8.
+# Byte-level BPE, then a text that is not all UTF-8.
 ./tokenize -o "$dir/bpe" --tokenizer bpe --vocab-size 280 "$dir/readme" >/dev/null
 {
     cat "$dir/bpe/tokenizer.json"

@@ -1,5 +1,5 @@
 // What GPT-2 is on any device: its configuration, where its parameters lie, where it drops out.
-// train_gpt2.c builds it; the CUDA program holds a CPU model beside its own for options,
+// train_gpt2.c builds it; the CUDA program holds a CPU model next to its own for options,
 // parameters, decoding, exchange,
 // --stats and what it says of itself.
 #ifndef GPT2_H

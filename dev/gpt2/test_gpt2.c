@@ -498,7 +498,7 @@ static void check_export(const char *options, bool expected) {
     checkpoint_save_best(&run, directory, 5, &(Evaluation){.loss = 1.5, .tokens = 9});
     checkpoint_save(&run, directory, &(Progress){.step = 6}, 1);
     check_link(directory, expected ? "best.safetensors" : "");
-    huggingface_check_output(&run, directory); // a run may go on there
+    huggingface_check_output(&run, directory); // a run may resume there
     if (expected) check_config(directory, t.model);
     char *config = format_string("%s/config.json", directory);
     CHECK(file_exists(config) == expected);

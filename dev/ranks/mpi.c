@@ -1,4 +1,4 @@
-// Several processes, by MPI. MPI moves bytes between pairs of ranks, and nothing else is asked of
+// Several processes, by MPI. MPI moves bytes between pairs of ranks, and nothing else is used of
 // it: sums are taken here, in the order of ranks, so that they do not depend on how an
 // implementation takes them.
 //
@@ -363,7 +363,7 @@ static void finish(Reduction *d, Slot *slot, real *values) {
     gather(d, slot, values);
 }
 
-// ---- the thread that reduces while the backward pass goes on ----------------
+// ---- the thread that reduces during the backward pass -----------------------
 
 // The lock is held.
 static bool known_final(const Reduction *d, size_t chunk) {

@@ -73,7 +73,7 @@ Watchdog *watchdog_start(double seconds, const char *what) {
     pthread_cond_init(&w->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     if (pthread_create(&w->thread, NULL, watch, w) != 0)
-        fail("cannot start a thread that looks at the time");
+        fail("cannot start the thread that checks for timeouts");
     return w;
 }
 
@@ -276,7 +276,7 @@ void ranks_compare(Ranks *r, const char *text, const char *what) {
              text + begin, r->hosts[0], (int)strcspn(first + begin, "\n"), first + begin);
     }
     free(first);
-    ranks_vote(r, 0); // nobody goes on before all have compared
+    ranks_vote(r, 0); // nobody continues before all have compared
 }
 
 void ranks_refuse_same(Ranks *r, const char *id, const char *what) {
@@ -291,5 +291,5 @@ void ranks_refuse_same(Ranks *r, const char *id, const char *what) {
                 fail("ranks %d and %d on %s have the same %s (%s): start one process for each",
                      other, peer, r->hosts[peer], what, id);
     free(all);
-    ranks_vote(r, 0); // nobody goes on before all are known to differ
+    ranks_vote(r, 0); // nobody continues before all are known to differ
 }

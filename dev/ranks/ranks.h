@@ -36,7 +36,7 @@ int ranks_cores(const Ranks *ranks); // that this process has for itself; 0: all
 // "4 on 2 machines, each bound to 8 cores", fresh; NULL for a process that is alone.
 char *ranks_describe(const Ranks *ranks);
 
-// Seconds that a rank waits for another one.
+// Seconds for which a rank waits for another one.
 void ranks_set_timeout(Ranks *ranks, double seconds);
 
 // ---- a few numbers ----------------------------------------------------------

@@ -34,7 +34,7 @@ void transport_abort(const Ranks *ranks, int status); // ends all other processe
 
 void ranks_nap(void); // for as long as a message may take
 
-// How long others may take to answer, looked at again and again: a second and more between two
+// How long others may take to answer, checked repeatedly: a second and more between two
 // looks is time in which this process stood still (Ctrl-Z, a machine that sleeps), as perhaps all
 // did, and does not count.
 typedef struct {

@@ -96,7 +96,7 @@ static void print_table(const Safetensors *file) {
 }
 
 // ---- JSON -------------------------------------------------------------------
-// The tensors of a file as objects of the array that is open, a line each.
+// The tensors of a file as objects of the open array, one line each.
 static void print_json(const Safetensors *file, bool *first) {
     for (int i = 0; i < file->tensor_count; i++) {
         const Tensor *tensor = &file->tensors[i];

@@ -33,7 +33,7 @@ for code in range(0x80, 0x110000):
 print("// Made by dev/tools/nfc_table.py: do not edit.\n// clang-format off")
 for comment, name, rows in [
         ("Characters and the two that they are composed of.", "Composition composed", composed),
-        ("Those that are never composed; second 0: one character stands for another.", "Composition decomposed", decomposed),
+        ("Those that are never composed; second 0: one character replaces another.", "Composition decomposed", decomposed),
         ("Marks: first and last code point, combining class.", "Marks marks", ["{%d,%d,%d}," % tuple(m) for m in marks])]:
     print(f"// {comment}\nstatic const {name}[] = {{")
     line = ""

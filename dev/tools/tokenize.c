@@ -71,7 +71,7 @@ typedef struct {
     bool binary;                    // what is no text is taken as it is
     bool terminal;                  // is standard output one?
     double next;                    // when a line of progress is due
-    bool shown;                     // the cursor is behind one
+    bool shown;                     // the cursor is after one
     const char *names[SPLIT_COUNT]; // of the files the texts are from
     FileMap files[SPLIT_COUNT];     // of one file: only the first
     Text texts[SPLIT_COUNT];
@@ -87,7 +87,7 @@ typedef struct {
     double dropout; // of merges in the training text,
     int64_t copies; // of which there are so many
     Tokenizer *tokenizer;
-    bool has_end; // the end token stands in the training text
+    bool has_end; // the end token is in the training text
 } Job;
 
 // ---- input ------------------------------------------------------------------
@@ -337,7 +337,7 @@ static bool is_ours(const char *name) {
     return false;
 }
 
-// One run at a time writes into a directory. The lock is there until the program ends, however it
+// One run at a time writes into a directory. The lock is held until the program ends, however it
 // ends.
 static void lock_output(const char *directory) {
     const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -383,7 +383,7 @@ static void write_meta(const Job *job, const char *text) {
     free(path);
 }
 
-// What stands before a text. A model knows what it was trained on: a newline, if no <|endoftext|>
+// What precedes a text. A model knows what it was trained on: a newline, if no <|endoftext|>
 // stood there.
 static int32_t end_token(const Job *job) {
     const int32_t end = tokenizer_end(job->tokenizer);
@@ -520,7 +520,7 @@ static size_t encode_piece(const Job *job, SplitName s, Text text, uint32_t numb
     return tokenizer_encode(job->tokenizer, text.data, text.size, 1, tokens);
 }
 
-// What the tokenizer puts before a text or behind it. Pairs have their own ends.
+// What the tokenizer puts before a text or after it. Pairs have their own ends.
 static void add_around(Job *job, SplitName s,
                        const int32_t *(*around)(const Tokenizer *tokenizer, size_t *count),
                        ShardWriter *writer) {
@@ -563,7 +563,7 @@ static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
     job->counts[s].words *= copies;
     job->counts[s].lines *= copies;
     job->counts[s].bytes *= copies;
-    // A sentence's end stands for a newline.
+    // A sentence's end is written as a newline.
     job->decoded[s] -= copies * 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
     job->shards[s] = shard_writer_close(writer, &job->checksums[s]);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far Hugging Face's MarianMTModel is off in bf16 autocast, on the reference vectors of the post-norm model.
 
-    python3 dev/translate/autocast.py       the measure of `./test_translate -r FILE -p bf16`, beside float32
+    python3 dev/translate/autocast.py       the measure of `./test_translate -r FILE -p bf16`, compared with float32
 
 Needs PyTorch, transformers and safetensors; not part of `make test`. The embedding is left out: PyTorch gives the padding
 token no gradient, though the decoder begins with it.

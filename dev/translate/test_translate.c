@@ -99,7 +99,7 @@ static void test_no_targets(void) {
     model_test_free(&t);
 }
 
-// What stands in a padded position of the source shows nowhere, and in the target nowhere else.
+// A token in a padded position of the source changes nothing, and in the target nothing elsewhere.
 static void test_padding(void) {
     enum { B = 3, S = 40, T = 35, V = 31 };
     for (size_t k = 0; k < 2; k++) {
@@ -177,7 +177,7 @@ static void test_reference(void) {
 }
 
 // ---- decoding ---------------------------------------------------------------
-// Streams that are selected anew give the logits of the parallel form, at every position.
+// Streams that are selected again have the logits of the parallel form, at every position.
 static void test_decoding(void) {
     enum { B = 3, S = 9, T = 14, V = 31, BEAMS = 2, CUT = 6 };
     for (size_t k = 0; k < 2; k++) {
@@ -190,7 +190,7 @@ static void test_decoding(void) {
              *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
         transformer_logits(t.model, &e.batch, expected);
         Translator *d = translator_create(t.model, &e.batch, BEAMS, T);
-        // In the second stream of each sentence something else stands, until the first takes its
+        // In the second stream of each sentence there is something else, until the first takes its
         // place.
         size_t sentences[B] = {0, 1, 2}, count = B;
         double worst = 0;

@@ -24,7 +24,7 @@ static GpuPair pair() {
     return {&type, &translate, 1};
 }
 
-// Not in bf16: which side of 0 the ReLU's input lies on depends on the rounding, and so does all of
+// Not in bf16: the sign of the ReLU's input depends on the rounding, and so does all of
 // a gradient. In bf16 gradients are off by up to 1.3e-1 of these here, and by 9.6e-2 on the CPU.
 static void test_reference() {
     for (const char *name : {"postnorm", "prenorm"}) {

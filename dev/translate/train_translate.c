@@ -11,7 +11,7 @@
 //   logits = x E^T
 //
 // around each sublayer f   post-norm: x = LayerNorm(x + dropout(f(x)))
-//                          pre-norm:  x = x + dropout(f(LayerNorm(x))), and a LayerNorm behind each
+//                          pre-norm:  x = x + dropout(f(LayerNorm(x))), and a LayerNorm after each
 //                          stack
 
 #include "embedding.h"
@@ -353,10 +353,10 @@ static double translate_unsmoothed(const void *model) {
 }
 
 // -----------------------------------------------------------------------------
-// Decoding: `beams` streams for each sentence, a token at a time for all of them. Keys and values
-// of the encoder's result are made once a sentence, those of the streams' own tokens once a token.
-// They stay where they were written: a stream that goes on another's way keeps who wrote each token
-// of it.
+// Decoding: `beams` streams for each sentence, one token at a time for all of them. Keys and values
+// of the encoder's result are made once per sentence, those of the streams' own tokens once per
+// token. They stay where they were written: a stream that continues another's sentence keeps who
+// wrote each token of it.
 
 typedef struct {
     Translate *model;
@@ -462,7 +462,7 @@ static void translator_decode(void *decoder, const int32_t *tokens, real *logits
     d->position++;
 }
 
-// The streams `from` (count) go on.
+// The streams `from` (count) continue.
 static void select_streams(Translator *d, const size_t *from, size_t count) {
     for (size_t i = 0; i < count; i++)
         memcpy(d->selected + i * d->positions, d->origins + from[i] * d->positions,
@@ -593,7 +593,7 @@ static const Exchange translate_exchange = {
 
 // ---- What the training loop calls -------------------------------------------
 // 2 FLOP a multiply-add, forward once and backward twice, over every weight matrix and every
-// product of attention, of a token of either side: of two, one is read and one written.
+// product of attention, per token of either side: of two, one is read and one written.
 static double translate_flops_per_token(const void *model, int64_t length) {
     const TranslateConfig *c = &((const Translate *)model)->config;
     const double C = (double)c->channels, F = (double)c->inner, T = (double)length;

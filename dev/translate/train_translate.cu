@@ -15,7 +15,7 @@ extern "C" {
 #include "translate.h"
 }
 
-// What the cross-attention of a layer of the decoder leaves for its backward pass.
+// What the cross-attention of a decoder's layer keeps for its backward pass.
 struct Crossed {
     float *x;           // (M, C) what is normalised before it
     float *mean, *rstd; // (M)
@@ -42,7 +42,7 @@ static const CrossAttentionParameters *cross_parameters(const Translate *m, size
     return &m->offsets->decoder[l - m->config->encoder_layers].cross;
 }
 
-// The norm before a layer's cross-attention: post-norm, that behind its self-attention.
+// The norm before a layer's cross-attention: post-norm, that after its self-attention.
 static const NormParameters *cross_norm(const Translate *m, size_t l) {
     return m->config->order == POST_NORM ? &m->layers[l].attention.norm
                                          : &cross_parameters(m, l)->norm;
@@ -146,7 +146,7 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
 }
 
 // Gradients of the products of queries, keys and values, and dresult +=; from dquery and dkey_value
-// to dx behind self-attention, and the gradient to what its projection gives.
+// to dx after self-attention, and the gradient to its projection's output.
 static void cross_products_backward(Translate *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base.base;
     GpuModel *g = &t->base;
@@ -214,7 +214,7 @@ static TransformerShape shape(const Translate *m) {
     return shape;
 }
 
-// Layer l of both stacks. A layer of the decoder has its FFN's norm behind cross-attention.
+// Layer l of both stacks. A layer of the decoder has its FFN's norm after cross-attention.
 static TransformerLayer layer_of(const Translate *m, size_t l) {
     const size_t E = m->config->encoder_layers;
     const bool post = m->config->order == POST_NORM;

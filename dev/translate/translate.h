@@ -1,5 +1,5 @@
 // What the encoder-decoder is on any device: its configuration, where its parameters lie, where it
-// drops out. train_translate.c builds it; the CUDA program holds a CPU model beside its own for
+// drops out. train_translate.c builds it; the CUDA program holds a CPU model next to its own for
 // options, parameters, decoding, exchange, --stats and what it says of itself.
 #ifndef TRANSLATE_H
 #define TRANSLATE_H
@@ -30,12 +30,12 @@ typedef struct {
     size_t token;                              // (V, C)
     TransformerParameters *encoder;            // (layers)
     DecoderParameters *decoder;                // (layers)
-    NormParameters encoder_norm, decoder_norm; // pre-norm: behind the stack
+    NormParameters encoder_norm, decoder_norm; // pre-norm: after the stack
     size_t bias; // (1, V) of the logits, which is not trained: 0 but in files of others
 } TranslateParameters;
 
-// Where dropout happens: on both embeddings, in three places a layer of the encoder, in five of the
-// decoder.
+// Where dropout happens: on both embeddings, in three places per layer of the encoder, in five of
+// the decoder.
 enum { SITE_SOURCE, SITE_TARGET, SITE_LAYERS, ENCODER_SITES = 3, DECODER_SITES = 5 };
 
 static inline uint32_t encoder_site(size_t l) {
