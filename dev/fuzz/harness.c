@@ -52,6 +52,10 @@ void warn(const char *text, ...) {
     va_end(arguments);
 }
 
+void error_advise(const char *text, ...) {
+    (void)text;
+}
+
 void error_set_processes(const ErrorProcesses *processes) {
     (void)processes;
 }

@@ -353,7 +353,7 @@ static double train_and_flip(void *model, const Batch *batch, double scale) {
     const size_t total = audited.type->parameters(model)->total;
     real *gradients = allocate(total, sizeof(real), "gradients");
     audited.type->read(model, MODEL_GRADIENTS, gradients);
-    ((unsigned char *)&gradients[total / 2])[0] ^= 1;
+    ((unsigned char *)&gradients[total / 2])[sizeof(real) - 1] ^= 1 << 6; // of the exponent
     audited.type->write(model, MODEL_GRADIENTS, gradients);
     free(gradients);
     return loss;
