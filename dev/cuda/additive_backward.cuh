@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     store_dweight<SIZE>(p, head, 0, s.own, dweight);
 }
 
-// dw_q and dw_k += from the sums of all blocks; a block of threads a head and weight.
+// dw_q and dw_k += from the sums of all blocks; a block of threads per head and weight.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     weight_backward(const AdditivePass p, float *dquery_weight, float *dkey_weight, size_t parts) {

@@ -69,7 +69,7 @@ static __device__ __forceinline__ void pool_key(const AdditivePass &p, const Add
     if (at.present) row_store<SIZE>(p.out + channel_place(p, head, at), out, p.size);
 }
 
-// Short windows: everything, for `blocks` blocks of rows behind a halo of two.
+// Short windows: everything, for `blocks` blocks of rows after a halo of two.
 template <int SIZE>
 static __global__ void __launch_bounds__(THREADS, SIZE <= 128 ? 2 : 1)
     window_forward(const AdditivePass p) {

@@ -1,10 +1,10 @@
 // Additive attention over a whole sequence, in both directions (dev/cpu/additive_global.h). Part of
 // attention.cu.
 //
-// A sequence is cut into tiles of tokens. A block of threads has a tile of one head: a warp takes a
-// token at a time, a lane every 32nd of its channels. What the tokens of a tile come to lies in
-// memory, and a block for each head adds that up, in the order of the tiles: the same bits in each
-// run. A pass reads queries, keys and values once, the backward pass again.
+// A sequence is cut into tiles of tokens. A block of threads has a tile of one head: a warp takes
+// one token at a time, a lane every 32nd of its channels. The sums of a tile are stored in memory,
+// and a block for each head adds them up, in the order of the tiles: the same bits in each run. A
+// pass reads queries, keys and values once, the backward pass again.
 #ifndef CUDA_ADDITIVE_GLOBAL_CUH
 #define CUDA_ADDITIVE_GLOBAL_CUH
 
@@ -23,7 +23,7 @@ template <typename T> struct AdditiveGlobalPass {
     const float *weights;                   // (2, H, D) w_q, w_k
     float *kept;                            // (B H, KEPT)
     float *sums;                            // (B H, tiles, SUMS) of a tile
-    float *behind;                          // (B H, D+1) what the sums of all tiles come to
+    float *behind;                          // (B H, D+1) the sums over all tiles
     size_t length, channels;                // T, C
     int heads, size, tiles;                 // H, D
 };
@@ -74,7 +74,7 @@ static __device__ __forceinline__ N *row_of(const AdditiveGlobalPass<T> &p, N *x
     return x + (at.b * p.length + j) * stride + at.h * (size_t)p.size;
 }
 
-// A lane's channels of `size` numbers; 0 behind the last one.
+// A lane's channels of `size` numbers; 0 beyond the last one.
 template <int ITEMS, typename N>
 static __device__ __forceinline__ void load_channels(float (&x)[ITEMS], const N *from, int size) {
 #pragma unroll
@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(THREADS)
     at.sums[1] = all;
 }
 
-// The pooling of a head, of those of its tiles: by a block with a thread a channel.
+// The pooling of a head from those of its tiles: one block per head, one thread per channel.
 template <typename T>
 static __global__ void pooled_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();
@@ -253,8 +253,8 @@ static __global__ void __launch_bounds__(THREADS)
     add_warps(at.sums + 2, dpooled, p.size, shared_memory<float>());
 }
 
-// Of a head, of what its tiles have: the gradient to what a pooling gives, and that along what it
-// gave. By a block with a thread a channel.
+// From the tiles of a head: the gradient to a pooling's output, and that along the output. One
+// block per head, one thread per channel.
 template <typename T>
 static __global__ void gather_kernel(const AdditiveGlobalPass<T> p, AttentionPart part) {
     begin_kernel();

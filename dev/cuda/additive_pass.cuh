@@ -29,7 +29,7 @@ struct AdditivePass {
     float *rows, *row_weights;       // (B, H, T, D), (B, H, T) what the second pooling sums
     float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
     float *dweights;                 // (2, H, D, B * tiles) sums of the gradients to w_q', w_k'
-    int tiles;                       // blocks of threads a head
+    int tiles;                       // blocks of threads per head
     int blocks;                      // short windows: blocks of k rows a tile
     int tile_rows, tiles_per_block;  // long windows
     bool global;                     // one block: there is none before
@@ -144,7 +144,7 @@ static __device__ __forceinline__ bool counts(const AdditivePass &p, const Addit
 
 // ---- dropout ----------------------------------------------------------------
 // Which elements of a run of rows are kept. A call of the generator decides about 8 elements that
-// stand 16 apart in a block of 128 (dropout.h): their 8 bits are a byte here, 16 bytes a block.
+// are 16 apart in a block of 128 (dropout.h): their 8 bits are a byte here, 16 bytes per block.
 struct Kept {
     const uint8_t *bytes; // in shared memory; NULL: all
     int first_time;
@@ -247,7 +247,7 @@ template <int SIZE> static __device__ __forceinline__ Share share_of(int i, int 
 // block) + (rows r+1 .. of the block before). carry: a row, or NULL: 0. totals: memory for 2
 // segments_of(blocks, span) rows. Barriers around it are the caller's; `before` is used up.
 //
-// As with tiles, what lies between r and r+1 of the block before are the other segments, of which
+// As with tiles, what is between r and r+1 of the block before are the other segments, of which
 // only the totals are needed.
 template <int SIZE>
 static __device__ __forceinline__ void window_sums(float *own, float *before, float *totals,

@@ -1,6 +1,6 @@
-// Rows of numbers, one a head and token, each held by a group of lanes of a warp, 4 or 8 numbers a
-// lane: what additive attention does along a row. Loads and stores are 16 bytes a lane; sums go
-// through shuffles.
+// Rows of numbers, one per head and token, each held by a group of lanes of a warp, 4 or 8 numbers
+// per lane: what additive attention does along a row. Loads and stores are 16 bytes per lane; sums
+// go through shuffles.
 #ifndef CUDA_ADDITIVE_ROWS_CUH
 #define CUDA_ADDITIVE_ROWS_CUH
 
@@ -37,7 +37,7 @@ template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_zero() {
     return row;
 }
 
-// `size` numbers from p, zeros behind them; all zeros if the row is absent.
+// `size` numbers from p, then zeros; all zeros if the row is absent.
 template <int SIZE>
 static __device__ __forceinline__ Row<SIZE> row_load(const float *p, int size, bool present) {
     Row<SIZE> row = row_zero<SIZE>();

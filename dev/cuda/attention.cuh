@@ -1,4 +1,4 @@
-// Multi-head attention of the kinds that --attention names, behind one interface, as
+// Multi-head attention of the kinds that --attention names, with one interface, as
 // dev/cpu/attention.h: softmax, softmax1, cosine and, in both directions, additive. The kernels, of
 // which there are many for three models, are compiled once (attention.cu).
 #ifndef CUDA_ATTENTION_CUH

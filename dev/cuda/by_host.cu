@@ -1,4 +1,4 @@
-// Sums of gradients without NCCL: by way of the host's memory, behind the backward pass.
+// Sums of gradients without NCCL: through the host's memory, after the backward pass.
 #include "device_ranks.cuh"
 #include <stdlib.h>
 

@@ -6,10 +6,10 @@
 //     dl_ij = scale e_ij / Z_i,  dl_it = -scale (sum over j != t of e_ij) / Z_i,  dh = dl E,  dE +=
 //     dl^T h
 //
-// The product writes a chunk's logits, a kernel with a row a block puts gradients in their place,
-// and two more products read these; a bias takes the sums of their columns. A row stays in shared
-// memory between its sums and its gradients where two rows fit. The target's own gradient is made
-// of the other tokens' sum, so that it keeps its digits where the target is nearly certain.
+// The product writes a chunk's logits, a kernel with one row per block puts gradients in their
+// place, and two more products read these; a bias takes the sums of their columns. A row stays in
+// shared memory between its sums and its gradients where two rows fit. The target's own gradient is
+// made of the other tokens' sum, so that it keeps its digits where the target is nearly certain.
 //
 // Label smoothing by s adds scale s to dl_it and takes scale s / V from all dl_ij; its loss is s
 // (l_it - mean_j l_ij) more. Only training smooths.
@@ -213,15 +213,15 @@ static __device__ __forceinline__ RowTotal row_total(const T *row, T *kept, uint
         if (smooths) total.all += logits_sum(x);
     }
     if (total.counts)
-        total.target = (float)row[target]; // behind the next barrier the row may change
+        total.target = (float)row[target]; // after the next barrier the row may change
     total.others = row_sum_block(total.others);
     if (smooths) total.all = block_sum(total.all, shared_memory<float>());
     return total;
 }
 
-// A row a block: losses; and without `step` whether the target is the most probable token, with it
-// the gradients, times its scale, in the place of the logits (rows, stride), which wait in shared
-// memory if `keeps`. targets (rows), -1: none.
+// One row per block: losses; and without `step` whether the target is the most probable token, with
+// it the gradients, times its scale, in the place of the logits (rows, stride), which wait in
+// shared memory if `keeps`. targets (rows), -1: none.
 template <typename T>
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     cross_entropy_kernel(T *logits, const RowResults to, const int32_t *targets,
@@ -272,7 +272,7 @@ static inline RowResults row_results(const Classifier *c, size_t i, bool trainin
 template <typename T>
 static inline void cross_entropy(const Device *d, const Classifier *c, size_t i,
                                  const int32_t *targets, const StepParameters *step, size_t rows) {
-    // A multiprocessor has 1 KiB more than a block may take, and each block takes 1 KiB for the
+    // A multiprocessor has 1 KiB more than one block may take, and each block takes 1 KiB for the
     // system, 1 for `warps`.
     const size_t half = (d->shared_limit + 1024) / 2 - 2048, row = c->stride * sizeof(T);
     const bool keeps = step && ROW_SUMS + row <= half;
@@ -283,10 +283,10 @@ static inline void cross_entropy(const Device *d, const Classifier *c, size_t i,
 }
 
 // ---- products ---------------------------------------------------------------
-// product(first, count) for tokens first .. first+count-1, which come to all of them: in two parts
+// product(first, count) for tokens first .. first+count-1, together all of them: in two parts
 // where their number is not a multiple of FAST_STEP, for which the library has slow products alone
-// (GPT-2 124M, V 50,257, on an H200: a step takes 1.5 times as long). The last few go first, the
-// others, at full speed, behind them.
+// (GPT-2 124M, V 50,257, on an H200: a step takes 1.5 times as long). The last few are first, then
+// the others, at full speed.
 template <typename Product>
 static inline void for_tokens(const Classifier *c, const Product &product) {
     const size_t V = c->vocabulary, whole = V % FAST_STEP ? V / STRIDE_STEP * STRIDE_STEP : V;

@@ -7,7 +7,7 @@
 //   (k'_j . q'_i) g_i
 //
 // Each is out = masked(A B^T) C within a chunk of rows, plus A times a state (D, D) that sums up
-// the chunks on one side: sum of k' v^T before, sum of q' g^T behind. Three kernels, each parallel
+// the chunks on one side: sum of k' v^T before, sum of q' g^T after. Three kernels, each parallel
 // over chunks but for the second, which goes over the chunks for each element of the states: the
 // chunks' own states, their sums, and out. Where attention is not causal there is one state, of all
 // chunks, and out = A times it.
@@ -19,7 +19,7 @@
 
 namespace cosine {
 
-// Tiles of a head of up to SIZE channels: 16 rows of a chunk a warp. Two tiles fit in the 163 KB
+// Tiles of a head of up to SIZE channels: 16 rows of a chunk per warp. Two tiles fit in the 163 KB
 // that sm_80 has.
 template <typename T, int SIZE> struct Shapes {
     static constexpr int PARTS = PartsOf<T>::PARTS;
@@ -126,7 +126,7 @@ static __device__ __forceinline__ float inverse_length(float square) {
 }
 
 // ---- operands ---------------------------------------------------------------
-// A chunk's rows of an operand, a row a warp at a time; zeros behind the sequence.
+// A chunk's rows of an operand, one row per warp at a time; zeros beyond the sequence.
 template <typename Shape, typename T>
 static __device__ __forceinline__ void load_operand(bf16 *tile, const CosinePass<T> &p,
                                                     const CosinePlace &at, Operand operand) {
@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     }
 }
 
-// Each chunk's state becomes the sum of those before it, or, of states 1, behind it; where
+// Each chunk's state becomes the sum of those before it, or, of states 1, after it; where
 // attention is not causal chunk 0's becomes the sum of all. A thread goes over the chunks for one
 // element, a batch of loads at a time.
 static __global__ void __launch_bounds__(256)
@@ -429,7 +429,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     p.dpower[at.h * parts + at.b * (size_t)p.chunks + (size_t)at.chunk] = sum;
 }
 
-// dexponent (H) += the sums of all chunks; a block of threads a head.
+// dexponent (H) += the sums of all chunks; one block of threads per head.
 static __global__ void __launch_bounds__(256)
     exponent_kernel(float *dexponent, const float *exponent, const float *dpower, size_t parts) {
     begin_kernel();

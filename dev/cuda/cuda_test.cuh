@@ -92,7 +92,7 @@ static inline void compare(const char *what, const float *x, const float *expect
                   error / greatest);
 }
 
-// The same of what lies on the device; frees nothing.
+// The same of data on the device; frees nothing.
 static inline void compare_device(const Device *d, const char *what, Matrix x,
                                   const float *expected, size_t rows, double tolerance) {
     float *found = download_matrix(d, x, rows);

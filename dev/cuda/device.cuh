@@ -1,4 +1,4 @@
-// What all CUDA code stands on: errors, the device, its memory, launches, and the instructions that
+// What all CUDA code uses: errors, the device, its memory, launches, and the instructions that
 // C++ has no name for. Built for the CPU (CUDA_ON_CPU), the same sources run under an emulator
 // (cuda_on_cpu.h).
 #ifndef CUDA_DEVICE_CUH
@@ -40,7 +40,7 @@ struct Device {
     int sms;                         // streaming multiprocessors
     int capability;                  // 80, 90, 100
     bool overlaps;                   // kernels may start before what they wait for has ended
-    size_t l2, memory, shared_limit; // bytes; the last of dynamic shared memory a block
+    size_t l2, memory, shared_limit; // bytes; the last of dynamic shared memory per block
     char name[256];
 };
 
@@ -233,7 +233,7 @@ static inline void allow_shared(const Device *d, const void *kernel, size_t shar
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (error == cudaErrorInvalidValue && shared > d->shared_limit)
-        fail("%s has %zu KiB of shared memory a block, of which %zu would be needed: use smaller "
+        fail("%s has %zu KiB of shared memory per block, of which %zu would be needed: use smaller "
              "heads "
              "(a larger --heads), or -p bf16",
              d->name, d->shared_limit / 1024, (shared + 1023) / 1024);
@@ -320,7 +320,7 @@ template <typename T> static __device__ __forceinline__ T *shared_memory() {
 #endif
 }
 
-// What changes from one forward and backward pass to the next. It lies in device memory, where the
+// What changes from one forward and backward pass to the next. It is in device memory, where the
 // kernels of a captured graph read it.
 struct StepParameters {
     uint32_t dropout_key[2]; // of seed and update: dropout_create() of dev/cpu
@@ -447,11 +447,10 @@ template <int N> static __device__ __forceinline__ void store_numbers(bf16 *p, c
 
 #ifndef CUDA_ON_CPU
 
-// The first statement of a kernel of launch_early(), in every thread: all work before it on the
-// stream has ended behind this, and what that wrote can be read. The next kernel may take its
-// place, and waits likewise; so each waits for all before it, and not for its neighbour alone.
-// Pointers that a kernel reads are not
-// __restrict__, or the compiler might read before.
+// The first statement of a kernel of launch_early(), in every thread: all earlier work on the
+// stream has ended after this, and what that wrote can be read. The next kernel may take its place,
+// and waits likewise; so each waits for all before it, and not for its neighbour alone. Pointers
+// that a kernel reads are not __restrict__, or the compiler might read before.
 static __device__ __forceinline__ void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,8 +1,8 @@
-// What processes that train on GPUs need beside ranks.h: a GPU for each, and sums of gradients that
-// lie in its memory. Behind it stands one of
+// What processes that train on GPUs need in addition to ranks.h: a GPU for each, and sums of
+// gradients in its memory. It is implemented by one of
 //
-//   nccl.cu     NCCL, on a stream of its own, while the backward pass goes on
-//   by_host.cu  what ranks.h has: by way of the host's memory, behind the backward pass
+//   nccl.cu     NCCL, on a stream of its own, during the backward pass
+//   by_host.cu  what ranks.h has: through the host's memory, after the backward pass
 #ifndef CUDA_DEVICE_RANKS_CUH
 #define CUDA_DEVICE_RANKS_CUH
 
@@ -50,7 +50,7 @@ struct DeviceReduction;
 DeviceReduction *device_reduction_create(Ranks *ranks, const ReductionPlan *plan);
 void device_reduction_free(DeviceReduction *reduction);
 
-// `gradients` from `from` on are final behind what is on the stream; those from `end` on were
+// `gradients` from `from` on are final after the work on the stream; those from `end` on were final
 // before, and are taken care of. Their sums may be taken from here on. Not to be captured: NCCL
 // wants a sum captured by all ranks or by none, and each meets other shapes.
 void device_reduction_final(DeviceReduction *reduction, float *gradients, size_t from, size_t end,

@@ -1,4 +1,4 @@
-// Token embedding plus positions and a type, with the LayerNorm behind it.
+// Token embedding plus positions and a type, with the LayerNorm after it.
 //
 // Backward: many rows of a batch may hold the same token, and float sums must keep their order. The
 // host sorts the rows by token while the GPU is busy; warps sum pieces of at most 32 rows, and what
@@ -172,7 +172,7 @@ static inline void token_backward(const Device *d, EmbeddingOrder *o, float *dto
     if (m > o->rows) fail("embedding: %zu rows, planned for %zu", m, o->rows);
     int32_t *order = (int32_t *)o->on_host;
     EmbeddingPiece *pieces =
-        (EmbeddingPiece *)(order + m); // and behind them the tokens of several pieces
+        (EmbeddingPiece *)(order + m); // and after them the tokens of several pieces
     const int32_t total = embedding_sort(o, order, inputs, padding, m);
     unsigned count = 0, several = 0;
     int32_t slots = 0;

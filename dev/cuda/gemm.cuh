@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(256)
     if (i < count) y[i / n * stride + i % n] = (T)((float)y[i / n * stride + i % n] + bias[i % n]);
 }
 
-// y (M, N) = x (M, K) w^T + bias. Where the library has no product with a bias, it is added behind
+// y (M, N) = x (M, K) w^T + bias. Where the library has no product with a bias, it is added after
 // one.
 static inline void gemm_forward(Blas *blas, Matrix y, Matrix x, DeviceWeight w, size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,

@@ -1,7 +1,7 @@
-// What all models on the GPU share, whichever they are: the CPU's model beside it (for options,
-// parameters, decoding, --stats and what it says of itself), memory, batches on their way to the
-// device, captured graphs, and the entries of ModelType that do not depend on the model. A model
-// holds a GpuModel as its first member.
+// What all models on the GPU share: the CPU's model next to it (for options, parameters, decoding,
+// --stats and what it reports of itself), memory, batches on their way to the device, captured
+// graphs, and the entries of ModelType that do not depend on the model. A model holds a GpuModel as
+// its first member.
 //
 // One train() is one graph: copy the batch, forward, backward. What depends on the tokens (the
 // embedding's gradient) and the norm of the gradients follow it on the stream; the host waits once,
@@ -280,7 +280,7 @@ static inline double gpu_square_flops(const DeviceBatch *batch, size_t channels)
 }
 
 // ---- batches and graphs -----------------------------------------------------
-// What the kernels of a step read.
+// The input of a step's kernels.
 static inline const StepParameters *gpu_step(const GpuModel *g) {
     return (const StepParameters *)g->on_device;
 }
@@ -308,7 +308,7 @@ static inline void gpu_check_tokens(const int32_t *tokens, size_t count, int32_t
              (long long)vocabulary);
 }
 
-// An array of the batch behind those that are staged already, to be filled; *place: where it will
+// An array of the batch after those already staged, to be filled; *place: where it will
 // be.
 template <typename T>
 static inline T *gpu_stage_array(GpuModel *g, DeviceBatch *to, size_t count, const T **place) {
@@ -381,7 +381,7 @@ static inline DeviceBatch gpu_stage(GpuModel *g, const Batch *batch, double scal
 }
 
 // Gradients from `from` on are final, those from `end` on were before: others may take their sums.
-// A model that says so in its backward pass sets given_from to the least `from`.
+// A model that calls this in its backward pass sets given_from to the least `from`.
 static inline void gpu_gradients_final(GpuModel *g, const DeviceBatch *batch, size_t from,
                                        size_t end) {
     if (!batch->last) return;

@@ -88,8 +88,9 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
 static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0, false};
 
 // ---- one step ---------------------------------------------------------------
-// Each parameter's gradient beside the CPU's: relative to its norm, with a floor of a hundredth of
-// that of all: where a gradient cancels out (a window of one row), what is left of it is rounding.
+// Each parameter's gradient compared with the CPU's: relative to its norm, with a floor of a
+// hundredth of that of all: where a gradient cancels out (a window of one row), what is left of it
+// is rounding.
 static inline void gpu_compare_gradients(const ParameterTable *table, const float *gpu,
                                          const float *cpu, double tolerance) {
     double all = 0;
@@ -107,8 +108,8 @@ static inline void gpu_compare_gradients(const ParameterTable *table, const floa
     }
 }
 
-// Loss, norm and gradients of a batch beside the CPU's in float32, and the loss without dropout.
-// Twice, as the second time the graph is there already: gradients are added up.
+// Loss, norm and gradients of a batch compared with the CPU's in float32, and the loss without
+// dropout. Twice, as the second time the graph exists already: gradients are added up.
 static inline void gpu_check_step(GpuPair pair, const char *options, const char *precision,
                                   int64_t length, double padding, double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, length, 61),
@@ -213,8 +214,8 @@ static inline void gpu_hand_over(const ModelTest *from, ModelTest *to) {
     }
 }
 
-// 20 steps (QUICK: 4) with dropout beside the CPU's, and then five of each machine from where the
-// other one is.
+// 20 steps (QUICK: 4) with dropout compared with the CPU's, and then five of each machine from
+// where the other one is.
 static inline void gpu_check_training(GpuPair pair, const char *options, const char *precision,
                                       double tolerance) {
     ModelTest gpu = gpu_test_create(pair.gpu, options, precision, 2, 24, 61),
@@ -381,12 +382,12 @@ static inline bool gpu_file_holds(const char *name, const char *text) {
     return holds;
 }
 
-// A run of the program that is stopped and goes on is the run that was not stopped; a checkpoint of
-// one machine goes on on the other. `options`: as on a command line, of a small model.
+// A run that is stopped and resumed equals the run that was not stopped; a checkpoint of one
+// machine is resumed on the other. `options`: as on a command line, of a small model.
 static inline void gpu_check_programs(GpuPair pair, const char *options) {
     gpu_write_dataset(gpu_translates(pair.cpu));
     static const char *const runs[][3] = {
-        // directory, steps before and after; who goes on
+        // directory, steps before and after; who resumes
         {"whole", "", "-x 6"},
         {"parts", "-x 3", "-x 6 -y --profile"}, // without graphs
         {"to-cpu", "-x 3", ""},
@@ -423,7 +424,7 @@ static inline void gpu_create_huge(void *type) {
     model_test_free(&t);
 }
 
-// More than any GPU has: the message says how much is there and what to do.
+// More than any GPU has: the message says how much is available and what to do.
 static inline void gpu_check_memory(const ModelType *type) {
     CHECK_FAILS(gpu_create_huge, (void *)type, 1, "out of GPU memory");
     CHECK_FAILS(gpu_create_huge, (void *)type, 1, "--batch");

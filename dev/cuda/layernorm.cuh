@@ -1,7 +1,7 @@
 // Layer normalisation over channels (Ba et al. 2016), y = gain * (x - mean) * rstd + bias, fused
-// with what stands before and behind it: the forward kernel computes x itself (a residual sum with
+// with what comes before and after it: the forward kernel computes x itself (a residual sum with
 // dropout, an embedding) and rounds y to what the next product reads; the backward kernel also
-// gives y again, so that it need not be kept, and the gradient of the sublayer below through its
+// computes y again, so that it need not be kept, and the gradient of the sublayer below through its
 // dropout. So the residual stream is read and written once.
 //
 // A warp has a row. Rows of up to 1024 channels, in fours, stay in registers; others are read
@@ -297,7 +297,7 @@ static inline void layernorm_forward(const Device *d, LayerNormOutput to, const 
 }
 
 // ---- backward ---------------------------------------------------------------
-// What else the backward pass gives, where it has data; both of one type.
+// The other outputs of the backward pass, where it has data; both of one type.
 struct LayerNormTail {
     Matrix norm;   // (M, C) y again, for the weight gradient of the product that read it
     Matrix dbelow; // (M, C) dropout'(dx), the gradient to the sublayer output that was added to x

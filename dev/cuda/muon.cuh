@@ -3,7 +3,7 @@
 // Hidden matrices of one shape are made orthogonal together, each product of a Newton-Schulz step
 // one batched product of all of them: a layer's matrices are small, and there are many. The
 // launches of an update are always the same, so they are a graph; what changes from update to
-// update lies in device memory.
+// update is in device memory.
 #ifndef CUDA_MUON_CUH
 #define CUDA_MUON_CUH
 
@@ -24,7 +24,7 @@ static constexpr size_t MUON_NUMBERS = (size_t)1 << 24;
 static constexpr int MUON_EACH = 16;
 #endif
 
-// Where a hidden matrix lies among the parameters.
+// Where a hidden matrix is among the parameters.
 struct MuonMatrix {
     uint64_t offset;
     uint32_t decay; // 1: weight decay applies
@@ -48,8 +48,8 @@ struct Muon {
     MuonMatrix *matrices;   // (matrix_count)
     MuonSettings *settings; // (1)
     double *squares;        // of the matrices' numbers, a sum for each block of threads
-    Matrix x[2];            // the matrices before and behind a step, as products read them
-    float *orthogonal;      // and behind the last one
+    Matrix x[2];            // the matrices before and after a step, as products read them
+    float *orthogonal;      // and after the last one
     float *gram,
         *square; // of each matrix its product with itself (N, N), N = min(R, K), and that's
     Matrix gram_input,

@@ -40,8 +40,8 @@ static void wait_for(const Ranks *r, ncclComm_t comm, cudaStream_t stream, const
     }
 }
 
-// All processes meet here, and connect here: not behind the watchdog, by the first sum, when memory
-// is planned already.
+// All processes meet here, and connect here: not later, under the watchdog, by the first sum, when
+// memory is planned already.
 static ncclComm_t connect(Ranks *r) {
     ncclComm_t comm;
     ncclUniqueId id;
@@ -60,7 +60,7 @@ struct DeviceReduction {
     size_t count, bucket; // elements of all, and of a bucket
     ncclComm_t comm;
     Device device;                // the current one, and the stream that sums
-    cudaEvent_t computed, summed; // gradients are there to be summed; sums are there
+    cudaEvent_t computed, summed; // gradients are ready to be summed; sums are ready
     bool begun;                   // sums that no other stream waits for yet
     bf16 *rounded;                // (bucket) --reduce bf16
 };

@@ -1,4 +1,4 @@
-// The residual connection behind a sublayer, with the dropout of its output, and the LayerNorm that
+// The residual connection after a sublayer, with the dropout of its output, and the LayerNorm that
 // follows.
 #ifndef CUDA_RESIDUAL_CUH
 #define CUDA_RESIDUAL_CUH

@@ -1,4 +1,4 @@
-// Self-attention of the kinds that --attention names, and the projection behind it: what GPT-2,
+// Self-attention of the kinds that --attention names, and the projection after it: what GPT-2,
 // BERT and the encoder-decoder add to a Transformer. Such a model holds a SelfAttention as its
 // first member.
 #ifndef CUDA_SELF_ATTENTION_CUH
@@ -7,7 +7,7 @@
 #include "attention.cuh"
 #include "transformer.cuh"
 
-// What a layer's attention leaves for its backward pass.
+// What a layer's attention keeps for its backward pass.
 struct Attended {
     Matrix y;    // (M, C)
     float *kept; // attention_kept()
@@ -30,7 +30,7 @@ struct AttentionSublayer {
     const LinearParameters *projection;
     size_t learned; // what attention.cuh calls so; or NO_PARAMETER
     Attended attended;
-    Matrix dprojected; // (M, C) backward: the gradient to what the projection gives
+    Matrix dprojected; // (M, C) backward: the gradient to the projection's output
 };
 
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
@@ -145,8 +145,8 @@ static inline void self_attend_backward(Transformer *t, const DeviceBatch *batch
 }
 
 // A layer as the Transformer has it, with three sites of dropout from `site` on: of weights,
-// projection and FFN. `below`: post-norm, the norm behind the layer below or the embedding. What
-// normalises a sublayer's result then stands before the next one.
+// projection and FFN. `below`: post-norm, the norm after the layer below or the embedding. The norm
+// of a sublayer's result is then that before the next one.
 static inline TransformerLayer self_attention_layer(const TransformerParameters *parameters,
                                                     uint32_t site, const NormParameters *below) {
     TransformerLayer layer = {transformer_first(parameters),
@@ -189,7 +189,7 @@ static inline void self_attention_create(SelfAttention *m, TransformerShape shap
                                          const TransformerParts &parts, Layer layer) {
     m->attended = (Attended *)allocate(shape.layers, sizeof(Attended), "layers");
     shape.layer_sums =
-        5; // the biases of q and of v (or of all three), and behind attention and in the FFN
+        5; // the biases of q and of v (or of all three), and after attention and in the FFN
     shape.layer_sum_width = 5 * shape.channels + shape.inner;
     transformer_create(&m->base, shape, parts, layer);
 }

@@ -1,5 +1,5 @@
-// The kernels of attention beside the CPU's layers and beside their definition, on small random
-// shapes.
+// The kernels of attention compared with the CPU's layers and with their definition, on small
+// random shapes.
 #include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "cosine_attention.cuh"
@@ -399,7 +399,7 @@ typedef struct {
     bool cosine, holes, in_bf16;
     bool fixed;         // cosine: the power is POWER
     uint64_t first_row; // of the update's rows
-    bool everywhere;    // queries see the keys behind them, too
+    bool everywhere;    // queries see the keys after them, too
     size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
     float apart; // self-attention: queries are less by this, keys more, so that all scores are low
 } Setting;
@@ -825,7 +825,8 @@ static void test_softmax_sizes(void) {
     device_destroy(&d);
 }
 
-// Additive attention in both directions: y, dqkv and dweights of the kernels beside the CPU's.
+// Additive attention in both directions: y, dqkv and dweights of the kernels compared with the
+// CPU's.
 typedef struct {
     float *y, *dqkv, *dweights;
 } GlobalResult;

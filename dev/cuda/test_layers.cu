@@ -1,4 +1,5 @@
-// The layers of dev/cuda beside those of dev/cpu, on small random shapes, odd ones among them.
+// The layers of dev/cuda compared with those of dev/cpu, on small random shapes, odd ones among
+// them.
 #include "adamw.cuh"
 #include "chosen_rows.cuh"
 #include "classifier.cuh"
@@ -187,7 +188,7 @@ static void test_linear(void) {
     device_destroy(&d);
 }
 
-// The products with GELU, beside those without.
+// The products with GELU, compared with those without.
 static constexpr size_t LAYERS = 3;
 
 // Products for gradients of weights of some layers, whose operands begin `step` numbers apart, two
@@ -383,7 +384,7 @@ static void test_activation(void) {
     device_destroy(&d);
 }
 
-// The slope of the tanh form where s or 1 - s is small, beside its definition in double.
+// The slope of the tanh form where s or 1 - s is small, compared with its definition in double.
 static void test_gelu_slope() {
     enum { COUNT = 241 };
     Device d = device_create();
@@ -469,7 +470,8 @@ static void norm_test_free(NormTest *t) {
     for (void *p : on_device) device_free(p);
 }
 
-// What the forward pass gave, beside the CPU's LayerNorm of x (M, C), which is expected in `gpu_x`.
+// The forward pass's output, compared with the CPU's LayerNorm of x (M, C), which is expected in
+// `gpu_x`.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
     layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias,
@@ -480,7 +482,7 @@ static void check_norm_forward(const Device *d, NormTest *t, float *x, const flo
     compare_device(d, "rstd", float_matrix(t->gpu_rstd, 1), t->rstd, m, EXACT);
 }
 
-// The backward pass of x -> norm, with what it gives the sublayer below. ADD: to dx; SET: dx is
+// The backward pass of x -> norm, with its output to the sublayer below. ADD: to dx; SET: dx is
 // set; OVER: in the place of dy.
 enum NormGradient { ADD, SET, OVER };
 
@@ -997,7 +999,7 @@ static void check_adamw(const Device *d, bool rounded, bool adam) {
     for (int64_t step = 1; step <= 3; step++) {
         for (ModelArray which :
              {MODEL_VALUES, MODEL_GRADIENTS, MODEL_FIRST_MOMENT, MODEL_SECOND_MOMENT}) {
-            if (step > 1 && which != MODEL_GRADIENTS) continue; // goes on from the last update
+            if (step > 1 && which != MODEL_GRADIENTS) continue; // continues from the last update
             float *x = parameter_numbers(&host.table, &r, which == MODEL_SECOND_MOMENT);
             memcpy(cpu::parameter_state_array(&host, which), x, host.table.total * sizeof(float));
             parameter_state_write(d, &gpu, which, x);
@@ -1041,8 +1043,8 @@ static const Tensor *muon_tensor(const Safetensors *file, const char *name, cons
 
 static const char *const muon_names[] = {"wide", "tall", "square", "row", "low_rank"};
 
-// Each matrix of the file three times, the last time right behind the one before, and a vector that
-// Muon leaves alone.
+// Each matrix of the file three times, the last time directly after the one before, and a vector
+// that Muon leaves alone.
 static ParameterTable muon_table(const Safetensors *file) {
     ParameterTable table = {};
     const int64_t size = 21;
@@ -1074,7 +1076,7 @@ static void muon_gradients(const Safetensors *file, const ParameterTable *table,
     gradients[table->items[table->count - 1].offset] = 1;
 }
 
-// What the matrices are behind the last step.
+// The matrices after the last step.
 static void compare_muon(const Safetensors *file, const ParameterTable *table, const float *values,
                          double tolerance) {
     for (int i = 0; i < table->count - 1; i++) {
@@ -1093,7 +1095,7 @@ static void compare_muon(const Safetensors *file, const ParameterTable *table, c
     }
 }
 
-// The file's steps by AdamW and Muon beside torch.optim.Muon in float64, as the CPU's
+// The file's steps by AdamW and Muon compared with torch.optim.Muon in float64, as the CPU's
 // (dev/test/test_muon.c).
 static void check_muon(const Device *d, bool in_bf16, double tolerance) {
     Safetensors *file = safetensors_open("dev/reference/muon.safetensors");

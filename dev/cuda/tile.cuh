@@ -15,7 +15,7 @@ template <typename T> struct PartsOf;
 template <> struct PartsOf<bf16> { static constexpr int PARTS = 1; };
 template <> struct PartsOf<float> { static constexpr int PARTS = 3; };
 
-// A matrix of ROWS rows of SIZE columns, part after part. The 16 bytes behind each row let ldmatrix
+// A matrix of ROWS rows of SIZE columns, part after part. The 16 bytes after each row let ldmatrix
 // read 8 rows without conflicts between banks.
 template <int ROWS_, int SIZE_, int PARTS_> struct TileShape {
     static constexpr int ROWS = ROWS_, SIZE = SIZE_, PARTS = PARTS_;
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void store_two(bf16 *p, float x, float y) {
     *(uint32_t *)p = pack_bf16(x, y);
 }
 
-// Numbers d and d+1 (d even) of a row of `size`, 0 behind its end. Rows of even size are aligned.
+// Numbers d and d+1 (d even) of a row of `size`, 0 beyond its end. Rows of even size are aligned.
 template <typename T>
 static __device__ __forceinline__ float2 load_pair(const T *row, int d, int size) {
     if (size % 2 == 0) return d < size ? load_two(row + d) : make_float2(0, 0);

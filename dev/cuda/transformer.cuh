@@ -1,14 +1,13 @@
 // What models share on the GPU, of one stack of layers or of an encoder and a decoder: embedding,
 // normalisation, queries, keys and values, the feed-forward network and classifier, with their
-// memory,
-// --profile's laps and the entries of ModelType that need them. A model adds what attends: between
-// q, k, v and the residual stream behind attention, of which the next LayerNorm is made in the same
-// kernel. It holds a Transformer as its first member.
+// memory, --profile's laps and the entries of ModelType that need them. A model adds what attends:
+// between q, k, v and the residual stream after attention, of which the next LayerNorm is made in
+// the same kernel. It holds a Transformer as its first member.
 //
 // Pre-norm (Fastformer, GPT-2) and post-norm (BERT, the first Transformer) have their LayerNorms in
-// the same places, before each sublayer and behind the last one. Pre-norm, the residual stream goes
-// on beside them, and what they read is the stream; post-norm, it goes on through them, and what
-// they read is a sum that nothing else reads.
+// the same places, before each sublayer and after the last one. Pre-norm, the residual stream
+// bypasses them, and they read the stream; post-norm, it passes through them, and they read a sum
+// that nothing else reads.
 //
 // B batch, T sequence length, M = B*T, C channels, F inside the feed-forward network, V vocabulary,
 // L layers.
@@ -25,9 +24,9 @@ extern "C" {
 #include "model_options.h"
 }
 
-// Of a layer: where its parameters lie, and the sites of its dropout.
+// Of a layer: where its parameters are, and the sites of its dropout.
 struct TransformerLayer {
-    size_t first;        // parameter: those from here on are final behind the layer's backward pass
+    size_t first;        // parameter: those from here on are final after the layer's backward pass
     NormParameters norm; // before queries, keys and values are made
     LinearParameters qkv;
     FfnParameters ffn; // its norm: before the network
@@ -36,10 +35,10 @@ struct TransformerLayer {
     uint32_t weights_site, projection_site;
 };
 
-// Layers that follow each other, with their embedding and what stands behind the last one.
+// Layers that follow each other, with their embedding and what follows the last one.
 struct StackShape {
     size_t first, end;   // of all layers
-    NormParameters norm; // behind the last
+    NormParameters norm; // after the last
     uint32_t embedding_site;
 };
 
@@ -52,32 +51,32 @@ struct TransformerShape {
     double embedding_scale;
     size_t type;      // (C) that is added to all tokens; or NO_PARAMETER
     int32_t padding;  // the token whose row takes no gradient; -1: none
-    bool post_norm;   // and then the embedding's dropout stands behind its norm, where it has one
+    bool post_norm;   // and then the embedding's dropout follows its norm, if it has one
     double smoothing; // of the targets
     bool fixed_bias;  // that of the logits is not trained
     ActivationKind activation;
     bool exact_qkv;         // q, k and v are float32, and made of float32
-    unsigned layer_sums;    // sums over rows that a layer needs beside those of its two norms,
+    unsigned layer_sums;    // sums over rows that a layer needs in addition to its two norms',
     size_t layer_sum_width; // and how many numbers they have together;
-    unsigned outer_sums; // those outside of layers, beside the final norm's and the output bias's
+    unsigned outer_sums;    // those outside of layers, without the final norm's and output bias's
     size_t outer_sum_width;
 };
 
-// What a layer's forward pass leaves for its backward pass.
+// What a layer's forward pass keeps for its backward pass.
 struct TransformerActivations {
     float *x_in, *x_middle; // (M, C) what is normalised before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
     Matrix qkv;                           // (M, 3C)
-    Matrix hidden, activated;             // (M, F) before and behind the activation
+    Matrix hidden, activated;             // (M, F) before and after the activation
 };
 
-// What a layer's backward pass leaves for the products for the gradients of its weights. Where
+// What a layer's backward pass keeps for the products for the gradients of its weights. Where
 // these do not wait (weights_wait()), all layers share one set, and its gradients of (M, C) are one
 // matrix.
 struct LayerGradients {
-    Matrix ffn, before_ffn; // (M, C) to what the FFN gives, and the sublayer before it
+    Matrix ffn, before_ffn; // (M, C) to the output of the FFN, and of the sublayer before it
     Matrix
-        projection; // (M, C) to what the projection of self-attention gives, if that is another one
+        projection; // (M, C) to the output of self-attention's projection, if that is another one
     Matrix hidden, qkv; // (M, F), (M, 3C)
     Matrix norm_ffn,
         norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read, again
@@ -85,7 +84,7 @@ struct LayerGradients {
 
 // Memory of a stack.
 struct Stack {
-    float *x_out;         // (M, C) what is normalised behind the last layer
+    float *x_out;         // (M, C) what is normalised after the last layer
     float *mean, *rstd;   // (M)
     Matrix result;        // (M, C) the norm of that
     float *dx;            // (M, C) the gradient to the residual stream
@@ -134,7 +133,7 @@ struct Transformer {
 
     float *dx;      // (M, C) of the stack that is passed through
     float *dnorm;   // (M, C)
-    float *dresult; // (M, C) to the encoder's result: 0 behind the forward pass, the decoder adds
+    float *dresult; // (M, C) to the encoder's result: 0 after the forward pass, the decoder adds
                     // to it
     LayerGradients *gradients; // (L)
     bool groups_weights;       // products for gradients of weights wait for each other
@@ -243,7 +242,7 @@ static inline void stack_carve(Transformer *t, Stack *s, DeviceArena *arena) {
 
 // Whether products for gradients of weights wait, to be computed for all layers of a stack at once.
 // They do where what they wait with, of all layers, is at most twice the L2 cache: little memory,
-// and then each product is a few microseconds' work. Not with --recompute, which is there to keep
+// and then each product is a few microseconds' work. Not with --recompute, whose purpose is to keep
 // less; nor with several ranks, which begin to sum the gradients of a layer while those of the next
 // one are computed.
 static inline bool weights_wait(const Transformer *t) {
@@ -373,7 +372,7 @@ static inline void residual_norm_forward(Transformer *t, GpuWork work, const Dev
     sublayer_norm_forward(t, work, batch, residual_norm(t, work, batch, site, parameters, arrays));
 }
 
-// The dropout of a stack's embedding, where it stands before its norm, or `behind` it.
+// The dropout of a stack's embedding, where it is before its norm, or after it (`behind`).
 static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, size_t stack,
                                             bool behind) {
     const StackShape *s = &t->shape.stacks[stack];
@@ -381,15 +380,14 @@ static inline DropoutSite embedding_dropout(const Transformer *t, GpuWork work, 
     return is_behind == behind ? gpu_dropout(&t->base, work, s->embedding_site) : dropout_none();
 }
 
-// x (M, C), what stands behind the embedding's norm, or the gradient to that, through the dropout
-// there.
+// x (M, C), the output of the embedding's norm, or the gradient to it, through the dropout there.
 static inline void drop_embedding(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                   size_t stack, Matrix x) {
     dropout_apply(&t->base.device, x, embedding_dropout(t, work, stack, true), batch->batch,
                   batch->length);
 }
 
-// What the first LayerNorm of a stack gave.
+// The output of a stack's first LayerNorm.
 static inline void drop_embedded(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                  size_t stack) {
     drop_embedding(t, work, batch, stack, t->norm_qkv);
@@ -430,7 +428,7 @@ static inline void layer_attention(Transformer *t, GpuWork work, const DeviceBat
                  batch->batch * batch->length);
     gpu_lap(g, work, "qkv", PROFILE_FORWARD, 3 * gpu_square_flops(batch, t->shape.channels));
     t->parts.attend(t, work, batch, l);
-    if (t->plan[l].projects) return; // `norm` is there
+    if (t->plan[l].projects) return; // `norm` is computed
     norm_forward(t, &t->plan[l].ffn.norm, t->norm, t->layers[l].mean2, t->layers[l].rstd2,
                  t->layers[l].x_middle, batch->batch * batch->length);
     gpu_lap(g, work, "norm", PROFILE_FORWARD, 0);
@@ -456,7 +454,7 @@ static inline void ffn_up(Transformer *t, GpuWork work, const DeviceBatch *batch
 }
 
 // From `norm` to the FFN's output, which joins the residual stream, and the next LayerNorm, of
-// layer l + 1 or the one behind the stack.
+// layer l + 1 or the one after the stack.
 static inline void ffn_sublayer(Transformer *t, GpuWork work, const DeviceBatch *batch,
                                 size_t stack, size_t l) {
     const StackShape *shape = &t->shape.stacks[stack];
@@ -488,8 +486,8 @@ static inline void stack_forward(Transformer *t, GpuWork work, const DeviceBatch
 }
 
 // ---- backward ---------------------------------------------------------------
-// Behind a LayerNorm's backward pass: `again`, its output; `below`, the gradient to the sublayer's
-// output that was added to its input. Each only if it is there.
+// After a LayerNorm's backward pass: `again`, its output; `below`, the gradient to the sublayer's
+// output that was added to its input. Each only if it exists.
 static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *batch, Matrix again,
                                       Matrix below, uint32_t site) {
     return {again, below, below.data ? gpu_dropout(&t->base, GPU_TRAIN, site) : dropout_none(),
@@ -497,7 +495,7 @@ static inline LayerNormTail norm_tail(const Transformer *t, const DeviceBatch *b
 }
 
 // The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
-// read: now, or behind the stack's backward pass. `kind`: --profile's.
+// read: now, or after the stack's backward pass. `kind`: --profile's.
 static inline void weight_backward(Transformer *t, const char *kind,
                                    const LinearParameters *parameters, Matrix dy, Matrix x,
                                    size_t m) {
@@ -521,10 +519,9 @@ static inline void waiting_weights_backward(Transformer *t) {
     }
 }
 
-// Through a LayerNorm of x that stands before a sublayer: dx becomes the gradient to the residual
-// stream behind the sublayer below, from what sublayer_input_backward() left; through the one
-// behind the last layer
-// (`last`): from dnorm alone.
+// Through a LayerNorm of x before a sublayer: dx becomes the gradient to the residual stream after
+// the sublayer below, from what sublayer_input_backward() left; through the one after the last
+// layer (`last`): from dnorm alone.
 static inline void norm_backward(Transformer *t, const DeviceBatch *batch,
                                  const NormParameters *parameters, const float *x,
                                  const float *mean, const float *rstd, bool last,
@@ -566,7 +563,7 @@ static inline void bias_backward(Transformer *t, const LinearParameters *paramet
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
-// What the forward pass left of a layer, again, from x_in.
+// What the forward pass kept of a layer, again, from x_in.
 static inline void recompute_layer(Transformer *t, const DeviceBatch *batch, size_t stack,
                                    size_t l) {
     const TransformerActivations *a = &t->layers[l];
@@ -577,7 +574,7 @@ static inline void recompute_layer(Transformer *t, const DeviceBatch *batch, siz
     ffn_up(t, GPU_TRAIN, batch, l);
 }
 
-// From the gradient to what the FFN gives to that to its hidden layer, and to what it reads.
+// From the gradient to the FFN's output to those to its hidden layer and to its input.
 static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length;
@@ -601,8 +598,8 @@ static inline void ffn_input_backward(Transformer *t, const DeviceBatch *batch, 
     gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, flops);
 }
 
-// From the gradient to the FFN's output, and dx, that to the residual stream behind it, to dx
-// before it, and the gradient to what the projection gives.
+// From the gradient to the FFN's output, and dx, that to the residual stream after it, to dx
+// before it, and the gradient to the projection's output.
 static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     const size_t M = batch->batch * batch->length;
     const TransformerActivations *a = &t->layers[l];
@@ -617,8 +614,8 @@ static inline void ffn_backward(Transformer *t, const DeviceBatch *batch, size_t
     weight_backward(t, "ffn up", &o->ffn.up, d->hidden, d->norm_ffn, M);
 }
 
-// From dx behind attention to dx before it, and the gradient to what the FFN of the layer below
-// gives.
+// From dx after attention to dx before it, and the gradient to the output of the FFN of the layer
+// below.
 static inline void attention_backward(Transformer *t, const DeviceBatch *batch, size_t stack,
                                       size_t l) {
     const bool first = l == t->shape.stacks[stack].first;

@@ -1,11 +1,11 @@
 // Instructions of sm_90 for warp groups of 128 threads: products of tiles in shared memory, which
-// run beside the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
-// Instructions"), copies of whole tiles by one thread (9.7.9.27, "Tensor copy"), sums that are
-// added in memory (9.7.9.25, "Bulk copy"), and the barriers that both sides wait at (9.7.13.15,
-// "mbarrier"). For the CPU they are in warpgroup_on_cpu.h.
+// run concurrently with the threads (PTX ISA 9.7.15, "Asynchronous Warpgroup Level Matrix
+// Multiply-Accumulate Instructions"), copies of whole tiles by one thread (9.7.9.27, "Tensor
+// copy"), sums that are added in memory (9.7.9.25, "Bulk copy"), and the barriers that both sides
+// wait at (9.7.13.15, "mbarrier"). For the CPU they are in warpgroup_on_cpu.h.
 //
 // A tile is a stack of panels of 64 columns, each row of a panel 128 bytes. Its 16-byte pieces are
-// swizzled: piece i of row r lies at i ^ r % 8, so that neither rows nor columns meet in a bank.
+// swizzled: piece i of row r is at i ^ r % 8, so that neither rows nor columns meet in a bank.
 // Copies write and products read it so; tiles start at multiples of 1024 bytes.
 #ifndef CUDA_WARPGROUP_CUH
 #define CUDA_WARPGROUP_CUH
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void barrier_wait(Barrier *b, uint32_t parity)
 // A matrix of four dimensions in global memory, the innermost first.
 typedef CUtensorMap TensorMap;
 
-// From `at` on, 64 columns and 64 rows (of the third dimension), zeros behind the ends: all bytes
+// From `at` on, 64 columns and 64 rows (of the third dimension), zeros beyond the ends: all bytes
 // count for `full`.
 static __device__ __forceinline__ void tensor_copy(bf16 *shared, const TensorMap *map,
                                                    Barrier *full, int column, int second, int row,
@@ -133,8 +133,8 @@ static __device__ __forceinline__ void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Until a counter in global memory, which blocks of threads pass on, says `turn`: then what those
-// before did is there, for copies, too. By one thread.
+// Until a counter in global memory, which blocks of threads pass on, is `turn`: then what those
+// before wrote can be read, by copies, too. By one thread.
 static __device__ __forceinline__ void turn_wait(const unsigned *counter, unsigned turn) {
     unsigned now;
     do {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void turn_wait(const unsigned *counter, unsign
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// What this thread did, copies that it waited for among it, is there for the next one.
+// What this thread did, copies that it waited for included, can be read by the next one.
 static __device__ __forceinline__ void turn_pass(unsigned *counter, unsigned next) {
     asm volatile("fence.proxy.async.global;" ::: "memory");
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(next) : "memory");

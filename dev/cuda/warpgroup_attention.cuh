@@ -3,8 +3,8 @@
 //
 // A block's two warp groups compute 64 rows each; tiles of the other side come in a ring
 // (warpgroup_ring.cuh). The sums of a product lie in registers as mma_m16n8k16 has them, so all
-// between the products is that of softmax_pass.cuh. What a group does with its scores runs beside
-// the products of the other group and its own next ones.
+// between the products is that of softmax_pass.cuh. What a group does with its scores runs
+// concurrently with the products of the other group and its own next ones.
 #ifndef CUDA_WARPGROUP_ATTENTION_CUH
 #define CUDA_WARPGROUP_ATTENTION_CUH
 
@@ -86,8 +86,8 @@ group_forward_copies(const GroupForward<SIZE> &f, const GroupMaps &maps, const S
     }
 }
 
-// A tile of queries with all keys. The scores of the next keys are computed beside the sums of
-// these values.
+// A tile of queries with all keys. The scores of the next keys are computed concurrently with the
+// sums of these values.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_forward_kernel(const SoftmaxPass<bf16> p, const __grid_constant__ GroupMaps maps) {
@@ -177,17 +177,18 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
 //
 // A block of threads has 128 keys and their values, and goes through the queries that see them:
 // five products a tile, scores and gradients to weights, and of these the gradients of values, keys
-// and queries. The last is a sum over blocks of keys, which lies in memory: they add to it in a
+// and queries. The last is a sum over blocks of keys, which is in memory: they add to it in a
 // fixed order, from the last keys on, so that it has the same bits in each run. A counter for each
 // step of queries says whose turn it is.
 //
 // A block waits for blocks of later keys of its head alone. Work is given out by a counter, a
 // head's last keys first, so those have begun before, and none can wait for ever, in whichever
-// order a GPU starts blocks. Where attention is causal the block of the keys before comes to a step
-// when this one has gone on, so it finds its turn come. An extra warp adds, while the groups go on.
+// order a GPU starts blocks. Where attention is causal the block of the keys before reaches a step
+// when this one has passed it, so it need not wait for its turn. An extra warp adds, while the
+// groups continue.
 
 // Where the gradients of queries are gathered. A step is what is added at a time, (GROUPS, 8, 128,
-// 4): the sums of a lane behind each other, those of the groups in halves of the queries or of the
+// 4): the sums of a lane after each other, those of the groups in halves of the queries or of the
 // channels.
 struct Gathered {
     float *sums;      // (B H, steps, GROUPS PANEL PANEL)
@@ -205,7 +206,7 @@ template <int SIZE> struct GroupBackward {
     using Rows = typename S::Rows;
     static constexpr int N = S::BACKWARD_N, STAGES = S::BACKWARD_STAGES;
     static constexpr int STEP = STEP_NUMBERS / SIZE,
-                         TILES = STEP / N; // queries and tiles of them a step
+                         TILES = STEP / N; // queries and tiles of them per step
     using R = Ring<GroupTile<N, SIZE>, 2, STAGES>;
     using Gradients = GroupTile<BLOCK_ROWS, STEP>; // keys in the rows, a panel a tile of queries
     static constexpr int BARRIERS = 4 + GROUPS + 2 * STAGES;
@@ -220,8 +221,8 @@ template <int SIZE> struct GroupBackward {
     uint8_t *kept;              // (GROUPS, N, 16)
     float *logsumexp, *product; // (STAGES, N) of queries: in powers of 2; dy . y
     Barrier *full, *groups;     // of keys and values; (GROUPS)
-    Barrier *scored;            // the gradients to a step's scores are there
-    Barrier *summed, *taken;    // the sums are there; have been read
+    Barrier *scored;            // the gradients to a step's scores are ready
+    Barrier *summed, *taken;    // the sums are ready; have been read
     unsigned *work;             // what this block has to do
 };
 
@@ -349,8 +350,8 @@ group_backward_adds(const GroupBackward<SIZE> &g, const SoftmaxPass<bf16> &p, co
     }
 }
 
-// Keys in the rows. The products that are summed of a tile run beside the next tile's with heads
-// of 64.
+// Keys in the rows. The products that are summed of a tile run concurrently with the next tile's
+// with heads of 64.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     group_backward_kernel(const SoftmaxPass<bf16> p, const __grid_constant__ GroupMaps maps,
@@ -426,7 +427,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
                                                    ring_tile(g.pairs, stage, 1));
         wgmma_commit();
     };
-    // Those are there: makes weights and gradients to scores of them.
+    // Those are ready: makes weights and gradients to scores of them.
     const auto end = [&](int i) {
         sums_settle(s);
         sums_settle(dw);
@@ -556,7 +557,7 @@ static __global__ void __launch_bounds__(2 * BLOCK_ROWS)
     }
 }
 
-// Behind: the gradient of a step of queries, of its sums.
+// Afterwards: the gradient of a step of queries, from its sums.
 template <int SIZE>
 static __global__ void __launch_bounds__(GROUPS *WARPGROUP)
     group_end_kernel(const SoftmaxPass<bf16> p, const Gathered gathered) {
@@ -631,7 +632,7 @@ static inline bool gathers(size_t queries, size_t size) {
     return 2 * queries * size >= STEP_NUMBERS;
 }
 
-// Floats of working memory behind dy . y of (B, H, Tq), which begin at a multiple of 4. Batches
+// Floats of working memory after dy . y of (B, H, Tq), which begin at a multiple of 4. Batches
 // come in many lengths: it is enough for any batch of as many tokens, as those that gathers() takes
 // fill at least half of their steps.
 static inline size_t gathered_workspace(size_t units, size_t queries, size_t size) {

@@ -19,7 +19,7 @@ template <int STAGES> static __device__ __forceinline__ Stage stage_of(int tile)
     return {tile % STAGES, (uint32_t)(tile / STAGES) & 1};
 }
 
-// A ring of stages of `Tile`s, TILES in each. In shared memory behind each other.
+// A ring of stages of `Tile`s, TILES in each. In shared memory after each other.
 template <typename Tile_, int TILES_, int STAGES_> struct Ring {
     using Tile = Tile_;
     static constexpr int TILES = TILES_, STAGES = STAGES_;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Byte-level BPE beside Hugging Face's tokenizers library (pip install tokenizers unicodedata2).
+"""Byte-level BPE compared with Hugging Face's tokenizers library (pip install tokenizers unicodedata2).
 
     dev/test/check_bpe.py --write                  makes dev/test/bpe, which test_bpe checks without Python
-    dev/test/check_bpe.py --write-forms            makes dev/test/bpe/forms.json of what is there
+    dev/test/check_bpe.py --write-forms            makes dev/test/bpe/forms.json from the present results
     dev/test/check_bpe.py TOKENIZE TEXT...         compares training and encoding of each text by TOKENIZE
                                                    (./tokenize), and of random Unicode; says how fast both are
 """

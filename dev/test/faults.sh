@@ -5,7 +5,7 @@
 # bytes as an undisturbed one.
 #
 #   dev/test/faults.sh          some of the faults, about a minute
-#   dev/test/faults.sh --all    every one; behind it may stand the commands to disturb (train resume)
+#   dev/test/faults.sh --all    every one; the commands to disturb (train resume) may follow
 #
 # Needs TRAINER and TOKENIZE, the programs, or takes those at the top. The last line is "N passed, N failed".
 # shellcheck source=dev/test/tiny_run.sh

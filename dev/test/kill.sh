@@ -1,6 +1,6 @@
 #!/bin/sh
 # SIGKILL at the system calls that change files (before, after, and with half of a write done: faults.c) and at
-# random moments, while text is tokenized and a tiny model is trained and resumed. The next run must go on, and leave
+# random moments, while text is tokenized and a tiny model is trained and resumed. The next run must resume, and leave
 # the same bytes as one that nothing disturbed.
 #
 #   dev/test/kill.sh          some of the kills, about a minute

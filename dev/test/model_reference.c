@@ -133,8 +133,8 @@ static int64_t label_length(const Reference *r, const char *name) {
 }
 
 // What the model is given: ids (B, S), mask (B, S) or NULL, labels (B, T), S = T but in
-// translation, whose decoder reads the labels one to the right behind a 0. inputs, targets (B, T)
-// are the caller's memory.
+// translation, whose decoder reads the labels shifted right by one, after a 0. inputs, targets (B,
+// T) are the caller's memory.
 static Batch make_batch(const Reference *r, const int32_t *ids, const uint8_t *mask,
                         const int32_t *labels, int64_t length, int32_t *inputs, int32_t *targets) {
     const int64_t B = r->setup.batch, T = length;

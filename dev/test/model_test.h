@@ -54,7 +54,7 @@ void model_check_weight_statistics(const Measurement *m, const Batch *batch, siz
                                    size_t window);
 
 // A model with several kinds of attention, "attention=softmax" and so on, and what must hold of
-// each beside the options given.
+// each added to the options given.
 typedef struct {
     const ModelType *type;
     const char *const *kinds;
@@ -64,7 +64,8 @@ typedef struct {
 // Gradients for a batch of 2 sequences, as model_check_gradients().
 void model_check_kind_gradients(const ModelKinds *kinds, const char *options, int64_t length,
                                 double padding);
-// What stands in a padded position shows nowhere else, and rows that see only padding are finite.
+// A token in a padded position changes nothing elsewhere, and rows that see only padding are
+// finite.
 void model_check_kind_padding(const ModelKinds *kinds, const char *options);
 // Threads and accumulation, with dropout.
 void model_check_kind_threads(const ModelKinds *kinds, const char *options);

@@ -20,7 +20,7 @@ make -s ARCH=portable CFLAGS="${CFLAGS--O0 -g0}" ONEDNN=1 CPLUSPLUS=0 CUDA= BUIL
 
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive # so that a trainer does not start itself anew, without qemu
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive # so that a trainer does not restart itself, without qemu
 shown=$dir/out
 # shellcheck source=dev/test/count.sh
 . dev/test/count.sh

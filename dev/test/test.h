@@ -14,7 +14,7 @@ typedef struct {
 // those that fail and the last line; returns the exit code.
 int test_main(int argc, char **argv, const char *suite, const TestCase *cases, int count);
 
-// Counts a failure of the running case and says where; the case goes on.
+// Counts a failure of the running case and prints where; the case continues.
 void test_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

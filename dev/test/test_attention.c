@@ -792,7 +792,7 @@ static void test_weights(void) {
     }
 }
 
-// A sequence of nothing but padding beside one with tokens: its queries get 0 and send nothing
+// A sequence of nothing but padding next to one with tokens: its queries get 0 and send nothing
 // anywhere.
 static void test_only_padding_both_ways(void) {
     for (int kind = 0; kind < 6; kind++) {

@@ -1,5 +1,5 @@
 // Byte-level BPE. What the tokenizers library of Hugging Face makes of a small text with everything
-// in it stands in dev/test/bpe; check_bpe.py made it, and compares larger texts.
+// in it is in dev/test/bpe; check_bpe.py made it, and compares larger texts.
 #include "bpe.h"
 #include "bpe_file.h"
 #include "bytes.h"
@@ -59,13 +59,13 @@ static void test_other_words(void) {
     check_words(BPE_GPT2_NUMBERS, "a12  34 b", "a|12|  |34| b");
 }
 
-// Words before and behind a cut are those of the whole.
+// Words before and after a cut are those of the whole.
 static void test_cut(void) {
     const Text text = text_of("abc def.\n\n ghi\u00e9 jkl");
     CHECK(bpe_words_cut(BPE_GPT2, text, 1, false) == 3);
     CHECK(bpe_words_cut(BPE_GPT2, text, 4, false) == 8);
     CHECK(bpe_words_cut(BPE_GPT2, text, 9, false) ==
-          text.size); // the space behind the e with its accent is none that it knows
+          text.size); // it does not know the space after the e with its accent
     CHECK(bpe_words_cut(BPE_GPT2, text_of("abc"), 2, false) == 3);
     CHECK(bpe_words_cut(BPE_GPT2, text, 4, true) == text.size);
     CHECK(bpe_words_cut(BPE_GPT4, text_of("a.\nb c"), 1, false) == 4);
@@ -433,7 +433,7 @@ static void test_many_added(void) {
     bpe_free(bpe);
 }
 
-// Files beside a tokenizer say what its tokens mean.
+// Files next to a tokenizer define what its tokens mean.
 static void test_files_beside(void) {
     Bpe *bpe = open_replaced("\"A\":33,", "\"</s>\":33,");
     CHECK(bpe->end == 0 && bpe_added(bpe, "</s>") == -1 && !bpe->prefix_space);
@@ -556,7 +556,7 @@ int main(int argc, char **argv) {
         {"other tokenizers", test_forms},
         {"a byte without a token", test_missing_byte},
         {"many added tokens", test_many_added},
-        {"files beside a tokenizer", test_files_beside},
+        {"files next to a tokenizer", test_files_beside},
         {"broken files", test_broken_files},
     };
     return test_main(argc, argv, "bpe", cases, sizeof(cases) / sizeof(*cases));

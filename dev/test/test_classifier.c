@@ -281,7 +281,7 @@ static void check_confident(Gemm *gemm) {
     Problem p = problem_create(gemm, 30, 700, 16, 0.1);
     for (size_t i = 0; i < p.m; i++) p.targets[i] = 650;
     p.bias[650] = 20;
-    p.start = 0; // or the gradients would be lost beside it
+    p.start = 0; // or the gradients would be lost in its rounding
     check_problem(gemm, &p, p.m, tolerance_of(gemm));
     problem_free(&p);
 }

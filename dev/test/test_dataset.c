@@ -325,7 +325,7 @@ static void test_embedded(void) {
         char *text = tokenizer_decode(dataset->tokenizer, tokens, (size_t)split->tokens, &size);
         CHECK((int64_t)size == split->bytes && text[size - 1] == '\n');
         CHECK(split->words == 0); // in a program they mean nothing
-        // As many bytes a token everywhere.
+        // As many bytes per token everywhere.
         const Split *train = &dataset->splits[SPLIT_TRAIN];
         CHECK_CLOSE((double)split->bytes / (double)split->tokens,
                     (double)train->bytes / (double)train->tokens, 0.1);
@@ -374,7 +374,7 @@ static void test_loader(void) {
     CHECK(memcmp(order[0], order[1], sizeof(order[0])) != 0);
     CHECK(memcmp(order[1], order[2], sizeof(order[0])) != 0);
 
-    // A loader that starts in the middle goes on in the same order; another seed has another.
+    // A loader that starts in the middle continues in the same order; another seed has another.
     Loader *resumed = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 7, false);
     Loader *other = loader_create(&dataset->splits[SPLIT_TRAIN], LENGTH, 8, false);
     int differing = 0;
@@ -571,7 +571,7 @@ static void open_lone_token(void *unused) {
     dataset_close(dataset);
 }
 
-// The first token of a split is predicted where one stands before every text, and only there.
+// The first token of a split is predicted where one precedes every text, and only there.
 static void test_lone_token(void) {
     char errors[1024];
     make_shard("train_0.bin", 20240520, 1, 0, 8);

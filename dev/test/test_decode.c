@@ -26,8 +26,8 @@ static real *random_values(size_t count, uint32_t stream) {
     return values;
 }
 
-// y (streams, N) beside the sums over x (streams, K) and w, element (j, l) at j w_row + l w_column,
-// and the bias (N) or NULL.
+// y (streams, N) compared with the sums over x (streams, K) and w, element (j, l) at j w_row + l
+// w_column, and the bias (N) or NULL.
 static void check_product(const real *y, const real *x, const real *w, size_t w_row,
                           size_t w_column, const real *bias, const size_t *size) {
     const size_t streams = size[0], n = size[1], k = size[2];

@@ -66,7 +66,7 @@ static void test_any_cut(void) {
     }
 }
 
-// Nothing is written outside the range that was asked for.
+// Nothing is written outside the requested range.
 static void test_bounds(void) {
     const Dropout drops[] = {dropout_create(0.5, 1, 2, 3), dropout_create(0, 1, 2, 3)};
     for (int k = 0; k < 2; k++)
@@ -114,7 +114,7 @@ static void test_extreme_rates(void) {
     CHECK(most.threshold == 1 && most.scale == 65536);
 }
 
-// Masks of another seed, step (either half) or site agree where chance says so.
+// Masks of another seed, step (either half) or site agree as often as by chance.
 static void test_independence(void) {
     const Dropout masks[] = {dropout_create(0.5, 1, 1, 1),
                              dropout_create(0.5, 2, 1, 1),

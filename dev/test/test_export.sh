@@ -1,7 +1,7 @@
 #!/bin/sh
-# What a run's directory holds for Hugging Face transformers beside weights and class: config.json, generation_config.json,
-# tokenizer_config.json. Needs TRAINER, GPT2, BERT, TRANSLATE and TOKENIZE, the programs. The last line is "N passed, N failed".
-# shellcheck source=dev/test/checks.sh
+# What a run's directory holds for Hugging Face transformers in addition to weights and class: config.json,
+# generation_config.json, tokenizer_config.json. Needs TRAINER, GPT2, BERT, TRANSLATE and TOKENIZE, the programs. The
+# last line is "N passed, N failed". shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 gpt2=$(cd "$root" && realpath "${GPT2:-train_gpt2}")
 bert=$(cd "$root" && realpath "${BERT:-train_bert}")

@@ -36,7 +36,7 @@ static Matrix input_create(const Gemm *gemm, Arena *arena, size_t rows, size_t c
     return input;
 }
 
-// A packed weight that lies in the arena.
+// A packed weight in the arena.
 static GemmWeight *weight_create(Gemm *gemm, Arena *arena, size_t n, size_t k, WeightLayout layout,
                                  const real *values) {
     GemmWeight *weight = gemm_weight_create(gemm, n, k, layout, "a test");
@@ -270,7 +270,7 @@ static void check_inputs(Gemm *gemm) {
     gemm_input_load(gemm_input_rows(input, 2), 0, 20, read, COUNT);
     if (gemm_precision(gemm) == PRECISION_BFLOAT16) {
         CHECK_CLOSE(read[0], 1, 0);
-        CHECK_CLOSE(read[1], 1, 0);        // 1 + 2^-8 lies halfway: to the even neighbour
+        CHECK_CLOSE(read[1], 1, 0);        // 1 + 2^-8 is halfway: to the even neighbour
         CHECK_CLOSE(read[2], 1.015625, 0); // 1 + 3 * 2^-8 too
         CHECK_CLOSE(read[3], -3.5, 0);
         CHECK_CLOSE(read[7], 1e-3, 1e-3 / 256);
@@ -333,7 +333,7 @@ static void check_peak(Gemm *gemm) {
 static void test_peak(void) {
     for_each_precision(check_peak);
     if (!gemm_supports(PRECISION_BFLOAT16)) CHECK(!gemm_bf16_is_fast());
-    gemm_bf16_is_fast(); // leaves nothing behind, which AddressSanitizer sees
+    gemm_bf16_is_fast(); // leaks nothing, which AddressSanitizer checks
 }
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-// What text grows by while tokens come, and how a reader goes on behind the last position.
+// What text grows by while tokens come, and how a reader continues beyond the last position.
 #include "growing_text.h"
 #include "memory.h"
 #include "reader.h"
@@ -173,7 +173,7 @@ static void check_notes(int count, const int32_t *tokens, const int64_t *places)
 static void test_beyond(void) {
     CHECK(read_beyond("stop") == POSITIONS);
     check_notes(6, (const int32_t[]){0, 1, 2, 3, 4, 5}, (const int64_t[]){0, 1, 2, 3, 4, 5});
-    // The last half is read again behind 6, 9 and 12 tokens.
+    // The last half is read again after 6, 9 and 12 tokens.
     CHECK(read_beyond("slide") == TOKENS);
     check_notes(5, (const int32_t[]){9, 10, 11, 12, 13}, (const int64_t[]){0, 1, 2, 3, 4});
     static const int32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};

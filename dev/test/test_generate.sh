@@ -40,7 +40,7 @@ wait $child
 step=$(sed -n 's/.*stopped after step \([0-9]*\);.*/\1/p' out)
 sh -c "$(sed -n 's/.*go on with: //p' out) -x $((step + 1))" >again 2>&1 </dev/null
 grep -q "going on after step $step" again && [ -f "a run/best.safetensors" ]
-ok "the line that says how to go on is the whole command"
+ok "the line that says how to resume is the whole command"
 
 # ---- a text that cannot be written is refused before training
 sed 's/"end":[0-9-]*/"end":-1/' data/meta.json >meta && cp -r data noend && mv meta noend/meta.json
@@ -102,7 +102,7 @@ write --prompt "The king" -g 20 --samples 3 >out && [ "$(grep -c '^--- sample' o
 ok "--samples"
 write --prompt "The king" -g 20 --json --samples 3 >out && write --prompt "The king" -g 20 --json >one &&
     [ "$(head -n 1 out)" = "$(cat one)" ] && [ "$(sort -u out | wc -l)" -eq 3 ]
-ok "--json, and a sample is the same beside others"
+ok "--json, and a sample is the same among others"
 write --prompt "The king" -g 500 --stop e --json >out && grep -q '"ended":"stop"' out &&
     ! LC_ALL=C sed 's/.*"text":"\(.*\)","tokens.*/\1/; s/\\u[0-9a-f]\{4\}//g' out | grep -q e # \u001e has one
 ok "--stop"
@@ -110,9 +110,9 @@ write --prompt "The king" -g 500 --stop e --json >one && write --prompt "The kin
     cmp one out && write --prompt "The king" -g 500 --stop XYZ --stop e --json >out && cmp one out
 ok "--stop twice: both count"
 write --prompt "The king" -g 500 --stop e >out && grep -q 'ended after .* of 500 tokens: --stop came up' err
-ok "what stops early says so"
+ok "what stops early prints a message"
 write --prompt "The king" -g 100 --beyond stop >out && grep -q 'the model has 64 positions' err
-ok "--beyond stop says so"
+ok "--beyond stop prints a message"
 for how in slide repeat; do
     write --prompt "The king" -g 200 --beyond $how --json >out && grep -q '"tokens":200,"ended":"length"' out
     ok "--beyond $how"

@@ -263,7 +263,7 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
     activation_rows_backward(same, again, dbias, dy, x, bias, kind, m, n);
     double *first_y = doubles(y.data, count), *first_dx = doubles(dx.data, count);
     check_values("y again", again.data, first_y, count, EXACT);
-    check_values("dx beside it", same.data, first_dx, count, EXACT);
+    check_values("dx with it", same.data, first_dx, count, EXACT);
     free(again.data), free(same.data), free(first_y), free(first_dx);
     free(x), free(dy), free(bias), free(dbias), free(row), free(y.data), free(dx.data);
     free(plain.x), free(plain.bias), free(plain.y), free(plain.weights);

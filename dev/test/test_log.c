@@ -164,7 +164,7 @@ static void best_body(void *argument) {
     log_close(log);
 }
 
-// What comes again at the step where a run goes on stands there once; all else is kept.
+// What is written again at the step where a run resumes is in the log once; all else is kept.
 static void test_resume_again(void) {
     static const char before[] =
         "{\"step\":1,\"test_loss\":3}\n{\"step\":1,\"val_loss\":2,\"best\":true}\n"
@@ -249,7 +249,7 @@ static void resume_clock_body(void *argument) {
     log_close(log);
 }
 
-// "seconds" goes on from the last line that is kept.
+// "seconds" continues from the last line that is kept.
 static void test_resume_clock(void) {
     static const char before[] = "{\"step\":1,\"seconds\":1000}\n{\"step\":2,\"seconds\":2000}\n";
     test_file("log.jsonl", before, strlen(before));

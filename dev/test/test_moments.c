@@ -180,7 +180,7 @@ static void test_not_finite(void) {
     x[300] = (double)-INFINITY;
     m = moments_of(x, 600);
     CHECK(!isfinite(moments_mean(&m)) && isnan(moments_kurtosis(&m)) && isinf(m.largest));
-    for (int at = 0; at < 600; at += 599) { // wherever it stands
+    for (int at = 0; at < 600; at += 599) { // wherever it is
         x[300] = x[at];
         x[at] = (double)NAN;
         m = moments_of(x, 600);

@@ -1,4 +1,4 @@
-// Muon beside torch.optim.Muon in float64 (dev/reference/check_muon.py).
+// Muon compared with torch.optim.Muon in float64 (dev/reference/check_muon.py).
 #include "memory.h"
 #include "muon.h"
 #include "safetensors.h"

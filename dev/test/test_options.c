@@ -57,7 +57,7 @@ static Options *create(void) {
 
 enum { WORDS = 16 };
 
-// A command line, cut at spaces; "_" stands for an empty argument. The words live in `memory`.
+// A command line, cut at spaces; "_" is an empty argument. The words live in `memory`.
 typedef struct {
     int argc;
     char *argv[WORDS];

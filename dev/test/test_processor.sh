@@ -3,7 +3,7 @@
 # TOKENIZE, the programs, and Debian's package qemu-user. Not with QUICK. The last line is "N passed, N failed".
 case $(uname -m):${QUICK:+quick} in
 x86_64:) ;;
-x86_64:*) echo "skipped: sanitizers do not run under qemu, and QUICK is asked for" && echo "0 passed, 0 failed" && exit ;;
+x86_64:*) echo "skipped: sanitizers do not run under qemu, and QUICK is set" && echo "0 passed, 0 failed" && exit ;;
 *) echo "skipped: only on x86-64" && echo "0 passed, 0 failed" && exit ;;
 esac
 if ! command -v qemu-x86_64 >/dev/null; then

@@ -27,7 +27,7 @@ static void steps_body(void *argument) {
     usleep(1); // more than a tick of any clock
     profile_lap(profile, "start", PROFILE_BETWEEN, 0);
     for (int step = 1; step <= call->steps; step++) {
-        char kind[] = "product"; // found by what it says, not by where it stands
+        char kind[] = "product"; // found by its text, not by its address
         profile_step(profile);
         usleep(1);
         profile_lap(profile, "loader", PROFILE_STEP, 0);

@@ -107,7 +107,7 @@ else
     echo "skipped: no C++ compiler, the CUDA program does not run as several processes"
 fi
 
-# ---- evaluation, and runs that go on with another number of processes
+# ---- evaluation, and runs that resume with another number of processes
 one="$trainers/train_fastformer"
 "$one" -i bytes -e n1/best.safetensors --eval val --json >one 2>err && run 3 "$one" -i bytes -e n1/best.safetensors --eval val --json &&
     [ "$(grep -o '"val_loss":[0-9.]\{8\}' one)" = "$(grep -o '"val_loss":[0-9.]\{8\}' out)" ] && [ "$(wc -l <out)" -eq 1 ]
@@ -115,7 +115,7 @@ ok "an evaluation is shared out, and said once"
 if thorough; then
     train 1 stayed -d 256 -x 20 -k constant --no-test && train 1 stayed -y -x 40 &&
         train 2 moved -d 256 -x 20 -k constant --no-test && train 3 moved -y -x 40 && same_losses stayed moved
-    ok "a run of two goes on with three"
+    ok "a run of two resumes with three"
 fi
 
 # ---- how gradients travel
@@ -175,7 +175,8 @@ rm there/bytes/train_*.bin
 trouble "error: rank 1 of 2 on $host: " -n 1 --wdir here $a : -n 1 --wdir there $a
 
 # endless DIR OPTIONS...: two processes train without end in the background, $launcher; they have done five steps. In the
-# foreground's group, so that a signal to the launcher comes to mpirun once: with two it does not wait for its processes.
+# foreground's group, so that mpirun receives a signal to the launcher once: with two it does not wait for its
+# processes.
 endless() {
     name=$1
     shift
@@ -249,7 +250,7 @@ if thorough; then
     kill -TERM "$(of_rank 1 paused)"
     wait $launcher
     [ $? -eq 143 ] && good paused
-    ok "a run that was suspended for longer than --timeout goes on"
+    ok "a run that was suspended for longer than --timeout continues"
 fi
 endless frozen --timeout 10
 frozen=$(of_rank 1 frozen)

@@ -50,7 +50,7 @@ ok "nohup: an ignored SIGHUP stays ignored"
 head -n 1000 text >short
 "$tokenize" -o slow --tokenizer byte --train short --val text --test text >out 2>&1
 slow="-i slow -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 -v 2 -k constant --patience 9"
-stopped_at() { # STEP OPTIONS...: a run in `stopped` that gets SIGTERM behind that step
+stopped_at() { # STEP OPTIONS...: a run in `stopped` that gets SIGTERM after that step
     step=$1
     shift
     # shellcheck disable=SC2086
@@ -94,7 +94,7 @@ child=$!
 while kill -0 $child 2>/dev/null && ! grep -qs '^memory:' out; do sleep 0.005; done
 kill -TERM $child
 wait $child
-# Behind the first step after all, there is something to go on with.
+# If it was after the first step after all, there is a checkpoint to resume from.
 [ $? -eq 143 ] && if saved never; then grep -q 'go on with: .* -o never -y --val-every 1000000$' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
 ok "a signal before the first step"
 
@@ -108,7 +108,7 @@ ok "a pipe that is closed saves"
     ! grep -qv '^{.*}$' closed/log.jsonl && [ "$(grep -c '"grad_norm"' closed/log.jsonl)" -eq 30 ]
 ok "closed descriptors leave the log alone"
 run closed -x 40 -y
-ok "the run with closed descriptors goes on"
+ok "the run with closed descriptors resumes"
 (cd bytes && "$tokenize" -o ../again --tokenizer byte ../text <&- >&- 2>&-) && cmp -s bytes/meta.json again/meta.json
 ok "tokenize with closed descriptors"
 best=closed/best.safetensors
@@ -156,7 +156,7 @@ i=0
 while [ "$i" -lt 20 ] && "$trainer" -i bytes -o busy -y --prompt a -g 1 >out 2>&1 &&
     "$trainer" -e busy --prompt a -g 1 >out 2>&1; do i=$((i + 1)); done
 [ "$i" -eq 20 ]
-ok "--prompt beside a run that saves every step"
+ok "--prompt during a run that saves every step"
 kill -TERM $child
 wait $child
 
@@ -168,7 +168,7 @@ fails 1 "step_00000020.state.safetensors: does not belong to the weights beside 
 fails 1 "does not belong" "$trainer" -i bytes -o mixed -y --eval val
 rm mixed/step_00000020.*
 run mixed -x 20 -y -n 10 && cmp mixed/step_00000020.safetensors one/step_00000020.safetensors
-ok "without the foreign pair the older one goes on"
+ok "without the foreign pair the older one is resumed"
 rm -rf mixed && cp -r one mixed && rm mixed/*.state.safetensors
 fails 1 "holds weights without the state beside them" "$trainer" -i bytes -o mixed -y
 fails 1 "mixed: holds" "$trainer" -i bytes -o mixed
@@ -181,9 +181,9 @@ without_id one/step_00000020.state.safetensors old/step_00000020.state.safetenso
 fails 1 "does not belong" "$trainer" -i bytes -o old -y
 without_id one/step_00000020.safetensors old/step_00000020.safetensors
 run one -x 20 -y && run one -x 30 -y && [ "$(find one -name 'step_*' | wc -l)" -eq 6 ]
-ok "a run that goes on keeps as many checkpoints as it did"
+ok "a resumed run keeps as many checkpoints as before"
 run old -x 30 -y && cmp old/step_00000030.safetensors one/step_00000030.safetensors
-ok "a pair from before there were ids goes on"
+ok "a pair from before there were ids is resumed"
 
 # ---- signals of batch systems
 for signal in 10 12 24; do # SIGUSR1, SIGUSR2, SIGXCPU
@@ -216,7 +216,7 @@ ok "--average takes those up to the file that -e names"
 fails 1 "--average 3: averaged holds 2 checkpoints up to that" "$trainer" -i bytes -e averaged/step_00000020.safetensors --average 3 --eval val
 fails 1 "averaged/best.safetensors is no step_N.safetensors" "$trainer" -i bytes -e averaged/best.safetensors --average 2 --eval val
 
-# ---- a run that began with a mean of weights goes on without them
+# ---- a run that began with a mean of weights resumes without it
 run mean -e one --average 2 -x 3 -k constant && rm -rf told && cp -r mean told &&
     run told -y --config mean/log.jsonl -x 6 && run mean -y --average 2 -x 6 &&
     cmp told/step_00000006.safetensors mean/step_00000006.safetensors
@@ -233,7 +233,7 @@ run kept -x 30 -n 10 -v 10 --keep 1 --stats 1 -y
     cmp kept/best.safetensors clean/best.safetensors
 ok "a resumed run tidies up"
 cp -rL clean flat && [ ! -L flat/model.safetensors ] && run flat -x 40 -v 10 -y && [ -L flat/model.safetensors ]
-ok "a copy with files for links goes on"
+ok "a copy with files for links is resumed"
 lines() { # DIR: what the log says of evaluations, without times
     grep -E '_loss"|statistics' "$1/log.jsonl" | sed 's/,"[a-z]*_ms":[0-9]*//; s/,"seconds":[0-9.]*//' | sort
 }

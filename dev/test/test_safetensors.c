@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A file: header length, header and data; a length of -1 stands for the header's own.
+// A file: header length, header and data; a length of -1 means the header's own.
 static const char *make_file(const char *name, const char *header, int64_t length, const void *data,
                              size_t size) {
     const size_t header_size = strlen(header);

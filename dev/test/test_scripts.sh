@@ -126,7 +126,7 @@ while [ "$(ls -d running.* 2>/dev/null | wc -l)" -lt 2 ]; do sleep 0.05; done
 kill -TERM $script
 wait $script
 check 'SIGTERM: exit code 130' [ $? -eq 130 ]
-check 'it says so once' [ "$(grep -c 'stopped; the same command resumes' said)" -eq 1 ]
+check 'it prints that once' [ "$(grep -c 'stopped; the same command resumes' said)" -eq 1 ]
 check 'each trainer had the signal once' [ "$(sort stopped | uniq -c | grep -c '^ *1 .*/third/')" -eq 2 ]
 check 'none is left' [ "$(ls -d running.* 2>/dev/null | wc -l)" -eq 0 ]
 rm slow

@@ -8,7 +8,7 @@
 
 static void test_places(void) {
     Statistics s = {0};
-    char place[] = "ffn"; // found by what it says, not by where it stands
+    char place[] = "ffn"; // found by its text, not by its address
     Measurement *first = statistics_find(&s, 1, "ffn");
     Measurement *other = statistics_find(&s, 0, "ffn");
     CHECK(first != other && statistics_find(&s, 1, "attention") != first);

@@ -36,7 +36,7 @@ static Options *make_options(int batch, int length, int total) {
     return options;
 }
 
-// Every token of the split is a target once, in order, behind the one before it; batches are full
+// Every token of the split is a target once, in order, after the one before it; batches are full
 // but for the last.
 static void check_evaluation(int tokens, int batch, int length) {
     make_shard("train_0.bin", 50);
@@ -253,7 +253,7 @@ static void test_refusals(void) {
                 "5 sequences of 4 tokens in the training split, an update takes 8");
     options_free(options);
     options = make_options(1, 65,
-                           0); // not asked for on the command line: the model's positions are taken
+                           0); // not set on the command line: the model's positions are taken
     CHECK_FAILS(create_task, options, 1, "has no sequence of 64 tokens");
     options_free(options);
 }
@@ -281,7 +281,7 @@ typedef struct {
     int64_t chosen, masked, kept, other;
 } HiddenCounts;
 
-// Token t of a row is first + t, and what predicts nothing stands there as it is.
+// Token t of a row is first + t, and what predicts nothing is unchanged.
 static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t length,
                          int32_t first, HiddenCounts *n) {
     int64_t chosen = 0;
@@ -329,7 +329,7 @@ static void test_masked_training(void) {
             task_masked.train_batch(tasks[1], &rows, row, &part);
             CHECK(memcmp(part.inputs, inputs, HIDDEN_LENGTH * sizeof(int32_t)) == 0);
             CHECK(memcmp(part.targets, targets, HIDDEN_LENGTH * sizeof(int32_t)) == 0);
-            int32_t first = 0; // by a token that is there
+            int32_t first = 0; // by an existing token
             for (int t = 0; t < HIDDEN_LENGTH && !first; t++)
                 if (targets[t] >= 0) first = targets[t] - t;
             count_hidden(inputs, targets, HIDDEN_LENGTH, first, &n);
@@ -352,7 +352,7 @@ static void test_masked_training(void) {
     dataset_close(dataset);
 }
 
-// Every token is there, the same ones are hidden each time, whatever the batch.
+// Every token occurs, the same ones are hidden each time, whatever the batch.
 static void test_masked_evaluation(void) {
     Dataset *dataset = masked_dataset();
     static int32_t targets[2][301 * HIDDEN_LENGTH + 9];
@@ -367,7 +367,7 @@ static void test_masked_evaluation(void) {
                 const int32_t *inputs = b.inputs + row * b.length, *at = b.targets + row * b.length;
                 memcpy(targets[k] + next, at, (size_t)b.length * sizeof(int32_t));
                 if (next == 0)
-                    CHECK(inputs[0] == MASK_TOKEN && at[0] == -1); // nothing stands before it
+                    CHECK(inputs[0] == MASK_TOKEN && at[0] == -1); // nothing precedes it
                 else
                     count_hidden(inputs, at, b.length, (int32_t)next + 1, &n);
             }

@@ -1,7 +1,8 @@
 #!/bin/sh
 # No result depends on how many threads OpenMP delivers: both trainers, float32 and bf16, train, evaluate and write
 # text under limits of every kind, and say what they say on two threads; and threads that wait sleep. Needs TRAINER, GPT2
-# and TOKENIZE, the programs. QUICK: three threads alone, as asked for and as a limit. The last line is "N passed, N failed".
+# and TOKENIZE, the programs. QUICK: three threads alone, as requested and as a limit. The last line is "N passed, N
+# failed".
 trainers="$(realpath "${TRAINER:?}") $(realpath "${GPT2:?}")"
 tokenize=$(realpath "${TOKENIZE:?}")
 root=$(realpath "$(dirname "$0")/../..")
@@ -12,7 +13,7 @@ cd "$dir" || exit 1
 . "$root/dev/test/count.sh"
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY KMP_BLOCKTIME KMP_USE_YIELD KMP_LIBRARY OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_DYNAMIC OMP_NESTED OMP_MAX_ACTIVE_LEVELS OMP_PROC_BIND OMP_PLACES
 
-# Settings, one a line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
+# Settings, one per line. Those with a limit deliver fewer threads than OMP_NUM_THREADS asks for.
 core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status) # the first that we may use
 cat >settings <<END
 OMP_NUM_THREADS=1
@@ -27,7 +28,7 @@ OMP_NUM_THREADS=4 taskset -c $core
 END
 [ -z "${QUICK-}" ] || sed -i '/=3$/!d' settings
 
-# results TRAINER PRECISION SETTING...: every loss and gradient norm of a short run, a number a line, and what the
+# results TRAINER PRECISION SETTING...: every loss and gradient norm of a short run, one number per line, and what the
 # model writes, into the file "results"
 results() {
     program=$1

@@ -1,5 +1,5 @@
 // Products of small matrices by everything that multiplies on this processor, against sums in
-// double; and by AMX in plain C where dev/emulator/amx_in_c.h stands in for it.
+// double; and by AMX in plain C where dev/emulator/amx_in_c.h replaces it.
 #include "bf16.h"
 #include "memory.h"
 #include "random.h"

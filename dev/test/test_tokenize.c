@@ -315,7 +315,7 @@ static void test_bpe(void) {
           dataset->mask == 2);
     dataset_close(dataset);
 
-    // A text without the token that ends one begins behind a newline.
+    // A text without the token that ends one begins after a newline.
     make_text("plain");
     check_runs("-o %s/plain_out %s/plain");
     dataset = open_output("plain_out");
@@ -412,7 +412,7 @@ static void test_formats(void) {
     check_runs("-o %s/out --tokenizer byte --binary --train %s/noise");
 }
 
-// Pairs of sentences: one vocabulary, and an end behind each sentence.
+// Pairs of sentences: one vocabulary, and an end after each sentence.
 static void test_pairs(void) {
     static const char source[] = "a dog runs\nno pair\na cat\r\na last line",
                       target[] = "ein Hund\n \t\r\neine Katze\n letzte \n";

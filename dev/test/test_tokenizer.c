@@ -152,7 +152,7 @@ static bool runs(long process) {
     return there;
 }
 
-// A child does not go on writing when the program that waits for it is killed.
+// A child does not continue writing when the program that waits for it is killed.
 static void test_process_killed(void) {
     char *file = format_string("%s/process", test_directory());
     const pid_t parent = fork();
@@ -690,7 +690,7 @@ static void test_spm_random(void) {
 }
 
 // ---- WikiText-2 -------------------------------------------------------------
-// The text files, from $WIKITEXT2_DIR or beside the project, where they are.
+// The text files, from $WIKITEXT2_DIR or next to the project, if they exist.
 static bool wikitext(FileMap files[3]) {
     const char *const names[] = {"train", "valid", "test"}, *directory = getenv("WIKITEXT2_DIR");
     if (!directory) directory = "../shared/data/wikitext-2";

@@ -34,7 +34,7 @@ while ! grep -qs '"step":20,' signal/log.jsonl; do sleep 0.05; done
 kill -INT $child
 wait $child
 [ $? -eq 130 ] && grep -q 'go on with: .*-o signal -y' out
-ok "SIGINT saves and says how to go on"
+ok "SIGINT saves and prints how to resume"
 step=$(ls signal | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1)
 run again -x "$step" -k constant -v 1000
 cmp signal/step_*"$step".safetensors again/step_*"$step".safetensors
@@ -128,14 +128,14 @@ ok "--minutes: a finished run stays finished"
 run timed -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 0.6) / 60 }")" && [ "$(last_step timed)" -gt "$step" ] &&
     grep -q "going on after step $step" out && sed -n "s/.*\"step\":$((step + 1)),.*\"lr\":\([^,]*\),.*/\1/p" timed/log.jsonl |
     awk -v seconds="$seconds" '{ exit !(($1 / 5e-4 - 0.6 / (seconds + 0.6)) ^ 2 < 1e-4) }'
-ok "--minutes: more of them go on where the time stood"
+ok "--minutes: a longer run resumes at the time that had passed"
 run timed -y -x $(($(last_step timed) + 3)) -m 2 && grep -q '"minutes":0,' timed/log.jsonl
 ok "--steps ends a run that --minutes began"
 run counted -x 40 -m 2 && seconds=$(sed -n 's/.*"step":40,.*"seconds":\([0-9.]*\)}$/\1/p' counted/log.jsonl | tail -n 1) &&
     run counted -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 1) / 60 }")" &&
     sed -n 's/.*"step":41,.*"lr":\([^,]*\),.*/\1/p' counted/log.jsonl |
     awk -v seconds="$seconds" '{ exit !(($1 / 5e-4 - 1 / (seconds + 1)) ^ 2 < 1e-3) }'
-ok "--minutes goes on where --steps ended, at the rate of the time that is left"
+ok "--minutes resumes where --steps ended, at the rate of the remaining time"
 fails 2 "--minutes and --steps exclude each other" "$trainer" -i bytes -o x --minutes 1 -x 3
 run patient -x 200 -l 10 -v 2 -m 1 --patience 3 --clip 0 && grep -q 'no better validation loss in the last 3 eval' out &&
     [ "$(last_step patient)" -lt 200 ] && grep -q test_loss patient/log.jsonl &&
@@ -146,8 +146,8 @@ ok "--patience: an ended run stays ended"
 run untested -x 3 -m 1 --no-test && ! grep -q test_loss untested/log.jsonl
 ok "--no-test"
 
-# ---- what a run was told of its evaluations holds where it goes on
-evaluated() { # DIR STEP: the tokens of the validation behind that step
+# ---- a resumed run keeps its options of evaluations
+evaluated() { # DIR STEP: the tokens of the validation after that step
     sed -n "s/^{\"step\":$2,\"val_loss\".*\"val_tokens\":\([0-9]*\),.*/\1/p" "$1/log.jsonl"
 }
 run habits -x 10 -v 5 -m 1 --no-test --sample-every 5 -g 3 && "$trainer" -o habits -y -x 20 >out 2>&1 &&

@@ -13,7 +13,7 @@ trap 'exit 130' INT TERM
 cd "$dir" && mkdir tried || exit
 "${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o "$library/faults.so" -ldl || exit 1
 export OMP_NUM_THREADS=1          # the n-th call is the same one in each run
-export OMP_WAIT_POLICY=passive    # so that a trainer does not start itself anew, without the library
+export OMP_WAIT_POLICY=passive    # so that a trainer does not restart itself, without the library
 export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1
 # shellcheck source=dev/test/count.sh
 . "$root/dev/test/count.sh"
@@ -116,7 +116,7 @@ once() { # COMMAND CALLS MODE NUMBER
     pass
 }
 
-# What a command left behind: names and bytes, without times and who held the lock.
+# What a command left: names and bytes, without times and who held the lock.
 left_behind() {
     [ ! -d disturbed ] || find disturbed ! -type f -printf '%p %l\n' -o \
         ! -name lock ! -name log.jsonl ! -name report.md -exec md5sum {} + -o -print | sort
