@@ -30,18 +30,23 @@
 
 // ---- Options and configuration ----------------------------------------------
 
+// clang-format off
 static const Option fastformer_options[] = {
     SIZE_OPTIONS("n_layer", "hidden_size", "n_heads"),
-    {0, "windows", OPTION_TEXT, OPTION_MODEL, "LIST", "auto", 0, 0, NULL, "windows|window_sizes",
-     "Model", "auto (4 8 16 .. global), global, or 4,8,16"},
-    {0, "rescale", OPTION_NUMBER, OPTION_MODEL, "S", "10", 0, 40, NULL, "rescale", "Model",
-     "scores lie within -S..S"},
-    {0, "sink", OPTION_NUMBER, OPTION_MODEL, "X", "1e-5", 0, 1e6, NULL, "eps_denominator", "Model",
-     "added to denominators: 0 softmax, 1 softmax1"},
-    {0, "pool", OPTION_CHOICE, OPTION_MODEL, "WHAT", "normalised", 0, 0, "normalised|raw", NULL,
-     OPTION_GROUP_MORE, "what is pooled"},
+    {.name = "windows", .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST",
+     .initial = "auto", .metadata_key = "windows|window_sizes", .group = "Model",
+     .help = "auto (4 8 16 .. global), global, or 4,8,16"},
+    {.name = "rescale", .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "S", .initial = "10",
+     .max = 40, .metadata_key = "rescale", .group = "Model", .help = "scores lie within -S..S"},
+    {.name = "sink", .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", .initial = "1e-5",
+     .max = 1e6, .metadata_key = "eps_denominator", .group = "Model",
+     .help = "added to denominators: 0 softmax, 1 softmax1"},
+    {.name = "pool", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT",
+     .initial = "normalised", .choices = "normalised|raw", .group = OPTION_GROUP_MORE,
+     .help = "what is pooled"},
     DROPOUT_OPTION,
 };
+// clang-format on
 
 // One window of a list: a number or "global"; 0 means global, as does a window that spans every
 // position.

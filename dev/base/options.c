@@ -38,21 +38,16 @@ struct Options {
 };
 
 // Stand before the added rows, and last in --help.
+// clang-format off
 static const Option built_in[] = {
-    {.letter = 'h',
-     .name = "help",
-     .kind = OPTION_FLAG,
-     .group = "Other",
+    {.letter = 'h', .name = "help", .kind = OPTION_FLAG, .group = "Other",
      .help = "print this and exit"},
-    {.name = "version",
-     .kind = OPTION_FLAG,
-     .group = "Other",
+    {.name = "version", .kind = OPTION_FLAG, .group = "Other",
      .help = "print the version and exit"},
-    {.name = "help-all",
-     .kind = OPTION_FLAG,
-     .group = OPTION_GROUP_MORE,
+    {.name = "help-all", .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE,
      .help = "print all of them and exit"},
 };
+// clang-format on
 enum { HELP, PRINT_VERSION, HELP_ALL, BUILT_IN };
 
 __attribute__((format(printf, 1, 2))) static _Noreturn void programming_error(const char *format,

@@ -17,14 +17,16 @@
 
 extern const ModelType fastformer, gpt2;
 
+// clang-format off
 static const Option rows[] = {
-    {0, "type", OPTION_CHOICE, OPTION_RUN, "MODEL", "fastformer", 0, 0, "fastformer|gpt2", NULL,
-     "Measurement", "which model"},
-    {0, "times", OPTION_INTEGER, OPTION_RUN, "N", "8", 1, 1024, NULL, NULL, "Measurement",
-     "as many tokens as positions"},
-    {0, "texts", OPTION_INTEGER, OPTION_RUN, "N", "32", 1, 4096, NULL, NULL, "Measurement",
-     "read side by side"},
+    {.name = "type", .kind = OPTION_CHOICE, .value = "MODEL", .initial = "fastformer",
+     .choices = "fastformer|gpt2", .group = "Measurement", .help = "which model"},
+    {.name = "times", .kind = OPTION_INTEGER, .value = "N", .initial = "8", .min = 1, .max = 1024,
+     .group = "Measurement", .help = "as many tokens as positions"},
+    {.name = "texts", .kind = OPTION_INTEGER, .value = "N", .initial = "32", .min = 1, .max = 4096,
+     .group = "Measurement", .help = "read side by side"},
 };
+// clang-format on
 
 static void add_options(Options *options) {
     task_language.add_options(options);

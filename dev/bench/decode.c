@@ -9,16 +9,18 @@
 #include "run.h"
 #include "threads.h"
 
+// clang-format off
 static const Option rows[] = {
-    {0, "at", OPTION_INTEGER, OPTION_RUN, "N", "100", 0, 1 << 28, NULL, NULL, "Measurement",
-     "position of the first token that counts"},
-    {0, "streams", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 1024, NULL, NULL, "Measurement",
-     "texts decoded side by side"},
-    {0, "tokens", OPTION_INTEGER, OPTION_RUN, "N", "500", 1, 1 << 20, NULL, NULL, "Measurement",
-     "that count, in each stream"},
-    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 1, 1 << 28, NULL, NULL,
-     "Measurement", "tokens that there are"},
+    {.name = "at", .kind = OPTION_INTEGER, .value = "N", .initial = "100", .max = 1 << 28,
+     .group = "Measurement", .help = "position of the first token that counts"},
+    {.name = "streams", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 1024,
+     .group = "Measurement", .help = "texts decoded side by side"},
+    {.name = "tokens", .kind = OPTION_INTEGER, .value = "N", .initial = "500", .min = 1,
+     .max = 1 << 20, .group = "Measurement", .help = "that count, in each stream"},
+    {.name = "vocabulary", .kind = OPTION_INTEGER, .value = "N", .initial = "32000", .min = 1,
+     .max = 1 << 28, .group = "Measurement", .help = "tokens that there are"},
 };
+// clang-format on
 
 enum { WARM_UP = 50 }; // tokens before those that count
 

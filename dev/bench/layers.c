@@ -14,10 +14,12 @@
 #include "softmax_attention.h"
 #include "threads.h"
 
+// clang-format off
 static const Option rows[] = {
-    {0, "vocabulary", OPTION_INTEGER, OPTION_RUN, "N", "32000", 2, 1 << 28, NULL, NULL,
-     "Measurement", "tokens that there are"},
+    {.name = "vocabulary", .kind = OPTION_INTEGER, .value = "N", .initial = "32000", .min = 2,
+     .max = 1 << 28, .group = "Measurement", .help = "tokens that there are"},
 };
+// clang-format on
 
 // A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's
 // attention.

@@ -33,13 +33,16 @@
 enum { TYPES = 2 };
 static const double EPSILON = 1e-12, DEVIATION = 0.02;
 
+// clang-format off
 static const Option bert_options[] = {
     SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
-    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "0", 0, 4 * MAX_CHANNELS, NULL,
-     "intermediate_size", "Model", "channels inside the FFN; 0: 4 times as many"},
+    {.name = "ffn", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", .initial = "0",
+     .max = 4 * MAX_CHANNELS, .metadata_key = "intermediate_size", .group = "Model",
+     .help = "channels inside the FFN; 0: 4 times as many"},
     ATTENTION_OPTIONS("softmax|softmax1|cosine|additive"),
     DROPOUT_OPTION,
 };
+// clang-format on
 
 static BertConfig config_create(const ModelSetup *setup) {
     const ModelSizes size = model_sizes(setup);

@@ -104,13 +104,13 @@ struct GpuModel {
 // ---- options ----------------------------------------------------------------
 // The CPU model's rows and the GPU's own, to be freed.
 static inline Option *gpu_options(const ModelType *host, int *count) {
-    static const Option recompute = {
-        0,    "recompute", OPTION_FLAG, OPTION_RUN,
-        NULL, NULL,        0,           0,
-        NULL, NULL,        "Model",     "keep less for the backward pass, compute it again"};
     Option *rows = (Option *)allocate((size_t)host->option_count + 1, sizeof(Option), "options");
     memcpy(rows, host->options, (size_t)host->option_count * sizeof(Option));
-    rows[host->option_count] = recompute;
+    Option *recompute = &rows[host->option_count]; // C++17 has no designated initialisers
+    recompute->name = "recompute";
+    recompute->kind = OPTION_FLAG;
+    recompute->group = "Model";
+    recompute->help = "keep less for the backward pass, compute it again";
     *count = host->option_count + 1;
     return rows;
 }

@@ -12,7 +12,7 @@ static Options *options;
 
 void fuzz_start(void) {
     static const Option seed = {
-        0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "1", 0, 9, NULL, NULL, "", ""};
+        .name = "seed", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .initial = "1", .max = 9};
     static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 256, \"pad\": 0, "
                                "\"end\": 124, \"paired\": true}";
     fuzz_file("meta.json", meta, strlen(meta));

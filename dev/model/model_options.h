@@ -7,30 +7,30 @@
 
 enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
 
+// clang-format off
 // --layers, --channels, --heads, under the names that a checkpoint has for them.
-#define SIZE_OPTIONS(layers_key, channels_key, heads_key)                                          \
-    {'L', "layers",   OPTION_INTEGER, OPTION_MODEL, "N",     "6",                                  \
-     1,   MAX_LAYERS, NULL,           layers_key,   "Model", "layers"},                            \
-        {'C', "channels",   OPTION_INTEGER, OPTION_MODEL, "N",     "128",                          \
-         1,   MAX_CHANNELS, NULL,           channels_key, "Model", "channels"},                    \
-    {                                                                                              \
-        'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, heads_key,       \
-            "Model", "heads"                                                                       \
-    }
+#define SIZE_OPTIONS(layers_key, channels_key, heads_key) \
+    {.letter = 'L', .name = "layers", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
+     .initial = "6", .min = 1, .max = MAX_LAYERS, .metadata_key = layers_key, .group = "Model", \
+     .help = "layers"}, \
+    {.letter = 'C', .name = "channels", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, \
+     .value = "N", .initial = "128", .min = 1, .max = MAX_CHANNELS, .metadata_key = channels_key, \
+     .group = "Model", .help = "channels"}, \
+    {.letter = 'H', .name = "heads", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
+     .initial = "4", .min = 1, .max = MAX_HEADS, .metadata_key = heads_key, .group = "Model", \
+     .help = "heads"}
 
 // --attention, one of these kinds, and --cosine-power; --dropout.
-#define ATTENTION_OPTIONS(kinds)                                                                   \
-    {0, "attention", OPTION_CHOICE, OPTION_MODEL, "KIND",  "softmax",                              \
-     0, 0,           kinds,         NULL,         "Model", "kind"},                                \
-    {                                                                                              \
-        0, "cosine-power", OPTION_TEXT, OPTION_MODEL, "P", "learned", 0, 0, NULL, NULL, "Model",   \
-            "cosine: divide by (keys seen)^P, 0 to 1 or learned"                                   \
-    }
-#define DROPOUT_OPTION                                                                             \
-    {                                                                                              \
-        0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",    \
-            "dropout probability"                                                                  \
-    }
+#define ATTENTION_OPTIONS(kinds) \
+    {.name = "attention", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
+     .initial = "softmax", .choices = kinds, .group = "Model", .help = "kind"}, \
+    {.name = "cosine-power", .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
+     .initial = "learned", .group = "Model", \
+     .help = "cosine: divide by (keys seen)^P, 0 to 1 or learned"}
+#define DROPOUT_OPTION \
+    {.name = "dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P", \
+     .initial = "0.1", .max = 0.99, .group = "Model", .help = "dropout probability"}
+// clang-format on
 
 // Channels a head, of --channels and --heads. Ends the program where the channels do not divide
 // into heads; file: what said so, NULL: the options.

@@ -9,10 +9,12 @@
 
 static const double REPLACED = 0.8, RANDOM = 0.1; // of the tokens chosen; the rest stays
 
+// clang-format off
 static const Option rows[] = {
-    {0, "fill", OPTION_TEXT, OPTION_RUN, "TEXT", NULL, 0, 0, NULL, NULL, "Generation",
-     "only guess each [MASK] in TEXT with -e's weights"},
+    {.name = "fill", .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
+     .help = "only guess each [MASK] in TEXT with -e's weights"},
 };
+// clang-format on
 
 static void add_options(Options *options) {
     sequences_add_options(options);

@@ -5,16 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+// clang-format off
 static const Option rows[] = {
-    {'b', "batch", OPTION_INTEGER, OPTION_HABIT, "N", "2", 1, 1 << 20, NULL, NULL, "Training",
-     "sequences worked on at a time"},
-    {'t', "seq-len", OPTION_INTEGER, OPTION_TRAINING, "N", "2048", 1, 1 << 28, NULL, NULL,
-     "Training", "tokens in a sequence"},
-    {'d', "total-batch", OPTION_INTEGER, OPTION_HABIT, "N", "0", 0, 1e12, NULL, NULL, "Training",
-     "tokens an update; 0: batch * seq-len"},
-    {0, "offsets", OPTION_CHOICE, OPTION_TRAINING, "HOW", "moving", 0, 0, "moving|fixed", NULL,
-     OPTION_GROUP_MORE, "where sequences start: elsewhere each epoch, or as published"},
+    {.letter = 'b', .name = "batch", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
+     .initial = "2", .min = 1, .max = 1 << 20, .group = "Training",
+     .help = "sequences worked on at a time"},
+    {.letter = 't', .name = "seq-len", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+     .value = "N", .initial = "2048", .min = 1, .max = 1 << 28, .group = "Training",
+     .help = "tokens in a sequence"},
+    {.letter = 'd', .name = "total-batch", .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
+     .value = "N", .initial = "0", .max = 1e12, .group = "Training",
+     .help = "tokens an update; 0: batch * seq-len"},
+    {.name = "offsets", .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "HOW",
+     .initial = "moving", .choices = "moving|fixed", .group = OPTION_GROUP_MORE,
+     .help = "where sequences start: elsewhere each epoch, or as published"},
 };
+// clang-format on
 
 void sequences_add_options(Options *options) {
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));

@@ -14,26 +14,31 @@ enum {
         8 // a batch of sentences that are shorter holds no more of them than if they were as long
 };
 
+// clang-format off
 static const Option rows[] = {
-    {'b', "batch-tokens", OPTION_INTEGER, OPTION_TRAINING, "N", "4096", 1, 1 << 28, NULL, NULL,
-     "Training", "tokens of a side worked on at a time"},
-    {0, "accumulate", OPTION_INTEGER, OPTION_HABIT, "N", "1", 1, 1 << 20, NULL, NULL, "Training",
-     "such batches an update"},
-    {'t', "max-length", OPTION_INTEGER, OPTION_TRAINING, "N", "128", 1, 1 << 20, NULL, NULL,
-     "Training", "tokens; longer pairs are left out"},
-    {0, "translate", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Translation",
-     "only translate standard input with -e's weights"},
-    {0, "beam", OPTION_INTEGER, OPTION_RUN, "N", "1", 1, 64, NULL, NULL, "Translation",
-     "hypotheses of a sentence; 1: greedy"},
-    {0, "nbest", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 64, NULL, NULL, "Translation",
-     "N hypotheses of a line, with scores; 0: the best"},
-    {0, "alpha", OPTION_NUMBER, OPTION_RUN, "A", "0.6", 0, 10, NULL, NULL, "Translation",
-     "log p is divided by (tokens)^A"},
-    {0, "longest", OPTION_INTEGER, OPTION_RUN, "N", "0", 0, 1 << 20, NULL, NULL, "Translation",
-     "tokens of a translation; 0: twice the source's + 20"},
-    {0, "show-attention", OPTION_TEXT, OPTION_RUN, "FILE", NULL, 0, 0, NULL, NULL, "Translation",
-     "draw what the first line's translation looks at"},
+    {.letter = 'b', .name = "batch-tokens", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+     .value = "N", .initial = "4096", .min = 1, .max = 1 << 28, .group = "Training",
+     .help = "tokens of a side worked on at a time"},
+    {.name = "accumulate", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
+     .initial = "1", .min = 1, .max = 1 << 20, .group = "Training",
+     .help = "such batches an update"},
+    {.letter = 't', .name = "max-length", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+     .value = "N", .initial = "128", .min = 1, .max = 1 << 20, .group = "Training",
+     .help = "tokens; longer pairs are left out"},
+    {.name = "translate", .kind = OPTION_FLAG, .group = "Translation",
+     .help = "only translate standard input with -e's weights"},
+    {.name = "beam", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 64,
+     .group = "Translation", .help = "hypotheses of a sentence; 1: greedy"},
+    {.name = "nbest", .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 64,
+     .group = "Translation", .help = "N hypotheses of a line, with scores; 0: the best"},
+    {.name = "alpha", .kind = OPTION_NUMBER, .value = "A", .initial = "0.6", .max = 10,
+     .group = "Translation", .help = "log p is divided by (tokens)^A"},
+    {.name = "longest", .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 1 << 20,
+     .group = "Translation", .help = "tokens of a translation; 0: twice the source's + 20"},
+    {.name = "show-attention", .kind = OPTION_TEXT, .value = "FILE", .group = "Translation",
+     .help = "draw what the first line's translation looks at"},
 };
+// clang-format on
 
 static void add_options(Options *options) {
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));

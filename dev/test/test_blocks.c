@@ -31,11 +31,17 @@ typedef struct {
 } Pair;
 
 static Options *make_options(void) {
+    // clang-format off
     static const Option rows[] = {
-        {0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""},
-        {0, "precision", OPTION_TEXT, OPTION_TRAINING, "P", "fp32", 0, 0, NULL, NULL, "", ""},
-        {0, "optimizer", OPTION_TEXT, OPTION_TRAINING, "O", "adamw", 0, 0, NULL, NULL, "", ""},
-        {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0", 0, 1, NULL, NULL, "", ""}};
+        {.name = "seed", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .value = "N",
+         .initial = "7", .max = 100, .group = "", .help = ""},
+        {.name = "precision", .kind = OPTION_TEXT, .scope = OPTION_TRAINING, .value = "P",
+         .initial = "fp32", .group = "", .help = ""},
+        {.name = "optimizer", .kind = OPTION_TEXT, .scope = OPTION_TRAINING, .value = "O",
+         .initial = "adamw", .group = "", .help = ""},
+        {.name = "dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P",
+         .initial = "0", .max = 1, .group = "", .help = ""}};
+    // clang-format on
     Options *options = options_create("test", "");
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     return options;

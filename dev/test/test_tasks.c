@@ -21,11 +21,14 @@ static void make_shard(const char *name, int32_t count) {
     bytes_free(&file);
 }
 
+// clang-format off
+static const Option seed_option = {.name = "seed", .kind = OPTION_INTEGER,
+                                   .scope = OPTION_TRAINING, .initial = "7", .max = 100};
+// clang-format on
+
 static Options *make_options(int batch, int length, int total) {
     Options *options = options_create("test", "");
-    static const Option seed = {
-        0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""};
-    options_add(options, &seed, 1);
+    options_add(options, &seed_option, 1);
     task_language.add_options(options);
     char *values[] = {format_string("%d", batch), format_string("%d", length),
                       format_string("%d", total)};
@@ -437,10 +440,8 @@ static Dataset *paired_dataset(void) {
 
 static Options *translation_options(const char *batch_tokens, const char *accumulate,
                                     const char *max_length) {
-    static const Option seed = {
-        0, "seed", OPTION_INTEGER, OPTION_TRAINING, "N", "7", 0, 100, NULL, NULL, "", ""};
     Options *options = options_create("test", "");
-    options_add(options, &seed, 1);
+    options_add(options, &seed_option, 1);
     task_translation.add_options(options);
     options_set(options, "batch-tokens", batch_tokens, "test");
     options_set(options, "accumulate", accumulate, "test");

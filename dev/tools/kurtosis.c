@@ -11,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+// clang-format off
 static const Option rows[] = {
-    {0, "json", OPTION_FLAG, OPTION_RUN, NULL, NULL, 0, 0, NULL, NULL, "Output",
-     "an array, an object a tensor"},
+    {.name = "json", .kind = OPTION_FLAG, .group = "Output",
+     .help = "an array, an object a tensor"},
 };
+// clang-format on
 
 // Bytes of a number of a floating-point type; 0: an integer type.
 static size_t floating_width(TensorType type) {

@@ -30,28 +30,38 @@
 
 // ---- Options and configuration ----------------------------------------------
 
+// clang-format off
 static const Option translate_options[] = {
-    {'L', "encoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL,
-     "encoder_layers", "Model", "layers that read"},
-    {'D', "decoder-layers", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_LAYERS, NULL,
-     "decoder_layers", "Model", "layers that write"},
-    {'C', "channels", OPTION_INTEGER, OPTION_MODEL, "N", "128", 1, MAX_CHANNELS, NULL, "d_model",
-     "Model", "channels"},
-    {'H', "heads", OPTION_INTEGER, OPTION_MODEL, "N", "4", 1, MAX_HEADS, NULL, "heads", "Model",
-     "heads"},
-    {0, "ffn", OPTION_INTEGER, OPTION_MODEL, "N", "256", 1, 4 * MAX_CHANNELS, NULL, "ffn_dim",
-     "Model", "channels inside the FFN"},
-    {0, "norm", OPTION_CHOICE, OPTION_MODEL, "WHERE", "post", 0, 0, "post|pre", "norm", "Model",
-     "normalisation"},
-    {0, "activation", OPTION_CHOICE, OPTION_MODEL, "KIND", "relu", 0, 0, "relu|gelu|swish",
-     "activation", "Model", "of the FFN"},
-    {0, "dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0.3", 0, 0.99, NULL, NULL, "Model",
-     "dropout probability"},
-    {0, "attention-dropout", OPTION_NUMBER, OPTION_TRAINING, "P", "0", 0, 0.99, NULL, NULL, "Model",
-     "of attention's weights"},
-    {0, "label-smoothing", OPTION_NUMBER, OPTION_TRAINING, "P", "0.1", 0, 0.99, NULL, NULL, "Model",
-     "share of the target spread over all tokens"},
+    {.letter = 'L', .name = "encoder-layers", .kind = OPTION_INTEGER, .scope = OPTION_MODEL,
+     .value = "N", .initial = "4", .min = 1, .max = MAX_LAYERS, .metadata_key = "encoder_layers",
+     .group = "Model", .help = "layers that read"},
+    {.letter = 'D', .name = "decoder-layers", .kind = OPTION_INTEGER, .scope = OPTION_MODEL,
+     .value = "N", .initial = "4", .min = 1, .max = MAX_LAYERS, .metadata_key = "decoder_layers",
+     .group = "Model", .help = "layers that write"},
+    {.letter = 'C', .name = "channels", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N",
+     .initial = "128", .min = 1, .max = MAX_CHANNELS, .metadata_key = "d_model", .group = "Model",
+     .help = "channels"},
+    {.letter = 'H', .name = "heads", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N",
+     .initial = "4", .min = 1, .max = MAX_HEADS, .metadata_key = "heads", .group = "Model",
+     .help = "heads"},
+    {.name = "ffn", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", .initial = "256",
+     .min = 1, .max = 4 * MAX_CHANNELS, .metadata_key = "ffn_dim", .group = "Model",
+     .help = "channels inside the FFN"},
+    {.name = "norm", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHERE",
+     .initial = "post", .choices = "post|pre", .metadata_key = "norm", .group = "Model",
+     .help = "normalisation"},
+    {.name = "activation", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND",
+     .initial = "relu", .choices = "relu|gelu|swish", .metadata_key = "activation",
+     .group = "Model", .help = "of the FFN"},
+    {.name = "dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P",
+     .initial = "0.3", .max = 0.99, .group = "Model", .help = "dropout probability"},
+    {.name = "attention-dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P",
+     .initial = "0", .max = 0.99, .group = "Model", .help = "of attention's weights"},
+    {.name = "label-smoothing", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P",
+     .initial = "0.1", .max = 0.99, .group = "Model",
+     .help = "share of the target spread over all tokens"},
 };
+// clang-format on
 
 // Under the names of Hugging Face's configuration.
 static ActivationKind activation_kind(const char *name) {
