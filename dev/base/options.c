@@ -37,7 +37,7 @@ struct Options {
     bool operands; // are expected
 };
 
-// Stand before the added rows, and last in --help.
+// Before the added rows, and last in --help.
 // clang-format off
 static const Option built_in[] = {
     {.letter = 'h', .name = "help", .kind = OPTION_FLAG, .group = "Other",
@@ -45,7 +45,7 @@ static const Option built_in[] = {
     {.name = "version", .kind = OPTION_FLAG, .group = "Other",
      .help = "print the version and exit"},
     {.name = "help-all", .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE,
-     .help = "print all of them and exit"},
+     .help = "print all options and exit"},
 };
 // clang-format on
 enum { HELP, PRINT_VERSION, HELP_ALL, BUILT_IN };
@@ -518,25 +518,18 @@ static void print_group(const Options *options, const char *group, int column) {
     }
 }
 
-// Prints the names of the rows of OPTION_GROUP_MORE, where a program has any of its own.
-static void print_names(const Options *options) {
-    char *names = copy_string("More, which --help-all explains:");
-    bool any = false;
-    for (int i = 0; i < options->count - BUILT_IN; i++) {
-        const Option *row = row_in_help(options, i);
-        if (!is_more(row)) continue;
-        append_format(&names, "%s --%s", any ? "," : "", row->name);
-        any = true;
-    }
-    if (any) print_wrapped(names, 0, 0);
-    free(names);
+// Prints how many rows of OPTION_GROUP_MORE the program has, if it has any of its own.
+static void print_more(const Options *options) {
+    int count = 0;
+    for (int i = 0; i < options->count - BUILT_IN; i++) count += is_more(row_in_help(options, i));
+    if (count > 0) printf("%d more options: --help-all\n", count);
 }
 
 void options_help(const Options *options, bool all) {
     printf("usage: %s [options]%s\n", options->program, options->operands ? " [FILE]" : "");
     print_wrapped(options->summary, 0, 0);
     const int column = help_column(options, all);
-    // Groups stand in the order of their first rows.
+    // Groups are in the order of their first rows.
     for (int i = 0; i < options->count; i++) {
         const char *group = row_in_help(options, i)->group;
         bool seen = is_more(row_in_help(options, i));
@@ -547,7 +540,7 @@ void options_help(const Options *options, bool all) {
     if (all)
         print_group(options, OPTION_GROUP_MORE, column);
     else
-        print_names(options);
+        print_more(options);
 }
 
 // ---- values -----------------------------------------------------------------

@@ -38,7 +38,7 @@ static const Option bert_options[] = {
     SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
     {.name = "ffn", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", .initial = "0",
      .max = 4 * MAX_CHANNELS, .metadata_key = "intermediate_size", .group = "Model",
-     .help = "channels inside the FFN; 0: 4 times as many"},
+     .help = "channels inside the FFN; 0: 4 times --channels"},
     ATTENTION_OPTIONS("softmax|softmax1|cosine|additive"),
     DROPOUT_OPTION,
 };

@@ -1,4 +1,4 @@
-// Rows of options that models share, and what they come to.
+// Rows of options that models share, and the values computed from them.
 #ifndef MODEL_OPTIONS_H
 #define MODEL_OPTIONS_H
 
@@ -18,15 +18,15 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
      .group = "Model", .help = "channels"}, \
     {.letter = 'H', .name = "heads", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
      .initial = "4", .min = 1, .max = MAX_HEADS, .metadata_key = heads_key, .group = "Model", \
-     .help = "heads"}
+     .help = "attention heads"}
 
 // --attention, one of these kinds, and --cosine-power; --dropout.
 #define ATTENTION_OPTIONS(kinds) \
     {.name = "attention", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
-     .initial = "softmax", .choices = kinds, .group = "Model", .help = "kind"}, \
+     .initial = "softmax", .choices = kinds, .group = "Model", .help = "attention"}, \
     {.name = "cosine-power", .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
-     .initial = "learned", .group = "Model", \
-     .help = "cosine: divide by (keys seen)^P, 0 to 1 or learned"}
+     .initial = "learned", .group = OPTION_GROUP_MORE, \
+     .help = "exponent of cosine's divisor (keys seen)^P: 0 to 1, or learned"}
 #define DROPOUT_OPTION \
     {.name = "dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P", \
      .initial = "0.1", .max = 0.99, .group = "Model", .help = "dropout probability"}

@@ -12,7 +12,7 @@ static const double REPLACED = 0.8, RANDOM = 0.1; // of the tokens chosen; the r
 // clang-format off
 static const Option rows[] = {
     {.name = "fill", .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
-     .help = "only guess each [MASK] in TEXT with -e's weights"},
+     .help = "guess each [MASK] in TEXT with -e's weights"},
 };
 // clang-format on
 

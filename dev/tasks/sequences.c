@@ -8,17 +8,16 @@
 // clang-format off
 static const Option rows[] = {
     {.letter = 'b', .name = "batch", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
-     .initial = "2", .min = 1, .max = 1 << 20, .group = "Training",
-     .help = "sequences worked on at a time"},
+     .initial = "2", .min = 1, .max = 1 << 20, .group = "Training", .help = "sequences per batch"},
     {.letter = 't', .name = "seq-len", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
      .value = "N", .initial = "2048", .min = 1, .max = 1 << 28, .group = "Training",
-     .help = "tokens in a sequence"},
+     .help = "tokens per sequence"},
     {.letter = 'd', .name = "total-batch", .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
      .value = "N", .initial = "0", .max = 1e12, .group = "Training",
-     .help = "tokens an update; 0: batch * seq-len"},
+     .help = "tokens per update; 0: batch * seq-len"},
     {.name = "offsets", .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "HOW",
      .initial = "moving", .choices = "moving|fixed", .group = OPTION_GROUP_MORE,
-     .help = "where sequences start: elsewhere each epoch, or as published"},
+     .help = "starts of sequences: others in each epoch, or as published"},
 };
 // clang-format on
 

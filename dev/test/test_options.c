@@ -13,7 +13,7 @@ static const Option trainer_rows[] = {
     {.letter = 'o', .name = "output", .kind = OPTION_TEXT, .value = "DIR", .group = "Data",
      .help = "where the run is kept"},
     {.letter = 'y', .name = "resume", .kind = OPTION_FLAG, .group = "Data",
-     .help = "go on where it stopped"},
+     .help = "resume where it stopped"},
     {.letter = 'b', .name = "batch", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .value = "N",
      .initial = "2", .min = 1, .max = 65536, .group = "Training", .help = "sequences"},
     {.letter = 'x', .name = "steps", .kind = OPTION_INTEGER, .scope = OPTION_LENGTH, .value = "N",
@@ -264,14 +264,13 @@ static void test_help(void) {
 }
 
 static void wrapped_body(void *argument) {
-    static const Option row = {
-        .letter = 'a',
-        .name = "a-name-that-is-long",
-        .value = "VALUE-LONG",
-        .kind = OPTION_TEXT,
-        .group = "Long",
-        .help =
-            "many words that do not fit behind a name of that length and so go on in a line below"};
+    static const Option row = {.letter = 'a',
+                               .name = "a-name-that-is-long",
+                               .value = "VALUE-LONG",
+                               .kind = OPTION_TEXT,
+                               .group = "Long",
+                               .help = "many words that do not fit after a name of that length and "
+                                       "so continue in a line below"};
     (void)argument;
     dup2(STDERR_FILENO, STDOUT_FILENO);
     Options *o = options_create("x", "");
@@ -334,8 +333,8 @@ static void test_metadata(void) {
 
     const Safetensors file = file_of(rows, count);
     o = parse("--sink 1e-1 -b 5"); // the same value in other words
-    options_from_metadata(o, OPTION_MODEL, &file, "start anew");
-    options_from_metadata(o, OPTION_TRAINING, &file, "start anew"); // none in the file
+    options_from_metadata(o, OPTION_MODEL, &file, "start again");
+    options_from_metadata(o, OPTION_TRAINING, &file, "start again"); // none in the file
     CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") &&
           options_number(o, "sink") == 0.1);
     CHECK(options_integer(o, "batch") == 5);
@@ -510,12 +509,11 @@ static void test_config_refused(void) {
     check_config_refused("{\"batch\": 1, \"batch\": 2}", "batch");
 }
 
-// Rows of the group "More" are named by --help, and explained by --help-all.
+// Rows of the group "More" are counted by --help, and explained by --help-all.
 static void test_help_more(void) {
     char text[8192];
     CHECK(test_child(print_body, "--help", text, sizeof text) == 0);
-    CHECK(strstr(text, "\nMore, which --help-all explains: --rare, --dry\n") &&
-          !strstr(text, "a rare thing"));
+    CHECK(strstr(text, "\n2 more options: --help-all\n") && !strstr(text, "a rare thing"));
     CHECK(test_child(print_body, "--help-all", text, sizeof text) == 0);
     CHECK(strstr(text, "\nMore:\n      --rare N         a rare thing [1]\n      --dry"));
     CHECK(strstr(text, "\n      --help-all "));

@@ -14,7 +14,7 @@
 // clang-format off
 static const Option rows[] = {
     {.name = "json", .kind = OPTION_FLAG, .group = "Output",
-     .help = "an array, an object a tensor"},
+     .help = "print a JSON array, one object per tensor"},
 };
 // clang-format on
 

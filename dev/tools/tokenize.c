@@ -30,42 +30,44 @@ enum { ENCODE_AT_ONCE = 1 << 24 }; // bytes of text
 // clang-format off
 static const Option rows[] = {
     {.letter = 'o', .name = "output", .kind = OPTION_TEXT, .value = "DIR", .group = "Files",
-     .help = "where shards, tokenizer and meta.json go"},
+     .help = "directory for shards, tokenizer and meta.json"},
     {.name = "train", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
-     .help = "training text, instead of one FILE that is cut 90/5/5; -: standard input"},
+     .help = "training text, instead of one FILE cut 90/5/5; -: stdin"},
     {.name = "val", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "validation text"},
     {.name = "test", .kind = OPTION_TEXT, .value = "FILE", .group = "Files", .help = "test text"},
     {.name = "source", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
-     .help = "pairs: sentences to translate, one a line"},
+     .help = "sentences to translate, one per line (bpe)"},
     {.name = "target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
-     .help = "and their translations; bpe of both"},
+     .help = "their translations"},
     {.name = "val-source", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
-     .help = "for validation"},
-    {.name = "val-target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files", .help = ""},
+     .help = "sentences for validation"},
+    {.name = "val-target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+     .help = "their translations"},
     {.name = "test-source", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
-     .help = "for the test"},
-    {.name = "test-target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files", .help = ""},
+     .help = "sentences for the test"},
+    {.name = "test-target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+     .help = "their translations"},
     {.name = "shard-tokens", .kind = OPTION_INTEGER, .value = "N", .initial = "100000000", .min = 1,
-     .max = INT32_MAX, .group = "Files", .help = "most tokens in a shard"},
+     .max = INT32_MAX, .group = "Files", .help = "largest number of tokens per shard"},
     {.name = "binary", .kind = OPTION_FLAG, .group = "Files",
-     .help = "take files that are no text as they are; bpe, byte"},
+     .help = "accept files that are not text (bpe, byte)"},
     {.name = "tokenizer", .kind = OPTION_CHOICE, .value = "KIND", .initial = "bpe",
      .choices = "bpe|byte|word|spm", .group = "Tokenizer",
      .help = "byte-level BPE, bytes, words, SentencePiece"},
     {.name = "vocab-size", .kind = OPTION_INTEGER, .value = "N", .min = 2, .max = 1 << 24,
-     .group = "Tokenizer", .help = "most tokens there are; bpe: 8192, spm: 32000, word: all"},
+     .group = "Tokenizer", .help = "largest vocabulary; bpe: 8192, spm: 32000, word: all"},
     {.name = "model", .kind = OPTION_TEXT, .value = "FILE", .group = "Tokenizer",
-     .help = "tokenizer to use again: .json (bpe), .model (spm), .vocab (word)"},
+     .help = "existing tokenizer: .json (bpe), .model (spm), .vocab (word)"},
     {.name = "reserve", .kind = OPTION_CHOICE, .value = "LIST",
      .choices = "mask|padding|mask,padding", .group = "Tokenizer",
-     .help = "bpe: tokens beside <|endoftext|>"},
+     .help = "further special tokens (bpe)"},
     {.name = "bpe-dropout", .kind = OPTION_NUMBER, .value = "P", .initial = "0", .max = 0.9,
-     .group = "Tokenizer", .help = "bpe: of merges in training text: words cut in more ways"},
+     .group = "Tokenizer", .help = "probability to skip a merge in training text (bpe)"},
     {.name = "copies", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 1000,
-     .group = "Tokenizer", .help = "of the training text with --bpe-dropout, each its own way"},
+     .group = "Tokenizer", .help = "copies of the training text, each with its own --bpe-dropout"},
     {.name = "normalise", .kind = OPTION_FLAG, .group = "Tokenizer",
-     .help = "spm: NFKC, white space collapsed: loses some text"},
+     .help = "apply NFKC and collapse white space (spm); loses some text"},
 };
 // clang-format on
 
@@ -620,8 +622,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     const char **operands;
     int operand_count;
-    Options *options =
-        options_create("tokenize", "Makes a directory of tokens for training, of plain text.");
+    Options *options = options_create("tokenize", "Turns plain text into a data set for training.");
     options_add(options, rows, sizeof(rows) / sizeof(*rows));
     options_parse(options, argc, argv, &operands, &operand_count);
     check_options(options, operand_count);
