@@ -543,32 +543,49 @@ static int check(Parameters *p, State *s) {
     return right;
 }
 
+// The bytes of a file, fresh.
+static unsigned char *read_text(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return NULL;
+    fseek(file, 0, SEEK_END);
+    const long end = ftell(file);
+    rewind(file);
+    *size = end > 0 ? (size_t)end : 0;
+    unsigned char *text = malloc(*size + 1);
+    if (text) *size = fread(text, 1, *size, file);
+    fclose(file);
+    return text;
+}
+
+// Trains on a text, and writes some. Returns the exit status.
+static int learn(Parameters *p, State *s, const char *path, int steps) {
+    size_t size = 0;
+    unsigned char *text = read_text(path, &size);
+    const int usable = text && size > T;
+    if (usable) {
+        initialise(p, DEVIATION, 0);
+        printf("%d parameters, %zu bytes of text\n", COUNT, size);
+        train(p, s, text, size, steps);
+        write_text(p, s, "\n", 500);
+    } else {
+        fprintf(stderr, "%s: %zu bytes, expected more than %d\n", path, size, T);
+    }
+    free(text);
+    return usable ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     Parameters *p = calloc(1, sizeof(*p));
     State *s = calloc(1, sizeof(*s));
-    if (!p || !s) return 1;
-    if (argc == 2 && strcmp(argv[1], "--check") == 0) return check(p, s) ? 0 : 1;
     const int steps = argc == 3 ? atoi(argv[2]) : 300;
-    FILE *file = argc == 2 || argc == 3 ? fopen(argv[1], "rb") : NULL;
-    if (!file || steps < 1) {
+    int status = 1;
+    if (p && s && argc == 2 && strcmp(argv[1], "--check") == 0)
+        status = check(p, s) ? 0 : 1;
+    else if (p && s && (argc == 2 || argc == 3) && steps >= 1)
+        status = learn(p, s, argv[1], steps);
+    else
         fprintf(stderr, "usage: plain FILE [STEPS], FILE being a text; or plain --check\n");
-        return 1;
-    }
-    fseek(file, 0, SEEK_END);
-    const long size = ftell(file);
-    rewind(file);
-    unsigned char *text = malloc(size > 0 ? (size_t)size : 1);
-    if (!text || size <= T || fread(text, 1, (size_t)size, file) != (size_t)size) {
-        fprintf(stderr, "%s: %ld bytes, expected more than %d\n", argv[1], size, T);
-        return 1;
-    }
-    fclose(file);
-    initialise(p, DEVIATION, 0);
-    printf("%d parameters, %ld bytes of text\n", COUNT, size);
-    train(p, s, text, (size_t)size, steps);
-    write_text(p, s, "\n", 500);
-    free(text);
     free(p);
     free(s);
-    return 0;
+    return status;
 }

@@ -152,8 +152,10 @@ static void make_padded(const char *name, int32_t count, int32_t period) {
     Bytes file = {0};
     const int32_t header[256] = {SHARD_MAGIC, 1, count};
     bytes_append(&file, header, sizeof(header));
-    for (int32_t i = 1; i <= count; i++)
-        bytes_append(&file, &(uint16_t){(uint16_t)(i % period ? i : 0)}, 2);
+    for (int32_t i = 1; i <= count; i++) {
+        const uint16_t token = i % period ? (uint16_t)i : 0;
+        bytes_append(&file, &token, sizeof(token));
+    }
     test_file(name, file.data, file.size);
     bytes_free(&file);
 }
