@@ -244,7 +244,7 @@ static const Safetensors *part_of(Safetensors *index, const Json *name) {
         if (strcmp(path_name(index->parts[i]->file.path), name->string) == 0)
             return index->parts[i];
     char *directory = path_directory(path), *part = format_string("%s/%s", directory, name->string);
-    index->parts = grow_list(index->parts, (size_t)index->part_count, sizeof(*index->parts),
+    index->parts = grow_list(index->parts, (size_t)index->part_count, sizeof(Safetensors *),
                              "a safetensors file");
     index->parts[index->part_count++] = open_map(file_map(part));
     free(directory);

@@ -403,7 +403,7 @@ static void encode_missing(void *bpe) {
 // A byte that no token is ends the program where a text has it.
 static void test_missing_byte(void) {
     Bpe *bpe = open_replaced("\"A\":33,", "");
-    int32_t *tokens;
+    int32_t *tokens = NULL;
     CHECK(bpe->count == 600 && bpe_encode(bpe, text_of("xy"), &tokens) > 0);
     free(tokens);
     CHECK_FAILS(encode_missing, bpe, 1, "has no token for byte 0x41, which the text has");

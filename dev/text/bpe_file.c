@@ -176,7 +176,7 @@ static void make_tokens(Reader *r) {
             flags |= BPE_VERBATIM;
             bytes.size = 0;
         }
-        if (flags & BPE_VERBATIM) bytes_append(&bytes, name, strlen(name));
+        if (name && (flags & BPE_VERBATIM)) bytes_append(&bytes, name, strlen(name));
         bpe_add_token(r->bpe, (Text){bytes.data, bytes.size}, flags);
         bytes_free(&bytes);
     }
@@ -248,7 +248,7 @@ static void take_whole(Reader *r) {
         if (r->flags[token] & BPE_OUTSIDE) continue;
         Bytes bytes = {0};
         const Text text = bpe->tokens[token];
-        if (append_bytes(&bytes, r->names[token]) && bytes.size == text.size &&
+        if (append_bytes(&bytes, r->names[token]) && bytes.data && bytes.size == text.size &&
             memcmp(bytes.data, text.data, text.size) == 0)
             bpe->whole_tokens[words_add(bpe->whole, text, 1)] = token;
         bytes_free(&bytes);

@@ -102,10 +102,10 @@ static void order_marks(Part *part) {
             ordered = ordered && part->items[end - 1].class <= part->items[end].class;
         if (ordered) continue;
         const size_t n = end - i;
-        Character **places = allocate(n, sizeof(*places), "a text"),
+        Character **places = allocate(n, sizeof(Character *), "a text"),
                   *copy = allocate(n, sizeof(*copy), "a text");
         for (size_t k = 0; k < n; k++) places[k] = &part->items[i + k];
-        qsort(places, n, sizeof(*places), compare_classes);
+        qsort(places, n, sizeof(Character *), compare_classes);
         for (size_t k = 0; k < n; k++) copy[k] = *places[k];
         memcpy(part->items + i, copy, n * sizeof(*copy));
         free(places);

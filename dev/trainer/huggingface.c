@@ -265,7 +265,7 @@ void huggingface_check_output(const Run *run, const char *directory) {
     bool ours = false;
     for (int i = 0; i < FILES && !ours; i++) {
         char *path = names[i] ? path_in(directory, names[i]) : NULL;
-        ours = i == 0 && is_own_link(path);
+        ours = i == 0 && path && is_own_link(path);
         if (path && !ours && lstat(path, &status) == 0)
             fail("%s: is no run's and would be replaced; choose another --output", path);
         free(path);

@@ -119,7 +119,7 @@ static void audit(Loop *loop, const Update *update, double loss) {
     run->type->clear_gradients(run->model);
     const double again = accumulate(loop, update);
     const uint64_t second = model_checksum(run->type, run->model, MODEL_GRADIENTS);
-    const bool same = first == second && memcmp(&loss, &again, sizeof(loss)) == 0;
+    const bool same = first == second && (loss == again || (isnan(loss) && isnan(again)));
     if (ranks_vote(run->ranks, !same))
         fail("--audit: step %lld computed twice differs: loss %.17g and %.17g, checksum of the "
              "gradients %016llx and %016llx; processor or memory cannot be trusted: continue with "
