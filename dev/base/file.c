@@ -58,7 +58,7 @@ bool file_exists(const char *path) {
     struct stat status;
     if (stat(path, &status) == 0) return true;
     if (errno != ENOENT && errno != ENOTDIR)
-        fail("%s: cannot be looked up: %s", path, strerror(errno));
+        fail("%s: cannot read its attributes: %s", path, strerror(errno));
     return false;
 }
 
@@ -111,7 +111,7 @@ static void make_directory(const char *path) {
     const int cause = errno;
     if (cause == EEXIST && stat(path, &status) != 0) fail("%s: is a link that leads nowhere", path);
     if (stat(path, &status) != 0) fail("%s: cannot make the directory: %s", path, strerror(cause));
-    if (!S_ISDIR(status.st_mode)) fail("%s: is there and is not a directory", path);
+    if (!S_ISDIR(status.st_mode)) fail("%s: exists and is not a directory", path);
 }
 
 void directory_create(const char *path) {
@@ -181,7 +181,7 @@ static _Noreturn void write_failed(const AtomicFile *file, int cause) {
 AtomicFile *atomic_open(const char *path) {
     struct stat status;
     if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        fail("%s: cannot write: is there and is not a regular file", path);
+        fail("%s: cannot write: exists and is not a regular file", path);
     AtomicFile *file = allocate(1, sizeof(AtomicFile), "a file buffer");
     file->path = copy_string(path);
     file->temporary = format_string("%s.tmp", path);

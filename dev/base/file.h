@@ -48,7 +48,7 @@ char *path_directory(const char *path);
 // Makes DIR and its parents, likewise; false if DIR was there already.
 bool directory_create_new(const char *path);
 
-// The names in DIR, fresh strings, in no order; NULL: DIR is not there, or empty. Ends the program
+// The names in DIR, fresh strings, in no order; NULL: DIR is missing, or empty. Ends the program
 // if it cannot be read, so that no directory looks emptier than it is.
 char **directory_list(const char *path, size_t *count);
 void directory_list_free(char **names, size_t count);

@@ -312,7 +312,7 @@ static _Noreturn void refuse_key(const Options *options, const char *path, const
     Nearest nearest = nearest_begin(name);
     for (int i = BUILT_IN; i < options->count; i++)
         nearest_consider(&nearest, options->entries[i].row->name);
-    fail("%s: \"%s\" is no option of this program%s%s%s", path, name,
+    fail("%s: \"%s\" is not an option of this program%s%s%s", path, name,
          *nearest.name ? "; did you mean \"" : "", nearest.name, *nearest.name ? "\"?" : "");
 }
 

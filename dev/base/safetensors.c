@@ -199,7 +199,7 @@ static size_t read_header_length(const FileMap *file) {
         fail("%s: %zu bytes, too short for a safetensors file", file->path, file->size);
     memcpy(&length, file->data, sizeof(length));
     if (length > HEADER_MAX || length > file->size - LENGTH_BYTES)
-        fail("%s: no safetensors file, or cut short: header of %llu bytes in a file of %zu (at "
+        fail("%s: not a safetensors file, or cut short: header of %llu bytes in a file of %zu (at "
              "most %d)",
              file->path, (unsigned long long)length, file->size, HEADER_MAX);
     return (size_t)length;
@@ -239,7 +239,7 @@ static Safetensors *open_map(FileMap map) {
 static const Safetensors *part_of(Safetensors *index, const Json *name) {
     const char *path = index->file.path;
     if (name->kind != JSON_STRING || strchr(name->string, '/') || !*name->string)
-        fail("%s: weight_map names something other than a file beside it", path);
+        fail("%s: weight_map names something other than a file next to it", path);
     for (int i = 0; i < index->part_count; i++)
         if (strcmp(path_name(index->parts[i]->file.path), name->string) == 0)
             return index->parts[i];
@@ -265,8 +265,7 @@ static Safetensors *open_index(FileMap map) {
         const Safetensors *part = part_of(file, &names->items[i]);
         const Tensor *tensor = safetensors_find(part, names->keys[i]);
         if (!tensor)
-            fail("%s: has no tensor %s, which %s says is there", part->file.path, names->keys[i],
-                 map.path);
+            fail("%s: has no tensor %s, which %s lists", part->file.path, names->keys[i], map.path);
         file->tensors[i] = *tensor;
         file->tensors[i].name = copy_string(tensor->name);
     }

@@ -423,7 +423,7 @@ def is_there(name, settings):
         modules = ("torch", "transformers") if with_transformers else ("torch",)
         missing = not all(has_module(settings.python, module) for module in modules) and " or ".join(modules)
     if missing:
-        print(f"{name}: {missing} is not there, so it is left out", file=sys.stderr)
+        print(f"{name}: {missing} is missing, so it is left out", file=sys.stderr)
     return not missing
 
 

@@ -52,7 +52,7 @@ static inline int device_count(char *why, size_t size) {
     const cudaError_t found = cudaGetDeviceCount(&count);
     cudaDriverGetVersion(&driver);
     if (found == cudaErrorInsufficientDriver && driver == 0) {
-        snprintf(why, size, "no GPU: there is no NVIDIA driver");
+        snprintf(why, size, "no GPU: the NVIDIA driver is missing");
     } else if (found == cudaErrorInsufficientDriver) {
         snprintf(why, size,
                  "the NVIDIA driver is too old: it knows CUDA %d.%d; install a newer driver, or "

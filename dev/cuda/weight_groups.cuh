@@ -47,7 +47,8 @@ static inline void weight_groups_layer(WeightGroups *g) {
 static inline size_t numbers_between(Matrix lower, Matrix upper) {
     const char *from = (const char *)lower.data, *to = (const char *)upper.data;
     if (from > to)
-        fail("products of layers: a lower layer's operands lie behind those of the one above it");
+        fail("products of layers: a lower layer's operands are stored after those of the one above "
+             "it");
     return (size_t)(to - from) / (upper.bf16 ? sizeof(bf16) : sizeof(float));
 }
 

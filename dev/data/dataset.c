@@ -61,9 +61,8 @@ static void reserve_shards(Split *split, int count) {
 // There is no such directory. The recipe of data/NAME is data/NAME.sh.
 static _Noreturn void fail_without_directory(const char *name) {
     char *recipe = format_string("%s.sh", name);
-    if (access(recipe, R_OK) == 0)
-        fail("%s: there is no such directory; make %s makes it", name, name);
-    fail("%s: there is no such directory; ./tokenize -o %s TEXT makes it", name, name);
+    if (access(recipe, R_OK) == 0) fail("%s: no such directory; make %s creates it", name, name);
+    fail("%s: no such directory; ./tokenize -o %s TEXT creates it", name, name);
 }
 
 static void open_splits(Dataset *dataset) {
@@ -136,7 +135,7 @@ static void read_checksums(Split *split, const Json *splits, const char *source)
 static void open_tokenizer(Dataset *dataset, TokenizerKind kind, const char *path) {
     dataset->tokenizer = tokenizer_open(kind, dataset->name);
     if (tokenizer_vocabulary(dataset->tokenizer) != dataset->vocabulary)
-        fail("%s: \"vocab_size\" is %d, but the tokenizer beside it has %d tokens", path,
+        fail("%s: \"vocab_size\" is %d, but the tokenizer next to it has %d tokens", path,
              dataset->vocabulary, tokenizer_vocabulary(dataset->tokenizer));
 }
 
@@ -154,8 +153,8 @@ static void check_meanings(const Dataset *dataset, const char *path) {
         const int32_t token = meanings[i].token, theirs = meanings[i].theirs;
         if (token < 0) continue;
         if (theirs >= 0 && token != theirs)
-            fail("%s: \"%s\" is token %d, but %d in the tokenizer beside it", path, meanings[i].key,
-                 token, theirs);
+            fail("%s: \"%s\" is token %d, but %d in the tokenizer next to it", path,
+                 meanings[i].key, token, theirs);
         for (int j = 0; j < i; j++)
             if (token == meanings[j].token)
                 fail("%s: \"%s\" and \"%s\" are both token %d", path, meanings[j].key,
@@ -198,9 +197,8 @@ static void assume_llmc(Dataset *dataset) {
     if (tokenizer_find(dataset->name) != TOKENIZER_BPE) return;
     dataset->tokenizer = tokenizer_open(TOKENIZER_BPE, dataset->name);
     if (tokenizer_vocabulary(dataset->tokenizer) != dataset->vocabulary)
-        fail("%s: its shards have no meta.json, so %d tokens are expected, but the tokenizer "
-             "beside them has "
-             "%d",
+        fail("%s: its shards have no meta.json, so %d tokens are expected, but the tokenizer next "
+             "to them has %d",
              dataset->name, dataset->vocabulary, tokenizer_vocabulary(dataset->tokenizer));
 }
 
@@ -291,9 +289,8 @@ static void leave_out_lone_tokens(Dataset *dataset) {
     for (int s = SPLIT_VAL; s < SPLIT_COUNT; s++) {
         Split *split = &dataset->splits[s];
         if (split->tokens != 1 || dataset->end >= 0) continue;
-        warn(
-            "%s: its %s split is a single token, of which nothing can be predicted: taken for none",
-            dataset->name, split->name);
+        warn("%s: its %s split is a single token, too few to predict one: the split is ignored",
+             dataset->name, split->name);
         split->tokens = 0;
     }
 }

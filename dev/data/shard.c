@@ -50,12 +50,12 @@ Shard shard_open(const char *path) {
     read_at(path, fd, 0, header, sizeof(header));
     close(fd);
     if (header[0] != SHARD_MAGIC && header[0] != SHARD_MAGIC_LLAMA3)
-        fail("%s: is no shard of tokens: found magic %d, expected %d or %d", path, header[0],
+        fail("%s: is not a shard of tokens: found magic %d, expected %d or %d", path, header[0],
              SHARD_MAGIC, SHARD_MAGIC_LLAMA3);
     if (header[1] != VERSION_UINT16 && header[1] != VERSION_UINT32)
         fail("%s: found version %d, expected %d (uint16) or %d (uint32)", path, header[1],
              VERSION_UINT16, VERSION_UINT32);
-    if (header[2] < 1) fail("%s: the header says %d tokens, expected at least 1", path, header[2]);
+    if (header[2] < 1) fail("%s: the header has %d tokens, expected at least 1", path, header[2]);
     shard.magic = header[0];
     shard.width = header[1] == VERSION_UINT16 ? 2 : 4;
     shard.count = header[2];

@@ -150,7 +150,7 @@ void profile_report(const Profile *profile, Log *log, double peak_flops) {
     const double steps = (double)profile->steps;
     const Row sum = sum_of_rows(profile);
     const double all_seconds = step_sum(sum.seconds);
-    log_line(log, "time of %lld step%s%s, ms a step", (long long)profile->steps,
+    log_line(log, "time of %lld step%s%s, ms per step", (long long)profile->steps,
              profile->steps == 1 ? "" : "s", profile->first_dropped ? " after the first" : "");
     log_line(log, "  %-16s %10s %10s %10s %7s %10s %10s", "", "forward", "backward", "all", "%",
              "GFLOP/s", "% of peak");

@@ -43,7 +43,7 @@ static void check(int code, const char *what) {
     int length;
     if (code == MPI_SUCCESS) return;
     MPI_Error_string(code, text, &length);
-    fail("%s: MPI says: %s", what, text);
+    fail("%s: MPI error: %s", what, text);
 }
 
 // ---- messages ---------------------------------------------------------------

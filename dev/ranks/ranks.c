@@ -229,7 +229,7 @@ static void *gather_all(Ranks *r, const void *data, size_t bytes, const char *wh
 }
 
 static double *gather_numbers(Ranks *r, const double *values, size_t count) {
-    return gather_all(r, values, count * sizeof(double), "numbers of a step");
+    return gather_all(r, values, count * sizeof(double), "numbers of the step");
 }
 
 void ranks_sum(Ranks *r, double *values, size_t count) {
@@ -254,7 +254,7 @@ int ranks_vote(Ranks *r, int vote) {
 
 void ranks_union(Ranks *r, unsigned char *set, size_t count) {
     if (!r) return;
-    unsigned char *all = gather_all(r, set, count, "sets of a step");
+    unsigned char *all = gather_all(r, set, count, "sets of the step");
     for (size_t peer = 1; all && peer < (size_t)r->size; peer++)
         for (size_t i = 0; i < count; i++) set[i] |= all[peer * count + i];
     free(all);

@@ -216,7 +216,8 @@ static Search search_create(const BeamSettings *settings, size_t sentences, Room
                             Hypothesis *best) {
     const size_t beams = (size_t)settings->beams, streams = sentences * beams,
                  vocabulary = (size_t)settings->vocabulary, candidates = beams == 1 ? 1 : 2 * beams;
-    if (beams > MAX_BEAMS) fail("a search with %zu beams, there may be %d", beams, MAX_BEAMS);
+    if (beams > MAX_BEAMS)
+        fail("a search with %zu beams, at most %d are possible", beams, MAX_BEAMS);
     Search s = {.settings = settings,
                 .vocabulary = vocabulary,
                 .candidates = candidates,

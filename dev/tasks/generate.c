@@ -331,7 +331,7 @@ static void show_samples(Writer *w, int64_t wanted) {
 static void converse(Writer *w, int64_t wanted) {
     char *line = NULL;
     size_t size = 0;
-    fputs("Type a text; the model goes on, then you. Ctrl-D ends.\n", stderr);
+    fputs("Type a text; the model continues it, then you. Ctrl-D ends.\n", stderr);
     while (!stop_requested()) {
         fputs("> ", stderr);
         stop_interrupts(true);
@@ -384,7 +384,7 @@ char *sample_text(const Run *run, uint32_t number) {
 static void say_speed(const Writer *w, double elapsed) {
     int64_t tokens = 0;
     for (int s = 0; s < w->count; s++) tokens += w->samples[s].written;
-    fprintf(stderr, "[%lld tokens, %.0f a second, --seed %llu]\n", (long long)tokens,
+    fprintf(stderr, "[%lld tokens, %.0f per second, --seed %llu]\n", (long long)tokens,
             (double)tokens / (elapsed > 1e-9 ? elapsed : 1e-9), (unsigned long long)w->seed);
 }
 

@@ -88,7 +88,7 @@ static double share_of_text(const Dataset *dataset, const Split *split, int64_t 
     return (1 - hidden) * (double)tokens / (double)(split->tokens - paddings);
 }
 
-// Perplexity a token; bits a byte and perplexity a word where the data say how many there are.
+// Perplexity a token; bits a byte and perplexity per word where the data say how many there are.
 // These are counted in the whole split; of a part, a proportional share is taken.
 static void language_report(const void *task, SplitName name, Evaluation *result) {
     const Dataset *dataset = sequences_dataset(task);
@@ -115,7 +115,7 @@ static void *language_create(const TaskSetup *setup) {
                  "with ./tokenize",
                  dataset->name);
         if (dataset->end < 0)
-            fail("--sample-every: %s has no token that stands before a text (\"end\" in "
+            fail("--sample-every: %s has no token that precedes a text (\"end\" in "
                  "meta.json); drop the "
                  "option",
                  dataset->name);

@@ -87,5 +87,5 @@ void show_attention(const Run *run, const char *path, const int32_t *source, siz
     for (size_t l = 0; l < layers; l++) write_panel(f, weights + l * rows * count, l, rows, count);
     free(weights);
     if (picture_finish(&picture) != PICTURE_DRAWN)
-        fail("--show-attention %s: there is no picture", path);
+        fail("--show-attention %s: gnuplot drew nothing", path);
 }

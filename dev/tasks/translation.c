@@ -137,7 +137,7 @@ static void find_pairs(PairList *list, const Dataset *dataset, int64_t max_lengt
     }
     free(tokens);
     if (start < split->tokens)
-        fail("%s: pair %zu of the %s split, behind token %lld, is not complete: its two sentences "
+        fail("%s: pair %zu of the %s split, after token %lld, is not complete: its two sentences "
              "do not end "
              "with token %d",
              dataset->name, list->count + list->left_out + 1, split->name, (long long)start,
@@ -246,7 +246,7 @@ static size_t group_at(const Translation *t, int64_t place) {
             high = middle;
     }
     if (t->order.places[low] != place)
-        fail("the run that goes on is of other data or options: no batch begins behind pair %lld",
+        fail("the resumed run has other data or options: no batch begins after pair %lld",
              (long long)place);
     return low;
 }

@@ -317,14 +317,14 @@ static void test_llmc(void) {
     CHECK_FAILS(open_file, path, 1, "has 1000 bytes");
     bytes_append(&file, "x", 1);
     test_file("gpt2_tokenizer.bin", file.data, file.size);
-    CHECK_FAILS(open_file, path, 1, "has 1 bytes behind its last token");
+    CHECK_FAILS(open_file, path, 1, "has 1 bytes after its last token");
     file.data[0]++;
     test_file("gpt2_tokenizer.bin", file.data, file.size);
-    CHECK_FAILS(open_file, path, 1, "is no tokenizer of llm.c");
+    CHECK_FAILS(open_file, path, 1, "is not a tokenizer of llm.c");
     file.data[0]--;
     file.data[12] = 9;
     test_file("gpt2_tokenizer.bin", file.data, file.size);
-    CHECK_FAILS(open_file, path, 1, "the header says 3 tokens");
+    CHECK_FAILS(open_file, path, 1, "the header has 3 tokens");
     bytes_free(&file);
     free(path);
 }
@@ -483,8 +483,8 @@ static void test_broken_files(void) {
         {"\"merges\":[", "\"merges\":7,\"m\":[", "expected \"merges\" to be an array"},
         {"\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}", "\"normalizer\" is NFKC"},
         {"\"normalizer\":null", "\"normalizer\":[]", "expected \"normalizer\" to be an object"},
-        {"\"ByteLevel\"", "\"Whitespace\"", "\"pre_tokenizer\" is none that is supported"},
-        {"\"use_regex\":true", "\"use_regex\":false", "\"pre_tokenizer\" is none that"},
+        {"\"ByteLevel\"", "\"Whitespace\"", "\"pre_tokenizer\" is not supported"},
+        {"\"use_regex\":true", "\"use_regex\":false", "\"pre_tokenizer\" is not supported"},
         {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"",
          "\"decoder\" is not"},
         {"\"post_processor\":null", "\"post_processor\":{\"type\":\"X\"}",
@@ -514,7 +514,7 @@ static void test_broken_files(void) {
         {"\"merges\":[", "\"merges\":[5,", "merge 0: expected"},
         {"\"merges\":[", "\"merges\":[\"r \\u4e2d\",", "is not in the vocabulary"},
         {"\"merges\":[", "\"merges\":[\"Z Q\",", "\"ZQ\" is not in the vocabulary"},
-        {"\"merges\":[", "\"merges\":[\"ok en\",", "is there twice"},
+        {"\"merges\":[", "\"merges\":[\"ok en\",", "is listed twice"},
     };
     FileMap file = file_map(EXPECTED "/tokenizer.json");
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {

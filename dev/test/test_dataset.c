@@ -79,11 +79,11 @@ static void test_llama3(void) {
 static void test_hostile_shards(void) {
     CHECK_REFUSED("has no train_*.bin");
     make_shard("train_000000.bin", 20240521, 1, 0, 4);
-    CHECK_REFUSED("train_000000.bin: is no shard of tokens: found magic 20240521");
+    CHECK_REFUSED("train_000000.bin: is not a shard of tokens: found magic 20240521");
     make_shard("train_000000.bin", 20240520, 2, 0, 4);
     CHECK_REFUSED("found version 2, expected 1 (uint16) or 7 (uint32)");
     make_shard("train_000000.bin", 20240520, 1, 0, 0);
-    CHECK_REFUSED("says 0 tokens, expected at least 1");
+    CHECK_REFUSED("has 0 tokens, expected at least 1");
     make_shard("train_000000.bin", 20240520, 1, 50255, 3);
     CHECK_REFUSED("token number 2 is 50257, expected less than the vocabulary's 50257");
     make_shard("train_000000.bin", 20240520, 7, -1, 1);
@@ -104,7 +104,7 @@ static void test_hostile_shards(void) {
     CHECK_REFUSED("expected 8589935612 for 2147483647 tokens");
     header[2] = -1;
     test_file("test_000000.bin", header, sizeof(header));
-    CHECK_REFUSED("says -1 tokens");
+    CHECK_REFUSED("has -1 tokens");
     test_file("test_000000.bin", header, 1023);
     CHECK_REFUSED("has 1023 bytes, expected a header of 1024");
     test_file("test_000000.bin", header, 0);
@@ -119,11 +119,11 @@ static void open_named(void *name) {
 static void test_no_directory(void) {
     char name[512];
     CHECK_FAILS(open_named, "no/such/directory", 1,
-                "no/such/directory: there is no such directory; ./tokenize -o no/such/directory "
-                "TEXT makes it");
+                "no/such/directory: no such directory; ./tokenize -o no/such/directory "
+                "TEXT creates it");
     snprintf(name, sizeof(name), "%s/corpus", test_directory());
     make_text("corpus.sh", "exit 0");
-    CHECK_FAILS(open_named, name, 1, "corpus: there is no such directory; make ");
+    CHECK_FAILS(open_named, name, 1, "corpus: no such directory; make ");
     snprintf(name, sizeof(name), "%s/corpus.sh", test_directory());
     CHECK_FAILS(open_named, name, 1,
                 "corpus.sh: is a file, not a directory of tokens; ./tokenize -o DIR ");
@@ -584,7 +584,7 @@ static void test_lone_token(void) {
         "meta.json",
         "{\"tokenizer\": \"none\", \"vocab_size\": 50, \"pad\": -1, \"end\": -1, \"splits\": {}}");
     CHECK(test_child(open_lone_token, NULL, errors, sizeof(errors)) == 0);
-    CHECK(strstr(errors, "its val split is a single token, of which nothing can be predicted"));
+    CHECK(strstr(errors, "its val split is a single token, too few to predict one"));
 }
 
 int main(int argc, char **argv) {

@@ -58,8 +58,8 @@ static void test_directory_create(void) {
     directory_create("/");
     const char *file = test_file("file", "x", 1);
     CHECK(file_exists(file) && file_exists(deep) && !file_exists(under_file));
-    CHECK_FAILS(creates, (void *)file, 1, "is there and is not a directory");
-    CHECK_FAILS(creates, under_file, 1, "is there and is not a directory");
+    CHECK_FAILS(creates, (void *)file, 1, "exists and is not a directory");
+    CHECK_FAILS(creates, under_file, 1, "exists and is not a directory");
     CHECK_FAILS(creates, "/proc/none", 1, "cannot make the directory");
     CHECK_FAILS(creates, "", 1, "empty");
     free(deep);

@@ -38,8 +38,8 @@ while ! grep -qs '"step":5,' "a run/log.jsonl"; do sleep 0.05; done
 kill -INT $child
 wait $child
 step=$(sed -n 's/.*stopped after step \([0-9]*\);.*/\1/p' out)
-sh -c "$(sed -n 's/.*go on with: //p' out) -x $((step + 1))" >again 2>&1 </dev/null
-grep -q "going on after step $step" again && [ -f "a run/best.safetensors" ]
+sh -c "$(sed -n 's/.*resume with: //p' out) -x $((step + 1))" >again 2>&1 </dev/null
+grep -q "resuming after step $step" again && [ -f "a run/best.safetensors" ]
 ok "the line that says how to resume is the whole command"
 
 # ---- a text that cannot be written is refused before training
@@ -51,10 +51,10 @@ done
 
 # ---- what is missing, or of another run, is said
 cp -r bpe alone && rm alone/tokenizer.json alone/vocab.json && mv data moved
-fails 1 "its tokenizer (bpe) is not beside it" "$trainer" -e alone --prompt a
-fails 1 "data, which is not there; give the data with --input" "$trainer" -e bpe --eval test
-fails 1 "data, which is not there; give the data with --input" "$trainer" -e bpe -x 1
-fails 1 "data, which is not there; give the data with --input" "$trainer" -o bpe -y -x 100
+fails 1 "its tokenizer (bpe) is not next to it" "$trainer" -e alone --prompt a
+fails 1 "data, which is missing; give the data with --input" "$trainer" -e bpe --eval test
+fails 1 "data, which is missing; give the data with --input" "$trainer" -e bpe -x 1
+fails 1 "data, which is missing; give the data with --input" "$trainer" -o bpe -y -x 100
 mv moved data
 tr "[:lower:]" "[:upper:]" <text >source
 "$tokenize" -o others --vocab-size 300 source >out 2>&1
@@ -79,7 +79,7 @@ edited 's/"data":/"date":/; s/"tokenizer":/"tokenizre":/; s/"tokenizer_id":/"tok
 "$trainer" -e alone/old.safetensors --prompt "The" -g 3 >out 2>&1 &&
     "$trainer" -e alone/old.safetensors -i data --eval val -m 1 >out 2>&1
 ok "weights from before still load"
-fails 1 "does not say what it was trained on; give the data with --input" \
+fails 1 "does not name its training data; give the data with --input" \
     "$trainer" -e alone/old.safetensors --eval val
 
 # ---- writing
@@ -177,8 +177,8 @@ rm hf/tokenizer.json && cp theirs/vocab.json theirs/merges.txt hf/ && "$gpt2" -e
     cmp one two
 ok "vocab.json and merges.txt: the same"
 rm hf/merges.txt hf/vocab.json
-fails 1 "there is no tokenizer beside it" "$gpt2" -e hf --prompt a
-fails 1 "does not say what it was trained on" "$gpt2" -e hf --eval val
+fails 1 "no tokenizer is next to it" "$gpt2" -e hf --prompt a
+fails 1 "does not name its training data" "$gpt2" -e hf --eval val
 # ---- what its files say of the text that it writes
 of_hf() { "$gpt2" -e hf -g 20 -S 1 --temperature 0 --json "$@" 2>err; }
 written() { sed 's/.*"text":"\(.*\)","tokens".*/\1/'; }

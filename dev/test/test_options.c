@@ -493,10 +493,11 @@ static void test_config_refused(void) {
     check_config_refused("", "my.json");
     check_config_refused("[1]", "expected an object of options");
     check_config_refused("{\"options\": 1}", "expected an object of options");
-    check_config_refused("{\"bach\": 3}",
-                         "my.json: \"bach\" is no option of this program; did you mean \"batch\"?");
-    check_config_refused("{\"help\": true}", "\"help\" is no option of this program");
-    check_config_refused("{\"zzzzzzzzzz\": 1}", "\"zzzzzzzzzz\" is no option");
+    check_config_refused(
+        "{\"bach\": 3}",
+        "my.json: \"bach\" is not an option of this program; did you mean \"batch\"?");
+    check_config_refused("{\"help\": true}", "\"help\" is not an option of this program");
+    check_config_refused("{\"zzzzzzzzzz\": 1}", "\"zzzzzzzzzz\" is not an option");
     check_config_refused("{\"batch\": 0}", "batch 0: expected an integer from 1 to 65536");
     check_config_refused("{\"batch\": 1.5}", "batch 1.5: expected an integer from 1 to 65536");
     check_config_refused("{\"batch\": 1e300}", "expected an integer from 1 to 65536");

@@ -200,13 +200,13 @@ good() { # DIR: its newest checkpoint is the one of an undisturbed run; the one 
 endless stop -k constant
 kill -TERM "$(of_rank 1 stop)"
 wait $launcher
-[ $? -eq 143 ] && grep -q 'go on with: .* -o stop -y' out && good stop
+[ $? -eq 143 ] && grep -q 'resume with: .* -o stop -y' out && good stop
 ok "SIGTERM to one process: all finish the step, and rank 0 saves"
 if thorough; then
     endless limit -k constant
     kill -TERM "$(of_rank 0 limit)" "$(of_rank 1 limit)"
     wait $launcher
-    [ $? -eq 143 ] && grep -q 'go on with: ' out && good limit
+    [ $? -eq 143 ] && grep -q 'resume with: ' out && good limit
     ok "SIGTERM to all processes, as a scheduler's time limit comes"
     OMPI_MCA_odls_base_sigkill_timeout=5 endless launched -k constant
     kill -TERM $launcher

@@ -42,9 +42,8 @@ static void test_facts(void) {
     CHECK(strstr(text, "| trained | 3 steps, 0.5 epochs, 3.0s |\n"));
     CHECK(strstr(text, "| speed | 200 tokens/s,"));
     CHECK(strstr(text, "| | validation, best: step 2 | test |\n"));
-    CHECK(strstr(
-        text,
-        "| loss, nats a token | 2.5000 | 2.2500 |\n| perplexity a token | 12.1800 | 123457 |\n"));
+    CHECK(strstr(text, "| loss, nats per token | 2.5000 | 2.2500 |\n| perplexity per token | "
+                       "12.1800 | 123457 |\n"));
     CHECK(strstr(text, "| tokens | 50 | 60 |\n") && !strstr(text, "ms |"));
     CHECK(strstr(text, "\n    a text\n    of two lines\n\n---\n\n    no \xef\xbf\xbd utf-8\n"));
     CHECK(!strstr(text, "curve.png")); // of three steps

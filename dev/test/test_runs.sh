@@ -32,7 +32,7 @@ saved() { # DIR: it holds a checkpoint, of which the weights are written last
 start hangup
 kill -HUP $child
 wait $child
-[ $? -eq 129 ] && grep -q 'go on with: .*/train_fastformer -o hangup -y' out && saved hangup
+[ $? -eq 129 ] && grep -q 'resume with: .*/train_fastformer -o hangup -y' out && saved hangup
 ok "SIGHUP saves"
 # shellcheck disable=SC2086
 "$trainer" $small -o minutes -x 1000000 -v 1000000 --save-minutes 0.001 >out 2>err </dev/null &
@@ -83,7 +83,7 @@ child=$!
 while kill -0 $child 2>/dev/null && ! saved tested; do sleep 0.02; done
 kill -TERM $child
 wait $child
-[ $? -eq 143 ] && grep -q 'test and report were interrupted; go on with: .*/train_fastformer -o tested -y' out && [ ! -e tested/report.md ]
+[ $? -eq 143 ] && grep -q 'test and report were interrupted; resume with: .*/train_fastformer -o tested -y' out && [ ! -e tested/report.md ]
 ok "a signal during the test is said"
 "$trainer" -o tested -y >out 2>&1 && [ "$(grep -c test_loss tested/log.jsonl)" -eq 1 ] && [ -s tested/report.md ]
 ok "and the test comes again"
@@ -95,13 +95,13 @@ while kill -0 $child 2>/dev/null && ! grep -qs '^memory:' out; do sleep 0.005; d
 kill -TERM $child
 wait $child
 # If it was after the first step after all, there is a checkpoint to resume from.
-[ $? -eq 143 ] && if saved never; then grep -q 'go on with: .* -o never -y --val-every 1000000$' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
+[ $? -eq 143 ] && if saved never; then grep -q 'resume with: .* -o never -y --val-every 1000000$' out; else grep -q '^stopped before the first step; nothing was saved$' out; fi
 ok "a signal before the first step"
 
 # ---- standard output and input
 # shellcheck disable=SC2086
 { "$trainer" $small -o pipe -x 1000000 -v 1000000 --log-every 1 2>err; echo $? >code; } | head -n 20 >out
-[ "$(cat code)" -eq 141 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'go on with: .*/train_fastformer -o pipe -y' err && saved pipe
+[ "$(cat code)" -eq 141 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'resume with: .*/train_fastformer -o pipe -y' err && saved pipe
 ok "a pipe that is closed saves"
 # shellcheck disable=SC2086
 "$trainer" $small -o closed -x 30 -v 20 <&- >&- 2>&- &&
@@ -164,13 +164,13 @@ wait $child
 run one -x 20 -n 10 --keep 9
 run other -x 20 -n 10 --keep 9 -S 7
 rm -rf mixed && cp -r one mixed && cp other/step_00000020.state.safetensors mixed/
-fails 1 "step_00000020.state.safetensors: does not belong to the weights beside it" "$trainer" -i bytes -o mixed -y
+fails 1 "step_00000020.state.safetensors: does not belong to the weights next to it" "$trainer" -i bytes -o mixed -y
 fails 1 "does not belong" "$trainer" -i bytes -o mixed -y --eval val
 rm mixed/step_00000020.*
 run mixed -x 20 -y -n 10 && cmp mixed/step_00000020.safetensors one/step_00000020.safetensors
 ok "without the foreign pair the older one is resumed"
 rm -rf mixed && cp -r one mixed && rm mixed/*.state.safetensors
-fails 1 "holds weights without the state beside them" "$trainer" -i bytes -o mixed -y
+fails 1 "has weights without their state" "$trainer" -i bytes -o mixed -y
 fails 1 "mixed: holds" "$trainer" -i bytes -o mixed
 rm mixed/step_*
 fails 1 "holds best.safetensors of an earlier run" "$trainer" -i bytes -o mixed
@@ -391,7 +391,7 @@ cp -r bytes rotten_data && "$trainer" --verify rotten_data >out 2>&1 && grep -q 
     damage rotten_data/val_000000.bin && ! "$trainer" --verify rotten_data >out 2>err && [ ! -s err ] &&
     grep -q '^  train_000000.bin  *good$' out && grep -q '^  val_000000.bin  *DAMAGED: ' out
 ok "--verify: a data set"
-fails 1 "nowhere: is not there, or empty" "$trainer" --verify nowhere
+fails 1 "nowhere: is missing, or empty" "$trainer" --verify nowhere
 fails 1 "holds neither a run nor a data set" "$trainer" --verify "$root/dev/test/texts"
 edited '' verified/best.safetensors >old.safetensors && mkdir plain && mv old.safetensors plain/ &&
     "$trainer" --verify plain >out 2>&1 && grep -q 'good: has no checksums' out

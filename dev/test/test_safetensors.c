@@ -412,7 +412,7 @@ static void test_index(void) {
     safetensors_close(file);
     static const char *const cases[][2] = {
         {"{}", "expected \"weight_map\""},
-        {"{\"weight_map\":{\"a\":7}}", "names something other than a file beside it"},
+        {"{\"weight_map\":{\"a\":7}}", "names something other than a file next to it"},
         {"{\"weight_map\":{\"a\":\"../model-1.safetensors\"}}", "names something other than"},
         {"{\"weight_map\":{\"c\":\"model-1.safetensors\"}}", "has no tensor c, which"},
         {"{\"weight_map\":{\"a\":\"model-1.safetensors\"}}", "names 1 tensors, its files have 2"},

@@ -607,7 +607,7 @@ static void test_translation_refusals(void) {
     CHECK_FAILS(create_translation, (&(TranslationCase){"7", "8", 0}), 2,
                 "--batch-tokens 7: a sentence may have --max-length 8 tokens");
     CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 1}), 1,
-                "of other data or options");
+                "has other data or options");
     char errors[1024]; // left out and counted, in each split
     CHECK(test_child(create_translation, &(TranslationCase){"48", "6", 0}, errors,
                      sizeof(errors)) == 0);
@@ -615,7 +615,7 @@ static void test_translation_refusals(void) {
           strstr(errors, "of 30 pairs of the val split are left out"));
     make_pairs("val_0.bin", 30, 1); // the last end is missing
     CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
-                "pair 30 of the val split, behind token");
+                "pair 30 of the val split, after token");
     make_pairs("val_0.bin", 30, 1 + words_of(29, 1)); // the last target is missing
     CHECK_FAILS(create_translation, (&(TranslationCase){"48", "30", 0}), 1,
                 "pair 30 of the val split");

@@ -103,7 +103,7 @@ static void test_run_again(void) {
     test_file("out/notes.txt", "x", 1);
     test_file("out/unfinished.tmp", "", 0); // a file of that name is in the way
     CHECK_RUN_FAILS("-o %s/out --tokenizer byte %s/text", 1,
-                    "unfinished.tmp: is there and is not a directory");
+                    "unfinished.tmp: exists and is not a directory");
     char *staging = format_string("%s/out/unfinished.tmp", test_directory());
     unlink(staging);
     mkdir(staging, 0777);
@@ -123,7 +123,7 @@ static void test_failure_keeps(void) {
     test_file("blank", "\n \n", 3);
     check_runs("-o %s/out --tokenizer word %s/text");
     const char *const failing[][2] = {
-        {"-o %s/out --tokenizer spm %s/latin1", "latin1: byte 3 of the train text is no UTF-8"},
+        {"-o %s/out --tokenizer spm %s/latin1", "latin1: byte 3 of the train text is not UTF-8"},
         {"-o %s/out %s/empty", "empty: has no words"},
         {"-o %s/out %s/blank", "blank: has no words"},
         {"-o %s/out %s/none", "none: cannot open"},
@@ -142,8 +142,7 @@ static void test_failure_keeps(void) {
     setenv("PATH", test_directory(), 1);
     CHECK_RUN_FAILS("-o %s/out --tokenizer spm %s/text", 1, "spm_train is not installed");
     dataset_close(open_output("out"));
-    CHECK_RUN_FAILS("-o %s/text/out --tokenizer byte %s/text", 1,
-                    "is there and is not a directory");
+    CHECK_RUN_FAILS("-o %s/text/out --tokenizer byte %s/text", 1, "exists and is not a directory");
     CHECK_RUN_FAILS("-o /proc/none --tokenizer byte %s/text", 1,
                     "/proc/none: cannot make the directory");
 }
@@ -171,7 +170,7 @@ static void test_usage(void) {
         {"-o %s/out", "found 0 text files"},
         {"-o %s/out %s/text %s/text", "found 2 text files"},
         {"-o %s/out --train %s/text %s/text", "found both --train and a FILE"},
-        {"-o %s/out --train %s/text --train %s/text", "--train is there twice, and takes one file"},
+        {"-o %s/out --train %s/text --train %s/text", "--train is given twice, and takes one file"},
         {"-o %s/out --val %s/text", "--val and --test need --train"},
         {"-o %s/out --tokenizer byte --vocab-size 300 %s/text",
          "--vocab-size: bytes are always 256"},
@@ -189,7 +188,7 @@ static void test_usage(void) {
         {"-o %s/out --source %s/text --target %s/text --tokenizer word", "are for --tokenizer bpe"},
         {"-o %s/out --tokenizer word --bpe-dropout 0.1 %s/text",
          "--bpe-dropout is for --tokenizer bpe"},
-        {"-o %s/out --copies 2 %s/text", "--copies: they are all the same without --bpe-dropout"},
+        {"-o %s/out --copies 2 %s/text", "--copies: all copies are the same without --bpe-dropout"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
         CHECK_RUN_FAILS(failing[i][0], 2, failing[i][1]);
@@ -344,7 +343,7 @@ static void test_word_model(void) {
     dataset_close(again);
     test_file("twice", "a\n<eos>\na\n", 10);
     CHECK_RUN_FAILS("-o %s/x --tokenizer word --model %s/twice %s/text", 1,
-                    "twice: line 3: the word \"a\" stands twice");
+                    "twice: line 3: the word \"a\" is listed twice");
     test_file("endless", "a\nb\n", 4);
     CHECK_RUN_FAILS("-o %s/x --tokenizer word --model %s/endless %s/text", 1,
                     "endless: has no line <eos>");

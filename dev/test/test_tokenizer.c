@@ -315,7 +315,7 @@ static void open_words(void *text) {
 static void test_hostile_vocabulary(void) {
     CHECK_FAILS(open_words, "", 1, "has no line <eos>");
     CHECK_FAILS(open_words, "a\n\n<eos>\n", 1, "tokenizer.vocab: line 2: found an empty line");
-    CHECK_FAILS(open_words, "a\n<eos>\na\n", 1, "line 3: the word \"a\" stands twice");
+    CHECK_FAILS(open_words, "a\n<eos>\na\n", 1, "line 3: the word \"a\" is listed twice");
     CHECK_FAILS(open_words, "a\n<eos>", 1, "has neither the word \"new\" nor <unk>");
 }
 
@@ -541,7 +541,7 @@ static void test_bad_programs(void) {
     CHECK_FAILS(encode_cats,
                 "echo 'x.cc(1) [ok()] Internal: y.cc(2) [a == b] too bad' 1>&2; exit 4", 1,
                 "spm_encode failed (exit code 4): too bad");
-    CHECK_FAILS(encode_cats, "exit 4", 1, "spm_encode failed (exit code 4): it gave no reason");
+    CHECK_FAILS(encode_cats, "exit 4", 1, "spm_encode failed (exit code 4): without a reason");
     CHECK_FAILS(encode_cats, "kill -11 $$", 1, "spm_encode was ended by signal 11");
 }
 

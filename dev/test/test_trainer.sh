@@ -33,7 +33,7 @@ child=$!
 while ! grep -qs '"step":20,' signal/log.jsonl; do sleep 0.05; done
 kill -INT $child
 wait $child
-[ $? -eq 130 ] && grep -q 'go on with: .*-o signal -y' out
+[ $? -eq 130 ] && grep -q 'resume with: .*-o signal -y' out
 ok "SIGINT saves and prints how to resume"
 step=$(ls signal | sed -n 's/^step_0*\([0-9]*\)\.safetensors$/\1/p' | tail -n 1)
 run again -x "$step" -k constant -v 1000
@@ -82,7 +82,7 @@ ok "shards that are shorter than a sequence are one text"
 
 # ---- the report
 grep -q '^    .*--output parts .*--steps 100' parts/report.md && grep -q '^    .*--resume .*--steps 200' parts/report.md &&
-    grep -q '^| perplexity a word | [0-9.]* | [0-9.]* |$' parts/report.md && grep -q '^| speed | [0-9]' parts/report.md &&
+    grep -q '^| perplexity per word | [0-9.]* | [0-9.]* |$' parts/report.md && grep -q '^| speed | [0-9]' parts/report.md &&
     [ ! -e signal/report.md ]
 ok "report.md at the end of a run"
 command -v gnuplot >/dev/null && { [ -s whole/curve.png ] && grep -q 'curve.png' whole/report.md && [ ! -e whole/curve.png.tmp ]; ok "its curve"; }
@@ -126,7 +126,7 @@ ok "--minutes: of updates"
 run timed -y -m 2 && grep -q 'the 0.02 minutes are over' out && [ "$(grep -c test_loss timed/log.jsonl)" -eq 1 ]
 ok "--minutes: a finished run stays finished"
 run timed -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 0.6) / 60 }")" && [ "$(last_step timed)" -gt "$step" ] &&
-    grep -q "going on after step $step" out && sed -n "s/.*\"step\":$((step + 1)),.*\"lr\":\([^,]*\),.*/\1/p" timed/log.jsonl |
+    grep -q "resuming after step $step" out && sed -n "s/.*\"step\":$((step + 1)),.*\"lr\":\([^,]*\),.*/\1/p" timed/log.jsonl |
     awk -v seconds="$seconds" '{ exit !(($1 / 5e-4 - 0.6 / (seconds + 0.6)) ^ 2 < 1e-4) }'
 ok "--minutes: a longer run resumes at the time that had passed"
 run timed -y -x $(($(last_step timed) + 3)) -m 2 && grep -q '"minutes":0,' timed/log.jsonl
@@ -179,7 +179,7 @@ fails 1 "nowhere.json" "$trainer" -i bytes -o x --config nowhere.json
 "$tokenize" -o moving --tokenizer byte text >out 2>&1 && run moved -i moving -x 4 -v 2 -m 2 --no-test &&
     tr a-y b-z <text >other && "$tokenize" -o moving --tokenizer byte other >out 2>&1
 ok "other data of as many tokens"
-fails 1 "moving/train_000000.bin: had other tokens when step 4 was saved; to continue on what is there now, add --input" \
+fails 1 "moving/train_000000.bin: had other tokens when step 4 was saved; to continue on the present data, add --input" \
     "$trainer" -o moved -y -x 6
 run moved -i moving -y -x 6 && [ "$(grep -c '^warning: moving/.*: had other tokens when step 4' out)" -eq 3 ] &&
     grep -q '^{"step":6,"val_loss".*"best":true' moved/log.jsonl && run moved -y -i moving -x 7 && ! grep -q warning out

@@ -208,7 +208,8 @@ static void read_merge(Reader *r, size_t number, Text left, Text right) {
              r->names[merged]);
     bytes_free(&both);
     if (pair_map_find(&r->bpe->pairs, a, b) >= 0)
-        fail("%s: merge %zu, \"%s %s\", is there twice", r->path, number, r->names[a], r->names[b]);
+        fail("%s: merge %zu, \"%s %s\", is listed twice", r->path, number, r->names[a],
+             r->names[b]);
     bpe_add_merge(r->bpe, a, b, merged);
 }
 
@@ -366,9 +367,8 @@ static void read_steps(Bpe *bpe, const Json *root, const char *path) {
     bpe->composes = count > 0;
     count = steps_of(root, "pre_tokenizer", "pretokenizers", path, steps);
     if (!read_words(bpe, steps, count))
-        fail("%s: \"pre_tokenizer\" is none that is supported: ByteLevel as of GPT-2, behind "
-             "Digits, "
-             "or behind the split of GPT-4 and Llama 3, or of Qwen 2",
+        fail("%s: \"pre_tokenizer\" is not supported, expected ByteLevel as in GPT-2, after "
+             "Digits, or after the split of GPT-4 and Llama 3, or of Qwen 2",
              path);
 }
 
@@ -533,10 +533,9 @@ static void check_numbers(const Reader *r, const Json *vocabulary, const Json *a
         const int32_t token = find_written(r, (Text){name, strlen(name)});
         if (!(r->flags[token] & BPE_OUTSIDE)) continue;
         if (token != next)
-            warn(
-                "%s: the token \"%s\" has the number %d that the file says; the tokenizers library "
-                "gives it %lld",
-                r->path, name, token, next);
+            warn("%s: the token \"%s\" has the number %d in the file; the tokenizers library "
+                 "assigns %lld",
+                 r->path, name, token, next);
         if (token != next) return;
         next++;
     }
@@ -645,7 +644,7 @@ static void read_first(Bpe *bpe, const Json *config) {
     const char *name = named_token(config, "bos_token");
     const int32_t token = bpe_added(bpe, *name ? name : BPE_END);
     if (token < 0)
-        fail("%s: tokenizer_config.json wants \"%s\" before a text, which is no special token",
+        fail("%s: tokenizer_config.json puts \"%s\" before a text, which is no special token",
              bpe->source, name);
     bpe->before = allocate(1, sizeof(int32_t), "a tokenizer");
     bpe->before[bpe->before_count++] = token;
@@ -691,11 +690,11 @@ static Bpe *open_llmc(const char *path) {
         fail("%s: has %zu bytes, expected a header of %d", path, file.size, LLMC_HEADER);
     memcpy(header, file.data, sizeof(header));
     if (header[0] != LLMC_MAGIC || header[1] < 1 || header[1] > 2)
-        fail("%s: is no tokenizer of llm.c: found magic %u, version %u, expected %d, 1 or 2", path,
-             header[0], header[1], LLMC_MAGIC);
+        fail("%s: is not a tokenizer of llm.c: found magic %u, version %u, expected %d, 1 or 2",
+             path, header[0], header[1], LLMC_MAGIC);
     const uint32_t count = header[2], end = header[1] == 1 ? count - 1 : header[3];
     if (count < 1 || count > MOST_TOKENS || end >= count)
-        fail("%s: the header says %u tokens, the last of a text being %u", path, count, end);
+        fail("%s: the header has %u tokens, the last of a text being %u", path, count, end);
     Bpe *bpe = bpe_create(path);
     bpe->decodes_only = true;
     size_t at = LLMC_HEADER;
@@ -707,7 +706,7 @@ static Bpe *open_llmc(const char *path) {
                       i == end ? BPE_ADDED | BPE_SPECIAL | BPE_VERBATIM : 0);
         at += 1 + size;
     }
-    if (at != file.size) fail("%s: has %zu bytes behind its last token", path, file.size - at);
+    if (at != file.size) fail("%s: has %zu bytes after its last token", path, file.size - at);
     bpe_finish(bpe);
     file_unmap(&file);
     return bpe;

@@ -226,7 +226,7 @@ static _Noreturn void program_failed(const char *program, ProcessResult *result)
         fail("%s was ended by signal %d (%s). %s", program, result->exit_code - 128,
              strsignal(result->exit_code - 128), reason);
     fail("%s failed (exit code %d): %s", program, result->exit_code,
-         *reason ? reason : "it gave no reason");
+         *reason ? reason : "without a reason");
 }
 
 static Bytes run(const char *const *arguments, Text input) {

@@ -148,7 +148,7 @@ Words *words_of_lines(Text file, const char *path) {
         if (word.size == 0)
             fail("%s: line %d: found an empty line, expected a word", path, before + 1);
         if (words_add(words, word, 1) != before)
-            fail("%s: line %d: the word \"%.*s\" stands twice", path, before + 1,
+            fail("%s: line %d: the word \"%.*s\" is listed twice", path, before + 1,
                  (int)(word.size < 100 ? word.size : 100), word.data);
         at += word.size + 1;
     }

@@ -133,7 +133,7 @@ static void check_pair_options(const Options *options, int operand_count) {
 // One file each: what the option said first would be lost.
 static void check_repeated(const Options *options, const char *name) {
     if (options_given_again(options, name))
-        fail_usage("--%s is there twice, and takes one file; make one of several with cat", name);
+        fail_usage("--%s is given twice, and takes one file; join several with cat", name);
 }
 
 static void check_options(const Options *options, int operand_count) {
@@ -145,7 +145,7 @@ static void check_options(const Options *options, int operand_count) {
     check_pair_options(options, operand_count);
     const bool named = options_given(options, "train"), trains = !options_given(options, "model");
     if (!options_given(options, "output"))
-        fail_usage("--output DIR is missing: where should the shards go?");
+        fail_usage("--output DIR is missing: name the directory for the shards");
     if (!named && (options_given(options, "val") || options_given(options, "test")))
         fail_usage("--val and --test need --train FILE");
     if (named && operand_count > 0)
@@ -166,7 +166,7 @@ static void check_options(const Options *options, int operand_count) {
     if (options_number(options, "bpe-dropout") > 0 && kind != TOKENIZER_BPE)
         fail_usage("--bpe-dropout is for --tokenizer bpe");
     if (options_integer(options, "copies") > 1 && !(options_number(options, "bpe-dropout") > 0))
-        fail_usage("--copies: they are all the same without --bpe-dropout");
+        fail_usage("--copies: all copies are the same without --bpe-dropout");
     if (options_given(options, "normalise") && (!trains || kind != TOKENIZER_SPM))
         fail_usage("--normalise is for --tokenizer spm, without --model");
 }
@@ -302,7 +302,7 @@ static void check_texts(Job *job) {
         const size_t valid =
             job->settings.kind == TOKENIZER_SPM ? utf8_valid_prefix(text) : text.size;
         if (valid < text.size)
-            fail("%s: byte %zu of the %s text is no UTF-8, which the spm tokenizer needs: convert "
+            fail("%s: byte %zu of the %s text is not UTF-8, which the spm tokenizer needs: convert "
                  "the text "
                  "(iconv), or take --tokenizer bpe or byte",
                  job->names[s], valid, split_name(s));
@@ -606,9 +606,8 @@ static void print_table(const Job *job) {
     }
     for (int s = 0; s < SPLIT_COUNT; s++)
         if (job->lost[s] > 0)
-            printf("%s: %s bytes (%.2f%%) of the text do not come back from its tokens; bits per "
-                   "byte count the "
-                   "%s bytes that the tokens stand for\n",
+            printf("%s: %s bytes (%.2f%%) of the text are lost in its tokens; bits per byte count "
+                   "the %s bytes that the tokens decode to\n",
                    split_name(s), grouped(job->lost[s], a),
                    100 * (double)job->lost[s] / (double)job->counts[s].bytes,
                    grouped(job->decoded[s], b));

@@ -231,8 +231,8 @@ void checkpoint_refuse_used(const char *directory, bool restarts) {
         const char *name = listing.names[i];
         if (step_of_name(name, weights_name) >= 0 &&
             !listed(&listing, state_name(step_of_name(name, weights_name))))
-            fail("%s: holds weights without the state beside them (%s), so their run cannot go on; "
-                 "start one from them with --init and another --output",
+            fail("%s: has weights without their state (%s), so their run cannot be resumed; start "
+                 "one from them with --init and another --output",
                  directory, name);
         if (!restarts && strcmp(name, BEST_NAME) == 0)
             fail("%s: holds %s of an earlier run; choose another --output", directory, name);
@@ -343,10 +343,9 @@ static void check_pair(const Checkpoint *pair) {
     const bool same = weights && state ? strcmp(weights, state) == 0 : weights == state;
     if (!same || safetensors_integer(pair->state, "step", 0, INT64_MAX) !=
                      safetensors_integer(pair->weights, "step", 0, INT64_MAX))
-        fail("%s: does not belong to the weights beside it: the two were not saved together; "
-             "remove both to "
-             "go "
-             "on from an older checkpoint, or start from the weights with --init and another "
+        fail("%s: does not belong to the weights next to it: the two were not saved together; "
+             "remove both to resume from an older checkpoint, or start from the weights with "
+             "--init and another "
              "--output",
              pair->state->file.path);
 }

@@ -55,8 +55,8 @@ static char *config_beside(const char *path) {
 static void read_config(Safetensors *file, const ModelType *type) {
     char *path = config_beside(file->file.path);
     if (!file_exists(path))
-        fail("%s: its metadata names no model, and there is no %s to say what it is",
-             file->file.path, path);
+        fail("%s: its metadata names no model, and %s, which would, is missing", file->file.path,
+             path);
     FileMap map = file_map(path);
     Json *config = json_parse((const char *)map.data, map.size, path);
     if (config->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
@@ -115,7 +115,7 @@ static void drop_repeated(Safetensors *file, char **theirs) {
         const ptrdiff_t at = tensor - file->tensors;
         repeated[at] = first && strcmp(first->name, tensor->name) == 0;
         if (repeated[at] && !equal(first, tensor))
-            fail("%s: tensor %s stands there twice, as %s with other values; the model has one",
+            fail("%s: tensor %s is stored twice, as %s with other values; the model has one",
                  file->file.path, tensor->name, theirs[at]);
         if (!repeated[at]) first = tensor;
     }

@@ -162,10 +162,10 @@ void loop_log_reduction(const Loop *loop) {
     if (report.bytes <= 0 || steps <= 0) return;
     const double hidden = timed ? fmax(0, 1 - report.waited_seconds / report.seconds) : 0;
     char *time = timed
-                     ? format_string(", %.1f ms on the way, %.0f%% of it behind the backward pass",
+                     ? format_string(", %.1f ms in transfer, %.0f%% of it during the backward pass",
                                      1e3 * report.seconds / steps, 100 * hidden)
                      : copy_string("");
-    log_line(loop->log, "other processes: %.3f MB sent a step%s", report.bytes / steps * 1e-6,
+    log_line(loop->log, "other processes: %.3f MB sent per step%s", report.bytes / steps * 1e-6,
              time);
     free(time);
     JsonWriter *w = log_begin(loop->log);
@@ -202,10 +202,10 @@ void loop_log_stopped(const Loop *loop) {
     if (loop->progress.step == 0)
         line = copy_string("stopped before the first step; nothing was saved");
     else if (loop->trained)
-        line = format_string("test and report were interrupted; go on with: %s", command);
+        line = format_string("test and report were interrupted; resume with: %s", command);
     else
         line = format_string(
-            "stopped after step %lld%s; go on with: %s", (long long)loop->progress.step,
+            "stopped after step %lld%s; resume with: %s", (long long)loop->progress.step,
             loop->bad_updates > 0 ? ", and not saved since updates were skipped" : "", command);
     if (loop->stop == SIGPIPE)
         warn("standard output was closed: %s", line);

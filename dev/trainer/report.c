@@ -121,7 +121,7 @@ static void write_plot(FILE *f, const Summary *s) {
     // The beginning falls so steeply that nothing else would be seen.
     const Point early = s->losses[s->loss_count / 50];
     fprintf(f,
-            "set xlabel 'step'\nset ylabel 'loss (nats a token)'\nset yrange [*:%g]\n"
+            "set xlabel 'step'\nset ylabel 'loss (nats per token)'\nset yrange [*:%g]\n"
             "set grid lt 1 lc rgb 0xdddddd\n$train << END\n",
             1.02 * early.loss);
     write_losses(f, s);
@@ -183,10 +183,10 @@ static void write_commands(FILE *f, const Summary *s) {
 }
 
 static const char *unit_name(const char *key) {
-    static const char *const names[][2] = {{"loss", "loss, nats a token"},
-                                           {"ppl", "perplexity a token"},
-                                           {"bpb", "bits a byte"},
-                                           {"word_ppl", "perplexity a word"},
+    static const char *const names[][2] = {{"loss", "loss, nats per token"},
+                                           {"ppl", "perplexity per token"},
+                                           {"bpb", "bits per byte"},
+                                           {"word_ppl", "perplexity per word"},
                                            {"pseudo_ppl", "pseudo-perplexity"}};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (strcmp(key, names[i][0]) == 0) return names[i][1];

@@ -95,9 +95,9 @@ void run_data_check_unchanged(const Options *options, const Safetensors *state,
                  "from its weights with --init",
                  change, step);
         if (!options_given(options, "input"))
-            fail("%s when step %lld was saved; to continue on what is there now, add --input %s",
+            fail("%s when step %lld was saved; to continue on the present data, add --input %s",
                  change, step, dataset->name);
-        warn("%s when step %lld was saved; the run continues on what is there now%s", change, step,
+        warn("%s when step %lld was saved; the run continues on the present data%s", change, step,
              s == SPLIT_VAL ? ", and validation losses of before are not compared" : "");
         free(change);
     }
@@ -140,7 +140,7 @@ static TokenizerKind kind_of(const Safetensors *weights, const char *directory) 
     if (found == TOKENIZER_NONE && file_exists(wordpiece))
         fail("%s: is WordPiece, but only byte-level BPE can be read", wordpiece);
     if (found == TOKENIZER_NONE)
-        fail("%s: there is no tokenizer beside it (tokenizer.json, or vocab.json and merges.txt); "
+        fail("%s: no tokenizer is next to it (tokenizer.json, or vocab.json and merges.txt); "
              "put its files there, or give its data with --input",
              weights->file.path);
     free(wordpiece);
@@ -156,7 +156,7 @@ static Tokenizer *open_tokenizer(const Safetensors *weights, TokenizerKind kind,
              weights->file.path);
     if (tokenizer_exists(kind, directory)) return tokenizer_open(kind, directory);
     if (!data || !tokenizer_exists(kind, data))
-        fail("%s: its tokenizer (%s) is not beside it; put its files there, or give its data with "
+        fail("%s: its tokenizer (%s) is not next to it; put its files there, or give its data with "
              "--input",
              weights->file.path, tokenizer_kind_name(kind));
     return tokenizer_open(kind, data);
@@ -172,7 +172,7 @@ static Dataset *open_text(const Safetensors *weights) {
     const int32_t tokens[] = {dataset->padding, dataset->mask, dataset->end};
     for (int i = 0; i < 3; i++)
         if (tokens[i] >= dataset->vocabulary)
-            fail("%s: its metadata name token %d, the tokenizer beside it has %d",
+            fail("%s: its metadata name token %d, the tokenizer next to it has %d",
                  weights->file.path, tokens[i], dataset->vocabulary);
     free(directory);
     return dataset;
@@ -181,11 +181,10 @@ static Dataset *open_text(const Safetensors *weights) {
 static Dataset *open_data(const Safetensors *weights) {
     const char *data = safetensors_metadata(weights, "data");
     if (!data)
-        fail("%s: does not say what it was trained on; give the data with --input",
-             weights->file.path);
+        fail("%s: does not name its training data; give the data with --input", weights->file.path);
     if (strcmp(data, EMBEDDED_NAME) == 0) return dataset_open(NULL);
     if (!file_exists(data))
-        fail("%s: was trained on %s, which is not there; give the data with --input",
+        fail("%s: was trained on %s, which is missing; give the data with --input",
              weights->file.path, data);
     return dataset_open(data);
 }

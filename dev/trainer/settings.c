@@ -19,7 +19,7 @@ static void check_rate(const Options *o, const Schedule *schedule, int64_t steps
                         : warmup > last ? lr * last / warmup
                                         : lr;
     if (lr == 0)
-        warn("--lr 0: nothing is learnt");
+        warn("--lr 0: the model does not learn");
     else if (noam && peak < 1e-4)
         warn("--schedule noam with --lr %g: the rate peaks at %.2g, as it is --lr / "
              "sqrt(channels * warmup); --lr is usually 1 to 2 with it",
@@ -32,7 +32,7 @@ static void check_rate(const Options *o, const Schedule *schedule, int64_t steps
     if (schedule->final_fraction > 0 && (noam || schedule->kind == SCHEDULE_CONSTANT))
         warn("--final-lr: has no effect with --schedule %s", options_text(o, "schedule"));
     if (peak * options_number(o, "weight-decay") >= 1)
-        warn("--weight-decay %g: with a rate of %.2g a step turns the signs of all weights",
+        warn("--weight-decay %g: with a rate of %.2g one step turns the signs of all weights",
              options_number(o, "weight-decay"), peak);
 }
 
@@ -43,7 +43,7 @@ void settings_check(const Run *run, const Schedule *schedule, int64_t steps) {
                   every = options_integer(o, "val-every");
     const double clip = options_number(o, "clip");
     if (patience > 0 && splits[SPLIT_VAL].tokens == 0)
-        fail("%s: has no val split, which --patience looks at", run->dataset->name);
+        fail("%s: has no val split, which --patience needs", run->dataset->name);
     if (patience > 0 && every > 0 && steps > 0 && patience > steps / every)
         warn("--patience %lld: the run has %lld evaluations, so it never ends early",
              (long long)patience, (long long)(steps / every));

@@ -42,16 +42,15 @@ static void check_start(const Options *options, const Action *action) {
     const bool evaluates = options_text(options, "eval");
     if (action && evaluates) fail_usage("--%s and --eval exclude each other", action->option);
     if (options_flag(options, "json") && !action && !evaluates)
-        fail_usage(
-            "--json: is for --eval and for what is asked of weights; training logs to log.jsonl");
+        fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
     if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
-        fail_usage("--minutes and --steps exclude each other: say how long to train in one way");
+        fail_usage("--minutes and --steps exclude each other: choose one");
     const bool resumes = options_flag(options, "resume");
     if (options_integer(options, "average") > 0 && !options_text(options, "init") && !resumes)
         fail_usage("--average: needs --init RUN, whose checkpoints are averaged");
     if (!resumes) return;
     if (!options_text(options, "output"))
-        fail_usage("--resume: needs --output DIR, the run to go on with");
+        fail_usage("--resume: needs --output DIR, the run to resume");
     if (options_text(options, "init"))
         fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
 }
@@ -64,8 +63,8 @@ static char *find_unsaved_run(const Options *options) {
     if (!options_flag(options, "resume")) return NULL;
     char *latest = checkpoint_path(output, 0), *log = latest ? NULL : restart_find_log(output);
     if (!latest && !log && !options_text(options, "input") && !options_text(options, "config"))
-        fail("%s: holds no run to resume; check --output, or say with --input what a new run there "
-             "trains on",
+        fail("%s: holds no run to resume; check --output, or name the data of a new run there with "
+             "--input",
              output);
     free(latest);
     return log;
@@ -118,9 +117,9 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
              "then on from that run",
              option, (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
-    char *line =
-        format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
-                      type->position_embedding ? "are interpolated" : "go on", (long long)wanted);
+    char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
+                               type->position_embedding ? "are interpolated" : "are extended",
+                               (long long)wanted);
     log_table(line, NULL, 0);
     free(line);
 }

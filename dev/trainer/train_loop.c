@@ -235,8 +235,8 @@ static void train_step(Loop *loop) {
 static void forget_other_text(Loop *loop, int64_t tokens) {
     if (loop->best.tokens == 0 || loop->best.tokens == tokens) return;
     log_line(loop->log,
-             "the best loss so far, %.4f, is of %lld tokens, this evaluation of %lld: the best is "
-             "looked for anew",
+             "the best loss so far, %.4f, is of %lld tokens, this evaluation of %lld: the best "
+             "loss begins again",
              loop->best.loss, (long long)loop->best.tokens, (long long)tokens);
     loop->best = (BestLoss){INFINITY, 0};
 }
@@ -400,7 +400,7 @@ int train_loop(Run *run) {
     loop_introduce(&loop);
     if (loop.threads > 1) threads_bind(); // on a GPU one thread waits, and may do so anywhere
     if (loop.progress.step > 0)
-        log_line(loop.log, "going on after step %lld", (long long)loop.progress.step);
+        log_line(loop.log, "resuming after step %lld", (long long)loop.progress.step);
     profile_lap(run->setup.profile, "start", PROFILE_BETWEEN, 0);
     loop.saved = clock_seconds();
     loop.begin = loop.saved - loop.progress.seconds;

@@ -168,7 +168,7 @@ int verify(const char *directory) {
     bool run = false;
     char *meta = format_string("%s/meta.json", directory);
     char **names = directory_list(directory, &count);
-    if (!names) fail("%s: is not there, or empty", directory);
+    if (!names) fail("%s: is missing, or empty", directory);
     qsort(names, count, sizeof(char *), compare_names);
     const bool opens = run_check(check_dataset, meta).good;
     for (size_t i = 0; i < count; i++) {
