@@ -66,7 +66,7 @@ static size_t parse_window(const char *text, size_t length, size_t positions, co
 }
 
 // "auto": layer l sees 4 * 2^l tokens and the last layer all. "global": every layer all. Else one
-// window a layer, separated by commas or blanks, in brackets or not (as the published checkpoints
+// window per layer, separated by commas or blanks, in brackets or not (as the published checkpoints
 // write it).
 static size_t *parse_windows(const char *list, size_t layers, size_t positions) {
     size_t *windows = allocate(layers, sizeof(size_t), "windows");
@@ -169,7 +169,7 @@ typedef struct {
     Layer *layers;                      // (L)
     Matrix norm_exact;                  // (M, C) what the QKV product of a layer reads
     Matrix renormalised;                // (M, C) and its backward pass
-    real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
+    real **x; // (2L + 1) of (M, C): the residual stream before each block, and after the last
 } Fastformer;
 
 static void attention_layer_create(Fastformer *f, size_t l) {
@@ -367,7 +367,7 @@ static void fastformer_destroy(void *model) {
 }
 
 // -----------------------------------------------------------------------------
-// Recurrent decoding: a layer remembers what its windows hold, so a token costs the same at any
+// Recurrent decoding: a layer remembers what its windows hold, so every token costs the same at any
 // position
 
 typedef struct {

@@ -13,7 +13,7 @@ typedef struct {
     _Alignas(64) atomic_uint round;
 } Barrier;
 
-// Tells a processor with two threads a core that this one only waits.
+// Tells a processor with two threads per core that this one only waits.
 static inline void barrier_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

@@ -9,7 +9,7 @@ typedef struct {
     size_t size, capacity;
 } Bytes;
 
-// Makes room for `size` more bytes behind the end and returns where they begin; bytes->size is left
+// Makes room for `size` more bytes after the end and returns where they begin; bytes->size is left
 // to the caller.
 char *bytes_reserve(Bytes *bytes, size_t size);
 void bytes_append(Bytes *bytes, const void *data, size_t size);

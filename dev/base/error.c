@@ -29,8 +29,8 @@ static void print_line(const char *kind, const char *format, va_list arguments, 
     if (others) others->name(process, sizeof(process));
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    fflush(stdout);                                       // what was said before stands before
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may stand there
+    fflush(stdout);                                       // earlier output comes first
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may be there
     fprintf(stderr, "%s: %s%s\n", kind, process, text);
 }
 

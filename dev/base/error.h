@@ -13,7 +13,7 @@ void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)
 // The same with exit code 2, for a command line that cannot be understood.
 void fail_usage(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-// Prints "warning: ..." and goes on.
+// Prints "warning: ..." and continues.
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // What is added to the end of an error line from now on, while a file is read whose damage somebody

@@ -101,7 +101,7 @@ void file_sync(int fd, const char *path) {
     file_sync_name(path);
 }
 
-// One directory whose parent is there.
+// One directory whose parent exists.
 static void make_directory(const char *path) {
     struct stat status;
     if (mkdir(path, 0777) == 0) {

@@ -53,7 +53,7 @@ bool directory_create_new(const char *path);
 char **directory_list(const char *path, size_t *count);
 void directory_list_free(char **names, size_t count);
 
-// Writes go to a temporary file beside PATH; atomic_commit() flushes it to the disk (fsync),
+// Writes go to a temporary file next to PATH; atomic_commit() flushes it to the disk (fsync),
 // renames it to PATH and syncs the directory. A failed write removes the temporary file and ends
 // the program with the cause, so that PATH keeps what it held. Temporary names end in ".tmp".
 typedef struct AtomicFile AtomicFile;

@@ -24,7 +24,7 @@ static size_t utf8_length(const char *s, size_t left) {
     return overlong || surrogate || beyond ? 0 : length;
 }
 
-// Bytes at s that a string takes over at once: the ASCII characters that stand for themselves, up
+// Bytes at s that a string takes over at once: the ASCII characters that mean themselves, up
 // to another one, or that one; 0 if it is not well-formed.
 static size_t run_length(const char *s, size_t left) {
     size_t plain = 0;
@@ -60,7 +60,7 @@ typedef struct {
     const char *text, *source;
     size_t size, at;
     int depth;
-    char *error; // the first one, a fresh string; the text ends where it stands
+    char *error; // the first one, a fresh string; the text ends at its place
 } Parser;
 
 // The next byte, -1 at the end.
@@ -146,7 +146,7 @@ static uint32_t parse_unicode_escape(Parser *p) {
     return 0;
 }
 
-// What follows a backslash; returns the place after what it stands for.
+// What follows a backslash; returns the place after the character it means.
 static char *parse_escape(Parser *p, char *out) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     const int c = peek(p);
@@ -161,8 +161,8 @@ static char *parse_escape(Parser *p, char *out) {
     return out + 1;
 }
 
-// Bytes up to the closing quote, from behind the opening one: what the string takes at most, as
-// every escape is longer than what it stands for.
+// Bytes up to the closing quote, from after the opening one: what the string takes at most, as
+// every escape is longer than its character.
 static size_t string_bound(const Parser *p) {
     size_t end = p->at;
     while (end < p->size && p->text[end] != '"') end += p->text[end] == '\\' ? 2 : 1;
@@ -245,7 +245,7 @@ static void grow(Json *value) {
 
 static Json parse_value(Parser *p);
 
-// The members of an array or object, from behind its opening bracket to behind its closing one.
+// The members of an array or object, from after its opening bracket to after its closing one.
 static Json parse_members(Parser *p, JsonKind kind) {
     const char close = kind == JSON_OBJECT ? '}' : ']';
     Json value = {.kind = kind};

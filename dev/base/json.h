@@ -1,4 +1,4 @@
-// JSON (RFC 8259): a parser for small trusted-by-nobody files and a writer for logs and headers.
+// JSON (RFC 8259): a parser for small untrusted files and a writer for logs and headers.
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
@@ -39,7 +39,7 @@ int64_t json_integer(const Json *object, const char *key, int64_t min, int64_t m
 typedef struct {
     char *text;
     size_t length, capacity;
-    bool comma; // a value stands before the next one
+    bool comma; // a value precedes the next one
 } JsonWriter;
 
 void json_begin(JsonWriter *w, char bracket); // '{' or '['

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-// count * size bytes, zeroed, aligned to 64 bytes. Ends the program, saying how much was asked for
+// count * size bytes, zeroed, aligned to 64 bytes. Ends the program, naming the size
 // and for `what`, when the product overflows or memory runs out. Freed with free(). A count of 0
 // gives a valid pointer.
 void *allocate(size_t count, size_t size, const char *what);
@@ -16,11 +16,11 @@ typedef struct {
     size_t bytes;
 } Room;
 
-// Room for count * size bytes, in which stands what was there before; larger than any before it is
-// taken anew, zeroed. The same errors.
+// Room for count * size bytes, with its old contents; a larger one than before is allocated again,
+// zeroed. The same errors.
 void *room_for(Room *room, size_t count, size_t size, const char *what);
 
-// Room for one more item of `size` bytes behind `count` of them, in a list that began as NULL and
+// Room for one more item of `size` bytes after `count` of them, in a list that began as NULL and
 // grows by one item at a time: it doubles where the count is a power of two. The same errors. Freed
 // with free().
 void *grow_list(void *items, size_t count, size_t size, const char *what);
@@ -38,7 +38,7 @@ char *copy_string(const char *text);
 // printf into a fresh string, freed with free().
 char *format_string(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// printf behind the end of a string of these functions, which may move.
+// printf after the end of a string of these functions, which may move.
 void append_format(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

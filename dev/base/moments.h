@@ -39,7 +39,7 @@ double moments_kurtosis(const Moments *m); // excess: n m4 / m2^2 - 3, 0 for a n
 // in w; what is undefined is null.
 void moments_to_json(const Moments *m, JsonWriter *w);
 
-// A number for a table, four digits, into text (at least 32 bytes); `undefined` stands for NaN.
+// A number for a table, four digits, into text (at least 32 bytes); `undefined` is written for NaN.
 void moments_format(double value, const char *undefined, char *text);
 
 #endif

@@ -62,7 +62,7 @@ __attribute__((format(printf, 1, 2))) static _Noreturn void programming_error(co
 }
 
 // ---- text and values --------------------------------------------------------
-// Copies the next of "a|b|c" into `choice` and moves behind it; false when none is left.
+// Copies the next of "a|b|c" into `choice` and moves after it; false when none is left.
 static bool next_choice(const char **list, char choice[NAME_SIZE]) {
     const size_t length = strcspn(*list, "|");
     if (length == 0) return false;
@@ -179,8 +179,7 @@ static int edit_distance(const char *a, const char *b) {
 }
 
 // Remembers the candidate if none before was as near. A name that was only begun ("--temp") or that
-// goes on
-// ("--batch-size") is as near as one slip.
+// continues ("--batch-size") is as near as one slip.
 static void nearest_consider(Nearest *nearest, const char *candidate) {
     const size_t length = strlen(nearest->word), other = strlen(candidate);
     if (length >= NAME_SIZE) return;
@@ -292,7 +291,7 @@ static _Noreturn void refuse_missing(const Option *row) {
     fail_usage("--%s needs a value %s%s%s", row->name, row->value, *expected ? ": " : "", expected);
 }
 
-// `prefix` is what stood before the name: "--", "-" or nothing.
+// `prefix` preceded the name: "--", "-" or nothing.
 static _Noreturn void refuse_name(const Options *options, const char *prefix, const char *name) {
     char *word = copy_string(name);
     word[strcspn(word, "=")] = '\0';
@@ -776,7 +775,7 @@ static Json *config_of_log(const FileMap *file) {
     return config;
 }
 
-// What a run begins with, beside its data.
+// What a run begins with, in addition to its data.
 static const char *const beginning[] = {"init", "average", NULL};
 
 // Whether a name of a file does not count: the paths of its run; options of earlier versions that

@@ -29,14 +29,14 @@ typedef struct {
     const char *initial; // default as text; NULL: not set (always for a flag, which is then false)
     double min, max;     // range of an integer or number; infinite: no bound
     const char
-        *choices; // OPTION_CHOICE: "linear|cosine|constant|wsd"; --help shows them behind `help`
+        *choices; // OPTION_CHOICE: "linear|cosine|constant|wsd"; --help shows them after `help`
     const char
         *metadata_key; // the name in a checkpoint, where it is not `name`; "written|also read"
     const char *group; // heading in --help
     const char *help;  // a few words, so that the row stays one line
 } Option;
 
-// The group of rows that --help only names, so that it fits a screen; --help-all explains them.
+// The group of rows that --help leaves out, so that it fits a screen; --help-all has them.
 #define OPTION_GROUP_MORE "More"
 
 // As the choices of an OPTION_TEXT: it can be given again, and its value is all texts with this
@@ -46,7 +46,7 @@ typedef struct {
 typedef struct Options Options;
 
 // The rows of several tables, one after the other, each at its default. -h/--help, --help-all and
-// --version are there already. `program` and `summary`, one paragraph, head --help. The tables must
+// --version exist already. `program` and `summary`, one paragraph, head --help. The tables must
 // outlive the result. A row whose name, letter or default cannot be is a programming error (abort).
 Options *options_create(const char *program, const char *summary);
 void options_add(Options *options, const Option *rows, int count);
@@ -54,7 +54,7 @@ void options_free(Options *options);
 
 // Reads a command line: "-b 4", "-b4", "--batch 4", "--batch=4", clustered flags; what is given
 // twice counts as given last. There are no operands unless `operands` is not NULL, which then
-// receives them (freed by the caller; the strings are argv's); behind "--" everything is one. An
+// receives them (freed by the caller; the strings are argv's); after "--" everything is one. An
 // unknown option ends the program (exit 2) naming the nearest one; a value outside its range says
 // the range. --help, --help-all and --version print and exit 0.
 void options_parse(Options *options, int argc, char **argv, const char ***operands,

@@ -28,13 +28,13 @@ static void close_end(int *fd) {
     *fd = -1;
 }
 
-// In the child: becomes the program, or writes errno to `failure`. Only what is safe behind fork()
+// In the child: becomes the program, or writes errno to `failure`. Only what is safe after fork()
 // is called.
 static _Noreturn void become(const char *const *arguments, const int ends[3], int failure,
                              pid_t parent) {
     signal(SIGPIPE, SIG_DFL); // ignored here, see process_run()
-    // It must not outlive this program and go on writing. The parent may have gone before that was
-    // said.
+    // It must not outlive this program and continue to write. The parent may have gone before that
+    // was said.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     bool good = true;
@@ -76,7 +76,7 @@ static void feed(int *fd, Text input, size_t *sent) {
     if (*sent == input.size || (written < 0 && errno != EAGAIN && errno != EINTR)) close_end(fd);
 }
 
-// Reads what is there; closes the pipe at its end.
+// Reads what is available; closes the pipe at its end.
 static void drain(int *fd, Bytes *bytes) {
     const ssize_t got = read(*fd, bytes_reserve(bytes, READ_SIZE), READ_SIZE);
     if (got > 0) bytes->size += (size_t)got;

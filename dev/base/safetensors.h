@@ -50,7 +50,7 @@ typedef struct Safetensors {
 // Maps PATH and checks everything before it is used: header length, JSON, types, shapes (product
 // overflow), offsets inside the file, no overlap and no hole, sizes that match type and shape, and
 // the checksums of header and tensors where the file has them. Ends the program otherwise.
-// An index (its name ends in SAFETENSORS_INDEX) opens all the files beside it whose tensors it
+// An index (its name ends in SAFETENSORS_INDEX) opens all the files next to it whose tensors it
 // lists.
 Safetensors *safetensors_open(const char *path);
 Safetensors *safetensors_try_open(const char *path); // the same; NULL if there is no such file
@@ -59,7 +59,7 @@ void safetensors_close(Safetensors *file);
 // Gives a tensor another first dimension and other data: fresh memory, which it takes over.
 void tensor_replace(Tensor *tensor, int64_t first, real *data);
 
-// Orders by_name anew; for who renames tensors.
+// Orders by_name again, for code that renames tensors.
 void safetensors_index(Safetensors *file);
 
 const Tensor *safetensors_find(const Safetensors *file, const char *name);  // NULL: none

@@ -17,7 +17,7 @@ static void handle_signals(int flags) {
     // Batch systems send these some time before they kill.
     static const int ends[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) sigaction(ends[i], &action, NULL);
-    struct sigaction again = action; // a soft limit on CPU time comes once a second
+    struct sigaction again = action; // a soft limit on CPU time comes once per second
     again.sa_flags = flags;
     sigaction(SIGXCPU, &again, NULL);
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)

@@ -19,9 +19,8 @@ static inline uint64_t text_hash(Text text) {
 
 typedef enum { TEXT_END, TEXT_WORD, TEXT_LINE_END } TextItem;
 
-// The next item of a text from byte *at on, which moves behind it: a word (what stands between
-// white space), a line end (a newline; also the end of a last line that has none), or the end of
-// the text.
+// The next item of a text from byte *at on, which moves after it: a word (between white space), a
+// line end (a newline; also the end of a last line that has none), or the end of the text.
 TextItem text_next(Text text, size_t *at, Text *word);
 
 // A line without its newline as a sentence: without the carriage return at its end, and of no bytes
@@ -36,7 +35,7 @@ typedef struct {
 
 TextCounts text_count(Text text);
 
-// Bytes of a text that do not stand in another one, which was made of it line by line by leaving
+// Bytes of a text that are not in another one, which was made of it line by line by leaving
 // some out (exact) or writing others for them (about).
 size_t text_lost(Text text, Text made);
 
@@ -48,8 +47,8 @@ void text_split(Text text, Text parts[3]);
 // there is none.
 size_t utf8_length(Text text);
 
-// The size of a text without the beginning of a character at its end, which one more byte may go on
-// with.
+// The size of a text without the beginning of a character at its end, which one more byte may
+// continue.
 size_t utf8_complete(Text text);
 
 // Offset of the first byte that is not UTF-8; the size of the text if all is.

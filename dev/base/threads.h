@@ -14,11 +14,11 @@
 // not possible. For the first line of main, while nothing is open.
 void threads_wait_briefly(char **argv);
 
-// Gives each thread of the calling thread's parallel regions a core of its own. Beside other
-// programs the kernel else puts two on one and leaves a core to the others (dev/bench/busy.sh).
-// Does nothing where there are not as many threads as cores that the process may use, and where the
-// user says where they run (OMP_PROC_BIND, OMP_PLACES). For once, when their number is known:
-// behind threads_settle().
+// Gives each thread of the calling thread's parallel regions a core of its own. When other programs
+// run the kernel else puts two on one and leaves a core to the others (dev/bench/busy.sh). Does
+// nothing where there are not as many threads as cores that the process may use, and where the user
+// says where they run (OMP_PROC_BIND, OMP_PLACES). For once, when their number is known: after
+// threads_settle().
 void threads_bind(void);
 
 // Parallel regions get so many threads (0: as many as the processors that the process may run on),

@@ -17,7 +17,7 @@ static const char *const split_names[SPLIT_COUNT] = {"train", "val", "test"};
 // Of llm.c's shards, which name their vocabulary by their magic alone.
 enum { GPT2_VOCABULARY = 50257, GPT2_END = 50256, LLAMA3_VOCABULARY = 128256, LLAMA3_END = 128000 };
 
-// Of the embedded corpus; a part ends at the first line end behind so many bytes.
+// Of the embedded corpus; a part ends at the first line end after so many bytes.
 enum { EMBEDDED_VOCABULARY = 1024, PART_SIZE = 2000 };
 
 const char *split_name(int split) {
@@ -109,7 +109,7 @@ static void read_counts(Split *split, const Json *splits, const char *source) {
              source, split->name, (long long)tokens, (long long)split->tokens);
     split->words = count_of(counts, "words", source);
     split->lines = count_of(counts, "lines", source);
-    // What the tokens stand for, where that is another text than they were made of.
+    // The text of the tokens, if it differs from the text that they were made of.
     split->bytes =
         count_of(counts, json_find(counts, "decoded_bytes") ? "decoded_bytes" : "bytes", source);
 }
@@ -284,7 +284,7 @@ void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text
     s->shards[0].padding = dataset->padding;
 }
 
-// A token that none stands before is no target, and a split of it alone has none.
+// A token without one before it is no target, and a split of it alone has none.
 static void leave_out_lone_tokens(Dataset *dataset) {
     for (int s = SPLIT_VAL; s < SPLIT_COUNT; s++) {
         Split *split = &dataset->splits[s];

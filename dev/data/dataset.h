@@ -3,7 +3,7 @@
 // DIR holds train_*.bin, val_*.bin, test_*.bin (shard.h), meta.json and the tokenizer. Without a
 // meta.json (shards made by llm.c's scripts, also named tiny_shakespeare_train.bin and the like)
 // the vocabulary is the one of GPT-2, or of Llama 3 where the shards say so, and gpt2_tokenizer.bin
-// or tokenizer.json decodes where it is there. data/README.md describes it all.
+// or tokenizer.json decodes, if it exists. data/README.md describes it all.
 #ifndef DATASET_H
 #define DATASET_H
 
@@ -35,14 +35,14 @@ typedef struct {
     int32_t vocabulary;   // V
     int32_t padding;      // padding token; -1: none
     int32_t mask;         // token that hides another one; -1: none
-    int32_t end;          // stands before a text's first token when it is evaluated; -1: none
+    int32_t end;          // precedes a text's first token when it is evaluated; -1: none
     bool paired; // a split is source, end, target, end of one pair of sentences after the other
 } Dataset;
 
 // Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks
 // headers, sizes and meta.json. Tokens are checked against the vocabulary where they are read. A
-// missing val or test split is empty, and so is one of a single token that no `end` stands before
-// (a warning says so); a missing train split ends the program.
+// missing val or test split is empty, and so is one of a single token without an `end` before it
+// (with a warning); a missing train split ends the program.
 Dataset *dataset_open(const char *directory);
 
 // Checks all tokens now, so that no run ends hours later at one of them, and finds checksums and
@@ -61,7 +61,7 @@ int64_t split_paddings(const Split *split);
 char *split_checksums(const Split *split);
 
 // Puts a text in the place of a split, as ./tokenize would make it. What the tokenizer puts before
-// a text stands for `end` where there is none. Ends the program where there is no tokenizer, and
+// a text replaces `end` where there is none. Ends the program where there is no tokenizer, and
 // where the text (`name`) has no token.
 void dataset_take_text(Dataset *dataset, SplitName split, const char *name, Text text);
 

@@ -15,17 +15,17 @@ typedef struct {
     char *path;         // NULL: it is in memory
     struct stat status; // of the file when it was opened
     int32_t *tokens;    // (count) of a shard in memory
-    int width;          // bytes a token in the file: 2 or 4
+    int width;          // bytes per token in the file: 2 or 4
     int64_t count;
     int32_t magic;
     int32_t vocabulary; // whose tokens alone are allowed; INT32_MAX at first
-    int32_t padding;    // the token that stands for none; -1 at first: there is none
+    int32_t padding;    // the token that means none; -1 at first: there is none
     int64_t paddings;   // how many of these there are, which shard_check() finds
     uint64_t checksum;  // of the tokens' bytes, which shard_check() finds,
     uint64_t expected;  // and what it has to be; 0: unknown
 } Shard;
 
-// Checks a file's header and size. The file is read where tokens are asked for, so that no file
+// Checks a file's header and size. The file is read when tokens are needed, so that no file
 // descriptor stays open, and nothing that others do to it can end the program without a message.
 Shard shard_open(const char *path);
 

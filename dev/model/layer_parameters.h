@@ -1,6 +1,6 @@
-// The parameters of the layers that models are made of: where they lie in the flat arrays, and rows
-// of the parameter table for them, under names as PyTorch gives them (NAME.weight, NAME.bias). What
-// is said here holds on every device.
+// The parameters of the layers that models are made of: where they are in the flat arrays, and rows
+// of the parameter table for them, under PyTorch's names (NAME.weight, NAME.bias). All of it holds
+// on every device.
 #ifndef MODEL_LAYER_PARAMETERS_H
 #define MODEL_LAYER_PARAMETERS_H
 
@@ -31,12 +31,11 @@ typedef struct {
     double epsilon;    // added to the variance; NORM_EPSILON where a model does not say otherwise
 } NormParameters;
 
-// Whether a sublayer is normalised before it, or what it and the residual connection gave, behind
-// it.
+// Whether a sublayer's input is normalised, or its output plus the residual connection.
 typedef enum { PRE_NORM, POST_NORM } NormOrder;
 
-// Normalisation before (or behind) attention, one product for queries, keys and values, and the
-// projection of what attention gives.
+// Normalisation before (or after) attention, one product for queries, keys and values, and the
+// projection of attention's output.
 typedef struct {
     NormParameters norm;
     LinearParameters qkv, projection; // C -> 3C, C -> C
@@ -67,10 +66,11 @@ typedef struct {
 // values.
 size_t transformer_first(const TransformerParameters *layer);
 
-// What lies outside of the layers of a language model whose classifier is its embedding of tokens.
+// The parameters outside of the layers of a language model whose classifier is its embedding of
+// tokens.
 typedef struct {
     size_t token, position; // (V, C), (positions, C)
-    NormParameters norm;    // behind the last layer
+    NormParameters norm;    // after the last layer
     size_t bias;            // (V) of the logits, or NO_PARAMETER
 } OuterParameters;
 
@@ -90,7 +90,7 @@ NormParameters add_norm(ParameterTable *table, size_t channels, const char *name
 
 // Linear layers of the same input as one product (WEIGHT_OUT_IN, with bias): `count` parts whose
 // weights and biases have names of their own, NAME.PART.weight and NAME.PART.bias. Their outputs,
-// equally many, lie side by side.
+// equally many, are side by side.
 LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,
                                    const char *const *parts, size_t count);
 

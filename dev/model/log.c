@@ -25,7 +25,7 @@ struct Log {
     bool json;          // standard output has its lines, and nothing for the user
     JsonWriter line;    // the object that is open
     bool terminal;      // is stdout one?
-    bool progress;      // the cursor stands behind a progress line
+    bool progress;      // the cursor is after a progress line
     bool stepped;       // a step was reported
     double time_offset; // "seconds" minus the clock
     BestLoss best;      // of the lines that were kept,
@@ -184,7 +184,7 @@ void log_sync(Log *log) {
     if (log->path) file_sync(log->file, log->path);
 }
 
-// Digits that mean nothing would only make the log long: `scale` is 1000 to keep three behind the
+// Digits that mean nothing would only make the log long: `scale` is 1000 to keep three after the
 // point.
 static void write_rounded(JsonWriter *w, const char *key, double value, double scale) {
     json_key(w, key);

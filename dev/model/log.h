@@ -1,4 +1,4 @@
-// The run's log: log.jsonl, an object a line, and what the user sees.
+// The run's log: log.jsonl, one object per line, and what the user sees.
 #ifndef MODEL_LOG_H
 #define MODEL_LOG_H
 
@@ -17,9 +17,9 @@ typedef struct {
     double seconds_left;
 } StepReport;
 
-// What a task reports beside the loss.
+// What a task reports in addition to the loss.
 typedef struct {
-    const char *key;            // in log.jsonl, behind "val_" or "test_"
+    const char *key;            // in log.jsonl, after "val_" or "test_"
     const char *before, *after; // the value on the terminal
     int decimals;
     double value;
@@ -46,9 +46,8 @@ typedef struct Log Log;
 // left by a run that did not save them, are removed first. A last line that was cut off or is
 // damaged is removed too, with a warning; a damaged line before one that is kept ends the program.
 // "seconds" in the lines counts from here, in a resumed run from the last line that is left.
-//
-// again: a set of what comes again at that step, and is removed where it stands already, so that it
-// stands there once.
+// again: a set of what is written again at that step, and is removed if it exists, so that it is in
+// the log once.
 enum {
     LOG_END = 1,       // what a run says at its end (test, statistics)
     LOG_EVALUATION = 2 // on the validation split
@@ -99,8 +98,8 @@ void log_evaluation(Log *log, int64_t step, const char *split, const Evaluation 
 // A line for the user, above the progress line.
 void log_line(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Writes out what was printed. A full disk ends the program; that nobody reads any more (`| head`)
-// asks it to stop (stop.h); a terminal that went away is no reason for either.
+// Writes out what was printed. A full disk ends the program; a closed pipe (`| head`) stops it
+// (stop.h); a terminal that went away does neither.
 void log_flush(void);
 
 // "1h 02m", "3m 20s", "12.3s" into text (at least 32 bytes).

@@ -17,7 +17,7 @@
 
 typedef struct ModelType ModelType;
 
-// What create() needs to know beside the options.
+// What create() needs to know in addition to the options.
 typedef struct {
     const ModelType *type;
     const Options *options; // the model's own rows among them
@@ -29,9 +29,9 @@ typedef struct {
     int32_t end_token;      // that ends a text or a sentence; -1: none
     bool training;          // false: no gradients, no optimiser
     bool float32;           // products in float32, whatever --precision says
-    Profile *profile;       // train() books its laps here; NULL: nobody asked
+    Profile *profile;       // train() books its laps here; NULL: disabled
     Ranks *ranks;           // who trains it together; NULL: this process alone
-    // Told by create(), in words, what memory it is about to take; NULL: nobody asked.
+    // Told by create(), in words, what memory it is about to take; NULL: not needed.
     void (*say_memory)(const char *memory);
 } ModelSetup;
 
@@ -55,7 +55,7 @@ typedef struct {
 // The same model as a class of Hugging Face transformers (huggingface.h).
 typedef struct {
     const char *model_type; // in config.json: "gpt2"
-    // The class itself, where transformers has none: a file that stands beside config.json; NULL.
+    // The class itself, where transformers has none: a file next to config.json; NULL.
     const char *code_name;
     Text (*code)(void);
     // Checks config.json, which `source` names, and adds what our metadata would say.
@@ -89,8 +89,8 @@ struct ModelType {
     void *(*create)(const ModelSetup *setup);
     void (*destroy)(void *model);
     void (*device)(const void *model, DeviceInfo *info);
-    // Rows beside the options that say what was built (resolved windows): shown at the start, and
-    // metadata; NULL: nothing.
+    // Rows, next to the options, that describe what was built (resolved windows): shown at the
+    // start, and metadata; NULL: nothing.
     void (*describe)(const void *model, Metadata **rows, int *count);
     char *(*memory)(const void *model); // what it takes, in words (fresh); NULL: it does not say
     double (*flops_per_token)(const void *model,
@@ -117,30 +117,30 @@ struct ModelType {
     void (*logits)(void *model, const Batch *batch, real *logits);
     // A forward pass that measures what statistics.h lists; NULL: the model cannot.
     void (*statistics)(void *model, const Batch *batch, Statistics *s);
-    // Sums the gradients over all ranks, those of each behind its last train() (Batch.last).
+    // Sums the gradients over all ranks, those of each after its last train() (Batch.last).
     void (*reduce)(void *model);
     double (*gradient_norm)(const void *model);                  // of the sums
     void (*update)(void *model, const UpdateSettings *settings); // clears the gradients
     void (*clear_gradients)(void *model);
 
     // Decoding one token at a time for `streams` texts side by side, all at position 0 after
-    // create. decode() takes one token a stream and writes the logits (streams, V) of the next;
-    // logits NULL: nobody asks for them.
+    // create. decode() takes one token per stream and writes the logits (streams, V) of the next;
+    // logits NULL: not needed.
     void *(*decoder_create)(void *model, int streams);
     void (*decode)(void *decoder, const int32_t *tokens, real *logits);
-    // The next token of each text stands at this position, the ones after it behind it; for texts
-    // that are longer than there are positions.
+    // The next token of each text has this position, the later ones follow; for texts longer than
+    // the number of positions.
     void (*decoder_place)(void *decoder, int64_t position);
     void (*decoder_destroy)(void *decoder);
 
     // Translating: a decoder for the sentences on the source side of a batch, `beams` streams for
-    // each, side by side, whose texts come to at most `positions` tokens. Its streams can be
-    // selected anew: stream i goes on where stream from[i] is, `beams` of one sentence beside each
-    // other and sentences in the order they had; those of which no stream is taken are dropped. One
-    // at a time: its memory is the model's.
+    // each, side by side, whose texts have at most `positions` tokens. Its streams can be selected
+    // again: stream i continues where stream from[i] is, `beams` of one sentence next to each other
+    // and sentences in the order they had; those of which no stream is taken are dropped. One at a
+    // time: its memory is the model's.
     void *(*translator_create)(void *model, const Batch *batch, int beams, int64_t positions);
     void (*translator_select)(void *decoder, const size_t *from, size_t count);
-    // The layers of the decoder. What each token of a single stream looks at in the source (S
+    // The layers of the decoder. The attention of each token of a single stream to the source (S
     // tokens) from now on is written to weights (layers, positions, S), the mean of the heads;
     // NULL: to nowhere.
     size_t (*translator_watch)(void *decoder, double *weights);

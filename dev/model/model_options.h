@@ -32,18 +32,18 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
      .initial = "0.1", .max = 0.99, .group = "Model", .help = "dropout probability"}
 // clang-format on
 
-// Channels a head, of --channels and --heads. Ends the program where the channels do not divide
-// into heads; file: what said so, NULL: the options.
+// Channels per head, of --channels and --heads. Ends the program where the channels do not divide
+// into heads; file: their origin, NULL: the options.
 size_t model_head_size(const Options *options, const char *file);
 
-// What these and the data say of a model's size.
+// A model's size by these and the data.
 typedef struct {
     size_t layers, channels, heads, head_size; // L, C, H, D
     size_t vocabulary, positions;              // V, rows of the position embedding
 } ModelSizes;
 ModelSizes model_sizes(const ModelSetup *setup);
 
-// What --attention and --cosine-power say.
+// The meaning of --attention and --cosine-power.
 typedef struct {
     const char *name;      // "softmax"
     bool cosine, additive; // neither: softmax

@@ -34,7 +34,7 @@ typedef struct {
 size_t parameter_add(ParameterTable *table, const char *name, int rank, const int64_t *shape,
                      bool decay, double mean, double deviation);
 
-// The same right behind the parameter added last, without padding between: parts, under names of
+// The same directly after the parameter added last, without padding between: parts, under names of
 // their own, of what is one array to a layer.
 size_t parameter_add_behind(ParameterTable *table, const char *name, int rank, const int64_t *shape,
                             bool decay, double mean, double deviation);

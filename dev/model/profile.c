@@ -75,7 +75,7 @@ static Row sum_of_rows(const Profile *profile) {
     return sum;
 }
 
-static const double shown = 0.005; // ms a step or s in all: less would show as 0.00
+static const double shown = 0.005; // ms per step or s in all: less would show as 0.00
 
 // A column of the table, empty for 0.
 static void print_cell(char *text, size_t size, double value, int decimals) {

@@ -1,7 +1,8 @@
 // Where the time of a training run goes, by kind of work: what --profile shows.
 //
 // A stopwatch with laps: each call of profile_lap() books the time since the call before it. What
-// is measured holds a pointer that is NULL where nobody asked, so that a lap then costs one test.
+// is measured holds a pointer that is NULL if profiling is disabled, so that a lap then costs one
+// test.
 #ifndef MODEL_PROFILE_H
 #define MODEL_PROFILE_H
 
@@ -31,7 +32,7 @@ void profile_step(Profile *profile);
 enum { PROFILE_KINDS = 64 };
 void profile_lap(Profile *profile, const char *kind, ProfilePart part, double flops);
 
-// The table, to the terminal; and to the log {"event": "profile", "steps", "ms" (of a step),
+// The table, to the terminal; and to the log {"event": "profile", "steps", "ms" (per step),
 // "peak_gflops", "kinds": [{"kind", "forward_ms", "backward_ms", "ms", "percent", "gflops"}],
 // "between_ms": {KIND: ms}}, without what is 0. Nothing if profile is NULL or no step was taken.
 // peak_flops: FLOP/s, 0: unknown.

@@ -134,7 +134,7 @@ char *measurement_line(const Measurement *m) {
     moments_format(measurement_saturated_share(m), "", saturated);
     char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s  %9s", m->layer, m->place,
                                deviation, largest, ratio, kurtosis, share, saturated);
-    // No blanks behind the last one.
+    // No blanks after the last one.
     for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--) line[end - 1] = '\0';
     return line;
 }

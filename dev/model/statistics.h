@@ -10,7 +10,7 @@
 //   (B, T, C) what that adds attention_weights the weights (b, h, i, j) over all j that i sees; a
 //   model whose attention is
 //                     several poolings has one place for each, NAME_weights
-//   NAME_scores       of weights whose exponent lies within -s..s: the exponent as a part of s
+//   NAME_scores       of weights whose exponent is within -s..s: the exponent as a part of s
 //
 // The first four go through statistics_add, weights that are exponentials over their sum through
 // measurement_add_weights, row by row, scores through measurement_add_scores; others (cosine)
@@ -33,7 +33,7 @@ typedef struct {
     int64_t queries;   // rows of attention weights; 0: not weights, or weights without a sink
     double sink_share; // sum over these rows of the sink's part in the denominator
     int64_t scores;    // parts of their bound, of which
-    int64_t saturated; // lie beyond nine tenths of it
+    int64_t saturated; // are beyond nine tenths of it
 } Measurement;
 
 typedef struct {

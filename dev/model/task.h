@@ -20,7 +20,7 @@ typedef struct {
     int64_t positions;      // the longest sequence that the model of a checkpoint takes; 0: any
     bool resumed;           // the options say how these weights were trained
     bool training;          // false: only evaluation
-    bool uses[SPLIT_COUNT]; // splits whose batches will be asked for
+    bool uses[SPLIT_COUNT]; // splits whose batches will be used
 } TaskSetup;
 
 // The option's length of a sequence, no longer than the model's positions; a user who asks for more
@@ -70,7 +70,7 @@ typedef struct {
     char *(*describe)(const void *task); // of an update: "2 x 2048 tokens", fresh
 
     // The update that begins `place` sequences after the start of training, and its micro-batch i <
-    // batches, whose arrays are good until the next batch is asked for. `step` and what else is the
+    // batches, whose arrays are valid until the next batch is made. `step` and what else is the
     // loop's stay 0.
     Update (*update)(void *task, int64_t place);
     void (*train_batch)(void *task, const Update *update, int64_t i, Batch *batch);

@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     const BeamSettings *settings;
-    size_t vocabulary, candidates; // V; looked at in each step
+    size_t vocabulary, candidates; // V; considered in each step
     size_t longest;                // tokens of any translation
     size_t count;                  // sentences that are not done
     size_t *sentences;             // (count) their numbers in the batch
@@ -27,7 +27,7 @@ typedef struct {
     double *log_p;                 // (count, beams) of the live ones
     int32_t *tokens, *next_tokens; // (count, beams, longest) so far
     size_t length;                 // of these
-    size_t *from;                  // (count, beams) streams to go on with
+    size_t *from;                  // (count, beams) streams to continue with
     real *logits;                  // (count, beams, V)
     Candidate *best_of_stream;     // (count, beams, candidates)
     Hypothesis *best;              // (B, settings->best)
@@ -163,7 +163,7 @@ static void sort_out(Search *s, size_t i, size_t to, const Candidate *candidates
         s->log_p[to * beams + live] = c->log_p;
         live++;
     }
-    for (size_t k = live; k < beams && live > 0; k++) { // streams that nobody looks at
+    for (size_t k = live; k < beams && live > 0; k++) { // streams that are not used
         s->from[to * beams + k] = s->from[to * beams];
         s->next_tokens[(to * beams + k) * longest + s->length] = settings->end;
     }

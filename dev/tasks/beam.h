@@ -1,7 +1,7 @@
 // Beam search: the most probable translations that a model decodes, of many sentences side by side.
 //
 // In each step the 2 * beams best continuations of a sentence's live hypotheses by their log p are
-// looked at, best first. One that ends is finished, with score log p / length^alpha (its end
+// considered, best first. One that ends is finished, with score log p / length^alpha (its end
 // counted), if it is among the best `beams`; the best `beams` others live on. A sentence is done
 // when `beams` or more are finished and the best finished score is at least the best live log p /
 // longest^alpha, or after its `longest` tokens; only if nothing is finished then, live ones count.
@@ -16,7 +16,7 @@
 #include "model.h"
 
 typedef struct {
-    int beams, best; // hypotheses of a sentence; how many of them are asked for, at least 1
+    int beams, best; // hypotheses per sentence; how many of them are returned, at least 1
     double alpha;
     const TokenList *bad; // (bad_count) sequences that are never written
     size_t bad_count;

@@ -26,13 +26,13 @@ static const char *const ending_names[] = {"length", "stop", "end", "positions",
 typedef struct {
     GrowingText text;
     Random random;
-    bool *seen;      // (V) tokens that stand in it
+    bool *seen;      // (V) tokens that it contains
     int64_t written; // tokens drawn
     bool ended;      // the last one ends a text, and is no part of it
     size_t shown;    // bytes
 } Sample;
 
-// All that goes on side by side.
+// All texts that are written side by side.
 typedef struct {
     const Run *run;
     SamplerSettings settings;
@@ -52,7 +52,7 @@ typedef struct {
 } Writer;
 
 // ---- texts as the user gives them -------------------------------------------
-// A text with \n, \t, \r and \\ for what they stand for, fresh.
+// A text with \n, \t, \r and \\ for what they mean, fresh.
 static Text unescaped(const char *text) {
     static const char names[] = "ntr\\", values[] = "\n\t\r\\";
     char *out = copy_string(text), *end = out;
@@ -69,7 +69,7 @@ static Text without_last_newline(const char *data, size_t size) {
     return (Text){data, size > 0 && data[size - 1] == '\n' ? size - 1 : size};
 }
 
-// All of it, or what came before a signal asked to stop.
+// All of it, or what came before a signal.
 static Text read_standard_input(void) {
     Bytes all = {0};
     stop_interrupts(true);
@@ -171,7 +171,7 @@ static void writer_free(Writer *w) {
     free(w->next);
 }
 
-// All texts go on with the same tokens.
+// All texts continue with the same tokens.
 static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
     int32_t *same = allocate((size_t)w->count, sizeof(int32_t), "samples");
     for (size_t i = 0; i < count && !stop_requested(); i++) {
@@ -238,7 +238,7 @@ static void draw(Writer *w, int s) {
     if (!sample->ended) growing_text_add(&sample->text, &w->next[s], 1);
 }
 
-// Draws a token for each text that goes on; false: none does.
+// Draws a token for each text that continues; false: none does.
 static bool draw_all(Writer *w) {
     bool any = false;
     for (int s = 0; s < w->count; s++) {
@@ -327,7 +327,7 @@ static void show_samples(Writer *w, int64_t wanted) {
     log_flush();
 }
 
-// A terminal: what is typed is added to the text, and the model goes on, until the input ends.
+// A terminal: what is typed is added to the text, and the model continues it, until the input ends.
 static void converse(Writer *w, int64_t wanted) {
     char *line = NULL;
     size_t size = 0;
@@ -343,7 +343,7 @@ static void converse(Writer *w, int64_t wanted) {
         Sample *sample = &w->samples[0];
         if (typed.size > 0 || w->unread || w->run->dataset->end >= 0) {
             read_prompt(w, typed);
-            sample->shown = sample->text.begin; // it stands on the terminal
+            sample->shown = sample->text.begin; // it is on the terminal already
             sample->written = 0;
             write_tokens(w, wanted, true);
             putchar('\n');

@@ -21,7 +21,7 @@ static void decode(GrowingText *g) {
     g->decoded = g->count;
 }
 
-// The first place of a stop in the text behind the prompt that ends behind byte `old`; NULL: none.
+// The first place of a stop in the text after the prompt that ends after byte `old`; NULL: none.
 static const char *find_stop(const GrowingText *g, size_t old) {
     const char *first = NULL;
     for (size_t i = 0; i < g->stop_count; i++) {

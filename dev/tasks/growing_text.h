@@ -1,5 +1,5 @@
-// The text that tokens stand for, while they come one by one: what of it may be shown, and whether
-// a text that ends it came up.
+// The text of tokens that come one by one: what of it may be shown, and whether a text that ends it
+// came up.
 #ifndef TASKS_GROWING_TEXT_H
 #define TASKS_GROWING_TEXT_H
 
@@ -14,12 +14,12 @@ typedef struct {
     int32_t *tokens;
     size_t count;
     // The bytes of tokens before `decoded`. The next ones are decoded from `context` on, where the
-    // last piece begins, so that a long text costs no more a token than a short one.
+    // last piece begins, so that a long text costs no more per token than a short one.
     Bytes text;
     size_t context, decoded;
     size_t begin; // bytes before it are a prompt, in which nothing is looked for
     size_t end;   // bytes that may be shown: no half character, no beginning of a stop
-    bool stopped; // a stop came up behind text.data[end - 1]
+    bool stopped; // a stop came after text.data[end - 1]
 } GrowingText;
 
 void growing_text_free(GrowingText *g);

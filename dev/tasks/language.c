@@ -76,7 +76,7 @@ static bool language_evaluation_batch(void *task, SplitName split, int64_t i, Ba
     return true;
 }
 
-// The share of a split's words and bytes that so many tokens stand for: of those that are not
+// The share of a split's words and bytes in so many tokens: of those that are not
 // padding's, in proportion.
 static double share_of_text(const Dataset *dataset, const Split *split, int64_t tokens) {
     const int64_t paddings = split_paddings(split);
@@ -88,8 +88,8 @@ static double share_of_text(const Dataset *dataset, const Split *split, int64_t 
     return (1 - hidden) * (double)tokens / (double)(split->tokens - paddings);
 }
 
-// Perplexity a token; bits a byte and perplexity per word where the data say how many there are.
-// These are counted in the whole split; of a part, a proportional share is taken.
+// Perplexity per token; bits per byte and perplexity per word where the data say how many there
+// are. These are counted in the whole split; of a part, a proportional share is taken.
 static void language_report(const void *task, SplitName name, Evaluation *result) {
     const Dataset *dataset = sequences_dataset(task);
     const Split *split = &dataset->splits[name];

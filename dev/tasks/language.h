@@ -6,7 +6,7 @@
 
 extern const TaskType task_language;
 
-// Writes --samples texts of --sample-tokens tokens behind a prompt: --prompt's ("-": standard
+// Writes --samples texts of --sample-tokens tokens after a prompt: --prompt's ("-": standard
 // input, where one types on if it is a terminal) or --prompt-file's. One text is printed as it
 // comes. Standard error says why a text ended early, and the seed: another one each time unless
 // --seed is given.
@@ -15,8 +15,8 @@ void generate(Run *run);
 // A text from nothing, in training, with the run's seed. number: which sample of the run it is.
 void generate_sample(const Run *run, uint32_t number);
 
-// A text of --sample-tokens tokens that begins anew, fresh; NULL: the data have no tokenizer, or
-// nothing that stands before a text. number: as above.
+// A text of --sample-tokens tokens from nothing, fresh; NULL: the data have no tokenizer, or no
+// token that precedes a text. number: as above.
 char *sample_text(const Run *run, uint32_t number);
 
 #endif

@@ -76,7 +76,7 @@ static int32_t replacement(const Masked *m, Random *random, int32_t token) {
     return u < REPLACED + RANDOM ? (int32_t)random_below(random, (uint64_t)m->vocabulary) : token;
 }
 
-// inputs, targets (T) from a text (T), in which -1 is a token that nobody knows. Padding stays as
+// inputs, targets (T) from a text (T), in which -1 is an unknown token. Padding stays as
 // it is.
 static void hide(const Masked *m, Random *random, const int32_t *text, int64_t length,
                  int32_t *inputs, int32_t *targets) {

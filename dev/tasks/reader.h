@@ -1,4 +1,4 @@
-// A model that reads texts side by side, a token of each at a time, and what happens behind its
+// A model that reads texts side by side, one token of each at a time, and what happens beyond its
 // last position:
 //
 //   slide    it forgets, and reads the last half of its positions again
@@ -26,7 +26,7 @@ int64_t reader_room(const Reader *reader);
 // Whether no further token can be read.
 bool reader_full(const Reader *reader);
 
-// Reads a token of each text (streams); logits (streams, V) of the next ones, NULL: nobody asks.
+// Reads a token of each text (streams); logits (streams, V) of the next ones, NULL: not needed.
 void reader_read(Reader *reader, const int32_t *tokens, real *logits);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CELL = 24, LABELS = 110 }; // points of a weight, and of the words beside a panel
+enum { CELL = 24, LABELS = 110 }; // points of a weight, and of the words next to a panel
 
 // The weights (layers, rows, columns) while the translation is read, and how many layers there are.
 static double *attention_of(const Run *run, const int32_t *source, size_t columns,

@@ -13,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINES_AT_ONCE = 4096 }; // read before the first is translated, unless a terminal is asked
+// Lines that are read before the first is translated, unless the input is a terminal.
+enum { LINES_AT_ONCE = 4096 };
 
 typedef struct {
     int32_t *tokens; // (count) with the end

@@ -68,7 +68,7 @@ typedef struct {
 // The order of one epoch.
 typedef struct {
     int64_t epoch;    // -1: none yet
-    uint32_t *pairs;  // (count) which pair stands in each place of the list
+    uint32_t *pairs;  // (count) the pair in each place of the list
     uint32_t *groups; // (group_count)
     int64_t *places;  // (group_count + 1) pairs before each of these groups
 } Order;
@@ -260,7 +260,7 @@ static bool uses_splits(const TaskSetup *setup) {
 }
 
 // Sets the most tokens of a sentence, and of a batch. What to evaluate does not depend on the
-// memory for it, so a batch gives way where nobody chose its size; sentences of a text that is
+// memory for it, so a batch gives way where its size was not set; sentences of a text that is
 // translated give way to the batch.
 static void plan_lengths(Translation *t, const TaskSetup *setup) {
     const Options *o = setup->options;
@@ -348,7 +348,7 @@ static char *translation_describe(const void *task) {
 }
 
 // ---- batches ----------------------------------------------------------------
-// The batch of a group; `order` says which pair stands where, NULL: as they are listed.
+// The batch of a group; `order` says which pair is where, NULL: as they are listed.
 static void build_batch(const Translation *t, const PairList *list, const Group *group,
                         const uint32_t *order, Batch *batch) {
     int64_t S = 0, T = 0;

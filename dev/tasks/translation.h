@@ -1,9 +1,9 @@
-// Translation: pairs of sentences, of which the second is predicted, a token after the other, from
-// the first and from what stands before. The model reads the source with its end; the decoder
+// Translation: pairs of sentences, of which the second is predicted, one token after the other,
+// from the first and from the tokens before. The model reads the source with its end; the decoder
 // begins with the padding token and predicts the target with its end.
 //
 // A batch holds pairs of like length, padded to the longest, at most --batch-tokens positions on a
-// side. Each epoch deals pairs of one length anew among the batches of that length, and shuffles
+// side. Each epoch deals pairs of one length again among the batches of that length, and shuffles
 // the batches, by seed and epoch alone. Evaluation takes them in one order for all runs, which is
 // not that of lengths. A pair with a sentence longer than --max-length is left out.
 #ifndef TASKS_TRANSLATION_H

@@ -391,7 +391,7 @@ static Safetensors *try_open(const char *directory, char *name) {
     return file;
 }
 
-// The newest complete pair in DIR, or its weights alone; false if there is none. A run that goes on
+// The newest complete pair in DIR, or its weights alone; false if there is none. A run that resumes
 // in DIR may remove it, having saved a newer one, before it is open here.
 static bool open_newest(const char *directory, bool state, Checkpoint *pair) {
     for (int64_t step, before = -1; (step = complete_step(directory, 0)) >= 0; before = step) {
@@ -556,7 +556,7 @@ void checkpoint_load_weights(const Safetensors *file, const Run *run) {
     free(values);
 }
 
-// Rows (P, C) of an embedding as (positions, C), fresh: row i lies between the old ones as i does
+// Rows (P, C) of an embedding as (positions, C), fresh: row i is between the old ones as i is
 // in their range.
 static real *interpolated(const real *rows, size_t P, size_t C, size_t positions) {
     real *out = allocate(positions * C, sizeof(real), "positions");

@@ -1,5 +1,5 @@
 // Checkpoints: weights and configuration in one safetensors file that PyTorch reads, what else a
-// run needs to go on (moments, the loader's place) in a second one beside it:
+// run needs to resume (moments, the loader's place) in a second one next to it:
 //
 //   DIR/step_00000640.safetensors         DIR/step_00000640.state.safetensors
 //   DIR/best.safetensors                  the weights with the lowest validation loss
@@ -11,7 +11,7 @@
 // The state is written first, so weights without a state are never seen. Both hold the same id, a
 // hash of weights, moments and step: files that were not saved together are refused. (It is no
 // random number, as a resumed run has the bytes of one that was never interrupted.) Pairs from
-// before there were ids load as they did; a file with an id beside one without has another origin.
+// before there were ids load as they did; a file with an id next to one without has another origin.
 //
 // Dropout, shuffling and sampling are functions of seed and step: there is no other random state.
 #ifndef TRAINER_CHECKPOINT_H
@@ -28,10 +28,9 @@ typedef struct {
     int64_t extra_steps; // beyond those that --epochs has with today's batch; stored if not 0
     int64_t skipped;     // updates skipped because loss or gradient was not finite
     int64_t stale;       // evaluations since the best one; stored with --patience
-    double seconds;      // that training took, what lies between updates included; stored with
+    double seconds;      // that training took, with the time between updates; stored with
                          // --minutes, else 0
-    bool evaluation_due; // that of this step was left out, as a signal asked to stop; stored where
-                         // it was
+    bool evaluation_due; // this step's was left out, as a signal stopped the run; stored if so
 } Progress;
 
 // Writes the pair of a step into DIR, then removes all but the last `keep` pairs. Weights that are
@@ -42,8 +41,7 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
                           const Evaluation *result);
 
-// Opens weights to begin with: a file, or what stands in a directory, a run's or one of Hugging
-// Face's.
+// Opens weights to begin with: a file, or those in a directory, a run's or one of Hugging Face's.
 Safetensors *checkpoint_open_weights(const char *path);
 
 // Gives a model more positions. Where they are looked up, rows of the embedding between the old
@@ -66,9 +64,9 @@ void checkpoint_count(const char *directory, size_t *pairs, bool *best);
 
 char *checkpoint_best_path(const char *directory);
 
-// What DIR/best.safetensors says of its validation, and its step; nothing (and -1) if there are no
-// such weights, no loss if they are of a step after `last` or by another text than that whose id is
-// `validation` (run_data.h).
+// The validation loss stored in DIR/best.safetensors, and its step; nothing (and -1) if there are
+// no such weights, no loss if they are of a step after `last` or by another text than that whose id
+// is `validation` (run_data.h).
 BestLoss checkpoint_best(const char *directory, int64_t last, const char *validation,
                          int64_t *step);
 

@@ -47,7 +47,7 @@ void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_
 }
 
 // ---- import -----------------------------------------------------------------
-// The path of config.json beside a file.
+// The path of config.json next to a file.
 static char *config_beside(const char *path) {
     return format_string("%.*sconfig.json", (int)(path_name(path) - path), path);
 }
@@ -231,7 +231,7 @@ static char *path_in(const char *directory, const char *name) {
     return format_string("%s/%s", directory, name);
 }
 
-// Whether a path is a link as huggingface_export makes them: to a file beside it.
+// Whether a path is a link as huggingface_export makes them: to a file next to it.
 static bool is_own_link(const char *path) {
     char target[64];
     const ssize_t length = readlink(path, target, sizeof(target));

@@ -11,7 +11,7 @@
 #define HUGGINGFACE_INDEX "model" SAFETENSORS_INDEX // of a model in several files
 #define HUGGINGFACE_ORIGIN "transformers" // metadata of weights that huggingface_import made ours
 
-// Makes a file of theirs one of ours: the config.json beside it gives the metadata, tensors take
+// Makes a file of theirs one of ours: the config.json next to it has the metadata, tensors take
 // our names, and what is no weight is gone. A file whose metadata names a model, which is ours,
 // stays as it is.
 void huggingface_import(Safetensors *file, const ModelType *type);

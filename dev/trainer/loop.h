@@ -20,13 +20,14 @@ typedef struct {
     int threads;             // that compute
     double seconds_per_step; // smoothed, for the time that is left
     Progress progress;
-    int bad_updates; // in a row; while they last nothing is saved, as who resumes would meet them
+    int bad_updates; // in a row; while they last nothing is saved, as a resumed run would repeat
+                     // them
     bool save_due;   // as soon as an update is finite
     BestLoss best;
     double saved;       // on the clock, when the last checkpoint was written
     int64_t first_step; // of this process
     bool trained;       // to the end
-    int stop;           // a signal that asked one of the ranks to stop, which all know of; 0: none
+    int stop;           // the signal that stops the run, the same on all ranks; 0: none
 } Loop;
 
 // Whether this process writes files and the terminal: of several, rank 0.
@@ -48,7 +49,7 @@ void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, doub
 // Why the run ends, if it does.
 void loop_log_status(const Loop *loop);
 
-// What the ranks sent to each other, of which the terminal says what a step took.
+// What the ranks sent to each other, with the time per step on the terminal.
 void loop_log_reduction(const Loop *loop);
 
 // Where a signal stopped the run, and how to resume it.

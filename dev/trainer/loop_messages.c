@@ -182,8 +182,7 @@ void loop_log_reduction(const Loop *loop) {
     log_end(loop->log);
 }
 
-// The command that goes on, fresh: the data and all that belongs to the run stand in its
-// checkpoint.
+// The command that resumes, fresh: the data and all that belongs to the run are in its checkpoint.
 static char *resuming_command(const Loop *loop) {
     static const char *const known[] = {"input",   "output", "resume", "init",
                                         "average", "config", NULL};

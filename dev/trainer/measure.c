@@ -92,7 +92,7 @@ static double measure_weights(const Run *run, Log *log, int64_t step) {
 // Of all layers together.
 typedef struct {
     double attention_largest; // |x| that attention adds to the residual stream
-    double residual_kurtosis; // of the residual stream behind a layer, summed over
+    double residual_kurtosis; // of the residual stream after a layer, summed over
     int residuals;            // layers
     double residual_largest;  // |x| of it
     Measurement scores;       // those that have a bound

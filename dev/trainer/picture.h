@@ -12,7 +12,7 @@ typedef struct {
 
 typedef enum { PICTURE_DRAWN, PICTURE_NO_GNUPLOT, PICTURE_FAILED } PictureResult;
 
-// Why no picture can be drawn to this path, before there is one; NULL: nothing is known to stand in
+// Why no picture can be drawn to this path, before there is one; NULL: nothing is known to be in
 // the way.
 const char *picture_obstacle(const char *path);
 

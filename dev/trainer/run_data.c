@@ -23,7 +23,7 @@ static char *tokenizer_id(const Dataset *dataset) {
     for (int32_t token = 0; token < dataset->vocabulary; token++) {
         size_t size;
         char *text = tokenizer_decode(dataset->tokenizer, &token, 1, &size);
-        hash = hash_bytes(hash, text, size + 1); // with the NUL behind it
+        hash = hash_bytes(hash, text, size + 1); // with the NUL after it
         free(text);
     }
     return format_string("%016llx", (unsigned long long)hash);
@@ -131,7 +131,7 @@ static void take_token(const Safetensors *weights, const char *key, int32_t *tok
         *token = (int32_t)safetensors_integer(weights, key, -1, INT32_MAX);
 }
 
-// Of what the weights say they were trained with, or of what stands beside them where they do not.
+// Of the data that the weights name, or else of the files next to them.
 static TokenizerKind kind_of(const Safetensors *weights, const char *directory) {
     const char *name = safetensors_metadata(weights, "tokenizer");
     if (name) return tokenizer_kind_from_name(name, weights->file.path);
@@ -210,7 +210,7 @@ char *run_data_advice(const Safetensors *weights, const Dataset *dataset) {
 }
 
 // Whether the data have the tokenizer of the weights, as far as these say; `rows`: tokens that they
-// have numbers for. Of a model of others, who may round it up, the tokenizer beside it does.
+// have numbers for. Of a model of others, who may round it up, the tokenizer next to it does.
 static bool is_tokenizer_of(const Safetensors *weights, const Dataset *dataset, int64_t rows) {
     const char *stored = safetensors_metadata(weights, "tokenizer_id");
     char *directory = path_directory(weights->file.path), *id = tokenizer_id(dataset);

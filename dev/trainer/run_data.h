@@ -1,7 +1,6 @@
-// The data of a run: --input's, or what a checkpoint says of its own. Its metadata hold where the
-// data were
-// (`data`: an absolute path, or "embedded"), the kind of tokenizer, an id of its vocabulary, and
-// the tokens that mean something; the tokenizer's files stand beside it.
+// The data of a run: --input's, or those that a checkpoint names. Its metadata hold where the data
+// were (`data`: an absolute path, or "embedded"), the kind of tokenizer, an id of its vocabulary,
+// and the special tokens; the tokenizer's files are next to it.
 #ifndef TRAINER_RUN_DATA_H
 #define TRAINER_RUN_DATA_H
 
@@ -46,7 +45,7 @@ void run_data_check_unchanged(const Options *options, const Safetensors *state,
 // A name for the validation split, by its checksums, fresh: losses on another one do not compare.
 char *run_data_validation_id(const Dataset *dataset);
 
-// Puts the tokenizer beside the checkpoints.
+// Puts the tokenizer next to the checkpoints.
 void run_data_save_tokenizer(const Dataset *dataset, const char *directory);
 
 #endif

@@ -37,7 +37,7 @@ static void sift_down(Candidate *heap, int64_t n, int64_t parent) {
     heap[parent] = moving;
 }
 
-// Moves the root behind the heap, which then has n - 1 candidates.
+// Moves the root to the end of the heap, which then has n - 1 candidates.
 static void pop(Candidate *heap, int64_t n) {
     const Candidate root = heap[0];
     heap[0] = heap[n - 1];

@@ -16,7 +16,7 @@ ScheduleKind schedule_kind_from_name(const char *name) {
     fail("schedule %s: expected linear, cosine, constant, wsd or noam", name);
 }
 
-// How much of the way from the peak to the final rate is behind, in [0, 1], when a fraction x in
+// How much of the way from the peak to the final rate is done, in [0, 1], when a fraction x in
 // [0, 1] of the falling part has passed.
 static double fallen(ScheduleKind kind, double x) {
     switch (kind) {

@@ -18,7 +18,7 @@ typedef struct {
     double final_fraction; // of the peak, at the end
     int64_t warmup;        // updates
     int64_t channels;      // noam: of the model
-    double steps; // updates: planned, or where time ends a run what it comes to at the pace so far
+    double steps; // updates: planned, or, where time ends a run, as many as at the pace so far
 } Schedule;
 
 ScheduleKind schedule_kind_from_name(const char *name);

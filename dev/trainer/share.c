@@ -102,7 +102,7 @@ void share_check_data(Ranks *ranks, const Dataset *dataset) {
         free(text);
     }
     dataset_check(dataset, ranks_rank(ranks), ranks_size(ranks));
-    ranks_vote(ranks, 0); // nobody goes on before all have looked
+    ranks_vote(ranks, 0); // no rank continues before all have checked
     share_findings(ranks, dataset);
 }
 

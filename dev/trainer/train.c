@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// What the user asked for instead of training; NULL: nothing of the kind.
+// What the user wants instead of training; NULL: training.
 static const Action *find_action(const Options *options, const TaskType *task) {
     for (int i = 0; i < task->action_count; i++)
         if (options_given(options, task->actions[i].option)) return &task->actions[i];
@@ -146,7 +146,7 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
                           "drop the option, or start a new run from these weights with --init");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
-    // Else going on would look at other text, and remove what the run was told to keep.
+    // Else the resumed run would see other text, and remove what the run was told to keep.
     options_from_metadata(options, OPTION_HABIT, checkpoint->state, NULL);
 }
 
@@ -263,7 +263,7 @@ static void say_memory(const char *memory) {
     free(line);
 }
 
-// 128 + the signal that asked this process or another one to stop, as a shell has it of a program
+// 128 + the signal that stopped this process or another one, as a shell has it of a program
 // that one ended.
 static int exit_code(Ranks *ranks) {
     const int signal = ranks_vote(ranks, stop_requested());
@@ -273,7 +273,7 @@ static int exit_code(Ranks *ranks) {
 // One call of the program: what it does, and what it opened for that.
 typedef struct {
     Run run;
-    const Action *action; // what the user asked for instead of training; NULL: nothing
+    const Action *action; // what the user wants instead of training; NULL: training
     bool trains;          // neither an action nor --eval
     const char *text; // of --eval, which is then the test split; NULL: it names a split, or none
     char *unsaved;    // the log of a run that saved no checkpoint and begins again; NULL

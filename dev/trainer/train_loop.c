@@ -81,7 +81,7 @@ static bool share_batch(const Run *run, const Update *update, int64_t i, Batch *
     return batch->batch > 0;
 }
 
-// Whether share_batch() has nothing more behind micro-batch i.
+// Whether share_batch() has nothing more after micro-batch i.
 static bool is_last_share(const Run *run, const Update *update, int64_t i) {
     const int64_t size = ranks_size(run->ranks);
     return i + (update->batches % size > 0 ? 1 : size) >= update->batches;
@@ -327,7 +327,7 @@ static void test(Loop *loop) {
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
 }
 
-// What is said of a run that is through, by its best weights. A signal may interrupt it.
+// The test and report at the end of a run, by its best weights. A signal may interrupt it.
 static void finish(Loop *loop) {
     load_best(loop);
     test(loop);
@@ -358,7 +358,7 @@ static void resume(Loop *loop) {
         free(id);
     }
     ranks_broadcast(loop->run->ranks, &loop->best, sizeof(loop->best));
-    // A run that counted steps so far: how long they took stands in its log.
+    // A run that counted steps so far: how long they took is in its log.
     if (loop->budget > 0 && p->step > 0 && p->seconds == 0)
         loop->progress.seconds = log_seconds(loop->log);
     ranks_broadcast(loop->run->ranks, &loop->progress.seconds, sizeof(double));

@@ -1,5 +1,5 @@
 // Each file is read by a child process, so that an error that ends it is a row of the report: a
-// checksum that differs, a header that lies, a disk that cannot be read.
+// checksum that differs, a wrong header, a disk that cannot be read.
 #include "verify.h"
 #include "checkpoint.h"
 #include "dataset.h"
