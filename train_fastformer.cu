@@ -18,7 +18,7 @@ extern "C" {
 #include "train.h"
 }
 
-// What a layer's attention leaves for its backward pass.
+// What a layer's attention keeps for its backward pass.
 struct Pooled {
     float *query, *key;     // (B, H, T, D)
     float *r_query, *r_key; // (B, H, T)

@@ -63,7 +63,7 @@ TILE_INLINE void vector_backward(real *dx, real *y, const real *dy, const real *
     if (y) row_put(y, i, n, activate(at, kind));
 }
 
-// All n elements. That a vector is whole is said in a constant.
+// All n elements. A constant tells the compiler that a vector is whole.
 TILE_INLINE void all_forward(real *y, const real *x, const real *bias, ActivationKind kind,
                              size_t n) {
     size_t i = 0;

@@ -102,7 +102,7 @@ static ALWAYS_INLINE void window_sum_end_block(WindowSum *w, size_t D) {
     w->place = 0;
 }
 
-// Takes n rows, factor (n) times x (n, D), whose rows stand `stride` apart: sum (n, D) = scale (n)
+// Takes n rows, factor (n) times x (n, D), whose rows are `stride` apart: sum (n, D) = scale (n)
 // times the sums over their windows.
 static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *restrict sum,
                                           const real *restrict scale, const real *restrict x,
@@ -137,7 +137,7 @@ static ALWAYS_INLINE void window_sum_rows(WindowSum *w, ptrdiff_t step, real *re
 
 static const real NORMAL_EPSILON = (real)1e-5;
 
-// centred (n, D) = x - mean and deviation (n) of x (n, D), whose rows stand `stride` apart.
+// centred (n, D) = x - mean and deviation (n) of x (n, D), whose rows are `stride` apart.
 static ALWAYS_INLINE void centre(real *restrict centred, real *restrict deviation,
                                  const real *restrict x, size_t stride, size_t n, size_t D) {
     rows_sum(deviation, x, stride, n, D);
@@ -323,7 +323,7 @@ static ALWAYS_INLINE void multiply_size(real *product, const real *x, size_t x_s
         row_multiply(product + i * D, x + i * x_stride, factors + i * D, y + i * y_stride, D);
 }
 
-// product (n, D) = x * factors * y; the rows of x and y stand apart as told.
+// product (n, D) = x * factors * y; the rows of x and y are apart as told.
 static void multiply(real *product, const real *x, size_t x_stride, const real *factors,
                      const real *y, size_t y_stride, size_t n, size_t D) {
     WITH_HEAD_SIZE(D, multiply_size, product, x, x_stride, factors, y, y_stride, n);
@@ -349,7 +349,8 @@ static void add_product(real *out, const real *x, size_t channels, const real *p
     WITH_HEAD_SIZE(D, add_product_size, out, x, channels, pooled, factors, v, v_stride, n);
 }
 
-// out (T, D) = x + P * v, rows `channels` apart; out may be x. The poolings go on where they were.
+// out (T, D) = x + P * v, rows `channels` apart; out may be x. The poolings continue from their
+// state.
 static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
                              real *out, const real *x, size_t channels, size_t T, size_t D) {
     for (size_t t = 0; t < T; t += TILE) {
@@ -538,7 +539,7 @@ static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *
     }
 }
 
-// product (T, D) = pooled (T, D) * x (T, D), whose rows stand `stride` apart.
+// product (T, D) = pooled (T, D) * x (T, D), whose rows are `stride` apart.
 static void multiply_rows(real *product, const real *pooled, const real *x, size_t stride, size_t T,
                           size_t D) {
     for (size_t t = 0; t < T; t++)
@@ -578,7 +579,7 @@ void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput 
     free(rows);
 }
 
-// Decoding: what a layer's windows hold, so that a token costs the same at any position
+// Decoding: what a layer's windows hold, so that every token costs the same at any position
 struct AdditiveState {
     size_t streams;
     Arena *arena;      // of the sums

@@ -164,7 +164,7 @@ static void backward_values(const AdditiveGlobalHead *head, const AttentionGradi
     }
 }
 
-// What pool() was given and has given, and the gradients behind it.
+// The input and output of pool(), and their gradients.
 typedef struct {
     AttentionPart part;
     const double *factor; // NULL: 1

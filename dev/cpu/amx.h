@@ -12,11 +12,11 @@
 // over.
 enum { AMX_BLOCK = 32, AMX_WORDS = 16 };
 
-// Whether the processor has these registers and the kernel lets this process use them, which is
-// asked for.
+// Whether the processor has these registers and the kernel lets this process use them, which it
+// requests.
 bool amx_available(void);
 
-// A thread's products stand between these two. Others' code that uses the registers does not.
+// A thread's products are between these two calls. Others' code that uses the registers does not.
 void amx_begin(void);
 void amx_end(void);
 

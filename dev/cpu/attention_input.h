@@ -1,7 +1,7 @@
-// What attention of any kind reads and writes: whose queries look at whose keys and values, where
-// these lie, and what is hidden.
+// What attention of any kind reads and writes: whose queries attend to whose keys and values, where
+// these are stored, and what is hidden.
 //
-// B sequences; Tq queries of each look at its Tk keys and values. In self-attention both are the
+// B sequences; Tq queries of each attend to its Tk keys and values. In self-attention both are the
 // tokens of one sequence (Tq = Tk), in cross-attention those of two. C channels are H heads of D.
 #ifndef CPU_ATTENTION_INPUT_H
 #define CPU_ATTENTION_INPUT_H
@@ -44,7 +44,7 @@ typedef struct {
     AttentionGradient parts[3]; // to queries, keys, values
 } AttentionGradients;
 
-// Part `part` of several that lie side by side in rows of `stride` numbers.
+// Part `part` of several side by side in rows of `stride` numbers.
 static inline AttentionRows attention_rows(const real *x, const real *bias, size_t part,
                                            size_t channels, size_t stride) {
     const AttentionRows rows = {x + part * channels, bias ? bias + part * channels : NULL, stride};

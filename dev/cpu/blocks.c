@@ -300,8 +300,8 @@ void sublayer_begin_backward(const BlockPass *pass, const Sublayer *s, const Lin
 }
 
 // ---- attention --------------------------------------------------------------
-// For self- or cross-attention, with what --stats calls its result, its weights and the stream
-// behind it.
+// For self- or cross-attention, with --stats' names of its result, its weights and the stream after
+// it.
 static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *attention,
                                             const NormParameters *norm,
                                             const LinearParameters *projection, NormOrder order,
@@ -529,8 +529,8 @@ static void ffn_row_ahead(const BlockPass *pass, const real *out, const real *x,
 }
 
 // A thread takes FFN_ROWS rows at a time through the sublayer, from one product through the
-// activation to the other one, with normalisation and residual connection around them, so that what
-// lies between stays in its cache. f(x) is kept for all rows only to be measured. Rows begin to
+// activation to the other one, with normalisation and residual connection around them, so that the
+// numbers between stay in its cache. f(x) is kept for all rows only to be measured. Rows begin to
 // begin + rows.
 static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out, const real *x,
                              size_t begin, size_t rows) {
@@ -563,7 +563,7 @@ static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *db
     real *dactivated = w->dactivated + own * F,
          *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
     const Matrix dhidden = gemm_input_rows(w->dhidden, begin);
-    Matrix again = {0}; // where the activation's output is made a second time
+    Matrix again = {0}; // where the activation's output is computed again
     if (!b->kept) {
         again = gemm_input_rows(w->activated, begin);
         gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);

@@ -26,13 +26,13 @@ typedef struct {
     size_t rows;            // M
     uint64_t first;         // number of row 0 among the update's, by which dropout counts
     bool train;             // elements are dropped
-    Profile *profile;       // NULL: nobody asked
+    Profile *profile;       // NULL: disabled
     ProfilePart part;       // what laps are booked as
     Statistics *statistics; // what is measured, or NULL
 } BlockPass;
 
 // A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's,
-// measured where statistics are given. Then the backward pass behind a training step's.
+// measured where statistics are given. Then the backward pass after a training step's.
 BlockPass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
 BlockPass pass_backward(const BlockPass *forward);
 
@@ -53,7 +53,7 @@ void pass_final(const BlockPass *pass, size_t offset);
 // Where the lookup of the pass's tokens adds its gradients to the token embedding.
 real *pass_lookups(const BlockPass *pass, size_t token);
 
-// Hooks for --profile and --stats behind a layer: a lap of that kind of work, and what x (M, C)
+// Hooks for --profile and --stats after a layer: a lap of that kind of work, and what x (M, C)
 // holds.
 void pass_lap(const BlockPass *pass, const char *kind, double flops);
 void pass_measure(const BlockPass *pass, size_t layer, const char *place, const real *x,
@@ -110,7 +110,7 @@ void linear_backward_weight(const BlockPass *pass, const Linear *linear, Matrix 
 void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matrix dy,
                      Matrix x); // both
 
-// ---- what lies around a sublayer f: normalisation, dropout, residual connection ----
+// ---- around a sublayer f: normalisation, dropout, residual connection ----
 
 typedef struct {
     NormOrder order;
@@ -180,9 +180,9 @@ void attention_block_backward(const BlockPass *pass, const AttentionBlock *block
 // Its pass is pass_source(); N rows. `x` is what its last layer wrote.
 
 typedef struct {
-    Norm norm;     // behind the last layer, or none
+    Norm norm;     // after the last layer, or none
     Matrix result; // (N, C) what keys and values are made of
-    real *dresult; // (N, C) the gradient to that: 0 behind the forward pass, all blocks add to it
+    real *dresult; // (N, C) the gradient to that: 0 after the forward pass, all blocks add to it
 } Encoded;
 
 void encoded_carve(Encoded *encoded, CpuModel *model); // encoded->norm.parameters are known
@@ -236,7 +236,7 @@ typedef struct {
     Attention attention; // kind, and working memory
     size_t count;        // L
     TransformerLayer *layers;
-    real **x; // (2L + 1) of (M, C): the residual stream before each block, and behind the last
+    real **x; // (2L + 1) of (M, C): the residual stream before each block, and after the last
 } Stack;
 
 // Dropout sites: three per layer from `site` on. Batches of up to (batch, length). Layers share
@@ -269,7 +269,7 @@ double head_forward(const BlockPass *pass, const OutputHead *head, const real *x
 void head_logits(const BlockPass *pass, const OutputHead *head, const real *x, real *logits);
 
 // The same sum and its gradients times `scale`: to the parameters, and work->dx, to x. `backward`
-// is the backward pass that goes on from there.
+// is the backward pass that continues from there.
 double head_train(const BlockPass *forward, const BlockPass *backward, const OutputHead *head,
                   const real *x, double scale);
 

@@ -113,8 +113,8 @@ static double sum_of_row(const Classifier *c, size_t i) {
     return c->others[i] + exp((double)c->target_logit[i] - (double)c->shift[i]);
 }
 
-// With Z_i known: dh_i in full from its sums (C) over tokens, which may stand there, and h_i / Z_i
-// (C) for dE.
+// With Z_i known: dh_i in full from its sums (C) over tokens, which may be stored there, and h_i /
+// Z_i (C) for dE.
 static void finish_row(Classifier *c, const ClassifierChunk *chunk, size_t i, const real *sums,
                        real *restrict h) {
     const size_t channels = c->channels;

@@ -16,7 +16,7 @@ enum {
 };
 
 // ---- operands ---------------------------------------------------------------
-// Elements c to c + 16 of a row of n, zeros behind it; nothing of a row that is NULL.
+// Elements c to c + 16 of a row of n, zeros beyond it; nothing of a row that is NULL.
 static __m512 part_of_row(const float *row, size_t c, size_t n) {
     if (!row || c >= n) return _mm512_setzero_ps();
     if (c + HALF <= n) return _mm512_loadu_ps(row + c);
@@ -195,7 +195,7 @@ TILE_INLINE void exponentials_of_slice(const ClassifierStrip *strip, __m512 *sum
         }
         start_logits(strip->bias + b * AMX_BLOCK);
         for (size_t s = 0; s < steps; s++) {
-            // Pairs of rows behind each product: more in a row would fill the queue that products
+            // Pairs of rows after each product: more at once would fill the queue that products
             // wait in.
             const float *rows = h + s * HALF, *tokens = strip->across + (b * steps + s) * 2 * TILE;
             const size_t done = PAIRS * 4 * s, all = 4 * steps;

@@ -1,12 +1,12 @@
 // The classifier's products and exponentials where a processor has AMX (amx.h), which multiplies so
 // fast that logits must not leave the nearest cache: a strip of rows and a slice of the vocabulary
 // become e_ij block by block, and while the tile registers make the logits of one block, vector
-// units make e_ij of the one before. Every operand lies as the tiles that read it, each 1 KiB in
-// one piece: rows that lie a power of two apart would share a few sets of the cache and drive each
-// other out.
+// units make e_ij of the one before. Every operand is stored as the tiles that read it, each 1 KiB
+// in one piece: rows that are a power of two apart would share a few sets of the cache and drive
+// each other out.
 //
 // C' and width' are channels and tokens of a slice rounded up to AMX_BLOCK; a word holds two bf16.
-// All products stand between amx_begin() and amx_end().
+// All products are between amx_begin() and amx_end().
 #ifndef CPU_CLASSIFIER_AMX_H
 #define CPU_CLASSIFIER_AMX_H
 
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The slice's weight (width, C) as both products read it, zeros behind width and C. `across`
+// The slice's weight (width, C) as both products read it, zeros beyond width and C. `across`
 // (width' / 32, C' / 32, 2 tiles): words of two channels; `down` (C' / 32, width' / 32, 2 tiles):
 // words of tokens t and t
 // + 16.
@@ -28,7 +28,7 @@ typedef struct {
     const uint16_t *h; // (32, C') bf16, `h_row` apart
     size_t h_row;
     const real *across;     // the slice's weight
-    const real *bias;       // (width') -Inf behind the vocabulary
+    const real *bias;       // (width') -Inf beyond the vocabulary
     const real *shift;      // (32)
     const int32_t *targets; // (32) their places in the slice; those outside are in another
     size_t width, channels; // width', C'

@@ -82,8 +82,8 @@ static void exp_tail(const TwoRows *two, size_t count, const __m512 shift[2], __
         memcpy((uint16_t *)two->e.data + r * width + j, e + 16 * r, count * sizeof(*e));
 }
 
-// e of both rows in bf16, and as pairs; the words behind `width` become 0. In one pass, which takes
-// 70% of the time of two. The words bypass the caches, as dE is made much later; the barrier behind
+// e of both rows in bf16, and as pairs; the words beyond `width` become 0. In one pass, which takes
+// 70% of the time of two. The words bypass the caches, as dE is made much later; the barrier after
 // a chunk's rows makes them visible to other threads.
 static void exponentials_in_pairs(const TwoRows *two, real sums[2]) {
     const size_t width = two->width, rest = width % 16;

@@ -75,7 +75,7 @@ struct Classifier {
     const real *weight;  // (V, C)
     GemmWeight **packed; // (slices) of (CLASSIFIER_SLICE, C); by AMX none, but
     real *across, *down; // (V', C' / 2) words
-    real *padded_bias;   // (V') -Inf behind V
+    real *padded_bias;   // (V') -Inf beyond V
     real *no_bias;       // (CLASSIFIER_SLICE) zeros
     real *shift;         // (chunk) c_i
     double *others;      // (chunk) sum of e_ij over j != t

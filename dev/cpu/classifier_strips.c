@@ -38,7 +38,7 @@ typedef struct {
     int32_t targets[AMX_BLOCK];
 } Strip;
 
-// Rows of h as they lie, or where they are too few or too short, a copy filled up with zeros.
+// Rows of h in place, or where they are too few or too short, a copy filled up with zeros.
 static void strip_rows(const Classifier *c, const ClassifierChunk *chunk,
                        const ClassifierWorker *worker, Strip *strip) {
     const size_t channels = c->channels, columns = classifier_columns(c);
@@ -201,7 +201,7 @@ static void amx_slice_gradients(const Classifier *c, const ClassifierChunk *chun
     amx_end();
 }
 
-// The chunk's bias, -Inf behind the vocabulary.
+// The chunk's bias, -Inf beyond the vocabulary.
 static void amx_pad_bias(Classifier *c, const real *bias) {
     const size_t tokens = round_up(c->vocabulary, AMX_BLOCK);
     for (size_t j = 0; j < tokens; j++)

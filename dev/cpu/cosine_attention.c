@@ -169,7 +169,7 @@ static CosineRows rows_of(const CosinePass *pass, AttentionPart part, size_t uni
                         length - t0 < CHUNK ? length - t0 : CHUNK};
 }
 
-// Row r of those; 0 behind the last one.
+// Row r of those; 0 beyond the last one.
 static void load_row(real *restrict out, const CosineRows *rows, size_t r, size_t size) {
     if (r >= rows->count) {
         memset(out, 0, size * sizeof(real));
@@ -221,7 +221,7 @@ static void load_chunk(const CosinePass *pass, Scratch *s, size_t unit, size_t t
     }
 }
 
-// ---- products: of float32 numbers as they lie, or of operands packed as words of two bf16 ----
+// ---- products: of float32 numbers in place, or of operands packed as words of two bf16 ----
 
 static size_t words_of(const Scratch *s, size_t numbers) {
     return s->engine == MULTIPLY_REALS ? numbers : numbers / 2;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// NULL: there is nobody to sum gradients with.
+// NULL: no other ranks to sum gradients with.
 static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable *table) {
     if (ranks_size(setup->ranks) == 1) return NULL;
     const ReductionPlan plan = {.count = table->total,
@@ -194,7 +194,7 @@ void cpu_model_write(void *model, ModelArray which, const real *in) {
     m->packed = false;
 }
 
-// Adds what lookups gave on all ranks: of the rows that anybody looked up, side by side.
+// Adds the gradients of lookups on all ranks: of the rows that any of them looked up, side by side.
 static void reduce_lookups(CpuModel *m) {
     const Lookups *l = &m->lookups;
     const size_t C = l->columns;

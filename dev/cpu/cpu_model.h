@@ -13,8 +13,8 @@
 // Rows of a feed-forward network that a thread takes at a time.
 enum { FFN_ROWS = 128 };
 
-// Whether what lies between its two products is made again in the backward pass and not kept for
-// it: where AMX multiplies with weights that stay in a thread's cache, faster than memory is
+// Whether the numbers between its two products are computed again in the backward pass and not
+// kept: where AMX multiplies with weights that stay in a thread's cache, faster than memory is
 // written and read. C channels, F inside.
 bool ffn_remade(Precision precision, size_t channels, size_t inner);
 
@@ -24,7 +24,7 @@ typedef struct {
     // (M, C) a sublayer's last product; of the feed-forward network's, which is kept only to be
     // measured, the rows that threads are at: (threads, FFN_ROWS, C)
     real *output;
-    real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and behind
+    real *hidden; // (threads, FFN_ROWS, F) before the activation, where nothing is kept, and after
                   // it:
     Matrix activated; // the same; where it is made again, (M, F)
     real *dx, *dnorm; // (M, C) gradients to the residual stream, and to what a block's first
@@ -72,7 +72,7 @@ typedef struct {
     uint64_t seed;
     Profile *profile;
     Ranks *ranks;                           // NULL: this process alone
-    void (*say_memory)(const char *memory); // NULL: nobody asks
+    void (*say_memory)(const char *memory); // NULL: not needed
     Precision decoding;                     // of the weights that decoding reads
 } CpuModel;
 

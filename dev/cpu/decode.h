@@ -1,8 +1,8 @@
 // Products of a few rows with a model's weights, each of which is read once: decoding.
 //
 // Starting threads for each product takes longer than the small ones: all threads of one parallel
-// region decode a token, each computes its share of every product's columns, and a barrier stands
-// between a product and what reads all of its result.
+// region decode a token, each computes its share of every product's columns, and a barrier
+// separates a product from what reads all of its result.
 #ifndef CPU_DECODE_H
 #define CPU_DECODE_H
 

@@ -87,7 +87,7 @@ void decoder_free(Decoder *d) {
 // ---- a token ----------------------------------------------------------------
 //
 // All threads of one parallel region call these functions, each for its share of the columns; a
-// barrier stands between what writes all of an array and what reads it.
+// barrier separates what writes all of an array from what reads it.
 
 // Before the parallel region: x = token embedding + position, tokens (S).
 static void embed(Decoder *d, const int32_t *tokens) {

@@ -59,7 +59,7 @@ struct Decoder {
     size_t count;         // tokens read
     int threads;          // of the parallel region
     real *x, *added,
-        *attended; // (S, C) the residual stream; what is added to it; what attention gave
+        *attended;            // (S, C) the residual stream; what is added to it; attention's output
     real *projected, *hidden; // (S, 3C), (S, F)
     real *norm; // (threads, S, C) each thread makes all of it: less than waiting for another
     DecodeWeight classifier; // (V, C)
@@ -69,7 +69,7 @@ struct Decoder {
 void decoder_create(Decoder *decoder, CpuModel *model, const DecoderShape *shape, int streams);
 void decoder_free(Decoder *decoder);
 
-// Entries of ModelType (model.h), for decoders that begin with this one. A token behind the last
+// Entries of ModelType (model.h), for decoders that begin with this one. A token beyond the last
 // position ends the program.
 void decoder_decode(void *decoder, const int32_t *tokens, real *logits);
 void decoder_place(void *decoder, int64_t position);
@@ -81,7 +81,7 @@ typedef struct {
     real *keys, *values;
 } KeyValueCache;
 
-// Makes room for a token behind `count` others, of a text that mostly has at most `positions`.
+// Makes room for a token after `count` others, of a text that mostly has at most `positions`.
 void key_value_cache_grow(KeyValueCache *cache, size_t count, size_t positions);
 void key_value_cache_free(KeyValueCache *cache);
 

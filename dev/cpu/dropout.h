@@ -28,7 +28,7 @@ typedef struct {
 Dropout dropout_create(double rate, uint64_t seed, uint64_t step, uint32_t site);
 
 // factors (count) = 0 or the scale for elements first .. first+count-1. Cheapest in whole blocks of
-// 128: number the elements so that what is computed together lies together.
+// 128: number the elements so that numbers computed together are stored together.
 void dropout_factors(const Dropout *dropout, uint64_t first, size_t count, real *restrict factors);
 
 // x (count), elements first .. first+count-1, *= their factors.

@@ -265,7 +265,7 @@ static void product_block(const Product *p, Buffers buffers, size_t i0, size_t r
 static void product(const Gemm *gemm, const Product *p) {
     const size_t column_blocks = (p->n + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
                  threads = (size_t)gemm->threads;
-    // Less rows a block where the threads would not all have one.
+    // Fewer rows per block where the threads would not all have one.
     size_t rows = BLOCK_ROWS;
     while (rows > TILE_ROWS && (p->m + rows - 1) / rows * column_blocks < threads)
         rows = round_up(rows / 2, TILE_ROWS);

@@ -365,7 +365,7 @@ static Plan *plan_find(Gemm *gemm, ProductKind kind, const GemmWeight *weight, s
 }
 
 // What oneDNN needs for a product is known once the product is made, at its first use, and is in no
-// plan: it comes to a few blocks of a matrix for each thread.
+// plan: it amounts to a few blocks of a matrix for each thread.
 static void *scratch_memory(Gemm *gemm, size_t size) {
     if (size > gemm->scratch_size) {
         free(gemm->scratch);

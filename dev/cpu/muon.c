@@ -11,8 +11,8 @@ enum { TILE = 16 };
 
 #define WHAT "orthogonalisation"
 
-// A matrix lies here with its longer side down, (K, N) with K >= N, so that the smaller of the two
-// products with itself is x^T x (N, N).
+// A matrix is stored here with its longer side down, (K, N) with K >= N, so that the smaller of the
+// two products with itself is x^T x (N, N).
 typedef struct {
     size_t k, n;
 } Shape;

@@ -1,4 +1,4 @@
-// The residual connection behind a sublayer, with the dropout of its output.
+// The residual connection after a sublayer, with the dropout of its output.
 #ifndef CPU_RESIDUAL_H
 #define CPU_RESIDUAL_H
 

@@ -85,7 +85,7 @@ ROWS_OUTLINE void rows_dot_outlined(real *sums, const real *x, size_t x_stride, 
     rows_dot_inlined(sums, x, x_stride, y, y_stride, rows, n);
 }
 
-// sums (rows) of the rows of x (rows, n), whose rows stand `stride` apart.
+// sums (rows) of the rows of x (rows, n), whose rows are `stride` apart.
 TILE_INLINE void rows_sum(real *sums, const real *x, size_t stride, size_t rows, size_t n) {
     if (__builtin_constant_p(n))
         rows_sum_inlined(sums, x, stride, rows, n);

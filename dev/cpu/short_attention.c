@@ -20,7 +20,7 @@ typedef struct {
     real *queries, *doutput; // (Tq', D') times log2(e) / sqrt(D); times dropout's scale
     real *keys, *values;     // (Tk', D')
     real *keys_transposed, *values_transposed; // (D', Tk')
-    real *hidden;            // (Tk') -Inf for padding and behind the last key, else 0
+    real *hidden;            // (Tk') -Inf for padding and beyond the last key, else 0
     real *weights, *dscores; // (Tq', Tk')
     real *result;            // (Tq' or Tk', D') of the product that comes last
 } Worker;
@@ -129,8 +129,8 @@ static void load_part(const ShortHead *head, real *out, AttentionPart part, real
               next_head(head, count * rows->stride), rows->bias ? rows->bias + column : NULL, scale,
               count);
     if (part == QUERY) return;
-    // Behind the last key what a longer sentence left would come to weights of 0, but where it was
-    // infinite.
+    // The remains of a longer sentence beyond the last key would get weights of 0, except where
+    // they are infinite.
     memset(out + count * a->columns, 0, (head->key_columns - count) * a->columns * sizeof(real));
 }
 
@@ -241,7 +241,7 @@ static void forward_head(const ShortHead *head, Matrix y, real *logsumexp) {
 
 void short_attention_forward(const ShortAttention *a, Matrix y, real *logsumexp,
                              const AttentionInput *in) {
-    // A sequence's heads lie side by side: who has one of them finds the others in cache.
+    // A sequence's heads are side by side: a thread that has one of them finds the others in cache.
 #pragma omp parallel for schedule(dynamic, a->heads) num_threads(a->threads)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
         const ShortHead head = head_of(a, in, unit);

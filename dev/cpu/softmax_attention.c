@@ -198,7 +198,7 @@ static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
     }
 }
 
-// Two rows a word: neighbours, or by AMX PAIR_APART apart.
+// Two rows per word: neighbours, or by AMX PAIR_APART apart.
 static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
     const size_t apart = a->engine == MULTIPLY_AMX ? PAIR_APART : 1;
     for (size_t i = 0; i < source_end(&source); i += 2) {

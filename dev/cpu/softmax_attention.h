@@ -42,7 +42,7 @@ void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGrad
                                 const real *dy, Matrix y, const real *logsumexp,
                                 const AttentionInput *in);
 
-// The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be looked at.
+// The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be shown.
 // Not causal, nothing dropped.
 void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
                                size_t heads);

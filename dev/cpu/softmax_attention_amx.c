@@ -5,7 +5,7 @@
 
 #if TILE_PAIRS
 
-// Work goes in blocks of 32 queries and 32 keys, whose scores lie in four squares of 16 x 16 (1 KiB
+// Work goes in blocks of 32 queries and 32 keys, whose scores are in four squares of 16 x 16 (1 KiB
 // each). While vectors work on a block, the products that make the next one and those that take
 // what was made of the one before are issued between them in small parts: an instruction waits for
 // the one before only where it needs it, but none is more than some hundred others ahead, and a
@@ -144,7 +144,7 @@ TILE_INLINE Product add_turned_product(real *sums, const real *turned, const Squ
 }
 
 // For so many queries, and as many keys, it is drawn at once what dropout keeps: for some thousand
-// cycles after an instruction of AMX one of the two units that multiply vectors stands still.
+// cycles after an instruction of AMX one of the two units that multiply vectors stops.
 enum { DRAWN_QUERIES = 512, DRAWN_KEYS = 2048 };
 
 // kept (QUERIES) of the queries from i on and KEYS keys from j on.
@@ -201,7 +201,7 @@ typedef struct {
     Square weights[2];
 } Stage;
 
-// Products beside the work on a block: of the next block's scores, and of the last one's weights
+// Products during the work on a block: of the next block's scores, and of the last one's weights
 // with values.
 typedef struct {
     Stage *next; // NULL: none
@@ -338,7 +338,7 @@ typedef struct {
     Square left[2];                // dscores, left [half of the queries]
 } Gradients;
 
-// What the products read that make a block, which go beside the work on the one before.
+// The input of the products that make a block, which run during the work on the one before.
 typedef struct {
     Pair *pair; // NULL: there is none
     const real *queries, *keys_transposed, *doutput, *values_transposed;
@@ -397,7 +397,7 @@ typedef struct {
     size_t chunk, i, j;
 } AmxPlace;
 
-// The next place of the keys from j0 on; false behind the last.
+// The next place of the keys from j0 on; false after the last.
 static bool advance(const AmxHead *head, size_t j0, AmxPlace *at) {
     at->i += SIDE;
     if (at->i < smaller(at->chunk + DRAWN_QUERIES, head->query_end)) return true;
@@ -415,8 +415,8 @@ TILE_INLINE Next next_at(const AmxHead *head, AmxPlace at, Pair *pair, size_t wo
                   head->doutput + at.i * words, head->values_transposed + at.j * words};
 }
 
-// Adds a block's gradients up. Beside the vectors of the next block it would be slower: twice as
-// many of them as now would not leave room for the rest in the first level of the cache.
+// Adds a block's gradients up. During the vector work of the next block it would be slower: twice
+// as many of them as now would not leave room for the rest in the first level of the cache.
 TILE_INLINE void add_gradients(const AmxHead *head, AmxPlace at, const Gradients *g, real *dqueries,
                                real *dkeys, real *dvalues, size_t words) {
     const size_t columns = 2 * words, i = at.i * words;

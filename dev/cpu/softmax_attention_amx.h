@@ -1,4 +1,4 @@
-// Softmax attention's tiles by AMX (amx.h). What softmax_attention.c calls, and nobody else.
+// Softmax attention's tiles by AMX (amx.h). Only softmax_attention.c calls it.
 //
 // Operands of one head, made of words of two bf16. A left operand is (T', W): a word is two
 // neighbouring channels. A turned one is the same with its squares of 16 x 16 words transposed, so

@@ -1,5 +1,5 @@
 // What softmax attention (softmax_attention.h) needs outside training: a token at a time from the
-// keys and values so far, and weights to be looked at.
+// keys and values so far, and weights to be shown.
 #include "softmax_attention.h"
 
 #include "memory.h"
@@ -27,7 +27,7 @@ static void find_rows(size_t *offsets, const AttentionCache *cache, size_t strea
     }
 }
 
-// scores (n) of a query, -Inf behind them up to a whole vector; returns the greatest, or `top` if
+// scores (n) of a query, -Inf after them up to a whole vector; returns the greatest, or `top` if
 // it is greater.
 static real decode_scores(real *restrict scores, const real *restrict q, const real *restrict keys,
                           const size_t *offsets, size_t n, size_t size, real top) {

@@ -1,4 +1,4 @@
-// Products of small matrices that lie in cache, and what stands between two of them, in the widest
+// Products of small matrices in cache, and the work between two of them, in the widest
 // vectors of the processor. Written with the vector extension of gcc and clang, so that the speed
 // does not depend on what a compiler makes of a loop.
 #ifndef CPU_TILE_H
@@ -85,8 +85,8 @@ TILE_INLINE void tile_store(real *x, TileVector v) {
     *(TileVector *)x = v;
 }
 
-// Asks for n numbers that will be read soon. Rows of one head lie far apart, and processors do not
-// see that coming.
+// Asks for n numbers that will be read soon. Rows of one head are far apart, which processors do
+// not predict.
 static inline void tile_prefetch(const real *x, size_t n) {
     for (size_t i = 0; i < n; i += 64 / sizeof(real)) __builtin_prefetch(x + i);
 }
@@ -355,7 +355,7 @@ static inline const char *tile_multiplier_name(Multiplier engine) {
 #endif
 }
 
-// A thread's products stand between these two.
+// A thread's products are between these two calls.
 static inline void tile_begin(Multiplier engine) {
 #if TILE_PAIRS
     if (engine == MULTIPLY_AMX) amx_begin();
@@ -409,7 +409,7 @@ TILE_INLINE void tile_add_product(TileSums sum, TileView a, const real *b, size_
         for (size_t v = 0; v < TILE_VECTORS; v++) {
             row[v] = tile_load(b + s * b_row + v * TILE_LANES);
 #if TILE_FEW_REGISTERS
-            // Compilers would rather read it anew for each of its uses, which takes as long as all
+            // Compilers would rather read it again for each of its uses, which takes as long as all
             // else.
             __asm__("" : "+x"(row[v]));
 #endif

@@ -18,7 +18,7 @@ enum {
     ROWS = 256,
     DEPTH = ROWS / 2,         // words
     LEFT_STRIDE = DEPTH + 16, // not a power of two, whose rows would share sets of the L1 cache
-    PANEL = AMX_BLOCK,        // columns of the right operand that lie side by side
+    PANEL = AMX_BLOCK,        // columns of the right operand side by side
     AHEAD = 32                // rows that are asked for
 };
 

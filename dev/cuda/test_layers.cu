@@ -564,8 +564,8 @@ static void test_residual(void) {
     device_destroy(&d);
 }
 
-// A product of what a LayerNorm gives in parts, of weights of several matrices in parts, beside one
-// in float32.
+// A product of a LayerNorm's output in parts, of weights of several matrices in parts, compared
+// with one in float32.
 static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) {
     enum { MATRICES = 3 };
     NormTest t = norm_test_create(d, 2, 9, channels, false);

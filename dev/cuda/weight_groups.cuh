@@ -1,5 +1,5 @@
 // Products for the gradients of weights, dW += dy^T x, of the layers of a stack: those of one place
-// in all layers as one batched product behind the stack's backward pass. A small one alone leaves
+// in all layers as one batched product after the stack's backward pass. A small one alone leaves
 // most of a GPU idle, and takes as long to start as to compute.
 #ifndef CUDA_WEIGHT_GROUPS_CUH
 #define CUDA_WEIGHT_GROUPS_CUH

@@ -14,8 +14,7 @@
 // Each function is a _forward and a _backward. A forward computes outputs from inputs. A backward
 // gets d_out, the derivative of the loss by each output, and ADDS to d_in the derivative by each
 // input, so that what is used twice gets the sum of both uses, as the chain rule says.
-//
-// Shapes stand beside arrays. Rows are contiguous.
+// Shapes are next to arrays. Rows are contiguous.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +26,7 @@ typedef double real;
 enum {
     V = 256,   // tokens there are
     T = 64,    // positions of a sequence
-    C = 64,    // channels: numbers that stand for a token inside the model
+    C = 64,    // channels: numbers per token inside the model
     H = 4,     // heads: groups of channels that attend on their own
     D = C / H, // channels of a head
     L = 3,     // layers
@@ -35,7 +34,7 @@ enum {
     B = 8      // sequences of a step
 };
 
-static const real SCALE = 10;       // s: scores lie within -s..s
+static const real SCALE = 10;       // s: scores are within -s..s
 static const real SINK = 1e-5;      // c: added to the sum of weights
 static const real NORM_EPS = 1e-5;  // in LayerNorm, and in normal()
 static const real DEVIATION = 0.02; // of initial weights

@@ -24,7 +24,7 @@ from transformers.utils import logging
 logging.disable_progress_bar()
 
 LENGTH = 64  # T, and positions of the models
-END = 10  # stands before a text: a newline
+END = 10  # precedes a text: a newline
 PROMPT = b"int main(void"
 TOLERANCE = 2e-6  # of a loss, relative
 
@@ -228,7 +228,7 @@ def check_export(root, data, tokens):
         report(f"{kind}: is not exported", "config.json" not in names and "model.safetensors" not in names, "")
 
 
-# ---- the Fastformer, by the class that stands beside its weights -----------------------------------------------------
+# ---- the Fastformer, by the class next to its weights --------------------------------------------------------------
 
 
 def load_fastformer(directory):

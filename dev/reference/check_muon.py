@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Muon beside torch.optim.Muon (PyTorch 2.9 or newer), whose Newton-Schulz iteration is done in float64 instead of bf16.
+"""Muon compared with torch.optim.Muon (PyTorch 2.9 or newer), whose Newton-Schulz iteration is done in float64 instead of bf16.
 
   python3 dev/reference/check_muon.py            checks muon.safetensors, which make test holds against dev/cpu/muon.c
   python3 dev/reference/check_muon.py --write    makes it

@@ -210,7 +210,7 @@ typedef struct {
     uint32_t before, next; // NONE: none
 } Node;
 
-// A word that was encoded before: its tokens stand among those of the thread.
+// A word that was encoded before: its tokens are among those of the thread.
 typedef struct {
     Text word;
     size_t start, count;

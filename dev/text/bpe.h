@@ -30,7 +30,7 @@ enum {
     BPE_SPECIAL = 2, // it means something, and is no text: who reads a text may leave it out
     BPE_NORMALIZED = 4,
     BPE_LEFT = 8,         // it takes the white space before it,
-    BPE_RIGHT = 16,       // and behind it
+    BPE_RIGHT = 16,       // and after it
     BPE_SINGLE_WORD = 32, // it is no part of a word
     BPE_VERBATIM = 64,    // files write it as it is, not byte by byte
     BPE_OUTSIDE = 128     // it is among the added tokens of its file alone
@@ -55,7 +55,7 @@ typedef struct {
     BpeMerge *merges;         // (pairs.count) the first that applies first
     PairMap pairs;            // numbers of merges
     BpePattern pattern;
-    bool prefix_space; // a space is put before a text, and behind an added token, that has none
+    bool prefix_space; // a space is put before a text, and after an added token, that has none
     bool composes;     // a text is normalised to NFC
     bool decodes_only; // its file holds no merges
     // A word that is one of these becomes that token, whatever merges make of it; NULL: none does.
@@ -89,8 +89,8 @@ void bpe_walk(const Bpe *bpe, Text text, BpeVisit *visit, void *context);
 size_t bpe_cut(const Bpe *bpe, Text text, size_t from);
 
 // Tokens of a text, in *tokens (fresh memory); returns their number. Threads share the work. Ends
-// the program where the text has a byte that no token is. What is put around a text is not among
-// them.
+// the program where the text has a byte that no token is. Tokens that are put around a text are not
+// among them.
 size_t bpe_encode(const Bpe *bpe, Text text, int32_t **tokens);
 
 // "BPE-Dropout" (Provilkov, Emelianenko, Voita, ACL 2020): before each merge of a word every one
@@ -115,10 +115,10 @@ void bpe_byte_characters(uint16_t characters[256]);
 
 Bpe *bpe_create(const char *source);
 int32_t bpe_add_token(Bpe *bpe, Text bytes, int flags); // copies the bytes; returns the token
-// Appends a merge that is not there yet; the token it makes is in the vocabulary.
+// Appends a merge that does not exist yet; the token it makes is in the vocabulary.
 void bpe_add_merge(Bpe *bpe, int32_t left, int32_t right, int32_t merged);
-// What encoding needs beside tokens and merges, and the tokens that BPE_END, BPE_PADDING and
-// BPE_MASK name.
+// What encoding needs in addition to tokens and merges, and the tokens that BPE_END, BPE_PADDING
+// and BPE_MASK name.
 void bpe_finish(Bpe *bpe);
 
 #endif

@@ -12,7 +12,7 @@
 enum {
     MOST_TOKENS = 1 << 24,
     MOST_HOLES = 1 << 16, // numbers that no token has
-    MOST_AROUND = 64,     // tokens that are put before a text, and behind it
+    MOST_AROUND = 64,     // tokens that are put before a text, and after it
     MOST_STEPS = 8,       // of a pre-tokenizer
     LLMC_MAGIC = 20240328,
     LLMC_HEADER = 1024
@@ -30,8 +30,7 @@ typedef struct {
 } Reader;
 
 // ---- bytes and characters ---------------------------------------------------
-// The bytes that a name of a vocabulary file stands for, appended; false: a character stands for
-// none.
+// The bytes that a name in a vocabulary file means, appended; false: a character means none.
 static bool append_bytes(Bytes *out, const char *name) {
     uint16_t characters[256];
     bpe_byte_characters(characters);
@@ -321,14 +320,14 @@ static bool read_split(const Json *step, BpePattern *pattern) {
     return false;
 }
 
-// ByteLevel, alone or behind a split or Digits.
+// ByteLevel, alone or after a split or Digits.
 static bool read_words(Bpe *bpe, const Json *const *steps, int count) {
     if (count < 1 || count > 2 || !has_type(steps[count - 1], "ByteLevel")) return false;
     const Json *uses_regex = json_find(steps[count - 1], "use_regex");
     const bool own = !uses_regex || uses_regex->kind != JSON_BOOL || uses_regex->boolean;
     bpe->prefix_space = is_true(steps[count - 1], "add_prefix_space");
     if (count == 1) return own;
-    if (bpe->prefix_space) return false; // it would stand before each word
+    if (bpe->prefix_space) return false; // it would precede each word
     if (has_type(steps[0], "Digits")) {
         bpe->pattern = is_true(steps[0], "individual_digits") ? BPE_GPT2_DIGITS : BPE_GPT2_NUMBERS;
         return own;
@@ -372,7 +371,7 @@ static void read_steps(Bpe *bpe, const Json *root, const char *path) {
              path);
 }
 
-// Tokens that are put around a text, put around what is there.
+// Adds tokens around those that are put around a text already.
 static void put_around(Bpe *bpe, const char *path, const Json *ids, bool behind) {
     int32_t **list = behind ? &bpe->behind : &bpe->before;
     size_t *count = behind ? &bpe->behind_count : &bpe->before_count;
@@ -435,7 +434,7 @@ static void read_post_processor(Bpe *bpe, const Json *root, const char *path) {
     }
 }
 
-// ---- files beside it --------------------------------------------------------
+// ---- files next to it -------------------------------------------------------
 
 typedef struct {
     char *path;
@@ -588,7 +587,7 @@ static bool next_merge(Text file, size_t *at, Text *line) {
     return false;
 }
 
-// A token that a file beside the vocabulary calls special.
+// A token that a file next to the vocabulary calls special.
 static void read_special(Reader *r, const char *name) {
     const int32_t token = find_written(r, (Text){name, strlen(name)});
     if (token >= 0) add_token(r, token, r->names[token], r->flags[token] | BPE_SPECIAL);

@@ -61,7 +61,7 @@ static Words *different_words(const Bpe *bpe, const Text *texts, int count) {
 }
 
 // ---- pairs ------------------------------------------------------------------
-// All words one after the other, a symbol a byte at first.
+// All words one after the other, one symbol per byte at first.
 typedef struct {
     int32_t token;        // -1: it became a part of the symbol before it
     int32_t word;         // which has it

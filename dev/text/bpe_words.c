@@ -88,7 +88,7 @@ static size_t contraction(Text text, bool any_case) {
 }
 
 // White space at the start of a text, as \s+(?!\S)|\s+ takes it: the last character before
-// something else is left to that, unless it stands alone. whole: nothing is left.
+// something else is left to that, unless it is alone. whole: nothing is left.
 static size_t space_word(Text text, bool whole) {
     size_t last = 0;
     const size_t end = run_end(text, 0, S, &last);

@@ -12,7 +12,7 @@ typedef enum {
     // GPT-2 (Radford et al. 2019):
     //   '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
     BPE_GPT2,
-    // The same of what lies between digits, each of which is a word; and between numbers.
+    // The same between digits, each of which is a word; and between numbers.
     BPE_GPT2_DIGITS,
     BPE_GPT2_NUMBERS,
     // GPT-4 and Llama 3, where case does not count in 's, 't, 're, 've, 'm, 'll, 'd:
@@ -26,9 +26,9 @@ typedef enum {
 // Length of the word at the start of a text, which is not empty.
 size_t bpe_word(BpePattern pattern, Text text);
 
-// The first place at or after `from`, 0 < from, where the words before and behind are the same
+// The first place at or after `from`, 0 < from, where the words before and after are the same
 // whether the text is cut there or not: white space (with `space`, and for some patterns, ' '
-// alone) behind something else. The size of the text if there is none.
+// alone) after something else. The size of the text if there is none.
 size_t bpe_words_cut(BpePattern pattern, Text text, size_t from, bool space);
 
 // Bytes of white space at the start of a text, and at its end.

@@ -161,7 +161,7 @@ static const Composition composed[] = {
 {70476,70471,70487},{70843,70841,70842},{70844,70841,70832},{70846,70841,70845},
 {71098,71096,71087},{71099,71097,71087},
 };
-// Those that are never composed; second 0: one character stands for another.
+// Those that are never composed; second 0: one character replaces another.
 static const Composition decomposed[] = {
 {832,768,0},{833,769,0},{835,787,0},{836,776,769},{884,697,0},{894,59,0},{903,183,0},
 {2392,2325,2364},{2393,2326,2364},{2394,2327,2364},{2395,2332,2364},{2396,2337,2364},

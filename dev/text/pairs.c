@@ -3,7 +3,7 @@
 #include "error.h"
 #include <string.h>
 
-// The sentence of the next line of *rest, which moves behind it.
+// The sentence of the next line of *rest, which moves after it.
 static Text next_sentence(Text *rest) {
     const char *newline = memchr(rest->data, '\n', rest->size);
     const size_t size = newline ? (size_t)(newline - rest->data) : rest->size,

@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *name; // of its file
-    Text text;        // a sentence a line (text_sentence)
+    Text text;        // one sentence per line (text_sentence)
 } PairSide;
 
 typedef struct {
@@ -19,9 +19,9 @@ typedef struct {
     int64_t first_empty; // number of the line of the first of these
 } Pairs;
 
-// Line i of one text and line i of the other are a pair; `end` (no line holds it) stands behind
-// each of them in the place of the newline. Ends the program, naming the line, where one text has a
-// line more or a line holds the end; and where no pair is left.
+// Line i of one text and line i of the other are a pair; `end` (no line holds it) follows each of
+// them in the place of the newline. Ends the program, naming the line, where one text has a line
+// more or a line holds the end; and where no pair is left.
 Pairs pairs_join(PairSide source, PairSide target, const char *end);
 
 #endif

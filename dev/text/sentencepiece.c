@@ -35,7 +35,7 @@ struct Sentencepiece {
     Piece *pieces;
     int32_t count, end, padding;
     Text end_name, padding_name, unknown_surface;
-    bool dummy_prefix, remove_extra_spaces; // how a line's leading space came about
+    bool dummy_prefix, remove_extra_spaces; // the reason of a line's leading space
 };
 
 // ---- the model file: a protocol buffer (https://protobuf.dev/programming-guides/encoding) ----
@@ -294,7 +294,7 @@ static size_t count_byte(Text text, char byte) {
     return count;
 }
 
-// One token of spm_encode's output, a decimal number and the space or newline behind it, where *at
+// One token of spm_encode's output, a decimal number and the space or newline after it, where *at
 // is left at a newline.
 static int32_t read_token(const Sentencepiece *model, Text output, size_t *at) {
     int64_t token = 0;
@@ -309,7 +309,7 @@ static int32_t read_token(const Sentencepiece *model, Text output, size_t *at) {
 }
 
 // Whether no piece reaches from one word into the next, so that words are encoded alike alone and
-// in a line: a space stands nowhere but at a piece's beginning, and a line's first word gets one as
+// in a line: a space is only at the beginning of pieces, and a line's first word gets one as
 // well.
 static bool words_stand_alone(const Sentencepiece *model) {
     const size_t space = strlen(SPACE);
@@ -326,12 +326,12 @@ static bool words_stand_alone(const Sentencepiece *model) {
 }
 
 static bool
-is_plain(char c) { // part of a word that no normalisation joins with what is before or behind it
+is_plain(char c) { // part of a word that no normalisation joins with what is before or after it
     return c > ' ' && c < 127;
 }
 
 // A text whose long lines are cut between words, as spm_encode's time and memory for one line of
-// many megabytes have no bound: there a newline stands for the space. `lines`: the numbers of the
+// many megabytes have no bound: there a newline replaces the space. `lines`: the numbers of the
 // lines that end so, `count` of them.
 typedef struct {
     Bytes text;

@@ -8,7 +8,7 @@
 //   bpe    byte-level BPE (bpe.h): any bytes come back as they were
 //
 // A directory of shards holds the tokenizer: `tokenizer.model` (spm, SentencePiece's own format),
-// `tokenizer.vocab` (word: a word a line, its number is the token) or the files of bpe_file.h
+// `tokenizer.vocab` (word: one word per line, its number is the token) or the files of bpe_file.h
 // (bpe).
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
@@ -79,9 +79,9 @@ int32_t tokenizer_padding(const Tokenizer *tokenizer); // -1: none
 int32_t tokenizer_mask(const Tokenizer *tokenizer);    // -1: none
 
 // Tokens of a text, in *tokens (fresh memory); returns their number. A newline becomes the end
-// token (word, spm). With `lines`, the text is a corpus, and the end token stands after a last line
-// without a newline as well. Without, it is a prompt and nothing is added. bpe: special tokens that
-// stand in the text are found.
+// token (word, spm). With `lines`, the text is a corpus, and the end token follows a last line
+// without a newline as well. Without, it is a prompt and nothing is added. bpe: special tokens in
+// the text are found.
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens);
 
@@ -94,7 +94,7 @@ size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double pr
 // itself: the memory of encoding need not grow with the text. Its size if there is none.
 size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from);
 
-// Tokens that the tokenizer's file puts before a text, or behind it (*count): "<s>". Only bpe has
+// Tokens that the tokenizer's file puts before a text, or after it (*count): "<s>". Only bpe has
 // any; tokenizer_encode() leaves them out.
 const int32_t *tokenizer_before(const Tokenizer *tokenizer, size_t *count);
 const int32_t *tokenizer_behind(const Tokenizer *tokenizer, size_t *count);

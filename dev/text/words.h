@@ -1,4 +1,4 @@
-// A vocabulary of words: what stands between white space.
+// A vocabulary of words, which white space separates.
 #ifndef TEXT_WORDS_H
 #define TEXT_WORDS_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define WORD_END "<eos>"     // stands for the end of a line
-#define WORD_UNKNOWN "<unk>" // stands for a word that the vocabulary does not have
+#define WORD_UNKNOWN "<unk>" // replaces a word that the vocabulary does not have
 
 typedef struct Words Words;
 
@@ -23,7 +23,7 @@ int32_t words_add(Words *words, Text word,
 Words *words_of_texts(const Text *texts, int count, int64_t limit);
 
 // The lines of a vocabulary file, which must outlive the result. Ends the program where one is
-// empty or stands twice.
+// empty or occurs twice.
 Words *words_of_lines(Text file, const char *path);
 
 void words_free(Words *words);
