@@ -33,16 +33,16 @@
 // clang-format off
 static const Option fastformer_options[] = {
     SIZE_OPTIONS("n_layer", "hidden_size", "n_heads"),
-    {.name = "windows", .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST",
+    {.name = OPT_WINDOWS, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST",
      .initial = "auto", .metadata_key = "windows|window_sizes", .group = "Model",
      .help = "windows: auto (4,8,..,global), global or a list"},
-    {.name = "rescale", .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "S", .initial = "10",
-     .max = 40, .metadata_key = "rescale", .group = OPTION_GROUP_MORE,
+    {.name = OPT_RESCALE, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "S",
+     .initial = "10", .max = 40, .metadata_key = "rescale", .group = OPTION_GROUP_MORE,
      .help = "bound of scores, which stay within -S..S"},
-    {.name = "sink", .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", .initial = "1e-5",
-     .max = 1e6, .metadata_key = "eps_denominator", .group = OPTION_GROUP_MORE,
+    {.name = OPT_SINK, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X",
+     .initial = "1e-5", .max = 1e6, .metadata_key = "eps_denominator", .group = OPTION_GROUP_MORE,
      .help = "term added to denominators: 0 softmax, 1 softmax1"},
-    {.name = "pool", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT",
+    {.name = OPT_POOL, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT",
      .initial = "normalised", .choices = "normalised|raw", .group = OPTION_GROUP_MORE,
      .help = "vectors to pool"},
     DROPOUT_OPTION,
@@ -94,15 +94,15 @@ static FastformerConfig config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
     FastformerConfig c = {
         .size = model_sizes(setup),
-        .rescale = (real)options_number(o, "rescale"),
-        .sink = (real)options_number(o, "sink"),
-        .pool_raw = strcmp(options_text(o, "pool"), "raw") == 0,
+        .rescale = (real)options_number(o, OPT_RESCALE),
+        .sink = (real)options_number(o, OPT_SINK),
+        .pool_raw = strcmp(options_text(o, OPT_POOL), "raw") == 0,
         .padding = setup->padding_token,
     };
     if (c.size.head_size < 2)
         fail("--heads %zu: the %zu channels must divide into heads of at least 2", c.size.heads,
              c.size.channels);
-    c.windows = parse_windows(options_text(o, "windows"), c.size.layers, c.size.positions);
+    c.windows = parse_windows(options_text(o, OPT_WINDOWS), c.size.layers, c.size.positions);
     return c;
 }
 
@@ -481,7 +481,7 @@ const ModelType fastformer = {
     .task = &task_language,
     .options = fastformer_options,
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
-    .lower = {"--channels", "--layers"},
+    .lower = {OPT_CHANNELS, OPT_LAYERS},
     .position_embedding = "fastformer_model.position_embeddings.weight",
     .extend = fastformer_extend,
     .add_parameters = fastformer_add_parameters,

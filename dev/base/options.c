@@ -40,11 +40,11 @@ struct Options {
 // Before the added rows, and last in --help.
 // clang-format off
 static const Option built_in[] = {
-    {.letter = 'h', .name = "help", .kind = OPTION_FLAG, .group = "Other",
+    {.letter = 'h', .name = OPT_HELP, .kind = OPTION_FLAG, .group = "Other",
      .help = "print this and exit"},
-    {.name = "version", .kind = OPTION_FLAG, .group = "Other",
+    {.name = OPT_VERSION, .kind = OPTION_FLAG, .group = "Other",
      .help = "print the version and exit"},
-    {.name = "help-all", .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE,
+    {.name = OPT_HELP_ALL, .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE,
      .help = "print all options and exit"},
 };
 // clang-format on
@@ -194,13 +194,29 @@ static void nearest_consider(Nearest *nearest, const char *candidate) {
 
 // ---- the table --------------------------------------------------------------
 
-static Entry *find_name(const Options *options, const char *name, size_t length) {
-    for (int i = 0; i < options->count; i++) {
-        const char *other = options->entries[i].row->name;
-        if (strlen(other) == length && memcmp(other, name, length) == 0)
-            return &options->entries[i];
-    }
+#define OPTION_TEXT_OF(identifier, text) text,
+static const char *const texts[OPT_COUNT] = {"", OPTION_NAMES(OPTION_TEXT_OF)};
+
+const char *options_name(OptionName name) {
+    return texts[name];
+}
+
+OptionName options_find_name(const char *text, size_t length) {
+    for (int name = OPT_NONE + 1; name < OPT_COUNT; name++)
+        if (strlen(texts[name]) == length && memcmp(texts[name], text, length) == 0)
+            return (OptionName)name;
+    return OPT_NONE;
+}
+
+static Entry *find_entry(const Options *options, OptionName name) {
+    for (int i = 0; i < options->count; i++)
+        if (options->entries[i].row->name == name) return &options->entries[i];
     return NULL;
+}
+
+// The entry that the first `length` bytes of `text` name; NULL: none.
+static Entry *find_name(const Options *options, const char *text, size_t length) {
+    return find_entry(options, options_find_name(text, length));
 }
 
 static Entry *find_letter(const Options *options, char letter) {
@@ -210,9 +226,9 @@ static Entry *find_letter(const Options *options, char letter) {
     return NULL;
 }
 
-static Entry *entry_of(const Options *options, const char *name) {
-    Entry *entry = find_name(options, name, strlen(name));
-    if (!entry) programming_error("there is no option %s", name);
+static Entry *entry_of(const Options *options, OptionName name) {
+    Entry *entry = find_entry(options, name);
+    if (!entry) programming_error("there is no option %s", options_name(name));
     return entry;
 }
 
@@ -232,15 +248,15 @@ void options_add(Options *options, const Option *rows, int count) {
     options->entries = entries;
     for (int i = 0; i < count; i++) {
         const Option *row = &rows[i];
-        if (find_name(options, row->name, strlen(row->name)) || find_letter(options, row->letter))
-            programming_error("two options --%s or -%c", row->name, row->letter);
-        if (strlen(row->name) >= NAME_SIZE)
-            programming_error("the name --%s is too long", row->name);
+        if (row->name == OPT_NONE || strlen(options_name(row->name)) >= NAME_SIZE)
+            programming_error("a name is missing or too long: --%s", options_name(row->name));
+        if (find_entry(options, row->name) || find_letter(options, row->letter))
+            programming_error("two options --%s or -%c", options_name(row->name), row->letter);
         Entry *entry = &options->entries[options->count++];
         *entry = (Entry){.row = row};
         const char *initial = row->kind == OPTION_FLAG ? "false" : row->initial;
         if (initial && !assign(entry, initial))
-            programming_error("--%s cannot be %s", row->name, initial);
+            programming_error("--%s cannot be %s", options_name(row->name), initial);
     }
 }
 
@@ -282,13 +298,14 @@ static char *choice_advice(const Option *row, const char *text) {
 }
 
 static _Noreturn void refuse_value(const Option *row, const char *text) {
-    fail_usage("--%s %s: expected %s%s", row->name, text, expectation(row),
+    fail_usage("--%s %s: expected %s%s", options_name(row->name), text, expectation(row),
                choice_advice(row, text));
 }
 
 static _Noreturn void refuse_missing(const Option *row) {
     const char *const expected = row->kind == OPTION_TEXT ? "" : expectation(row);
-    fail_usage("--%s needs a value %s%s%s", row->name, row->value, *expected ? ": " : "", expected);
+    fail_usage("--%s needs a value %s%s%s", options_name(row->name), row->value,
+               *expected ? ": " : "", expected);
 }
 
 // `prefix` preceded the name: "--", "-" or nothing.
@@ -298,10 +315,11 @@ static _Noreturn void refuse_name(const Options *options, const char *prefix, co
     const Entry *entry = word[0] && !word[1] ? find_letter(options, word[0]) : NULL;
     const char *what = *prefix ? "unknown option" : "unexpected argument";
     if (entry)
-        fail_usage("%s %s%s; did you mean -%s (--%s)?", what, prefix, word, word, entry->row->name);
+        fail_usage("%s %s%s; did you mean -%s (--%s)?", what, prefix, word, word,
+                   options_name(entry->row->name));
     Nearest nearest = nearest_begin(word);
     for (int i = 0; i < options->count; i++)
-        nearest_consider(&nearest, options->entries[i].row->name);
+        nearest_consider(&nearest, options_name(options->entries[i].row->name));
     if (*nearest.name) fail_usage("%s %s%s; did you mean --%s?", what, prefix, word, nearest.name);
     fail_usage("%s %s%s; --help lists the options", what, prefix, word);
 }
@@ -310,12 +328,13 @@ static _Noreturn void refuse_name(const Options *options, const char *prefix, co
 static _Noreturn void refuse_key(const Options *options, const char *path, const char *name) {
     Nearest nearest = nearest_begin(name);
     for (int i = BUILT_IN; i < options->count; i++)
-        nearest_consider(&nearest, options->entries[i].row->name);
+        nearest_consider(&nearest, options_name(options->entries[i].row->name));
     fail("%s: \"%s\" is not an option of this program%s%s%s", path, name,
          *nearest.name ? "; did you mean \"" : "", nearest.name, *nearest.name ? "\"?" : "");
 }
 
-const char *options_peek(const char *name, int argc, char **argv) {
+const char *options_peek(OptionName option, int argc, char **argv) {
+    const char *name = options_name(option);
     const size_t length = strlen(name);
     for (int i = argc - 1; i > 0; i--) {
         if (strncmp(argv[i], "--", 2) != 0 || strncmp(argv[i] + 2, name, length) != 0) continue;
@@ -332,7 +351,7 @@ static _Noreturn void refuse_letter(const Options *options, const char *argument
     if (argument[2] && letter == argument[1]) refuse_name(options, "-", argument + 1); // -widnows
     if (other)
         fail_usage("unknown option -%c; did you mean -%c (--%s)?", letter, other_case,
-                   other->row->name);
+                   options_name(other->row->name));
     fail_usage("unknown option -%c; --help lists the options", letter);
 }
 
@@ -385,7 +404,8 @@ static void parse_long(const Options *options, Cursor *cursor) {
     Entry *entry = find_name(options, name, length);
     if (!entry) refuse_name(options, "--", name);
     if (entry->row->kind == OPTION_FLAG) {
-        if (value) fail_usage("--%s takes no value, found %s", entry->row->name, value);
+        if (value)
+            fail_usage("--%s takes no value, found %s", options_name(entry->row->name), value);
         value = "true";
     }
     give(options, entry, value ? value : next_value(options, entry->row, cursor));
@@ -445,7 +465,7 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 static char *help_left(const Option *row) {
     char letter[] = "    ";
     if (row->letter) memcpy(letter, (const char[]){'-', row->letter, ','}, 3);
-    return format_string("  %s--%s%s%s", letter, row->name, row->value ? " " : "",
+    return format_string("  %s--%s%s%s", letter, options_name(row->name), row->value ? " " : "",
                          row->value ? row->value : "");
 }
 
@@ -544,42 +564,42 @@ void options_help(const Options *options, bool all) {
 
 // ---- values -----------------------------------------------------------------
 
-static const char *value_of(const Options *options, const char *name, OptionKind kind) {
+static const char *value_of(const Options *options, OptionName name, OptionKind kind) {
     const Entry *entry = entry_of(options, name);
-    if (entry->row->kind != kind) programming_error("--%s is of another kind", name);
+    if (entry->row->kind != kind) programming_error("--%s is of another kind", options_name(name));
     return entry->text;
 }
 
-bool options_flag(const Options *options, const char *name) {
+bool options_flag(const Options *options, OptionName name) {
     return strcmp(value_of(options, name, OPTION_FLAG), "true") == 0;
 }
 
-int64_t options_integer(const Options *options, const char *name) {
+int64_t options_integer(const Options *options, OptionName name) {
     const char *text = value_of(options, name, OPTION_INTEGER);
     return text ? strtoll(text, NULL, 10) : 0;
 }
 
-double options_number(const Options *options, const char *name) {
+double options_number(const Options *options, OptionName name) {
     const char *text = value_of(options, name, OPTION_NUMBER);
     return text ? strtod(text, NULL) : 0;
 }
 
-const char *options_text(const Options *options, const char *name) {
+const char *options_text(const Options *options, OptionName name) {
     const Entry *entry = entry_of(options, name);
     return value_of(options, name, entry->row->kind == OPTION_CHOICE ? OPTION_CHOICE : OPTION_TEXT);
 }
 
-bool options_given(const Options *options, const char *name) {
+bool options_given(const Options *options, OptionName name) {
     return entry_of(options, name)->given;
 }
 
-bool options_changed(const Options *options, const char *name) {
+bool options_changed(const Options *options, OptionName name) {
     const Entry *entry = entry_of(options, name);
     const char *initial = entry->row->initial;
     return initial && entry->text ? strcmp(entry->text, initial) != 0 : initial != entry->text;
 }
 
-bool options_given_again(const Options *options, const char *name) {
+bool options_given_again(const Options *options, OptionName name) {
     return entry_of(options, name)->again;
 }
 
@@ -593,12 +613,12 @@ char *options_quoted(const char *word) {
     return text;
 }
 
-static bool in_list(const char *const *list, const char *name) {
-    while (*list && strcmp(*list, name) != 0) list++;
-    return *list;
+static bool in_list(const OptionName *list, OptionName name) {
+    while (*list != OPT_NONE && *list != name) list++;
+    return *list != OPT_NONE;
 }
 
-char *options_given_text(const Options *options, OptionScope scope, const char *const *except) {
+char *options_given_text(const Options *options, OptionScope scope, const OptionName *except) {
     char *text = copy_string("");
     for (int i = BUILT_IN; i < options->count; i++) {
         const Entry *entry = &options->entries[i];
@@ -606,7 +626,7 @@ char *options_given_text(const Options *options, OptionScope scope, const char *
             continue;
         char *value =
             entry->row->kind == OPTION_FLAG ? copy_string("") : options_quoted(entry->text);
-        append_format(&text, " --%s%s%s", entry->row->name, *value ? " " : "", value);
+        append_format(&text, " --%s%s%s", options_name(entry->row->name), *value ? " " : "", value);
         free(value);
     }
     return text;
@@ -615,13 +635,14 @@ char *options_given_text(const Options *options, OptionScope scope, const char *
 // ---- metadata and log -------------------------------------------------------
 // The first of the names that a row has in a checkpoint, a fresh string.
 static char *metadata_key(const Option *row) {
-    const char *keys = row->metadata_key ? row->metadata_key : row->name;
+    const char *keys = row->metadata_key ? row->metadata_key : options_name(row->name);
     return format_string("%.*s", (int)strcspn(keys, "|"), keys);
 }
 
 // The value under the first of a row's names that FILE has; NULL: none.
 static const char *stored_text(const Option *row, const Safetensors *file) {
-    const char *keys = row->metadata_key ? row->metadata_key : row->name, *text = NULL;
+    const char *keys = row->metadata_key ? row->metadata_key : options_name(row->name),
+               *text = NULL;
     char key[NAME_SIZE];
     while (!text && next_choice(&keys, key)) text = safetensors_metadata(file, key);
     return text;
@@ -642,8 +663,8 @@ static void set_from(Entry *entry, const char *key, const char *text, const char
     }
 }
 
-void options_set(Options *options, const char *name, const char *text, const char *source) {
-    set_from(entry_of(options, name), name, text, source);
+void options_set(Options *options, OptionName name, const char *text, const char *source) {
+    set_from(entry_of(options, name), options_name(name), text, source);
 }
 
 // Whether the user says how long to train, which is one thing in several options.
@@ -672,11 +693,12 @@ static void take_stored(Entry *entry, const char *stored, const char *path, cons
     Entry theirs = {.row = row};
     if (row->scope == OPTION_HABIT && !assign(&theirs, stored)) {
         if (!entry->given)
-            warn("%s: %s %s does not exist here, so --%s %s is used", source, row->name, stored,
-                 row->name, entry->text ? entry->text : "");
+            warn("%s: %s %s does not exist here, so --%s %s is used", source,
+                 options_name(row->name), stored, options_name(row->name),
+                 entry->text ? entry->text : "");
         return;
     }
-    set_from(&theirs, row->name, stored, source);
+    set_from(&theirs, options_name(row->name), stored, source);
     const bool demands = entry->given && strcmp(entry->text, "auto") != 0;
     const bool differs = demands && strcmp(entry->text, theirs.text) != 0;
     if (row->scope == OPTION_HABIT && entry->given) {
@@ -685,7 +707,9 @@ static void take_stored(Entry *entry, const char *stored, const char *path, cons
         if (!differs) free(theirs.text);
         return;
     }
-    if (differs) fail("--%s %s: %s has %s; %s", row->name, entry->text, path, theirs.text, advice);
+    if (differs)
+        fail("--%s %s: %s has %s; %s", options_name(row->name), entry->text, path, theirs.text,
+             advice);
     free(entry->text);
     entry->text = theirs.text;
 }
@@ -707,8 +731,8 @@ char *options_changes(const Options *options) {
     for (int i = BUILT_IN; i < options->count; i++) {
         const Entry *entry = &options->entries[i];
         if (entry->was)
-            append_format(&text, "%s--%s %s (was %s)", *text ? ", " : "", entry->row->name,
-                          entry->text, entry->was);
+            append_format(&text, "%s--%s %s (was %s)", *text ? ", " : "",
+                          options_name(entry->row->name), entry->text, entry->was);
     }
     return text;
 }
@@ -716,7 +740,7 @@ char *options_changes(const Options *options) {
 void options_to_json(const Options *options, JsonWriter *w) {
     for (int i = BUILT_IN; i < options->count; i++) {
         const Option *row = options->entries[i].row;
-        json_key(w, row->name);
+        json_key(w, options_name(row->name));
         if (!options->entries[i].text)
             json_write_number(w, NAN); // null
         else if (row->kind == OPTION_FLAG)
@@ -745,13 +769,13 @@ static char *text_of_json(const Json *value, OptionKind kind) {
 // The same; ends the program where it is of another.
 static char *expect_text_of_json(const Json *value, const Option *row, const char *path) {
     char *text = text_of_json(value, row->kind);
-    if (!text) fail("%s: \"%s\": expected %s", path, row->name, expectation(row));
+    if (!text) fail("%s: \"%s\": expected %s", path, options_name(row->name), expectation(row));
     return text;
 }
 
 static void set_from_json(Entry *entry, const Json *value, const char *path) {
     char *text = expect_text_of_json(value, entry->row, path);
-    set_from(entry, entry->row->name, text, path);
+    set_from(entry, options_name(entry->row->name), text, path);
     // As on a command line, where no flag can be false.
     entry->given = entry->row->kind != OPTION_FLAG || strcmp(entry->text, "true") == 0;
     free(text);
@@ -776,28 +800,28 @@ static Json *config_of_log(const FileMap *file) {
 }
 
 // What a run begins with, in addition to its data.
-static const char *const beginning[] = {"init", "average", NULL};
+static const OptionName beginning[] = {OPT_INIT, OPT_AVERAGE, OPT_NONE};
 
 // Whether a name of a file does not count: the paths of its run; options of earlier versions that
 // changed no number; where a run is resumed, what it began with.
-static bool is_passed_over(const Options *options, const char *name) {
-    static const char *const place[] = {"output", "resume", "config", NULL};
-    static const char *const gone[] = {"zero", "ranks-file", NULL};
-    const Entry *resume = find_name(options, "resume", strlen("resume"));
-    return in_list(place, name) || in_list(gone, name) ||
-           (resume && resume->given && in_list(beginning, name));
+static bool is_passed_over(const Options *options, const char *text) {
+    static const OptionName place[] = {OPT_OUTPUT, OPT_RESUME, OPT_CONFIG, OPT_NONE};
+    if (strcmp(text, "zero") == 0 || strcmp(text, "ranks-file") == 0) return true;
+    const Entry *resume = find_entry(options, OPT_RESUME);
+    const OptionName name = options_find_name(text, strlen(text));
+    return in_list(place, name) || (resume && resume->given && in_list(beginning, name));
 }
 
-const char *const options_unsaid[][2] = {
-    {"optimizer", "adamw"}, {"offsets", "fixed"}, {NULL, NULL}};
+const OptionUnsaid options_unsaid[] = {
+    {OPT_OPTIMIZER, "adamw"}, {OPT_OFFSETS, "fixed"}, {OPT_NONE, NULL}};
 
 // Takes over what the options of a log do not say.
 static void take_unsaid(Options *options, const Json *stored, const char *path) {
-    for (int i = 0; options_unsaid[i][0]; i++) {
-        const char *name = options_unsaid[i][0];
-        Entry *entry = find_name(options, name, strlen(name));
+    for (const OptionUnsaid *unsaid = options_unsaid; unsaid->name != OPT_NONE; unsaid++) {
+        const char *name = options_name(unsaid->name);
+        Entry *entry = find_entry(options, unsaid->name);
         if (entry && !entry->given && !json_find(stored, name))
-            set_from(entry, name, options_unsaid[i][1], path);
+            set_from(entry, name, unsaid->value, path);
     }
 }
 
@@ -832,7 +856,8 @@ void options_from_log_event(Options *options, const Json *stored, const char *pa
         const char *name = stored->keys[i];
         Entry *entry = find_name(options, name, strlen(name));
         if (!entry || entry < options->entries + BUILT_IN || value->kind == JSON_NULL) continue;
-        const bool begins = strcmp(name, "input") == 0 || in_list(beginning, name);
+        const OptionName option = entry->row->name;
+        const bool begins = option == OPT_INPUT || in_list(beginning, option);
         if (entry->row->scope == OPTION_RUN && (entry->given || !begins)) continue;
         if (entry->row->scope == OPTION_LENGTH && length) continue;
         char *text = expect_text_of_json(value, entry->row, path);

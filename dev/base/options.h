@@ -4,6 +4,7 @@
 #define BASE_OPTIONS_H
 
 #include "json.h"
+#include "option_names.h"
 #include "safetensors.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,8 +22,8 @@ typedef enum {
 } OptionScope;
 
 typedef struct {
-    char letter;      // short option, 0: none
-    const char *name; // long option
+    char letter;     // short option, 0: none
+    OptionName name; // long option
     OptionKind kind;
     OptionScope scope;
     const char *value;   // what --help calls the value: "DIR", "N"; NULL for a flag
@@ -44,6 +45,11 @@ typedef struct {
 #define OPTION_AGAIN "\x1f"
 
 typedef struct Options Options;
+
+// "val-every" of OPT_VAL_EVERY.
+const char *options_name(OptionName name);
+// The name that `length` bytes of text are; OPT_NONE: there is no such name.
+OptionName options_find_name(const char *text, size_t length);
 
 // The rows of several tables, one after the other, each at its default. -h/--help, --help-all and
 // --version exist already. `program` and `summary`, one paragraph, head --help. The tables must
@@ -72,32 +78,32 @@ void options_read_config(Options *options, const char *path);
 
 // The last value that the command line gives to --NAME, before it is checked and parsed; NULL:
 // none.
-const char *options_peek(const char *name, int argc, char **argv);
+const char *options_peek(OptionName name, int argc, char **argv);
 
 // Prints the table with defaults, at most 79 columns wide; all: with the group OPTION_GROUP_MORE.
 void options_help(const Options *options, bool all);
 
-// Values by long name; asking for a name or kind that is not in the table is a programming error
+// Values by name; asking for a name or kind that is not in the table is a programming error
 // (abort). A number that is not set is 0.
-bool options_flag(const Options *options, const char *name);
-int64_t options_integer(const Options *options, const char *name);
-double options_number(const Options *options, const char *name);
-const char *options_text(const Options *options, const char *name); // or choice; NULL: not set
-bool options_given(const Options *options, const char *name);   // on the command line or in a file
-bool options_changed(const Options *options, const char *name); // from its default
+bool options_flag(const Options *options, OptionName name);
+int64_t options_integer(const Options *options, OptionName name);
+double options_number(const Options *options, OptionName name);
+const char *options_text(const Options *options, OptionName name); // or choice; NULL: not set
+bool options_given(const Options *options, OptionName name);   // on the command line or in a file
+bool options_changed(const Options *options, OptionName name); // from its default
 bool options_given_again(const Options *options,
-                         const char *name); // more than once on the command line
+                         OptionName name); // more than once on the command line
 
-// Those of a scope that were given, but `except` (a list that ends in NULL), as a shell takes them:
-// " --keep 2 --stats 4", fresh.
-char *options_given_text(const Options *options, OptionScope scope, const char *const *except);
+// Those of a scope that were given, but `except` (a list that ends in OPT_NONE), as a shell takes
+// them: " --keep 2 --stats 4", fresh.
+char *options_given_text(const Options *options, OptionScope scope, const OptionName *except);
 
 // A word as a shell takes it, fresh.
 char *options_quoted(const char *word);
 
 // Sets a value from text with the same checks; `source` ("FILE: metadata") heads the error line,
 // exit code 1.
-void options_set(Options *options, const char *name, const char *text, const char *source);
+void options_set(Options *options, OptionName name, const char *text, const char *source);
 
 // The values of one scope as metadata rows, appended to *rows (metadata.h).
 void options_to_metadata(const Options *options, OptionScope scope, Metadata **rows, int *count);
@@ -120,9 +126,13 @@ void options_from_log_event(Options *options, const Json *stored, const char *pa
 // 1)"; "" where nothing.
 char *options_changes(const Options *options);
 
-// What options were before logs and states named them: name and value; the last row is NULL. Who
+// What options were before logs and states named them: the last row is OPT_NONE. Who
 // reads one that lacks them takes these.
-extern const char *const options_unsaid[][2];
+typedef struct {
+    OptionName name;
+    const char *value;
+} OptionUnsaid;
+extern const OptionUnsaid options_unsaid[];
 
 // Whether what FILE says under `key` is the value of an option.
 bool options_read_metadata(const Options *options, const char *key, const Safetensors *file);

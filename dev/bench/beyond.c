@@ -19,12 +19,12 @@ extern const ModelType fastformer, gpt2;
 
 // clang-format off
 static const Option rows[] = {
-    {.name = "type", .kind = OPTION_CHOICE, .value = "MODEL", .initial = "fastformer",
+    {.name = OPT_TYPE, .kind = OPTION_CHOICE, .value = "MODEL", .initial = "fastformer",
      .choices = "fastformer|gpt2", .group = "Measurement", .help = "which model"},
-    {.name = "times", .kind = OPTION_INTEGER, .value = "N", .initial = "8", .min = 1, .max = 1024,
+    {.name = OPT_TIMES, .kind = OPTION_INTEGER, .value = "N", .initial = "8", .min = 1, .max = 1024,
      .group = "Measurement", .help = "as many tokens as positions"},
-    {.name = "texts", .kind = OPTION_INTEGER, .value = "N", .initial = "32", .min = 1, .max = 4096,
-     .group = "Measurement", .help = "read side by side"},
+    {.name = OPT_TEXTS, .kind = OPTION_INTEGER, .value = "N", .initial = "32", .min = 1,
+     .max = 4096, .group = "Measurement", .help = "read side by side"},
 };
 // clang-format on
 
@@ -46,12 +46,12 @@ static void measure_by_position(Run *run) {
     const Options *o = run->options;
     const Split *split = &run->dataset->splits[SPLIT_VAL];
     const int64_t T = run->setup.positions, V = run->setup.vocabulary;
-    const int64_t times = options_integer(o, "times"), length = times * T;
-    const int S = (int)options_integer(o, "texts");
+    const int64_t times = options_integer(o, OPT_TIMES), length = times * T;
+    const int S = (int)options_integer(o, OPT_TEXTS);
     if (split->tokens <= length)
         fail("%s: %lld tokens of validation, a text has %lld", run->dataset->name,
              (long long)split->tokens, (long long)length + 1);
-    Reader *reader = reader_create(run, S, options_text(o, "beyond"));
+    Reader *reader = reader_create(run, S, options_text(o, OPT_BEYOND));
     real *logits = allocate((size_t)S * (size_t)V, sizeof(real), "logits");
     int32_t *tokens = allocate((size_t)S, sizeof(int32_t), "tokens");
     double *losses = allocate((size_t)times, sizeof(double), "losses");
@@ -65,7 +65,7 @@ static void measure_by_position(Run *run) {
                 loss_of(logits + s * V, V,
                         split_token(split, (split->tokens - length - 1) / S * s + i + 1));
     }
-    printf("| %s | %s |", run->type->name, options_text(o, "beyond"));
+    printf("| %s | %s |", run->type->name, options_text(o, OPT_BEYOND));
     for (int64_t i = 0; i < times; i++) printf(" %.1f |", exp(losses[i] / (double)(S * T)));
     putchar('\n');
     reader_free(reader);
@@ -75,7 +75,7 @@ static void measure_by_position(Run *run) {
 }
 
 int main(int argc, char **argv) {
-    static const Action actions[] = {{"beyond", false, measure_by_position, NULL}};
+    static const Action actions[] = {{OPT_BEYOND, false, measure_by_position, NULL}};
     bool other = false;
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--type") == 0) other = strcmp(argv[i + 1], gpt2.name) == 0;

@@ -11,13 +11,13 @@
 
 // clang-format off
 static const Option rows[] = {
-    {.name = "at", .kind = OPTION_INTEGER, .value = "N", .initial = "100", .max = 1 << 28,
+    {.name = OPT_AT, .kind = OPTION_INTEGER, .value = "N", .initial = "100", .max = 1 << 28,
      .group = "Measurement", .help = "position of the first token that counts"},
-    {.name = "streams", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 1024,
-     .group = "Measurement", .help = "texts decoded side by side"},
-    {.name = "tokens", .kind = OPTION_INTEGER, .value = "N", .initial = "500", .min = 1,
+    {.name = OPT_STREAMS, .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1,
+     .max = 1024, .group = "Measurement", .help = "texts decoded side by side"},
+    {.name = OPT_TOKENS, .kind = OPTION_INTEGER, .value = "N", .initial = "500", .min = 1,
      .max = 1 << 20, .group = "Measurement", .help = "that count, in each stream"},
-    {.name = "vocabulary", .kind = OPTION_INTEGER, .value = "N", .initial = "32000", .min = 1,
+    {.name = OPT_VOCABULARY, .kind = OPTION_INTEGER, .value = "N", .initial = "32000", .min = 1,
      .max = 1 << 28, .group = "Measurement", .help = "tokens that there are"},
 };
 // clang-format on
@@ -68,13 +68,13 @@ int main(int argc, char **argv) {
     Options *options = trainer_options_create(&fastformer);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     options_parse(options, argc, argv, NULL, NULL);
-    const size_t at = (size_t)options_integer(options, "at"),
-                 tokens = (size_t)options_integer(options, "tokens"),
-                 streams = (size_t)options_integer(options, "streams");
+    const size_t at = (size_t)options_integer(options, OPT_AT),
+                 tokens = (size_t)options_integer(options, OPT_TOKENS),
+                 streams = (size_t)options_integer(options, OPT_STREAMS);
     const ModelSetup setup = {.type = &fastformer,
                               .options = options,
                               .positions = (int64_t)(at + tokens),
-                              .vocabulary = options_integer(options, "vocabulary"),
+                              .vocabulary = options_integer(options, OPT_VOCABULARY),
                               .padding_token = -1};
     Fastformer *f = fastformer.create(&setup);
     parameter_initialise(&f->base.model.state.table, 1, f->base.model.state.values);

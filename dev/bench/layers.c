@@ -16,7 +16,7 @@
 
 // clang-format off
 static const Option rows[] = {
-    {.name = "vocabulary", .kind = OPTION_INTEGER, .value = "N", .initial = "32000", .min = 2,
+    {.name = OPT_VOCABULARY, .kind = OPTION_INTEGER, .value = "N", .initial = "32000", .min = 2,
      .max = 1 << 28, .group = "Measurement", .help = "tokens that there are"},
 };
 // clang-format on
@@ -338,14 +338,14 @@ int main(int argc, char **argv) {
     Options *options = trainer_options_create(&fastformer);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     options_parse(options, argc, argv, NULL, NULL);
-    options_set(options, "layers", "2", argv[0]);
-    options_set(options, "windows", "4,global", argv[0]);
+    options_set(options, OPT_LAYERS, "2", argv[0]);
+    options_set(options, OPT_WINDOWS, "4,global", argv[0]);
     const ModelSetup setup = {.type = &fastformer,
                               .options = options,
-                              .batch = options_integer(options, "batch"),
-                              .length = options_integer(options, "seq-len"),
-                              .positions = options_integer(options, "seq-len"),
-                              .vocabulary = options_integer(options, "vocabulary"),
+                              .batch = options_integer(options, OPT_BATCH),
+                              .length = options_integer(options, OPT_SEQ_LEN),
+                              .positions = options_integer(options, OPT_SEQ_LEN),
+                              .vocabulary = options_integer(options, OPT_VOCABULARY),
                               .padding_token = -1,
                               .training = true};
     Fastformer *f = fastformer.create(&setup);

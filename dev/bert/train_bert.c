@@ -36,7 +36,7 @@ static const double EPSILON = 1e-12, DEVIATION = 0.02;
 // clang-format off
 static const Option bert_options[] = {
     SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
-    {.name = "ffn", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", .initial = "0",
+    {.name = OPT_FFN, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", .initial = "0",
      .max = 4 * MAX_CHANNELS, .metadata_key = "intermediate_size", .group = "Model",
      .help = "channels inside the FFN; 0: 4 times --channels"},
     ATTENTION_OPTIONS("softmax|softmax1|cosine|additive"),
@@ -46,7 +46,7 @@ static const Option bert_options[] = {
 
 static BertConfig config_create(const ModelSetup *setup) {
     const ModelSizes size = model_sizes(setup);
-    const size_t inner = (size_t)options_integer(setup->options, "ffn");
+    const size_t inner = (size_t)options_integer(setup->options, OPT_FFN);
     return (BertConfig){
         .size = size,
         .inner = inner > 0 ? inner : 4 * size.channels,
@@ -483,7 +483,7 @@ const ModelType bert = {
     .task = &task_masked,
     .options = bert_options,
     .option_count = sizeof(bert_options) / sizeof(bert_options[0]),
-    .lower = {"--channels", "--layers"},
+    .lower = {OPT_CHANNELS, OPT_LAYERS},
     .position_embedding = "bert.embeddings.position_embeddings.weight",
     .add_parameters = bert_add_parameters,
     .create = bert_create,

@@ -14,7 +14,7 @@ static Reduction *create_reduction(const ModelSetup *setup, const ParameterTable
     const ReductionPlan plan = {.count = table->total,
                                 .early = table->items[0].size,
                                 .bf16 =
-                                    strcmp(options_text(setup->options, "reduce"), "bf16") == 0};
+                                    strcmp(options_text(setup->options, OPT_REDUCE), "bf16") == 0};
     return reduction_create(setup->ranks, &plan);
 }
 
@@ -37,13 +37,13 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->arena = arena_create();
     m->training = setup->training;
     m->rows = setup->rows > 0 ? (size_t)setup->rows : (size_t)setup->batch * (size_t)setup->length;
-    m->dropout = m->attention_dropout = options_number(setup->options, "dropout");
-    m->seed = (uint64_t)options_integer(setup->options, "seed");
+    m->dropout = m->attention_dropout = options_number(setup->options, OPT_DROPOUT);
+    m->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
     m->profile = setup->profile;
     m->say_memory = setup->say_memory;
-    m->decoding = cpu_decode_precision(options_text(setup->options, "precision"));
+    m->decoding = cpu_decode_precision(options_text(setup->options, OPT_PRECISION));
     m->ranks = setup->ranks;
-    m->state.muon = m->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
+    m->state.muon = m->training && strcmp(options_text(setup->options, OPT_OPTIMIZER), "muon") == 0;
     if (m->training) m->state.reduction = create_reduction(setup, &m->state.table);
     if (m->rows) create_products(m, cpu_precision(setup));
     if (m->state.muon) m->muon = muon_create(m->gemm, &m->state.table);
@@ -101,10 +101,10 @@ static void check_memory(const CpuModel *m) {
     const ArenaItem *items = arena_items(m->arena, &count);
     for (size_t i = 0; i < count; i++)
         if (grows_with_parameters(items[i].what)) parameters += items[i].bytes;
-    const char *const *lower = parameters > needed / 2 ? m->type->lower : m->type->task->lower;
+    const OptionName *lower = parameters > needed / 2 ? m->type->lower : m->type->task->lower;
     char *need = format_bytes(needed), *have = format_bytes(available);
-    fail("%s: the model needs %s of memory, %s are available; lower it or %s", lower[0], need, have,
-         lower[1]);
+    fail("--%s: the model needs %s of memory, %s are available; lower it or --%s",
+         options_name(lower[0]), need, have, options_name(lower[1]));
 }
 
 static void carve_all(CpuModel *m, void (*carve)(void *model)) {

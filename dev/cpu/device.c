@@ -7,7 +7,7 @@
 #include <string.h>
 
 Precision cpu_precision(const ModelSetup *setup) {
-    const char *name = options_text(setup->options, "precision");
+    const char *name = options_text(setup->options, OPT_PRECISION);
     if (setup->float32 || strcmp(name, "fp32") == 0) return PRECISION_FLOAT32;
     if (strcmp(name, "tf32") == 0) fail("--precision tf32: only a GPU has it; use fp32 or bf16");
     if (strcmp(name, "auto") == 0)

@@ -64,14 +64,14 @@ static constexpr int GPU_GRAPHS = 16; // evaluation meets short batches, too
 
 struct GpuModel {
     const ModelType *host_type;
-    const char *const *lower; // (2) options that make a batch smaller
-    void *host;               // CPU model, with working memory only where --stats asks for it
-    bool host_current;        // its parameters are those of `state`
-    Profile *profile;         // NULL: nobody asked
-    size_t batch, length;     // largest B and T; where B T has another limit, that and 1
-    int64_t vocabulary;       // V
-    size_t row_limit;         // B*T that kernels can count, in every head
-    bool chooses;             // only rows that have a target are predicted
+    const OptionName *lower; // (2) options that make a batch smaller
+    void *host;              // CPU model, with working memory only where --stats asks for it
+    bool host_current;       // its parameters are those of `state`
+    Profile *profile;        // NULL: nobody asked
+    size_t batch, length;    // largest B and T; where B T has another limit, that and 1
+    int64_t vocabulary;      // V
+    size_t row_limit;        // B*T that kernels can count, in every head
+    bool chooses;            // only rows that have a target are predicted
     bool training, recompute;
     bool uses_muon; // hidden matrices are updated by it, all else by AdamW
     GpuPrecision precision;
@@ -107,7 +107,7 @@ static inline Option *gpu_options(const ModelType *host, int *count) {
     Option *rows = (Option *)allocate((size_t)host->option_count + 1, sizeof(Option), "options");
     memcpy(rows, host->options, (size_t)host->option_count * sizeof(Option));
     Option *recompute = &rows[host->option_count]; // C++17 has no designated initialisers
-    recompute->name = "recompute";
+    recompute->name = OPT_RECOMPUTE;
     recompute->kind = OPTION_FLAG;
     recompute->group = "Model";
     recompute->help = "keep less for the backward pass, compute it again";
@@ -116,7 +116,7 @@ static inline Option *gpu_options(const ModelType *host, int *count) {
 }
 
 static inline GpuPrecision gpu_precision(const Options *options) {
-    const char *name = options_text(options, "precision");
+    const char *name = options_text(options, OPT_PRECISION);
     return strcmp(name, "fp32") == 0 ? GPU_FP32 : strcmp(name, "tf32") == 0 ? GPU_TF32 : GPU_BF16;
 }
 
@@ -170,8 +170,8 @@ static inline void gpu_report(const GpuModel *g) {
     for (int i = 0; i < a->purpose_count; i++)
         printf("%s%s %.1f", i ? ", " : "", a->purposes[i].name,
                (double)a->purposes[i].bytes / 1048576);
-    printf(") of %.1f MiB that are free; %s %zu would fit\n", (double)g->available / 1048576,
-           g->lower[0], g->fits);
+    printf(") of %.1f MiB that are free; --%s %zu would fit\n", (double)g->available / 1048576,
+           options_name(g->lower[0]), g->fits);
 }
 
 // Counts, allocates and carves.
@@ -185,9 +185,11 @@ static inline void gpu_memory_create(GpuModel *g) {
         const size_t reserve = total / 64; // graphs, and what the driver takes
         g->fits = gpu_largest_batch(g, g->available > reserve ? g->available - reserve : 0);
         if (g->fits)
-            snprintf(advice, sizeof(advice), "lower %s to %zu%s", g->lower[0], g->fits, other);
+            snprintf(advice, sizeof(advice), "lower --%s to %zu%s", options_name(g->lower[0]),
+                     g->fits, other);
         else
-            snprintf(advice, sizeof(advice), "lower %s or %s%s", g->lower[0], g->lower[1], other);
+            snprintf(advice, sizeof(advice), "lower --%s or --%s%s", options_name(g->lower[0]),
+                     options_name(g->lower[1]), other);
     }
     arena_allocate(&g->arena, advice);
     gpu_carve(g, &g->arena);
@@ -210,7 +212,7 @@ static inline void gpu_device_create(GpuModel *g, Ranks *ranks) {
 static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
     ReductionPlan plan = {};
     plan.count = g->host_type->parameters(g->host)->total;
-    plan.bf16 = strcmp(options_text(setup->options, "reduce"), "bf16") == 0;
+    plan.bf16 = strcmp(options_text(setup->options, OPT_REDUCE), "bf16") == 0;
     g->reduction = device_reduction_create(setup->ranks, &plan);
     g->given_from = plan.count;
 }
@@ -222,7 +224,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     ModelSetup host = *setup;
     const bool translates =
         host_type->translator_create && !setup->training; // in the memory of a batch
-    if (options_integer(setup->options, "stats") == 0 && !translates)
+    if (options_integer(setup->options, OPT_STATS) == 0 && !translates)
         host.batch = host.length = host.rows = 0;
     host.training = false;
     host.say_memory = NULL; // what the host takes is not what the GPU takes
@@ -235,16 +237,17 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->vocabulary = setup->vocabulary;
     g->training = setup->training;
     g->uses_muon =
-        setup->training && strcmp(options_text(setup->options, "optimizer"), "muon") == 0;
+        setup->training && strcmp(options_text(setup->options, OPT_OPTIMIZER), "muon") == 0;
     g->profile = setup->profile;
-    g->recompute = options_flag(setup->options, "recompute");
+    g->recompute = options_flag(setup->options, OPT_RECOMPUTE);
     g->precision = gpu_precision(setup->options);
-    g->seed = (uint64_t)options_integer(setup->options, "seed");
-    g->dropout = g->attention_dropout = options_number(setup->options, "dropout");
+    g->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
+    g->dropout = g->attention_dropout = options_number(setup->options, OPT_DROPOUT);
     g->norm = -1;
-    g->row_limit = (size_t)INT32_MAX / (size_t)options_integer(setup->options, "heads");
+    g->row_limit = (size_t)INT32_MAX / (size_t)options_integer(setup->options, OPT_HEADS);
     if (g->length > 0 && g->batch > g->row_limit / g->length)
-        fail("%s, %s: a batch of more than %zu tokens", g->lower[0], g->lower[1], g->row_limit);
+        fail("--%s, --%s: a batch of more than %zu tokens", options_name(g->lower[0]),
+             options_name(g->lower[1]), g->row_limit);
     gpu_device_create(g, setup->ranks);
     if (g->training) gpu_reduction_create(g, setup);
 }

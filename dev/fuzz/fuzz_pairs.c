@@ -11,16 +11,19 @@
 static Options *options;
 
 void fuzz_start(void) {
-    static const Option seed = {
-        .name = "seed", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .initial = "1", .max = 9};
+    static const Option seed = {.name = OPT_SEED,
+                                .kind = OPTION_INTEGER,
+                                .scope = OPTION_TRAINING,
+                                .initial = "1",
+                                .max = 9};
     static const char meta[] = "{\"tokenizer\": \"none\", \"vocab_size\": 256, \"pad\": 0, "
                                "\"end\": 124, \"paired\": true}";
     fuzz_file("meta.json", meta, strlen(meta));
     options = options_create("fuzz", "");
     options_add(options, &seed, 1);
     task_translation.add_options(options);
-    options_set(options, "max-length", "6", "fuzz");
-    options_set(options, "batch-tokens", "16", "fuzz");
+    options_set(options, OPT_MAX_LENGTH, "6", "fuzz");
+    options_set(options, OPT_BATCH_TOKENS, "16", "fuzz");
 }
 
 static void write_shards(const char *tokens, size_t count) {

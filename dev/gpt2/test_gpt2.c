@@ -250,7 +250,7 @@ static void check_import(const ModelTest *t, Variant v) {
     CHECK(safetensors_integer(file, "n_positions", 1, 100) == 16);
     ModelTest loaded = model_test_create(&gpt2, TINY, 1, 16, 1024);
     options_from_metadata(loaded.options, OPTION_MODEL, file, "");
-    CHECK(options_integer(loaded.options, "layers") == 2);
+    CHECK(options_integer(loaded.options, OPT_LAYERS) == 2);
     const Run run = {.type = &gpt2, .model = loaded.model};
     checkpoint_load_weights(file, &run);
     cpu_model_read(loaded.model, MODEL_VALUES, loaded.values);

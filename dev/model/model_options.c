@@ -5,8 +5,8 @@
 #include <string.h>
 
 size_t model_head_size(const Options *options, const char *file) {
-    const int64_t channels = options_integer(options, "channels"),
-                  heads = options_integer(options, "heads");
+    const int64_t channels = options_integer(options, OPT_CHANNELS),
+                  heads = options_integer(options, OPT_HEADS);
     if (channels % heads == 0) return (size_t)(channels / heads);
     if (file)
         fail("%s: has %lld channels and %lld heads, into which they do not divide", file,
@@ -17,9 +17,9 @@ size_t model_head_size(const Options *options, const char *file) {
 
 ModelSizes model_sizes(const ModelSetup *setup) {
     const Options *o = setup->options;
-    return (ModelSizes){.layers = (size_t)options_integer(o, "layers"),
-                        .channels = (size_t)options_integer(o, "channels"),
-                        .heads = (size_t)options_integer(o, "heads"),
+    return (ModelSizes){.layers = (size_t)options_integer(o, OPT_LAYERS),
+                        .channels = (size_t)options_integer(o, OPT_CHANNELS),
+                        .heads = (size_t)options_integer(o, OPT_HEADS),
                         .head_size = model_head_size(o, NULL),
                         .vocabulary = (size_t)setup->vocabulary,
                         .positions = (size_t)setup->positions};
@@ -36,10 +36,10 @@ static double cosine_power(const char *text) {
 }
 
 AttentionKind attention_kind(const Options *o) {
-    AttentionKind kind = {.name = options_text(o, "attention")};
+    AttentionKind kind = {.name = options_text(o, OPT_ATTENTION)};
     kind.cosine = strcmp(kind.name, "cosine") == 0;
     kind.additive = strcmp(kind.name, "additive") == 0;
-    const double power = cosine_power(options_text(o, "cosine-power"));
+    const double power = cosine_power(options_text(o, OPT_COSINE_POWER));
     kind.learned_power = kind.cosine && power < 0;
     if (kind.cosine && !kind.learned_power) kind.power = power;
     kind.sink = strcmp(kind.name, "softmax1") == 0 ? 1 : 0;

@@ -10,25 +10,25 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
 // clang-format off
 // --layers, --channels, --heads, under the names that a checkpoint has for them.
 #define SIZE_OPTIONS(layers_key, channels_key, heads_key) \
-    {.letter = 'L', .name = "layers", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
-     .initial = "6", .min = 1, .max = MAX_LAYERS, .metadata_key = layers_key, .group = "Model", \
-     .help = "layers"}, \
-    {.letter = 'C', .name = "channels", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, \
+    {.letter = 'L', .name = OPT_LAYERS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, \
+     .value = "N", .initial = "6", .min = 1, .max = MAX_LAYERS, .metadata_key = layers_key, \
+     .group = "Model", .help = "layers"}, \
+    {.letter = 'C', .name = OPT_CHANNELS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, \
      .value = "N", .initial = "128", .min = 1, .max = MAX_CHANNELS, .metadata_key = channels_key, \
      .group = "Model", .help = "channels"}, \
-    {.letter = 'H', .name = "heads", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
-     .initial = "4", .min = 1, .max = MAX_HEADS, .metadata_key = heads_key, .group = "Model", \
-     .help = "attention heads"}
+    {.letter = 'H', .name = OPT_HEADS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, \
+     .value = "N", .initial = "4", .min = 1, .max = MAX_HEADS, .metadata_key = heads_key, \
+     .group = "Model", .help = "attention heads"}
 
 // --attention, one of these kinds, and --cosine-power; --dropout.
 #define ATTENTION_OPTIONS(kinds) \
-    {.name = "attention", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
+    {.name = OPT_ATTENTION, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = "softmax", .choices = kinds, .group = "Model", .help = "attention"}, \
-    {.name = "cosine-power", .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
+    {.name = OPT_COSINE_POWER, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
      .initial = "learned", .group = OPTION_GROUP_MORE, \
      .help = "exponent of cosine's divisor (keys seen)^P: 0 to 1, or learned"}
 #define DROPOUT_OPTION \
-    {.name = "dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P", \
+    {.name = OPT_DROPOUT, .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P", \
      .initial = "0.1", .max = 0.99, .group = "Model", .help = "dropout probability"}
 // clang-format on
 

@@ -26,7 +26,7 @@ typedef struct {
 // The option's length of a sequence, no longer than the model's positions; a user who asks for more
 // ends the program. Weights are evaluated at the length that they take, unless the user or a run's
 // state says another.
-int64_t task_length(const TaskSetup *setup, const char *option);
+int64_t task_length(const TaskSetup *setup, OptionName option);
 
 // What stays the same over a run.
 typedef struct {
@@ -47,10 +47,10 @@ typedef struct {
 
 // Something the program does instead of training, when its option is given. It needs weights.
 typedef struct {
-    const char *option;
+    OptionName option;
     bool batches; // it runs the model on batches; false: it only decodes
     void (*run)(Run *run);
-    const char *const *own; // options that nothing else reads, up to NULL
+    const OptionName *own; // options that nothing else reads, up to OPT_NONE
 } Action;
 
 typedef struct {
@@ -58,8 +58,8 @@ typedef struct {
     const char *summary;                   // what a trainer of this task does, for --help
     void (*add_options)(Options *options); // the rows of the task
     bool learns_embedded;                  // from the text in the program, where no data are given
-    const char *lower[2]; // those that make a batch smaller: "--batch", "--seq-len"
-    const char *length;   // option: tokens of a sequence, "seq-len"
+    OptionName lower[2];                   // those that make a batch smaller: batch, seq-len
+    OptionName length;                     // tokens of a sequence: seq-len
     const Action *actions;
     int action_count;
 

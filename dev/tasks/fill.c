@@ -128,7 +128,7 @@ static void write_json(const Dataset *dataset, int mask, const Guesses *g) {
 
 void fill(Run *run) {
     const Dataset *dataset = run->dataset;
-    const char *text = options_text(run->options, "fill");
+    const char *text = options_text(run->options, OPT_FILL);
     if (!dataset->tokenizer)
         fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
              dataset->name);
@@ -147,8 +147,8 @@ void fill(Run *run) {
     for (size_t i = 0; i < t.count; i++) {
         if (t.tokens[i] != dataset->mask) continue;
         const Guesses guesses = guess(logits + i * V, V, (size_t)dataset->vocabulary);
-        (options_flag(run->options, "json") ? write_json : print_guesses)(dataset, ++mask,
-                                                                          &guesses);
+        (options_flag(run->options, OPT_JSON) ? write_json : print_guesses)(dataset, ++mask,
+                                                                            &guesses);
     }
     log_flush();
     free(logits);

@@ -104,7 +104,7 @@ static uint64_t any_seed(void) {
 
 // Those of --stop, fresh.
 static Text *stops_create(const Options *o, size_t *count) {
-    const char *given = options_text(o, "stop");
+    const char *given = options_text(o, OPT_STOP);
     char *rest = given ? copy_string(given) : NULL, *next = rest, *word;
     Text *stops = NULL;
     *count = 0;
@@ -135,15 +135,15 @@ static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t n
         fail("%s: has no tokenizer, so no text can be written; make it with ./tokenize",
              run->dataset->name);
     Writer w = {.run = run,
-                .settings = {options_number(o, "temperature"), options_integer(o, "top-k"),
-                             options_number(o, "top-p")},
-                .penalty = options_number(o, "repetition-penalty"),
+                .settings = {options_number(o, OPT_TEMPERATURE), options_integer(o, OPT_TOP_K),
+                             options_number(o, OPT_TOP_P)},
+                .penalty = options_number(o, OPT_REPETITION_PENALTY),
                 .seed = seed,
                 .generation = generation_open(run->weights, run->dataset, (int64_t)V),
                 .unused = unused_tokens(run),
                 .count = count,
                 .samples = allocate((size_t)count, sizeof(Sample), "samples"),
-                .reader = reader_create(run, count, options_text(o, "beyond")),
+                .reader = reader_create(run, count, options_text(o, OPT_BEYOND)),
                 .logits = allocate((size_t)count * V, sizeof(real), "logits"),
                 .next = allocate((size_t)count, sizeof(int32_t), "samples")};
     w.stops = stops_create(o, &w.stop_count);
@@ -202,7 +202,7 @@ static void read_prompt(Writer *w, Text prompt) {
     const int32_t *beginning = first ? before_text(dataset, &before) : NULL;
     const size_t added = before + (size_t)w->unread;
     if (count + added == 0) fail("--prompt: no tokens in \"%.*s\"", (int)prompt.size, prompt.data);
-    if (strcmp(options_text(w->run->options, "beyond"), "stop") == 0 &&
+    if (strcmp(options_text(w->run->options, OPT_BEYOND), "stop") == 0 &&
         (int64_t)(count + added) > reader_room(w->reader))
         fail("--prompt: %zu tokens, the model has %lld positions", count + added,
              (long long)w->run->setup.positions);
@@ -311,7 +311,7 @@ static void write_json(const Writer *w, const Sample *sample) {
 
 // After all of it was written.
 static void show_samples(Writer *w, int64_t wanted) {
-    const bool json = options_flag(w->run->options, "json");
+    const bool json = options_flag(w->run->options, OPT_JSON);
     for (int s = 0; s < w->count; s++) {
         Sample *sample = &w->samples[s];
         if (json) {
@@ -359,8 +359,8 @@ static void converse(Writer *w, int64_t wanted) {
 // ---- what is called ---------------------------------------------------------
 
 void generate_sample(const Run *run, uint32_t number) {
-    const int64_t wanted = options_integer(run->options, "sample-tokens");
-    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, "seed"), number);
+    const int64_t wanted = options_integer(run->options, OPT_SAMPLE_TOKENS);
+    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, OPT_SEED), number);
     read_prompt(&w, (Text){"", 0});
     write_tokens(&w, wanted, true);
     putchar('\n');
@@ -371,9 +371,9 @@ void generate_sample(const Run *run, uint32_t number) {
 
 char *sample_text(const Run *run, uint32_t number) {
     if (!run->dataset->tokenizer || run->dataset->end < 0) return NULL;
-    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, "seed"), number);
+    Writer w = writer_create(run, 1, (uint64_t)options_integer(run->options, OPT_SEED), number);
     read_prompt(&w, (Text){"", 0});
-    write_tokens(&w, options_integer(run->options, "sample-tokens"), false);
+    write_tokens(&w, options_integer(run->options, OPT_SAMPLE_TOKENS), false);
     const GrowingText *g = &w.samples[0].text;
     char *text = format_string("%.*s", (int)g->end, g->end ? g->text.data : "");
     writer_free(&w);
@@ -389,7 +389,7 @@ static void say_speed(const Writer *w, double elapsed) {
 }
 
 static void continue_prompt(Writer *w, Text prompt, int64_t wanted) {
-    const bool json = options_flag(w->run->options, "json");
+    const bool json = options_flag(w->run->options, OPT_JSON);
     read_prompt(w, prompt);
     const double start = clock_seconds();
     write_tokens(w, wanted, w->count == 1 && !json);
@@ -400,17 +400,17 @@ static void continue_prompt(Writer *w, Text prompt, int64_t wanted) {
 
 void generate(Run *run) {
     const Options *o = run->options;
-    const char *text = options_text(o, "prompt"), *path = options_text(o, "prompt-file");
-    const int count = (int)options_integer(o, "samples");
-    const int64_t wanted = options_integer(o, "sample-tokens");
-    const bool json = options_flag(o, "json"), from_input = text && strcmp(text, "-") == 0;
+    const char *text = options_text(o, OPT_PROMPT), *path = options_text(o, OPT_PROMPT_FILE);
+    const int count = (int)options_integer(o, OPT_SAMPLES);
+    const int64_t wanted = options_integer(o, OPT_SAMPLE_TOKENS);
+    const bool json = options_flag(o, OPT_JSON), from_input = text && strcmp(text, "-") == 0;
     const bool typed = from_input && isatty(STDIN_FILENO);
     if (text && path) fail_usage("--prompt and --prompt-file exclude each other");
     if (typed && (count > 1 || json))
         fail_usage("--prompt -: on a terminal one text is written: drop --samples and --json");
     Writer w = writer_create(
-        run, count, options_given(o, "seed") ? (uint64_t)options_integer(o, "seed") : any_seed(),
-        0);
+        run, count,
+        options_given(o, OPT_SEED) ? (uint64_t)options_integer(o, OPT_SEED) : any_seed(), 0);
     if (typed) {
         converse(&w, wanted);
     } else {

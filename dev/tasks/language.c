@@ -9,33 +9,33 @@
 
 // clang-format off
 static const Option rows[] = {
-    {.name = "prompt", .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
+    {.name = OPT_PROMPT, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "continue TEXT with -e's weights; -: standard input"},
-    {.letter = 's', .name = "sample-every", .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
+    {.letter = 's', .name = OPT_SAMPLE_EVERY, .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
      .value = "N", .initial = "0", .max = 1e15, .group = OPTION_GROUP_MORE,
      .help = "steps between samples; 0: none"},
-    {.letter = 'g', .name = "sample-tokens", .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
+    {.letter = 'g', .name = OPT_SAMPLE_TOKENS, .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
      .value = "N", .initial = "100", .min = 1, .max = 1e9, .group = "Generation",
      .help = "tokens per sample"},
-    {.name = "temperature", .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X",
+    {.name = OPT_TEMPERATURE, .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X",
      .initial = "0.8", .max = 100, .group = "Generation",
      .help = "sampling temperature; 0: the most probable token"},
-    {.name = "top-k", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N", .initial = "0",
+    {.name = OPT_TOP_K, .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N", .initial = "0",
      .max = 1e9, .group = OPTION_GROUP_MORE,
      .help = "choose among the N most probable tokens; 0: all"},
-    {.name = "top-p", .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X", .initial = "0.95",
-     .min = 1e-6, .max = 1, .group = OPTION_GROUP_MORE,
+    {.name = OPT_TOP_P, .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X",
+     .initial = "0.95", .min = 1e-6, .max = 1, .group = OPTION_GROUP_MORE,
      .help = "choose among the most probable tokens of total mass X"},
-    {.name = "prompt-file", .kind = OPTION_TEXT, .value = "FILE", .group = OPTION_GROUP_MORE,
+    {.name = OPT_PROMPT_FILE, .kind = OPTION_TEXT, .value = "FILE", .group = OPTION_GROUP_MORE,
      .help = "continue the text of FILE, as --prompt"},
-    {.name = "samples", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 4096,
-     .group = OPTION_GROUP_MORE, .help = "texts to generate at once"},
-    {.name = "stop", .kind = OPTION_TEXT, .value = "TEXT", .choices = OPTION_AGAIN,
+    {.name = OPT_SAMPLES, .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1,
+     .max = 4096, .group = OPTION_GROUP_MORE, .help = "texts to generate at once"},
+    {.name = OPT_STOP, .kind = OPTION_TEXT, .value = "TEXT", .choices = OPTION_AGAIN,
      .group = OPTION_GROUP_MORE, .help = "text that ends a sample; can be repeated"},
-    {.name = "repetition-penalty", .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X",
+    {.name = OPT_REPETITION_PENALTY, .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X",
      .initial = "1", .min = 0.01, .max = 100, .group = OPTION_GROUP_MORE,
      .help = "repetition penalty; above 1: repeated tokens are less probable"},
-    {.name = "beyond", .kind = OPTION_CHOICE, .scope = OPTION_HABIT, .value = "HOW",
+    {.name = OPT_BEYOND, .kind = OPTION_CHOICE, .scope = OPTION_HABIT, .value = "HOW",
      .initial = "slide", .choices = READER_BEYOND, .group = OPTION_GROUP_MORE,
      .help = "reading beyond the last position"},
 };
@@ -107,7 +107,7 @@ static void language_report(const void *task, SplitName name, Evaluation *result
 // Samples during training are refused at the start, where they cannot be written.
 static void *language_create(const TaskSetup *setup) {
     const Dataset *dataset = setup->dataset;
-    if (setup->training && options_integer(setup->options, "sample-every") > 0) {
+    if (setup->training && options_integer(setup->options, OPT_SAMPLE_EVERY) > 0) {
         if (!dataset->tokenizer)
             fail("--sample-every: %s has no tokenizer, so no text can be written; drop the option, "
                  "or make "
@@ -127,17 +127,17 @@ static void language_sample(const Run *run, int64_t step) {
     generate_sample(run, (uint32_t)step);
 }
 
-static const char *const generation_options[] = {"samples", NULL};
-static const Action actions[] = {{"prompt", false, generate, generation_options},
-                                 {"prompt-file", false, generate, generation_options}};
+static const OptionName generation_options[] = {OPT_SAMPLES, OPT_NONE};
+static const Action actions[] = {{OPT_PROMPT, false, generate, generation_options},
+                                 {OPT_PROMPT_FILE, false, generate, generation_options}};
 
 const TaskType task_language = {
     .name = "language",
     .summary = "trains a language model on tokenized text, and evaluates or samples it",
     .add_options = add_options,
     .learns_embedded = true,
-    .lower = {"--batch", "--seq-len"},
-    .length = "seq-len",
+    .lower = {OPT_BATCH, OPT_SEQ_LEN},
+    .length = OPT_SEQ_LEN,
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = language_create,

@@ -11,7 +11,7 @@ static const double REPLACED = 0.8, RANDOM = 0.1; // of the tokens chosen; the r
 
 // clang-format off
 static const Option rows[] = {
-    {.name = "fill", .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
+    {.name = OPT_FILL, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "guess each [MASK] in TEXT with -e's weights"},
 };
 // clang-format on
@@ -39,7 +39,7 @@ static void *masked_create(const TaskSetup *setup) {
                   .mask = dataset->mask,
                   .padding = dataset->padding,
                   .vocabulary = dataset->vocabulary,
-                  .seed = (uint64_t)options_integer(setup->options, "seed")};
+                  .seed = (uint64_t)options_integer(setup->options, OPT_SEED)};
     const TaskPlan *plan = sequences_plan(m->sequences);
     const size_t tokens = (size_t)(plan->batch * plan->length);
     m->inputs = allocate(tokens, sizeof(int32_t), "batch");
@@ -141,16 +141,16 @@ static void masked_report(const void *task, SplitName split, Evaluation *result)
                                     (double)result->correct / (double)result->tokens});
 }
 
-static const char *const fill_options[] = {NULL};
-static const Action actions[] = {{"fill", true, fill, fill_options}};
+static const OptionName fill_options[] = {OPT_NONE};
+static const Action actions[] = {{OPT_FILL, true, fill, fill_options}};
 
 const TaskType task_masked = {
     .name = "masked",
     .summary = "trains a model that predicts masked tokens of a text from all others, and "
                "evaluates or asks it",
     .add_options = add_options,
-    .lower = {"--batch", "--seq-len"},
-    .length = "seq-len",
+    .lower = {OPT_BATCH, OPT_SEQ_LEN},
+    .length = OPT_SEQ_LEN,
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = masked_create,

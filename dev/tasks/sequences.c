@@ -7,15 +7,15 @@
 
 // clang-format off
 static const Option rows[] = {
-    {.letter = 'b', .name = "batch", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
+    {.letter = 'b', .name = OPT_BATCH, .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
      .initial = "2", .min = 1, .max = 1 << 20, .group = "Training", .help = "sequences per batch"},
-    {.letter = 't', .name = "seq-len", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+    {.letter = 't', .name = OPT_SEQ_LEN, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
      .value = "N", .initial = "2048", .min = 1, .max = 1 << 28, .group = "Training",
      .help = "tokens per sequence"},
-    {.letter = 'd', .name = "total-batch", .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
+    {.letter = 'd', .name = OPT_TOTAL_BATCH, .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
      .value = "N", .initial = "0", .max = 1e12, .group = "Training",
      .help = "tokens per update; 0: batch * seq-len"},
-    {.name = "offsets", .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "HOW",
+    {.name = OPT_OFFSETS, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "HOW",
      .initial = "moving", .choices = "moving|fixed", .group = OPTION_GROUP_MORE,
      .help = "starts of sequences: others in each epoch, or as published"},
 };
@@ -35,7 +35,7 @@ struct Sequences {
 };
 
 static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T) {
-    const int64_t total = options_integer(options, "total-batch"), tokens = B * T;
+    const int64_t total = options_integer(options, OPT_TOTAL_BATCH), tokens = B * T;
     if (total == 0) return B;
     if (total % tokens != 0)
         fail_usage("--total-batch %lld: must be a multiple of batch * seq-len = %lld * %lld = %lld",
@@ -48,8 +48,8 @@ static void plan_training(Sequences *s, const Options *options) {
     const int64_t B = s->plan.batch, T = s->plan.length;
     s->per_update = sequences_per_update(options, B, T);
     s->loader = loader_create(&s->dataset->splits[SPLIT_TRAIN], T,
-                              (uint64_t)options_integer(options, "seed"),
-                              strcmp(options_text(options, "offsets"), "moving") == 0);
+                              (uint64_t)options_integer(options, OPT_SEED),
+                              strcmp(options_text(options, OPT_OFFSETS), "moving") == 0);
     s->plan.sequences = loader_sequences(s->loader);
     s->plan.sequences_per_update = (double)s->per_update;
     if (s->plan.sequences < s->per_update)
@@ -63,8 +63,8 @@ static void plan_training(Sequences *s, const Options *options) {
 void *sequences_create(const TaskSetup *setup) {
     Sequences *s = allocate(1, sizeof(*s), "task");
     s->dataset = setup->dataset;
-    s->plan.batch = options_integer(setup->options, "batch");
-    s->plan.length = task_length(setup, "seq-len");
+    s->plan.batch = options_integer(setup->options, OPT_BATCH);
+    s->plan.length = task_length(setup, OPT_SEQ_LEN);
     if (setup->training) plan_training(s, setup->options);
     const size_t tokens = (size_t)(s->plan.batch * s->plan.length);
     s->inputs = allocate(tokens, sizeof(int32_t), "batch");

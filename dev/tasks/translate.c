@@ -175,7 +175,7 @@ static void print_json(const Run *run, const Sentence *sentence, size_t count) {
     json_begin(&w, '{');
     json_key(&w, "text");
     json_write_string(&w, count > 0 ? sentence->outputs[0] : "");
-    if (options_integer(run->options, "nbest") > 0) {
+    if (options_integer(run->options, OPT_NBEST) > 0) {
         json_key(&w, "best");
         json_begin(&w, '[');
         for (size_t n = 0; n < count; n++) {
@@ -200,11 +200,11 @@ static void print_translations(const Translator *t, const Sentence *sentence, in
     size_t count = 0;
     while (sentence->outputs && count < (size_t)t->settings.best && sentence->outputs[count])
         count++;
-    if (options_flag(run->options, "json")) {
+    if (options_flag(run->options, OPT_JSON)) {
         print_json(run, sentence, count);
         return;
     }
-    const bool list = options_integer(run->options, "nbest") > 0;
+    const bool list = options_integer(run->options, OPT_NBEST) > 0;
     for (size_t n = 0; n < count; n++) {
         if (list) printf("%lld ||| ", (long long)number);
         streams_show(sentence->outputs[n], strlen(sentence->outputs[n]));
@@ -247,18 +247,18 @@ static Translator translator_create(const Run *run) {
         fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
              dataset->name);
     Translator t = {.run = run,
-                    .settings = {.beams = (int)options_integer(o, "beam"),
-                                 .best = (int)options_integer(o, "nbest"),
-                                 .alpha = options_number(o, "alpha"),
+                    .settings = {.beams = (int)options_integer(o, OPT_BEAM),
+                                 .best = (int)options_integer(o, OPT_NBEST),
+                                 .alpha = options_number(o, OPT_ALPHA),
                                  .vocabulary = run->setup.vocabulary,
                                  .start = dataset->padding,
                                  .end = dataset->end},
                     .generation = generation_open(run->weights, dataset, run->setup.vocabulary),
-                    .longest = options_integer(o, "longest"),
+                    .longest = options_integer(o, OPT_LONGEST),
                     .positions = (size_t)plan->length,
                     .rows = (size_t)plan->rows,
                     .most = (size_t)plan->batch,
-                    .picture = options_text(o, "show-attention"),
+                    .picture = options_text(o, OPT_SHOW_ATTENTION),
                     .shows_progress = isatty(STDERR_FILENO) && !isatty(STDIN_FILENO)};
     const size_t streams = t.rows / (size_t)t.settings.beams;
     if (streams == 0 || t.settings.beams > plan->length)

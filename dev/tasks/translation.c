@@ -16,28 +16,28 @@ enum {
 
 // clang-format off
 static const Option rows[] = {
-    {.letter = 'b', .name = "batch-tokens", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+    {.letter = 'b', .name = OPT_BATCH_TOKENS, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
      .value = "N", .initial = "4096", .min = 1, .max = 1 << 28, .group = "Training",
      .help = "tokens per batch, of either language"},
-    {.name = "accumulate", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
+    {.name = OPT_ACCUMULATE, .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N",
      .initial = "1", .min = 1, .max = 1 << 20, .group = OPTION_GROUP_MORE,
      .help = "batches per update"},
-    {.letter = 't', .name = "max-length", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+    {.letter = 't', .name = OPT_MAX_LENGTH, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
      .value = "N", .initial = "128", .min = 1, .max = 1 << 20, .group = "Training",
      .help = "tokens per sentence; longer pairs are left out"},
-    {.name = "translate", .kind = OPTION_FLAG, .group = "Translation",
+    {.name = OPT_TRANSLATE, .kind = OPTION_FLAG, .group = "Translation",
      .help = "translate standard input with -e's weights"},
-    {.name = "beam", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 64,
+    {.name = OPT_BEAM, .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 64,
      .group = "Translation", .help = "hypotheses per sentence; 1: greedy"},
-    {.name = "nbest", .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 64,
+    {.name = OPT_NBEST, .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 64,
      .group = OPTION_GROUP_MORE,
      .help = "hypotheses to print per line, with scores; 0: the best alone"},
-    {.name = "alpha", .kind = OPTION_NUMBER, .value = "A", .initial = "0.6", .max = 10,
+    {.name = OPT_ALPHA, .kind = OPTION_NUMBER, .value = "A", .initial = "0.6", .max = 10,
      .group = OPTION_GROUP_MORE, .help = "length penalty: log p is divided by (tokens)^A"},
-    {.name = "longest", .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 1 << 20,
+    {.name = OPT_LONGEST, .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 1 << 20,
      .group = OPTION_GROUP_MORE,
      .help = "tokens per translation at most; 0: twice the source's + 20"},
-    {.name = "show-attention", .kind = OPTION_TEXT, .value = "FILE", .group = OPTION_GROUP_MORE,
+    {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "FILE", .group = OPTION_GROUP_MORE,
      .help = "draw the attention of the first line's translation"},
 };
 // clang-format on
@@ -264,12 +264,12 @@ static bool uses_splits(const TaskSetup *setup) {
 // translated give way to the batch.
 static void plan_lengths(Translation *t, const TaskSetup *setup) {
     const Options *o = setup->options;
-    t->max_length = task_length(setup, "max-length");
-    t->batch_tokens = options_integer(o, "batch-tokens");
+    t->max_length = task_length(setup, OPT_MAX_LENGTH);
+    t->batch_tokens = options_integer(o, OPT_BATCH_TOKENS);
     if (t->max_length <= t->batch_tokens) return;
-    if (!uses_splits(setup) && !options_given(o, "max-length"))
+    if (!uses_splits(setup) && !options_given(o, OPT_MAX_LENGTH))
         t->max_length = t->batch_tokens;
-    else if (!setup->training && !options_given(o, "batch-tokens"))
+    else if (!setup->training && !options_given(o, OPT_BATCH_TOKENS))
         t->batch_tokens = t->max_length;
     else
         fail_usage("--batch-tokens %lld: a sentence may have --max-length %lld tokens",
@@ -302,8 +302,8 @@ static void *translation_create(const TaskSetup *setup) {
              dataset->name);
     Translation *t = allocate(1, sizeof(*t), "task");
     t->dataset = dataset;
-    t->seed = (uint64_t)options_integer(setup->options, "seed");
-    t->accumulate = options_integer(setup->options, "accumulate");
+    t->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
+    t->accumulate = options_integer(setup->options, OPT_ACCUMULATE);
     plan_lengths(t, setup);
     t->plan = (TaskPlan){.batch = 1 + t->batch_tokens / SIDE_BY_SIDE,
                          .length = t->max_length,
@@ -427,16 +427,16 @@ static void translation_report(const void *task, SplitName split, Evaluation *re
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
 }
 
-static const char *const translate_options[] = {"beam",    "nbest",          "alpha",
-                                                "longest", "show-attention", NULL};
-static const Action actions[] = {{"translate", true, translate_lines, translate_options}};
+static const OptionName translate_options[] = {OPT_BEAM,    OPT_NBEST,          OPT_ALPHA,
+                                               OPT_LONGEST, OPT_SHOW_ATTENTION, OPT_NONE};
+static const Action actions[] = {{OPT_TRANSLATE, true, translate_lines, translate_options}};
 
 const TaskType task_translation = {
     .name = "translation",
     .summary = "trains a model of translation, evaluates it, or translates with it",
     .add_options = add_options,
-    .lower = {"--batch-tokens", "--max-length"},
-    .length = "max-length",
+    .lower = {OPT_BATCH_TOKENS, OPT_MAX_LENGTH},
+    .length = OPT_MAX_LENGTH,
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
     .create = translation_create,

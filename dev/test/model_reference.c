@@ -95,8 +95,8 @@ static Reference reference_open(const ModelType *type, const Safetensors *file,
     Reference r = {.file = file, .type = type, .options = trainer_options_create(type)};
     checkpoint_check_type(file, type);
     options_from_metadata(r.options, OPTION_MODEL, file, NULL);
-    options_set(r.options, "dropout", "0", "test");
-    options_set(r.options, "precision", strcmp(precision, "bf16") == 0 ? "bf16" : "fp32", "test");
+    options_set(r.options, OPT_DROPOUT, "0", "test");
+    options_set(r.options, OPT_PRECISION, strcmp(precision, "bf16") == 0 ? "bf16" : "fp32", "test");
     const Tensor *ids = safetensors_find(file, "input_ids");
     if (!ids || ids->rank != 2)
         fail("%s: tensor input_ids is missing or not (B, T)", file->file.path);

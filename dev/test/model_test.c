@@ -22,7 +22,7 @@ static void set_options(Options *options, const char *list) {
         char *value = strchr(pair, '=');
         if (!value) fail("test option %s: expected name=value", pair);
         *value++ = '\0';
-        options_set(options, pair, value, "test");
+        options_set(options, options_find_name(pair, strlen(pair)), value, "test");
     }
     free(copy);
 }
@@ -97,7 +97,7 @@ static double loss_with(ModelTest *t, const Batch *batch, size_t element, double
     const real before = t->values[element];
     t->values[element] = before + (real)change;
     t->type->write(t->model, MODEL_VALUES, t->values);
-    const bool drops = options_number(t->options, "dropout") > 0 || t->type->unsmoothed;
+    const bool drops = options_number(t->options, OPT_DROPOUT) > 0 || t->type->unsmoothed;
     const double loss =
         drops ? t->type->train(t->model, batch, 0) : t->type->forward(t->model, batch);
     t->values[element] = before;

@@ -33,13 +33,13 @@ typedef struct {
 static Options *make_options(void) {
     // clang-format off
     static const Option rows[] = {
-        {.name = "seed", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .value = "N",
+        {.name = OPT_SEED, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .value = "N",
          .initial = "7", .max = 100, .group = "", .help = ""},
-        {.name = "precision", .kind = OPTION_TEXT, .scope = OPTION_TRAINING, .value = "P",
+        {.name = OPT_PRECISION, .kind = OPTION_TEXT, .scope = OPTION_TRAINING, .value = "P",
          .initial = "fp32", .group = "", .help = ""},
-        {.name = "optimizer", .kind = OPTION_TEXT, .scope = OPTION_TRAINING, .value = "O",
+        {.name = OPT_OPTIMIZER, .kind = OPTION_TEXT, .scope = OPTION_TRAINING, .value = "O",
          .initial = "adamw", .group = "", .help = ""},
-        {.name = "dropout", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P",
+        {.name = OPT_DROPOUT, .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P",
          .initial = "0", .max = 1, .group = "", .help = ""}};
     // clang-format on
     Options *options = options_create("test", "");
@@ -247,7 +247,7 @@ static void check_gradients(Pair *p, const Batch *batch) {
 // The token of padding learns here as any other does: central differences know no exception.
 static void check_pair(const Kind *kind) {
     Options *options = make_options();
-    if (kind->dropout) options_set(options, "dropout", kind->dropout, "test");
+    if (kind->dropout) options_set(options, OPT_DROPOUT, kind->dropout, "test");
     Example e;
     example_create(&e);
     Pair *p = pair_create(kind, options);

@@ -8,49 +8,51 @@
 
 // clang-format off
 static const Option trainer_rows[] = {
-    {.letter = 'i', .name = "input", .kind = OPTION_TEXT, .value = "DIR", .group = "Data",
+    {.letter = 'i', .name = OPT_INPUT, .kind = OPTION_TEXT, .value = "DIR", .group = "Data",
      .help = "shards and tokenizer"},
-    {.letter = 'o', .name = "output", .kind = OPTION_TEXT, .value = "DIR", .group = "Data",
+    {.letter = 'o', .name = OPT_OUTPUT, .kind = OPTION_TEXT, .value = "DIR", .group = "Data",
      .help = "where the run is kept"},
-    {.letter = 'y', .name = "resume", .kind = OPTION_FLAG, .group = "Data",
+    {.letter = 'y', .name = OPT_RESUME, .kind = OPTION_FLAG, .group = "Data",
      .help = "resume where it stopped"},
-    {.letter = 'b', .name = "batch", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .value = "N",
-     .initial = "2", .min = 1, .max = 65536, .group = "Training", .help = "sequences"},
-    {.letter = 'x', .name = "steps", .kind = OPTION_INTEGER, .scope = OPTION_LENGTH, .value = "N",
+    {.letter = 'b', .name = OPT_BATCH, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+     .value = "N", .initial = "2", .min = 1, .max = 65536, .group = "Training",
+     .help = "sequences"},
+    {.letter = 'x', .name = OPT_STEPS, .kind = OPTION_INTEGER, .scope = OPTION_LENGTH, .value = "N",
      .min = 1, .max = INFINITY, .group = "Training", .help = "updates"},
-    {.letter = 'l', .name = "lr", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "X",
+    {.letter = 'l', .name = OPT_LR, .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "X",
      .initial = "5e-4", .max = 10, .group = "Training", .help = "peak rate"},
-    {.letter = 'q', .name = "final-lr", .kind = OPTION_NUMBER, .scope = OPTION_TRAINING,
+    {.letter = 'q', .name = OPT_FINAL_LR, .kind = OPTION_NUMBER, .scope = OPTION_TRAINING,
      .value = "X", .initial = "0", .min = -1, .max = 1, .group = "Training", .help = "fraction"},
-    {.letter = 'k', .name = "schedule", .kind = OPTION_CHOICE, .scope = OPTION_TRAINING,
+    {.letter = 'k', .name = OPT_SCHEDULE, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING,
      .value = "KIND", .initial = "linear", .choices = "linear|cosine|constant|wsd",
      .group = "Training", .help = "learning rate"},
-    {.letter = 'S', .name = "seed", .kind = OPTION_INTEGER, .scope = OPTION_TRAINING, .value = "N",
-     .initial = "0", .min = -INFINITY, .max = INFINITY, .group = "Training", .help = "seed"},
-    {.name = "eval", .kind = OPTION_CHOICE, .value = "SPLIT", .choices = "val|test",
+    {.letter = 'S', .name = OPT_SEED, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
+     .value = "N", .initial = "0", .min = -INFINITY, .max = INFINITY, .group = "Training",
+     .help = "seed"},
+    {.name = OPT_EVAL, .kind = OPTION_CHOICE, .value = "SPLIT", .choices = "val|test",
      .group = "Text", .help = "only evaluate"},
-    {.name = "init", .kind = OPTION_TEXT, .value = "PATH", .group = "Text", .help = "weights"},
-    {.name = "prompt", .kind = OPTION_TEXT, .value = "TEXT", .group = "Text",
+    {.name = OPT_INIT, .kind = OPTION_TEXT, .value = "PATH", .group = "Text", .help = "weights"},
+    {.name = OPT_PROMPT, .kind = OPTION_TEXT, .value = "TEXT", .group = "Text",
      .help = "continue this"},
-    {.name = "temperature", .kind = OPTION_NUMBER, .value = "X", .initial = "1", .max = INFINITY,
+    {.name = OPT_TEMPERATURE, .kind = OPTION_NUMBER, .value = "X", .initial = "1", .max = INFINITY,
      .group = "Text", .help = "of sampling"},
-    {.name = "rare", .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N", .initial = "1",
+    {.name = OPT_RARE, .kind = OPTION_INTEGER, .scope = OPTION_HABIT, .value = "N", .initial = "1",
      .max = 9, .group = OPTION_GROUP_MORE, .help = "a rare thing"},
-    {.name = "dry", .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE, .help = "another"},
+    {.name = OPT_DRY, .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE, .help = "another"},
 };
 // clang-format on
 // clang-format off
 static const Option model_rows[] = {
-    {.letter = 'H', .name = "heads", .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N",
+    {.letter = 'H', .name = OPT_HEADS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N",
      .initial = "4", .min = 1, .max = 1024, .metadata_key = "n_heads", .group = "Model",
      .help = "heads"},
-    {.name = "windows", .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST",
+    {.name = OPT_WINDOWS, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST",
      .initial = "auto", .group = "Model", .help = "auto, global or a list"},
-    {.name = "sink", .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", .initial = "1e-5",
-     .max = INFINITY, .group = "Model", .help = "softmax1: 1"},
-    {.name = "pool", .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND",
+    {.name = OPT_SINK, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X",
+     .initial = "1e-5", .max = INFINITY, .group = "Model", .help = "softmax1: 1"},
+    {.name = OPT_POOL, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND",
      .initial = "normalised", .choices = "normalised|raw", .group = "Model", .help = "what"},
-    {.name = "tied", .kind = OPTION_FLAG, .scope = OPTION_MODEL, .group = "Model",
+    {.name = OPT_TIED, .kind = OPTION_FLAG, .scope = OPTION_MODEL, .group = "Model",
      .help = "flag with a place in files"},
 };
 // clang-format on
@@ -97,14 +99,14 @@ static void check_refused(const char *line, const char *message) {
 
 static void test_defaults(void) {
     Options *o = parse("");
-    CHECK(options_text(o, "input") == NULL);
-    CHECK(!options_flag(o, "resume"));
-    CHECK(options_integer(o, "batch") == 2);
-    CHECK(options_integer(o, "steps") == 0);
-    CHECK(options_number(o, "lr") == 5e-4);
-    CHECK_TEXT(options_text(o, "schedule"), "linear");
-    CHECK(options_text(o, "eval") == NULL);
-    CHECK(!options_given(o, "batch"));
+    CHECK(options_text(o, OPT_INPUT) == NULL);
+    CHECK(!options_flag(o, OPT_RESUME));
+    CHECK(options_integer(o, OPT_BATCH) == 2);
+    CHECK(options_integer(o, OPT_STEPS) == 0);
+    CHECK(options_number(o, OPT_LR) == 5e-4);
+    CHECK_TEXT(options_text(o, OPT_SCHEDULE), "linear");
+    CHECK(options_text(o, OPT_EVAL) == NULL);
+    CHECK(!options_given(o, OPT_BATCH));
     options_free(o);
 }
 
@@ -119,10 +121,11 @@ static void test_spellings(void) {
                                         "-b 7 --batch 4 -o b -o a -y"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         Options *o = parse(lines[i]);
-        CHECK(options_integer(o, "batch") == 4);
-        CHECK_TEXT(options_text(o, "output"), "a");
-        CHECK(options_flag(o, "resume"));
-        CHECK(options_given(o, "batch") && options_given(o, "resume") && !options_given(o, "lr"));
+        CHECK(options_integer(o, OPT_BATCH) == 4);
+        CHECK_TEXT(options_text(o, OPT_OUTPUT), "a");
+        CHECK(options_flag(o, OPT_RESUME));
+        CHECK(options_given(o, OPT_BATCH) && options_given(o, OPT_RESUME) &&
+              !options_given(o, OPT_LR));
         options_free(o);
     }
 }
@@ -130,19 +133,19 @@ static void test_spellings(void) {
 static void test_values(void) {
     Options *o = parse(
         "-q -1 -l .5 -S -9223372036854775808 --temperature 1.50E+1 --prompt=--resume -o=x -i _");
-    CHECK(options_number(o, "final-lr") == -1);
-    CHECK(options_number(o, "lr") == 0.5);
-    CHECK(options_integer(o, "seed") == INT64_MIN);
-    CHECK(options_number(o, "temperature") == 15);
-    CHECK_TEXT(options_text(o, "prompt"), "--resume");
-    CHECK_TEXT(options_text(o, "output"), "=x");
-    CHECK_TEXT(options_text(o, "input"), "");
+    CHECK(options_number(o, OPT_FINAL_LR) == -1);
+    CHECK(options_number(o, OPT_LR) == 0.5);
+    CHECK(options_integer(o, OPT_SEED) == INT64_MIN);
+    CHECK(options_number(o, OPT_TEMPERATURE) == 15);
+    CHECK_TEXT(options_text(o, OPT_PROMPT), "--resume");
+    CHECK_TEXT(options_text(o, OPT_OUTPUT), "=x");
+    CHECK_TEXT(options_text(o, OPT_INPUT), "");
     options_free(o);
     o = parse("--prompt -5 -o - -H 1024 --seed 007");
-    CHECK_TEXT(options_text(o, "prompt"), "-5");
-    CHECK_TEXT(options_text(o, "output"), "-");
-    CHECK(options_integer(o, "heads") == 1024);
-    CHECK(options_integer(o, "seed") == 7);
+    CHECK_TEXT(options_text(o, OPT_PROMPT), "-5");
+    CHECK_TEXT(options_text(o, OPT_OUTPUT), "-");
+    CHECK(options_integer(o, OPT_HEADS) == 1024);
+    CHECK(options_integer(o, OPT_SEED) == 7);
     options_free(o);
 }
 
@@ -236,7 +239,7 @@ static void test_operands(void) {
         CHECK_TEXT(operands[2], "b");
         CHECK_TEXT(operands[3], "-y");
     }
-    CHECK(options_integer(o, "batch") == 3 && !options_flag(o, "resume"));
+    CHECK(options_integer(o, OPT_BATCH) == 3 && !options_flag(o, OPT_RESUME));
     free(operands);
     options_free(o);
 }
@@ -265,8 +268,8 @@ static void test_help(void) {
 
 static void wrapped_body(void *argument) {
     static const Option row = {.letter = 'a',
-                               .name = "a-name-that-is-long",
-                               .value = "VALUE-LONG",
+                               .name = OPT_ATTENTION_DROPOUT,
+                               .value = "VALUE-LONGER",
                                .kind = OPTION_TEXT,
                                .group = "Long",
                                .help = "many words that do not fit after a name of that length and "
@@ -282,7 +285,7 @@ static void wrapped_body(void *argument) {
 static void test_help_wraps(void) {
     char text[4096];
     CHECK(test_child(wrapped_body, NULL, text, sizeof text) == 0);
-    CHECK(strstr(text, "\n  -a, --a-name-that-is-long VALUE-LONG\n                 many words"));
+    CHECK(strstr(text, "\n  -a, --attention-dropout VALUE-LONGER\n                 many words"));
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         CHECK(strcspn(line, "\n") <= 79);
 }
@@ -290,16 +293,17 @@ static void test_help_wraps(void) {
 static void set_body(void *argument) {
     Options *o = create();
     const char *const *const words = argument;
-    options_set(o, words[0], words[1], "a.safetensors: metadata");
+    options_set(o, options_find_name(words[0], strlen(words[0])), words[1],
+                "a.safetensors: metadata");
     options_free(o);
 }
 
 static void test_set(void) {
     Options *o = create();
-    options_set(o, "heads", "8", "test");
-    options_set(o, "tied", "true", "test");
-    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") &&
-          !options_given(o, "heads"));
+    options_set(o, OPT_HEADS, "8", "test");
+    options_set(o, OPT_TIED, "true", "test");
+    CHECK(options_integer(o, OPT_HEADS) == 8 && options_flag(o, OPT_TIED) &&
+          !options_given(o, OPT_HEADS));
     options_free(o);
     CHECK_FAILS(set_body, ((const char *[]){"heads", "0"}), 1,
                 "error: a.safetensors: metadata: heads 0: expected an integer from 1 to 1024");
@@ -335,10 +339,10 @@ static void test_metadata(void) {
     o = parse("--sink 1e-1 -b 5"); // the same value in other words
     options_from_metadata(o, OPTION_MODEL, &file, "start again");
     options_from_metadata(o, OPTION_TRAINING, &file, "start again"); // none in the file
-    CHECK(options_integer(o, "heads") == 8 && options_flag(o, "tied") &&
-          options_number(o, "sink") == 0.1);
-    CHECK(options_integer(o, "batch") == 5);
-    CHECK(!options_given(o, "heads") && options_given(o, "sink"));
+    CHECK(options_integer(o, OPT_HEADS) == 8 && options_flag(o, OPT_TIED) &&
+          options_number(o, OPT_SINK) == 0.1);
+    CHECK(options_integer(o, OPT_BATCH) == 5);
+    CHECK(!options_given(o, OPT_HEADS) && options_given(o, OPT_SINK));
     options_free(o);
     metadata_free(rows, count);
 }
@@ -366,11 +370,11 @@ static void test_contradiction(void) {
     const Safetensors file = file_of(&row, 1);
     Options *o = parse("-x 20");
     options_from_metadata(o, OPTION_LENGTH, &file, "");
-    CHECK(options_integer(o, "steps") == 20);
+    CHECK(options_integer(o, OPT_STEPS) == 20);
     options_free(o);
     o = parse("");
     options_from_metadata(o, OPTION_LENGTH, &file, "");
-    CHECK(options_integer(o, "steps") == 10);
+    CHECK(options_integer(o, OPT_STEPS) == 10);
     options_free(o);
 }
 
@@ -381,11 +385,11 @@ static void test_habit(void) {
     const Safetensors file = file_of(&row, 1);
     Options *o = parse("-x 20");
     options_from_metadata(o, OPTION_HABIT, &file, NULL);
-    CHECK(options_integer(o, "rare") == 7 && !options_given(o, "rare"));
+    CHECK(options_integer(o, OPT_RARE) == 7 && !options_given(o, OPT_RARE));
     options_free(o);
     o = parse("--rare 3");
     options_from_metadata(o, OPTION_HABIT, &file, NULL);
-    CHECK(options_integer(o, "rare") == 3);
+    CHECK(options_integer(o, OPT_RARE) == 3);
     options_free(o);
     // One that an earlier version had.
     char ten[] = "10";
@@ -393,7 +397,7 @@ static void test_habit(void) {
     const Safetensors old = file_of(&gone, 1);
     o = parse("");
     options_from_metadata(o, OPTION_HABIT, &old, NULL);
-    CHECK(options_integer(o, "rare") == 1);
+    CHECK(options_integer(o, OPT_RARE) == 1);
     options_free(o);
 }
 
@@ -428,34 +432,35 @@ static void test_config(void) {
         "{\"batch\": 3, \"lr\": 1e-3, \"tied\": true, \"schedule\": \"wsd\", \"input\": null,"
         " \"steps\": 7, \"output\": \"theirs\", \"resume\": true}";
     Options *o = configure("-b 5", all);
-    CHECK(options_integer(o, "batch") == 5); // the command line's
-    CHECK(options_number(o, "lr") == 1e-3 && options_flag(o, "tied") &&
-          options_integer(o, "steps") == 7);
-    CHECK_TEXT(options_text(o, "schedule"), "wsd");
-    CHECK(options_given(o, "lr") && !options_given(o, "input") && !options_given(o, "heads"));
-    CHECK(!options_text(o, "output") && !options_flag(o, "resume")); // of the run that wrote it
+    CHECK(options_integer(o, OPT_BATCH) == 5); // the command line's
+    CHECK(options_number(o, OPT_LR) == 1e-3 && options_flag(o, OPT_TIED) &&
+          options_integer(o, OPT_STEPS) == 7);
+    CHECK_TEXT(options_text(o, OPT_SCHEDULE), "wsd");
+    CHECK(options_given(o, OPT_LR) && !options_given(o, OPT_INPUT) && !options_given(o, OPT_HEADS));
+    CHECK(!options_text(o, OPT_OUTPUT) && !options_flag(o, OPT_RESUME)); // of the run that wrote it
     options_free(o);
     o = configure("-x 9", all);
-    CHECK(options_integer(o, "steps") == 9);
+    CHECK(options_integer(o, OPT_STEPS) == 9);
     options_free(o);
     // A flag that is false is not given, as on a command line.
     o = configure("", "{\"dry\": false, \"resume\": false, \"tied\": true, \"rare\": 2}");
-    CHECK(!options_given(o, "dry") && !options_given(o, "resume") && options_given(o, "tied"));
-    static const char *const none[] = {NULL};
+    CHECK(!options_given(o, OPT_DRY) && !options_given(o, OPT_RESUME) &&
+          options_given(o, OPT_TIED));
+    static const OptionName none[] = {OPT_NONE};
     char *text = options_given_text(o, OPTION_HABIT, none);
     CHECK_TEXT(text, " --rare 2");
     free(text);
     options_free(o);
     // Options of earlier versions, which changed no number.
     o = configure("", "{\"zero\": 1, \"ranks-file\": \"meet\", \"batch\": 3}");
-    CHECK(options_integer(o, "batch") == 3);
+    CHECK(options_integer(o, OPT_BATCH) == 3);
     options_free(o);
     // A run that is resumed has begun.
     o = configure("", "{\"init\": \"weights\"}");
-    CHECK(options_given(o, "init"));
+    CHECK(options_given(o, OPT_INIT));
     options_free(o);
     o = configure("-y", "{\"init\": \"weights\", \"batch\": 3}");
-    CHECK(!options_given(o, "init") && options_given(o, "batch"));
+    CHECK(!options_given(o, OPT_INIT) && options_given(o, OPT_BATCH));
     options_free(o);
     // What a run's log writes reads back; of a log the last line with options counts.
     o = parse("-b 3 -l 7e-5 --windows 4,8 --tied");
@@ -472,9 +477,9 @@ static void test_config(void) {
     options_free(o);
     char *log = format_string("%s\n{\"step\":1}\nnot a line\n", w.text);
     o = configure("", log);
-    CHECK(options_integer(o, "batch") == 3 && options_number(o, "lr") == 7e-5 &&
-          options_flag(o, "tied"));
-    CHECK_TEXT(options_text(o, "windows"), "4,8");
+    CHECK(options_integer(o, OPT_BATCH) == 3 && options_number(o, OPT_LR) == 7e-5 &&
+          options_flag(o, OPT_TIED));
+    CHECK_TEXT(options_text(o, OPT_WINDOWS), "4,8");
     options_free(o);
     free(log);
     json_writer_free(&w);

@@ -22,7 +22,7 @@ static void make_shard(const char *name, int32_t count) {
 }
 
 // clang-format off
-static const Option seed_option = {.name = "seed", .kind = OPTION_INTEGER,
+static const Option seed_option = {.name = OPT_SEED, .kind = OPTION_INTEGER,
                                    .scope = OPTION_TRAINING, .initial = "7", .max = 100};
 // clang-format on
 
@@ -32,9 +32,9 @@ static Options *make_options(int batch, int length, int total) {
     task_language.add_options(options);
     char *values[] = {format_string("%d", batch), format_string("%d", length),
                       format_string("%d", total)};
-    options_set(options, "batch", values[0], "test");
-    options_set(options, "seq-len", values[1], "test");
-    options_set(options, "total-batch", values[2], "test");
+    options_set(options, OPT_BATCH, values[0], "test");
+    options_set(options, OPT_SEQ_LEN, values[1], "test");
+    options_set(options, OPT_TOTAL_BATCH, values[2], "test");
     for (int i = 0; i < 3; i++) free(values[i]);
     return options;
 }
@@ -76,7 +76,7 @@ static void test_training(void) {
     const int batches[] = {1, 2, 3};
     for (int k = 0; k < 3; k++) {
         Options *options = make_options(batches[k], T, 6 * T);
-        options_set(options, "offsets", "fixed", "test");
+        options_set(options, OPT_OFFSETS, "fixed", "test");
         void *task = task_language.create(
             &(TaskSetup){.options = options, .dataset = dataset, .training = true});
         CHECK(task_language.plan(task)->sequences == SEQUENCES);
@@ -117,7 +117,7 @@ static void test_offsets(void) {
     Dataset *dataset = dataset_open(test_directory());
     for (int k = 0; k < 2; k++) {
         Options *options = make_options(1, T, 0);
-        options_set(options, "offsets", kinds[k], "test");
+        options_set(options, OPT_OFFSETS, kinds[k], "test");
         void *task = task_language.create(
             &(TaskSetup){.options = options, .dataset = dataset, .training = true});
         const int64_t sequences = task_language.plan(task)->sequences;
@@ -308,7 +308,7 @@ static void count_hidden(const int32_t *inputs, const int32_t *targets, int64_t 
 
 static void *masked_task(const Dataset *dataset, int batch, Options **options) {
     *options = make_options(batch, HIDDEN_LENGTH, 4 * HIDDEN_LENGTH);
-    options_set(*options, "offsets", "fixed", "test");
+    options_set(*options, OPT_OFFSETS, "fixed", "test");
     return task_masked.create(
         &(TaskSetup){.options = *options, .dataset = dataset, .training = true});
 }
@@ -445,9 +445,9 @@ static Options *translation_options(const char *batch_tokens, const char *accumu
     Options *options = options_create("test", "");
     options_add(options, &seed_option, 1);
     task_translation.add_options(options);
-    options_set(options, "batch-tokens", batch_tokens, "test");
-    options_set(options, "accumulate", accumulate, "test");
-    options_set(options, "max-length", max_length, "test");
+    options_set(options, OPT_BATCH_TOKENS, batch_tokens, "test");
+    options_set(options, OPT_ACCUMULATE, accumulate, "test");
+    options_set(options, OPT_MAX_LENGTH, max_length, "test");
     return options;
 }
 

@@ -13,7 +13,7 @@
 
 // clang-format off
 static const Option rows[] = {
-    {.name = "json", .kind = OPTION_FLAG, .group = "Output",
+    {.name = OPT_JSON, .kind = OPTION_FLAG, .group = "Output",
      .help = "print a JSON array, one object per tensor"},
 };
 // clang-format on
@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
     options_add(options, rows, sizeof(rows) / sizeof(*rows));
     options_parse(options, argc, argv, &files, &count);
     if (count == 0) fail_usage("found no file, expected one or more: kurtosis FILE.safetensors...");
-    const bool json = options_flag(options, "json");
+    const bool json = options_flag(options, OPT_JSON);
     bool first = true;
     if (json) printf("[");
     for (int i = 0; i < count; i++) {

@@ -29,44 +29,45 @@ enum { ENCODE_AT_ONCE = 1 << 24 }; // bytes of text
 
 // clang-format off
 static const Option rows[] = {
-    {.letter = 'o', .name = "output", .kind = OPTION_TEXT, .value = "DIR", .group = "Files",
+    {.letter = 'o', .name = OPT_OUTPUT, .kind = OPTION_TEXT, .value = "DIR", .group = "Files",
      .help = "directory for shards, tokenizer and meta.json"},
-    {.name = "train", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_TRAIN, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "training text, instead of one FILE cut 90/5/5; -: stdin"},
-    {.name = "val", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_VAL, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "validation text"},
-    {.name = "test", .kind = OPTION_TEXT, .value = "FILE", .group = "Files", .help = "test text"},
-    {.name = "source", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_TEST, .kind = OPTION_TEXT, .value = "FILE", .group = "Files", .help = "test text"},
+    {.name = OPT_SOURCE, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "sentences to translate, one per line (bpe)"},
-    {.name = "target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_TARGET, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "their translations"},
-    {.name = "val-source", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_VAL_SOURCE, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "sentences for validation"},
-    {.name = "val-target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_VAL_TARGET, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "their translations"},
-    {.name = "test-source", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_TEST_SOURCE, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "sentences for the test"},
-    {.name = "test-target", .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
+    {.name = OPT_TEST_TARGET, .kind = OPTION_TEXT, .value = "FILE", .group = "Files",
      .help = "their translations"},
-    {.name = "shard-tokens", .kind = OPTION_INTEGER, .value = "N", .initial = "100000000", .min = 1,
-     .max = INT32_MAX, .group = "Files", .help = "largest number of tokens per shard"},
-    {.name = "binary", .kind = OPTION_FLAG, .group = "Files",
+    {.name = OPT_SHARD_TOKENS, .kind = OPTION_INTEGER, .value = "N", .initial = "100000000",
+     .min = 1, .max = INT32_MAX, .group = "Files", .help = "largest number of tokens per shard"},
+    {.name = OPT_BINARY, .kind = OPTION_FLAG, .group = "Files",
      .help = "accept files that are not text (bpe, byte)"},
-    {.name = "tokenizer", .kind = OPTION_CHOICE, .value = "KIND", .initial = "bpe",
+    {.name = OPT_TOKENIZER, .kind = OPTION_CHOICE, .value = "KIND", .initial = "bpe",
      .choices = "bpe|byte|word|spm", .group = "Tokenizer",
      .help = "byte-level BPE, bytes, words, SentencePiece"},
-    {.name = "vocab-size", .kind = OPTION_INTEGER, .value = "N", .min = 2, .max = 1 << 24,
+    {.name = OPT_VOCAB_SIZE, .kind = OPTION_INTEGER, .value = "N", .min = 2, .max = 1 << 24,
      .group = "Tokenizer", .help = "largest vocabulary; bpe: 8192, spm: 32000, word: all"},
-    {.name = "model", .kind = OPTION_TEXT, .value = "FILE", .group = "Tokenizer",
+    {.name = OPT_MODEL, .kind = OPTION_TEXT, .value = "FILE", .group = "Tokenizer",
      .help = "existing tokenizer: .json (bpe), .model (spm), .vocab (word)"},
-    {.name = "reserve", .kind = OPTION_CHOICE, .value = "LIST",
+    {.name = OPT_RESERVE, .kind = OPTION_CHOICE, .value = "LIST",
      .choices = "mask|padding|mask,padding", .group = "Tokenizer",
      .help = "further special tokens (bpe)"},
-    {.name = "bpe-dropout", .kind = OPTION_NUMBER, .value = "P", .initial = "0", .max = 0.9,
+    {.name = OPT_BPE_DROPOUT, .kind = OPTION_NUMBER, .value = "P", .initial = "0", .max = 0.9,
      .group = "Tokenizer", .help = "probability to skip a merge in training text (bpe)"},
-    {.name = "copies", .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1, .max = 1000,
-     .group = "Tokenizer", .help = "copies of the training text, each with its own --bpe-dropout"},
-    {.name = "normalise", .kind = OPTION_FLAG, .group = "Tokenizer",
+    {.name = OPT_COPIES, .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1,
+     .max = 1000, .group = "Tokenizer",
+     .help = "copies of the training text, each with its own --bpe-dropout"},
+    {.name = OPT_NORMALISE, .kind = OPTION_FLAG, .group = "Tokenizer",
      .help = "apply NFKC and collapse white space (spm); loses some text"},
 };
 // clang-format on
@@ -100,74 +101,79 @@ typedef struct {
 // ---- input ------------------------------------------------------------------
 
 static TokenizerSettings read_settings(const Options *options) {
-    const char *reserve = options_text(options, "reserve");
+    const char *reserve = options_text(options, OPT_RESERVE);
     return (TokenizerSettings){
-        .kind = tokenizer_kind_from_name(options_text(options, "tokenizer"), "--tokenizer"),
-        .vocabulary = options_integer(options, "vocab-size"),
-        .model = options_text(options, "model"),
-        .normalise = options_flag(options, "normalise"),
-        .padding = (reserve && strstr(reserve, "padding")) || options_given(options, "source"),
+        .kind = tokenizer_kind_from_name(options_text(options, OPT_TOKENIZER), "--tokenizer"),
+        .vocabulary = options_integer(options, OPT_VOCAB_SIZE),
+        .model = options_text(options, OPT_MODEL),
+        .normalise = options_flag(options, OPT_NORMALISE),
+        .padding = (reserve && strstr(reserve, "padding")) || options_given(options, OPT_SOURCE),
         .mask = reserve && strstr(reserve, "mask"),
     };
 }
 
 // The options that name the two sides of a split.
-static const char *const pair_options[SPLIT_COUNT][2] = {
-    {"source", "target"}, {"val-source", "val-target"}, {"test-source", "test-target"}};
+static const OptionName pair_options[SPLIT_COUNT][2] = {
+    {OPT_SOURCE, OPT_TARGET}, {OPT_VAL_SOURCE, OPT_VAL_TARGET}, {OPT_TEST_SOURCE, OPT_TEST_TARGET}};
+static const OptionName split_options[SPLIT_COUNT] = {OPT_TRAIN, OPT_VAL, OPT_TEST};
 
 static void check_pair_options(const Options *options, int operand_count) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
-        const char *source = pair_options[s][0], *target = pair_options[s][1];
+        const OptionName source = pair_options[s][0], target = pair_options[s][1];
         if (options_given(options, source) != options_given(options, target))
-            fail_usage("--%s and --%s: name one file each, of pairs of sentences", source, target);
-        if (options_given(options, source) && !options_given(options, "source"))
-            fail_usage("--%s and --%s need --source and --target", source, target);
+            fail_usage("--%s and --%s: name one file each, of pairs of sentences",
+                       options_name(source), options_name(target));
+        if (options_given(options, source) && !options_given(options, OPT_SOURCE))
+            fail_usage("--%s and --%s need --source and --target", options_name(source),
+                       options_name(target));
     }
-    if (!options_given(options, "source")) return;
-    if (operand_count > 0 || options_given(options, "train"))
+    if (!options_given(options, OPT_SOURCE)) return;
+    if (operand_count > 0 || options_given(options, OPT_TRAIN))
         fail_usage("found both pairs of sentences (--source) and a text, expected one of them");
     if (read_settings(options).kind != TOKENIZER_BPE)
         fail_usage("--source and --target are for --tokenizer bpe");
 }
 
 // One file each: what the option said first would be lost.
-static void check_repeated(const Options *options, const char *name) {
+static void check_repeated(const Options *options, OptionName name) {
     if (options_given_again(options, name))
-        fail_usage("--%s is given twice, and takes one file; join several with cat", name);
+        fail_usage("--%s is given twice, and takes one file; join several with cat",
+                   options_name(name));
 }
 
 static void check_options(const Options *options, int operand_count) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
-        check_repeated(options, split_name(s));
+        check_repeated(options, split_options[s]);
         for (int side = 0; side < 2; side++) check_repeated(options, pair_options[s][side]);
     }
     const TokenizerKind kind = read_settings(options).kind;
     check_pair_options(options, operand_count);
-    const bool named = options_given(options, "train"), trains = !options_given(options, "model");
-    if (!options_given(options, "output"))
+    const bool named = options_given(options, OPT_TRAIN),
+               trains = !options_given(options, OPT_MODEL);
+    if (!options_given(options, OPT_OUTPUT))
         fail_usage("--output DIR is missing: name the directory for the shards");
-    if (!named && (options_given(options, "val") || options_given(options, "test")))
+    if (!named && (options_given(options, OPT_VAL) || options_given(options, OPT_TEST)))
         fail_usage("--val and --test need --train FILE");
     if (named && operand_count > 0)
         fail_usage("found both --train and a FILE to be cut, expected one of them");
-    if (!named && !options_given(options, "source") && operand_count != 1)
+    if (!named && !options_given(options, OPT_SOURCE) && operand_count != 1)
         fail_usage("found %d text files, expected one (or --train, --val and --test)%s",
                    operand_count, operand_count > 1 ? "; make one of several with cat" : "");
-    if (kind == TOKENIZER_BYTE && options_given(options, "vocab-size"))
+    if (kind == TOKENIZER_BYTE && options_given(options, OPT_VOCAB_SIZE))
         fail_usage("--vocab-size: bytes are always 256");
     if (!trains && kind == TOKENIZER_BYTE)
         fail_usage("--model is for --tokenizer bpe, spm or word: bytes need none");
-    if (options_given(options, "binary") && kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE)
+    if (options_given(options, OPT_BINARY) && kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE)
         fail_usage("--binary is for --tokenizer bpe or byte");
-    if (!trains && options_given(options, "vocab-size"))
+    if (!trains && options_given(options, OPT_VOCAB_SIZE))
         fail_usage("--vocab-size: a model that is given has its own vocabulary");
-    if (options_given(options, "reserve") && (!trains || kind != TOKENIZER_BPE))
+    if (options_given(options, OPT_RESERVE) && (!trains || kind != TOKENIZER_BPE))
         fail_usage("--reserve is for --tokenizer bpe, without --model");
-    if (options_number(options, "bpe-dropout") > 0 && kind != TOKENIZER_BPE)
+    if (options_number(options, OPT_BPE_DROPOUT) > 0 && kind != TOKENIZER_BPE)
         fail_usage("--bpe-dropout is for --tokenizer bpe");
-    if (options_integer(options, "copies") > 1 && !(options_number(options, "bpe-dropout") > 0))
+    if (options_integer(options, OPT_COPIES) > 1 && !(options_number(options, OPT_BPE_DROPOUT) > 0))
         fail_usage("--copies: all copies are the same without --bpe-dropout");
-    if (options_given(options, "normalise") && (!trains || kind != TOKENIZER_SPM))
+    if (options_given(options, OPT_NORMALISE) && (!trains || kind != TOKENIZER_SPM))
         fail_usage("--normalise is for --tokenizer spm, without --model");
 }
 
@@ -260,7 +266,7 @@ static Text map_text(Job *job, SplitName split, const char *name) {
 
 static void read_texts(Job *job, const Options *options, const char *operand) {
     for (int s = 0; s < SPLIT_COUNT; s++) {
-        const char *name = options_text(options, split_name(s));
+        const char *name = options_text(options, split_options[s]);
         if (name) job->texts[s] = map_text(job, (SplitName)s, name);
     }
     if (!operand) return;
@@ -626,14 +632,14 @@ int main(int argc, char **argv) {
     options_parse(options, argc, argv, &operands, &operand_count);
     check_options(options, operand_count);
 
-    Job job = {.output = options_text(options, "output")};
+    Job job = {.output = options_text(options, OPT_OUTPUT)};
     job.staging = format_string("%s/" STAGING, job.output);
     job.settings = read_settings(options);
-    job.dropout = options_number(options, "bpe-dropout");
-    job.copies = options_integer(options, "copies");
-    job.binary = options_flag(options, "binary");
+    job.dropout = options_number(options, OPT_BPE_DROPOUT);
+    job.copies = options_integer(options, OPT_COPIES);
+    job.binary = options_flag(options, OPT_BINARY);
     job.terminal = isatty(STDOUT_FILENO);
-    if (options_given(options, "source")) {
+    if (options_given(options, OPT_SOURCE)) {
         read_pairs(&job, options);
     } else {
         read_texts(&job, options, operand_count > 0 ? operands[0] : NULL);
@@ -642,7 +648,7 @@ int main(int argc, char **argv) {
     prepare_output(&job);
     make_tokenizer(&job);
     for (int s = 0; s < SPLIT_COUNT; s++)
-        encode_split(&job, (SplitName)s, options_integer(options, "shard-tokens"));
+        encode_split(&job, (SplitName)s, options_integer(options, OPT_SHARD_TOKENS));
     publish(&job);
     print_table(&job);
     streams_flush();

@@ -81,9 +81,9 @@ static void write_state(const Run *run, const char *path, const real *first, con
     run_data_describe_shards(run->dataset, &rows, &count);
     // What depends on the clock is stored only where it counts: other states are the same bytes
     // each time.
-    if (options_integer(run->options, "patience") > 0)
+    if (options_integer(run->options, OPT_PATIENCE) > 0)
         metadata_add(&rows, &count, "stale", format_string("%lld", (long long)progress->stale));
-    if (options_number(run->options, "minutes") > 0)
+    if (options_number(run->options, OPT_MINUTES) > 0)
         metadata_add(&rows, &count, "seconds", format_string("%.17g", progress->seconds));
     if (progress->evaluation_due) metadata_add(&rows, &count, "evaluation_due", copy_string("1"));
     options_to_metadata(run->options, OPTION_TRAINING, &rows, &count);
@@ -616,7 +616,7 @@ static void add_checkpoint(const char *directory, int64_t step, double factor, c
 void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *run) {
     char *directory = path_directory(file->file.path);
     Listing listing = listing_create(directory);
-    const char *init = options_text(run->options, "init");
+    const char *init = options_text(run->options, OPT_INIT);
     const int64_t step = step_of_name(path_name(file->file.path), weights_name);
     size_t first = 0;                         // of the steps, newest first
     if (strcmp(init, file->file.path) == 0) { // else a directory is named

@@ -19,7 +19,7 @@ bool loop_ended(const Loop *loop) {
 }
 
 bool loop_out_of_patience(const Loop *loop) {
-    const int64_t patience = options_integer(loop->run->options, "patience");
+    const int64_t patience = options_integer(loop->run->options, OPT_PATIENCE);
     return patience > 0 && loop->progress.stale >= patience;
 }
 
@@ -49,12 +49,12 @@ void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, doub
         .peak_fraction = loop->flops_per_token * (double)tokens / elapsed / loop->peak_flops,
         .seconds_left = loop->budget > 0 ? fmax(loop->budget - loop->progress.seconds, 0)
                                          : loop->seconds_per_step * (double)(steps - step)};
-    log_step(loop->log, &report, options_integer(loop->run->options, "log-every"));
+    log_step(loop->log, &report, options_integer(loop->run->options, OPT_LOG_EVERY));
 }
 
 // As a shell takes it, fresh: the program and the options that were given.
 static char *command_text(const Run *run) {
-    static const char *const none[] = {NULL};
+    static const OptionName none[] = {OPT_NONE};
     char *command = options_quoted(run->program);
     for (OptionScope scope = OPTION_RUN; scope <= OPTION_MODEL; scope++) {
         char *options = options_given_text(run->options, scope, none);
@@ -113,18 +113,19 @@ void loop_introduce(Loop *loop) {
     if (processes)
         metadata_add(&rows, &count, "processes",
                      format_string("%s; gradients travel in %s", processes,
-                                   options_text(run->options, "reduce")));
+                                   options_text(run->options, OPT_REDUCE)));
     free(processes);
     metadata_add(&rows, &count, "products",
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
                                loop->peak_flops * 1e-9));
     if (loop_leads(loop)) {
-        const double every = (double)options_integer(loop->run->options, "val-every");
+        const double every = (double)options_integer(loop->run->options, OPT_VAL_EVERY);
         metadata_add(&rows, &count, "output", copy_string(loop->directory));
         metadata_add(&rows, &count, "disk",
                      settings_check_room(run, loop->steps,
-                                         every > 0 ? (double)loop->steps / every
-                                                   : options_number(loop->run->options, "epochs")));
+                                         every > 0
+                                             ? (double)loop->steps / every
+                                             : options_number(loop->run->options, OPT_EPOCHS)));
     }
     char *changes = options_changes(run->options);
     if (*changes)
@@ -184,8 +185,8 @@ void loop_log_reduction(const Loop *loop) {
 
 // The command that resumes, fresh: the data and all that belongs to the run are in its checkpoint.
 static char *resuming_command(const Loop *loop) {
-    static const char *const known[] = {"input",   "output", "resume", "init",
-                                        "average", "config", NULL};
+    static const OptionName known[] = {OPT_INPUT,   OPT_OUTPUT, OPT_RESUME, OPT_INIT,
+                                       OPT_AVERAGE, OPT_CONFIG, OPT_NONE};
     char *options = options_given_text(loop->run->options, OPTION_RUN, known);
     char *program = options_quoted(loop->run->program),
          *directory = options_quoted(loop->directory);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 void measure_check(const Run *run) {
-    if (options_integer(run->options, "stats") == 0) return;
+    if (options_integer(run->options, OPT_STATS) == 0) return;
     if (!run->type->statistics)
         fail_usage("--stats: %s does not measure activations", run->type->program);
     if (run->dataset->splits[SPLIT_VAL].tokens == 0)
@@ -122,7 +122,7 @@ static Summary summarise(const Statistics *statistics) {
 }
 
 bool measure_validation(Run *run, Evaluation *result) {
-    const int64_t batches = options_integer(run->options, "stats");
+    const int64_t batches = options_integer(run->options, OPT_STATS);
     if (batches == 0) return true;
     Statistics statistics = {0};
     run_batches(run, SPLIT_VAL, batches, &statistics);
@@ -145,7 +145,7 @@ bool measure_validation(Run *run, Evaluation *result) {
 }
 
 bool measure(Run *run, Log *log, int64_t step) {
-    const int64_t batches = options_integer(run->options, "stats");
+    const int64_t batches = options_integer(run->options, OPT_STATS);
     if (batches == 0) return true;
     Statistics statistics = {0};
     const int64_t done = run_batches(run, SPLIT_VAL, batches, &statistics);

@@ -52,13 +52,13 @@ char *restart_find_log(const char *directory) {
 }
 
 // Paths in a log are of the directory in which the run was started.
-static void resolve_path(Options *options, const char *name, const char *start) {
+static void resolve_path(Options *options, OptionName name, const char *start) {
     char here[4096];
     const char *path = options_text(options, name);
     if (!path || options_given(options, name) || path[0] == '/' || !*start) return;
     if (getcwd(here, sizeof(here)) && strcmp(here, start) == 0) return;
     char *resolved = format_string("%s/%s", start, path);
-    options_set(options, name, resolved, name);
+    options_set(options, name, resolved, options_name(name));
     free(resolved);
 }
 
@@ -71,8 +71,8 @@ void restart_options(const char *log, Options *options, const ModelType *type) {
              (int)strcspn(model, ","), model, type->name);
     options_from_log_event(options, json_find(event, "options"), log,
                            "drop the option, or choose another --output");
-    resolve_path(options, "input", text_member(event, "directory"));
-    resolve_path(options, "init", text_member(event, "directory"));
+    resolve_path(options, OPT_INPUT, text_member(event, "directory"));
+    resolve_path(options, OPT_INIT, text_member(event, "directory"));
     json_free(event);
 }
 

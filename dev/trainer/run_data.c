@@ -94,7 +94,7 @@ void run_data_check_unchanged(const Options *options, const Safetensors *state,
             fail("%s when step %lld was saved, by another version of this program; start a new run "
                  "from its weights with --init",
                  change, step);
-        if (!options_given(options, "input"))
+        if (!options_given(options, OPT_INPUT))
             fail("%s when step %lld was saved; to continue on the present data, add --input %s",
                  change, step, dataset->name);
         warn("%s when step %lld was saved; the run continues on the present data%s", change, step,
@@ -245,7 +245,7 @@ void run_data_check_tokenizer(const Safetensors *weights, const Dataset *dataset
 }
 
 Dataset *run_data_open(const Options *options, const Safetensors *weights, bool only_text) {
-    const char *input = options_text(options, "input");
+    const char *input = options_text(options, OPT_INPUT);
     if (input || !weights) {
         Dataset *dataset = dataset_open(input);
         if (weights) run_data_check_tokenizer(weights, dataset);
@@ -275,6 +275,6 @@ void run_data_take_text(Dataset *dataset, SplitName split, const char *path) {
 }
 
 void run_data_tell(Options *options, const Dataset *dataset) {
-    if (!options_text(options, "input") && !dataset->embedded)
-        options_set(options, "input", dataset->name, "--input");
+    if (!options_text(options, OPT_INPUT) && !dataset->embedded)
+        options_set(options, OPT_INPUT, dataset->name, "--input");
 }

@@ -30,18 +30,18 @@ static void check_rate(const Options *o, const Schedule *schedule, int64_t steps
         warn("--warmup %lld: the run has %lld steps, so the rate rises to %.2g and never falls",
              (long long)schedule->warmup, (long long)steps, peak);
     if (schedule->final_fraction > 0 && (noam || schedule->kind == SCHEDULE_CONSTANT))
-        warn("--final-lr: has no effect with --schedule %s", options_text(o, "schedule"));
-    if (peak * options_number(o, "weight-decay") >= 1)
+        warn("--final-lr: has no effect with --schedule %s", options_text(o, OPT_SCHEDULE));
+    if (peak * options_number(o, OPT_WEIGHT_DECAY) >= 1)
         warn("--weight-decay %g: with a rate of %.2g one step turns the signs of all weights",
-             options_number(o, "weight-decay"), peak);
+             options_number(o, OPT_WEIGHT_DECAY), peak);
 }
 
 void settings_check(const Run *run, const Schedule *schedule, int64_t steps) {
     const Options *o = run->options;
     const Split *splits = run->dataset->splits;
-    const int64_t patience = options_integer(o, "patience"),
-                  every = options_integer(o, "val-every");
-    const double clip = options_number(o, "clip");
+    const int64_t patience = options_integer(o, OPT_PATIENCE),
+                  every = options_integer(o, OPT_VAL_EVERY);
+    const double clip = options_number(o, OPT_CLIP);
     if (patience > 0 && splits[SPLIT_VAL].tokens == 0)
         fail("%s: has no val split, which --patience needs", run->dataset->name);
     if (patience > 0 && every > 0 && steps > 0 && patience > steps / every)
@@ -50,8 +50,8 @@ void settings_check(const Run *run, const Schedule *schedule, int64_t steps) {
     check_rate(o, schedule, steps);
     if (clip > 0 && clip < 1e-4)
         warn("--clip %g: gradients are cut so short that --eps decides the size of a step", clip);
-    if (options_changed(o, "epochs") && (steps == 0 || options_integer(o, "steps") > 0))
-        warn("--epochs %g: has no effect with --%s", options_number(o, "epochs"),
+    if (options_changed(o, OPT_EPOCHS) && (steps == 0 || options_integer(o, OPT_STEPS) > 0))
+        warn("--epochs %g: has no effect with --%s", options_number(o, OPT_EPOCHS),
              steps == 0 ? "minutes" : "steps");
     if (run->dataset->vocabulary > splits[SPLIT_TRAIN].tokens)
         warn("%s: a vocabulary of %d tokens for a text of %lld: most of them are never seen; make "
@@ -61,10 +61,10 @@ void settings_check(const Run *run, const Schedule *schedule, int64_t steps) {
 
 char *settings_check_room(const Run *run, int64_t steps, double evaluations) {
     const Options *o = run->options;
-    const char *directory = options_text(o, "output");
-    const double every = (double)options_integer(o, "save-every");
+    const char *directory = options_text(o, OPT_OUTPUT);
+    const double every = (double)options_integer(o, OPT_SAVE_EVERY);
     const double saves = ceil(every > 0 ? (double)steps / every : evaluations) + 1;
-    const double kept = fmin((double)options_integer(o, "keep"), saves);
+    const double kept = fmin((double)options_integer(o, OPT_KEEP), saves);
     const double weights = (double)(run->type->parameters(run->model)->parameters * sizeof(float));
     size_t pairs;
     bool best;
@@ -80,7 +80,7 @@ char *settings_check_room(const Run *run, int64_t steps, double evaluations) {
     if (needed > available)
         fail("%s: the run needs %s on this disk for its checkpoints (--keep %lld), best weights "
              "and log, and %s are available; lower --keep, or choose another --output",
-             directory, text, (long long)options_integer(o, "keep"), left);
+             directory, text, (long long)options_integer(o, OPT_KEEP), left);
     append_format(&text, " of the %s available", left);
     free(left);
     return text;

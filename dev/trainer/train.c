@@ -32,26 +32,27 @@ static void check_action_options(const Options *options, const TaskType *task,
     for (int i = 0; i < task->action_count; i++) {
         const Action *other = &task->actions[i];
         if (action && action->own == other->own) continue;
-        for (const char *const *name = other->own; *name; name++)
+        for (const OptionName *name = other->own; *name != OPT_NONE; name++)
             if (options_changed(options, *name))
-                fail_usage("--%s: is for --%s", *name, other->option);
+                fail_usage("--%s: is for --%s", options_name(*name), options_name(other->option));
     }
 }
 
 static void check_start(const Options *options, const Action *action) {
-    const bool evaluates = options_text(options, "eval");
-    if (action && evaluates) fail_usage("--%s and --eval exclude each other", action->option);
-    if (options_flag(options, "json") && !action && !evaluates)
+    const bool evaluates = options_text(options, OPT_EVAL);
+    if (action && evaluates)
+        fail_usage("--%s and --eval exclude each other", options_name(action->option));
+    if (options_flag(options, OPT_JSON) && !action && !evaluates)
         fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
-    if (options_number(options, "minutes") > 0 && options_integer(options, "steps") > 0)
+    if (options_number(options, OPT_MINUTES) > 0 && options_integer(options, OPT_STEPS) > 0)
         fail_usage("--minutes and --steps exclude each other: choose one");
-    const bool resumes = options_flag(options, "resume");
-    if (options_integer(options, "average") > 0 && !options_text(options, "init") && !resumes)
+    const bool resumes = options_flag(options, OPT_RESUME);
+    if (options_integer(options, OPT_AVERAGE) > 0 && !options_text(options, OPT_INIT) && !resumes)
         fail_usage("--average: needs --init RUN, whose checkpoints are averaged");
     if (!resumes) return;
-    if (!options_text(options, "output"))
+    if (!options_text(options, OPT_OUTPUT))
         fail_usage("--resume: needs --output DIR, the run to resume");
-    if (options_text(options, "init"))
+    if (options_text(options, OPT_INIT))
         fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
 }
 
@@ -59,10 +60,10 @@ static void check_start(const Options *options, const Action *action) {
 // NULL: nothing of a run. A directory that is mistyped is no place for a new run on the embedded
 // text.
 static char *find_unsaved_run(const Options *options) {
-    const char *output = options_text(options, "output");
-    if (!options_flag(options, "resume")) return NULL;
+    const char *output = options_text(options, OPT_OUTPUT);
+    if (!options_flag(options, OPT_RESUME)) return NULL;
     char *latest = checkpoint_path(output, 0), *log = latest ? NULL : restart_find_log(output);
-    if (!latest && !log && !options_text(options, "input") && !options_text(options, "config"))
+    if (!latest && !log && !options_text(options, OPT_INPUT) && !options_text(options, OPT_CONFIG))
         fail("%s: holds no run to resume; check --output, or name the data of a new run there with "
              "--input",
              output);
@@ -72,14 +73,14 @@ static char *find_unsaved_run(const Options *options) {
 
 // Makes and locks --output; nobody else changes it from here on.
 static int lock_output(const Options *options) {
-    directory_create(options_text(options, "output"));
-    return run_lock(options_text(options, "output"));
+    directory_create(options_text(options, OPT_OUTPUT));
+    return run_lock(options_text(options, OPT_OUTPUT));
 }
 
 // Joins the other processes, of which rank 0 has the terminal. It has to say what is wrong with the
 // options, so this comes before they are read.
 static Ranks *join_ranks(int argc, char **argv) {
-    const char *limit = options_peek("timeout", argc, argv);
+    const char *limit = options_peek(OPT_TIMEOUT, argc, argv);
     const double timeout = limit ? strtod(limit, NULL) : 0;
     Ranks *ranks = ranks_open(timeout > 0 ? timeout : 600);
     if (ranks_rank(ranks) > 0) streams_silence();
@@ -89,8 +90,8 @@ static Ranks *join_ranks(int argc, char **argv) {
 
 // What to begin with: the run in --output, the weights of --init, or nothing.
 static Checkpoint find_checkpoint(const Options *options, bool trains, const char *unsaved) {
-    const char *output = options_text(options, "output"), *init = options_text(options, "init");
-    const bool resumes = options_flag(options, "resume");
+    const char *output = options_text(options, OPT_OUTPUT), *init = options_text(options, OPT_INIT);
+    const bool resumes = options_flag(options, OPT_RESUME);
     Checkpoint found = {0};
     if (resumes && checkpoint_open_latest(output, &found)) return found;
     if (trains && output) checkpoint_refuse_used(output, resumes && unsaved);
@@ -106,16 +107,16 @@ static int64_t known_positions(const Safetensors *weights) {
 
 // Weights that are trained on take longer sequences where the user asks for them.
 static void extend_positions(const Options *options, const ModelType *type, Safetensors *weights) {
-    const char *option = type->task->length;
+    const OptionName option = type->task->length;
     const int64_t wanted = options_given(options, option) ? options_integer(options, option) : 0;
     const long long positions = known_positions(weights);
     if (wanted <= positions) return;
-    if (options_integer(options, "average") > 0)
+    if (options_integer(options, OPT_AVERAGE) > 0)
         fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the "
              "mean "
              "first, "
              "then on from that run",
-             option, (long long)wanted, positions);
+             options_name(option), (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
     char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
                                type->position_embedding ? "are interpolated" : "are extended",
@@ -126,10 +127,10 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
 
 // Adds what a state from before there was a choice does not say.
 static void add_unsaid(Safetensors *state) {
-    for (int i = 0; options_unsaid[i][0]; i++)
-        if (!safetensors_metadata(state, options_unsaid[i][0]))
-            metadata_set(&state->metadata, &state->metadata_count, options_unsaid[i][0],
-                         copy_string(options_unsaid[i][1]));
+    for (const OptionUnsaid *unsaid = options_unsaid; unsaid->name != OPT_NONE; unsaid++)
+        if (!safetensors_metadata(state, options_name(unsaid->name)))
+            metadata_set(&state->metadata, &state->metadata_count, options_name(unsaid->name),
+                         copy_string(unsaid->value));
 }
 
 // Takes over what a checkpoint says of the model, and of the training where a run is resumed.
@@ -185,12 +186,12 @@ static ModelSetup model_setup(const Run *run, bool training) {
 
 // The split that --eval names; without it none does.
 static SplitName evaluated_split(const Options *options) {
-    return strcmp(options_text(options, "eval"), "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
+    return strcmp(options_text(options, OPT_EVAL), "val") == 0 ? SPLIT_VAL : SPLIT_TEST;
 }
 
 // The text that it names, which is then the test split; NULL: it names a split, or is not given.
 static const char *evaluated_text(const Options *options) {
-    const char *what = options_text(options, "eval");
+    const char *what = options_text(options, OPT_EVAL);
     const bool split = what && (strcmp(what, "val") == 0 || strcmp(what, "test") == 0);
     return split ? NULL : what;
 }
@@ -210,10 +211,10 @@ static TaskSetup task_setup(const Run *run, const Action *action, bool trains) {
                        .training = trains};
     if (trains) {
         setup.uses[SPLIT_TRAIN] = setup.uses[SPLIT_VAL] = true;
-        setup.uses[SPLIT_TEST] = !options_flag(run->options, "no-test");
+        setup.uses[SPLIT_TEST] = !options_flag(run->options, OPT_NO_TEST);
     } else if (!action) {
         setup.uses[evaluated_split(run->options)] = true;
-        setup.uses[SPLIT_VAL] |= options_integer(run->options, "stats") > 0; // measured on it
+        setup.uses[SPLIT_VAL] |= options_integer(run->options, OPT_STATS) > 0; // measured on it
     }
     return setup;
 }
@@ -225,7 +226,7 @@ static int choose_output(Options *options, const char *model) {
         free(path);
         path = format_string("runs/%s-%d", model, i);
     }
-    options_set(options, "output", path, "--output");
+    options_set(options, OPT_OUTPUT, path, "--output");
     const int lock = run_lock(path);
     free(path);
     return lock;
@@ -241,14 +242,15 @@ static void check_size(const Safetensors *weights, const ModelType *type, const 
 }
 
 static void evaluate_only(Run *run) {
-    const char *name = options_text(run->options, "eval");
+    const char *name = options_text(run->options, OPT_EVAL);
     const SplitName split = evaluated_split(run->options);
     if (run->dataset->splits[split].tokens == 0)
         fail("%s: has no %s split", run->dataset->name, name);
     if (evaluated_text(run->options)) name = "text";
-    Log *log = options_flag(run->options, "json") ? log_open_json() : log_open(NULL, -1, 0);
+    Log *log = options_flag(run->options, OPT_JSON) ? log_open_json() : log_open(NULL, -1, 0);
     Evaluation result;
-    const bool ended = evaluate(run, split, options_integer(run->options, "val-batches"), &result);
+    const bool ended =
+        evaluate(run, split, options_integer(run->options, OPT_VAL_BATCHES), &result);
     if (ended && ranks_rank(run->ranks) == 0) {
         log_evaluation(log, -1, name, &result, false);
         measure(run, log, -1);
@@ -289,12 +291,14 @@ static void open_checkpoint(Job *job) {
     job->unsaved = share_text(run->ranks, job->trains ? found : NULL);
     free(found);
     if (job->unsaved) restart_options(job->unsaved, options, run->type);
-    job->lock = leads && job->trains && options_text(options, "output") ? lock_output(options) : -1;
+    job->lock =
+        leads && job->trains && options_text(options, OPT_OUTPUT) ? lock_output(options) : -1;
     Checkpoint checkpoint = {0};
     if (leads) checkpoint = find_checkpoint(options, job->trains, job->unsaved);
     checkpoint = share_checkpoint(run->ranks, &checkpoint);
     if (!job->trains && !checkpoint.weights)
-        fail_usage("--%s: needs weights, --init FILE", job->action ? job->action->option : "eval");
+        fail_usage("--%s: needs weights, --init FILE",
+                   options_name(job->action ? job->action->option : OPT_EVAL));
     if (checkpoint.weights) huggingface_import(checkpoint.weights, run->type);
     if (checkpoint.weights) adopt_options(options, run->type, &checkpoint, job->trains);
     run->weights = checkpoint.weights;
@@ -312,10 +316,10 @@ static void open_task(Job *job) {
     if (job->trains && leads && run->state)
         run_data_check_unchanged(options, run->state, run->dataset);
     if (job->unsaved)
-        restart_check_data(job->unsaved, options_text(options, "output"), run->dataset);
+        restart_check_data(job->unsaved, options_text(options, OPT_OUTPUT), run->dataset);
     if (job->unsaved && leads)
         warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
-             options_text(options, "output"), job->unsaved);
+             options_text(options, OPT_OUTPUT), job->unsaved);
     if (job->trains) run_data_tell(options, run->dataset);
     const TaskSetup setup = task_setup(run, job->action, job->trains);
     if (!job->action || job->action->batches) run->task = run->type->task->create(&setup);
@@ -324,7 +328,7 @@ static void open_task(Job *job) {
 // Its parameters: of the weights, a mean of them, or drawn from the seed.
 static void load_parameters(Run *run) {
     const ModelType *type = run->type;
-    const int64_t average = options_integer(run->options, "average");
+    const int64_t average = options_integer(run->options, OPT_AVERAGE);
     if (run->weights && average > 0 && !run->state) {
         checkpoint_load_average(run->weights, average, run);
     } else if (run->weights) {
@@ -332,7 +336,7 @@ static void load_parameters(Run *run) {
     } else {
         const ParameterTable *table = type->parameters(run->model);
         real *values = allocate(table->total, sizeof(real), "parameters");
-        parameter_initialise(table, (uint64_t)options_integer(run->options, "seed"), values);
+        parameter_initialise(table, (uint64_t)options_integer(run->options, OPT_SEED), values);
         type->write(run->model, MODEL_VALUES, values);
         free(values);
     }
@@ -342,7 +346,7 @@ static void load_parameters(Run *run) {
 static void open_model(Job *job) {
     Run *run = &job->run;
     run->setup = model_setup(run, job->trains);
-    run->setup.profile = options_flag(run->options, "profile") ? profile_create() : NULL;
+    run->setup.profile = options_flag(run->options, OPT_PROFILE) ? profile_create() : NULL;
     run->setup.ranks = run->ranks;
     if (job->trains) run->setup.say_memory = say_memory;
     if (!job->action) measure_check(run);
@@ -355,7 +359,7 @@ static int train(Job *job) {
     Run *run = &job->run;
     if (ranks_rank(run->ranks) == 0) {
         if (job->lock < 0) job->lock = choose_output(run->options, run->type->name);
-        const char *output = options_text(run->options, "output");
+        const char *output = options_text(run->options, OPT_OUTPUT);
         // A run's own directory may have been copied, files for links.
         if (!run->state) huggingface_check_output(run, output);
         run_data_save_tokenizer(run->dataset, output);
@@ -379,14 +383,14 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     const Action *action = find_action(options, type->task);
     Job job = {.run = {.type = type, .program = program, .options = options, .ranks = ranks},
                .action = action,
-               .trains = !action && !options_text(options, "eval"),
+               .trains = !action && !options_text(options, OPT_EVAL),
                .text = action ? NULL : evaluated_text(options)};
     check_start(options, action);
     check_text(job.text, ranks, type->task);
     check_action_options(options, type->task, action);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun",
-                   action->option);
+                   options_name(action->option));
     open_checkpoint(&job);
     open_task(&job);
     open_model(&job);
@@ -410,15 +414,15 @@ int train_main(int argc, char **argv, const ModelType *type) {
     Ranks *ranks = join_ranks(argc, argv);
     Options *options = trainer_options_create(type);
     options_parse(options, argc, argv, NULL, NULL);
-    if (options_text(options, "config"))
-        options_read_config(options, options_text(options, "config"));
-    if (options_text(options, "verify")) {
-        const int code = ranks_rank(ranks) == 0 ? verify(options_text(options, "verify")) : 0;
+    if (options_text(options, OPT_CONFIG))
+        options_read_config(options, options_text(options, OPT_CONFIG));
+    if (options_text(options, OPT_VERIFY)) {
+        const int code = ranks_rank(ranks) == 0 ? verify(options_text(options, OPT_VERIFY)) : 0;
         options_free(options);
         ranks_close(ranks);
         return code;
     }
-    ranks_set_timeout(ranks, options_number(options, "timeout"));
+    ranks_set_timeout(ranks, options_number(options, OPT_TIMEOUT));
     share_start(ranks, options);
     stop_install();
     const int code = train_run(argv[0], options, ranks, type);

@@ -16,11 +16,11 @@
 
 enum { MAX_BAD_UPDATES = 10 }; // in a row, before the run gives up
 
-static int64_t integer(const Loop *loop, const char *name) {
+static int64_t integer(const Loop *loop, OptionName name) {
     return options_integer(loop->run->options, name);
 }
 
-static double number(const Loop *loop, const char *name) {
+static double number(const Loop *loop, OptionName name) {
     return options_number(loop->run->options, name);
 }
 
@@ -33,12 +33,12 @@ static void agree_on_stop(Loop *loop) {
 
 static int64_t planned_steps(const Loop *loop) {
     if (loop->budget > 0) return 0;
-    const int64_t steps = integer(loop, "steps");
+    const int64_t steps = integer(loop, OPT_STEPS);
     if (steps > 0) return steps;
-    const double sequences = number(loop, "epochs") * (double)loop->plan->sequences;
+    const double sequences = number(loop, OPT_EPOCHS) * (double)loop->plan->sequences;
     if (sequences < loop->plan->sequences_per_update)
         fail_usage("--epochs %g: is less than one update, which takes %g sequences",
-                   number(loop, "epochs"), loop->plan->sequences_per_update);
+                   number(loop, OPT_EPOCHS), loop->plan->sequences_per_update);
     // 9 sequences are 7 updates of 9/7, though their quotient may be less.
     return (int64_t)floor(sequences / loop->plan->sequences_per_update * (1 + 1e-12) + 1e-9) +
            loop->progress.extra_steps;
@@ -113,7 +113,7 @@ static double accumulate(Loop *loop, const Update *update) {
 // errs without a sign gives other bits. What is computed last is applied.
 static void audit(Loop *loop, const Update *update, double loss) {
     const Run *run = loop->run;
-    const int64_t every = integer(loop, "audit"), step = loop->progress.step + 1;
+    const int64_t every = integer(loop, OPT_AUDIT), step = loop->progress.step + 1;
     if (every == 0 || step % every != 0) return;
     const uint64_t first = model_checksum(run->type, run->model, MODEL_GRADIENTS);
     run->type->clear_gradients(run->model);
@@ -129,7 +129,7 @@ static void audit(Loop *loop, const Update *update, double loss) {
 
 // Whether gradients of that norm, as they are clipped, and their squares are numbers.
 static bool is_usable(const Loop *loop, double norm) {
-    const double clipped = norm * clip_scale(norm, number(loop, "clip"));
+    const double clipped = norm * clip_scale(norm, number(loop, OPT_CLIP));
     return isfinite(norm) && isfinite((real)(clipped * clipped));
 }
 
@@ -152,7 +152,7 @@ static bool is_good(Loop *loop, const char *path) {
     Evaluation result = {.loss = 0};
     run->type->clear_gradients(run->model);
     if (run->dataset->splits[SPLIT_VAL].tokens > 0)
-        evaluate(loop->run, SPLIT_VAL, integer(loop, "val-batches"), &result);
+        evaluate(loop->run, SPLIT_VAL, integer(loop, OPT_VAL_BATCHES), &result);
     return isfinite(loss) && is_usable(loop, norm) && isfinite(result.loss);
 }
 
@@ -186,13 +186,13 @@ static void apply(Loop *loop, double loss, double norm, double rate) {
     if (isfinite(loss) && is_usable(loop, norm)) {
         const UpdateSettings settings = {
             .learning_rate = rate,
-            .beta1 = number(loop, "beta1"),
-            .beta2 = number(loop, "beta2"),
-            .epsilon = number(loop, "eps"),
-            .weight_decay = number(loop, "weight-decay"),
-            .gradient_scale = clip_scale(norm, number(loop, "clip")),
+            .beta1 = number(loop, OPT_BETA1),
+            .beta2 = number(loop, OPT_BETA2),
+            .epsilon = number(loop, OPT_EPS),
+            .weight_decay = number(loop, OPT_WEIGHT_DECAY),
+            .gradient_scale = clip_scale(norm, number(loop, OPT_CLIP)),
             .step = loop->progress.step - loop->progress.skipped + 1,
-            .adam = strcmp(options_text(run->options, "optimizer"), "adam") == 0};
+            .adam = strcmp(options_text(run->options, OPT_OPTIMIZER), "adam") == 0};
         run->type->update(run->model, &settings);
         loop->bad_updates = 0;
         return;
@@ -246,7 +246,7 @@ static bool validate(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
     if (run->dataset->splits[SPLIT_VAL].tokens == 0) return true;
-    if (!evaluate(run, SPLIT_VAL, integer(loop, "val-batches"), &result)) return false;
+    if (!evaluate(run, SPLIT_VAL, integer(loop, OPT_VAL_BATCHES), &result)) return false;
     if (ranks_vote(run->ranks, loop_leads(loop) && !measure_validation(run, &result))) return false;
     profile_lap(run->setup.profile, "evaluation", PROFILE_BETWEEN, 0);
     forget_other_text(loop, result.tokens);
@@ -264,14 +264,14 @@ static bool validate(Loop *loop) {
 static void save(Loop *loop) {
     loop->save_due = false;
     log_sync(loop->log);
-    checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, "keep"));
+    checkpoint_save(loop->run, loop->directory, &loop->progress, integer(loop, OPT_KEEP));
     if (loop_leads(loop)) restart_forget_log(loop->directory, loop->progress.step);
     loop->saved = clock_seconds();
 }
 
 // Whether --save-minutes have passed on rank 0's clock.
 static bool is_minutes_old(const Loop *loop) {
-    const double seconds = 60 * number(loop, "save-minutes");
+    const double seconds = 60 * number(loop, OPT_SAVE_MINUTES);
     return seconds > 0 && ranks_vote(loop->run->ranks,
                                      loop_leads(loop) && clock_seconds() - loop->saved >= seconds);
 }
@@ -280,7 +280,8 @@ static bool is_minutes_old(const Loop *loop) {
 static void after_step(Loop *loop, const Progress *before) {
     const Progress *now = &loop->progress;
     const bool last = loop_ended(loop);
-    const int64_t val_every = integer(loop, "val-every"), save_every = integer(loop, "save-every");
+    const int64_t val_every = integer(loop, OPT_VAL_EVERY),
+                  save_every = integer(loop, OPT_SAVE_EVERY);
     const bool evaluates =
         last || (val_every > 0
                      ? crosses_multiple(before->step, now->step, val_every)
@@ -288,7 +289,7 @@ static void after_step(Loop *loop, const Progress *before) {
     loop->progress.evaluation_due = evaluates && (loop->stop || !validate(loop));
     const TaskType *task = loop->run->type->task;
     if (loop_leads(loop) && task->sample &&
-        crosses_multiple(before->step, now->step, integer(loop, "sample-every"))) {
+        crosses_multiple(before->step, now->step, integer(loop, OPT_SAMPLE_EVERY))) {
         log_line(loop->log, "sample at step %lld:", (long long)now->step);
         task->sample(loop->run, now->step);
         profile_lap(loop->run->setup.profile, "sample", PROFILE_BETWEEN, 0);
@@ -321,7 +322,7 @@ static void load_best(const Loop *loop) {
 static void test(Loop *loop) {
     Run *run = loop->run;
     Evaluation result;
-    if (run->dataset->splits[SPLIT_TEST].tokens == 0 || options_flag(run->options, "no-test"))
+    if (run->dataset->splits[SPLIT_TEST].tokens == 0 || options_flag(run->options, OPT_NO_TEST))
         return;
     if (evaluate(run, SPLIT_TEST, 0, &result))
         log_evaluation(loop->log, loop->progress.step, "test", &result, false);
@@ -345,7 +346,8 @@ static void resume(Loop *loop) {
     const Progress *p = &loop->progress;
     const unsigned again = (loop_ended(loop) || loop_out_of_patience(loop) ? LOG_END : 0) |
                            (p->evaluation_due ? LOG_EVALUATION : 0);
-    if (loop_leads(loop)) checkpoint_tidy(loop->run->type, loop->directory, integer(loop, "keep"));
+    if (loop_leads(loop))
+        checkpoint_tidy(loop->run->type, loop->directory, integer(loop, OPT_KEEP));
     if (loop_leads(loop) && p->step == 0) restart_keep_log(loop->directory);
     loop->log = log_open(loop_leads(loop) ? loop->directory : NULL, p->step, again);
     if (loop_leads(loop) && p->step > 0) {
@@ -368,15 +370,15 @@ static Loop loop_create(Run *run) {
     const Options *o = run->options;
     Loop loop = {.run = run,
                  .plan = run->type->task->plan(run->task),
-                 .budget = 60 * options_number(o, "minutes"),
-                 .directory = options_text(o, "output"),
+                 .budget = 60 * options_number(o, OPT_MINUTES),
+                 .directory = options_text(o, OPT_OUTPUT),
                  .best = {.loss = INFINITY}};
     loop.steps = planned_steps(&loop);
-    loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, "schedule")),
-                               .peak = options_number(o, "lr"),
-                               .final_fraction = options_number(o, "final-lr"),
-                               .warmup = options_integer(o, "warmup"),
-                               .channels = options_integer(o, "channels")};
+    loop.schedule = (Schedule){.kind = schedule_kind_from_name(options_text(o, OPT_SCHEDULE)),
+                               .peak = options_number(o, OPT_LR),
+                               .final_fraction = options_number(o, OPT_FINAL_LR),
+                               .warmup = options_integer(o, OPT_WARMUP),
+                               .channels = options_integer(o, OPT_CHANNELS)};
     return loop;
 }
 
