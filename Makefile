@@ -48,7 +48,7 @@ _ := $(shell mkdir -p '$(BUILD)' && ln -sfn '$(BUILD)' $(LINK))
 override BUILD := $(LINK)
 endif
 
-# ---- the sources; another directory, or another model, is a word here ----------------------------
+# ---- the sources; another directory, or another model, is one word here ----------------------------
 LIBRARY := base text data model cpu trainer tasks# lowest first: every program is linked with them
 MODELS := fastformer gpt2 bert translate# train_NAME, test_NAME, .c and .cu; one is at the top
 VERSION := 0.2.0
@@ -106,7 +106,7 @@ endif
 
 # ---- flags ---------------------------------------------------------------------------------------
 USE_SANITIZERS := $(filter 1,$(SANITIZE) $(FUZZ))
-USE_FUZZER := $(filter 1,$(FUZZ))# dev/fuzz/run.sh says so
+USE_FUZZER := $(filter 1,$(FUZZ))# set by dev/fuzz/run.sh
 WERROR_FLAG := $(if $(filter 1,$(WERROR)),-Werror)
 WARNINGS := -Wall -Wextra $(WERROR_FLAG)
 C_WARNINGS := -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
@@ -160,7 +160,7 @@ detected:
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-# Programs are copied here from the build that was asked for last, so they are looked at every time.
+# Programs are copied here from the build that was made last, so they are checked every time.
 # A trainer's test is the double build's; it runs the float one for -p float and -p bf16.
 copy = @cmp -s $< "$(HERE)/$@" || cp -f $< "$(HERE)/$@"
 $(PROGRAMS): %: $(FLOAT)/bin/% | detected

@@ -2,7 +2,7 @@
 # Multi30k (Elliott et al. 2016): 29,000 descriptions of pictures in English, and their translations to German.
 #
 #   make data/multi30k
-#   MULTI30K_DIR=DIR make data/multi30k       train, val and test_2016_flickr, .en and .de, are there
+#   MULTI30K_DIR=DIR make data/multi30k       train, val and test_2016_flickr, .en and .de, exist
 #   VOCABULARY=4000 make data/multi30k        tokens of the joint BPE, 10,000 without it
 #   BPE_DROPOUT=0.1 COPIES=10 make data/multi30k    ten copies of the training pairs, words cut in more ways
 #

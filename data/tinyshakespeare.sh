@@ -4,7 +4,7 @@
 #   make data/tinyshakespeare
 #   TOKENIZER=spm make data/tinyshakespeare         byte (default), bpe, spm or word
 #   SPM_MODEL=t5.model TOKENIZER=spm make data/tinyshakespeare
-#   TINYSHAKESPEARE_DIR=DIR make data/tinyshakespeare    input.txt is there
+#   TINYSHAKESPEARE_DIR=DIR make data/tinyshakespeare    input.txt exists
 #
 # Without TINYSHAKESPEARE_DIR the text comes from ../shared/data/tinyshakespeare, else from the network.
 set -eu

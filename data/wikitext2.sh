@@ -6,7 +6,7 @@
 #   make data/wikitext2-bert                        BPE with the tokens that BERT needs (wikitext2-bert.sh)
 #   make data/wikitext2-words                       words (wikitext2-words.sh)
 #   SPM_MODEL=t5.model make data/wikitext2          an existing SentencePiece model
-#   WIKITEXT2_DIR=DIR make data/wikitext2           train.txt, valid.txt and test.txt are there
+#   WIKITEXT2_DIR=DIR make data/wikitext2           train.txt, valid.txt and test.txt exist
 #
 # Without WIKITEXT2_DIR the texts come from ../shared/data/wikitext-2, else from the network.
 set -eu

@@ -4,7 +4,7 @@
   scripts/logs.py RUN/log.jsonl [EVERY] >THIN.jsonl
 
 writes what plots and tables need of a log: every 50th step, of each 50 steps the one with the
-largest gradient norm, all that is not a step, and a last line with what only the whole log says.
+largest gradient norm, all that is not a step, and a last line with what only the whole log has.
 """
 
 import json

@@ -408,7 +408,7 @@ def chosen(patterns, settings):
     picked = [n for n in names if any(fnmatch.fnmatch(n, p) for p in patterns.split(","))]
     found = [name for name in picked if is_there(name, settings)]
     if not found:
-        fail("nobody is left to be measured")
+        fail("no contender is left to measure")
     return found
 
 

@@ -183,7 +183,7 @@ def main():
         check()
         return
     print("# Several machines, computed\n")
-    print("**Computed by `dev/bench/scaling.py`, not measured**: nobody has run this on more than one machine yet. What goes in,")
+    print("**Computed by `dev/bench/scaling.py`, not measured**: this has not been run on more than one machine yet. What goes in,")
     print("and what is left out, is at its top.")
     for name in MODELS:
         for times in arguments.times:

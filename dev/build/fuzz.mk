@@ -1,5 +1,5 @@
 # Fuzz targets: with libFuzzer (FUZZ=1, which dev/fuzz/run.sh says), or replaying a corpus. Their
-# harness stands in for the C library's memory and files.
+# harness replaces the C library's memory and files.
 FUZZ_TARGETS := $(patsubst fuzz_%,%,$(call names,dev/fuzz/fuzz_*.c))
 WRAPPED := malloc calloc realloc reallocarray aligned_alloc free vasprintf mmap munmap exit open \
            close pipe2 stat lstat fstat pread write scandir fsync unlink rename

@@ -14,6 +14,7 @@
 // Each function is a _forward and a _backward. A forward computes outputs from inputs. A backward
 // gets d_out, the derivative of the loss by each output, and ADDS to d_in the derivative by each
 // input, so that what is used twice gets the sum of both uses, as the chain rule says.
+//
 // Shapes are next to arrays. Rows are contiguous.
 #include <math.h>
 #include <stdint.h>

@@ -46,6 +46,7 @@ typedef struct Log Log;
 // left by a run that did not save them, are removed first. A last line that was cut off or is
 // damaged is removed too, with a warning; a damaged line before one that is kept ends the program.
 // "seconds" in the lines counts from here, in a resumed run from the last line that is left.
+//
 // again: a set of what is written again at that step, and is removed if it exists, so that it is in
 // the log once.
 enum {

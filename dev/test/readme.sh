@@ -6,7 +6,7 @@ set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
 [ $# -gt 0 ] || set -- README.md CONTRIBUTING.md docs/*.md data/README.md scripts/README.md dev/README.md dev/*/README.md
-limit=60 # seconds a block
+limit=60 # seconds per block
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 passed=0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# How many lines of a model stand word for word in another: what two of them need belongs into dev/cpu, dev/cuda or dev/trainer.
-# Comments, includes and lines of only punctuation do not count. Fails where a share is 15% or more on the CPU, 20% on the GPU.
+# How many lines of a model are word for word in another: what two of them need belongs into dev/cpu, dev/cuda or
+# dev/trainer. Comments, includes and lines of only punctuation do not count. Fails where a share is 15% or more on the
+# CPU, 20% on the GPU.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

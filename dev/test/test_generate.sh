@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs that stand on their own, directories of Hugging Face's, and the text that models write. Needs TRAINER, GPT2, BERT and
-# TOKENIZE, the programs. The last line is "N passed, N failed".
+# Runs that are complete in themselves, directories of Hugging Face's, and the text that models write. Needs TRAINER,
+# GPT2, BERT and TOKENIZE, the programs. The last line is "N passed, N failed".
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 gpt2=$(cd "$root" && realpath "${GPT2:-train_gpt2}")
@@ -49,7 +49,7 @@ for kind in noend none; do
     fails 1 "error: --sample-every: $kind has no to" "$trainer" -i $kind -o $kind-run -L 2 -C 32 -H 2 -b 4 -t 64 -x 4 -s 3
 done
 
-# ---- what is missing, or of another run, is said
+# ---- messages on files that are missing, or of another run
 cp -r bpe alone && rm alone/tokenizer.json alone/vocab.json && mv data moved
 fails 1 "its tokenizer (bpe) is not next to it" "$trainer" -e alone --prompt a
 fails 1 "data, which is missing; give the data with --input" "$trainer" -e bpe --eval test
@@ -91,7 +91,7 @@ ok "one seed, one text"
 ok "another seed each time"
 seed=$(sed -n 's/.*--seed \([0-9]*\)]$/\1/p' err)
 "$trainer" -e bpe --prompt "The king" -g 20 -S "$seed" >one 2>err && cmp one two
-ok "the seed that was said gives the text again"
+ok "the printed seed makes the same text again"
 write --prompt 'a\n\tb' -g 1 --json >out && grep -qF '"prompt":"a\n\tb"' out
 ok "\\n in a prompt"
 printf 'a\n\\n\n' >prompt && write --prompt-file prompt -g 1 --json >out && grep -qF '"prompt":"a\n\\n"' out

@@ -111,7 +111,7 @@ fi
 one="$trainers/train_fastformer"
 "$one" -i bytes -e n1/best.safetensors --eval val --json >one 2>err && run 3 "$one" -i bytes -e n1/best.safetensors --eval val --json &&
     [ "$(grep -o '"val_loss":[0-9.]\{8\}' one)" = "$(grep -o '"val_loss":[0-9.]\{8\}' out)" ] && [ "$(wc -l <out)" -eq 1 ]
-ok "an evaluation is shared out, and said once"
+ok "an evaluation is shared out, and printed once"
 if thorough; then
     train 1 stayed -d 256 -x 20 -k constant --no-test && train 1 stayed -y -x 40 &&
         train 2 moved -d 256 -x 20 -k constant --no-test && train 3 moved -y -x 40 && same_losses stayed moved

@@ -84,7 +84,7 @@ while kill -0 $child 2>/dev/null && ! saved tested; do sleep 0.02; done
 kill -TERM $child
 wait $child
 [ $? -eq 143 ] && grep -q 'test and report were interrupted; resume with: .*/train_fastformer -o tested -y' out && [ ! -e tested/report.md ]
-ok "a signal during the test is said"
+ok "a signal during the test prints a message"
 "$trainer" -o tested -y >out 2>&1 && [ "$(grep -c test_loss tested/log.jsonl)" -eq 1 ] && [ -s tested/report.md ]
 ok "and the test comes again"
 rm out
@@ -404,7 +404,7 @@ if limited "$trainer" --help >out 2>&1; then
     fails 1 "error: --channels: the model needs" limited \
         "$trainer" -i bytes -o large -L 12 -C 4096 -H 4 -b 1 -t 16 -d 16 -x 1
     grep -q '^memory: .* GiB: parameters .* GiB, gradients .* GiB, moments .* GiB, .*packed weights .* GiB' out
-    ok "memory is said before it is taken"
+    ok "memory is printed before it is taken"
     fails 1 "available; lower it or --seq-len" limited \
         "$trainer" -i bytes -o large -L 8 -C 256 -H 4 -b 1024 -t 64 -d 65536 -x 1
 fi

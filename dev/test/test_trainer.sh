@@ -67,7 +67,7 @@ fails 1 "error: standard input: has no words" "$tokenize" -o piped -
 losses() { grep -o "\"\(loss\|val_loss\|test_loss\)\":[0-9.]*" "$1/log.jsonl"; }
 run fixed -x 200 -k constant -n 50 -v 60 -m 2 --offsets fixed && ! cmp -s whole/step_00000200.safetensors fixed/step_00000200.safetensors &&
     grep -q ' training tokens are in no sequence (--offsets fixed)' out
-ok "--offsets fixed: what is left out is said"
+ok "--offsets fixed: tokens left out are printed"
 # A state from before there was a choice; its header keeps its length.
 rm -rf earlier && cp -r fixed earlier && rm earlier/step_*[12]00.*
 edited 's/"offsets":"fixed"/"affsets":"fixed"/' fixed/step_00000150.state.safetensors >earlier/step_00000150.state.safetensors
@@ -95,7 +95,7 @@ run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimize
     cmp muon/step_00000020.state.safetensors halves/step_00000020.state.safetensors
 ok "--optimizer muon: 10 steps, then 10 more, are the same bytes"
 run muon -x 20 -y && grep -q '"memory":"[^"]*orthogonalisation' muon/log.jsonl
-ok "--optimizer muon: its memory is said"
+ok "--optimizer muon: its memory is printed"
 fails 1 "--optimizer adamw: muon/step_00000020.state.safetensors has muon; drop the option" \
     "$trainer" -i bytes -o muon -y --optimizer adamw -x 30
 fails 1 "--optimizer muon: whole/step_00000200.state.safetensors has adamw" \

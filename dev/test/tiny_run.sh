@@ -56,7 +56,7 @@ plainly() { "$@" >out 2>err </dev/null; }
 
 # ---- what an undisturbed run leaves; times are not compared
 without_times() { sed -E 's/,"(ms|tokens_per_s|peak_fraction|seconds|val_ms|test_ms)":[^,}]*//g; s/peak [0-9]+ //'; }
-steps_of_log() { # of a directory: without times and what is said at each start
+steps_of_log() { # of a directory: without times and the events of each start
     grep -v '"event"' "$1/log.jsonl" | without_times
 }
 same_run() { # A B
