@@ -223,7 +223,7 @@ ok "a run on texts that end ends its own"
 ok "-e DIR: BERT, and its run"
 "$bert" -e asked --fill "The [MASK] of [MASK]" --json >out 2>&1 && [ "$(wc -l <out)" -eq 2 ] &&
     [ "$(grep -cE '^\{"mask":[12],"best":\[(\{"token":"[^,]*","probability":[0-9.e-]*\},?){5}\]\}$' out)" -eq 2 ]
-ok "--fill --json: an object a mask"
+ok "--fill --json: an object per mask"
 "$bert" --help >out && grep -q 'that of -e)$' out && "$trainer" --help >out && grep -q 'or the embedded text)$' out
 ok "--help: who has an embedded text"
 # Padding in a text: no target, and not learnt to be one.

@@ -361,7 +361,7 @@ says() { # TEXT OPTIONS...: the run works, with this warning alone
 }
 says "--schedule noam with --lr 0.0005: the rate peaks at 8.8e-05" -k noam -u 2
 says "--warmup 5: the run has 2 steps, so the rate rises to 0.0002 and never falls" -u 5
-says "--lr 0: nothing" -l 0
+says "--lr 0: the model does not learn" -l 0
 says "--lr 5: the rate peaks at 5" -l 5 -c 0
 says "--final-lr: has no effect with --schedule constant" -k constant -q 0.1
 says "--weight-decay 10: with a rate of 0.1" -c 10 -l 0.1
