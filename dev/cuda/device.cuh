@@ -26,8 +26,8 @@ typedef __nv_bfloat16 bf16;
 
 static inline void cuda_check(cudaError_t error, const char *call, const char *file, int line) {
     if (error != cudaSuccess)
-        fail("CUDA: %s (%s:%d: %s); compute-sanitizer tells more", cudaGetErrorString(error), file,
-             line, call);
+        fail("CUDA: %s (%s:%d: %s); run compute-sanitizer for details", cudaGetErrorString(error),
+             file, line, call);
 }
 
 // Ends the program where a call of CUDA fails.

@@ -21,7 +21,7 @@ static constexpr size_t BUCKETS = 16,
 
 static void nccl_check(ncclResult_t result, const char *what) {
     if (result != ncclSuccess)
-        fail("NCCL: %s: %s; NCCL_DEBUG=WARN tells more", what, ncclGetErrorString(result));
+        fail("NCCL: %s: %s; set NCCL_DEBUG=WARN for details", what, ncclGetErrorString(result));
 }
 
 // Waits until what is on the stream is done.

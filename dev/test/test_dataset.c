@@ -115,7 +115,7 @@ static void open_named(void *name) {
     dataset_open(name);
 }
 
-// A directory that is not there can be made: by its recipe, or of a text.
+// A missing directory can be made: by its recipe, or of a text.
 static void test_no_directory(void) {
     char name[512];
     CHECK_FAILS(open_named, "no/such/directory", 1,

@@ -17,7 +17,7 @@ run() { # DIR OPTIONS...
     "$trainer" $small -o "$name" "$@" >out 2>&1 </dev/null
 }
 # start DIR [default|ignore]: a run without end in the background, $child, that has done five steps. What it does on SIGHUP
-# is said here, as nohup may have started the tests.
+# is set here, as nohup may have started the tests.
 start() {
     # shellcheck disable=SC2086
     env --"${2:-default}"-signal=HUP "$trainer" $small -o "$1" -x 1000000 -v 1000000 >out 2>err </dev/null &

@@ -109,7 +109,7 @@ static void test_training(void) {
     dataset_close(dataset);
 }
 
-// Every token is a target in each epoch, from another offset on; what is left out is said.
+// Every token is a target in each epoch, from another offset on; a message counts what is left out.
 static void test_offsets(void) {
     enum { TOKENS = 22, T = 5 };
     static const char *const kinds[] = {"moving", "fixed"};

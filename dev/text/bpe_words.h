@@ -1,5 +1,5 @@
 // The words that a byte-level BPE encodes one by one. They are what a pattern finds one after the
-// other; all words together are the text. A byte that is no UTF-8 counts as neither letter, number
+// other; all words together are the text. A byte that is not UTF-8 counts as neither letter, number
 // nor white space.
 #ifndef TEXT_BPE_WORDS_H
 #define TEXT_BPE_WORDS_H

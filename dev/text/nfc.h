@@ -5,7 +5,7 @@
 
 #include "text.h"
 
-// A text in normal form, fresh memory; NULL: it is so already. Bytes that are no UTF-8 stay.
+// A text in normal form, fresh memory; NULL: it is so already. Bytes that are not UTF-8 stay.
 char *nfc_normalise(Text text, size_t *size);
 
 #endif

@@ -1,4 +1,4 @@
-// The state of training, and what it tells: shared by train_loop.c, which trains, and
+// The state of training, and its messages: shared by train_loop.c, which trains, and
 // loop_messages.c, which talks to the terminal and the log.
 #ifndef TRAINER_LOOP_H
 #define TRAINER_LOOP_H

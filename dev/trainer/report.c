@@ -232,7 +232,7 @@ static void write_sample(FILE *f, const char *sample) {
         if (length)
             fwrite(left.data, 1, length, f);
         else
-            fprintf(f, "\xef\xbf\xbd"); // a byte that is no UTF-8
+            fprintf(f, "\xef\xbf\xbd"); // a byte that is not UTF-8
         if (*left.data == '\n') fprintf(f, "    ");
         left = (Text){left.data + taken, left.size - taken};
     }

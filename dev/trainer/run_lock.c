@@ -18,7 +18,7 @@ static _Noreturn void refuse(const char *directory, int fd) {
     fail("%s: %s trains here; wait until it ends or choose another --output", directory, holder);
 }
 
-// For whoever comes later. On a full disk it is not there, and the lock holds all the same.
+// For later readers. On a full disk it is missing, and the lock holds all the same.
 static void write_holder(int fd) {
     char host[65] = "", holder[128];
     gethostname(host, sizeof(host) - 1);

@@ -219,7 +219,7 @@ static TaskSetup task_setup(const Run *run, const Action *action, bool trains) {
     return setup;
 }
 
-// Makes and locks the first of runs/MODEL-1, runs/MODEL-2, ... that is not there.
+// Makes and locks the first of runs/MODEL-1, runs/MODEL-2, ... that does not exist.
 static int choose_output(Options *options, const char *model) {
     char *path = format_string("runs/%s-1", model);
     for (int i = 2; !directory_create_new(path); i++) {
