@@ -160,6 +160,11 @@ ok "--eval -: of standard input"
 fails 1 "--eval tset: expected val, test, - or a text file" "$trainer" -e bpe --eval tset
 : >nothing
 fails 1 "nothing: has 0 tokens, of which nothing can be predicted" "$trainer" -e bpe --eval nothing
+gzip -c source >source.gz
+fails 1 "source.gz: is compressed by gzip, expected plain text: zcat source.gz | ... --eval -" "$trainer" -e bpe --eval source.gz
+tr 'A-Z' '\001-\032' <source >controls && "$trainer" -e byte --eval controls >out 2>err &&
+    grep -q '^warning: controls: is binary, expected plain text$' err && grep -q 'text loss' out
+ok "--eval FILE: bytes of no known format are named"
 fails 2 "--eval nothing: expected val or test; a text is for language models" "$bert" -e bpe --eval nothing
 
 # ---- directories as Hugging Face has them: config.json, tokenizer.json and weights that name no model of ours

@@ -265,6 +265,8 @@ ok "-y after the checkpoints were removed keeps the best weights and the log"
 "$trainer" -o lost -y -x 12 -m 1 >out 2>&1 && without_attempts lost >a && without_attempts whole | grep -v '"step":1,"val' >b &&
     grep -v '"step":1,"val' a | cmp - b && cmp lost/step_00000012.safetensors whole/step_00000012.safetensors && [ ! -e lost/log.jsonl.before ]
 ok "and ends as the lost run did"
+lose && "$trainer" -o lost -y -l 1e-3 -x 1 >out 2>&1 && grep -q 'changed  *--lr 0.001 (was 0.0005)$' out
+ok "with another rate, which is said; there are no moments to keep"
 lose && (cd lost && "$trainer" -o . -y >out 2>&1 && cmp step_00000012.safetensors ../whole/step_00000012.safetensors)
 ok "from another directory, too"
 lose && mkdir moved && mv lost/log.jsonl lost/log.jsonl.before && cp -r mine moved && "$trainer" -o lost -y -i moved/mine >out 2>&1 &&
@@ -368,6 +370,9 @@ says "--weight-decay 10: with a rate of 0.1" -c 10 -l 0.1
 says "--clip 1e-06: gradients" --clip 1e-6
 says "--epochs 3: has no effect with --steps" -E 3
 says "--patience 9: the run has 1 evaluations" --patience 9 -v 2
+room() { run room -x 2 -m 1 --no-test --keep "$1" && sed -n 's/^  disk  *\(.*\) of the .*/\1/p' out && rm -r room; }
+[ "$(room 2)" != "$(room 1)" ] && [ "$(room 2)" = "$(room 1000000000)" ]
+ok "the room on the disk is that of the checkpoints that the run makes"
 fails 1 "are available; lower --keep, or choose another --output" "$trainer" -i bytes -o vast -L 2 -C 512 -H 4 -x 1000000000 -n 1 --keep 1000000000
 
 # ---- --verify

@@ -131,10 +131,12 @@ run timed -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 0.6) / 60 }")" && 
 ok "--minutes: a longer run resumes at the time that had passed"
 run timed -y -x $(($(last_step timed) + 3)) -m 2 && grep -q '"minutes":0,' timed/log.jsonl
 ok "--steps ends a run that --minutes began"
-run counted -x 40 -m 2 && seconds=$(sed -n 's/.*"step":40,.*"seconds":\([0-9.]*\)}$/\1/p' counted/log.jsonl | tail -n 1) &&
-    run counted -y -m 2 --minutes "$(awk "BEGIN { print ($seconds + 1) / 60 }")" &&
-    sed -n 's/.*"step":41,.*"lr":\([^,]*\),.*/\1/p' counted/log.jsonl |
-    awk -v seconds="$seconds" '{ exit !(($1 / 5e-4 - 1 / (seconds + 1)) ^ 2 < 1e-3) }'
+# One second more than the log says that it took: step 41 begins with the rate of what is left of the whole time, which is no
+# more than that second, and less by what passed until the step was through, at most.
+run counted -x 40 -m 2 && seconds=$(sed -n 's/.*"seconds":\([0-9.]*\).*/\1/p' counted/log.jsonl | tail -n 1) &&
+    run counted -y -m 2 --minutes "$(awk "BEGIN { printf \"%.9f\", ($seconds + 1) / 60 }")" &&
+    sed -n 's/.*"step":41,.*"lr":\([^,]*\),.*"seconds":\([0-9.]*\)}$/\1 \2/p' counted/log.jsonl |
+    awk -v seconds="$seconds" '{ left = $1 / 5e-4 * (seconds + 1); right = left < 1.002 && left > 0.998 - ($2 - seconds) } END { exit !right }'
 ok "--minutes resumes where --steps ended, at the rate of the remaining time"
 fails 2 "--minutes and --steps exclude each other" "$trainer" -i bytes -o x --minutes 1 -x 3
 run patient -x 200 -l 10 -v 2 -m 1 --patience 3 --clip 0 && grep -q 'no better validation loss in the last 3 eval' out &&

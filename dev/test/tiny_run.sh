@@ -1,6 +1,11 @@
 # Read by faults.sh, kill.sh and power.sh: a tiny training run, undisturbed and disturbed, in a fresh directory. Needs TRAINER
 # and TOKENIZE, the programs, or takes those at the top; CC makes the library that disturbs (faults.c).
 # shellcheck shell=sh disable=SC2034,SC2154
+case ${1-} in -h | --help)
+    sed -n '2,/^$/{/shellcheck/!s/^# \{0,1\}//p; }' "$0" # the comment at its top
+    exit
+    ;;
+esac
 root=$(realpath "$(dirname "$0")/../..")
 trainer=$(realpath "${TRAINER:-$root/train_fastformer}") || exit 1
 tokenize=$(realpath "${TOKENIZE:-$root/tokenize}") || exit 1

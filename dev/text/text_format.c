@@ -1,6 +1,9 @@
 #include "text_format.h"
 
+#include "memory.h"
+#include "options.h"
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LOOKED_AT = 1 << 20 }; // bytes
@@ -56,4 +59,15 @@ TextFormat text_format(Text text) {
                        : (TextFormat){"UTF-16", "iconv -f UTF-16BE -t UTF-8 %s"};
     if (controls * 25 >= size && controls > 0) return (TextFormat){"binary", NULL};
     return (TextFormat){NULL, NULL};
+}
+
+char *text_format_advice(TextFormat format, const char *name, const char *reader) {
+    char *advice = format_string("%s: is %s, expected plain text", name, format.name);
+    if (!format.command) return advice;
+    char *file = strcmp(name, STANDARD_INPUT) == 0 ? copy_string("FILE") : options_quoted(name);
+    char *command = format_string(format.command, file);
+    append_format(&advice, ": %s | %s", command, reader);
+    free(command);
+    free(file);
+    return advice;
 }

@@ -4,6 +4,8 @@
 
 #include "text.h"
 
+#define STANDARD_INPUT "standard input" // the name of what has none
+
 typedef struct {
     const char *name;    // "compressed by gzip"; NULL: plain text
     const char *command; // a command that makes plain text of a file, "zcat %s"; NULL: none does
@@ -13,5 +15,10 @@ typedef struct {
 // marks, UTF-16 without one by its NULs, anything else where 4% and more of the first MiB are
 // control characters that no text has. A few of these, and bytes that are not UTF-8, are text.
 TextFormat text_format(Text text);
+
+// What is wrong with the file `name` of that format, which is none of plain text, and which command
+// gives it to `reader`, a command that reads standard input; fresh. Such as "x.gz: is compressed by
+// gzip, expected plain text: zcat x.gz | ./tokenize -o DIR -".
+char *text_format_advice(TextFormat format, const char *name, const char *reader);
 
 #endif

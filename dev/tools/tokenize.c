@@ -23,8 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STAGING "unfinished.tmp" // in the output directory
-#define STANDARD_INPUT "standard input"
+#define STAGING "unfinished.tmp"   // in the output directory
 enum { ENCODE_AT_ONCE = 1 << 24 }; // bytes of text
 
 // clang-format off
@@ -230,14 +229,9 @@ static FileMap read_stream(Job *job, const char *name, int from) {
 
 static void refuse_format(const Job *job, const char *name, TextFormat format) {
     if (!format.name || job->binary) return;
-    if (!format.command)
-        fail(
-            "%s: is %s, expected plain text; --tokenizer byte --binary takes its bytes as they are",
-            name, format.name);
-    char *file = strcmp(name, STANDARD_INPUT) == 0 ? copy_string("FILE") : options_quoted(name);
-    char *command = format_string(format.command, file);
-    fail("%s: is %s, expected plain text: %s | ./tokenize -o %s -", name, format.name, command,
-         job->output);
+    char *reader = format_string("./tokenize -o %s -", job->output);
+    fail("%s%s", text_format_advice(format, name, reader),
+         format.command ? "" : "; --tokenizer byte --binary takes its bytes as they are");
 }
 
 // A file, or what comes through a pipe: "-", or a name that is no file's.

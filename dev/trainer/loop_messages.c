@@ -29,6 +29,12 @@ static double smooth(double mean, double elapsed) {
     return mean > 0 ? 0.95 * mean + 0.05 * fmin(elapsed, 3 * mean) : elapsed;
 }
 
+// That so many steps from the beginning take.
+static double epochs_of(const Loop *loop, int64_t steps) {
+    return (double)(steps - loop->progress.extra_steps) * loop->plan->sequences_per_update /
+           (double)loop->plan->sequences;
+}
+
 void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, double rate,
                       double elapsed) {
     loop->seconds_per_step = smooth(loop->seconds_per_step, elapsed);
@@ -39,8 +45,7 @@ void loop_report_step(Loop *loop, int64_t tokens, double loss, double norm, doub
         .step = step,
         .steps = steps,
         .epoch = (double)loop->progress.sequences / (double)loop->plan->sequences,
-        .epochs = (double)(steps - loop->progress.extra_steps) * loop->plan->sequences_per_update /
-                  (double)loop->plan->sequences,
+        .epochs = epochs_of(loop, steps),
         .loss = loss,
         .learning_rate = rate,
         .gradient_norm = norm,
@@ -119,17 +124,18 @@ void loop_introduce(Loop *loop) {
                  format_string("%s, %s, peak %.0f GFLOP/s", device.library, device.precision,
                                loop->peak_flops * 1e-9));
     if (loop_leads(loop)) {
-        const double every = (double)options_integer(loop->run->options, OPT_VAL_EVERY);
+        const double every = (double)options_integer(run->options, OPT_VAL_EVERY),
+                     epochs = loop->steps > 0 ? epochs_of(loop, loop->steps)
+                                              : options_number(run->options, OPT_EPOCHS);
         metadata_add(&rows, &count, "output", copy_string(loop->directory));
         metadata_add(&rows, &count, "disk",
                      settings_check_room(run, loop->steps,
-                                         every > 0
-                                             ? (double)loop->steps / every
-                                             : options_number(loop->run->options, OPT_EPOCHS)));
+                                         every > 0 ? (double)loop->steps / every : epochs));
     }
     char *changes = options_changes(run->options);
     if (*changes)
-        metadata_add(&rows, &count, "changed", format_string("%s; moments are kept", changes));
+        metadata_add(&rows, &count, "changed",
+                     format_string("%s%s", changes, run->state ? "; moments are kept" : ""));
     free(changes);
     log_table(run->type->name, rows, count);
     metadata_add(&rows, &count, "command", command_text(run));

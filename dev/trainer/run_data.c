@@ -7,6 +7,7 @@
 #include "huggingface.h"
 #include "memory.h"
 #include "stop.h"
+#include "text_format.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -256,9 +257,19 @@ Dataset *run_data_open(const Options *options, const Safetensors *weights, bool 
     return dataset;
 }
 
+// Bytes of no known format are what a model of a file of bytes may have been trained on.
+static void refuse_format(const char *name, Text text) {
+    const TextFormat format = text_format(text);
+    if (!format.name) return;
+    char *advice = text_format_advice(format, name, "... --eval -");
+    if (format.command) fail("%s", advice);
+    warn("%s", advice);
+    free(advice);
+}
+
 void run_data_take_text(Dataset *dataset, SplitName split, const char *path) {
     const bool piped = strcmp(path, "-") == 0;
-    const char *name = piped ? "standard input" : path;
+    const char *name = piped ? STANDARD_INPUT : path;
     const int fd = piped ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) fail("--eval %s: expected val, test, - or a text file: %s", path, strerror(errno));
     Bytes text = {0};
@@ -270,6 +281,7 @@ void run_data_take_text(Dataset *dataset, SplitName split, const char *path) {
     }
     stop_interrupts(false);
     if (!piped) close(fd);
+    refuse_format(name, (Text){text.data, text.size});
     dataset_take_text(dataset, split, name, (Text){text.data, text.size});
     bytes_free(&text);
 }
