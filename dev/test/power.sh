@@ -11,8 +11,8 @@
 # shellcheck source=dev/test/tiny_run.sh
 . "$(dirname "$0")/tiny_run.sh"
 
-"${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/record.c" -o "$library/record.so" -ldl &&
-    "${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 "$root/dev/test/power.c" -o "$library/power" || exit 1
+${CC:-cc} -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/record.c" -o "$library/record.so" -ldl &&
+    ${CC:-cc} -std=c17 -D_GNU_SOURCE -O1 "$root/dev/test/power.c" -o "$library/power" || exit 1
 recorded() { env LD_PRELOAD="$library/record.so" RECORD_DIR="$output" RECORD_TO="$dir/journal" "$@" >out 2>err </dev/null; }
 mode=power
 start_of() { # COMMAND: what `disturbed` holds before it

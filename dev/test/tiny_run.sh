@@ -16,7 +16,7 @@ dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir" "$library"' EXIT
 trap 'exit 130' INT TERM
 cd "$dir" && mkdir tried || exit
-"${CC:-cc}" -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o "$library/faults.so" -ldl || exit 1
+${CC:-cc} -std=c17 -D_GNU_SOURCE -O1 -shared -fPIC "$root/dev/test/faults.c" -o "$library/faults.so" -ldl || exit 1
 export OMP_NUM_THREADS=1          # the n-th call is the same one in each run
 export OMP_WAIT_POLICY=passive    # so that a trainer does not restart itself, without the library
 export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1
