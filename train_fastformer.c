@@ -484,6 +484,7 @@ const ModelType fastformer = {
     .lower = {OPT_CHANNELS, OPT_LAYERS},
     .position_embedding = "fastformer_model.position_embeddings.weight",
     .extend = fastformer_extend,
+    .facts = model_facts,
     .add_parameters = fastformer_add_parameters,
     .create = fastformer_create,
     .destroy = fastformer_destroy,

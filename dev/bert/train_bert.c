@@ -485,6 +485,7 @@ const ModelType bert = {
     .option_count = sizeof(bert_options) / sizeof(bert_options[0]),
     .lower = {OPT_CHANNELS, OPT_LAYERS},
     .position_embedding = "bert.embeddings.position_embeddings.weight",
+    .facts = model_facts,
     .add_parameters = bert_add_parameters,
     .create = bert_create,
     .destroy = bert_destroy,

@@ -37,7 +37,7 @@ void cpu_model_create(CpuModel *m, const ModelSetup *setup) {
     m->arena = arena_create();
     m->training = setup->training;
     m->rows = setup->rows > 0 ? (size_t)setup->rows : (size_t)setup->batch * (size_t)setup->length;
-    m->dropout = m->attention_dropout = options_number(setup->options, OPT_DROPOUT);
+    m->dropout = m->attention_dropout = setup->type->facts(setup->options, NULL).dropout;
     m->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
     m->profile = setup->profile;
     m->say_memory = setup->say_memory;

@@ -222,6 +222,7 @@ static inline void gpu_reduction_create(GpuModel *g, const ModelSetup *setup) {
 static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
                                     const ModelSetup *setup) {
     ModelSetup host = *setup;
+    const ModelFacts facts = host_type->facts(setup->options, NULL);
     const bool translates =
         host_type->translator_create && !setup->training; // in the memory of a batch
     if (options_integer(setup->options, OPT_STATS) == 0 && !translates)
@@ -242,9 +243,9 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->recompute = options_flag(setup->options, OPT_RECOMPUTE);
     g->precision = gpu_precision(setup->options);
     g->seed = (uint64_t)options_integer(setup->options, OPT_SEED);
-    g->dropout = g->attention_dropout = options_number(setup->options, OPT_DROPOUT);
+    g->dropout = g->attention_dropout = facts.dropout;
     g->norm = -1;
-    g->row_limit = (size_t)INT32_MAX / (size_t)options_integer(setup->options, OPT_HEADS);
+    g->row_limit = (size_t)INT32_MAX / (size_t)facts.heads;
     if (g->length > 0 && g->batch > g->row_limit / g->length)
         fail("--%s, --%s: a batch of more than %zu tokens", options_name(g->lower[0]),
              options_name(g->lower[1]), g->row_limit);

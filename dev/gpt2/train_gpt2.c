@@ -306,6 +306,7 @@ const ModelType gpt2 = {
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
     .lower = {OPT_CHANNELS, OPT_LAYERS},
     .position_embedding = "transformer.wpe.weight",
+    .facts = model_facts,
     .add_parameters = gpt2_add_parameters,
     .create = gpt2_create,
     .destroy = gpt2_destroy,

@@ -68,6 +68,12 @@ typedef struct {
     bool (*write_config)(const void *model, JsonWriter *w);
 } Exchange;
 
+// What others than the model itself need to know of its options.
+typedef struct {
+    int64_t channels, heads; // C, H
+    double dropout;          // a probability
+} ModelFacts;
+
 struct ModelType {
     const char *name;      // "fastformer"
     const char *program;   // "train_fastformer"
@@ -81,6 +87,9 @@ struct ModelType {
     // Whose metadata say more of positions than n_positions: rewrites them where these become more;
     // NULL.
     void (*extend)(Safetensors *file, int64_t positions);
+    // Ends the program where the channels do not divide into heads; file: where the options are
+    // from, for that message, NULL: the command line.
+    ModelFacts (*facts)(const Options *options, const char *file);
     // Adds the parameters of the model that create() would make: what a checkpoint is checked
     // against before anything of its size is allocated.
     void (*add_parameters)(const ModelSetup *setup, ParameterTable *table);

@@ -32,9 +32,8 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
      .initial = "0.1", .max = 0.99, .group = "Model", .help = "dropout probability"}
 // clang-format on
 
-// Channels per head, of --channels and --heads. Ends the program where the channels do not divide
-// into heads; file: their origin, NULL: the options.
-size_t model_head_size(const Options *options, const char *file);
+// ModelType.facts of a model with --channels, --heads and --dropout.
+ModelFacts model_facts(const Options *options, const char *file);
 
 // A model's size by these and the data.
 typedef struct {

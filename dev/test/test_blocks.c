@@ -30,6 +30,12 @@ typedef struct {
     real *read, *x[3]; // (B S, C); of (B T, C)
 } Pair;
 
+static ModelFacts facts(const Options *options, const char *file) {
+    (void)file;
+    return (ModelFacts){.dropout = options_number(options, OPT_DROPOUT)};
+}
+static const ModelType type = {.facts = facts};
+
 static Options *make_options(void) {
     // clang-format off
     static const Option rows[] = {
@@ -102,8 +108,9 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
     Pair *p = allocate(1, sizeof(Pair), "model");
     CpuModel *m = &p->base;
     const TestParameters o = add_parameters(&m->state.table, kind);
-    cpu_model_create(m,
-                     &(ModelSetup){.options = options, .batch = B, .length = S, .training = true});
+    cpu_model_create(
+        m, &(ModelSetup){
+               .type = &type, .options = options, .batch = B, .length = S, .training = true});
     embeddings_create(p, o.token);
     p->attention = (Attention){
         .channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};

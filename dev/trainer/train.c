@@ -5,7 +5,6 @@
 #include "error.h"
 #include "huggingface.h"
 #include "memory.h"
-#include "model_options.h"
 #include "restart.h"
 #include "run_data.h"
 #include "run_lock.h"
@@ -140,7 +139,7 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     if (trains && !checkpoint->state) extend_positions(options, type, checkpoint->weights);
     options_from_metadata(options, OPTION_MODEL, checkpoint->weights,
                           "drop the option or train a new model");
-    model_head_size(options, checkpoint->weights->file.path);
+    type->facts(options, checkpoint->weights->file.path);
     if (!checkpoint->state) return;
     checkpoint_check_type(checkpoint->state, type);
     add_unsaid(checkpoint->state);

@@ -378,7 +378,7 @@ static Loop loop_create(Run *run) {
                                .peak = options_number(o, OPT_LR),
                                .final_fraction = options_number(o, OPT_FINAL_LR),
                                .warmup = options_integer(o, OPT_WARMUP),
-                               .channels = options_integer(o, OPT_CHANNELS)};
+                               .channels = run->type->facts(o, NULL).channels};
     return loop;
 }
 

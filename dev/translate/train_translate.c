@@ -75,18 +75,18 @@ static const char *activation_name(ActivationKind kind) {
 
 static TranslateConfig config_create(const ModelSetup *setup) {
     const Options *o = setup->options;
-    model_head_size(o, NULL);
+    const ModelFacts facts = model_facts(o, NULL);
     return (TranslateConfig){
         .encoder_layers = (size_t)options_integer(o, OPT_ENCODER_LAYERS),
         .decoder_layers = (size_t)options_integer(o, OPT_DECODER_LAYERS),
-        .channels = (size_t)options_integer(o, OPT_CHANNELS),
-        .heads = (size_t)options_integer(o, OPT_HEADS),
+        .channels = (size_t)facts.channels,
+        .heads = (size_t)facts.heads,
         .inner = (size_t)options_integer(o, OPT_FFN),
         .vocabulary = (size_t)setup->vocabulary,
         .positions = (size_t)setup->positions,
         .order = strcmp(options_text(o, OPT_NORM), "pre") == 0 ? PRE_NORM : POST_NORM,
         .activation = activation_kind(options_text(o, OPT_ACTIVATION)),
-        .dropout = options_number(o, OPT_DROPOUT),
+        .dropout = facts.dropout,
         .attention_dropout = options_number(o, OPT_ATTENTION_DROPOUT),
         .smoothing = options_number(o, OPT_LABEL_SMOOTHING),
         .padding = setup->padding_token,
@@ -631,6 +631,7 @@ const ModelType translate = {
     .options = translate_options,
     .option_count = sizeof(translate_options) / sizeof(translate_options[0]),
     .lower = {OPT_CHANNELS, OPT_ENCODER_LAYERS},
+    .facts = model_facts,
     .add_parameters = translate_add_parameters,
     .create = translate_create,
     .destroy = translate_destroy,
