@@ -229,7 +229,7 @@ if thorough; then
     mkdir -p full
     if unshare -m mount -t tmpfs none full 2>err; then
         # shellcheck disable=SC2016
-        timeout 60 unshare -m sh -c 'mount -t tmpfs -o size=3m none full
+        timeout 60 unshare -m sh -c 'mount -t tmpfs -o size=64m none full
             mpirun -n 2 "$@" & while ! grep -qs "step\":9," full/run/log.jsonl; do sleep 0.05; done
             cat /dev/zero >full/rest 2>/dev/null; wait $!; echo $? >code; rm full/rest; cp -r full/run after' sh \
             "$trainers/train_fastformer" $small -o full/run -x 1000000 -v 1000000 -n 3 -k constant >out 2>err </dev/null

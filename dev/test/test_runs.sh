@@ -285,7 +285,7 @@ unchanged() { # TEXT OPTIONS...: refused with TEXT, and everything stays
 unchanged "--channels 32: lost/log.jsonl has 16; drop the option, or choose another --output" -C 32
 unchanged "--seq-len 16: lost/log.jsonl has 32" -i mine -t 16
 unchanged "the data of bytes now have" -i bytes
-TRAINER=$trainer && trainer=${GPT2:-$trainer}
+TRAINER=$trainer && trainer=$(cd "$root" && realpath "${GPT2:-$trainer}")
 [ "$trainer" = "$TRAINER" ] || unchanged "is of a model of type fastformer"
 trainer=$TRAINER
 lose && rm lost/log.jsonl
