@@ -642,7 +642,9 @@ void checkpoint_load_average(const Safetensors *file, int64_t count, const Run *
 BestLoss checkpoint_best(const char *directory, int64_t last, const char *validation,
                          int64_t *step) {
     char *path = checkpoint_best_path(directory);
+    error_advise("; to continue without these weights, remove the file");
     Safetensors *best = safetensors_try_open(path);
+    error_advise(NULL);
     BestLoss found = {INFINITY, 0};
     const char *theirs = best ? safetensors_metadata(best, "val_id") : NULL;
     *step = best ? safetensors_integer(best, "step", 0, INT64_MAX) : -1;
