@@ -61,6 +61,11 @@ mkfifo fifo && { cat text >fifo & } && "$tokenize" -o piped --tokenizer byte --s
 ok "tokenize FIFO: a pipe of any name"
 "$tokenize" -o piped --tokenizer word --train - --val text <"$shakespeare" >out 2>&1 && ! grep -q MB out
 ok "--train -"
+if command -v script >/dev/null; then
+    { cat text && sleep 0.7 && cat text; } >fifo &
+    script -qec "$tokenize -o piped --tokenizer byte fifo" /dev/null >out 2>&1 </dev/null && grep -q 'fifo: 0 MB read' out
+    ok "progress on a terminal"
+fi
 fails 1 "error: standard input: has no words" "$tokenize" -o piped -
 
 # ---- where sequences start
@@ -206,6 +211,12 @@ ok "an update whose second moments would be infinite is skipped"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --json >out 2>&1 && [ "$(wc -l <out)" -eq 1 ] &&
     grep -q '^{"val_loss":[0-9.]*,"val_ppl":[0-9.]*,"val_bpb":.*}$' out
 ok "--eval --json"
+parameters() { sed -n 's/.*"\(val\|text\)_loss".*,"parameters":"\([0-9a-f]\{16\}\)"}$/\2/p' "$1" | tail -n 1; }
+[ -n "$(parameters whole/log.jsonl)" ] && OMP_NUM_THREADS=1 "$trainer" -o whole -y --eval val --json >one &&
+    OMP_NUM_THREADS=2 "$trainer" -o whole -y --eval val --json >two && [ "$(parameters one)" = "$(parameters two)" ] &&
+    [ "$(parameters one)" = "$(parameters whole/log.jsonl)" ] &&
+    "$trainer" -e whole/step_00000150.safetensors --eval val --json >three && [ "$(parameters one)" != "$(parameters three)" ]
+ok "the checksum of the parameters is that of the weights, with any threads"
 "$trainer" -e whole/best.safetensors -i bytes --eval val --json --stats 1 >out 2>&1 && ! grep -qv '^{.*}$' out &&
     grep -q statistics out
 ok "--eval --json --stats"
