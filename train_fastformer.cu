@@ -102,8 +102,7 @@ static void *fastformer_create(const ModelSetup *setup) {
     const FastformerParameters *o = f->offsets = fastformer_offsets(f->base.base.host);
     f->pooled = (Pooled *)allocate(c->size.layers, sizeof(Pooled), "layers");
     TransformerShape shape =
-        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
-    shape.padding = c->padding;
+        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING), c->padding);
     shape.activation = GELU_ERF;
     shape.exact_qkv = true;
     const TransformerParts parts = {

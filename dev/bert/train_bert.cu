@@ -80,10 +80,9 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
 static TransformerShape shape(const BertConfig *c, const BertParameters *o) {
     const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm,
                                    o->bias};
-    TransformerShape shape = transformer_shape(&c->size, &outer, SITE_EMBEDDING);
+    TransformerShape shape = transformer_shape(&c->size, &outer, SITE_EMBEDDING, c->padding);
     shape.inner = c->inner;
     shape.type = o->type;
-    shape.padding = c->padding;
     shape.post_norm = true;
     shape.activation = GELU_ERF;
     shape.outer_sums = 4; // the type; of the prediction, bias, and gain and bias of its norm

@@ -720,8 +720,9 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
 }
 
 // A shape but for what the models differ in: one stack, F = 4C.
-static inline TransformerShape
-transformer_shape(const ModelSizes *size, const OuterParameters *outer, uint32_t embedding_site) {
+static inline TransformerShape transformer_shape(const ModelSizes *size,
+                                                 const OuterParameters *outer,
+                                                 uint32_t embedding_site, int32_t padding) {
     TransformerShape shape = {};
     shape.layers = size->layers;
     shape.channels = size->channels;
@@ -732,7 +733,7 @@ transformer_shape(const ModelSizes *size, const OuterParameters *outer, uint32_t
     shape.outer = *outer;
     shape.embedding_scale = 1;
     shape.type = NO_PARAMETER;
-    shape.padding = -1;
+    shape.padding = padding;
     return shape;
 }
 

@@ -16,8 +16,7 @@ static void *gpt2_create(const ModelSetup *setup) {
     const Gpt2Config *c = gpt2_config(m->base.base.host);
     const Gpt2Parameters *o = gpt2_offsets(m->base.base.host);
     TransformerShape shape =
-        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING));
-    shape.padding = c->padding;
+        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING), c->padding);
     shape.activation = GELU_TANH;
     self_attention_choose(m, &c->attention, c->size.heads, o->layers);
     self_attention_create(m, shape, self_attention_parts(), [&](size_t l) {
