@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 code() { # FILE: its lines of code
-    sed -E 's://.*::; s/^[[:space:]]+//; s/[[:space:]]+$//' "$1" | grep -v '^#include' | grep '[[:alnum:]]'
+    sed -E 's://.*::; s/^[[:space:]]+//; s/[[:space:]]+$//' "$1" | grep -vE '^(#include|extern "C" \{)' | grep '[[:alnum:]]'
 }
 
 failed=0
