@@ -725,9 +725,9 @@ static void test_wikitext_spm(void) {
     FileMap files[3];
     if (!have_programs() || !wikitext(files)) return;
     const Text train = {(const char *)files[0].data, files[0].size};
-    tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM, .normalise = true},
-                     test_directory(), &train, 1);
-    Tokenizer *tokenizer = tokenizer_open(TOKENIZER_SPM, test_directory());
+    Tokenizer *tokenizer =
+        tokenizer_create(&(TokenizerSettings){.kind = TOKENIZER_SPM, .normalise = true},
+                         test_directory(), &train, 1);
     CHECK(tokenizer_vocabulary(tokenizer) == 32000);
     int32_t *tokens;
     const size_t count =
