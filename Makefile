@@ -48,7 +48,7 @@ _ := $(shell mkdir -p '$(BUILD)' && ln -sfn '$(BUILD)' $(LINK))
 override BUILD := $(LINK)
 endif
 
-# ---- the sources; another directory, or another model, is one word here ----------------------------
+# ---- the sources; another directory, or another model, is one word here --------------------------
 LIBRARY := base text data model cpu trainer tasks# lowest first: every program is linked with them
 MODELS := fastformer gpt2 bert translate# train_NAME, test_NAME, .c and .cu; one is at the top
 VERSION := 0.2.0
@@ -61,7 +61,8 @@ TRAINERS := $(call names,train_*.c $(MODELS:%=dev/%/train_*.c))
 TRAINER_TESTS := $(call names,test_*.c $(MODELS:%=dev/%/test_*.c))
 PROGRAMS := $(TRAINERS) $(call names,dev/tools/*.c)
 BENCHES := $(call names,dev/bench/*.c)
-MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out dev/$(model)/plain.c dev/$(model)/train_% dev/$(model)/test_%, \
+MODEL_PARTS := $(foreach model,$(MODELS),$(filter-out \
+                 dev/$(model)/plain.c dev/$(model)/train_% dev/$(model)/test_%, \
                  $(wildcard dev/$(model)/*.c)))
 LIBRARY_SOURCES := dev/ranks/ranks.c dev/ranks/single.c $(wildcard $(LIBRARY:%=dev/%/*.c)) \
                    $(MODEL_PARTS)

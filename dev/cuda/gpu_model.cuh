@@ -67,7 +67,7 @@ struct GpuModel {
     const OptionName *lower; // (2) options that make a batch smaller
     void *host;              // CPU model, with working memory only where --stats asks for it
     bool host_current;       // its parameters are those of `state`
-    Profile *profile;        // NULL: nobody asked
+    Profile *profile;        // NULL: disabled
     size_t batch, length;    // largest B and T; where B T has another limit, that and 1
     int64_t vocabulary;      // V
     size_t row_limit;        // B*T that kernels can count, in every head

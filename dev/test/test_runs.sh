@@ -266,7 +266,7 @@ ok "-y after the checkpoints were removed keeps the best weights and the log"
     grep -v '"step":1,"val' a | cmp - b && cmp lost/step_00000012.safetensors whole/step_00000012.safetensors && [ ! -e lost/log.jsonl.before ]
 ok "and ends as the lost run did"
 lose && "$trainer" -o lost -y -l 1e-3 -x 1 >out 2>&1 && grep -q 'changed  *--lr 0.001 (was 0.0005)$' out
-ok "with another rate, which is said; there are no moments to keep"
+ok "with another rate, with a message; no moments exist to keep"
 lose && (cd lost && "$trainer" -o . -y >out 2>&1 && cmp step_00000012.safetensors ../whole/step_00000012.safetensors)
 ok "from another directory, too"
 lose && mkdir moved && mv lost/log.jsonl lost/log.jsonl.before && cp -r mine moved && "$trainer" -o lost -y -i moved/mine >out 2>&1 &&
