@@ -47,7 +47,9 @@ ok "make -f from another directory"
     >"$dir/out" 2>&1 && "$dir/a b/tokenize" --version >>"$dir/out" && [ -d "$dir/a b/c d/float-serial" ]
 ok "make -f from a directory with a blank in its name, and BUILD with one"
 link=$(find "$root" -maxdepth 1 -lname "$dir/a b/c d")
-build BUILD="$dir/a b/c d" clean && [ -n "$link" ] && [ ! -e "$link" ] && [ ! -e "$dir/a b/c d/float-serial" ]
+# HERE: or it would remove the programs of this directory, which other tests run.
+build HERE="$dir/a b" BUILD="$dir/a b/c d" clean && [ -n "$link" ] && [ ! -e "$link" ] &&
+    [ ! -e "$dir/a b/c d/float-serial" ] && [ ! -e "$dir/a b/tokenize" ]
 ok "clean, BUILD with a blank in its name"
 build help && grep -q '^  make test ' "$dir/out" && ! grep -q '^SOURCE' "$dir/out"
 ok "make help"
