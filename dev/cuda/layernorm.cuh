@@ -4,6 +4,8 @@
 // computes y again, so that it need not be kept, and the gradient of the sublayer below through its
 // dropout. So the residual stream is read and written once.
 //
+// RMSNorm (Zhang and Sennrich 2019), y = gain * x * rstd, is the same with a mean of 0 and no bias.
+//
 // A warp has a row. Rows of up to 1024 channels, in fours, stay in registers; others are read
 // again.
 #ifndef CUDA_LAYERNORM_CUH
@@ -146,17 +148,18 @@ struct ResidualRows {
 
 // x = dropout(scale token[input] + position[t] + type)
 struct EmbeddingRows {
-    const float *token, *position; // (V, C), (positions, C)
-    const float *type;             // (C) that all tokens have; NULL: none
-    const int32_t *inputs;         // (M)
-    unsigned length;               // T
+    const float *token;    // (V, C)
+    const float *position; // (positions, C); NULL: none
+    const float *type;     // (C) that all tokens have; NULL: none
+    const int32_t *inputs; // (M)
+    unsigned length;       // T
     float scale;
     template <int VEC>
     __device__ __forceinline__ void load(float v[VEC], size_t row, unsigned c,
                                          unsigned channels) const {
-        float place[VEC];
+        float place[VEC] = {};
         load_row<VEC>(v, token + (size_t)inputs[row] * channels + c);
-        load_row<VEC>(place, position + row % length * channels + c);
+        if (position) load_row<VEC>(place, position + row % length * channels + c);
 #pragma unroll
         for (int i = 0; i < VEC; i++) v[i] = scale * v[i] + place[i];
         if (!type) return;
@@ -169,7 +172,8 @@ struct EmbeddingRows {
 };
 
 struct LayerNormWeights {
-    const float *gain, *bias; // (C); NULL: nothing is normalised, and what comes out is x
+    const float *gain; // (C); NULL: nothing is normalised, and what comes out is x
+    const float *bias; // (C); NULL: RMSNorm
     double epsilon;
 };
 
@@ -213,7 +217,7 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
 #pragma unroll
         for (int v = 0; v < VEC; v++) sum += x[i][v];
     });
-    const float mean = warp_sum(sum) / (float)channels;
+    const float mean = p.bias ? warp_sum(sum) / (float)channels : 0;
     // Nothing is stored before all is loaded: a compiler does not know that no load reads what is
     // stored.
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
@@ -224,12 +228,10 @@ static __device__ __forceinline__ void layernorm_forward_row(const LayerNormForw
     });
     const float rstd = rsqrtf(warp_sum(squares) / (float)channels + p.epsilon);
     for_row<VEC, ITEMS>(channels, [&](unsigned i, unsigned c) {
-        float result[VEC], g[VEC], b[VEC];
+        float result[VEC], g[VEC], b[VEC] = {};
         if (ITEMS == 0) fetch(i, c);
-        if (p.gain) {
-            load_row<VEC>(g, p.gain + c);
-            load_row<VEC>(b, p.bias + c);
-        }
+        if (p.gain) load_row<VEC>(g, p.gain + c);
+        if (p.bias) load_row<VEC>(b, p.bias + c);
 #pragma unroll
         for (int v = 0; v < VEC; v++)
             result[v] = p.gain ? g[v] * ((x[i][v] - mean) * rstd) + b[v] : x[i][v];
@@ -290,7 +292,7 @@ static inline void layernorm_forward_from(const Device *d, float *out, LayerNorm
                       layernorm_forward_pass<T>(out, to, source, site, w, length, channels), m)));
 }
 
-// LayerNorm of x (M, C).
+// LayerNorm or RMSNorm of x (M, C).
 static inline void layernorm_forward(const Device *d, LayerNormOutput to, const float *x,
                                      LayerNormWeights w, size_t m, size_t channels) {
     layernorm_forward_from(d, NULL, to, PlainRows{x}, dropout_none(), w, m, 1, channels);
@@ -308,9 +310,9 @@ struct LayerNormTail {
 // What the backward kernel reads and writes. T: of products' inputs.
 template <typename T> struct LayerNormBackward {
     float *dx;                // (M, C) += the gradient to x, or = it
-    float *dgains, *dbiases;  // (parts, C) sums over a part of the rows
+    float *dgains, *dbiases;  // (parts, C) sums over a part of the rows; biases: or NULL
     const float *dy, *x;      // (M, C)
-    const float *gain, *bias; // (C)
+    const float *gain, *bias; // (C); bias: or NULL
     const float *mean, *rstd; // (M)
     T *norm, *dbelow;         // (M, C) or NULL
     DropoutSite site;
@@ -319,8 +321,9 @@ template <typename T> struct LayerNormBackward {
     bool first; // dx is set, not added to
 };
 
-// One row: with x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)). Adds
-// to the lane's sums for gain and bias where they are kept in registers.
+// One row: with x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^));
+// RMSNorm: without mean(n). Adds to the lane's sums for gain and bias where they are kept in
+// registers.
 template <typename T, int VEC, int ITEMS>
 static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBackward<T> &p,
                                                               size_t row, float (*dgain)[VEC],
@@ -358,7 +361,7 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
             product += n * normal[i][v];
         }
     });
-    const float mean_n = warp_sum(sum) / (float)p.channels,
+    const float mean_n = p.bias ? warp_sum(sum) / (float)p.channels : 0,
                 mean_product = warp_sum(product) / (float)p.channels;
     const RowDropout<VEC, ITEMS> dropout =
         row_dropout<VEC, ITEMS>(p.site, row, p.length, p.channels);
@@ -372,8 +375,8 @@ static __device__ __forceinline__ void layernorm_backward_row(const LayerNormBac
                 before[i][v] + rstd * (dy[i][v] * gain[v] - mean_n - normal[i][v] * mean_product);
         store_row<VEC>(p.dx + start + c, dx);
         if (p.norm) {
-            float norm[VEC], bias[VEC];
-            load_row<VEC>(bias, p.bias + c);
+            float norm[VEC], bias[VEC] = {};
+            if (p.bias) load_row<VEC>(bias, p.bias + c);
 #pragma unroll
             for (int v = 0; v < VEC; v++) norm[v] = gain[v] * normal[i][v] + bias[v];
             store_row<VEC>(p.norm + start + c, norm);
@@ -400,6 +403,7 @@ static __global__ void __launch_bounds__(LAYERNORM_WARPS *WARP)
         float *sums = shared_memory<float>();
 #pragma unroll
         for (int part = 0; part < 2; part++) {
+            if (part == 1 && !p.dbiases) break;
             __syncthreads();
             for_row<VEC, ITEMS>(p.channels, [&](unsigned i, unsigned c) {
                 store_row<VEC>(sums + warp * p.channels + c, part == 0 ? dgain[i] : dbias[i]);
@@ -433,7 +437,7 @@ template <typename T> static __global__ void layernorm_sums_kernel(const LayerNo
     rows[0][warp][lane] = dgain;
     rows[1][warp][lane] = dbias;
     __syncthreads();
-    if (warp > 1 || column >= p.channels) return;
+    if (warp > 1 || column >= p.channels || (warp == 1 && !p.dbiases)) return;
     float total = 0;
     for (int w = 0; w < LAYERNORM_WARPS; w++) total += rows[warp][w][lane];
     (warp == 0 ? p.dgains : p.dbiases)[(size_t)blockIdx.y * p.channels + column] = total;
@@ -459,7 +463,7 @@ struct LayerNormInput {
 
 struct LayerNormGradients {
     float *dx;            // (M, C) += the gradient to x, or = it where `first`
-    float *dgain, *dbias; // (C) +=, with partial_sums_finish()
+    float *dgain, *dbias; // (C) +=, with partial_sums_finish(); dbias: NULL for RMSNorm
     bool first;           // then dx may be dy
 };
 
@@ -470,7 +474,7 @@ static inline void layernorm_backward(const Device *d, PartialSums *sums,
                                       size_t channels) {
     const unsigned parts = sum_parts(m, LAYERNORM_WARPS);
     float *dgains = partial_sums_add(sums, to.dgain, parts, channels);
-    float *dbiases = partial_sums_add(sums, to.dbias, parts, channels);
+    float *dbiases = in.weights.bias ? partial_sums_add(sums, to.dbias, parts, channels) : NULL;
     const Matrix type = tail.norm.data ? tail.norm : tail.dbelow;
     if (tail.norm.data && tail.dbelow.data && tail.norm.bf16 != tail.dbelow.bf16)
         fail("layernorm_backward: types differ");

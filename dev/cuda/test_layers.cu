@@ -419,10 +419,11 @@ struct NormTest {
     Matrix gpu_norm;
     float *gpu_mean, *gpu_rstd;
     double epsilon;
+    bool rms; // RMSNorm: without a bias, and with a mean of 0
 };
 
 static NormTest norm_test_create(const Device *d, size_t batch, size_t length, size_t channels,
-                                 bool in_bf16) {
+                                 bool in_bf16, bool rms) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)length, (uint32_t)channels);
     const size_t m = batch * length, count = m * channels;
     NormTest t = {batch,
@@ -442,10 +443,11 @@ static NormTest norm_test_create(const Device *d, size_t batch, size_t length, s
                   {},
                   NULL,
                   NULL,
-                  channels % 3 ? NORM_EPSILON : 1e-12};
+                  channels % 3 ? NORM_EPSILON : 1e-12,
+                  rms};
     t.gpu_x = upload_numbers(d, t.x, count);
     t.gpu_gain = upload_numbers(d, t.gain, channels);
-    t.gpu_bias = upload_numbers(d, t.bias, channels);
+    t.gpu_bias = rms ? NULL : upload_numbers(d, t.bias, channels);
     t.gpu_dy = upload_numbers(d, t.dy, count);
     t.gpu_norm = upload_matrix(d, NULL, m, channels, in_bf16);
     t.gpu_mean = upload_numbers(d, NULL, m);
@@ -470,12 +472,50 @@ static void norm_test_free(NormTest *t) {
     for (void *p : on_device) device_free(p);
 }
 
-// The forward pass's output, compared with the CPU's LayerNorm of x (M, C), which is expected in
-// `gpu_x`.
+// The norm of x (M, C): the CPU's LayerNorm, or RMSNorm by its definition.
+static void expect_norm(NormTest *t, const float *x) {
+    const size_t m = t->batch * t->length, C = t->channels;
+    if (!t->rms) {
+        layernorm_forward(host_matrix(t->norm, C), t->mean, t->rstd, x, t->gain, t->bias,
+                          t->epsilon, m, C);
+        return;
+    }
+    for (size_t row = 0; row < m; row++) {
+        double squares = 0;
+        for (size_t c = 0; c < C; c++) squares += pow((double)x[row * C + c], 2);
+        t->mean[row] = 0;
+        t->rstd[row] = (float)(1 / sqrt(squares / (double)C + t->epsilon));
+        for (size_t c = 0; c < C; c++)
+            t->norm[row * C + c] = t->gain[c] * x[row * C + c] * t->rstd[row];
+    }
+}
+
+// dx (M, C), dgain and dbias (C) += from t->dy.
+static void expect_norm_gradients(const NormTest *t, float *dx, float *dgain, float *dbias,
+                                  const float *x) {
+    const size_t m = t->batch * t->length, C = t->channels;
+    if (!t->rms) {
+        layernorm_backward(dx, dgain, dbias, t->dy, x, t->gain, t->mean, t->rstd, m, C);
+        return;
+    }
+    for (size_t row = 0; row < m; row++) {
+        const size_t at = row * C;
+        const double rstd = (double)t->rstd[row];
+        double along = 0;
+        for (size_t c = 0; c < C; c++)
+            along += (double)(t->dy[at + c] * t->gain[c] * x[at + c]) * rstd / (double)C;
+        for (size_t c = 0; c < C; c++) {
+            const double normal = (double)x[at + c] * rstd;
+            dx[at + c] += (float)(rstd * ((double)(t->dy[at + c] * t->gain[c]) - along * normal));
+            dgain[c] += (float)((double)t->dy[at + c] * normal);
+        }
+    }
+}
+
+// The forward pass's output, compared with the norm of x (M, C), which is expected in `gpu_x`.
 static void check_norm_forward(const Device *d, NormTest *t, float *x, const float *gpu_x) {
     const size_t m = t->batch * t->length;
-    layernorm_forward(host_matrix(t->norm, t->channels), t->mean, t->rstd, x, t->gain, t->bias,
-                      t->epsilon, m, t->channels);
+    expect_norm(t, x);
     compare_device(d, "x", float_matrix((float *)gpu_x, t->channels), x, m, EXACT);
     compare_device(d, "norm", t->gpu_norm, t->norm, m, tolerance_of(t->gpu_norm.bf16));
     compare_device(d, "mean", float_matrix(t->gpu_mean, 1), t->mean, m, EXACT);
@@ -506,7 +546,7 @@ static void check_norm_backward(const Device *d, NormTest *t, const float *x, co
     partial_sums_finish(d, &sums);
 
     if (how != ADD) memset(dx, 0, count * sizeof(float));
-    layernorm_backward(dx, dgain, dbias, t->dy, x, t->gain, t->mean, t->rstd, m, C);
+    expect_norm_gradients(t, dx, dgain, dbias, x);
     cpu::residual_backward(host_matrix(below, C), NULL, dx, &place.cpu, FIRST_ROW * t->length, m,
                            C);
     compare_device(d, "dx", float_matrix(gpu_dx, C), dx, m, EXACT);
@@ -523,8 +563,8 @@ static void check_norm_backward(const Device *d, NormTest *t, const float *x, co
 }
 
 static void check_residual(const Device *d, size_t length, size_t channels, double rate,
-                           bool in_bf16) {
-    NormTest t = norm_test_create(d, 2, length, channels, in_bf16);
+                           bool in_bf16, bool rms) {
+    NormTest t = norm_test_create(d, 2, length, channels, in_bf16, rms);
     const size_t m = t.batch * length, count = m * channels;
     StepParameters *step = upload_step(d, 1);
     const TestPlace place = dropout_place(step, rate, 7);
@@ -558,9 +598,10 @@ static void test_residual(void) {
     // Every shape of a row: in fours and not, whole blocks of the dropout and not, up to more than
     // registers hold.
     for (size_t channels : {3, 10, 24, 128, 130, 256, 384, 640, 768, 1000, 1028})
-        check_residual(&d, channels > 300 ? 5 : 19, channels, 0.3, false);
-    check_residual(&d, 130, 128, 0.1, true);
-    check_residual(&d, 9, 30, 0, true);
+        for (bool rms : {false, true})
+            check_residual(&d, channels > 300 ? 5 : 19, channels, 0.3, false, rms);
+    check_residual(&d, 130, 128, 0.1, true, false);
+    check_residual(&d, 9, 30, 0, true, true);
     device_destroy(&d);
 }
 
@@ -568,7 +609,7 @@ static void test_residual(void) {
 // with one in float32.
 static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) {
     enum { MATRICES = 3 };
-    NormTest t = norm_test_create(d, 2, 9, channels, false);
+    NormTest t = norm_test_create(d, 2, 9, channels, false, false);
     const size_t m = t.batch * t.length, columns = PARTS_COLUMNS * channels,
                  step = n * channels + 5;
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)channels, (uint32_t)n);
@@ -580,8 +621,7 @@ static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) 
     LayerNormOutput to = norm_test_output(&t);
     to.norm = x;
     layernorm_forward(d, to, t.gpu_x, norm_test_weights(&t), m, channels);
-    layernorm_forward(host_matrix(t.norm, channels), t.mean, t.rstd, t.x, t.gain, t.bias, t.epsilon,
-                      m, channels);
+    expect_norm(&t, t.x);
     weight_parts(d, parts, gpu_weights, step, MATRICES, n, channels);
     for (size_t i = 0; i < MATRICES; i++) {
         const DeviceWeight w = {NULL,         parts + i * n * columns, NULL, NULL, n, columns,
@@ -684,7 +724,7 @@ static void test_chosen_rows(void) {
 
 static void check_embedding(const Device *d, size_t batch, size_t length, size_t channels,
                             size_t vocabulary, double rate, bool typed, float scale) {
-    NormTest t = norm_test_create(d, batch, length, channels, false);
+    NormTest t = norm_test_create(d, batch, length, channels, false, false);
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)vocabulary, 3);
     const size_t m = batch * length;
     StepParameters *step = upload_step(d, 1);
