@@ -14,6 +14,7 @@ struct DeviceAttentionInput {
     size_t channels, heads; // C, H
     size_t batch, queries, keys; // B, Tq, Tk
     bool causal;         // query i sees the keys up to i (Tq = Tk), else all of its sequence
+    size_t window;       // causal: it sees the last so many of them; 0: all
     const uint8_t *mask; // (B, Tk) 1: token, 0: padding, which no query sees; NULL: all are tokens
     DropoutSite dropout; // of weights
 };
@@ -35,6 +36,7 @@ static inline DeviceAttentionInput attention_self(Matrix qkv, size_t heads, bool
             length,
             length,
             causal,
+            0,
             mask,
             dropout_none()};
 }
@@ -57,6 +59,7 @@ static inline DeviceAttentionInput attention_cross(Matrix q, Matrix kv, size_t h
             queries,
             keys,
             false,
+            0,
             mask,
             dropout_none()};
 }
@@ -78,6 +81,7 @@ static inline void attention_check(const DeviceAttentionInput *in, Matrix y) {
             fail("attention: queries, keys, values and results differ in type");
     if (in->causal && in->queries != in->keys)
         fail("attention: %zu causal queries of %zu keys", in->queries, in->keys);
+    if (in->window && !in->causal) fail("attention: a window in both directions");
 }
 
 #endif

@@ -3,7 +3,8 @@
 // never held. What it computes, with which sink and dropout: dev/cpu/softmax_attention.h.
 //
 // A block of threads takes a tile of queries, 16 or 32 rows a warp, and goes through the keys: all
-// of its sequence, or, where attention is causal, those up to its last query. The backward pass
+// of its sequence, or, where attention is causal, those from its first query's window to its last
+// query. The backward pass
 // computes the weights again from the logarithm of their sum, once with queries in the rows, for
 // their gradient, and once with keys in the rows, for the gradients of keys and values: two more
 // products than where blocks add in memory, and the same bits from run to run. On sm_90 kernels of
@@ -63,14 +64,17 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16 * M;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * ROWS; // those that see the most go first
     const int row = first + warp_row + lane / 4, end = last_key(p, first + ROWS);
-    const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
+    const int start = first_keys<N>(p, first);
+    // To all rows of the warp: the keys that the first sees, from those on that the last sees.
+    const int visible = last_key(p, first + warp_row + 1),
+              opened = first_key(p, first + warp_row + 16 * M - 1);
     load_part<Queries>(queries, p, head, first, QUERY);
-    load_part<Keys>(keys, p, head, 0, KEY);
+    load_part<Keys>(keys, p, head, start, KEY);
     cp_async_commit();
     SoftmaxRows<M> rows = rows_create<M>(p.sink);
     Sums<M, SIZE> y;
     sums_clear(y);
-    for (int key = 0; key < end; key += N) {
+    for (int key = start; key < end; key += N) {
         cp_async_wait<0>();
         __syncthreads();
         load_part<Keys>(values, p, head, key, VALUE);
@@ -82,12 +86,13 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
         __syncthreads();
         if (key + N < end) load_part<Keys>(keys, p, head, key + N, KEY);
         cp_async_commit();
-        if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
+        if (p.mask || key + N > visible || key < opened)
+            hide_keys(p, head, s, row, key + lane % 4 * 2);
         float shrink[M][2];
         exponentiate(p, s, rows, shrink);
         shrink_rows(y, shrink);
         if (drops_out(p.dropout))
-            drop_weights(p, head, s, kept + warp_row * 16, first + warp_row, key);
+            drop_weights(p, head, s, kept + warp_row * 16, first + warp_row, key, start);
         product_sums<Keys>(y, s, values, 0);
     }
     finish(p, head, rows, y, row);
@@ -140,17 +145,19 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16;
     const int first = (int)(gridDim.y - 1 - blockIdx.y) * S::ROWS;
     const int row = first + warp_row + lane / 4, end = last_key(p, first + S::ROWS);
-    const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
+    const int start = first_keys<N>(p, first);
+    const int visible = last_key(p, first + warp_row + 1),
+              opened = first_key(p, first + warp_row + 15); // to all rows of the warp
     load_part<typename Tiles::Rows>(t.first_row, p, head, first, QUERY);
     load_dy<typename Tiles::Rows>(t.second_row, p, head, first);
-    load_part<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, 0, KEY);
-    load_part<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, 0, VALUE);
+    load_part<typename Tiles::Columns>(column_tile(t, 0, 0), p, head, start, KEY);
+    load_part<typename Tiles::Columns>(column_tile(t, 0, 1), p, head, start, VALUE);
     cp_async_commit();
     const LaneRows rows = lane_rows(t.product + warp_row, p, head, first + warp_row);
     Sums<1, SIZE> dq;
     sums_clear(dq);
     int stage = 0;
-    for (int key = 0; key < end; key += N) {
+    for (int key = start; key < end; key += N) {
         const int next = S::STAGES - 1 - stage;
         if (S::STAGES == 2 && key + N < end) {
             load_part<typename Tiles::Columns>(column_tile(t, next, 0), p, head, key + N, KEY);
@@ -166,10 +173,11 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
                                                                     column_tile(t, stage, 0));
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
-        if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
+        if (p.mask || key + N > visible || key < opened)
+            hide_keys(p, head, s, row, key + lane % 4 * 2);
         const auto query = [&](int, int e) { return rows.at[e / 2]; };
         if (drops_out(p.dropout)) {
-            if (key % KEPT_BLOCK == 0)
+            if (key % KEPT_BLOCK == 0 || key == start)
                 keep_rows(t.kept + warp_row * 16, p, head, first + warp_row, 16, key, lane, WARP);
             __syncwarp();
             const KeptBits bits = kept_bits(t.kept, warp_row + lane / 4, key);
@@ -220,7 +228,8 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               column = (int)blockIdx.z * S::COLUMNS;
     const int first = (int)blockIdx.y * S::ROWS, row = first + warp_row + lane / 4;
-    const int first_seeing = p.causal ? first : 0; // query
+    const int first_seeing = p.causal ? first : 0,
+              end = last_query(p, first + S::ROWS); // of queries
     load_part<typename Tiles::Rows>(t.first_row, p, head, first, KEY);
     load_part<typename Tiles::Rows>(t.second_row, p, head, first, VALUE);
     load_queries(t, 0, p, head, first_seeing);
@@ -229,9 +238,9 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
     sums_clear(dk);
     sums_clear(dv);
     int stage = 0;
-    for (int query = first_seeing; query < p.queries; query += N) {
+    for (int query = first_seeing; query < end; query += N) {
         const int next = S::STAGES - 1 - stage;
-        if (S::STAGES == 2 && query + N < p.queries) load_queries(t, next, p, head, query + N);
+        if (S::STAGES == 2 && query + N < end) load_queries(t, next, p, head, query + N);
         cp_async_commit();
         cp_async_wait<1>();
         const bool drops = drops_out(p.dropout);
@@ -245,7 +254,8 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
         const int place = lane % 4 * 2; // of element [0][0][0] among the queries
-        if (p.mask || (p.causal && query < first + warp_row + 15))
+        if (p.mask || (p.causal && query < first + warp_row + 15) ||
+            first_key(p, query + N - 1) > first + warp_row)
             hide_queries(p, head, s, row, query + place);
         const auto of_query = [&](int n, int e) {
             const int i = stage * N + 8 * n + place + e % 2;
@@ -263,7 +273,7 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
         product_sums<typename Tiles::Columns>(dv, s, column_tile(t, stage, 1), column);
         product_sums<typename Tiles::Columns>(dk, dw, column_tile(t, stage, 0), column);
         __syncthreads();
-        if (S::STAGES == 1 && query + N < p.queries) load_queries(t, 0, p, head, query + N);
+        if (S::STAGES == 1 && query + N < end) load_queries(t, 0, p, head, query + N);
         stage = next;
     }
     store_gradient(p, head, dk, p.scale, row, KEY, column);
@@ -287,6 +297,7 @@ static SoftmaxPass<T> pass_create(Matrix y, const float *logsumexp,
     p.size = (int)size;
     p.channels = in->channels;
     p.causal = in->causal;
+    p.window = in->window && in->window < in->keys ? (int)in->window : INT32_MAX;
     p.scale = (float)(1 / sqrt((double)size));
     p.log2_scale = (float)(1.4426950408889634 / sqrt((double)size));
     for (size_t part = QUERY; part <= VALUE; part++) {

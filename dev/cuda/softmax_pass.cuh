@@ -18,6 +18,7 @@ template <typename T> struct SoftmaxPass {
     int heads, size;         // H, D
     size_t channels;         // C
     bool causal;             // a query sees the keys up to its own, else all
+    int window;              // causal: the keys that a query sees at most, its own the last
     float scale, log2_scale; // 1 / sqrt(D), the same times log2(e)
     float sink;
     const T
@@ -137,10 +138,34 @@ static __device__ __forceinline__ int first_query(const SoftmaxPass<T> &p, const
     return !counts(p, head, key) ? INT32_MAX : p.causal ? key : 0;
 }
 
+// Whether a query sees a key whose first_query() is `least`.
+template <typename T>
+static __device__ __forceinline__ bool sees(const SoftmaxPass<T> &p, int query, int least) {
+    return (unsigned)(query - least) < (unsigned)p.window;
+}
+
 // Where the keys that queries before `end` see end.
 template <typename T>
 static __device__ __forceinline__ int last_key(const SoftmaxPass<T> &p, int end) {
     return p.causal ? min(p.keys, end) : p.keys;
+}
+
+// The first key that a query's window holds; before all of them where it holds all.
+template <typename T>
+static __device__ __forceinline__ int first_key(const SoftmaxPass<T> &p, int query) {
+    return query - p.window + 1;
+}
+
+// Where keys begin that are taken N at a time, for queries from `query` on.
+template <int N, typename T>
+static __device__ __forceinline__ int first_keys(const SoftmaxPass<T> &p, int query) {
+    return max(first_key(p, query), 0) / N * N;
+}
+
+// Where the queries that see keys before `end` end.
+template <typename T>
+static __device__ __forceinline__ int last_query(const SoftmaxPass<T> &p, int end) {
+    return p.window < p.queries ? min(p.queries, end + p.window - 1) : p.queries;
 }
 
 // Scores of keys that a query does not see become -Inf. row, key: of element [0][0][0].
@@ -154,8 +179,8 @@ static __device__ __forceinline__ void hide_keys(const SoftmaxPass<T> &p, const 
             const int least = first_query(p, head, key + 8 * n + e);
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                if (row + 16 * m < least) s.at[m][n][e] = -INFINITY;
-                if (row + 16 * m + 8 < least) s.at[m][n][e + 2] = -INFINITY;
+                if (!sees(p, row + 16 * m, least)) s.at[m][n][e] = -INFINITY;
+                if (!sees(p, row + 16 * m + 8, least)) s.at[m][n][e + 2] = -INFINITY;
             }
         }
 }
@@ -196,13 +221,14 @@ static __device__ __forceinline__ void shrink_rows(Sums<M, SIZE> &y, const float
 }
 
 // Weights that dropout takes become 0. `kept` (16 M, 16): the warp's; row: its first; key: of the
-// first column.
+// first column; start: of those that the row's loop begins with.
 template <typename T, int M, int N>
 static __device__ __forceinline__ void drop_weights(const SoftmaxPass<T> &p,
                                                     const SoftmaxHead &head, Sums<M, N> &s,
-                                                    uint8_t *kept, int row, int key) {
+                                                    uint8_t *kept, int row, int key, int start) {
     const int lane = (int)lane_index();
-    if (key % KEPT_BLOCK == 0) keep_rows(kept, p, head, row, 16 * M, key, lane, WARP);
+    if (key % KEPT_BLOCK == 0 || key == start)
+        keep_rows(kept, p, head, row, 16 * M, key, lane, WARP);
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < M; m++) {
@@ -279,7 +305,7 @@ hide_queries(const SoftmaxPass<T> &p, const SoftmaxHead &head, Sums<1, N> &s, in
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                if (query + 8 * n + e < least) s.at[0][n][2 * half + e] = -INFINITY;
+                if (!sees(p, query + 8 * n + e, least)) s.at[0][n][2 * half + e] = -INFINITY;
     }
 }
 

@@ -402,10 +402,11 @@ typedef struct {
     bool everywhere;    // queries see the keys after them, too
     size_t queries;     // cross-attention: Tq; 0: the queries are the keys' tokens
     float apart; // self-attention: queries are less by this, keys more, so that all scores are low
+    size_t window; // softmax: keys that a query sees at most; 0: all
 } Setting;
 
-static const Setting SETTING = {2,     65,    2,     20,        0,     0, false,
-                                false, false, false, FIRST_ROW, false, 0, 0};
+static const Setting SETTING = {2,     65,    2,         20,    0, 0, false, false,
+                                false, false, FIRST_ROW, false, 0, 0, 0};
 static constexpr float POWER = 0.75f;
 
 // Arrays of the sizes that the functions have.
@@ -467,6 +468,54 @@ static void result_free(Result *r) {
     free(r->logsumexp);
     free(r->dqkv);
     free(r->dexponent);
+}
+
+// Of query i of a head, by the definition of softmax attention with a window: its y, and what it
+// adds to the gradients. x, dx: the head's q, k and v of the sequence's tokens; w (T): memory.
+static float windowed_row(const Setting *is, const uint8_t *mask, float *y, float *dx,
+                          const float *dy, const float *x, size_t i, double *w) {
+    const size_t D = is->size, C = is->heads * D, row = i * 3 * C;
+    const size_t start = i + 1 > is->window ? i + 1 - is->window : 0;
+    double sum = is->sink, along = 0;
+    for (size_t j = start; j <= i; j++) {
+        double dot = 0;
+        for (size_t d = 0; d < D; d++) dot += (double)(x[row + d] * x[j * 3 * C + C + d]);
+        w[j] = !mask || mask[j] ? exp(dot / sqrt((double)D)) : 0;
+        sum += w[j];
+    }
+    for (size_t j = start; j <= i; j++)
+        for (size_t d = 0; d < D; d++)
+            y[d] += (float)(w[j] / fmax(sum, 1e-300)) * x[j * 3 * C + 2 * C + d];
+    for (size_t d = 0; d < D; d++) along += (double)(y[d] * dy[d]);
+    for (size_t j = start; j <= i && sum > 0; j++) {
+        const size_t key = j * 3 * C + C, value = key + C;
+        double dw = 0;
+        for (size_t d = 0; d < D; d++) dw += (double)(x[value + d] * dy[d]);
+        const float weight = (float)(w[j] / sum),
+                    ds = weight * (float)((dw - along) / sqrt((double)D));
+        for (size_t d = 0; d < D; d++) {
+            dx[row + d] += ds * x[key + d];
+            dx[key + d] += ds * x[row + d];
+            dx[value + d] += weight * dy[d];
+        }
+    }
+    return sum > 0 ? (float)log(sum) : INFINITY;
+}
+
+static Result windowed_run(const Problem *p) {
+    const Setting is = p->is;
+    const size_t T = is.length, C = p->channels, H = is.heads;
+    const Result r = {zero_numbers(p->rows * C), zero_numbers(p->rows * H),
+                      zero_numbers(p->numbers), zero_numbers(H)};
+    double *w = zeros(T);
+    for (size_t i = 0; i < p->rows * H; i++) {
+        const size_t unit = i / T, t = i % T, b = unit / H, column = unit % H * is.size,
+                     head = b * T * 3 * C + column, row = (b * T + t) * C + column;
+        r.logsumexp[i] = windowed_row(&is, p->mask ? p->mask + b * T : NULL, r.y + row,
+                                      r.dqkv + head, p->dy + row, p->qkv + head, t, w);
+    }
+    free(w);
+    return r;
 }
 
 // The CPU's layer, in float32.
@@ -538,6 +587,7 @@ static Result gpu_run(const Device *d, const Problem *p) {
           *exponent = is.fixed ? NULL : upload_numbers(d, p->exponent, is.heads);
     uint8_t *mask = p->mask ? (uint8_t *)upload(d, p->mask, keys) : NULL;
     in.mask = mask;
+    in.window = is.window;
     if (is.rate > 0) in.dropout = dropout_site(at, is.rate, p->dropout.site);
     const size_t size =
         is.cosine ? cosine_attention_workspace(is.batch, Tk, C, is.heads)
@@ -588,15 +638,16 @@ static int kernels_for(const Device *d, const Problem *p, Kernels *kernels) {
 
 static void check(const Device *d, Setting is) {
     Problem p = problem_create(is);
-    Result expected = cpu_run(&p);
+    Result expected = is.window ? windowed_run(&p) : cpu_run(&p);
     const double tolerance = is.in_bf16 ? BF16_TOLERANCE : FLOAT_TOLERANCE;
     Kernels kernels[3];
     const int count = kernels_for(d, &p, kernels);
     for (int i = 0; i < count; i++) {
         char text[200];
-        snprintf(text, sizeof(text), "%s B %zu Tq %zu Tk %zu H %zu D %zu sink %g rate %g%s%s%s, %s",
+        snprintf(text, sizeof(text),
+                 "%s B %zu Tq %zu Tk %zu H %zu D %zu k %zu sink %g rate %g%s%s%s, %s",
                  is.cosine ? "cosine" : "softmax", is.batch, p.queries, is.length, is.heads,
-                 is.size, is.sink, is.rate, is.everywhere ? " everywhere" : "",
+                 is.size, is.window, is.sink, is.rate, is.everywhere ? " everywhere" : "",
                  is.holes ? " holes" : "", is.in_bf16 ? " bf16" : "", kernels[i].name);
         Device device = *d;
         device.sms = kernels[i].sms;
@@ -701,6 +752,28 @@ static void test_softmax_everywhere(void) {
             check(&d, is);
             is.length = 65;
             is.size = 20;
+        }
+    }
+    device_destroy(&d);
+}
+
+// Windows that end within tiles and at their edges, in the length of tiles and far beyond.
+static void test_softmax_windows(void) {
+    Device d = device_create();
+    Setting is = SETTING;
+    for (bool in_bf16 : {false, true}) {
+        is.in_bf16 = in_bf16;
+        for (size_t size : {(size_t)16, (size_t)64, (size_t)128}) {
+            is.size = size;
+            for (size_t window : {(size_t)1, (size_t)7, (size_t)64, (size_t)129, (size_t)300}) {
+                is.window = window;
+                is.length = window < 100 ? 200 : 390;
+                is.batch = window == 7 ? 2 : 1;
+                is.heads = window == 64 ? 2 : 1;
+                is.holes = window == 7;
+                is.sink = window == 300 ? 1 : 0;
+                check(&d, is);
+            }
         }
     }
     device_destroy(&d);
@@ -958,6 +1031,7 @@ int main(int argc, char **argv) {
         {"softmax_sink", test_softmax_sink},
         {"softmax_late", test_softmax_late},
         {"softmax_tiles", test_softmax_tiles},
+        {"softmax_windows", test_softmax_windows},
         {"softmax_turns", test_softmax_turns},
         {"softmax_workspace", test_softmax_workspace},
         {"softmax_low", test_softmax_low},

@@ -68,21 +68,21 @@ template <int SIZE> static __device__ __forceinline__ GroupForward<SIZE> group_f
 template <int SIZE>
 static __device__ __forceinline__ void
 group_forward_copies(const GroupForward<SIZE> &f, const GroupMaps &maps, const SoftmaxHead &head,
-                     int first, int end) {
+                     int first, int start, int end) {
     using F = GroupForward<SIZE>;
     using Tile = typename F::R::Tile;
     barrier_expect(f.full, F::S::Rows::BYTES);
     copy_rows<typename F::S::Rows>(f.queries, maps.parts[QUERY], f.full, head, first);
-    for (int i = 0; i * Tile::ROWS < end; i++) {
+    for (int i = 0; start + i * Tile::ROWS < end; i++) {
         const Stage s = stage_of<F::R::STAGES>(i);
         ring_wait_free(f.keys, s);
         barrier_expect(f.keys.full + s.place, Tile::BYTES);
         copy_rows<Tile>(ring_tile(f.keys, s, 0), maps.parts[KEY], f.keys.full + s.place, head,
-                        i * Tile::ROWS);
+                        start + i * Tile::ROWS);
         ring_wait_free(f.values, s);
         barrier_expect(f.values.full + s.place, Tile::BYTES);
         copy_rows<Tile>(ring_tile(f.values, s, 0), maps.parts[VALUE], f.values.full + s.place, head,
-                        i * Tile::ROWS);
+                        start + i * Tile::ROWS);
     }
 }
 
@@ -101,7 +101,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const SoftmaxHead head = head_of(p, blockIdx.x);
     const int first =
         (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; // those that see the most go first
-    const int end = last_key(p, first + BLOCK_ROWS);
+    const int start = first_keys<N>(p, first), end = last_key(p, first + BLOCK_ROWS);
     if (threadIdx.x == 0) {
         barrier_create(f.full, 1);
         ring_create(f.keys, 1);
@@ -110,23 +110,26 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     }
     __syncthreads();
     if (copies_only()) {
-        if (threadIdx.x == GROUPS * WARPGROUP) group_forward_copies(f, maps, head, first, end);
+        if (threadIdx.x == GROUPS * WARPGROUP)
+            group_forward_copies(f, maps, head, first, start, end);
         return;
     }
     const int lane = (int)lane_index(), warp_row = (int)threadIdx.x / WARP * 16,
               group_row = (int)threadIdx.x / WARPGROUP * GROUP_ROWS;
     const int row = first + warp_row + lane / 4;
-    const int visible = last_key(p, first + warp_row + 1); // to the warp's first row
+    const int visible = last_key(p, first + warp_row + 1),
+              opened = first_key(p, first + warp_row + 15); // to all rows of the warp
     SoftmaxRows<1> rows = rows_create<1>(p.sink);
     Sums<1, SIZE> y;
     Sums<1, N> s;
     GroupWeights<N> w;
     sums_clear(y);
     const auto weigh = [&](int key, float(*shrink)[2]) {
-        if (p.mask || key + N > visible) hide_keys(p, head, s, row, key + lane % 4 * 2);
+        if (p.mask || key + N > visible || key < opened)
+            hide_keys(p, head, s, row, key + lane % 4 * 2);
         exponentiate(p, s, rows, shrink);
         if (drops_out(p.dropout))
-            drop_weights(p, head, s, f.kept + warp_row * 16, first + warp_row, key);
+            drop_weights(p, head, s, f.kept + warp_row * 16, first + warp_row, key, start);
     };
     Stage now = stage_of<R::STAGES>(0);
     float shrink[1][2];
@@ -139,9 +142,9 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     wgmma_wait<0>();
     sums_settle(s);
     ring_release(f.keys, now.place);
-    weigh(0, shrink);
+    weigh(start, shrink);
     w = group_weights(s);
-    for (int i = 1; i * N < end; i++) {
+    for (int i = 1; start + i * N < end; i++) {
         const Stage before = now;
         now = stage_of<R::STAGES>(i);
         ring_wait_full(f.keys, now);
@@ -156,7 +159,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         wgmma_wait<1>();
         sums_settle(s);
         ring_release(f.keys, now.place);
-        weigh(i * N, shrink);
+        weigh(start + i * N, shrink);
         wgmma_wait<0>();
         sums_settle(y);
         ring_release(f.values, before.place);
@@ -248,21 +251,22 @@ template <int SIZE> static __device__ __forceinline__ GroupBackward<SIZE> group_
     return g;
 }
 
-// What a block of threads has to do: keys from `first` on of a head, and the steps of queries from
-// first_step on.
+// What a block of threads has to do: keys from `first` on of a head, and the steps of queries that
+// see any of them.
 struct GroupWork {
     SoftmaxHead head;
-    int key_block, first, first_step;
+    int key_block, first, first_step, end_step;
 };
 
 // The work that was taken: of each head the last keys first.
 template <int SIZE>
 static __device__ __forceinline__ GroupWork group_work(const GroupBackward<SIZE> &g,
                                                        const SoftmaxPass<bf16> &p) {
+    constexpr int STEP = GroupBackward<SIZE>::STEP;
     const unsigned work = *g.work;
     const int key_block = (int)(gridDim.y - 1 - work % gridDim.y), first = key_block * BLOCK_ROWS;
-    return {head_of(p, work / gridDim.y), key_block, first,
-            p.causal ? first / GroupBackward<SIZE>::STEP : 0};
+    return {head_of(p, work / gridDim.y), key_block, first, p.causal ? first / STEP : 0,
+            (last_query(p, first + BLOCK_ROWS) + STEP - 1) / STEP};
 }
 
 // By all threads: creates barriers and takes work.
@@ -331,7 +335,7 @@ static __device__ __forceinline__ void
 group_backward_adds(const GroupBackward<SIZE> &g, const SoftmaxPass<bf16> &p, const GroupWork &work,
                     const Gathered &gathered) {
     constexpr size_t BYTES = STEP_NUMBERS * sizeof(float);
-    for (int step = work.first_step; step < gathered.steps; step++) {
+    for (int step = work.first_step; step < work.end_step; step++) {
         const int last =
             p.causal ? step * GroupBackward<SIZE>::STEP / BLOCK_ROWS : (int)gridDim.y - 1;
         const unsigned turn =
@@ -367,7 +371,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
     const GroupWork work = group_work(g, p);
     const SoftmaxHead head = work.head;
     const int first = work.first, first_query = work.first_step * G::STEP,
-              steps = gathered.steps - work.first_step;
+              steps = work.end_step - work.first_step;
     if (copies_only()) {
         if (is_copying_warp())
             group_backward_copies(g, maps, p, work, steps * TILES);
@@ -399,7 +403,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         meet();
     };
     const auto to_scores = [&](int query, int stage) {
-        if (hidden || (p.causal && query < first + warp_row + 15))
+        if (hidden || (p.causal && query < first + warp_row + 15) ||
+            first_key(p, query + N - 1) > first + warp_row)
             hide_queries(p, head, s, row, query + place);
         const auto of_query = [&](int n, int e) {
             const int at = stage * N + 8 * n + place + e % 2;
