@@ -2,6 +2,7 @@
 #include "error.h"
 #include "file.h"
 #include "memory.h"
+#include "option_pages.h"
 #include "streams.h"
 #include <ctype.h>
 #include <errno.h>
@@ -32,6 +33,7 @@ typedef struct {
 
 struct Options {
     const char *program, *summary;
+    char *build; // what --version adds; NULL: nothing
     Entry *entries;
     int count;
     bool operands; // are expected
@@ -41,7 +43,7 @@ struct Options {
 // clang-format off
 static const Option built_in[] = {
     {.letter = 'h', .name = OPT_HELP, .kind = OPTION_FLAG, .group = "Other",
-     .help = "print this and exit"},
+     .help = "print this and exit; --help=man: the manual page"},
     {.name = OPT_VERSION, .kind = OPTION_FLAG, .group = "Other",
      .help = "print the version and exit"},
     {.name = OPT_HELP_ALL, .kind = OPTION_FLAG, .group = OPTION_GROUP_MORE,
@@ -240,6 +242,10 @@ Options *options_create(const char *program, const char *summary) {
     return options;
 }
 
+void options_set_build(Options *options, char *build) {
+    options->build = build;
+}
+
 void options_add(Options *options, const Option *rows, int count) {
     Entry *entries =
         allocate((size_t)options->count + (size_t)count, sizeof *entries, "the options");
@@ -266,6 +272,7 @@ void options_free(Options *options) {
         free(options->entries[i].was);
     }
     free(options->entries);
+    free(options->build);
     free(options);
 }
 
@@ -378,9 +385,29 @@ static const char *next_value(const Options *options, const Option *row, Cursor 
 
 static void print_and_exit(const Options *options, const Option *row) {
     if (row == &built_in[PRINT_VERSION])
-        printf("%s %s\n", options->program, VERSION);
+        printf("%s %s%s\n", options->program, VERSION, options->build ? options->build : "");
     else
         options_help(options, row == &built_in[HELP_ALL]);
+    streams_flush();
+    exit(EXIT_SUCCESS);
+}
+
+static const Option *row_in_help(const Options *options, int i) {
+    return options->entries[(i + BUILT_IN) % options->count].row; // the built-in rows come last
+}
+
+// --help=man.
+static void print_page_and_exit(const Options *options, const char *format) {
+    const Option **rows = allocate((size_t)options->count, sizeof *rows, "the options");
+    for (int i = 0; i < options->count; i++) rows[i] = row_in_help(options, i);
+    const OptionTable table = {.program = options->program,
+                               .summary = options->summary,
+                               .operands = options->operands,
+                               .row = rows,
+                               .count = options->count};
+    if (!option_page_print(&table, format))
+        fail_usage("--help=%s: expected one of " OPTION_PAGES, format);
+    free(rows);
     streams_flush();
     exit(EXIT_SUCCESS);
 }
@@ -404,6 +431,7 @@ static void parse_long(const Options *options, Cursor *cursor) {
     Entry *entry = find_name(options, name, length);
     if (!entry) refuse_name(options, "--", name);
     if (entry->row->kind == OPTION_FLAG) {
+        if (value && entry->row == &built_in[HELP]) print_page_and_exit(options, value);
         if (value)
             fail_usage("--%s takes no value, found %s", options_name(entry->row->name), value);
         value = "true";
@@ -523,10 +551,6 @@ static int help_column(const Options *options, bool all) {
         free(left);
     }
     return column;
-}
-
-static const Option *row_in_help(const Options *options, int i) {
-    return options->entries[(i + BUILT_IN) % options->count].row; // the built-in rows come last
 }
 
 static void print_group(const Options *options, const char *group, int column) {

@@ -56,13 +56,16 @@ OptionName options_find_name(const char *text, size_t length);
 // outlive the result. A row whose name, letter or default cannot be is a programming error (abort).
 Options *options_create(const char *program, const char *summary);
 void options_add(Options *options, const Option *rows, int count);
+
+// Lines that --version prints after the version, each begins with a newline; freed with `options`.
+void options_set_build(Options *options, char *build);
 void options_free(Options *options);
 
 // Reads a command line: "-b 4", "-b4", "--batch 4", "--batch=4", clustered flags; what is given
 // twice counts as given last. There are no operands unless `operands` is not NULL, which then
 // receives them (freed by the caller; the strings are argv's); after "--" everything is one. An
 // unknown option ends the program (exit 2) naming the nearest one; a value outside its range says
-// the range. --help, --help-all and --version print and exit 0.
+// the range. --help, --help-all, --version and --help=PAGE (option_pages.h) print and exit 0.
 void options_parse(Options *options, int argc, char **argv, const char ***operands,
                    int *operand_count);
 

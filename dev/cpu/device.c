@@ -1,9 +1,11 @@
 #include "device.h"
 
 #include "error.h"
+#include "memory.h"
 #include "threads.h"
 #include "tile.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 Precision cpu_precision(const ModelSetup *setup) {
@@ -53,4 +55,34 @@ void cpu_device(Gemm *gemm, DeviceInfo *info) {
     info->precision = bf16 ? "bf16" : sizeof(real) == 8 ? "fp64" : "fp32";
     info->threads = thread_limit();
     info->peak_flops = gemm_measure_peak(gemm);
+}
+
+// The instructions that this file was compiled for, as dev/build/portable.mk names them.
+#if defined(__AVX512BF16__)
+#define INSTRUCTIONS "avx512_bf16"
+#elif defined(__AVX512F__)
+#define INSTRUCTIONS "avx512"
+#elif defined(__AVX2__)
+#define INSTRUCTIONS "avx2"
+#elif defined(__x86_64__)
+#define INSTRUCTIONS "any x86-64"
+#elif defined(__aarch64__)
+#define INSTRUCTIONS "arm64"
+#else
+#define INSTRUCTIONS "any"
+#endif
+
+char *cpu_build(const char *processes) {
+    char *name = gemm_library_name();
+    char *text = format_string("\nlibraries: %s", name);
+    free(name);
+#ifdef _OPENMP
+    append_format(&text, ", OpenMP");
+#endif
+    if (processes) append_format(&text, ", %s", processes);
+    append_format(&text, "\ninstructions: " INSTRUCTIONS);
+#ifdef INSTRUCTION_LEVELS
+    append_format(&text, ", chosen from: " INSTRUCTION_LEVELS ", any x86-64");
+#endif
+    return text;
 }

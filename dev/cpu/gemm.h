@@ -28,6 +28,7 @@ void gemm_free(Gemm *gemm);
 bool gemm_supports(
     Precision precision); // this processor has instructions for it, this build uses them
 const char *gemm_library(const Gemm *gemm); // "oneDNN 3.2", "built-in"
+char *gemm_library_name(void);              // fresh, without a handle
 Precision gemm_precision(const Gemm *gemm);
 
 // FLOP/s of a large product in this precision, best of a few (about 0.1 s).

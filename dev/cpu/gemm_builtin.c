@@ -118,6 +118,10 @@ const char *gemm_library(const Gemm *gemm) {
     return "built-in";
 }
 
+char *gemm_library_name(void) {
+    return copy_string("built-in products");
+}
+
 Precision gemm_precision(const Gemm *gemm) {
     (void)gemm;
     return PRECISION_FLOAT32;

@@ -147,8 +147,9 @@ Gemm *gemm_create(Precision precision) {
     onednn_check(dnnl_engine_create(&gemm->engine, dnnl_cpu, 0), "create an engine");
     onednn_check(dnnl_stream_create(&gemm->stream, gemm->engine, dnnl_stream_default_flags),
                  "create a stream");
-    snprintf(gemm->library, sizeof(gemm->library), "oneDNN %d.%d", dnnl_version()->major,
-             dnnl_version()->minor);
+    char *name = gemm_library_name();
+    snprintf(gemm->library, sizeof(gemm->library), "%s", name);
+    free(name);
     return gemm;
 }
 
@@ -183,6 +184,10 @@ void gemm_free(Gemm *gemm) {
 
 const char *gemm_library(const Gemm *gemm) {
     return gemm->library;
+}
+
+char *gemm_library_name(void) {
+    return format_string("oneDNN %d.%d", dnnl_version()->major, dnnl_version()->minor);
 }
 
 Precision gemm_precision(const Gemm *gemm) {

@@ -174,6 +174,16 @@ static void finalize(void) {
     if (begun && !ended) MPI_Finalize();
 }
 
+char *ranks_library(void) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) text[0] = '\0';
+    text[strcspn(text, ",\n")] = '\0'; // what follows is how it was built
+    for (char *c = text; *c; c++)
+        if (*c == '\t') *c = ' ';
+    return copy_string(text);
+}
+
 void transport_leave(Ranks *r) {
     Engine *e = r->engine;
     MPI_Comm_free(&e->world);

@@ -36,6 +36,9 @@ int ranks_cores(const Ranks *ranks); // that this process has for itself; 0: all
 // "4 on 2 machines, each bound to 8 cores", fresh; NULL for a process that is alone.
 char *ranks_describe(const Ranks *ranks);
 
+// The library that moves messages, "Open MPI v4.1.4", fresh; NULL: a program that is always alone.
+char *ranks_library(void);
+
 // Seconds for which a rank waits for another one.
 void ranks_set_timeout(Ranks *ranks, double seconds);
 

@@ -257,13 +257,43 @@ static void test_help(void) {
     CHECK(strstr(text,
                  "\n  -k, --schedule KIND  learning rate: linear|cosine|constant|wsd [linear]\n"));
     CHECK(strstr(text, "\n      --temperature X  of sampling [1]\n"));
-    CHECK(strstr(text, "\nOther:\n  -h, --help           print this and exit\n"));
+    CHECK(strstr(text, "\nOther:\n  -h, --help           print this and exit; --help=man: "
+                       "the manual page\n"));
     int lines = 0;
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1, lines++)
         CHECK(strcspn(line, "\n") <= 79);
     CHECK(lines == 2 + 5 + 18 + 2 + 1);
     CHECK(test_child(print_body, "--version", text, sizeof text) == 0);
     CHECK(strncmp(text, "train_test ", 11) == 0);
+}
+
+// The manual page and completions name every option and choice.
+static void test_help_pages(void) {
+    static const struct {
+        char *page; // as an argument
+        const char *parts[5];
+    } expected[] = {
+        {"--help=man",
+         {".TH TRAIN_TEST 1 ", "\ntrain_test \\- trains a test\n",
+          "\n.SS Training\n.TP\n\\fB\\-b\\fR, \\fB\\-\\-batch\\fR \\fIN\\fR\nsequences [2]\n",
+          "\\fBlinear\\fR, \\fBcosine\\fR, ", "\\fB\\-\\-version\\fR\n"}},
+        {"--help=bash",
+         {"\ncomplete -F _train_test train_test\n", " -k | --schedule) set -- -W 'linear cosine ",
+          " -i | --input) set -- -d ;;\n", " --init) set -- -f ;;\n", " --final-lr "}},
+        {"--help=zsh",
+         {"#compdef train_test\n",
+          "'(-k --schedule)'{-k+,--schedule=}'[learning rate]:KIND:(linear ",
+          "'--sink=''[softmax1\\: 1]:X:'", "'(-y --resume)'{-y,--resume}'[resume", ":_files -/'"}},
+        {"--help=fish",
+         {"complete -c train_test -f\n", " -l schedule -s k -x -a 'linear cosine constant wsd' -d ",
+          " -l init -r -F -d 'weights'\n", " -l resume -s y -d 'resume ", " -l tied -d 'flag "}},
+    };
+    char text[16384];
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        CHECK(test_child(print_body, expected[i].page, text, sizeof text) == 0);
+        for (int j = 0; j < 5; j++) CHECK(strstr(text, expected[i].parts[j]));
+    }
+    check_refused("--help=html", "--help=html: expected one of man|bash|zsh|fish");
 }
 
 static void wrapped_body(void *argument) {
@@ -527,14 +557,23 @@ static void test_help_more(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {
-        {"defaults", test_defaults},     {"spellings", test_spellings},
-        {"values", test_values},         {"unknown", test_unknown},
-        {"long words", test_long_words}, {"refused values", test_refused_values},
-        {"operands", test_operands},     {"help", test_help},
-        {"help wraps", test_help_wraps}, {"set", test_set},
-        {"metadata", test_metadata},     {"contradiction", test_contradiction},
-        {"habit", test_habit},           {"json", test_json},
-        {"config", test_config},         {"config refused", test_config_refused},
+        {"defaults", test_defaults},
+        {"spellings", test_spellings},
+        {"values", test_values},
+        {"unknown", test_unknown},
+        {"long words", test_long_words},
+        {"refused values", test_refused_values},
+        {"operands", test_operands},
+        {"help", test_help},
+        {"help pages", test_help_pages},
+        {"help wraps", test_help_wraps},
+        {"set", test_set},
+        {"metadata", test_metadata},
+        {"contradiction", test_contradiction},
+        {"habit", test_habit},
+        {"json", test_json},
+        {"config", test_config},
+        {"config refused", test_config_refused},
         {"help more", test_help_more},
     };
     return test_main(argc, argv, "options", cases, sizeof cases / sizeof *cases);

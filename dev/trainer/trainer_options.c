@@ -1,4 +1,6 @@
+#include "device.h"
 #include "run.h"
+#include <stdlib.h>
 
 #define DATA "Data and files"
 #define LENGTH "Training"
@@ -109,6 +111,9 @@ static const Option rows[] = {
 
 Options *trainer_options_create(const ModelType *type) {
     Options *options = options_create(type->program, type->task->summary);
+    char *processes = ranks_library();
+    options_set_build(options, cpu_build(processes));
+    free(processes);
     options_add(options, &input_rows[type->task->learns_embedded], 1);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     type->task->add_options(options);
