@@ -122,17 +122,17 @@ static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t
     const Attention *a = all->attention;
     const AttentionInput *in = all->in;
     const size_t D = a->channels / a->heads, b = unit / a->heads, h = unit % a->heads;
-    const uint8_t *mask = in->mask ? in->mask + b * in->keys : NULL;
     const double power = all->learned ? 1 / (1 + exp(-(double)all->learned[h])) : a->power;
     const real scale = a->cosine ? 1 : 1 / (real)sqrt((double)D);
     real *query = all->rows + (size_t)thread_index() * (D + in->keys), *restrict scores = query + D;
     for (size_t i = first; i < last; i++) {
         if (all->tokens && !all->tokens[b * in->queries + i]) continue;
-        const size_t count = in->causal ? i + 1 : in->keys;
+        const size_t begin = attention_first_key(in, i), count = attention_keys_end(in, i) - begin;
+        const uint8_t *mask = in->mask ? in->mask + b * in->keys + begin : NULL;
         load_row(a, in, QUERY, b, h, i, query);
         memset(scores, 0, count * sizeof(real));
         for (size_t d = 0; d < D; d++) {
-            const real *key = all->keys + (unit * D + d) * in->keys, q = scale * query[d];
+            const real *key = all->keys + (unit * D + d) * in->keys + begin, q = scale * query[d];
 #pragma omp simd
             for (size_t j = 0; j < count; j++) scores[j] += q * key[j];
         }

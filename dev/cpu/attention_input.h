@@ -27,6 +27,7 @@ typedef struct {
     AttentionRows rows[3];       // queries, keys, values
     size_t batch, queries, keys; // B, Tq, Tk
     bool causal;         // query i sees the keys up to i (Tq = Tk), else all of its sequence
+    size_t window;       // causal: of these the last so many, key i among them; 0: all
     const uint8_t *mask; // (B, Tk) 1: token, 0: padding, which no query sees; NULL: all are tokens
     const Dropout *dropout; // of weights; NULL: none
     uint64_t first_row;     // place of sequence 0 among the update's, which determines dropout
@@ -68,6 +69,7 @@ static inline AttentionInput attention_self(const real *qkv, const real *bias, s
                                length,
                                length,
                                causal,
+                               0,
                                mask,
                                NULL,
                                0};
@@ -96,6 +98,7 @@ static inline AttentionInput attention_cross(const real *q, const real *q_bias, 
                                queries,
                                keys,
                                false,
+                               0,
                                mask,
                                NULL,
                                0};
@@ -111,6 +114,15 @@ static inline AttentionGradients attention_cross_gradients(Matrix dq, real *dq_b
     return gradients;
 }
 
+// The keys that query i sees, padding among them, are from the first up to the end.
+static inline size_t attention_first_key(const AttentionInput *in, size_t i) {
+    return in->window > 0 && i >= in->window ? i + 1 - in->window : 0;
+}
+
+static inline size_t attention_keys_end(const AttentionInput *in, size_t i) {
+    return in->causal ? i + 1 : in->keys;
+}
+
 // FLOP of one layer's forward pass: of the products with the keys and values that a query sees on
 // average; of those with the state (D, D) of a head (cosine); of two scores and two sums of 2 a
 // channel, and the product with values (additive, over a whole sequence).
@@ -120,8 +132,8 @@ static inline double attention_flops(bool cosine, bool additive, size_t channels
     return each * queries * (double)channels;
 }
 
-// A caller whose batch is larger than the memory for (batch, queries, keys), or whose causal
-// queries are not as many as its keys, has a bug, which ends the program.
+// A caller whose batch is larger than the memory for (batch, queries, keys), whose causal queries
+// are not as many as its keys, or whose window is not causal has a bug, which ends the program.
 static inline void attention_check(const AttentionInput *in, size_t batch, size_t queries,
                                    size_t keys) {
     if (in->batch > batch || in->queries > queries || in->keys > keys)
@@ -130,6 +142,8 @@ static inline void attention_check(const AttentionInput *in, size_t batch, size_
              in->batch, in->queries, in->keys, batch, queries, keys);
     if (in->causal && in->queries != in->keys)
         fail("attention: %zu causal queries of %zu keys", in->queries, in->keys);
+    if (in->window > 0 && !in->causal)
+        fail("attention: a window of %zu keys, not causal", in->window);
 }
 
 #endif

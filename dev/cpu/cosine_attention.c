@@ -96,6 +96,7 @@ static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
 static CosinePass begin(CosineAttention *a, const AttentionInput *in, const real *exponent,
                         const real *dy) {
     attention_check(in, a->batch, a->queries, a->keys);
+    if (in->window > 0) fail("cosine attention has no windows");
     for (size_t b = 0; b < in->batch; b++) count_keys(a, in, b);
     return (CosinePass){a, in, exponent, dy};
 }

@@ -174,8 +174,11 @@ static void scores(const ShortHead *head) {
 
 // Of query i's scores, those of keys j to j + TILE_LANES.
 TILE_INLINE TileVector seen_scores(const ShortHead *head, size_t i, size_t j) {
+    const AttentionInput *in = head->in;
     const TileVector s = tile_load(head->worker->weights + i * head->attention->width + j);
-    return head->in->causal ? tile_first(s, (int)(i + 1) - (int)j) : s;
+    if (!in->causal) return s;
+    const TileVector seen = tile_first(s, (int)(i + 1) - (int)j);
+    return in->window > 0 ? tile_after(seen, (int)attention_first_key(in, i) - (int)j) : seen;
 }
 
 static void head_kept(const ShortHead *head, Kept *kept) {

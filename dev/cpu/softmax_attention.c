@@ -51,6 +51,7 @@ typedef struct {
     SoftmaxAttention *attention;
     const AttentionInput *in;
     size_t query_rows, key_rows; // Tq', Tk'
+    size_t window;               // keys that a query sees, Tq' where it sees all up to itself
     size_t parts;
 } SoftmaxPass;
 
@@ -131,13 +132,29 @@ static SoftmaxPass begin(SoftmaxAttention *a, const AttentionInput *in) {
             a->hidden[b * key_rows + j] =
                 j < in->keys && (!in->mask || in->mask[b * in->keys + j]) ? 0 : -INFINITY;
     }
-    return (SoftmaxPass){a, in, round_up(in->queries, KEYS), key_rows,
+    const size_t query_rows = round_up(in->queries, KEYS);
+    return (SoftmaxPass){a,
+                         in,
+                         query_rows,
+                         key_rows,
+                         in->window > 0 ? smaller(in->window, query_rows) : query_rows,
                          parts_of(in->batch * a->heads, key_rows)};
 }
 
-// The keys that the queries i0 to i0 + QUERIES see end before this one, a multiple of QUERIES.
+// The keys that the queries i0 to i0 + QUERIES see, multiples of QUERIES: from the first up to the
+// end.
+static size_t keys_begin(const SoftmaxPass *pass, size_t i0) {
+    return attention_first_key(pass->in, i0) / QUERIES * QUERIES;
+}
+
 static size_t keys_end(const SoftmaxPass *pass, size_t i0) {
     return pass->in->causal ? i0 + QUERIES : round_up(pass->in->keys, QUERIES);
+}
+
+// The queries that see keys from j0 up to `end` are from j0, where attention is causal, up to this.
+static size_t queries_end(const SoftmaxPass *pass, size_t end) {
+    const size_t last = round_up(pass->in->queries, QUERIES);
+    return pass->in->window > 0 ? smaller(last, round_up(end + pass->window - 1, QUERIES)) : last;
 }
 
 // ---- operands ---------------------------------------------------------------
@@ -242,7 +259,10 @@ typedef struct {
     const real *keys;    // transposed (W, KEYS)
     const real *hidden;  // (KEYS)
     size_t words;        // W
-    int seen; // keys that the first query sees, the next one more; at least KEYS: all see all
+    size_t begin, end;   // of the keys that any query of the tile sees, multiples of QUERIES
+    // Keys that the first query sees, of these hidden before its window; the next one more of both.
+    // Where `seen` is at least KEYS, and none hidden for the last query, all see all.
+    int seen, before;
 } Strip;
 
 static const real *hidden_keys(const SoftmaxPass *pass, size_t unit, size_t j0) {
@@ -254,9 +274,16 @@ static inline Strip strip_create(const SoftmaxPass *pass, size_t unit, size_t i0
                                  size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t query = unit * pass->query_rows + i0 + r, key = unit * pass->key_rows + j0;
-    return (Strip){a->queries + query * a->words, a->keys_transposed + key * a->words,
-                   hidden_keys(pass, unit, j0), a->words,
-                   pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS};
+    const size_t begin = keys_begin(pass, i0);
+    const int seen = pass->in->causal ? (int)(i0 + r - j0) + 1 : KEYS;
+    return (Strip){a->queries + query * a->words,
+                   a->keys_transposed + key * a->words,
+                   hidden_keys(pass, unit, j0),
+                   a->words,
+                   begin > j0 ? begin - j0 : 0,
+                   smaller(KEYS, keys_end(pass, i0) - j0),
+                   seen,
+                   pass->in->window > 0 ? seen - (int)pass->window : -TILE_ROWS};
 }
 
 // Scores, -Inf for what is hidden, of TILE_COLUMNS keys from j on.
@@ -264,13 +291,15 @@ TILE_INLINE void strip_scores(TileSums s, const Strip *strip, size_t j, bool pai
     tile_get(s, strip->hidden + j, 0);
     tile_add_product(s, (TileView){strip->queries, strip->words, 1}, strip->keys + j, KEYS,
                      strip->words, pairs);
-    const int seen = strip->seen - (int)j;
-    if (seen >= (int)TILE_COLUMNS) return;
+    const int seen = strip->seen - (int)j, before = strip->before - (int)j;
+    if (seen >= (int)TILE_COLUMNS && before <= -(int)TILE_ROWS) return;
     TILE_UNROLL
     for (int i = 0; i < (int)TILE_ROWS; i++) {
         TILE_UNROLL
-        for (int v = 0; v < (int)TILE_VECTORS; v++)
-            s[i][v] = tile_first(s[i][v], seen + i - v * (int)TILE_LANES);
+        for (int v = 0; v < (int)TILE_VECTORS; v++) {
+            const int lane = v * (int)TILE_LANES;
+            s[i][v] = tile_after(tile_first(s[i][v], seen + i - lane), before + i - lane);
+        }
     }
 }
 
@@ -309,11 +338,11 @@ static SoftmaxRows rows_create(double sink) {
 
 // The largest score of each row joins `top`, and what was summed (output (TILE_ROWS, columns), too)
 // shrinks.
-TILE_INLINE void strip_raise(const Strip *strip, size_t n, real *top, TileVector *sum, real *output,
-                             size_t columns, bool pairs) {
+TILE_INLINE void strip_raise(const Strip *strip, size_t begin, size_t end, real *top,
+                             TileVector *sum, real *output, size_t columns, bool pairs) {
     TileVector greatest[TILE_ROWS];
     for (size_t i = 0; i < TILE_ROWS; i++) greatest[i] = (TileVector){0} + top[i];
-    for (size_t j = 0; j < n; j += TILE_COLUMNS) {
+    for (size_t j = begin; j < end; j += TILE_COLUMNS) {
         TileSums s;
         strip_scores(s, strip, j, pairs);
         TILE_UNROLL
@@ -335,10 +364,10 @@ TILE_INLINE void strip_raise(const Strip *strip, size_t n, real *top, TileVector
 // weights (TILE_ROWS, KEYS words), left operand: 2^(s - top), or 0 where dropout does not keep it.
 // Their sums before dropout join `sum`. Returns false, with nothing added, if a score is above its
 // top by more than MARGIN.
-TILE_INLINE bool strip_weights(const Strip *strip, size_t n, const Kept *kept, const real *top,
+TILE_INLINE bool strip_weights(const Strip *strip, const Kept *kept, const real *top,
                                TileVector *sum, real *weights, bool pairs) {
     TileVector greatest = {0}, more[TILE_ROWS] = {0};
-    for (size_t j = 0; j < n; j += TILE_COLUMNS) {
+    for (size_t j = strip->begin; j < strip->end; j += TILE_COLUMNS) {
         TileSums s;
         strip_scores(s, strip, j, pairs);
         TILE_UNROLL
@@ -359,33 +388,38 @@ TILE_INLINE bool strip_weights(const Strip *strip, size_t n, const Kept *kept, c
     return true;
 }
 
-TILE_INLINE void forward_strip(const Strip *strip, size_t n, bool first, const Kept *kept,
-                               real *top, TileVector *sum, real *output, size_t columns,
-                               real *weights, bool pairs) {
-    // The first scores are a good guess of the largest.
-    if (first) strip_raise(strip, TILE_COLUMNS, top, sum, output, columns, pairs);
-    if (!strip_weights(strip, n, kept, top, sum, weights, pairs)) {
-        strip_raise(strip, n, top, sum, output, columns, pairs);
-        strip_weights(strip, n, kept, top, sum, weights, pairs);
+TILE_INLINE void forward_strip(const Strip *strip, bool first, const Kept *kept, real *top,
+                               TileVector *sum, real *output, size_t columns, real *weights,
+                               bool pairs) {
+    // The first scores are a good guess of the largest: of a window, those that more queries see.
+    if (first) {
+        const size_t cut = strip->begin + QUERIES;
+        const size_t guess = strip->before > 0 && cut < strip->end ? cut : strip->begin;
+        strip_raise(strip, guess, guess + TILE_COLUMNS, top, sum, output, columns, pairs);
+    }
+    if (!strip_weights(strip, kept, top, sum, weights, pairs)) {
+        strip_raise(strip, strip->begin, strip->end, top, sum, output, columns, pairs);
+        strip_weights(strip, kept, top, sum, weights, pairs);
     }
 }
 
-// output (QUERIES, D') += weights of n keys times their values, strip by strip
+// output (QUERIES, D') += weights of a tile's keys times their values, strip by strip
 TILE_INLINE void forward_strips(const SoftmaxPass *pass, size_t unit, size_t i0, size_t j0,
-                                size_t n, const Kept *kept, SoftmaxRows *rows, real *output,
-                                bool pairs) {
+                                const Kept *kept, SoftmaxRows *rows, real *output, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t columns = a->columns;
+    const size_t columns = a->columns, step = pairs ? 2 : 1;
+    const bool first = j0 <= keys_begin(pass, i0);
     const real *values = a->values + (unit * pass->key_rows + j0) * a->words;
     _Alignas(64) real weights[TILE_ROWS * KEYS];
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
         const Strip strip = strip_create(pass, unit, i0, r, j0);
         real *strip_output = output + r * columns;
-        forward_strip(&strip, n, j0 == 0, kept + r, rows->top + r, rows->sum + r, strip_output,
-                      columns, weights, pairs);
-        tile_product(strip_output, columns, strip_output, columns, (TileView){weights, KEYS, 1},
-                     values, columns, TILE_ROWS, columns, pairs ? n / 2 : n,
-                     pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
+        forward_strip(&strip, first, kept + r, rows->top + r, rows->sum + r, strip_output, columns,
+                      weights, pairs);
+        tile_product(strip_output, columns, strip_output, columns,
+                     (TileView){weights + strip.begin / step, KEYS, 1},
+                     values + strip.begin * a->words, columns, TILE_ROWS, columns,
+                     (strip.end - strip.begin) / step, pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
     }
 }
 
@@ -394,14 +428,13 @@ static void forward_keys(const SoftmaxPass *pass, size_t unit, size_t i0, Softma
                          real *output) {
     const SoftmaxAttention *a = pass->attention;
     const size_t end = keys_end(pass, i0);
-    for (size_t j0 = 0; j0 < end; j0 += KEYS) {
-        const size_t n = smaller(KEYS, end - j0);
+    for (size_t j0 = keys_begin(pass, i0) / KEYS * KEYS; j0 < end; j0 += KEYS) {
         Kept kept[QUERIES];
         tile_kept(pass, unit, i0, j0, kept);
         if (a->pairs)
-            forward_strips(pass, unit, i0, j0, n, kept, rows, output, true);
+            forward_strips(pass, unit, i0, j0, kept, rows, output, true);
         else
-            forward_strips(pass, unit, i0, j0, n, kept, rows, output, false);
+            forward_strips(pass, unit, i0, j0, kept, rows, output, false);
     }
 }
 
@@ -421,7 +454,8 @@ static AmxHead amx_head(const SoftmaxPass *pass, size_t unit) {
                     .blocks = pass->key_rows / KEYS,
                     .query_end = round_up(in->queries, QUERIES),
                     .key_end = round_up(in->keys, QUERIES),
-                    .causal = in->causal};
+                    .causal = in->causal,
+                    .window = pass->window};
     return head;
 }
 
@@ -545,13 +579,13 @@ TILE_INLINE void backward_block(const SoftmaxPass *pass, const Strip *strip, con
 }
 
 TILE_INLINE void backward_strips(const SoftmaxPass *pass, size_t unit, size_t i0, size_t j0,
-                                 size_t n, Gradients *g, bool pairs) {
+                                 Gradients *g, bool pairs) {
     const size_t query = unit * pass->query_rows + i0, key = unit * pass->key_rows + j0;
     Kept kept[QUERIES];
     tile_kept(pass, unit, i0, j0, kept);
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
         const Strip strip = strip_create(pass, unit, i0, r, j0);
-        for (size_t j = 0; j < n; j += TILE_COLUMNS)
+        for (size_t j = strip.begin; j < strip.end; j += TILE_COLUMNS)
             backward_block(pass, &strip, kept + r, query + r, key, r, j, g, pairs);
     }
 }
@@ -559,23 +593,26 @@ TILE_INLINE void backward_strips(const SoftmaxPass *pass, size_t unit, size_t i0
 static void backward_tile(const SoftmaxPass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
     const SoftmaxAttention *a = pass->attention;
     const size_t columns = a->columns, words = a->words, step = a->pairs ? 2 : 1;
-    const size_t i = unit * pass->query_rows + i0, j = unit * pass->key_rows + j0;
-    const size_t n = smaller(KEYS, keys_end(pass, i0) - j0);
+    const size_t begin = keys_begin(pass, i0), skip = begin > j0 ? begin - j0 : 0;
+    const size_t i = unit * pass->query_rows + i0, j = unit * pass->key_rows + j0 + skip;
+    const size_t n = smaller(KEYS, keys_end(pass, i0) - j0) - skip;
     _Alignas(64) Gradients g;
     if (a->pairs)
-        backward_strips(pass, unit, i0, j0, n, &g, true);
+        backward_strips(pass, unit, i0, j0, &g, true);
     else
-        backward_strips(pass, unit, i0, j0, n, &g, false);
+        backward_strips(pass, unit, i0, j0, &g, false);
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
-    if (j0 == part * KEYS) memset(dqueries, 0, QUERIES * columns * sizeof(real));
-    tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights, 1, KEYS},
+    // The first of the part's tiles that these queries see.
+    if (j0 / KEYS < begin / KEYS + pass->parts)
+        memset(dqueries, 0, QUERIES * columns * sizeof(real));
+    tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights + skip, 1, KEYS},
                  a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->engine);
-    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores, 1, KEYS},
+    tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores + skip, 1, KEYS},
                  a->queries_right + i * words, columns, n, columns, QUERIES / step, a->engine);
     tile_product(dqueries, columns, dqueries, columns,
-                 (TileView){a->pairs ? g.left : g.dscores, KEYS / step, 1}, a->keys + j * words,
-                 columns, QUERIES, columns, n / step, a->engine);
+                 (TileView){(a->pairs ? g.left : g.dscores) + skip / step, KEYS / step, 1},
+                 a->keys + j * words, columns, QUERIES, columns, n / step, a->engine);
 }
 
 static void backward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
@@ -591,6 +628,7 @@ static void backward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t part,
     head.doutput_transposed = a->doutput_right + query * a->words;
     head.logsumexp = a->logsumexp + query;
     head.product = a->product + query;
+    head.query_end = queries_end(pass, j0 + KEYS);
     if (j0 == part * KEYS) memset(dqueries, 0, pass->query_rows * columns * sizeof(real));
     tile_begin(MULTIPLY_AMX);
     amx_attention_backward(&head, j0, dqueries, a->dkeys + (key + j0) * columns,
@@ -607,7 +645,8 @@ static void backward_keys(const SoftmaxPass *pass, size_t unit, size_t part, siz
                  size = KEYS * a->columns * sizeof(real);
     memset(a->dkeys + at, 0, size);
     memset(a->dvalues + at, 0, size);
-    for (size_t i0 = pass->in->causal ? j0 : 0; i0 < pass->in->queries; i0 += QUERIES)
+    const size_t end = queries_end(pass, j0 + KEYS);
+    for (size_t i0 = pass->in->causal ? j0 : 0; i0 < end; i0 += QUERIES)
         backward_tile(pass, unit, part, i0, j0);
 }
 
@@ -702,11 +741,12 @@ static void gather(const SoftmaxPass *pass, const AttentionGradient *to, Attenti
         for (size_t b = 0; b < in->batch; b++) {
             const real *head = from + (b * a->heads + h) * parts * stride;
             for (size_t t = 0; t < length; t++) {
-                // The parts whose first key the query sees.
-                const size_t seen = in->causal ? smaller(parts, t / KEYS + 1) : parts;
+                // The parts of the tiles of keys that the query sees.
+                const size_t tile = attention_first_key(in, t) / KEYS;
+                const size_t seen = in->causal ? smaller(parts, t / KEYS + 1 - tile) : parts;
                 TileVector sum[TILE_VECTORS] = {0};
-                for (size_t part = 0; part < seen; part++) {
-                    const real *sums = head + part * stride;
+                for (size_t n = 0; n < seen; n++) {
+                    const real *sums = head + (tile + n) % parts * stride;
                     tile_prefetch(sums + place_of(a, which, t + AHEAD, d), TILE_COLUMNS);
                     for (size_t v = 0; v < TILE_VECTORS; v++)
                         sum[v] += tile_load(sums + place_of(a, which, t, d + v * TILE_LANES));

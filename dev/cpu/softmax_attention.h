@@ -43,20 +43,21 @@ void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGrad
                                 const AttentionInput *in);
 
 // The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be shown.
-// Not causal, nothing dropped.
+// Nothing dropped.
 void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
                                size_t heads);
 
 // Keys and values of the tokens that streams have decoded, in one layer.
 typedef struct {
-    real *keys, *values; // (S, H, positions, D)
-    size_t positions;    // that have room
+    real *keys, *values; // (S, H, positions, D): a ring, position t is in row t % positions
+    size_t positions;    // that have room: all, or as many as the window
     const uint32_t
         *origins; // (S, positions) the stream that wrote a stream's token there; NULL: each its own
+    size_t window; // a token sees the last so many, itself among them; 0: all
 } AttentionCache;
 
 // One token of each stream at `position`: y (S, C) from qkv (S, 3C), which is overwritten. Its keys
-// and values are appended to the cache. In a parallel region streams and heads are divided among
+// and values join the cache. In a parallel region streams and heads are divided among
 // the threads, which must then wait for each other.
 void softmax_attention_decode(real *restrict y, const AttentionCache *cache, real *restrict qkv,
                               const real *restrict bias, double sink, size_t position,

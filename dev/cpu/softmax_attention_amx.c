@@ -164,15 +164,20 @@ static uint32_t not_hidden(const AmxHead *head, size_t j) {
                      << SQUARE;
 }
 
-// Scores of what queries from i0 on do not see of the keys from j on become -Inf: of padding, and
-// on the diagonal of what comes later.
+// Scores of what queries from i0 on do not see of the keys from j on become -Inf: of padding, on
+// the diagonal of what comes later, and at the other edge of what is before a query's window.
 static void hide(const AmxHead *head, size_t i0, size_t j, Block *scores) {
     const uint32_t keys = not_hidden(head, j);
     const bool diagonal = head->causal && i0 == j;
-    if (keys == UINT32_MAX && !diagonal) return;
+    const bool edge = head->causal && i0 + SIDE > j + head->window;
+    if (keys == UINT32_MAX && !diagonal && !edge) return;
     const __m512 lowest = _mm512_set1_ps(-INFINITY);
     for (size_t row = 0; row < SIDE; row++) {
-        const uint32_t seen = diagonal ? keys & UINT32_MAX >> (SIDE - 1 - row) : keys;
+        uint32_t seen = diagonal ? keys & UINT32_MAX >> (SIDE - 1 - row) : keys;
+        if (edge && i0 + row >= j + head->window) {
+            const size_t before = i0 + row + 1 - j - head->window;
+            seen = before < SIDE ? seen & UINT32_MAX << before : 0;
+        }
         for (size_t side = 0; side < 2; side++) {
             real *at = scores->at[row / SQUARE][side] + row % SQUARE * SQUARE;
             tile_store(at, (TileVector)_mm512_mask_mov_ps(
@@ -274,34 +279,48 @@ static void raise_tops(const Block *scores, real *top, TileVector *sum, real *ou
     }
 }
 
-// kept (., QUERIES) of the queries from i0 on and the keys from j0 on, up to `end` or DRAWN_KEYS.
+// kept (., QUERIES) of the queries from i0 on and the keys from j0's tile on, up to `end` or a
+// multiple of DRAWN_KEYS.
 static void draw_row(const AmxHead *head, size_t i0, size_t j0, size_t end, Kept kept[][QUERIES]) {
-    for (size_t j = j0; j < end && j < j0 + DRAWN_KEYS; j += KEYS)
-        head_kept(head, i0, j, QUERIES, kept[(j - j0) / KEYS]);
+    end = smaller(end, j0 / DRAWN_KEYS * DRAWN_KEYS + DRAWN_KEYS);
+    for (size_t j = j0 / KEYS * KEYS; j < end; j += KEYS)
+        head_kept(head, i0, j, QUERIES, kept[j % DRAWN_KEYS / KEYS]);
+}
+
+// The first scores are a good guess of the largest: of a window, those that more queries see.
+TILE_INLINE void first_scores(const AmxHead *head, size_t i0, size_t begin, size_t end,
+                              Block *scores, SoftmaxRows *rows, TileVector *sum, real *output,
+                              size_t words) {
+    size_t j = begin > 0 && begin + SIDE < end ? begin + SIDE : begin;
+    for (bool first = true;; first = false, j = begin) {
+        const Product p = block_product(scores, head->queries + i0 * words,
+                                        head->keys_transposed + j * words, words);
+        whole_product(&p);
+        hide(head, i0, j, scores);
+        if (first) raise_tops(scores, rows->top, sum, output, 2 * words);
+        if (j == begin) return;
+    }
 }
 
 TILE_INLINE void forward(const AmxHead *head, size_t i0, SoftmaxRows *rows, real *output,
                          size_t words) {
     const size_t columns = 2 * words, end = head->causal ? i0 + QUERIES : head->key_end;
+    const size_t first = head->causal && i0 >= head->window ? i0 + 1 - head->window : 0,
+                 begin = first / SIDE * SIDE;
     _Alignas(64) Stage stages[2];
     _Alignas(64) TileVector sums[2][QUERIES];
     Kept kept[DRAWN_KEYS / KEYS][QUERIES];
     ForwardBeside beside = {.queries = head->queries + i0 * words, .output = output};
     memcpy(sums[0], rows->sum, sizeof(rows->sum));
     size_t n = 0;
-    for (size_t j = 0; j < end; j += SIDE, n = 1 - n) {
+    draw_row(head, i0, begin, end, kept);
+    first_scores(head, i0, begin, end, &stages[0].scores, rows, sums[0], output, words);
+    for (size_t j = begin; j < end; j += SIDE, n = 1 - n) {
         Stage *stage = &stages[n];
-        if (j % DRAWN_KEYS == 0) draw_row(head, i0, j, end, kept);
-        if (j == 0) {
-            const Product first =
-                block_product(&stage->scores, beside.queries, head->keys_transposed, words);
-            whole_product(&first);
-        }
+        if (j > begin && j % DRAWN_KEYS == 0) draw_row(head, i0, j, end, kept);
         beside.next = j + SIDE < end ? &stages[1 - n] : NULL;
         beside.keys_transposed = head->keys_transposed + (j + SIDE) * words;
-        hide(head, i0, j, &stage->scores);
-        // The first scores are a good guess of the largest.
-        if (j == 0) raise_tops(&stage->scores, rows->top, sums[n], output, columns);
+        if (j > begin) hide(head, i0, j, &stage->scores);
         const Kept *now = kept[j % DRAWN_KEYS / KEYS];
         const size_t group = j % KEYS / SIDE;
         while (!weigh(stage, now, group, rows->top, sums[n], sums[1 - n], &beside, words)) {
@@ -397,17 +416,25 @@ typedef struct {
     size_t chunk, i, j;
 } AmxPlace;
 
+// The chunk's queries that see the SIDE keys at a place end before this one.
+static size_t queries_end(const AmxHead *head, const AmxPlace *at) {
+    const size_t end = smaller(at->chunk + DRAWN_QUERIES, head->query_end);
+    return head->causal ? smaller(end, round_up(at->j + SIDE - 1 + head->window, SIDE)) : end;
+}
+
 // The next place of the keys from j0 on; false after the last.
 static bool advance(const AmxHead *head, size_t j0, AmxPlace *at) {
     at->i += SIDE;
-    if (at->i < smaller(at->chunk + DRAWN_QUERIES, head->query_end)) return true;
-    at->j += SIDE;
-    if (at->j == smaller(j0 + KEYS, head->key_end)) {
-        at->j = j0;
-        at->chunk += DRAWN_QUERIES;
+    while (at->i >= queries_end(head, at)) {
+        at->j += SIDE;
+        if (at->j == smaller(j0 + KEYS, head->key_end)) {
+            at->j = j0;
+            at->chunk += DRAWN_QUERIES;
+        }
+        if (at->chunk >= head->query_end) return false;
+        at->i = head->causal && at->j > at->chunk ? at->j : at->chunk;
     }
-    at->i = head->causal && at->j > at->chunk ? at->j : at->chunk;
-    return at->chunk < head->query_end;
+    return true;
 }
 
 TILE_INLINE Next next_at(const AmxHead *head, AmxPlace at, Pair *pair, size_t words) {
@@ -442,18 +469,20 @@ TILE_INLINE void backward(const AmxHead *head, size_t j0, real *dqueries, real *
     memset(dkeys, 0, KEYS * columns * sizeof(real));
     memset(dvalues, 0, KEYS * columns * sizeof(real));
     AmxPlace now = {first, first, j0};
+    size_t drawn = SIZE_MAX; // chunk
     bool more = true;
     for (size_t n = 0; more; n = 1 - n) {
-        const bool chunk_begins = now.j == j0 && now.i == now.chunk;
-        if (chunk_begins)
-            head_kept(head, now.i, j0, smaller(DRAWN_QUERIES, head->query_end - now.i), kept);
-        if (chunk_begins && now.chunk == first) {
+        if (now.chunk != drawn)
+            head_kept(head, now.chunk, j0, smaller(DRAWN_QUERIES, head->query_end - now.chunk),
+                      kept);
+        if (drawn == SIZE_MAX) {
             const Next begin = next_at(head, now, &pairs[n], words);
             for (size_t which = 0; which < NEXT; which++) {
                 const Product p = next_product(&begin, which, words);
                 whole_product(&p);
             }
         }
+        drawn = now.chunk;
         AmxPlace place = now;
         more = advance(head, j0, &place);
         const Next next = next_at(head, place, more ? &pairs[1 - n] : NULL, words);

@@ -45,6 +45,7 @@ typedef struct {
     uint64_t block, blocks;          // of its generator: the first of query 0, those of a query
     size_t query_end, key_end;       // whole tiles
     bool causal;
+    size_t window; // causal: keys that a query sees
 } AmxHead;
 
 // output (QUERIES, D') += weights of the queries from i0 on times values, and `rows` of all their

@@ -11,19 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream stand in
-// the cache. Those of the next head, which comes next, are fetched: they are too few for the
+// offsets (n): where keys and values of positions j0, j0 + 1, ... of a head of a stream are in the
+// cache. Those of the next head, which comes next, are fetched: they are too few for the
 // processor to see it.
 static void find_rows(size_t *offsets, const AttentionCache *cache, size_t stream, size_t head,
                       size_t heads, size_t j0, size_t n, size_t size) {
     const uint32_t *origins = cache->origins ? cache->origins + stream * cache->positions : NULL;
-    for (size_t j = j0; j < j0 + n; j++) {
-        const size_t origin = origins ? origins[j] : stream;
-        offsets[j - j0] = ((origin * heads + head) * cache->positions + j) * size;
+    size_t row = j0 % cache->positions;
+    for (size_t j = 0; j < n; j++) {
+        const size_t origin = origins ? origins[row] : stream;
+        offsets[j] = ((origin * heads + head) * cache->positions + row) * size;
         for (size_t d = 0; d < size; d += TILE_LANES) {
-            __builtin_prefetch(cache->keys + offsets[j - j0] + cache->positions * size + d);
-            __builtin_prefetch(cache->values + offsets[j - j0] + cache->positions * size + d);
+            __builtin_prefetch(cache->keys + offsets[j] + cache->positions * size + d);
+            __builtin_prefetch(cache->values + offsets[j] + cache->positions * size + d);
         }
+        if (++row == cache->positions) row = 0;
     }
 }
 
@@ -46,14 +48,16 @@ static real decode_scores(real *restrict scores, const real *restrict q, const r
     return tile_greatest_lane(greatest);
 }
 
-// y (D) of one query over the first `count` keys of its head; q (D) times log2(e) / sqrt(D).
+// y (D) of the query at `position` over the keys of its head; q (D) times log2(e) / sqrt(D).
 static void decode_unit(real *restrict y, const real *restrict q, const AttentionCache *cache,
-                        size_t stream, size_t head, size_t heads, double sink, size_t count,
+                        size_t stream, size_t head, size_t heads, double sink, size_t position,
                         size_t size) {
+    const bool full = cache->window > 0 && position >= cache->window;
+    const size_t begin = full ? position + 1 - cache->window : 0;
     real top = sink > 0 ? (real)log2(sink) : (real)-1e30, sum = sink > 0 ? 1 : 0;
     for (size_t d = 0; d < size; d++) y[d] = 0;
-    for (size_t j0 = 0; j0 < count; j0 += KEYS) {
-        const size_t n = smaller(KEYS, count - j0);
+    for (size_t j0 = begin; j0 <= position; j0 += KEYS) {
+        const size_t n = smaller(KEYS, position + 1 - j0);
         size_t offsets[KEYS];
         real weights[KEYS];
         find_rows(offsets, cache, stream, head, heads, j0, n, size);
@@ -85,14 +89,14 @@ void softmax_attention_decode(real *restrict y, const AttentionCache *cache, rea
 #pragma omp for schedule(static) nowait
     for (size_t unit = 0; unit < streams * heads; unit++) {
         const size_t stream = unit / heads, head = unit % heads, at = head * size;
-        const size_t row = (unit * cache->positions + position) * size;
+        const size_t row = (unit * cache->positions + position % cache->positions) * size;
         real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;
         for (size_t d = 0; d < size; d++) {
             q[d] = (q[d] + (bias ? bias[at + d] : 0)) * scale;
             cache->keys[row + d] = k[d] + (bias ? bias[channels + at + d] : 0);
             cache->values[row + d] = v[d] + (bias ? bias[2 * channels + at + d] : 0);
         }
-        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position + 1,
+        decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position,
                     size);
     }
 }
@@ -116,7 +120,8 @@ void softmax_attention_weights(double *restrict weights, const AttentionInput *i
         const size_t i = unit / heads, first = unit % heads * size;
         double top = -INFINITY, sum = 0;
         for (size_t j = 0; j < keys; j++) {
-            const bool seen = !in->mask || in->mask[j];
+            const bool seen = j >= attention_first_key(in, i) && j < attention_keys_end(in, i) &&
+                              (!in->mask || in->mask[j]);
             e[j] = seen ? score_of(in, i, j, first, size) / sqrt((double)size) : -INFINITY;
             top = fmax(top, e[j]);
         }

@@ -117,6 +117,13 @@ TILE_INLINE TileVector tile_first(TileVector v, int n) {
     return (TileVector)(((TileBits)lowest & other) | ((TileBits)v & ~other));
 }
 
+// -Inf in the first n lanes of v (n <= 0: none).
+TILE_INLINE TileVector tile_after(TileVector v, int n) {
+    const TileBits other = tile_lanes() < n;
+    const TileVector lowest = (TileVector){0} - (real)INFINITY;
+    return (TileVector)(((TileBits)lowest & other) | ((TileBits)v & ~other));
+}
+
 // Lane l of v where bit l is set, else 0.
 TILE_INLINE TileVector tile_keep(TileVector v, uint32_t bits) {
 #if defined(__AVX512F__) && defined(REAL_IS_DOUBLE)

@@ -165,8 +165,9 @@ static void gpt2_attend(const Decoder *decoder, size_t l) {
                                 bias, exponent, kind->power, decoder->count, S, C, H);
     } else {
         const size_t at_layer = l * S * H * d->cache.room * D;
-        const AttentionCache cache = {d->cache.keys + at_layer, d->cache.values + at_layer,
-                                      d->cache.room, NULL};
+        const AttentionCache cache = {.keys = d->cache.keys + at_layer,
+                                      .values = d->cache.values + at_layer,
+                                      .positions = d->cache.room};
         softmax_attention_decode(decoder->attended, &cache, decoder->projected, bias, kind->sink,
                                  decoder->count, S, C, H);
     }

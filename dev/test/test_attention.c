@@ -32,6 +32,7 @@ typedef struct {
     double power;
     double sink, rate;
     double spread; // standard deviation of queries and keys
+    size_t window; // keys that a causal query sees; 0: all
     bool holes;    // keys that are padding: here and there, and the first of sequence 1
     bool bias;
     Precision precision;
@@ -133,6 +134,7 @@ static AttentionInput input_of(const Problem *p, uint64_t first_row) {
                                               p->mask, is.batch, is.length, p->keys)
                             : attention_self(p->x, p->bias, p->channels, is.shape == CAUSAL,
                                              p->mask, is.batch, is.length);
+    in.window = is.window;
     in.dropout = is.rate > 0 ? &p->dropout : NULL;
     in.first_row = first_row;
     return in;
@@ -242,9 +244,15 @@ static bool visible(const Problem *p, size_t row) {
     return !p->mask || p->mask[row];
 }
 
-// Keys that query i could see, padding among them.
+// Keys up to the last that query i could see, padding among them.
 static size_t keys_of(const Problem *p, size_t i) {
     return p->is.shape == CAUSAL ? i + 1 : p->keys;
+}
+
+// Whether query i of sequence b sees key j.
+static bool sees(const Problem *p, size_t b, size_t i, size_t j) {
+    return visible(p, b * p->keys + j) && j < keys_of(p, i) &&
+           (p->is.window == 0 || i < j + p->is.window);
 }
 
 // What dropout multiplies weight (b, h, i, j) with.
@@ -274,6 +282,7 @@ static void expect_values(const Problem *p, Expected *e, size_t b, size_t h, siz
     const size_t first = b * p->keys, row = b * p->is.length + i, c = p->channels,
                  size = p->is.size;
     for (size_t j = 0; j < keys_of(p, i); j++) {
+        if (w[j] == 0) continue;
         const double weight = w[j] * factor(p, b, h, i, j);
         for (size_t d = 0; d < size; d++) {
             const size_t column = h * size + d;
@@ -298,7 +307,7 @@ static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h
     const double scale = 1 / sqrt((double)p->is.size);
     double top = p->is.sink > 0 ? log(p->is.sink) : -INFINITY;
     for (size_t j = 0; j < count; j++) {
-        w[j] = visible(p, first + j) ? scale * product(p, row, 0, first + j, 1, h) : -INFINITY;
+        w[j] = sees(p, b, i, j) ? scale * product(p, row, 0, first + j, 1, h) : -INFINITY;
         top = fmax(top, w[j]);
     }
     double sum = p->is.sink > 0 ? p->is.sink * exp(-top) : 0, mean = 0;
@@ -307,8 +316,9 @@ static void expect_softmax_row(const Problem *p, Expected *e, size_t b, size_t h
     for (size_t j = 0; j < count; j++) w[j] = sum > 0 ? w[j] / sum : 0;
     expect_values(p, e, b, h, i, w);
     for (size_t j = 0; j < count; j++)
-        mean += w[j] * factor(p, b, h, i, j) * dy_times_value(p, row, first + j, h);
+        if (w[j] > 0) mean += w[j] * factor(p, b, h, i, j) * dy_times_value(p, row, first + j, h);
     for (size_t j = 0; j < count; j++) {
+        if (w[j] == 0) continue;
         const double dw = factor(p, b, h, i, j) * dy_times_value(p, row, first + j, h);
         add_gradient(p, e, row, 0, scale * w[j] * (dw - mean), first + j, 1, h);
         add_gradient(p, e, first + j, 1, scale * w[j] * (dw - mean), row, 0, h);
@@ -387,10 +397,11 @@ static void compare(const char *what, const Setting *is, const real *x, const do
     static const char *const shapes[] = {"causal", "both ways", "cross"};
     test_fail(
         __FILE__, __LINE__,
-        "%s: %s %s B %zu T %zu keys %zu H %zu D %zu sink %g rate %g power %s%g %s%s: error %.3g",
+        "%s: %s %s B %zu T %zu keys %zu window %zu H %zu D %zu sink %g rate %g power %s%g %s%s: "
+        "error %.3g",
         what, is->kind == COSINE ? "cosine" : "softmax", shapes[is->shape], is->batch, is->length,
-        is->keys, is->heads, is->size, is->sink, is->rate, is->fixed ? "" : "learned ", is->power,
-        is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "",
+        is->keys, is->window, is->heads, is->size, is->sink, is->rate, is->fixed ? "" : "learned ",
+        is->power, is->holes ? "holes " : "", is->precision == PRECISION_BFLOAT16 ? "bf16" : "",
         error / greatest);
 }
 
@@ -422,6 +433,16 @@ static void compare_gradients(const Problem *p, const Result *r, const Expected 
         compare(biases[which], &p->is, (other ? r->dkv_bias : r->dbias) + column, e->dbias[which],
                 c, 1, 2 * tolerance);
     free(part);
+}
+
+static void check_equal(const Problem *p, const Result *a, const Result *b) {
+    CHECK(memcmp(a->y, b->y, p->rows * p->channels * sizeof(real)) == 0);
+    CHECK(memcmp(a->logsumexp, b->logsumexp, p->rows * p->is.heads * sizeof(real)) == 0);
+    CHECK(memcmp(a->dx, b->dx, p->x_count * sizeof(real)) == 0);
+    CHECK(memcmp(a->dkv, b->dkv, p->kv_count * sizeof(real)) == 0);
+    CHECK(memcmp(a->dbias, b->dbias, p->x_columns * sizeof(real)) == 0);
+    CHECK(memcmp(a->dkv_bias, b->dkv_bias, p->kv_columns * sizeof(real)) == 0);
+    CHECK(memcmp(a->dexponent, b->dexponent, p->is.heads * sizeof(real)) == 0);
 }
 
 static void check(Setting is) {
@@ -607,6 +628,75 @@ static void test_cosine_bf16(void) {
     check(is);
 }
 
+// Windows: of one key, at the edges of tiles of all engines, and larger than the sequence.
+static const size_t WINDOWS[] = {1, 2, 31, 32, 33, 64, 100, 128, 129, 256, 400, 5000};
+
+// Sequences of one, two and more tiles of keys; short ones, too.
+static void check_windows(Setting is) {
+    static const size_t lengths[] = {1, 40, 65, 130, 300};
+    for (size_t l = 0; l < sizeof(lengths) / sizeof(*lengths); l++) {
+        for (size_t w = 0; w < sizeof(WINDOWS) / sizeof(*WINDOWS); w++) {
+            is.length = lengths[l];
+            is.window = WINDOWS[w];
+            check(is);
+        }
+    }
+    is.batch = 1;
+    is.heads = 1; // most parts of the backward pass
+    is.length = 1100;
+    for (is.window = 1; is.window < 1100; is.window = is.window * 6 + 5) check(is);
+}
+
+static void test_windows(void) {
+    Setting is = PLAIN;
+    check_windows(is);
+    is.holes = is.bias = true;
+    is.sink = 1;
+    is.rate = 0.3;
+    check_windows(is);
+    is.precision = PRECISION_BFLOAT16;
+    is.bias = false; // whose gradient, a sum over rows, has the errors of all
+    check_windows(is);
+    is.sink = is.rate = 0;
+    is.size = 64;
+    check_windows(is);
+}
+
+// More queries and keys than dropout is drawn for at once.
+static void test_windows_long(void) {
+    Setting is = PLAIN;
+    is.batch = is.heads = 1;
+    is.size = 8;
+    is.rate = 0.2;
+    is.length = 2500;
+    for (int precision = 0; precision < 2; precision++) {
+        is.precision = precision ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+        is.window = 600;
+        check(is);
+        is.window = 2200;
+        check(is);
+    }
+}
+
+// A window as long as the sequence, or longer, changes no bit.
+static void test_windows_that_hide_nothing(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        Setting is = PLAIN;
+        is.length = kind < 2 ? 300 : 50;
+        is.rate = 0.3;
+        is.precision = kind % 2 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32;
+        Problem p = problem_create(is);
+        Result all = run(&p, true);
+        for (p.is.window = is.length; p.is.window < 3 * is.length; p.is.window += is.length + 7) {
+            Result windowed = run(&p, true);
+            check_equal(&p, &all, &windowed);
+            result_free(&windowed);
+        }
+        result_free(&all);
+        problem_free(&p);
+    }
+}
+
 // ---- gradients --------------------------------------------------------------
 
 static double loss(const Problem *p) {
@@ -757,11 +847,13 @@ static void test_only_padding(void) {
 // Weights that are looked at: of one head, y is the mean of the values with them; of several, rows
 // sum to 1.
 static void test_weights(void) {
-    for (size_t heads = 1; heads <= 3; heads += 2) {
-        const Setting is = {.shape = CROSS,
+    for (int kind = 0; kind < 4; kind++) {
+        const size_t heads = kind % 2 ? 3 : 1;
+        const Setting is = {.shape = kind < 2 ? CROSS : CAUSAL,
                             .batch = 1,
-                            .length = 5,
+                            .length = kind < 2 ? 5 : 7,
                             .keys = 7,
+                            .window = kind < 2 ? 0 : 4,
                             .heads = heads,
                             .size = 8,
                             .spread = 1,
@@ -776,7 +868,7 @@ static void test_weights(void) {
             double sum = 0;
             for (size_t j = 0; j < is.keys; j++) {
                 sum += weights[i * is.keys + j];
-                CHECK((weights[i * is.keys + j] == 0) == (p.mask[j] == 0));
+                CHECK((weights[i * is.keys + j] > 0) == sees(&p, 0, i, j));
             }
             CHECK(fabs(sum - 1) < 1e-12);
             for (size_t d = 0; heads == 1 && d < is.size; d++) {
@@ -848,23 +940,26 @@ static void test_cosine_zero_vector(void) {
 // ---- the rest ---------------------------------------------------------------
 
 static void test_decode(void) {
-    for (int kind = 0; kind < 4; kind++) {
-        Setting is = kind >= 2 ? cosine_setting() : PLAIN;
+    static const size_t windows[] = {0, 0, 0, 0, 1, 50, 128};
+    for (int kind = 0; kind < 7; kind++) {
+        Setting is = kind == 2 || kind == 3 ? cosine_setting() : PLAIN;
         is.fixed = kind == 3;
         is.power = 0.5;
-        is.length = 140;
+        is.length = kind < 4 ? 140 : 300;
+        is.window = windows[kind];
         is.holes = false;
         is.bias = kind > 0;
-        is.sink = kind == 1;
+        is.sink = kind % 2 == 1;
         Problem p = problem_create(is);
         Result r = run(&p, false);
-        const size_t c = p.channels, s = is.batch, positions = is.length + 3;
+        const size_t c = p.channels, s = is.batch,
+                     positions = is.window ? is.window : is.length + 3;
         real *keys = allocate(s * positions * c, sizeof(real), "keys");
         real *values = allocate(s * positions * c, sizeof(real), "values");
         real *state = allocate(s * c * is.size, sizeof(real), "state");
         real *y = allocate(s * c, sizeof(real), "y"),
              *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
-        const AttentionCache cache = {keys, values, positions, NULL};
+        const AttentionCache cache = {keys, values, positions, NULL, is.window};
         for (size_t t = 0; t < is.length; t++) {
             for (size_t b = 0; b < s; b++)
                 memcpy(qkv + b * 3 * c, p.x + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
@@ -884,16 +979,6 @@ static void test_decode(void) {
         result_free(&r);
         problem_free(&p);
     }
-}
-
-static void check_equal(const Problem *p, const Result *a, const Result *b) {
-    CHECK(memcmp(a->y, b->y, p->rows * p->channels * sizeof(real)) == 0);
-    CHECK(memcmp(a->logsumexp, b->logsumexp, p->rows * p->is.heads * sizeof(real)) == 0);
-    CHECK(memcmp(a->dx, b->dx, p->x_count * sizeof(real)) == 0);
-    CHECK(memcmp(a->dkv, b->dkv, p->kv_count * sizeof(real)) == 0);
-    CHECK(memcmp(a->dbias, b->dbias, p->x_columns * sizeof(real)) == 0);
-    CHECK(memcmp(a->dkv_bias, b->dkv_bias, p->kv_columns * sizeof(real)) == 0);
-    CHECK(memcmp(a->dexponent, b->dexponent, p->is.heads * sizeof(real)) == 0);
 }
 
 static void test_threads(void) {
@@ -1047,6 +1132,13 @@ static void too_large(void *argument) {
         softmax_run(softmax_create(&smaller, false), &p, &r, 0, false);
 }
 
+static void with_a_window(void *argument) {
+    const Setting *is = argument;
+    Problem p = problem_create(*is);
+    p.is.window = 4;
+    run(&p, false);
+}
+
 static void causal_cross(void *argument) {
     Problem p = problem_create(*(const Setting *)argument);
     AttentionInput in = input_of(&p, 0);
@@ -1079,7 +1171,10 @@ static void test_memory(void) {
             too_large, &is, 1,
             "attention: batch 2 x 65 queries x 40 keys is larger than its memory, 2 x 65 x 39");
         CHECK_FAILS(causal_cross, &is, 1, "attention: 65 causal queries of 40 keys");
+        CHECK_FAILS(with_a_window, &is, 1, "attention: a window of 4 keys, not causal");
     }
+    Setting is = cosine_setting();
+    CHECK_FAILS(with_a_window, &is, 1, "cosine attention has no windows");
 }
 
 static double worst_exp2(bool rough) {
@@ -1132,6 +1227,9 @@ int main(int argc, char **argv) {
         {"softmax in bf16", test_softmax_bf16},
         {"softmax of other shapes", test_softmax_shapes},
         {"softmax of sentences", test_softmax_sentences},
+        {"windows", test_windows},
+        {"windows of long sequences", test_windows_long},
+        {"windows that hide nothing", test_windows_that_hide_nothing},
         {"cosine", test_cosine},
         {"cosine of other shapes", test_cosine_shapes},
         {"powers of cosine", test_cosine_powers},

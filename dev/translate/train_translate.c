@@ -418,8 +418,10 @@ static void decode_attention(const BlockPass *pass, const Translator *d, size_t 
     const TranslateConfig *c = &d->model->config;
     const AttentionBlock *b = &d->model->decoder[l].attention;
     const size_t C = c->channels, at_layer = l * d->streams * d->positions * C;
-    const AttentionCache cache = {d->keys + at_layer, d->values + at_layer, d->positions,
-                                  d->origins};
+    const AttentionCache cache = {.keys = d->keys + at_layer,
+                                  .values = d->values + at_layer,
+                                  .positions = d->positions,
+                                  .origins = d->origins};
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->qkv, b->projected, b->common.sublayer.input);
 #pragma omp parallel
