@@ -22,6 +22,7 @@ TILE_INLINE TileVector logistic(TileVector x) {
 TILE_INLINE TileVector activate(TileVector x, ActivationKind kind) {
     TileVector density;
     if (kind == RELU) return tile_max(x, (TileVector){0});
+    if (kind == RELU2) return x * tile_max(x, (TileVector){0});
     if (kind == SILU) return x * logistic(x);
     if (kind == GELU_ERF) return x * tile_normal(x, &density);
     return x * logistic(SLOPE * x * (1 + CUBE * (x * x)));
@@ -30,6 +31,7 @@ TILE_INLINE TileVector activate(TileVector x, ActivationKind kind) {
 TILE_INLINE TileVector slope_at(TileVector x, ActivationKind kind) {
     const TileVector limit = (TileVector)((TileBits)((TileVector){0} + 1) & (x > 0)); // 1 or 0
     if (kind == RELU) return limit;
+    if (kind == RELU2) return 2 * tile_max(x, (TileVector){0});
     if (kind == SILU) {
         const TileVector s = logistic(x);
         return s + x * s * (1 - s);
@@ -92,8 +94,13 @@ static void piece_forward(real *y, const real *x, const real *bias, ActivationKi
     case RELU:
         all_forward(y, x, bias, RELU, n);
         break;
+    case RELU2:
+        all_forward(y, x, bias, RELU2, n);
+        break;
     case SILU:
         all_forward(y, x, bias, SILU, n);
+        break;
+    case SWIGLU: // has two inputs: gated_forward()
         break;
     }
 }
@@ -110,11 +117,66 @@ static void piece_backward(real *dx, real *y, const real *dy, const real *x, con
     case RELU:
         all_backward(dx, y, dy, x, bias, RELU, n);
         break;
+    case RELU2:
+        all_backward(dx, y, dy, x, bias, RELU2, n);
+        break;
     case SILU:
         all_backward(dx, y, dy, x, bias, SILU, n);
         break;
+    case SWIGLU: // has two inputs: gated_backward()
+        break;
     }
 }
+
+// ---- SwiGLU -----------------------------------------------------------------
+// Of each row the n gates x come first, then the n numbers `up` that they let through.
+
+// y = SiLU(gate + bias) * (up + up_bias), n elements; y may be `gate`. Biases NULL: none.
+static void gated_forward(real *y, const real *gate, const real *up, const real *bias,
+                          const real *up_bias, size_t n) {
+    for (size_t i = 0; i < n; i += TILE_LANES) {
+        TileVector g = row_get(gate, i, n), u = row_get(up, i, n);
+        if (bias) g += row_get(bias, i, n), u += row_get(up_bias, i, n);
+        row_put(y, i, n, activate(g, SILU) * u);
+    }
+}
+
+// The gradients to gate and up from dy, and y where it is not NULL.
+static void gated_backward(real *dgate, real *dup, real *y, const real *dy, const real *gate,
+                           const real *up, const real *bias, const real *up_bias, size_t n) {
+    for (size_t i = 0; i < n; i += TILE_LANES) {
+        TileVector g = row_get(gate, i, n), u = row_get(up, i, n);
+        if (bias) g += row_get(bias, i, n), u += row_get(up_bias, i, n);
+        const TileVector d = row_get(dy, i, n), open = activate(g, SILU);
+        row_put(dgate, i, n, d * u * slope_at(g, SILU));
+        row_put(dup, i, n, d * open);
+        if (y) row_put(y, i, n, open * u);
+    }
+}
+
+static void gated_row_backward(Matrix dx, Matrix y, real *restrict dbias, const real *restrict dy,
+                               const real *restrict x, const real *restrict bias, size_t row,
+                               size_t n) {
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t count = n - i < PIECE ? n - i : PIECE, at = row * 2 * n + i;
+        real gate[PIECE], up[PIECE], again[PIECE];
+        gated_backward(gate, up, y.data ? again : NULL, dy + row * n + i, x + at, x + at + n,
+                       bias ? bias + i : NULL, bias ? bias + n + i : NULL, count);
+        gemm_input_store(dx, row, i, gate, count);
+        gemm_input_store(dx, row, n + i, up, count);
+        if (y.data) gemm_input_store(y, row, i, again, count);
+        for (size_t j = 0; bias && j < count; j++) {
+            dbias[i + j] += gate[j];
+            dbias[n + i + j] += up[j];
+        }
+    }
+}
+
+void swiglu_row(real *x, const real *up, size_t n) {
+    gated_forward(x, x, up, NULL, NULL, n);
+}
+
+// ---- rows -------------------------------------------------------------------
 
 void activation_row(real *x, ActivationKind kind, size_t n) {
     piece_forward(x, x, NULL, kind, n);
@@ -125,7 +187,11 @@ static void row_forward(Matrix y, const real *restrict x, const real *restrict b
     for (size_t i = 0; i < n; i += PIECE) {
         const size_t count = n - i < PIECE ? n - i : PIECE;
         real piece[PIECE];
-        piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, kind, count);
+        if (kind == SWIGLU)
+            gated_forward(piece, x + row * 2 * n + i, x + row * 2 * n + n + i,
+                          bias ? bias + i : NULL, bias ? bias + n + i : NULL, count);
+        else
+            piece_forward(piece, x + row * n + i, bias ? bias + i : NULL, kind, count);
         gemm_input_store(y, row, i, piece, count);
     }
 }
@@ -145,6 +211,10 @@ void activation_rows_backward(Matrix dx, Matrix y, real *restrict dbias, const r
                               const real *restrict x, const real *restrict bias,
                               ActivationKind kind, size_t m, size_t n) {
     for (size_t row = 0; row < m; row++) {
+        if (kind == SWIGLU) {
+            gated_row_backward(dx, y, dbias, dy, x, bias, row, n);
+            continue;
+        }
         for (size_t i = 0; i < n; i += PIECE) {
             const size_t count = n - i < PIECE ? n - i : PIECE, at = row * n + i;
             real piece[PIECE], again[PIECE];
@@ -161,16 +231,17 @@ void activation_rows_backward(Matrix dx, Matrix y, real *restrict dbias, const r
 void activation_backward(Matrix dx, real *restrict dbias, const real *restrict dy,
                          const real *restrict x, const real *restrict bias, ActivationKind kind,
                          size_t m, size_t n) {
-    real *partial =
-        bias ? allocate(ROW_BLOCKS * n, sizeof(real), "bias gradients") : NULL; // (ROW_BLOCKS, N)
+    const size_t columns = activation_inputs(kind) * n;
+    real *partial = bias ? allocate(ROW_BLOCKS * columns, sizeof(real), "bias gradients")
+                         : NULL; // (ROW_BLOCKS, columns)
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
         const size_t begin = row_block_begin(m, block),
                      rows = row_block_begin(m, block + 1) - begin;
         activation_rows_backward(gemm_input_rows(dx, begin), (Matrix){0},
-                                 bias ? partial + block * n : NULL, dy + begin * n, x + begin * n,
-                                 bias, kind, rows, n);
+                                 bias ? partial + block * columns : NULL, dy + begin * n,
+                                 x + begin * columns, bias, kind, rows, n);
     }
-    if (bias) row_blocks_add(dbias, partial, n);
+    if (bias) row_blocks_add(dbias, partial, columns);
     free(partial);
 }

@@ -1,6 +1,8 @@
 // The activation between the products of a feed-forward network: GELU (Hendrycks and Gimpel 2016),
 // exact, x Phi(x) with erf, or GPT-2's tanh approximation; ReLU, max(x, 0), whose slope at 0 is 0;
-// and SiLU, x logistic(x) (Hendrycks and Gimpel 2016, too; "swish").
+// its square (So et al., "Primer", 2021); and SiLU, x logistic(x) (Hendrycks and Gimpel 2016, too;
+// "swish"). SwiGLU (Shazeer, "GLU variants improve Transformer", 2020) has two inputs for each
+// output: SiLU(gate) * up. A row x of them is all gates, then all `up`, and so are bias and dx.
 #ifndef CPU_ACTIVATION_H
 #define CPU_ACTIVATION_H
 
@@ -8,7 +10,13 @@
 #include "real.h"
 #include <stddef.h>
 
-typedef enum { GELU_ERF, GELU_TANH, RELU, SILU } ActivationKind;
+typedef enum { GELU_ERF, GELU_TANH, RELU, SILU, RELU2, SWIGLU } ActivationKind;
+
+// Inputs for each output. What follows says N for both x's columns and y's; x, dx, bias and dbias
+// have this many times as many.
+static inline size_t activation_inputs(ActivationKind kind) {
+    return kind == SWIGLU ? 2 : 1;
+}
 
 // y (M, N) = f(x + bias), f the kind's function; bias (N) or NULL.
 void activation_forward(Matrix y, const real *restrict x, const real *restrict bias,
@@ -28,7 +36,8 @@ void activation_rows_backward(Matrix dx, Matrix y, real *restrict dbias, const r
                               const real *restrict x, const real *restrict bias,
                               ActivationKind kind, size_t m, size_t n);
 
-// In place on a row of decoding.
+// In place on a row of decoding; SwiGLU on gates x (N) of a row and their `up` (N).
+void swiglu_row(real *x, const real *up, size_t n);
 void activation_row(real *x, ActivationKind kind, size_t n);
 
 #endif

@@ -18,11 +18,11 @@ TILE_INLINE TileVector centred(const real *x, size_t i, size_t n, real mean) {
 
 // Of up to TILE_LANES rows, whose sums are added up side by side: one after the other, each would
 // wait for the one before. Two passes over rows in cache: the difference E[x^2] - mean^2 would
-// cancel where the mean is large.
-static void rows_statistics(const real *x, size_t rows, size_t channels, real epsilon, real *mean,
-                            real *rstd) {
+// cancel where the mean is large. RMSNorm takes a mean of 0.
+static void rows_statistics(const real *x, size_t rows, size_t channels, bool rms, real epsilon,
+                            real *mean, real *rstd) {
     TileVector lanes[TILE_LANES] = {0};
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = 0; r < rows && !rms; r++)
         for (size_t c = 0; c < channels; c += TILE_LANES)
             lanes[r] += row_get(x + r * channels, c, channels);
     row_put(mean, 0, rows, tile_sums_of_lanes(lanes) / (real)channels);
@@ -42,7 +42,7 @@ static void normalise(real *restrict y, const real *restrict x, const real *rest
     for (size_t c = 0; c < count; c += TILE_LANES)
         row_put(y, c, count,
                 row_get(gain, c, count) * ((row_get(x, c, count) - mean) * rstd) +
-                    row_get(bias, c, count));
+                    (bias ? row_get(bias, c, count) : (TileVector){0}));
 }
 
 // One row into what the product reads.
@@ -51,7 +51,7 @@ static void store_row(Matrix y, size_t row, const real *restrict x, const real *
     for (size_t c = 0; c < channels; c += PIECE) {
         const size_t count = channels - c < PIECE ? channels - c : PIECE;
         real piece[PIECE];
-        normalise(piece, x + c, gain + c, bias + c, mean, rstd, count);
+        normalise(piece, x + c, gain + c, bias ? bias + c : NULL, mean, rstd, count);
         gemm_input_store(y, row, c, piece, count);
     }
 }
@@ -61,8 +61,8 @@ void layernorm_rows_forward(Matrix y, real *restrict mean, real *restrict rstd,
                             const real *restrict bias, double epsilon, size_t m, size_t channels) {
     for (size_t first = 0; first < m; first += TILE_LANES) {
         const size_t end = m - first < TILE_LANES ? m : first + TILE_LANES;
-        rows_statistics(x + first * channels, end - first, channels, (real)epsilon, &mean[first],
-                        &rstd[first]);
+        rows_statistics(x + first * channels, end - first, channels, !bias, (real)epsilon,
+                        &mean[first], &rstd[first]);
         for (size_t row = first; row < end; row++)
             store_row(y, row, x + row * channels, gain, bias, mean[row], rstd[row], channels);
     }
@@ -81,12 +81,12 @@ void layernorm_forward(Matrix y, real *restrict mean, real *restrict rstd, const
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
                    const real *restrict bias, size_t channels) {
     real mean, rstd;
-    rows_statistics(x, 1, channels, EPSILON, &mean, &rstd);
+    rows_statistics(x, 1, channels, !bias, EPSILON, &mean, &rstd);
     normalise(y, x, gain, bias, mean, rstd, channels);
 }
 
 // With x^ = (x - mean) rstd and n = dy gain, dx = rstd (n - mean(n) - x^ mean(n x^)), for up to
-// TILE_LANES rows.
+// TILE_LANES rows. RMSNorm, whose dbias is NULL, has no mean(n).
 static void rows_backward(real *dx, real *restrict dgain, real *restrict dbias, const real *dy,
                           const real *restrict x, const real *restrict gain,
                           const real *restrict mean, const real *restrict rstd, size_t rows,
@@ -100,8 +100,8 @@ static void rows_backward(real *dx, real *restrict dgain, real *restrict dbias, 
             products[r] += n * ((row_get(x + at, c, channels) - mean[r]) * rstd[r]);
         }
     }
-    real mean_n[TILE_LANES], mean_product[TILE_LANES];
-    row_put(mean_n, 0, TILE_LANES, tile_sums_of_lanes(sums) / (real)channels);
+    real mean_n[TILE_LANES] = {0}, mean_product[TILE_LANES];
+    if (dbias) row_put(mean_n, 0, TILE_LANES, tile_sums_of_lanes(sums) / (real)channels);
     row_put(mean_product, 0, TILE_LANES, tile_sums_of_lanes(products) / (real)channels);
     const bool in_place = dx == dy;
     for (size_t r = 0; r < rows; r++) {
@@ -114,7 +114,7 @@ static void rows_backward(real *dx, real *restrict dgain, real *restrict dbias, 
             if (!in_place) gradient += row_get(dx + at, c, channels);
             row_put(dx + at, c, channels, gradient);
             row_put(dgain, c, channels, row_get(dgain, c, channels) + d * normal);
-            row_put(dbias, c, channels, row_get(dbias, c, channels) + d);
+            if (dbias) row_put(dbias, c, channels, row_get(dbias, c, channels) + d);
         }
     }
 }
@@ -125,19 +125,21 @@ void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, co
                         size_t channels) {
     real *gains =
         allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients"); // (ROW_BLOCKS, C)
-    real *biases = allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients");
+    real *biases =
+        dbias ? allocate(ROW_BLOCKS * channels, sizeof(real), "layer norm gradients") : NULL;
 #pragma omp parallel for schedule(static)
     for (size_t block = 0; block < ROW_BLOCKS; block++) {
         const size_t end = row_block_begin(m, block + 1);
         for (size_t row = row_block_begin(m, block); row < end; row += TILE_LANES) {
             const size_t at = row * channels,
                          rows = end - row < TILE_LANES ? end - row : TILE_LANES;
-            rows_backward(dx + at, gains + block * channels, biases + block * channels, dy + at,
-                          x + at, gain, mean + row, rstd + row, rows, channels);
+            rows_backward(dx + at, gains + block * channels,
+                          biases ? biases + block * channels : NULL, dy + at, x + at, gain,
+                          mean + row, rstd + row, rows, channels);
         }
     }
     row_blocks_add(dgain, gains, channels);
-    row_blocks_add(dbias, biases, channels);
+    if (dbias) row_blocks_add(dbias, biases, channels);
     free(gains);
     free(biases);
 }

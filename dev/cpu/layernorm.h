@@ -1,5 +1,8 @@
 // Layer normalisation over channels (Ba et al. 2016): y = gain * (x - mean) * rstd + bias, rstd = 1
 // / sqrt(variance + epsilon).
+//
+// RMSNorm (Zhang and Sennrich 2019), y = gain * x / sqrt(mean(x^2) + epsilon), is the same with a
+// mean of 0 and without a bias: who passes NULL for bias and dbias gets it.
 #ifndef CPU_LAYERNORM_H
 #define CPU_LAYERNORM_H
 

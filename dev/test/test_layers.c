@@ -116,7 +116,7 @@ static void test_normal(void) {
 
 typedef struct {
     size_t m, channels;
-    double *x, *gain, *bias, *y, *weights; // the loss is the sum of weights * y
+    double *x, *gain, *bias, *y, *weights; // the loss is the sum of weights * y; bias NULL: RMSNorm
 } Norm;
 
 static double norm_loss(const void *context) {
@@ -125,30 +125,31 @@ static double norm_loss(const void *context) {
     for (size_t row = 0; row < n->m; row++) {
         const double *x = n->x + row * n->channels;
         double mean = 0, variance = 0;
-        for (size_t c = 0; c < n->channels; c++) mean += x[c] / (double)n->channels;
+        for (size_t c = 0; n->bias && c < n->channels; c++) mean += x[c] / (double)n->channels;
         for (size_t c = 0; c < n->channels; c++)
             variance += pow(x[c] - mean, 2) / (double)n->channels;
         for (size_t c = 0; c < n->channels; c++) {
             const size_t at = row * n->channels + c;
-            n->y[at] = n->gain[c] * (x[c] - mean) / sqrt(variance + 1e-5) + n->bias[c];
+            n->y[at] =
+                n->gain[c] * (x[c] - mean) / sqrt(variance + 1e-5) + (n->bias ? n->bias[c] : 0);
             loss += n->weights[at] * n->y[at];
         }
     }
     return loss;
 }
 
-static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradients) {
+static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradients, bool rms) {
     Random random = random_stream(1, RANDOM_TEST, (uint32_t)m, (uint32_t)channels);
     const size_t n = m * channels;
     real *x = random_reals(&random, n, mean_x, 1.5), *dy = random_reals(&random, n, 0, 1);
     real *gain = random_reals(&random, channels, 1, 0.3),
-         *bias = random_reals(&random, channels, 0, 0.3);
+         *bias = rms ? NULL : random_reals(&random, channels, 0, 0.3);
     real *mean = allocate(m, sizeof(real), "mean"), *rstd = allocate(m, sizeof(real), "rstd");
     Norm plain = {m,
                   channels,
                   doubles(x, n),
                   doubles(gain, channels),
-                  doubles(bias, channels),
+                  rms ? NULL : doubles(bias, channels),
                   allocate(n, sizeof(double), "y"),
                   doubles(dy, n)};
     Matrix y = plain_input(m, channels);
@@ -165,28 +166,30 @@ static void check_layernorm(size_t m, size_t channels, double mean_x, bool gradi
     if (gradients) {
         real *dx = allocate(n, sizeof(real), "dx"),
              *dgain = allocate(channels, sizeof(real), "dgain");
-        real *dbias = allocate(channels, sizeof(real), "dbias");
+        real *dbias = rms ? NULL : allocate(channels, sizeof(real), "dbias");
         layernorm_backward(dx, dgain, dbias, dy, x, gain, mean, rstd, m, channels);
         check_gradient("dx", norm_loss, &plain, plain.x, dx, n);
         check_gradient("dgain", norm_loss, &plain, plain.gain, dgain, channels);
-        check_gradient("dbias", norm_loss, &plain, plain.bias, dbias, channels);
+        if (!rms) check_gradient("dbias", norm_loss, &plain, plain.bias, dbias, channels);
         // In place it is the same, and not added to what was there.
         real *in_place = allocate(n, sizeof(real), "dx"),
              *sums = allocate(2 * channels, sizeof(real), "sums");
         double *once = doubles(dx, n);
         memcpy(in_place, dy, n * sizeof(real));
-        layernorm_backward(in_place, sums, sums + channels, in_place, x, gain, mean, rstd, m,
-                           channels);
+        layernorm_backward(in_place, sums, rms ? NULL : sums + channels, in_place, x, gain, mean,
+                           rstd, m, channels);
         check_values("dx in place", in_place, once, n, EXACT);
         free(in_place), free(sums), free(once);
         // A second call adds the same again.
-        double *twice[] = {doubles(dx, n), doubles(dgain, channels), doubles(dbias, channels)};
+        double *twice[] = {doubles(dx, n), doubles(dgain, channels),
+                           rms ? NULL : doubles(dbias, channels)};
         for (size_t i = 0; i < n; i++) twice[0][i] *= 2;
-        for (size_t c = 0; c < channels; c++) twice[1][c] *= 2, twice[2][c] *= 2;
+        for (size_t c = 0; c < channels; c++) twice[1][c] *= 2;
+        for (size_t c = 0; !rms && c < channels; c++) twice[2][c] *= 2;
         layernorm_backward(dx, dgain, dbias, dy, x, gain, mean, rstd, m, channels);
         check_values("2 dx", dx, twice[0], n, EXACT);
         check_values("2 dgain", dgain, twice[1], channels, EXACT);
-        check_values("2 dbias", dbias, twice[2], channels, EXACT);
+        if (!rms) check_values("2 dbias", dbias, twice[2], channels, EXACT);
         for (int i = 0; i < 3; i++) free(twice[i]);
         free(dx), free(dgain), free(dbias);
     }
@@ -198,8 +201,8 @@ static void test_layernorm_values(void) {
     const size_t sizes[][2] = {{1, 1},    {3, 2},    {17, 128},  {130, 33},
                                {2, 1023}, {2, 1025}, {1, 65536}, {0, 8}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        check_layernorm(sizes[i][0], sizes[i][1], 0, false);
-    check_layernorm(5, 128, 1000,
+        for (int rms = 0; rms < 2; rms++) check_layernorm(sizes[i][0], sizes[i][1], 0, false, rms);
+    check_layernorm(5, 128, 1000, false,
                     false); // E[x^2] - mean^2 would leave no digit of the variance in float
 }
 
@@ -207,7 +210,7 @@ static void test_layernorm_gradients(void) {
     const size_t sizes[][2] = {{1, 1},  {1, 2},  {3, 7},  {5, 33},
                                {2, 65}, {64, 3}, {65, 5}, {130, 3}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        check_layernorm(sizes[i][0], sizes[i][1], 0.5, true);
+        for (int rms = 0; rms < 2; rms++) check_layernorm(sizes[i][0], sizes[i][1], 0.5, true, rms);
 }
 
 // ---- activation -------------------------------------------------------------
@@ -221,11 +224,17 @@ typedef struct {
 static double activation_loss(const void *context) {
     const Activation *g = context;
     double loss = 0;
+    const size_t columns = activation_inputs(g->kind) * g->n;
     for (size_t i = 0; i < g->m * g->n; i++) {
-        const double x = g->x[i] + (g->bias ? g->bias[i % g->n] : 0);
+        const size_t column = i % g->n, at = i / g->n * columns + column;
+        const double x = g->x[at] + (g->bias ? g->bias[column] : 0);
+        const double up =
+            columns > g->n ? g->x[at + g->n] + (g->bias ? g->bias[g->n + column] : 0) : 1;
         const double inner = sqrt(2 / 3.14159265358979324) * (x + 0.044715 * pow(x, 3));
         g->y[i] = g->kind == RELU       ? fmax(x, 0)
+                  : g->kind == RELU2    ? pow(fmax(x, 0), 2)
                   : g->kind == SILU     ? x / (1 + exp(-x))
+                  : g->kind == SWIGLU   ? x / (1 + exp(-x)) * up
                   : g->kind == GELU_ERF ? 0.5 * x * (1 + erf(x / sqrt(2)))
                                         : 0.5 * x * (1 + tanh(inner));
         loss += g->weights[i] * g->y[i];
@@ -235,35 +244,39 @@ static double activation_loss(const void *context) {
 
 static void check_activation(size_t m, size_t n, ActivationKind kind, bool biased) {
     Random random = random_stream(2, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
-    const size_t count = m * n;
-    real *x = random_reals(&random, count, 0, 2), *dy = random_reals(&random, count, 0, 1);
-    real *bias = biased ? random_reals(&random, n, 0, 1) : NULL;
+    const size_t count = m * n, columns = activation_inputs(kind) * n, inputs = m * columns;
+    real *x = random_reals(&random, inputs, 0, 2), *dy = random_reals(&random, count, 0, 1);
+    real *bias = biased ? random_reals(&random, columns, 0, 1) : NULL;
     Activation plain = {m,
                         n,
                         kind,
-                        doubles(x, count),
-                        biased ? doubles(bias, n) : NULL,
+                        doubles(x, inputs),
+                        biased ? doubles(bias, columns) : NULL,
                         allocate(count, sizeof(double), "y"),
                         doubles(dy, count)};
     activation_loss(&plain);
-    Matrix y = plain_input(m, n), dx = plain_input(m, n);
+    Matrix y = plain_input(m, n), dx = plain_input(m, columns);
     activation_forward(y, x, bias, kind, m, n);
     check_values("y", y.data, plain.y, count, EXACT);
-    real *dbias = biased ? allocate(n, sizeof(real), "dbias") : NULL,
+    real *dbias = biased ? allocate(columns, sizeof(real), "dbias") : NULL,
          *row = allocate(count, sizeof(real), "row");
-    if (!biased) {
+    if (!biased && kind == SWIGLU) {
+        memcpy(row, x, n * sizeof(real));
+        swiglu_row(row, x + n, n);
+        check_values("row", row, plain.y, n, EXACT);
+    } else if (!biased) {
         memcpy(row, x, count * sizeof(real));
         activation_row(row, kind, count);
         check_values("row", row, plain.y, count, EXACT);
     }
     activation_backward(dx, dbias, dy, x, bias, kind, m, n);
-    check_gradient("dx", activation_loss, &plain, plain.x, dx.data, count);
-    if (biased) check_gradient("dbias", activation_loss, &plain, plain.bias, dbias, n);
-    Matrix again = plain_input(m, n), same = plain_input(m, n);
+    check_gradient("dx", activation_loss, &plain, plain.x, dx.data, inputs);
+    if (biased) check_gradient("dbias", activation_loss, &plain, plain.bias, dbias, columns);
+    Matrix again = plain_input(m, n), same = plain_input(m, columns);
     activation_rows_backward(same, again, dbias, dy, x, bias, kind, m, n);
-    double *first_y = doubles(y.data, count), *first_dx = doubles(dx.data, count);
+    double *first_y = doubles(y.data, count), *first_dx = doubles(dx.data, inputs);
     check_values("y again", again.data, first_y, count, EXACT);
-    check_values("dx with it", same.data, first_dx, count, EXACT);
+    check_values("dx with it", same.data, first_dx, inputs, EXACT);
     free(again.data), free(same.data), free(first_y), free(first_dx);
     free(x), free(dy), free(bias), free(dbias), free(row), free(y.data), free(dx.data);
     free(plain.x), free(plain.bias), free(plain.y), free(plain.weights);
@@ -272,7 +285,7 @@ static void check_activation(size_t m, size_t n, ActivationKind kind, bool biase
 static void test_activation(void) {
     const size_t sizes[][2] = {{1, 1}, {3, 17}, {65, 2}, {1, 512}, {1, 513}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int kind = GELU_ERF; kind <= SILU; kind++)
+        for (int kind = GELU_ERF; kind <= SWIGLU; kind++)
             for (int biased = 0; biased < 2; biased++)
                 check_activation(sizes[i][0], sizes[i][1], (ActivationKind)kind, biased);
 }
