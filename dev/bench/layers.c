@@ -13,6 +13,7 @@
 #include "run.h"
 #include "softmax_attention.h"
 #include "threads.h"
+#include <math.h>
 
 // clang-format off
 static const Option rows[] = {
@@ -20,6 +21,8 @@ static const Option rows[] = {
      .max = 1 << 28, .group = "Measurement", .help = "tokens that there are"},
 };
 // clang-format on
+
+enum { WINDOW = 256 };
 
 // A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's
 // attention.
@@ -31,7 +34,8 @@ typedef struct {
     Dropout dropout;
     SoftmaxAttention *softmax;
     CosineAttention *cosine;
-    AttentionInput self, both, cross; // causal; bidirectional; queries to keys of other sequences
+    // Causal; the same in windows; bidirectional; queries to keys of other sequences
+    AttentionInput self, windowed, both, cross;
     AttentionGradients self_gradients, cross_gradients;
     Matrix attended;            // (M, C)
     real *logsumexp, *exponent; // (B, H, T), (H)
@@ -140,6 +144,15 @@ static void softmax_f(Bench *b) {
 static void softmax_b(Bench *b) {
     softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended,
                                b->logsumexp, &b->self);
+}
+
+static void softmax_window_f(Bench *b) {
+    softmax_attention_forward(b->softmax, b->attended, b->logsumexp, &b->windowed);
+}
+
+static void softmax_window_b(Bench *b) {
+    softmax_attention_backward(b->softmax, &b->self_gradients, b->pass.work->dnorm, b->attended,
+                               b->logsumexp, &b->windowed);
 }
 
 static void softmax_both_f(Bench *b) {
@@ -257,6 +270,8 @@ static void measure_all(Bench *b) {
                  classes = 2 * MC * (double)c->size.vocabulary;
     const double softmax = 2 * MC * (double)b->batch.length,
                  cosine = 4 * MC * (double)c->size.head_size;
+    const double T = (double)b->batch.length, window = fmin(WINDOW, T),
+                 windowed = 4 * MC * window * (1 - window / (2 * T));
     const double layers = 2 * 11 * CC; // weights
     const Case cases[] = {
         {"embedding", "forward", embedding_f, 0, 3 * MC * r, false},
@@ -279,6 +294,9 @@ static void measure_all(Bench *b) {
          false},
         {"softmax attention", "forward", softmax_f, softmax, MC * (3 * r + g), false},
         {"softmax attention", "backward", softmax_b, 2 * softmax, MC * (4 * r + 4 * g), false},
+        {"softmax, window 256", "forward", softmax_window_f, windowed, MC * (3 * r + g), false},
+        {"softmax, window 256", "backward", softmax_window_b, 2 * windowed, MC * (4 * r + 4 * g),
+         false},
         {"softmax, both ways", "forward", softmax_both_f, 2 * softmax, MC * (3 * r + g), false},
         {"softmax, both ways", "backward", softmax_both_b, 4 * softmax, MC * (4 * r + 4 * g),
          false},
@@ -318,6 +336,8 @@ static void inputs_create(Bench *b, size_t B, size_t T) {
     const real *qkv = b->f->layers[0].attention.projected;
     b->self = attention_self(qkv, NULL, C, true, NULL, B, T);
     b->self.dropout = &b->dropout;
+    b->windowed = b->self;
+    b->windowed.window = WINDOW;
     b->both = b->self;
     b->both.causal = false;
     b->cross = attention_cross(qkv, NULL, qkv, NULL, C, NULL, B, T, (T + 1) / 2);
