@@ -11,7 +11,9 @@
 #                            data/tinyshakespeare, data/multi30k
 #   make bench               measurements (dev/bench)
 #   make lint format         clang-format, clang-tidy, cppcheck
-#   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it)
+#   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it),
+#                            with manual pages and completions
+#   make deb wheel static dist   packages, in build/dist: Debian's, Python's, one file, the sources
 #   make clean
 #
 # Optional libraries are detected. ONEDNN=0, OPENMP=0, MPI=0 and NCCL=0 build without one;
@@ -51,7 +53,7 @@ endif
 # ---- the sources; another directory, or another model, is one word here --------------------------
 LIBRARY := base text data model cpu trainer tasks# lowest first: every program is linked with them
 MODELS := fastformer gpt2 bert translate# train_NAME, test_NAME, .c and .cu; one is at the top
-VERSION := 0.2.0
+VERSION := $(shell sed -n 's/^version: //p' CITATION.cff)
 
 INCLUDES := -I. $(foreach room,ranks $(LIBRARY) $(MODELS) emulator test,-Idev/$(room))
 vpath %.c dev/tools $(MODELS:%=dev/%)
@@ -137,14 +139,15 @@ LIBS_DOUBLE := $(LDFLAGS) $(LINK_MPI) $(LDLIBS) -lm
 LIBS_FLOAT := $(LDFLAGS) $(LINK_MPI) $(if $(USE_ONEDNN),$(ONEDNN_LIBS)) $(LDLIBS) -lm
 
 # ---- rules ---------------------------------------------------------------------------------------
-.PHONY: all run bench install uninstall clean help detected always
+.PHONY: all run bench clean help detected always
 DATA_SETS := data/wikitext2 data/wikitext2-bert data/wikitext2-words data/tinyshakespeare \
              data/multi30k
 .PHONY: $(PROGRAMS) $(TRAINER_TESTS) $(DATA_SETS)
 .SECONDARY:
 all: $(PROGRAMS)
 
-include $(addprefix dev/build/,rules.mk cuda.mk $(if $(MARCH),,portable.mk) fuzz.mk test.mk lint.mk)
+include $(addprefix dev/build/,rules.mk cuda.mk $(if $(MARCH),,portable.mk) package.mk fuzz.mk \
+          test.mk lint.mk)
 
 # What one source alone is told: the file to embed, and where the double build of a test finds the
 # float one.
@@ -181,18 +184,9 @@ $(DATA_SETS): data/%: tokenize
 
 bench: $(BENCHES:%=$(FLOAT)/bench/%)
 
-PREFIX ?= /usr/local
-INSTALLED = $(DESTDIR)$(PREFIX)/bin
-install: $(PROGRAMS:%=$(FLOAT)/bin/%)
-	install -d "$(INSTALLED)"
-	install -m 755 $^ "$(INSTALLED)"
-
-uninstall:
-	rm -f $(PROGRAMS:%="$(INSTALLED)/%")
-
 BUILT := $(PROGRAMS) $(TRAINER_TESTS) $(CUDA_TRAINERS) $(CUDA_TESTS)
 clean:
 	rm -rf $(or $(filter build,$(BUILD)),$(addprefix $(BUILD)/,float float-* double double-* \
-	    config-*.mk corpus.*) $(LINK))
+	    config-*.mk corpus.* package static share dist) $(LINK))
 	cd "$(HERE)" && rm -f $(BUILT)
 endif

@@ -76,9 +76,9 @@ static void print_man_row(const Option *row) {
 static void print_man_group(const OptionTable *table, const char *group) {
     bool any = false;
     for (int i = 0; i < table->count; i++) {
-        if (strcmp(table->row[i]->group, group) != 0) continue;
+        if (strcmp(table->rows[i].group, group) != 0) continue;
         if (!any) printf(".SS %s\n", group);
-        print_man_row(table->row[i]);
+        print_man_row(&table->rows[i]);
         any = true;
     }
 }
@@ -86,9 +86,9 @@ static void print_man_group(const OptionTable *table, const char *group) {
 // In the order of their first rows, but OPTION_GROUP_MORE last.
 static void print_man_groups(const OptionTable *table) {
     for (int i = 0; i < table->count; i++) {
-        const char *group = table->row[i]->group;
+        const char *group = table->rows[i].group;
         int first = 0;
-        while (strcmp(table->row[first]->group, group) != 0) first++;
+        while (strcmp(table->rows[first].group, group) != 0) first++;
         if (first == i && strcmp(group, OPTION_GROUP_MORE) != 0) print_man_group(table, group);
     }
     print_man_group(table, OPTION_GROUP_MORE);
@@ -135,7 +135,7 @@ static void print_bash(const OptionTable *table) {
                                           [COMPLETES_FILES] = "set -- -f",
                                           [COMPLETES_DIRS] = "set -- -d"};
     for (int i = 0; i < table->count; i++) {
-        const Option *row = table->row[i];
+        const Option *row = &table->rows[i];
         if (row->kind == OPTION_FLAG) continue;
         printf("    ");
         print_pattern(row);
@@ -150,7 +150,7 @@ static void print_bash(const OptionTable *table) {
     }
     printf("    *) set -- %s-W '", table->operands ? "-f " : "");
     for (int i = 0; i < table->count; i++)
-        printf("%s--%s", i > 0 ? " " : "", options_name(table->row[i]->name));
+        printf("%s--%s", i > 0 ? " " : "", options_name(table->rows[i].name));
     printf("' ;;\n    esac\n"
            "    [ \"$1\" = -W ] || compopt -o filenames 2>/dev/null\n"
            "    mapfile -t COMPREPLY < <(compgen \"$@\" -- \"$word\")\n"
@@ -183,7 +183,7 @@ static void print_zsh_rest(const Option *row) {
 static void print_zsh(const OptionTable *table) {
     printf("#compdef %s\n_arguments -s", table->program);
     for (int i = 0; i < table->count; i++) {
-        const Option *row = table->row[i];
+        const Option *row = &table->rows[i];
         const char *name = options_name(row->name);
         const bool again = row->kind == OPTION_TEXT && row->choices, value = row->value;
         const char *star = again ? "*" : "";
@@ -201,7 +201,7 @@ static void print_fish(const OptionTable *table) {
     printf("# fish completion of %s\n", table->program);
     if (!table->operands) printf("complete -c %s -f\n", table->program);
     for (int i = 0; i < table->count; i++) {
-        const Option *row = table->row[i];
+        const Option *row = &table->rows[i];
         printf("complete -c %s -l %s", table->program, options_name(row->name));
         if (row->letter) printf(" -s %c", row->letter);
         if (row->kind != OPTION_FLAG)

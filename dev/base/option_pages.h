@@ -10,8 +10,8 @@
 
 typedef struct {
     const char *program, *summary;
-    bool operands;            // takes files
-    const Option *const *row; // in the order of --help
+    bool operands;      // takes files
+    const Option *rows; // (count) in the order of --help
     int count;
 } OptionTable;
 

@@ -398,12 +398,12 @@ static const Option *row_in_help(const Options *options, int i) {
 
 // --help=man.
 static void print_page_and_exit(const Options *options, const char *format) {
-    const Option **rows = allocate((size_t)options->count, sizeof *rows, "the options");
-    for (int i = 0; i < options->count; i++) rows[i] = row_in_help(options, i);
+    Option *rows = allocate((size_t)options->count, sizeof *rows, "the options");
+    for (int i = 0; i < options->count; i++) rows[i] = *row_in_help(options, i);
     const OptionTable table = {.program = options->program,
                                .summary = options->summary,
                                .operands = options->operands,
-                               .row = rows,
+                               .rows = rows,
                                .count = options->count};
     if (!option_page_print(&table, format))
         fail_usage("--help=%s: expected one of " OPTION_PAGES, format);

@@ -102,3 +102,24 @@ void threads_settle(void) {
     omp_set_num_threads(count);
 #endif
 }
+
+#if defined(_OPENMP) && defined(__linux__) && !defined(__GLIBC__)
+// GCC's OpenMP library as distributions with glibc have it asks for these, and musl has none: so
+// that a program of musl can be linked with it (make static).
+#include <errno.h>
+#include <pthread.h>
+#include <unistd.h>
+
+long __sysconf(int name);
+__attribute__((weak)) long __sysconf(int name) {
+    return sysconf(name);
+}
+
+// OMP_PROC_BIND and OMP_PLACES place no thread.
+int pthread_attr_setaffinity_np(pthread_attr_t *attributes, size_t size, const cpu_set_t *set);
+__attribute__((weak)) int pthread_attr_setaffinity_np(pthread_attr_t *attributes, size_t size,
+                                                      const cpu_set_t *set) {
+    (void)attributes, (void)size, (void)set;
+    return 0;
+}
+#endif

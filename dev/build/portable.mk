@@ -6,7 +6,6 @@ march_avx2 := x86-64-v3
 LEVELS := $(if $(filter x86_64%,$(MACHINE)),avx512_bf16 avx512 avx2)
 
 # One for a level is one object, in which all names are its own but two.
-OBJCOPY ?= objcopy
 define compiled_for # $(1) its name
 COMPILE_$(1) := $$(COMPILE_FLOAT) -march=$$(march_$(1))
 LIBS_$(1) := $$(LIBS_FLOAT)
@@ -19,7 +18,7 @@ $(if $(USE_MPI),$(TRAINERS:%=$(FLOAT)/$(1)/whole/%.o): $(FLOAT)/$(1)/dev/ranks/m
 endef
 ifneq ($(LEVELS),)
 $(foreach level,$(LEVELS),$(eval $(call compiled_for,$(level))))
-$(PROGRAMS:%=$(FLOAT)/bin/%): $(FLOAT)/bin/%: \
+$(PROGRAMS:%=$(FLOAT)/bin/%) $(FLOAT)/bin/fastformer: $(FLOAT)/bin/%: \
     $(foreach level,$(LEVELS),$(FLOAT)/$(level)/whole/%.o) $(FLOAT)/dev/start/choose.o
 $(FLOAT)/dev/start/choose.o: ONLY_HERE = -DLEVELS='${LEVELS:%=LEVEL(%)}'
 $(FLOAT)/dev/start/choose.o: $(FLOAT)/levels

@@ -44,14 +44,17 @@ class FastformerConfig(PretrainedConfig):
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
                  rescale=10.0, eps_denominator=1e-5, pool="normalised", dropout=0.1, padding_token=-1,
-                 initializer_range=0.02, use_cache=True, tie_word_embeddings=True, pad_token_id=None,
-                 bos_token_id=None, eos_token_id=None, **kwargs):
+                 initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
+                 pad_token_id=None, bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.n_layer = kwargs.pop("num_hidden_layers", n_layer)
         self.n_heads = kwargs.pop("num_attention_heads", n_heads)
         self.n_positions = kwargs.pop("max_position_embeddings", n_positions)
-        self.window_sizes = window_sizes or growing_windows(self.n_layer, self.n_positions)  # n_positions: global
+        if window_sizes and not use_local_att:
+            raise ValueError("use_local_att=False: expected no window_sizes")
+        growing = use_local_att and growing_windows(self.n_layer, self.n_positions)
+        self.window_sizes = window_sizes or growing or [self.n_positions] * self.n_layer  # n_positions: global
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
         self.pool = pool  # "normalised" or "raw": what is pooled

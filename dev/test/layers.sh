@@ -14,8 +14,8 @@ trainer
 tasks
 fastformer gpt2 bert translate'
 
-git ls-files --cached --others --exclude-standard 'dev/*.c' 'dev/*.h' 'dev/*.cu' 'dev/*.cuh' |
-    grep -vE '/(test_|.*_test\.)|^dev/(test|fuzz|bench|tools|emulator)/' | xargs grep -H '^#include "' |
+find dev -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
+    grep -vE '/(test_|.*_test\.)|^dev/(test|fuzz|bench|tools|emulator|package)/' | xargs grep -H '^#include "' |
     awk -v layers="$layers" -F '[/:"]' '
     BEGIN {
         count = split(layers, rows, "\n")
@@ -23,7 +23,7 @@ git ls-files --cached --others --exclude-standard 'dev/*.c' 'dev/*.h' 'dev/*.cu'
             n = split(rows[i], names, " ")
             for (j = 1; j <= n; j++) level[names[j]] = i
         }
-        while (("git ls-files --cached --others --exclude-standard dev" | getline path) > 0) {
+        while (("find dev -type f" | getline path) > 0) {
             split(path, parts, "/")
             if (parts[2] in level || parts[2] == "emulator") directory[parts[3]] = parts[2]
         }

@@ -1,0 +1,65 @@
+# What is installed and what is given to others: make install, man, deb, wheel, static, dist
+# (docs/usage.md, "Installing"). Packages hold one program for any processor, which is all of them
+# (dev/package/fastformer.c), built apart in BUILD/package and BUILD/static. The same sources give
+# the same bytes: times are those of the last commit or, without git, of CHANGELOG.md, which
+# `make dist` gives the time of the last commit.
+.PHONY: install uninstall man deb wheel static dist one
+PREFIX ?= /usr/local
+BIN = $(DESTDIR)$(PREFIX)/bin
+SHARE = $(DESTDIR)$(PREFIX)/share
+EPOCH = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || \
+          date -r CHANGELOG.md +%s))
+PACKAGES ?= $(BUILD)/dist
+IN_PACKAGES = mkdir -p "$(PACKAGES)" && SOURCE_DATE_EPOCH=$(EPOCH) VERSION=$(VERSION)
+
+# A program that cannot run here (a cross compiler) is installed without its pages.
+install: $(PROGRAMS:%=$(FLOAT)/bin/%)
+	install -d "$(BIN)"
+	install -m 755 $^ "$(BIN)"
+	! $(FLOAT)/bin/tokenize --version >/dev/null 2>&1 || \
+	    dev/package/pages.sh $(FLOAT)/bin "$(SHARE)" site-functions $(PROGRAMS)
+
+uninstall:
+	rm -f $(PROGRAMS:%="$(BIN)/%") $(foreach name,$(PROGRAMS),"$(SHARE)/man/man1/$(name).1.gz" \
+	    "$(SHARE)/bash-completion/completions/$(name)" "$(SHARE)/zsh/site-functions/_$(name)" \
+	    "$(SHARE)/fish/vendor_completions.d/$(name).fish")
+
+man: $(PROGRAMS:%=$(FLOAT)/bin/%)
+	dev/package/pages.sh $(FLOAT)/bin $(BUILD)/share site-functions $(PROGRAMS)
+
+# ---- one program that is all -----------------------------------------------------------------
+vpath %.c dev/package
+OBJCOPY ?= objcopy
+define as_one # $(1) directory
+$(1)/mains/%.o: $(1)/%.o
+	@mkdir -p $$(@D)
+	$$(Q)$$(OBJCOPY) --redefine-sym main=main_$$* $$< $$@
+$(1)/fastformer.o: ONLY_HERE = -DPROGRAM_LIST='${PROGRAMS:%=PROGRAM(%)}'
+$(1)/bin/fastformer $(1)/whole/fastformer.o: $(PROGRAMS:%=$(1)/mains/%.o)
+endef
+$(foreach dir,$(FLOAT) $(LEVELS:%=$(FLOAT)/%),$(eval $(call as_one,$(dir))))
+STRIP ?= strip
+one: $(FLOAT)/bin/fastformer
+	$(STRIP) -R .comment -o $(BUILD)/fastformer $<
+
+needs = @command -v $(word 1,$(1)) >/dev/null || { \
+            echo "make $@ needs $(word 1,$(1)): install $(word 2,$(1))"; exit 1; }
+# make again, with other settings than this one's.
+FOR_ANY = $(Q)MAKEFLAGS= $(MAKE) --no-print-directory $(filter -j%,$(MAKEFLAGS)) \
+          $(MAKEOVERRIDES) ARCH=portable MPI=0 CPLUSPLUS=0 CUDA= CFLAGS='$(or $(CFLAGS),-g0)'
+$(BUILD)/package/fastformer: always
+	+$(FOR_ANY) BUILD=$(BUILD)/package one
+deb wheel: $(BUILD)/package/fastformer
+	$(call needs,$(if $(filter deb,$@),dpkg-deb dpkg-dev,python3 python3))
+	$(IN_PACKAGES) dev/package/$@.* $< "$(PACKAGES)"
+
+# musl and GCC's OpenMP, both linked in. musl's threads have the stack that the program asks for.
+static:
+	$(call needs,musl-gcc musl-tools)
+	+$(FOR_ANY) CC=musl-gcc ONEDNN=0 OPENMP=1 \
+	    LDFLAGS='-static -Wl,-z,stack-size=8388608' BUILD=$(BUILD)/static one
+	mkdir -p "$(PACKAGES)" && cp $(BUILD)/static/fastformer "$(PACKAGES)"
+	ln -sf fastformer "$(PACKAGES)/train_fastformer"
+
+dist:
+	$(IN_PACKAGES) dev/package/dist.sh "$(PACKAGES)"

@@ -1,0 +1,203 @@
+// fastformer: all programs in one file, for packages. The first argument says which one runs, or
+// the name by which it is called: train_gpt2 may be a link to it. PROGRAM_LIST is PROGRAM(name) for
+// each; make gives each its own name for main.
+#include "error.h"
+#include "file.h"
+#include "json.h"
+#include "memory.h"
+#include "streams.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRAIN "train_"
+
+typedef int Main(int argc, char **argv);
+#define PROGRAM(name) Main main_##name;
+PROGRAM_LIST
+#undef PROGRAM
+
+typedef struct {
+    char *name; // "train_gpt2"
+    Main *main;
+} Program;
+
+#define PROGRAM(name) {#name, main_##name},
+static const Program programs[] = {PROGRAM_LIST};
+#undef PROGRAM
+enum { PROGRAMS = sizeof programs / sizeof *programs };
+
+// Of the model that this project is about, the command is "train".
+static const char *command_of(const Program *program) {
+    if (strcmp(program->name, TRAIN "fastformer") == 0) return "train";
+    const bool trains = strncmp(program->name, TRAIN, strlen(TRAIN)) == 0;
+    return program->name + (trains ? strlen(TRAIN) : 0);
+}
+
+static const Program *find_program(const char *name) {
+    for (int i = 0; i < PROGRAMS; i++)
+        if (strcmp(programs[i].name, name) == 0) return &programs[i];
+    return NULL;
+}
+
+static const Program *find_command(const char *command) {
+    for (int i = 0; i < PROGRAMS; i++)
+        if (strcmp(command_of(&programs[i]), command) == 0) return &programs[i];
+    return NULL;
+}
+
+// ---- eval and generate ------------------------------------------------------
+// The program that trains what a run's directory, or a Hugging Face model's, holds.
+static const Program *program_of_run(const char *run) {
+    char *path = format_string("%s/config.json", run);
+    if (!file_exists(path)) fail("%s: not found; expected the directory of a run", path);
+    FileMap file = file_map(path);
+    Json *config = json_parse((const char *)file.data, file.size, path);
+    const char *type = json_string(config, "model_type", path);
+    const char *model = strcmp(type, "marian") == 0    ? "translate"
+                        : strcmp(type, "mistral") == 0 ? "llama"
+                                                       : type;
+    char *name = format_string(TRAIN "%s", model);
+    const Program *program = find_program(name);
+    if (!program) fail("%s: \"model_type\" is %s, which no program here trains", path, type);
+    free(name);
+    json_free(config);
+    file_unmap(&file);
+    free(path);
+    return program;
+}
+
+// Runs `program` as if called with -e RUN, `action` and the rest of the command line.
+static int run_on(const Program *program, int argc, char **argv, char *const *action) {
+    char **arguments = allocate((size_t)argc + 4, sizeof *arguments, "the arguments");
+    int count = 0;
+    arguments[count++] = program->name;
+    arguments[count++] = (char[]){"-e"};
+    arguments[count++] = argv[2];
+    for (; *action; action++) arguments[count++] = *action;
+    for (int i = 3; i < argc; i++) arguments[count++] = argv[i];
+    return program->main(count, arguments);
+}
+
+static int evaluate(int argc, char **argv) {
+    char *const action[] = {(char[]){"--eval"}, (char[]){"test"}, NULL}; // the last --eval counts
+    return run_on(program_of_run(argv[2]), argc, argv, action);
+}
+
+static int generate(int argc, char **argv) {
+    char *const writes[] = {(char[]){"--prompt"}, (char[]){""}, NULL}, *const translates[] = {
+                                                                           (char[]){"--translate"},
+                                                                           NULL};
+    const Program *program = program_of_run(argv[2]);
+    if (strcmp(program->name, TRAIN "bert") == 0)
+        fail_usage(
+            "generate: %s is a BERT, which writes no text; fastformer bert -e %s --fill TEXT "
+            "guesses masked tokens",
+            argv[2], argv[2]);
+    const bool translator = strcmp(program->name, TRAIN "translate") == 0;
+    return run_on(program, argc, argv, translator ? translates : writes);
+}
+
+// ---- about itself -----------------------------------------------------------
+static void print_commands(const char *before, const char *between) {
+    for (int i = 0; i < PROGRAMS; i++)
+        printf("%s%s", i > 0 ? between : before, command_of(&programs[i]));
+    printf("%seval%sgenerate", between, between);
+}
+
+static void print_help(void) {
+    printf("usage: fastformer COMMAND [options]\n"
+           "Trains small language models with linear-time attention.\nCommands:\n");
+    for (int i = 0; i < PROGRAMS; i++)
+        printf("  %-15s the program %s\n", command_of(&programs[i]), programs[i].name);
+    printf("  %-15s perplexity of a run on its test split, or --eval WHAT\n", "eval RUN");
+    printf("  %-15s text by a run, after --prompt TEXT; translations\n", "generate RUN");
+    printf("fastformer COMMAND --help lists the options of a command.\n");
+}
+
+static void print_man(void) {
+    printf(".TH FASTFORMER 1 \"\" \"fastformer.c %s\" \"User Commands\"\n"
+           ".SH NAME\nfastformer \\- trains small language models with linear-time attention\n"
+           ".SH SYNOPSIS\n.B fastformer\n\\fICOMMAND\\fR [\\fIoptions\\fR]\n"
+           ".SH DESCRIPTION\nA command is a program, whose manual page has its options.\n",
+           VERSION);
+    for (int i = 0; i < PROGRAMS; i++)
+        printf(".TP\n\\fB%s\\fR\n.BR %s (1)\n", command_of(&programs[i]), programs[i].name);
+    printf(".TP\n\\fBeval\\fR \\fIRUN\\fR\n"
+           "perplexity of a run on its test split, or on what \\fB\\-\\-eval\\fR names\n"
+           ".TP\n\\fBgenerate\\fR \\fIRUN\\fR\n"
+           "text by a run, after that of \\fB\\-\\-prompt\\fR; translations of standard input\n");
+}
+
+static void print_bash(void) {
+    printf("# bash completion of fastformer\n_fastformer() {\n"
+           "    local word=${COMP_WORDS[COMP_CWORD]} program\n"
+           "    COMPREPLY=()\n"
+           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+           "        mapfile -t COMPREPLY < <(compgen -W '");
+    print_commands("", " ");
+    printf("' -- \"$word\")\n        return\n    fi\n    case ${COMP_WORDS[1]} in\n");
+    for (int i = 0; i < PROGRAMS; i++)
+        printf("    %s) program=%s ;;\n", command_of(&programs[i]), programs[i].name);
+    printf("    *) compopt -o filenames 2>/dev/null\n"
+           "       mapfile -t COMPREPLY < <(compgen -d -- \"$word\")\n       return ;;\n    esac\n"
+           "    declare -F \"_$program\" >/dev/null || eval \"$(fastformer \"${COMP_WORDS[1]}\" "
+           "--help=bash)\"\n"
+           "    \"_$program\"\n}\ncomplete -F _fastformer fastformer\n");
+}
+
+static void print_zsh(void) {
+    printf("#compdef fastformer\n_arguments '1:COMMAND:(");
+    print_commands("", " ");
+    printf(")' '*:RUN:_files'\n");
+}
+
+static void print_fish(void) {
+    printf("# fish completion of fastformer\n"
+           "complete -c fastformer -n __fish_use_subcommand -x -a '");
+    print_commands("", " ");
+    printf("'\n");
+}
+
+// Whether `text` asks for something about this program, which is then printed.
+static bool answer(const char *text) {
+    static const struct {
+        const char *name;
+        void (*print)(void);
+    } answers[] = {{"--help", print_help},    {"-h", print_help},
+                   {"--help=man", print_man}, {"--help=bash", print_bash},
+                   {"--help=zsh", print_zsh}, {"--help=fish", print_fish}};
+    if (strcmp(text, "--version") == 0) {
+        printf("fastformer %s\n", VERSION);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
+        if (strcmp(answers[i].name, text) == 0) {
+            answers[i].print();
+            return true;
+        }
+    return false;
+}
+
+int main(int argc, char **argv) {
+    const Program *called = argc > 0 ? find_program(path_name(argv[0])) : NULL;
+    if (called) return called->main(argc, argv);
+    streams_open();
+    const char *command = argc > 1 ? argv[1] : "--help";
+    if (answer(command)) {
+        streams_flush();
+        return EXIT_SUCCESS;
+    }
+    const bool evaluates = strcmp(command, "eval") == 0,
+               generates = strcmp(command, "generate") == 0;
+    if (evaluates || generates) {
+        if (argc < 3 || argv[2][0] == '-')
+            fail_usage("%s: expected the directory of a run: fastformer %s RUN", command, command);
+        return evaluates ? evaluate(argc, argv) : generate(argc, argv);
+    }
+    const Program *program = find_command(command);
+    if (!program) program = find_program(command);
+    if (!program) fail_usage("unknown command %s; fastformer --help lists them", command);
+    argv[1] = program->name;
+    return program->main(argc - 1, argv + 1);
+}
