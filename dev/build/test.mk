@@ -5,7 +5,7 @@ TEST_SCRIPTS := $(filter-out $(if $(filter 1,$(SANITIZE) $(QUICK)), \
                   %/test_gpu_check.sh %/test_scripts.sh),$(wildcard dev/test/test_*.sh))
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention \
-                test_additive_global test_muon test_tile
+                test_additive_global test_muon test_parts test_tile
 # Tests of what multiplies by AMX, which dev/emulator/amx_in_c.h computes in C: in the place of the
 # library's objects with its instructions.
 AMX_TESTS := test_tile test_classifier test_attention test_gemm

@@ -1,0 +1,52 @@
+// What is done to queries, keys and values between the product that makes them and attention of any
+// kind: the bias is added, queries and keys are normalised head by head (--scores) and rotated by
+// their position (rotary positions, Su et al., "RoFormer", 2021), and the keys and values of a
+// group of heads (Ainslie et al., "GQA", 2023) are copied to each of its heads. So no kind of
+// attention needs to know of any of it.
+//
+//   plain      nothing                           s_ij = q . k / sqrt(D)
+//   rescaled   q = (s / sqrt(D)) normal(q), k = normal(k)       (s / D) normal(q) . normal(k)
+//   qknorm     q = gain x / sqrt(mean(x^2) + epsilon), k alike, as Qwen 3
+//
+// with normal(u) = (u - mean(u)) / (std(u) + 1e-5), D - 1 in the denominator of std. A head's
+// halves are rotated as in Hugging Face's Llama: elements d and d + D/2 by position * base^(-2d/D).
+//
+// M rows of T positions each, H heads, H' heads of keys and values, D channels of a head.
+#ifndef CPU_QUERY_KEY_H
+#define CPU_QUERY_KEY_H
+
+#include "gemm.h"
+#include "real.h"
+#include <stddef.h>
+
+typedef enum { SCORES_PLAIN, SCORES_RESCALED, SCORES_QKNORM } ScoresKind;
+
+typedef struct {
+    size_t heads, groups, size; // H, H' (which divides H), D
+    ScoresKind scores;
+    double rescale;     // s
+    double epsilon;     // of qknorm
+    const real *angles; // (positions, D), rotary_angles(); NULL: nothing is rotated
+} QueryKeyShape;
+
+// angles (positions, D): the cosines of each position's D/2 angles, then their sines. D is even.
+void rotary_angles(real *angles, double base, size_t positions, size_t size);
+
+// y (M, 3HD) from x (M, (H + 2H') D): of each row queries, keys, values. bias ((H + 2H') D) or
+// NULL. gains (2, D) of qknorm: of queries, of keys.
+void query_key_forward(real *restrict y, const real *restrict x, const real *restrict bias,
+                       const real *restrict gains, const QueryKeyShape *shape, size_t length,
+                       size_t m);
+
+// dx (M, (H + 2H') D), as the next products read it, from dy (M, 3HD); dbias and dgains +=. The
+// same bits for any number of threads.
+void query_key_backward(Matrix dx, real *restrict dbias, real *restrict dgains,
+                        const real *restrict dy, const real *restrict x, const real *restrict bias,
+                        const real *restrict gains, const QueryKeyShape *shape, size_t length,
+                        size_t m);
+
+// One row at a position, for decoding: y (3HD) from x ((H + 2H') D).
+void query_key_row(real *restrict y, const real *restrict x, const real *restrict bias,
+                   const real *restrict gains, const QueryKeyShape *shape, size_t position);
+
+#endif
