@@ -9,6 +9,7 @@
 #   make kurtosis            moments of the tensors of a checkpoint
 #   make data/wikitext2      a data set; also data/wikitext2-bert, data/wikitext2-words,
 #                            data/tinyshakespeare, data/multi30k
+#   make wasm                the decoder in the page of a run (dev/page)
 #   make bench               measurements (dev/bench)
 #   make lint format         clang-format, clang-tidy, cppcheck
 #   make install uninstall   the programs in PREFIX/bin (PREFIX=/usr/local, DESTDIR= before it),
@@ -16,7 +17,7 @@
 #   make deb wheel static dist   packages, in build/dist: Debian's, Python's, one file, the sources
 #   make clean
 #
-# Optional libraries are detected. ONEDNN=0, OPENMP=0, MPI=0 and NCCL=0 build without one;
+# Optional libraries are detected. ONEDNN=0, OPENMP=0, MPI=0, NCCL=0 and WASM=0 build without one;
 # ONEDNN_ROOT=DIR, NCCL_ROOT=DIR and CUDA=DIR say where one is; MPICC is MPI's compiler.
 #
 #   CC, CXX, CPPFLAGS, CFLAGS, LDFLAGS, LDLIBS   the user's
@@ -84,14 +85,16 @@ CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX))
 endif
 # Found once (dev/build/configure.sh), and again where one of these settings, or whether one of
 # these files exists, is no longer what it was: the name of the file is a sum of them.
-SETTINGS := $(foreach name,CC CXX MARCH CFLAGS MPICC ONEDNN OPENMP MPI CPLUSPLUS NCCL ONEDNN_ROOT \
+SETTINGS := $(foreach name,CC CXX MARCH CFLAGS MPICC ONEDNN OPENMP MPI CPLUSPLUS NCCL WASM ONEDNN_ROOT \
               CUDA NCCL_ROOT CPATH LIBRARY_PATH,$(if $(filter-out undefined,$(origin $(name))), \
               $(name)='$(subst ','\'',$($(name)))'))
 LOOKED_AT := $(foreach dir,$(subst :, ,$(PATH)) /usr/local/cuda/bin /opt/cuda/bin,$(addprefix \
                $(dir)/,nvcc $(MPICC) $(CC) $(CXX))) $(foreach dir,/usr/include \
                /usr/local/include /usr/local/cuda/include $(addsuffix /include,$(ONEDNN_ROOT) \
                $(NCCL_ROOT) $(CUDA)) $(subst :, ,$(CPATH)),$(dir)/dnnl.h $(dir)/nccl.h) \
-               /usr/lib/llvm-*/lib/clang/*/include/omp.h
+               /usr/lib/llvm-*/lib/clang/*/include/omp.h \
+               /usr/include/wasm32-wasi/stdio.h /usr/bin/clang /usr/bin/wasm-ld \
+               /usr/lib/llvm-*/lib/clang/*/lib/wasi
 SUM := $(shell { printf '%s\n' $(SETTINGS) '$(wildcard $(LOOKED_AT))'; uname -n; \
          cat dev/build/configure.sh; } | cksum; env -u OMP_NUM_THREADS nproc || echo 1)
 CONFIG := $(BUILD)/config-$(firstword $(SUM)).mk
@@ -146,8 +149,8 @@ DATA_SETS := data/wikitext2 data/wikitext2-bert data/wikitext2-words data/tinysh
 .SECONDARY:
 all: $(PROGRAMS)
 
-include $(addprefix dev/build/,rules.mk cuda.mk $(if $(MARCH),,portable.mk) package.mk fuzz.mk \
-          test.mk lint.mk)
+include $(addprefix dev/build/,rules.mk wasm.mk cuda.mk $(if $(MARCH),,portable.mk) package.mk \
+          fuzz.mk test.mk lint.mk)
 
 # What one source alone is told: the file to embed, and where the double build of a test finds the
 # float one.

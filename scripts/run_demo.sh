@@ -66,9 +66,9 @@ resume=
 # shellcheck disable=SC2086
 ./train_fastformer -i "$out/data" -o "$out/run" $resume --minutes "$minutes" -L 4 -C 128 -H 4 -b 8 -t 256 \
     --optimizer muon -l 1e-2 -u 30 -k cosine -v 100 --log-every 100
-[ -f "$out/run/report.md" ] || exit 0 # stopped; the trainer said how to resume
+[ -f "$out/run/run.html" ] || exit 0 # stopped; the trainer said how to resume
 echo
 ./train_fastformer -e "$out/run/best.safetensors" -i "$out/data" --prompt "$prompt" -g 200
 echo
 python3 -B scripts/plot.py -o "$out" -n Fastformer -t "Fastformer on $title" "$out/run" || echo 'no curves: they need python3 and matplotlib'
-echo "$out/run/report.md"
+echo "$out/run/run.html: curves, samples and the model itself, in a browser"

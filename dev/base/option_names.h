@@ -17,8 +17,8 @@
     X(KEEP, "keep") X(LABEL_SMOOTHING, "label-smoothing") X(LAYERS, "layers") \
     X(LOG_EVERY, "log-every") X(LONGEST, "longest") X(LR, "lr") X(MAX_LENGTH, "max-length") \
     X(MINUTES, "minutes") X(MODEL, "model") X(NBEST, "nbest") X(NO_TEST, "no-test") \
-    X(NORM, "norm") X(NORMALISE, "normalise") X(OFFSETS, "offsets") X(OPTIMIZER, "optimizer") \
-    X(OUTPUT, "output") X(PATIENCE, "patience") X(POOL, "pool") X(PRECISION, "precision") \
+    X(NO_PAGE, "no-page") X(NORM, "norm") X(NORMALISE, "normalise") X(OFFSETS, "offsets") X(OPTIMIZER, "optimizer") \
+    X(OUTPUT, "output") X(PAGE, "page") X(PATIENCE, "patience") X(POOL, "pool") X(PRECISION, "precision") \
     X(PROFILE, "profile") X(PROMPT, "prompt") X(PROMPT_FILE, "prompt-file") \
     X(RECOMPUTE, "recompute") X(REDUCE, "reduce") X(REPETITION_PENALTY, "repetition-penalty") \
     X(RESCALE, "rescale") X(RESERVE, "reserve") X(RESUME, "resume") \

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Finds what can be used on this machine and prints it as variables for make, which keeps them in
 # BUILD/config-*.mk (Makefile). From the environment come CC, CXX, MARCH, CFLAGS and MPICC, and what
-# the user says: ONEDNN, OPENMP, MPI, CPLUSPLUS and NCCL are 1, 0, or not set: tried; ONEDNN_ROOT,
+# the user says: ONEDNN, OPENMP, MPI, CPLUSPLUS, NCCL and WASM are 1, 0, or not set: tried; ONEDNN_ROOT,
 # CUDA and NCCL_ROOT are directories.
 
 # compiles COMPILER LIBRARIES LINE...: "1" where these lines become a program
@@ -38,6 +38,9 @@ mpi_libs="$(only 'L\|l\|Wl' $(mpicc_says --showme:link -link_info))-pthread"
 # A C++ compiler runs the CUDA sources on the CPU, for tests.
 : "${CPLUSPLUS=$(compiles "$CXX -std=c++17 -x c++" '' '#include <tuple>' \
     'int main() { return 0; }')}"
+# The model in the page of a run.
+: "${WASM=$(compiles 'clang --target=wasm32-wasi -msimd128 -x c' '' '#include <stdio.h>' \
+    'int main(void) { return puts(""); }')}"
 amx=$(compiles "$CC $MARCH $CFLAGS -x c" '' '#ifndef __AVX512BF16__' '#error' '#endif' \
     'int main(void) { return 0; }')
 nvcc=$(command -v nvcc)
@@ -64,7 +67,8 @@ detected="compiler $CC, $(yes "$OPENMP" OpenMP 'no OpenMP: one thread'), $(yes "
     'no oneDNN: built-in float32 GEMM (install libdnnl-dev for bf16)'), $(yes "$MPI" MPI \
     'no MPI: one process'), ${CUDA:+CUDA in $CUDA$(yes "$NCCL" ' with NCCL' '')}"
 detected=$detected$([ -n "$CUDA" ] || echo 'no CUDA')$(yes "$CPLUSPLUS" '' \
-    ', no C++ compiler: tests of the CUDA sources are skipped')
+    ', no C++ compiler: tests of the CUDA sources are skipped')$(yes "$WASM" '' \
+    ', no WebAssembly: pages without the model (install clang, lld, wasi-libc, libclang-rt-dev-wasm32)')
 
 # make takes $ and # for its own.
 sed 's/\$/$$/g; s/#/\\#/g' <<END
@@ -76,6 +80,7 @@ USE_MPI := $(yes "$MPI" 1)
 MPI_FLAGS := $mpi_flags
 MPI_LIBS := $mpi_libs
 USE_CPLUSPLUS := $(yes "$CPLUSPLUS" 1)
+USE_WASM := $(yes "$WASM" 1)
 USE_AMX := $amx
 CUDA := $CUDA
 NVCC_QUICK := -O1 $quick

@@ -1,8 +1,10 @@
 # make lint: format and static analysis; make format.
-C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c dev/test/poison.c),$(filter %.c,$(CORPUS)))
+C_FILES := $(filter-out $(if $(USE_MPI),,dev/ranks/mpi.c dev/test/poison.c) \
+             dev/page/wasm.c,$(filter %.c,$(CORPUS)))
 SOURCES := $(filter %.c %.h %.cu %.cuh,$(CORPUS))
-LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' -DLEVELS='LEVEL(avx2)' \
-              -DPROGRAM_LIST='PROGRAM(train_gpt2)' $(INCLUDES) $(filter -I%,$(MPI_FLAGS))
+LINT_FLAGS := $(DEFINES) -DFLOAT_BUILD='""' -DCORPUS_FILE='""' -DWASM_FILE='""' \
+              -DLEVELS='LEVEL(avx2)' -DPROGRAM_LIST='PROGRAM(train_gpt2)' $(INCLUDES) \
+              $(filter -I%,$(MPI_FLAGS))
 .PHONY: lint format
 lint:
 	clang-format --dry-run -Werror $(SOURCES)

@@ -1,9 +1,10 @@
-// A file of options (--config), and the log of a run that a report is made from.
+// A file of options (--config), and the log of a run that a page is made from.
 #include "harness.h"
 #include "memory.h"
-#include "report.h"
 #include "run.h"
+#include "run_page.h"
 #include "written_options.h"
+#include <stdlib.h>
 
 extern const ModelType fastformer;
 
@@ -15,7 +16,9 @@ void fuzz_start(void) {
 
 void fuzz_one(const uint8_t *data, size_t size) {
     const char *path = fuzz_file("log.jsonl", data, size);
-    report_write(fuzz_directory(), NULL, 0);
+    char *page = format_string("%s/" RUN_PAGE_NAME, fuzz_directory());
+    run_page_write(page, fuzz_directory(), NULL, NULL, 0);
+    free(page);
     options_read_config(options, path);
     check_written_options(options);
     options_free(options);

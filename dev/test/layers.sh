@@ -12,7 +12,8 @@ cpu
 cuda start
 trainer
 tasks
-fastformer gpt2 bert translate'
+fastformer gpt2 bert translate
+page'
 
 find dev -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
     grep -vE '/(test_|.*_test\.)|^dev/(test|fuzz|bench|tools|emulator|package)/' | xargs grep -H '^#include "' |

@@ -83,9 +83,9 @@ child=$!
 while kill -0 $child 2>/dev/null && ! saved tested; do sleep 0.02; done
 kill -TERM $child
 wait $child
-[ $? -eq 143 ] && grep -q 'test and report were interrupted; resume with: .*/train_fastformer -o tested -y' out && [ ! -e tested/report.md ]
+[ $? -eq 143 ] && grep -q 'test and page were interrupted; resume with: .*/train_fastformer -o tested -y' out && [ ! -e tested/run.html ]
 ok "a signal during the test prints a message"
-"$trainer" -o tested -y >out 2>&1 && [ "$(grep -c test_loss tested/log.jsonl)" -eq 1 ] && [ -s tested/report.md ]
+"$trainer" -o tested -y >out 2>&1 && [ "$(grep -c test_loss tested/log.jsonl)" -eq 1 ] && [ -s tested/run.html ]
 ok "and the test comes again"
 rm out
 # shellcheck disable=SC2086

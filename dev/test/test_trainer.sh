@@ -85,14 +85,16 @@ ok "--config: and so does its log"
     losses whole >out && losses pieces | cmp - out
 ok "shards that are shorter than a sequence are one text"
 
-# ---- the report
-grep -q '^    .*--output parts .*--steps 100' parts/report.md && grep -q '^    .*--resume .*--steps 200' parts/report.md &&
-    grep -q '^| perplexity per word | [0-9.]* | [0-9.]* |$' parts/report.md && grep -q '^| speed | [0-9]' parts/report.md &&
-    [ ! -e signal/report.md ]
-ok "report.md at the end of a run"
-command -v gnuplot >/dev/null && { [ -s whole/curve.png ] && grep -q 'curve.png' whole/report.md && [ ! -e whole/curve.png.tmp ]; ok "its curve"; }
-mkdir -p without && (PATH=$PWD/without && run whole -y) && ! grep -q 'curve.png' whole/report.md && ! grep -q warning out
-ok "a report without gnuplot"
+# ---- the page
+grep -q '"command":"[^"]*--output parts [^"]*--steps 100' parts/run.html && grep -q '"command":"[^"]*--resume [^"]*--steps 200' parts/run.html &&
+    grep -q '"test_word_ppl":' parts/run.html && grep -q '"samples":\["' parts/run.html && [ ! -e whole/run.html.tmp ]
+ok "run.html at the end of a run"
+rm whole/run.html && run whole -y --no-page && [ ! -e whole/run.html ]
+ok "--no-page"
+"$trainer" -e whole --page page.html --eval val >out 2>&1 && grep -q '"model":{"' page.html && grep -q '"step":\[1,2,' page.html
+ok "--page FILE -e RUN"
+run whole -y && [ -s whole/run.html ]
+ok "a page at the end, again"
 
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&

@@ -124,7 +124,7 @@ once() { # COMMAND CALLS MODE NUMBER
 # What a command left: names and bytes, without times and who held the lock.
 left_behind() {
     [ ! -d disturbed ] || find disturbed ! -type f -printf '%p %l\n' -o \
-        ! -name lock ! -name log.jsonl ! -name report.md -exec md5sum {} + -o -print | sort
+        ! -name lock ! -name log.jsonl ! -name run.html -exec md5sum {} + -o -print | sort
     [ ! -e disturbed/log.jsonl ] || without_times <disturbed/log.jsonl
 }
 

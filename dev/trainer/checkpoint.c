@@ -5,6 +5,7 @@
 #include "huggingface.h"
 #include "memory.h"
 #include "run_data.h"
+#include "run_page.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -31,6 +32,17 @@ static void sources_free(TensorSource *sources, int count) {
     free(sources);
 }
 
+void checkpoint_describe(const Run *run, Metadata **rows, int *count) {
+    metadata_add(rows, count, "model", copy_string(run->type->name));
+    metadata_add(rows, count, "vocab_size",
+                 format_string("%lld", (long long)run->setup.vocabulary));
+    metadata_add(rows, count, "n_positions",
+                 format_string("%lld", (long long)run->setup.positions));
+    run_data_describe(run->dataset, rows, count);
+    options_to_metadata(run->options, OPTION_MODEL, rows, count);
+    if (run->type->describe) run->type->describe(run->model, rows, count);
+}
+
 // id: of the pair that the file is half of; NULL: of none. validation: NULL where there is none of
 // these.
 static void write_weights(const Run *run, const char *path, const real *values, int64_t step,
@@ -39,14 +51,7 @@ static void write_weights(const Run *run, const char *path, const real *values, 
     Metadata *rows = NULL;
     int count = 0;
     metadata_add(&rows, &count, "format", copy_string("pt"));
-    metadata_add(&rows, &count, "model", copy_string(run->type->name));
-    metadata_add(&rows, &count, "vocab_size",
-                 format_string("%lld", (long long)run->setup.vocabulary));
-    metadata_add(&rows, &count, "n_positions",
-                 format_string("%lld", (long long)run->setup.positions));
-    run_data_describe(run->dataset, &rows, &count);
-    options_to_metadata(run->options, OPTION_MODEL, &rows, &count);
-    if (run->type->describe) run->type->describe(run->model, &rows, &count);
+    checkpoint_describe(run, &rows, &count);
     metadata_add(&rows, &count, "step", format_string("%lld", (long long)step));
     if (id) metadata_add(&rows, &count, ID_KEY, copy_string(id));
     if (validation) {
@@ -201,7 +206,7 @@ static bool is_temporary(const ModelType *type, const char *name) {
     if (length < end || strcmp(name + length - end, ".tmp") != 0) return false;
     char *base = copy_string(name);
     base[length - end] = '\0';
-    const char *const names[] = {BEST_NAME, "log.jsonl", "report.md", "curve.png"};
+    const char *const names[] = {BEST_NAME, "log.jsonl", RUN_PAGE_NAME};
     bool ours = step_of_name(base, weights_name) >= 0 || step_of_name(base, state_name) >= 0 ||
                 tokenizer_has_file(base) || huggingface_has_file(type, base);
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)

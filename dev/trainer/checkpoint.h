@@ -41,6 +41,9 @@ void checkpoint_save(const Run *run, const char *directory, const Progress *prog
 void checkpoint_save_best(const Run *run, const char *directory, int64_t step,
                           const Evaluation *result);
 
+// Adds what the metadata of weights say of the model and of its data.
+void checkpoint_describe(const Run *run, Metadata **rows, int *count);
+
 // Opens weights to begin with: a file, or those in a directory, a run's or one of Hugging Face's.
 Safetensors *checkpoint_open_weights(const char *path);
 

@@ -24,10 +24,11 @@ typedef struct {
                      // them
     bool save_due;   // as soon as an update is finite
     BestLoss best;
-    double saved;       // on the clock, when the last checkpoint was written
-    int64_t first_step; // of this process
-    bool trained;       // to the end
-    int stop;           // the signal that stops the run, the same on all ranks; 0: none
+    double saved;                      // on the clock, when the last checkpoint was written
+    double page_written, page_seconds; // on the clock, when the page was; how long that took
+    int64_t first_step;                // of this process
+    bool trained;                      // to the end
+    int stop; // the signal that stops the run, the same on all ranks; 0: none
 } Loop;
 
 // Whether this process writes files and the terminal: of several, rank 0.

@@ -208,7 +208,7 @@ void loop_log_stopped(const Loop *loop) {
     if (loop->progress.step == 0)
         line = copy_string("stopped before the first step; nothing was saved");
     else if (loop->trained)
-        line = format_string("test and report were interrupted; resume with: %s", command);
+        line = format_string("test and page were interrupted; resume with: %s", command);
     else
         line = format_string(
             "stopped after step %lld%s; resume with: %s", (long long)loop->progress.step,

@@ -5,6 +5,7 @@
 #include "error.h"
 #include "huggingface.h"
 #include "memory.h"
+#include "page_model.h"
 #include "restart.h"
 #include "run_data.h"
 #include "run_lock.h"
@@ -13,6 +14,7 @@
 #include "streams.h"
 #include "threads.h"
 #include "verify.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +43,11 @@ static void check_start(const Options *options, const Action *action) {
     const bool evaluates = options_text(options, OPT_EVAL);
     if (action && evaluates)
         fail_usage("--%s and --eval exclude each other", options_name(action->option));
+    const char *split = evaluates ? options_text(options, OPT_EVAL) : "val";
+    if (options_text(options, OPT_PAGE) && (action || strcmp(split, "val") != 0))
+        fail_usage(
+            "--page: goes with --init, and with --eval val, which measures what the rounding "
+            "of its weights costs");
     if (options_flag(options, OPT_JSON) && !action && !evaluates)
         fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
     if (options_number(options, OPT_MINUTES) > 0 && options_integer(options, OPT_STEPS) > 0)
@@ -202,7 +209,7 @@ static void check_text(const char *text, const Ranks *ranks, const TaskType *tas
         fail_usage("--eval -: is the work of one process; name a file");
 }
 
-static TaskSetup task_setup(const Run *run, const Action *action, bool trains) {
+static TaskSetup task_setup(const Run *run, bool evaluates, bool trains) {
     TaskSetup setup = {.options = run->options,
                        .dataset = run->dataset,
                        .positions = known_positions(run->weights),
@@ -211,7 +218,7 @@ static TaskSetup task_setup(const Run *run, const Action *action, bool trains) {
     if (trains) {
         setup.uses[SPLIT_TRAIN] = setup.uses[SPLIT_VAL] = true;
         setup.uses[SPLIT_TEST] = !options_flag(run->options, OPT_NO_TEST);
-    } else if (!action) {
+    } else if (evaluates) {
         setup.uses[evaluated_split(run->options)] = true;
         setup.uses[SPLIT_VAL] |= options_integer(run->options, OPT_STATS) > 0; // measured on it
     }
@@ -257,6 +264,21 @@ static void evaluate_only(Run *run) {
     log_close(log);
 }
 
+// The page of --init's weights, with the log that is next to them. What rounding costs is measured
+// with --eval val.
+static void page_only(Run *run) {
+    char *directory = path_directory(run->weights->file.path);
+    const char *split = options_text(run->options, OPT_EVAL);
+    Evaluation result = {.loss = NAN};
+    if (split && strcmp(split, "val") == 0)
+        evaluate(run, SPLIT_VAL, options_integer(run->options, OPT_VAL_BATCHES), &result);
+    PageModel model = page_model_create(run, directory, result.loss);
+    if (ranks_rank(run->ranks) == 0 && !stop_requested())
+        run_page_write(options_text(run->options, OPT_PAGE), directory, &model, NULL, 0);
+    page_model_free(&model);
+    free(directory);
+}
+
 // Before it is taken, so that it is known of a run that is killed, too.
 static void say_memory(const char *memory) {
     char *line = format_string("memory: %s", memory);
@@ -275,7 +297,8 @@ static int exit_code(Ranks *ranks) {
 typedef struct {
     Run run;
     const Action *action; // what the user wants instead of training; NULL: training
-    bool trains;          // neither an action nor --eval
+    bool trains;          // neither an action nor --eval or --page
+    bool reads_text;      // it needs no data but the tokenizer
     const char *text; // of --eval, which is then the test split; NULL: it names a split, or none
     char *unsaved;    // the log of a run that saved no checkpoint and begins again; NULL
     int lock;         // of --output; -1: none
@@ -297,7 +320,9 @@ static void open_checkpoint(Job *job) {
     checkpoint = share_checkpoint(run->ranks, &checkpoint);
     if (!job->trains && !checkpoint.weights)
         fail_usage("--%s: needs weights, --init FILE",
-                   options_name(job->action ? job->action->option : OPT_EVAL));
+                   options_name(job->action                       ? job->action->option
+                                : options_text(options, OPT_PAGE) ? OPT_PAGE
+                                                                  : OPT_EVAL));
     if (checkpoint.weights) huggingface_import(checkpoint.weights, run->type);
     if (checkpoint.weights) adopt_options(options, run->type, &checkpoint, job->trains);
     run->weights = checkpoint.weights;
@@ -309,7 +334,7 @@ static void open_task(Job *job) {
     Run *run = &job->run;
     Options *options = run->options;
     const bool leads = ranks_rank(run->ranks) == 0;
-    run->dataset = run_data_open(options, run->weights, job->action || job->text);
+    run->dataset = run_data_open(options, run->weights, job->reads_text);
     if (job->text) run_data_take_text(run->dataset, SPLIT_TEST, job->text);
     share_check_data(run->ranks, run->dataset);
     if (job->trains && leads && run->state)
@@ -320,8 +345,10 @@ static void open_task(Job *job) {
         warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
              options_text(options, OPT_OUTPUT), job->unsaved);
     if (job->trains) run_data_tell(options, run->dataset);
-    const TaskSetup setup = task_setup(run, job->action, job->trains);
-    if (!job->action || job->action->batches) run->task = run->type->task->create(&setup);
+    const bool evaluates = !job->action && options_text(options, OPT_EVAL);
+    const TaskSetup setup = task_setup(run, evaluates, job->trains);
+    if (job->trains || evaluates || (job->action && job->action->batches))
+        run->task = run->type->task->create(&setup);
 }
 
 // Its parameters: of the weights, a mean of them, or drawn from the seed.
@@ -380,10 +407,12 @@ static void close_job(Job *job) {
 
 int train_run(const char *program, Options *options, Ranks *ranks, const ModelType *type) {
     const Action *action = find_action(options, type->task);
+    const bool page = options_text(options, OPT_PAGE);
     Job job = {.run = {.type = type, .program = program, .options = options, .ranks = ranks},
                .action = action,
-               .trains = !action && !options_text(options, OPT_EVAL),
+               .trains = !action && !options_text(options, OPT_EVAL) && !page,
                .text = action ? NULL : evaluated_text(options)};
+    job.reads_text = action || job.text || (page && !options_text(options, OPT_EVAL));
     check_start(options, action);
     check_text(job.text, ranks, type->task);
     check_action_options(options, type->task, action);
@@ -399,6 +428,8 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     } else {
         if (action)
             action->run(&job.run);
+        else if (page)
+            page_only(&job.run);
         else
             evaluate_only(&job.run);
         code = exit_code(ranks);

@@ -3,7 +3,7 @@
 #include "clock.h"
 #include "error.h"
 #include "memory.h"
-#include "report.h"
+#include "page_model.h"
 #include "restart.h"
 #include "run_data.h"
 #include "settings.h"
@@ -276,7 +276,45 @@ static bool is_minutes_old(const Loop *loop) {
                                      loop_leads(loop) && clock_seconds() - loop->saved >= seconds);
 }
 
-// What is due after an update: evaluation, sample, checkpoint.
+// ---- the page -----------------------------------------------------------------
+// All ranks measure what rounding costs, rank 0 writes.
+static void write_page(Loop *loop, double loss, char *const *samples, int count) {
+    const double start = clock_seconds();
+    PageModel model = page_model_create(loop->run, loop->directory, loss);
+    char *path = format_string("%s/" RUN_PAGE_NAME, loop->directory ? loop->directory : "");
+    agree_on_stop(loop);
+    if (loop_leads(loop) && !loop->stop)
+        run_page_write(path, loop->directory, &model, samples, count);
+    page_model_free(&model);
+    free(path);
+    loop->page_written = clock_seconds();
+    loop->page_seconds = loop->page_written - start;
+}
+
+// At an evaluation, unless pages would take more than a hundredth of the time.
+static void update_page(Loop *loop) {
+    const double since = clock_seconds() - loop->page_written;
+    const bool due = loop_leads(loop) && since >= 100 * loop->page_seconds;
+    if (!options_flag(loop->run->options, OPT_NO_PAGE) && ranks_vote(loop->run->ranks, due))
+        write_page(loop, NAN, NULL, 0);
+    profile_lap(loop->run->setup.profile, "page", PROFILE_BETWEEN, 0);
+}
+
+// With samples, by the best weights. Not where a signal asks to stop: the samples would end early.
+static void finish_page(Loop *loop) {
+    const Run *run = loop->run;
+    char *samples[RUN_PAGE_SAMPLES];
+    int count = 0;
+    if (options_flag(run->options, OPT_NO_PAGE)) return;
+    for (; loop_leads(loop) && run->type->task->text && count < RUN_PAGE_SAMPLES; count++) {
+        samples[count] = run->type->task->text(run, (uint32_t)count);
+        if (!samples[count]) break;
+    }
+    write_page(loop, isfinite(loop->best.loss) ? loop->best.loss : (double)NAN, samples, count);
+    for (int i = 0; i < count; i++) free(samples[i]);
+}
+
+// What is due after an update: evaluation, sample, checkpoint, page.
 static void after_step(Loop *loop, const Progress *before) {
     const Progress *now = &loop->progress;
     const bool last = loop_ended(loop);
@@ -301,6 +339,7 @@ static void after_step(Loop *loop, const Progress *before) {
         saves || is_minutes_old(loop) || last || loop_out_of_patience(loop) || loop->stop;
     if (loop->save_due && loop->bad_updates == 0) save(loop);
     profile_lap(loop->run->setup.profile, "checkpoint", PROFILE_BETWEEN, 0);
+    if (evaluates && !last && !loop->stop) update_page(loop);
 }
 
 // The evaluation that a signal left out comes first, as the one without that signal did. From then
@@ -382,19 +421,6 @@ static Loop loop_create(Run *run) {
     return loop;
 }
 
-// Not where a signal asks to stop: the samples would end early.
-static void write_report(Loop *loop) {
-    Run *run = loop->run;
-    char *samples[REPORT_SAMPLES];
-    int count = 0;
-    for (; run->type->task->text && count < REPORT_SAMPLES; count++) {
-        samples[count] = run->type->task->text(run, (uint32_t)count);
-        if (!samples[count]) break;
-    }
-    if (!stop_requested()) report_write(loop->directory, samples, count);
-    for (int i = 0; i < count; i++) free(samples[i]);
-}
-
 int train_loop(Run *run) {
     Loop loop = loop_create(run);
     resume(&loop);
@@ -423,7 +449,7 @@ int train_loop(Run *run) {
     if (loop.trained) finish(&loop);
     loop_log_reduction(&loop);
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
-    if (!loop.stop && loop_leads(&loop)) write_report(&loop);
+    if (!loop.stop) finish_page(&loop);
     agree_on_stop(&loop);
     if (loop.stop && loop_leads(&loop)) loop_log_stopped(&loop);
     log_close(loop.log);

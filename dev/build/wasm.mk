@@ -1,0 +1,27 @@
+# The decoder in the page of a run (dev/page), as WebAssembly: what of the library the page's exports
+# reach. Without the tools for it an empty file, and pages without a model.
+
+WASM_SOURCES := dev/page/wasm.c $(filter-out dev/base/file.c dev/base/process.c dev/base/stop.c \
+                  dev/base/threads.c dev/data/corpus.c dev/trainer/page_model.c \
+                  dev/trainer/run_page.c dev/trainer/settings.c dev/trainer/verify.c \
+                  dev/ranks/ranks.c dev/fastformer/exchange.c,$(LIBRARY_SOURCES)) \
+                $(foreach model,$(MODELS),$(wildcard train_$(model).c dev/$(model)/train_$(model).c))
+WASM_FLAGS := --target=wasm32-wasi -msimd128 -include dev/page/wasi.h -D_WASI_EMULATED_SIGNAL \
+              -D_WASI_EMULATED_MMAN -D_WASI_EMULATED_GETPID -D_WASI_EMULATED_PROCESS_CLOCKS
+COMPILE_WASM := clang $(WASM_FLAGS) $(DEFINES) -DTESTING $(INCLUDES) -std=c17 $(OPTIMISE) \
+                $(WARNINGS) $(C_WARNINGS) -Wno-unknown-pragmas -Wno-pass-failed -fopenmp-simd
+$(eval $(call objects,$(BUILD)/wasm,c,WASM))
+
+.PHONY: wasm
+wasm: $(BUILD)/decoder.wasm
+	@[ -s $< ] || { echo 'wasm: needs clang, lld, wasi-libc and libclang-rt-dev-wasm32' >&2; exit 1; }
+
+ifneq ($(USE_WASM),)
+$(BUILD)/decoder.wasm: $(WASM_SOURCES:%.c=$(BUILD)/wasm/%.o)
+	$(call say,WASM)
+	$(Q)clang $(WASM_FLAGS) -mexec-model=reactor -Wl,--strip-all -Wl,-z,stack-size=1048576 $^ \
+	    -lwasi-emulated-signal -lwasi-emulated-mman -o $@
+else
+$(BUILD)/decoder.wasm: $(CONFIG)
+	@mkdir -p $(@D); : >$@
+endif

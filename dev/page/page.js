@@ -1,0 +1,488 @@
+// The page of a run. All that users, texts and models have written is in the JSON of #data, and is
+// shown as text only (textContent): no markup is ever made of it.
+'use strict';
+
+const $ = id => document.getElementById(id);
+const data = JSON.parse($('data').textContent);
+const run = data.runs[data.runs.length - 1];
+const colors = ['#2a8fd8', '#e69f00', '#00a878', '#cc79a7', '#d55e00', '#8a7ff0', '#8f8f2a', '#c0466e'];
+const units = {loss: 'loss, nats per token', ppl: 'perplexity per token', bpb: 'bits per byte',
+               word_ppl: 'perplexity per word', pseudo_ppl: 'pseudo-perplexity'};
+
+// An element with attributes and children; strings become text.
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+const isNumber = value => typeof value === 'number' && isFinite(value);
+
+function show(value, digits = 4) {
+  if (!isNumber(value)) return '–';
+  const size = Math.abs(value);
+  if (size >= 1e4 || Number.isInteger(value)) return Math.round(value).toLocaleString('en');
+  return size < 1e-3 && value !== 0 ? value.toExponential(2) : value.toPrecision(digits + 1);
+}
+
+function duration(seconds) {
+  if (!isNumber(seconds)) return '–';
+  const s = Math.round(seconds), two = n => String(n).padStart(2, '0');
+  if (s < 60) return seconds.toFixed(1) + ' s';
+  return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)} min`
+                  : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)} h`;
+}
+
+const row = (name, ...values) => make('tr', {}, make('th', {scope: 'row'}, name), ...values);
+const cell = value => make('td', {}, String(value));
+const numberCell = value => make('td', {class: 'number'}, show(value));
+
+// ---- what was trained, and how well -------------------------------------------------------------
+
+function showSetting() {
+  const start = run.starts[run.starts.length - 1] || {}, last = list => list[list.length - 1];
+  const steps = run.steps, speeds = steps.tokens_per_s.filter(isNumber).sort((a, b) => a - b);
+  $('name').textContent = document.title = data.runs.map(r => r.name).join(', ');
+  $('summary').textContent = start.model || '';
+  $('version').textContent = `fastformer.c ${data.version}`;
+  if (!steps.step.length) return;
+  for (const key of ['model', 'window_sizes', 'data', 'plan', 'processor', 'products', 'memory', 'version'])
+    if (typeof start[key] === 'string') $('facts').append(row(key.replace('_', ' '), cell(start[key])));
+  $('facts').append(row('trained', cell(`${show(last(steps.step))} steps, ${show(last(steps.epoch), 3)} epochs, ` +
+                                        duration(last(steps.seconds)))));
+  if (speeds.length)
+    $('facts').append(row('speed', cell(`${show(Math.round(speeds[(speeds.length - 1) >> 1]))} tokens/s, the median of the steps`)));
+  $('commands').textContent = run.starts.map(s => s.command).join('\n');
+  for (const [name, value] of Object.entries(start.options || {}))
+    if (value !== null) $('options').append(row(name, cell(value)));
+  $('setting').hidden = false;
+}
+
+const isResult = key => !['tokens', 'ms'].includes(key);
+
+function resultsOf(table, r, named) {
+  const best = r.best || {}, test = r.test || {};
+  const names = new Set([...Object.keys(best), ...Object.keys(test)].map(key => /^(val|test)_(.*)$/.exec(key))
+    .filter(Boolean).map(match => match[2]).filter(name => name !== 'id'));
+  if (!names.size) return;
+  table.append(make('tr', {}, make('th', {scope: 'col'}, named ? r.name : ''),
+    make('th', {scope: 'col'}, 'validation' + (isNumber(best.step) ? `, best: step ${show(best.step)}` : '')),
+    make('th', {scope: 'col'}, 'test')));
+  for (const name of names)
+    if (name !== 'ms') table.append(row(units[name] || name, numberCell(best['val_' + name]), numberCell(test['test_' + name])));
+  $('result').hidden = false;
+}
+
+function showSamples() {
+  for (const text of data.samples || []) $('samples').append(make('pre', {}, text));
+  $('samples').hidden = !(data.samples || []).length;
+}
+
+// ---- curves -------------------------------------------------------------------------------------
+
+// Of a run: [{name, points: [[step, seconds, epoch], value]...}] of a column of its steps, or of its evaluations.
+function stepSeries(r, key) {
+  const s = r.steps;
+  return s.step.map((step, i) => ({step, seconds: s.seconds[i], epoch: s.epoch[i], y: s[key][i]})).filter(p => isNumber(p.y));
+}
+
+// An evaluation's epoch is that of its step.
+function evaluationSeries(r, key) {
+  const {step, epoch} = r.steps, perStep = step.length ? epoch[step.length - 1] / step[step.length - 1] : NaN;
+  return r.evaluations.map(e => ({step: e.step, seconds: e.seconds, epoch: e.step * perStep, y: e[key]}))
+    .filter(p => isNumber(p.y) && isNumber(p.step));
+}
+
+function charts() {
+  const list = [], runs = data.runs, many = runs.length > 1;
+  const add = (title, parts) => {
+    const lines = parts.flatMap(({points, label, bold}) => runs.map((r, i) => ({
+      points: points(r), color: colors[i % colors.length], bold, label: many ? `${r.name}${label ? ' ' + label : ''}` : label || title,
+    }))).filter(line => line.points.length);
+    if (lines.length) list.push({title, lines});
+  };
+  add('Loss, nats per token', [{points: r => stepSeries(r, 'loss'), label: 'training'},
+                               {points: r => evaluationSeries(r, 'val_loss'), label: 'validation', bold: true}]);
+  const keys = new Set(runs.flatMap(r => r.evaluations.flatMap(Object.keys)));
+  for (const key of keys)
+    if (key.startsWith('val_') && isResult(key.slice(4)) && key !== 'val_loss')
+      add('Validation: ' + (units[key.slice(4)] || key.slice(4)), [{points: r => evaluationSeries(r, key), bold: true}]);
+  add('Learning rate', [{points: r => stepSeries(r, 'lr')}]);
+  add('Gradient norm', [{points: r => stepSeries(r, 'grad_norm')}]);
+  add('Tokens per second', [{points: r => stepSeries(r, 'tokens_per_s')}]);
+  return list;
+}
+
+// Round numbers within a range; of a logarithmic one 1, 2 and 5 times powers of ten.
+function ticks(low, high, log, count) {
+  const found = [];
+  if (log) {
+    const few = Math.log10(high / low) > 2;
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++)
+      for (const digit of few ? [1] : [1, 2, 5]) found.push(digit * 10 ** power);
+    const seen = found.filter(tick => tick >= low && tick <= high);
+    if (seen.length > 1) return seen;
+    found.length = 0;
+  }
+  const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= rough);
+  for (let i = Math.ceil(low / step); i * step <= high; i++) found.push(i * step);
+  return found;
+}
+
+const svg = (name, attributes, text) => {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+const compact = value => Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3)
+  ? value.toExponential(1).replace('.0', '').replace('e+', 'e') : String(+value.toPrecision(4));
+
+// The range of a chart: the steep beginning of a loss would hide all the rest.
+function rangeOf(lines, x, log) {
+  const all = lines.flatMap(line => line.points.slice(Math.floor(line.points.length / 50))), xs = all.map(p => p[x]).filter(v => log.x ? v > 0 : isNumber(v));
+  const ys = all.map(p => p.y).filter(v => !log.y || v > 0);
+  const bounds = list => list.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
+  const [left, right] = bounds(xs), [low, high] = bounds(ys), margin = (high - low) * 0.04 || Math.abs(high) * 0.1 || 1;
+  return {left: log.x ? left : 0, right: right || 1, low: log.y ? low / 1.05 : low - margin, high: log.y ? high * 1.05 : high + margin};
+}
+
+// Draws a chart into a figure, and returns what shows the values at a place.
+function draw(figure, chart, x, log) {
+  const old = figure.querySelector('svg'), width = Math.max(figure.clientWidth, 240), height = 240;
+  const range = rangeOf(chart.lines, x, log), inner = {left: 52, right: width - 12, top: 8, bottom: height - 24};
+  const place = (v, low, high, from, to, l) => l ? from + (to - from) * Math.log(v / low) / Math.log(high / low || 2)
+                                                 : from + (to - from) * (v - low) / (high - low || 1);
+  const px = v => place(v, range.left, range.right, inner.left, inner.right, log.x);
+  const py = v => Math.max(-1e3, place(v, range.low, range.high, inner.bottom, inner.top, log.y));
+  const image = svg('svg', {viewBox: `0 0 ${width} ${height}`, 'aria-hidden': 'true'});
+  for (const v of ticks(range.low, range.high, log.y, 5)) {
+    image.append(svg('line', {class: 'grid', x1: inner.left, x2: inner.right, y1: py(v), y2: py(v)}));
+    image.append(svg('text', {x: inner.left - 5, y: py(v) + 4, 'text-anchor': 'end'}, compact(v)));
+  }
+  for (const v of ticks(range.left, range.right, log.x, width / 90))
+    image.append(svg('text', {x: Math.min(px(v), width - 16), y: height - 7, 'text-anchor': 'middle'}, x === 'seconds' ? duration(v) : compact(v)));
+  image.append(svg('line', {class: 'grid', x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom}));
+  const clip = svg('svg', {x: inner.left, y: inner.top, width: inner.right - inner.left, height: inner.bottom - inner.top,
+                           viewBox: `${inner.left} ${inner.top} ${inner.right - inner.left} ${inner.bottom - inner.top}`});
+  for (const line of chart.lines) {
+    const points = line.points.filter(p => isNumber(p[x]) && (!log.x || p[x] > 0) && (!log.y || p.y > 0));
+    const thin = !line.bold && chart.lines.some(other => other.bold);
+    clip.append(svg('polyline', {points: points.map(p => `${px(p[x]).toFixed(1)},${py(p.y).toFixed(1)}`).join(' '), stroke: line.color,
+                                 'stroke-width': line.bold ? 2.2 : 1.3, 'stroke-opacity': thin ? 0.55 : 1}));
+    if (line.bold && points.length < 60)
+      for (const p of points) clip.append(svg('circle', {cx: px(p[x]), cy: py(p.y), r: 2.6, fill: line.color}));
+  }
+  const cursor = svg('line', {class: 'cursor', y1: inner.top, y2: inner.bottom, x1: -9, x2: -9});
+  image.append(clip, cursor);
+  old.replaceWith(image);
+  // The nearest point of each line to a place between 0 and 1.
+  figure.showAt = fraction => {
+    const at = log.x ? range.left * (range.right / range.left) ** fraction : range.left + fraction * (range.right - range.left);
+    const nearest = chart.lines.map(line => [line, line.points.reduce((a, b) => Math.abs(b[x] - at) < Math.abs(a[x] - at) ? b : a)]);
+    const [, point] = nearest.reduce((a, b) => Math.abs(b[1][x] - at) < Math.abs(a[1][x] - at) ? b : a);
+    cursor.setAttribute('x1', px(point[x]));
+    cursor.setAttribute('x2', px(point[x]));
+    figure.querySelector('output').textContent = `${x === 'seconds' ? duration(point[x]) : x + ' ' + show(point[x], 3)}: ` +
+      nearest.map(([line, p]) => (chart.lines.length > 1 ? line.label + ' ' : '') + show(p.y)).join(', ');
+  };
+  image.onpointermove = event => {
+    const box = image.getBoundingClientRect(), left = box.left + inner.left, full = inner.right - inner.left;
+    figure.showAt(Math.min(1, Math.max(0, (event.clientX - left) / full)));
+  };
+}
+
+function addChart(chart) {
+  const ends = chart.lines.map(line => `${line.label} from ${show(line.points[0].y)} to ${show(line.points[line.points.length - 1].y)}`);
+  const figure = make('figure', {tabindex: '0', 'aria-label': `${chart.title}: ${ends.join('; ')}. Arrow keys show values.`},
+                      make('figcaption', {}, chart.title), svg('svg', {}), make('output', {}));
+  let place = 1;
+  figure.onkeydown = event => {
+    const move = {ArrowLeft: -0.02, ArrowRight: 0.02, Home: -1, End: 1}[event.key];
+    if (!move) return;
+    event.preventDefault();
+    figure.showAt(place = Math.min(1, Math.max(0, place + move)));
+  };
+  $('charts').append(figure);
+  return {figure, chart};
+}
+
+function showCurves() {
+  const drawn = charts().map(addChart), redraw = () => {
+    for (const {figure, chart} of drawn) draw(figure, chart, $('x').value, {x: $('log-x').checked, y: $('log-y').checked});
+  };
+  $('curves').hidden = !drawn.length;
+  for (const id of ['x', 'log-x', 'log-y']) $(id).onchange = redraw;
+  if (data.runs.length > 1)
+    data.runs.forEach((r, i) => {
+      const key = make('span', {class: 'key'});
+      key.style.background = colors[i % colors.length];
+      $('legend').append(key, r.name);
+    });
+  else if (run.evaluations.length) $('legend').textContent = 'Thin: training. Bold: validation.';
+  let width = 0;
+  new ResizeObserver(() => {
+    if (width !== $('charts').clientWidth) redraw();
+    width = $('charts').clientWidth;
+  }).observe($('charts'));
+}
+
+// ---- the worker, which runs the model (dev/page/wasm.c) ------------------------------------------
+// Its source is this function's text. It is sent {files} once, and then orders; it answers with what
+// it read and wrote, with {end}, or with {error}, after which it begins again with the next order.
+function worker() {
+  let files, session, lib, memory, order = 0, input = new Uint8Array(0), output = '', errors = '';
+  const decoder = new TextDecoder(), bytes = (at, size) => new Uint8Array(memory.buffer, at, size);
+  const view = () => new DataView(memory.buffer);
+  const textAt = at => decoder.decode(bytes(at, new Uint8Array(memory.buffer).indexOf(0, at) - at));
+
+  // The little of WASI that is needed: clocks, what is printed, and the end. All else is an error (ENOSYS).
+  const system = {
+    clock_time_get(id, precision, out) { view().setBigUint64(out, BigInt(Math.round(performance.now() * 1e6)), true); return 0; },
+    random_get(at, size) { crypto.getRandomValues(bytes(at, size)); return 0; },
+    fd_prestat_get() { return 8; },
+    fd_fdstat_get(fd, out) { bytes(out, 24).fill(0); return 0; },
+    fd_write(fd, vectors, count, out) {
+      let size = 0, text = '';
+      for (let i = 0; i < count; i++) {
+        const length = view().getUint32(vectors + 8 * i + 4, true);
+        text += decoder.decode(bytes(view().getUint32(vectors + 8 * i, true), length));
+        size += length;
+      }
+      if (fd === 1) output += text; else errors += text;
+      view().setUint32(out, size, true);
+      return 0;
+    },
+    fd_read(fd, vectors, count, out) {
+      const room = view().getUint32(vectors + 4, true), part = input.subarray(0, room);
+      bytes(view().getUint32(vectors, true), part.length).set(part);
+      input = input.subarray(part.length);
+      view().setUint32(out, part.length, true);
+      return 0;
+    },
+    proc_exit() { throw new Error(errors.trim() || 'the decoder ended'); },
+  };
+  const wasi = new Proxy(system, {get: (known, name) => known[name] || (() => 52)});
+
+  function put(data) { // fresh memory
+    const at = lib.session_allocate(data.length + 1);
+    bytes(at, data.length).set(data);
+    return at;
+  }
+
+  async function open() {
+    if (session) return;
+    errors = '';
+    const module = await WebAssembly.compile(files[0].data), imports = {};
+    for (const {module: from, name} of WebAssembly.Module.imports(module)) (imports[from] = imports[from] || {})[name] = wasi[name];
+    lib = (await WebAssembly.instantiate(module, imports)).exports;
+    memory = lib.memory;
+    lib._initialize();
+    for (const {name, data} of files.slice(1)) lib.session_add_file(put(new TextEncoder().encode(name + '\0')), put(data), data.length);
+    session = lib.session_open();
+    postMessage({about: JSON.parse(textAt(lib.session_about(session)))});
+  }
+
+  // One more token: where it lies is ShownToken of wasm.c.
+  function next() {
+    const at = lib.session_next(session), v = view();
+    return {token: v.getInt32(at, true), loss: v.getFloat32(at + 4, true), joined: v.getInt32(at + 8, true),
+            drawn: v.getInt32(at + 12, true), ended: v.getInt32(at + 16, true),
+            bytes: bytes(v.getUint32(at + 24, true), v.getInt32(at + 20, true)).slice()};
+  }
+
+  // Writes on, with a pause now and then in which a message can come: one makes the order another.
+  async function write(count, mine) {
+    let left = count, start = performance.now(), written = 0;
+    while (left > 0 && mine === order) {
+      const tokens = [], pause = performance.now() + 40;
+      while (left > 0 && performance.now() < pause) {
+        const token = next();
+        tokens.push(token);
+        if (token.drawn) { left--; written++; } else start = performance.now();
+        if (token.ended) left = 0;
+      }
+      postMessage({tokens, written, seconds: (performance.now() - start) / 1000});
+      await new Promise(done => setTimeout(done));
+    }
+  }
+
+  async function obey(message, mine) {
+    await open();
+    if (message.begin !== undefined) {
+      const text = new TextEncoder().encode(message.begin), at = put(text);
+      const given = lib.session_begin(session, at, text.length, message.temperature, message.topP, message.seed);
+      postMessage({given});
+      if (!message.count) postMessage({tokens: Array.from({length: given}, next), written: 0, seconds: 0});
+    }
+    if (message.count) await write(message.count, mine);
+    if (message.act !== undefined) {
+      output = '';
+      input = new TextEncoder().encode(message.act + '\n');
+      lib.session_act(session, put(new TextEncoder().encode(message.act + '\0')));
+      postMessage({lines: output.trim().split('\n').map(line => JSON.parse(line))});
+    }
+    postMessage({end: true});
+  }
+
+  onmessage = ({data: message}) => {
+    const mine = ++order;
+    if (message.files) files = message.files;
+    else if (!message.stop)
+      obey(message, mine).catch(error => {
+        session = undefined;
+        postMessage({error: errors.trim() || String(error.message || error)});
+      });
+  };
+}
+
+// ---- the model, and a box to type in -------------------------------------------------------------
+
+const formats = {float32: 'float32, exact', bfloat16: 'bfloat16', int8: 'int8, with a scale for each row'};
+
+function describeFormat(model) {
+  const cost = model.rounded_loss - model.loss, exact = model.format === 'float32';
+  return `Weights in ${formats[model.format] || model.format}` + (exact ? '.' :
+    isNumber(model.loss) && isNumber(model.rounded_loss)
+      ? `: validation loss ${model.rounded_loss.toFixed(4)} instead of ${model.loss.toFixed(4)} (${cost < 0 ? '' : '+'}${cost.toFixed(5)}).`
+      : '; the loss that rounding costs is measured at the end of the run.') + ' It runs in this page, on this device.';
+}
+
+// The files behind the page's data, which are in base64, one per line.
+function readFiles(model) {
+  const lines = $('files').textContent.trim().split('\n');
+  return model.files.map(({name, size}, i) => {
+    const text = atob(lines[i] || ''), bytes = new Uint8Array(size);
+    for (let j = 0; j < size; j++) bytes[j] = text.charCodeAt(j);
+    return {name, data: bytes};
+  });
+}
+
+// A color for a loss in nats: none where it is 0, strong from 8 on.
+const shade = loss => `rgba(230, 110, 0, ${(0.65 * Math.min(Math.max(loss, 0), 8) / 8).toFixed(3)})`;
+
+function showModel(model) {
+  $('model').hidden = false;
+  if (model.obstacle) {
+    $('format').textContent = 'The model is not in this page. ' + model.obstacle;
+    $('form').hidden = true;
+    return;
+  }
+  $('format').textContent = describeFormat(model);
+  const engine = new Worker(URL.createObjectURL(new Blob([`'use strict';(${worker})()`], {type: 'text/javascript'})));
+  engine.postMessage({files: readFiles(model)});
+  $('files').textContent = '';
+  const text = new TextDecoder('utf-8', {ignoreBOM: true}), elements = [], tokens = [];
+  let about, chosen = -1, end = 0;
+
+  const order = message => {
+    engine.postMessage(message);
+    $('go').disabled = $('more').disabled = true;
+    $('stop').disabled = false;
+    $('status').textContent = 'Working …';
+  };
+  const rest = () => {
+    $('go').disabled = !about;
+    $('stop').disabled = true;
+    $('more').disabled = !tokens.length;
+  };
+  const number = id => Number($(id).value);
+  const count = () => Math.min(1e5, Math.max(0, Math.round(number('count'))));
+
+  // What a token shows: line breaks visible, and a mark where it is a part of a character.
+  function addToken(token, i) {
+    const element = make('span', {tabindex: '-1', role: 'button'});
+    for (let j = 1; j <= token.joined; j++) elements[i - j].textContent = '\u00b7';
+    token.text = token.joined ? new TextDecoder().decode(token.bytes) : text.decode(token.bytes, {stream: true});
+    element.textContent = token.text.replace(/\n/g, '\u21b5\n') || (token.bytes.length ? '\u00b7' : token.ended || i < 1 ? '\u25a0' : '\u00b7');
+    if (!token.drawn) element.className = 'given';
+    if (isNumber(token.loss)) element.style.backgroundColor = shade(token.loss);
+    element.title = isNumber(token.loss) ? `loss ${token.loss.toFixed(3)}` : '';
+    element.onclick = () => choose(i);
+    elements.push(element);
+    tokens.push(token);
+    return element;
+  }
+
+  function choose(i) {
+    if (!elements[i]) return;
+    if (elements[chosen]) elements[chosen].removeAttribute('aria-current');
+    chosen = i;
+    elements.forEach((element, j) => { element.tabIndex = j === i ? 0 : -1; });
+    elements[i].setAttribute('aria-current', 'true');
+    elements[i].focus();
+    const token = tokens[i], p = Math.exp(-token.loss);
+    $('token').replaceChildren(make('p', {}, `Token ${i}: number ${token.token}, ` + JSON.stringify(token.text) +
+      (isNumber(token.loss) ? `, loss ${token.loss.toFixed(4)} (probability ${show(p)})` : ', nothing was read before it')));
+  }
+
+  $('tokens').onkeydown = event => {
+    const move = {ArrowLeft: chosen - 1, ArrowRight: chosen + 1, Home: 0, End: elements.length - 1}[event.key];
+    if (move === undefined) return;
+    event.preventDefault();
+    choose(move);
+  };
+
+  function clear() {
+    $('tokens').replaceChildren();
+    $('token').replaceChildren();
+    elements.length = tokens.length = end = 0;
+    chosen = -1;
+    text.decode();
+  }
+
+  // What was translated, or guessed for each mask.
+  function showLines(lines) {
+    $('tokens').replaceChildren(...lines.map(line => line.best
+      ? make('div', {}, `[MASK] ${line.mask}: ` + line.best.map(b => `${JSON.stringify(b.token)} ${(100 * b.probability).toFixed(1)}%`).join('  '))
+      : make('div', {}, line.text)));
+  }
+
+  function showAbout(message) {
+    const verbs = {translation: 'Translate', masked: 'Fill'};
+    about = message;
+    if (about.task === 'language') return;
+    for (const element of document.querySelectorAll('.writes')) element.hidden = true;
+    $('go').textContent = verbs[about.task] || 'Run';
+    $('text-label').textContent = about.task === 'masked' ? 'Text with [MASK] where a token is to be guessed' : 'Text, a sentence per line';
+  }
+
+  engine.onmessage = ({data: message}) => {
+    if (message.about) showAbout(message.about);
+    if (message.given !== undefined) end = message.given;
+    if (message.tokens) {
+      $('tokens').append(...message.tokens.map(token => addToken(token, tokens.length)));
+      $('tokens').scrollTop = $('tokens').scrollHeight;
+      $('scale').hidden = false;
+      const speed = message.seconds > 0 ? `, ${Math.round(message.written / message.seconds)} tokens/s` : '';
+      $('status').textContent = `${end} tokens read, ${tokens.length - end} written${speed}`;
+      if (chosen < 0 && elements.length) elements[0].tabIndex = 0;
+    }
+    if (message.lines) { showLines(message.lines); $('status').textContent = ''; }
+    if (message.error) $('status').textContent = message.error;
+    if (message.end && $('status').textContent === 'Working …') $('status').textContent = 'Ready.';
+    if (message.end || message.error) rest();
+  };
+
+  $('form').onsubmit = event => {
+    event.preventDefault();
+    clear();
+    order(about.task === 'language'
+      ? {begin: $('text').value, count: count(), temperature: number('temperature'), topP: number('top-p'), seed: number('seed')}
+      : {act: $('text').value});
+  };
+  $('more').onclick = () => order({count: count()});
+  $('stop').onclick = () => engine.postMessage({stop: true});
+  $('low').style.backgroundColor = shade(0);
+  $('high').style.backgroundColor = shade(8);
+  order({}); // opens the model
+}
+
+showSetting();
+for (const r of data.runs) resultsOf($('results'), r, data.runs.length > 1);
+showCurves();
+showSamples();
+if (data.model) showModel(data.model);

@@ -1,0 +1,34 @@
+// What WASI's C library lacks of what our sources name, for the build of dev/page/wasm.c only:
+// every source is compiled with this file before it.
+#ifndef PAGE_WASI_H
+#define PAGE_WASI_H
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define RLIMIT_AS 9
+#define RLIM_INFINITY UINT64_MAX
+struct rlimit {
+    uint64_t rlim_cur, rlim_max;
+};
+static inline int getrlimit(int resource, struct rlimit *limit) {
+    (void)resource, (void)limit;
+    errno = ENOSYS;
+    return -1;
+}
+
+#define TIOCGWINSZ 0x5413
+struct winsize {
+    unsigned short ws_row, ws_col;
+};
+
+#define stat(path, status) file_status(path, status)
+
+// Nothing that the page calls reaches them.
+char *realpath(const char *path, char *resolved);
+int dup2(int from, int to);
+ssize_t getrandom(void *buffer, size_t size, unsigned flags);
+
+#endif
