@@ -10,6 +10,7 @@
 
 #include "model_test.h"
 #include "random.h"
+#include <math.h>
 
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 
@@ -207,6 +208,25 @@ static void check_decoding(const char *options, int64_t length) {
     model_test_free(&t);
 }
 
+// Layers of several kinds; those that are no additive attention have a projection.
+static void test_hybrids(void) {
+    static const char *const hybrids[] = {
+        "layers=4 channels=16 heads=2 windows=2,5,global,global attention=additive*3+softmax",
+        "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
+        "layers=4 channels=16 heads=2 attention=additive+softmax1",
+        "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
+        "layers=2 channels=16 heads=2 windows=global attention=softmax1,additive pool=raw"};
+    for (size_t i = 0; i < sizeof(hybrids) / sizeof(hybrids[0]); i++) {
+        check_gradients(hybrids[i], 21, 0.3);
+        char *dropped = format_string("%s dropout=0.2", hybrids[i]);
+        check_gradients(dropped, 21, 0);
+        model_check_threads(&fastformer, dropped);
+        model_check_accumulation(&fastformer, dropped);
+        free(dropped);
+        check_decoding(hybrids[i], 70);
+    }
+}
+
 static void test_decoding(void) {
     check_decoding(SMALL "windows=1,2,7", 50);
     check_decoding(SMALL "windows=49,50,51", 50);
@@ -255,7 +275,7 @@ static void test_statistics(void) {
     int64_t tokens = 0;
     for (size_t i = 0; i < 100; i++) tokens += batch.mask[i];
     for (size_t l = 0; l < 3; l++) {
-        const size_t window = ((const Fastformer *)t.model)->config.windows[l];
+        const size_t window = transformer_plan(t.model)->layers[l].attention.window;
         model_check_residual_statistics(&s, &batch, l, 24);
         model_check_weight_statistics(statistics_find(&s, l, "query_weights"), &batch, 3, window);
         model_check_weight_statistics(statistics_find(&s, l, "key_weights"), &batch, 3, window);
@@ -266,11 +286,11 @@ static void test_statistics(void) {
     }
 
     Moments embedded = {0}; // what enters the first layer
-    const FastformerParameters *o = &((const Fastformer *)t.model)->offsets;
+    const EmbeddingPlan *e = &transformer_plan(t.model)->stacks[0].embedding;
     for (size_t i = 0; i < 100 * 24; i++) {
         const size_t row = i / 24, c = i % 24;
-        const real x = t.values[o->outer.token + (size_t)batch.inputs[row] * 24 + c] +
-                       t.values[o->outer.position + row % 50 * 24 + c];
+        const real x = t.values[e->token + (size_t)batch.inputs[row] * 24 + c] +
+                       t.values[e->position + row % 50 * 24 + c];
         if (batch.mask[row]) moments_add_real(&embedded, &x, 1);
     }
     CHECK_CLOSE(moments_kurtosis(&s.items[0]->values), moments_kurtosis(&embedded), 1e-9);
@@ -278,15 +298,15 @@ static void test_statistics(void) {
 
     // A model that shares its buffers among layers measures the same.
     t.setup.training = false;
-    void *model = fastformer_create(&t.setup);
+    void *model = transformer_create(&t.setup);
     cpu_model_write(model, MODEL_VALUES, t.values);
     transformer_statistics(model, &batch, &evaluating);
     for (size_t i = 0; i < s.count; i++)
         CHECK(s.items[i]->values.m4 == evaluating.items[i]->values.m4);
-    fastformer_destroy(model);
+    transformer_destroy(model);
 
     // Scores of 0: the sink of 1 is as much as one token.
-    ((Fastformer *)t.model)->attention.rescale = 0;
+    for (size_t l = 0; l < 3; l++) ((Transformer *)t.model)->plan.layers[l].attention.rescale = 0;
     batch.length = 2;
     const uint8_t *mask = batch.mask;
     batch.mask = NULL;
@@ -322,6 +342,7 @@ static void test_bad_options(void) {
     CHECK_FAILS(create_with, "layers=2 windows=0,4", 1, "--windows 0,4");
     CHECK_FAILS(create_with, "layers=1 windows=99999999999999999999999", 1, "--windows 9999");
     CHECK_FAILS(create_with, "rescale=41", 1, "rescale");
+    CHECK_FAILS(create_with, "layers=2 attention=cosine,additive", 2, "cosine:global");
     CHECK_FAILS(create_large, "layers=2", 1, "--batch: the model needs");
 }
 
@@ -342,6 +363,7 @@ int main(int argc, char **argv) {
         {"gradients: windows", test_gradients_windows},
         {"gradients: options", test_gradients_options},
         {"decoding", test_decoding},
+        {"hybrids", test_hybrids},
         {"window reach", test_window_reach},
         {"threads", test_threads},
         {"accumulation", test_accumulation},

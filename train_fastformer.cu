@@ -26,22 +26,21 @@ struct Pooled {
 
 struct Fastformer {
     Transformer base;
-    const FastformerConfig *config;
-    const FastformerParameters *offsets;
+    const TransformerPlan *plan;
     Pooled *pooled; // (L)
 };
 
 static AdditiveAttention layer_attention(const Fastformer *f, size_t l) {
-    const FastformerConfig *c = f->config;
+    const AttentionPlan *a = &f->plan->layers[l].attention;
     const GpuModel *g = &f->base.base;
-    return {c->size.channels, c->size.heads, c->windows[l], c->rescale,
-            c->sink,          c->pool_raw,   g->batch,      g->length};
+    return {f->plan->size.channels, f->plan->size.heads, a->window, (real)a->rescale,
+            (real)a->sink,          a->pool_raw,         g->batch,  g->length};
 }
 
 static void carve_layer(Transformer *t, DeviceArena *arena, size_t l, bool own) {
     Fastformer *f = (Fastformer *)t;
     Pooled *p = &f->pooled[l];
-    const size_t M = gpu_rows(&t->base), C = f->config->size.channels, H = f->config->size.heads;
+    const size_t M = gpu_rows(&t->base), C = f->plan->size.channels, H = f->plan->size.heads;
     if (!own) {
         *p = f->pooled[0];
         return;
@@ -62,13 +61,13 @@ static size_t attention_workspace(const Transformer *t, size_t l) {
 static AdditiveInput attention_input(const Fastformer *f, GpuWork work, const DeviceBatch *batch,
                                      size_t l) {
     const Transformer *t = &f->base;
-    const LayerOffsets *o = &f->offsets->layers[l];
+    const AttentionPlan *o = &f->plan->layers[l].attention;
     const Pooled *p = &f->pooled[l];
     return {(const float *)t->layers[l].qkv.data,
-            {transformer_values(t, o->query_attn), transformer_values(t, o->key_attn)},
+            {transformer_values(t, o->learned[0]), transformer_values(t, o->learned[1])},
             batch->mask,
-            gpu_dropout(&t->base, work, dropout_site(l, SITE_QUERY)),
-            gpu_dropout(&t->base, work, dropout_site(l, SITE_KEY)),
+            gpu_dropout(&t->base, work, o->weight_sites[0]),
+            gpu_dropout(&t->base, work, o->weight_sites[1]),
             p->query,
             p->key,
             p->r_query,
@@ -88,29 +87,33 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
 
 static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     const Fastformer *f = (const Fastformer *)t;
-    const LayerOffsets *o = &f->offsets->layers[l];
+    const AttentionPlan *o = &f->plan->layers[l].attention;
     const AdditiveAttention attention = layer_attention(f, l);
     additive_attention_backward(
-        &t->base.device, &attention, t->gradients[l].qkv, transformer_gradients(t, o->query_attn),
-        transformer_gradients(t, o->key_attn), t->dx, attention_input(f, GPU_TRAIN, batch, l));
+        &t->base.device, &attention, t->gradients[l].qkv, transformer_gradients(t, o->learned[0]),
+        transformer_gradients(t, o->learned[1]), t->dx, attention_input(f, GPU_TRAIN, batch, l));
     gpu_lap(&t->base, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
 }
 
 static void *fastformer_create(const ModelSetup *setup) {
     Fastformer *f = transformer_allocate<Fastformer>(&fastformer, setup);
-    const FastformerConfig *c = f->config = fastformer_config(f->base.base.host);
-    const FastformerParameters *o = f->offsets = fastformer_offsets(f->base.base.host);
-    f->pooled = (Pooled *)allocate(c->size.layers, sizeof(Pooled), "layers");
-    TransformerShape shape =
-        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING), c->padding);
-    shape.activation = GELU_ERF;
+    const TransformerPlan *plan = f->plan = transformer_plan(f->base.base.host);
+    refuse_layers(plan, ATTENTION_ADDITIVE, true);
+    f->pooled = (Pooled *)allocate(plan->size.layers, sizeof(Pooled), "layers");
+    TransformerShape shape = transformer_shape(plan);
     shape.exact_qkv = true;
     const TransformerParts parts = {
         attend, attend_backward, carve_layer, carve, attention_workspace, NULL, NULL};
     transformer_create(&f->base, shape, parts, [&](size_t l) {
-        const LayerOffsets *layer = &o->layers[l];
-        return TransformerLayer{layer->norm.gain,          layer->norm, layer->qkv, layer->ffn,
-                                dropout_site(l, SITE_FFN), false,       0,          0};
+        const LayerPlan *layer = &plan->layers[l];
+        return TransformerLayer{layer->first,
+                                layer->attention.norm,
+                                layer->attention.qkv,
+                                layer->ffn,
+                                layer->ffn_site,
+                                false,
+                                0,
+                                0};
     });
     return f;
 }

@@ -620,7 +620,11 @@ bool options_given(const Options *options, OptionName name) {
 bool options_changed(const Options *options, OptionName name) {
     const Entry *entry = entry_of(options, name);
     const char *initial = entry->row->initial;
-    return initial && entry->text ? strcmp(entry->text, initial) != 0 : initial != entry->text;
+    if (!initial || !entry->text) return initial != entry->text;
+    char *canonical = canonical_text(entry->row, initial);
+    const bool changed = strcmp(entry->text, canonical) != 0;
+    free(canonical);
+    return changed;
 }
 
 bool options_given_again(const Options *options, OptionName name) {
@@ -702,8 +706,10 @@ static bool length_given(const Options *options) {
 void options_to_metadata(const Options *options, OptionScope scope, Metadata **rows, int *count) {
     for (int i = BUILT_IN; i < options->count; i++) {
         const Entry *entry = &options->entries[i];
-        if (entry->row->scope != scope || !entry->text) continue;
-        char *key = metadata_key(entry->row);
+        const Option *row = entry->row;
+        if (row->scope != scope || !entry->text) continue;
+        if (row->implied && !options_changed(options, row->name)) continue;
+        char *key = metadata_key(row);
         metadata_add(rows, count, key, copy_string(entry->text));
         free(key);
     }
@@ -744,7 +750,9 @@ void options_from_metadata(Options *options, OptionScope scope, const Safetensor
     char *source = format_string("%s: metadata", file->file.path);
     for (int i = BUILT_IN; i < options->count; i++) {
         Entry *entry = &options->entries[i];
-        const char *stored = entry->row->scope == scope ? stored_text(entry->row, file) : NULL;
+        if (entry->row->scope != scope) continue;
+        const char *stored = stored_text(entry->row, file);
+        if (!stored && entry->row->implied) stored = entry->row->initial;
         if (stored) take_stored(entry, stored, file->file.path, source, advice);
     }
     free(source);

@@ -28,6 +28,7 @@ typedef struct {
     OptionScope scope;
     const char *value;   // what --help calls the value: "DIR", "N"; NULL for a flag
     const char *initial; // default as text; NULL: not set (always for a flag, which is then false)
+    bool implied;        // a checkpoint that says nothing of it has the default
     double min, max;     // range of an integer or number; infinite: no bound
     const char
         *choices; // OPTION_CHOICE: "linear|cosine|constant|wsd"; --help shows them after `help`

@@ -24,29 +24,31 @@ static const Option rows[] = {
 
 enum { WARM_UP = 50 }; // tokens before those that count
 
-static void report(const Fastformer *f, size_t at, size_t streams, double *seconds, size_t tokens) {
-    const FastformerConfig *c = &f->config;
+static void report(const Transformer *f, size_t at, size_t streams, double *seconds,
+                   size_t tokens) {
+    const ModelSizes *size = &f->plan.size;
     double all = 0;
     for (size_t i = 0; i < tokens; i++) all += seconds[i];
     // Everything but the embeddings of positions, of which one row is read. Queries, keys and
     // values are never in bf16.
-    const bool bf16 = f->base.model.decoding == PRECISION_BFLOAT16;
-    const size_t exact = 3 * c->size.layers * c->size.channels * c->size.channels,
-                 other =
-                     f->base.model.state.table.total - c->size.positions * c->size.channels - exact;
+    const bool bf16 = f->model.decoding == PRECISION_BFLOAT16;
+    const size_t exact = 3 * size->layers * size->channels * size->channels,
+                 other = f->model.state.table.total - size->positions * size->channels - exact;
     const double bytes =
         (double)(exact * sizeof(real) + other * (bf16 ? sizeof(uint16_t) : sizeof(real)));
     const double same_size = bench_read_bandwidth((size_t)bytes),
                  memory = bench_read_bandwidth((size_t)1 << 29);
     const double mean = all / (double)tokens, median = bench_median(seconds, tokens);
-    char *windows = windows_text(c);
+    Metadata *windows = NULL;
+    int count = 0;
+    plan_describe_windows(&f->plan, &windows, &count);
     JsonWriter w = {0};
     json_begin(&w, '{');
-    bench_text(&w, "windows", windows);
+    bench_text(&w, "windows", windows[0].value);
     bench_text(&w, "precision", bf16 ? "bf16" : "fp32");
-    bench_integer(&w, "layers", c->size.layers);
-    bench_integer(&w, "channels", c->size.channels);
-    bench_integer(&w, "vocabulary", c->size.vocabulary);
+    bench_integer(&w, "layers", size->layers);
+    bench_integer(&w, "channels", size->channels);
+    bench_integer(&w, "vocabulary", size->vocabulary);
     bench_integer(&w, "threads", (size_t)thread_limit());
     bench_integer(&w, "streams", streams);
     bench_integer(&w, "position", at);
@@ -60,7 +62,7 @@ static void report(const Fastformer *f, size_t at, size_t streams, double *secon
     bench_number(&w, "percent_of_read", 100 * bytes / mean / same_size);
     bench_number(&w, "percent_of_memory", 100 * bytes / mean / memory);
     bench_line(&w);
-    free(windows);
+    metadata_free(windows, count);
 }
 
 int main(int argc, char **argv) {
@@ -76,16 +78,15 @@ int main(int argc, char **argv) {
                               .positions = (int64_t)(at + tokens),
                               .vocabulary = options_integer(options, OPT_VOCABULARY),
                               .padding_token = -1};
-    Fastformer *f = fastformer.create(&setup);
-    parameter_initialise(&f->base.model.state.table, 1, f->base.model.state.values);
+    Transformer *f = fastformer.create(&setup);
+    parameter_initialise(&f->model.state.table, 1, f->model.state.values);
     int32_t *inputs = allocate(streams, sizeof(*inputs), "tokens");
-    real *logits = allocate(streams, f->config.size.vocabulary * sizeof(*logits), "logits");
+    real *logits = allocate(streams, f->plan.size.vocabulary * sizeof(*logits), "logits");
     double *seconds = allocate(tokens, sizeof(*seconds), "times");
     void *decoder = fastformer.decoder_create(f, (int)streams);
     for (size_t i = 0; i < at + tokens; i++) {
         for (size_t s = 0; s < streams; s++)
-            inputs[s] =
-                (int32_t)((i * 7919 + s * 104729) % f->config.size.vocabulary); // some token
+            inputs[s] = (int32_t)((i * 7919 + s * 104729) % f->plan.size.vocabulary); // some token
         const double start = clock_seconds();
         fastformer.decode(decoder, inputs, i + WARM_UP < at ? NULL : logits);
         if (i >= at) seconds[i - at] = clock_seconds() - start;

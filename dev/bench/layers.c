@@ -27,7 +27,7 @@ enum { WINDOW = 256 };
 // A Fastformer of two layers that has taken a step, whose arrays the layers work on, and GPT-2's
 // attention.
 typedef struct {
-    Fastformer *f;
+    Transformer *f;
     Batch batch;
     BlockPass pass;
     size_t M;
@@ -44,48 +44,54 @@ typedef struct {
 // ---- The layers, as the models call them ------------------------------------
 
 static void embedding_f(Bench *b) {
-    embed_forward(&b->pass, &b->f->base.embedding, b->f->x[0]);
+    embed_forward(&b->pass, &b->f->embeddings[0], b->f->streams[0][0]);
 }
 
 static void embedding_b(Bench *b) {
-    embed_backward(&b->pass, &b->f->base.embedding);
+    embed_backward(&b->pass, &b->f->embeddings[0]);
 }
 
 static void norm_f(Bench *b) {
     const Sublayer *s = &b->f->layers[0].ffn.sublayer;
-    norm_forward(&b->pass, &s->norm, s->input, b->f->x[1]);
+    norm_forward(&b->pass, &s->norm, s->input, b->f->streams[0][1]);
 }
 
 static void norm_b(Bench *b) {
     const Workspace *w = b->pass.work;
-    norm_backward(&b->pass, &b->f->layers[0].ffn.sublayer.norm, w->dx, w->dnorm, b->f->x[1]);
+    norm_backward(&b->pass, &b->f->layers[0].ffn.sublayer.norm, w->dx, w->dnorm,
+                  b->f->streams[0][1]);
 }
 
 static void qkv_f(Bench *b) {
-    const AttentionLayer *a = &b->f->layers[0].attention;
-    linear_forward(&b->pass, &a->exact, a->projected, b->f->norm_exact);
+    const AttentionBlock *a = &b->f->layers[0].attention;
+    linear_forward(&b->pass, &a->exact, a->projected, b->f->attention.input);
 }
 
 static void qkv_b(Bench *b) {
     const Workspace *w = b->pass.work;
     linear_backward(&b->pass, &b->f->layers[0].attention.qkv, w->dnorm, w->dqkv,
-                    b->f->renormalised);
+                    b->f->attention.again);
+}
+
+static AttentionInput layer_input(const Bench *b, size_t l) {
+    AttentionInput in =
+        attention_self(b->f->layers[l].attention.projected, NULL, b->f->plan.size.channels, true,
+                       NULL, (size_t)b->batch.batch, (size_t)b->batch.length);
+    in.window = b->f->plan.layers[l].attention.window;
+    return in;
 }
 
 static void attention_f(Bench *b, size_t l) {
-    Dropout drop[2];
-    const AdditiveInput in = attention_input(b->f, &b->pass, &b->f->layers[l].attention, drop);
-    additive_attention_forward(&b->f->attention, b->f->x[2 * l + 1], b->f->x[2 * l], &in,
-                               &b->batch);
+    const AttentionInput in = layer_input(b, l);
+    real **x = b->f->layers[l].x;
+    attention_sublayer_forward(&b->pass, &b->f->layers[l].attention.common, &in, x[1], x[0]);
 }
 
 static void attention_b(Bench *b, size_t l) {
-    Dropout drop[2];
-    const AttentionLayer *a = &b->f->layers[l].attention;
-    const AdditiveInput in = attention_input(b->f, &b->pass, a, drop);
-    additive_attention_backward(
-        &b->f->attention, b->pass.work->dqkv, pass_gradients(&b->pass, a->query_attn),
-        pass_gradients(&b->pass, a->key_attn), b->pass.work->dx, &in, &b->batch);
+    const AttentionInput in = layer_input(b, l);
+    const AttentionGradients gradients =
+        attention_self_gradients(b->pass.work->dqkv, NULL, b->f->plan.size.channels);
+    attention_sublayer_backward(&b->pass, &b->f->layers[l].attention.common, &gradients, &in);
 }
 
 static void window_f(Bench *b) {
@@ -106,35 +112,34 @@ static void global_b(Bench *b) {
 
 // With its normalisation and residual connection.
 static void ffn_f(Bench *b) {
-    ffn_block_forward(&b->pass, &b->f->layers[0].ffn, b->f->x[2], b->f->x[1]);
+    ffn_block_forward(&b->pass, &b->f->layers[0].ffn, b->f->streams[0][2], b->f->streams[0][1]);
 }
 
 static void ffn_b(Bench *b) {
-    ffn_block_backward(&b->pass, &b->f->layers[0].ffn, b->f->x[1]);
+    ffn_block_backward(&b->pass, &b->f->layers[0].ffn, b->f->streams[0][1]);
 }
 
 static void residual_f(Bench *b) {
-    residual_forward(b->f->x[2], b->f->x[1], b->pass.work->output, NULL, &b->dropout, 0, b->M,
-                     b->f->config.size.channels);
+    residual_forward(b->f->streams[0][2], b->f->streams[0][1], b->pass.work->output, NULL,
+                     &b->dropout, 0, b->M, b->f->plan.size.channels);
 }
 
 static void residual_b(Bench *b) {
     residual_backward(b->pass.work->doutput, NULL, b->pass.work->dx, &b->dropout, 0, b->M,
-                      b->f->config.size.channels);
+                      b->f->plan.size.channels);
 }
 
 static void classifier_f(Bench *b) {
-    classifier_forward(b->f->base.head.classifier, b->f->base.head.normal,
-                       b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets,
-                       b->M);
+    classifier_forward(b->f->head.classifier, b->f->head.normal,
+                       b->f->model.state.values + b->f->plan.bias, b->batch.targets, b->M);
 }
 
 static void classifier_fb(Bench *b) {
-    real *gradients = b->f->base.model.state.gradients;
-    classifier_train(b->f->base.head.classifier, b->f->base.head.normal,
-                     b->f->base.model.state.values + b->f->offsets.outer.bias, b->batch.targets,
-                     b->M, 1.0 / (double)b->M, b->pass.work->dnorm,
-                     gradients + b->f->offsets.outer.token, gradients + b->f->offsets.outer.bias);
+    real *gradients = b->f->model.state.gradients;
+    classifier_train(b->f->head.classifier, b->f->head.normal,
+                     b->f->model.state.values + b->f->plan.bias, b->batch.targets, b->M,
+                     1.0 / (double)b->M, b->pass.work->dnorm,
+                     gradients + b->f->plan.stacks[0].embedding.token, gradients + b->f->plan.bias);
 }
 
 static void softmax_f(Bench *b) {
@@ -178,7 +183,7 @@ static void cosine_f(Bench *b) {
 }
 
 static void cosine_b(Bench *b) {
-    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.model.state.gradients,
+    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->model.state.gradients,
                               b->pass.work->dnorm, b->exponent, &b->self);
 }
 
@@ -187,17 +192,17 @@ static void cosine_both_f(Bench *b) {
 }
 
 static void cosine_both_b(Bench *b) {
-    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->base.model.state.gradients,
+    cosine_attention_backward(b->cosine, &b->self_gradients, b->f->model.state.gradients,
                               b->pass.work->dnorm, b->exponent, &b->both);
 }
 
 static void pack(Bench *b) {
-    b->f->base.model.packed = false;
-    cpu_model_pack(&b->f->base.model);
+    b->f->model.packed = false;
+    cpu_model_pack(&b->f->model);
 }
 
 static void norm_of_gradients(Bench *b) {
-    gradient_norm(&b->f->base.model.state);
+    gradient_norm(&b->f->model.state);
 }
 
 static void update(Bench *b) {
@@ -208,7 +213,7 @@ static void update(Bench *b) {
                                      .weight_decay = 0.01,
                                      .gradient_scale = 1,
                                      .step = 2};
-    adamw_update(&b->f->base.model.state, &settings);
+    adamw_update(&b->f->model.state, &settings);
 }
 
 // ---- Measuring --------------------------------------------------------------
@@ -243,8 +248,8 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
     bench_text(&w, "layer", c->layer);
     bench_text(&w, "direction", c->direction);
     bench_text(&w, "precision",
-               !c->exact && gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? "bf16"
-                                                                                        : "fp32");
+               !c->exact && gemm_precision(b->f->model.gemm) == PRECISION_BFLOAT16 ? "bf16"
+                                                                                   : "fp32");
     bench_integer(&w, "threads", (size_t)thread_limit());
     bench_number(&w, "ms", 1e3 * median);
     bench_number(&w, "lowest_ms", 1e3 * seconds[0]);
@@ -259,17 +264,17 @@ static void measure_case(Bench *b, const Case *c, const Peaks *peaks) {
 }
 
 static void measure_all(Bench *b) {
-    const FastformerConfig *c = &b->f->config;
+    const ModelSizes *size = &b->f->plan.size;
     const double r = sizeof(real),
-                 g = gemm_precision(b->f->base.model.gemm) == PRECISION_BFLOAT16 ? 2 : r;
-    const double MC = (double)(b->M * c->size.channels),
-                 CC = (double)(c->size.channels * c->size.channels);
-    const double VC = (double)(c->size.vocabulary * c->size.channels),
-                 N = (double)b->f->base.model.state.table.total;
-    const double product = 2 * MC * (double)c->size.channels,
-                 classes = 2 * MC * (double)c->size.vocabulary;
+                 g = gemm_precision(b->f->model.gemm) == PRECISION_BFLOAT16 ? 2 : r;
+    const double MC = (double)(b->M * size->channels),
+                 CC = (double)(size->channels * size->channels);
+    const double VC = (double)(size->vocabulary * size->channels),
+                 N = (double)b->f->model.state.table.total;
+    const double product = 2 * MC * (double)size->channels,
+                 classes = 2 * MC * (double)size->vocabulary;
     const double softmax = 2 * MC * (double)b->batch.length,
-                 cosine = 4 * MC * (double)c->size.head_size;
+                 cosine = 4 * MC * (double)size->head_size;
     const double T = (double)b->batch.length, window = fmin(WINDOW, T),
                  windowed = 4 * MC * window * (1 - window / (2 * T));
     const double layers = 2 * 11 * CC; // weights
@@ -311,7 +316,8 @@ static void measure_all(Bench *b) {
         {"adamw", "update", update, 0, 8 * N * r, false},
         {"pack weights", "update", pack, 0, (layers + VC) * (r + g), false},
     };
-    const Peaks peaks = {gemm_measure_peak(b->f->base.model.gemm), gemm_measure_peak(b->f->exact)};
+    const Peaks peaks = {gemm_measure_peak(b->f->model.gemm),
+                         gemm_measure_peak(b->f->attention.gemm)};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         measure_case(b, &cases[i], &peaks);
 }
@@ -332,7 +338,7 @@ static Batch random_batch(const ModelSetup *setup) {
 // Cross-attention takes the same array for queries and for keys and values, of which there are half
 // as many.
 static void inputs_create(Bench *b, size_t B, size_t T) {
-    const size_t C = b->f->config.size.channels;
+    const size_t C = b->f->plan.size.channels;
     const real *qkv = b->f->layers[0].attention.projected;
     b->self = attention_self(qkv, NULL, C, true, NULL, B, T);
     b->self.dropout = &b->dropout;
@@ -350,7 +356,7 @@ static void inputs_create(Bench *b, size_t B, size_t T) {
 static void attention_memory(Bench *b, Arena *arena, size_t M, size_t channels) {
     softmax_attention_carve(b->softmax, arena, true);
     cosine_attention_carve(b->cosine, arena);
-    b->attended = gemm_input_carve(b->f->base.model.gemm, arena, M, channels, "attention");
+    b->attended = gemm_input_carve(b->f->model.gemm, arena, M, channels, "attention");
 }
 
 int main(int argc, char **argv) {
@@ -368,24 +374,23 @@ int main(int argc, char **argv) {
                               .vocabulary = options_integer(options, OPT_VOCABULARY),
                               .padding_token = -1,
                               .training = true};
-    Fastformer *f = fastformer.create(&setup);
-    parameter_initialise(&f->base.model.state.table, 1, f->base.model.state.values);
-    const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->config.size.channels,
-                 H = f->config.size.heads;
-    Bench b = {
-        .f = f,
-        .batch = random_batch(&setup),
-        .M = B * T,
-        .dropout = dropout_create(f->base.model.dropout, 1, 1, 1),
-        .softmax =
-            softmax_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, B * T, C, H),
-        .cosine = cosine_attention_create(gemm_precision(f->base.model.gemm), 0, B, T, T, C, H),
-        .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
-        .exponent = allocate(H, sizeof(real), "attention")};
+    Transformer *f = fastformer.create(&setup);
+    parameter_initialise(&f->model.state.table, 1, f->model.state.values);
+    const size_t B = (size_t)setup.batch, T = (size_t)setup.length, C = f->plan.size.channels,
+                 H = f->plan.size.heads;
+    Bench b = {.f = f,
+               .batch = random_batch(&setup),
+               .M = B * T,
+               .dropout = dropout_create(f->model.dropout, 1, 1, 1),
+               .softmax =
+                   softmax_attention_create(gemm_precision(f->model.gemm), 0, B, T, T, B * T, C, H),
+               .cosine = cosine_attention_create(gemm_precision(f->model.gemm), 0, B, T, T, C, H),
+               .logsumexp = allocate(B * T * H, sizeof(real), "attention"),
+               .exponent = allocate(H, sizeof(real), "attention")};
     Arena *arena = arena_create();
     ARENA_CARVE(arena, attention_memory(&b, arena, B * T, C));
     fastformer.train(f, &b.batch, 1.0 / (double)b.M);
-    b.pass = pass_forward(&f->base.model, &b.batch, true, NULL);
+    b.pass = pass_forward(&f->model, &b.batch, true, NULL);
     inputs_create(&b, B, T);
     measure_all(&b);
 

@@ -11,6 +11,7 @@
 #include "model_test.h"
 #include "random.h"
 #include "threads.h"
+#include <math.h>
 #include <unistd.h>
 
 enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
@@ -26,7 +27,12 @@ static const char *const kinds[] = {"attention=softmax",
                                     "attention=additive"};
 static const ModelKinds all = {&bert, kinds, sizeof(kinds) / sizeof(kinds[0]), 3};
 
+// Layers of several kinds.
+static const char *const mixed[] = {"attention=additive,softmax", "attention=cosine+softmax1"};
+static const ModelKinds hybrids = {&bert, mixed, sizeof(mixed) / sizeof(mixed[0]), 3};
+
 static void test_gradients(void) {
+    model_check_kind_gradients(&hybrids, SMALL "dropout=0.2", 40, 0.3);
     model_check_kind_gradients(&all, SMALL, 1, 0);
     model_check_kind_gradients(&all, SMALL, 21, 0);
     model_check_kind_gradients(&all, LONG, 139, 0);
@@ -61,7 +67,7 @@ static void test_targets(void) {
     ModelTest t = model_test_create(&bert, SMALL, 2, T, V);
     Batch batch = model_kinds_batch(&all, &t, 0, 3);
     real *logits = allocate((size_t)2 * T * V, sizeof(real), "test");
-    bert_logits(t.model, &batch, logits);
+    transformer_logits(t.model, &batch, logits);
     double loss = 0;
     int64_t correct = 0;
     for (size_t i = 0; i < 2 * T; i++) {
@@ -75,11 +81,11 @@ static void test_targets(void) {
         loss += log(sum) - (double)logits[i * V + (size_t)batch.targets[i]];
         correct += best;
     }
-    CHECK_CLOSE(bert_forward(t.model, &batch), loss, 1e-5 * loss);
-    CHECK(bert_correct(t.model) == correct);
+    CHECK_CLOSE(transformer_forward(t.model, &batch), loss, 1e-5 * loss);
+    CHECK(transformer_correct(t.model) == correct);
     // Nothing to predict: no loss, no gradient.
     for (size_t i = 0; i < 2 * T; i++) ((int32_t *)batch.targets)[i] = -1;
-    CHECK(bert_train(t.model, &batch, 1) == 0 && bert_forward(t.model, &batch) == 0);
+    CHECK(transformer_train(t.model, &batch, 1) == 0 && transformer_forward(t.model, &batch) == 0);
     CHECK(cpu_model_gradient_norm(t.model) == 0);
     free(logits);
     model_test_batch_free(&batch);
@@ -101,7 +107,7 @@ static void create_with(void *options) {
 
 static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
-    CHECK_FAILS(create_with, "attention=linear", 1, "softmax|softmax1|cosine|additive");
+    CHECK_FAILS(create_with, "attention=linear", 2, "softmax|softmax1|cosine|additive");
     CHECK_FAILS(create_with, "cosine-power=2", 2, "expected a number from 0 to 1, or learned");
 }
 

@@ -16,7 +16,7 @@ extern "C" {
 
 struct Bert {
     SelfAttention base;
-    const BertParameters *offsets;
+    const PredictionPlan *prediction;
     Matrix chosen;      // (K, C) of the last LayerNorm
     float *hidden;      // (K, C) before the GELU
     float *activated;   // (K, C)
@@ -40,7 +40,7 @@ static void carve(Transformer *t, DeviceArena *arena) {
 static Matrix predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
     const Bert *b = (const Bert *)t;
     const Device *d = &t->base.device;
-    const BertParameters *o = b->offsets;
+    const PredictionPlan *o = b->prediction;
     const size_t K = batch->chosen, C = t->shape.channels;
     const Matrix hidden = float_matrix(b->hidden, C);
     if (batch->rows) rows_gather(d, b->chosen, transformer_result(t), batch->rows, K);
@@ -49,7 +49,7 @@ static Matrix predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
     gpu_lap(&t->base, work, "prediction", PROFILE_FORWARD, 2 * (double)K * (double)(C * C));
     activation_forward(d, float_matrix(b->activated, C), hidden, hidden, GELU_ERF, K, C);
     layernorm_forward(d, {b->normal, NULL, b->mean, b->rstd}, b->activated,
-                      norm_weights(t, &o->transform_norm), K, C);
+                      norm_weights(t, &o->norm), K, C);
     gpu_lap(&t->base, work, "activation, norm", PROFILE_FORWARD, 0);
     return b->normal;
 }
@@ -57,14 +57,14 @@ static Matrix predict(Transformer *t, GpuWork work, const DeviceBatch *batch) {
 static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     const Bert *b = (const Bert *)t;
     GpuModel *g = &t->base;
-    const BertParameters *o = b->offsets;
+    const PredictionPlan *o = b->prediction;
     const size_t K = batch->chosen, C = t->shape.channels;
     const DeviceWeight transform = device_weight(t, &o->transform);
     const Matrix dchosen = float_matrix(t->dx, C),
                  dhidden = t->gradients[t->shape.layers - 1].ffn; // free yet
-    const LayerNormWeights w = norm_weights(t, &o->transform_norm);
-    const LayerNormGradients to = {t->dx, transformer_gradients(t, o->transform_norm.gain),
-                                   transformer_gradients(t, o->transform_norm.bias), true};
+    const LayerNormWeights w = norm_weights(t, &o->norm);
+    const LayerNormGradients to = {t->dx, transformer_gradients(t, o->norm.gain),
+                                   transformer_gradients(t, o->norm.bias), true};
     layernorm_backward(&g->device, &g->sums, to, t->dnorm, {b->activated, w, b->mean, b->rstd},
                        layernorm_no_tail(), K, C);
     activation_backward(&g->device, dhidden, dchosen, float_matrix(b->hidden, C), GELU_ERF, K, C);
@@ -77,35 +77,24 @@ static void predict_backward(Transformer *t, const DeviceBatch *batch) {
     gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));
 }
 
-static TransformerShape shape(const BertConfig *c, const BertParameters *o) {
-    const OuterParameters outer = {o->token, o->position, o->layers[c->size.layers - 1].ffn.norm,
-                                   o->bias};
-    TransformerShape shape = transformer_shape(&c->size, &outer, SITE_EMBEDDING, c->padding);
-    shape.inner = c->inner;
-    shape.type = o->type;
-    shape.post_norm = true;
-    shape.activation = GELU_ERF;
-    shape.outer_sums = 4; // the type; of the prediction, bias, and gain and bias of its norm
-    shape.outer_sum_width = 4 * c->size.channels;
-    return shape;
-}
-
 static void *bert_create(const ModelSetup *setup) {
     Bert *b = transformer_allocate<Bert>(&bert, setup);
     SelfAttention *m = &b->base;
     GpuModel *g = &m->base.base;
-    const BertConfig *c = bert_config(g->host);
-    const BertParameters *o = b->offsets = bert_offsets(g->host);
+    const TransformerPlan *plan = transformer_plan(g->host);
+    b->prediction = &plan->prediction;
+    TransformerShape shape = transformer_shape(plan);
+    shape.outer_sums = 4; // the type; of the prediction, bias, and gain and bias of its norm
+    shape.outer_sum_width = 4 * plan->size.channels;
     TransformerParts parts = self_attention_parts();
     parts.carve = carve;
     parts.predict = predict;
     parts.predict_backward = predict_backward;
     g->chooses = true;
-    self_attention_choose(m, &c->attention, c->size.heads, o->layers);
-    m->causal = c->size.layers; // none
-    self_attention_create(m, shape(c, o), parts, [&](size_t l) {
-        return self_attention_layer(&o->layers[l], SITE_LAYERS + 3 * (uint32_t)l,
-                                    l > 0 ? &o->layers[l - 1].ffn.norm : &o->norm);
+    self_attention_choose(m, plan);
+    self_attention_create(m, shape, parts, [&](size_t l) {
+        return self_attention_layer(&plan->layers[l], l > 0 ? &plan->layers[l - 1].ffn.norm
+                                                            : &plan->stacks[0].embedding.norm);
     });
     return b;
 }

@@ -10,8 +10,6 @@
 #include "real.h"
 #include <stddef.h>
 
-typedef enum { GELU_ERF, GELU_TANH, RELU, SILU, RELU2, SWIGLU } ActivationKind;
-
 // Inputs for each output. What follows says N for both x's columns and y's; x, dx, bias and dbias
 // have this many times as many.
 static inline size_t activation_inputs(ActivationKind kind) {

@@ -1,5 +1,16 @@
-#include "additive_attention.h"
+// Causal, windowed additive attention (Wu et al., "Fastformer: Additive Attention Can Be All You
+// Need", 2021, made causal and windowed), whose cost is linear in the sequence length. Per head,
+// with rows (T, D):
+//
+//   y = dropout(pool(dropout(pool(q, w_q)) * k, w_k)) * v                  * is elementwise
+//   pool(x, w)_i = sum over j in W(i) of e_j x'_j / (sum of e_j + sink)
+//     W(i) = {max(0, i-window+1) .. i}
+//     e_j = exp(rescale/D x'_j . w'), 0 where j is padding
+//     x' = (x - mean) / (deviation + 1e-5), w' likewise
+//
+// The result is projected, or joins the residual stream: out = x + y.
 
+#include "attention.h"
 #include "memory.h"
 #include "rows.h"
 #include "threads.h"
@@ -349,10 +360,19 @@ static void add_product(real *out, const real *x, size_t channels, const real *p
     WITH_HEAD_SIZE(D, add_product_size, out, x, channels, pooled, factors, v, v_stride, n);
 }
 
-// out (T, D) = x + P * v, rows `channels` apart; out may be x. The poolings continue from their
-// state.
+// Where the result of a head's first token goes: to y, from that row and column on; or, where y has
+// none, out = x + result, rows `channels` apart.
+typedef struct {
+    Matrix y;
+    size_t row, column;
+    real *out;
+    const real *x;
+    size_t channels;
+} HeadResult;
+
+// The poolings continue from their state. out may be x.
 static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
-                             real *out, const real *x, size_t channels, size_t T, size_t D) {
+                             const HeadResult *to, size_t T, size_t D) {
     for (size_t t = 0; t < T; t += TILE) {
         const size_t n = T - t < TILE ? T - t : TILE;
         const uint8_t *mask = h->mask ? h->mask + t : NULL;
@@ -367,16 +387,36 @@ static void one_head_forward(const AttentionHead *h, Scratch *s, Pooling *query,
 
         pool_forward(key, s, P, h->r_key + t, Gk, D);
         factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
-        add_product(out + t * channels, x + t * channels, channels, P, factors, v, h->stride, n, D);
+        if (to->out) {
+            const size_t C = to->channels;
+            add_product(to->out + t * C, to->x + t * C, C, P, factors, v, h->stride, n, D);
+        } else {
+            multiply(s->product, P, D, factors, v, h->stride, n, D);
+            gemm_input_store_rows(to->y, to->row + t, to->column, s->product, n, D);
+        }
     }
 }
 
-// dqkv: this head's columns q_column, + C, + 2C from row `row` on, set. dout (T, D), rows C apart.
-// dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
+// The gradients of a head to its queries, keys or values, of rows from `row` on, and their sum over
+// rows (D), or NULL.
+typedef struct {
+    const AttentionGradients *to;
+    size_t row, first; // its columns are those from `first` on
+    real *bias[3];
+} HeadGradients;
+
+static void store_gradient(const HeadGradients *g, AttentionPart part, size_t t, const real *dx,
+                           size_t n, size_t D) {
+    const AttentionGradient *to = &g->to->parts[part];
+    gemm_input_store_rows(to->to, g->row + t, to->column + g->first, dx, n, D);
+    for (size_t i = 0; g->bias[part] && i < n; i++)
+        for (size_t d = 0; d < D; d++) g->bias[part][d] += dx[i * D + d];
+}
+
+// dy (T, D), rows C apart. dquery_weight, dkey_weight (D) += the gradients to w_q', w_k'.
 static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query, Pooling *key,
-                              Matrix dqkv, size_t row, size_t q_column, real *dquery_weight,
-                              real *dkey_weight, const real *dout, size_t channels, size_t T,
-                              size_t D) {
+                              const HeadGradients *to, real *dquery_weight, real *dkey_weight,
+                              const real *dout, size_t channels, size_t T, size_t D) {
     const size_t tiles = (T + TILE - 1) / TILE;
     for (size_t tile = tiles; tile-- > 0;) {
         const size_t t = tile * TILE, n = T - t < TILE ? T - t : TILE;
@@ -386,11 +426,11 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
         const PoolRows q = {h->q + t * h->stride, h->stride, mask, n},
                        Gk = {s->product, D, mask, n};
 
-        // x + (P * factor) * v
+        // (P * factor) * v
         const real *factors = dropout_rows(h->drop_key, h->first + t * D, n * D, s);
         multiply(s->dpooled, dout + t * channels, channels, factors, v, h->stride, n, D);
         multiply(s->product, dout + t * channels, channels, factors, P, D, n, D);
-        gemm_input_store_rows(dqkv, row + t, q_column + 2 * channels, s->product, n, D); // dv
+        store_gradient(to, VALUE, t, s->product, n, D);
 
         // P = pool((G * factor) * k)
         factors = dropout_rows(h->drop_query, h->first + t * D, n * D, s);
@@ -398,11 +438,11 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
         pool_backward(key, s, s->dproduct, dkey_weight, s->dpooled, P, h->r_key + t, Gk, D);
         multiply(s->dpooled, s->dproduct, D, factors, k, h->stride, n, D);
         multiply(s->product, s->dproduct, D, factors, G, D, n, D);
-        gemm_input_store_rows(dqkv, row + t, q_column + channels, s->product, n, D); // dk
+        store_gradient(to, KEY, t, s->product, n, D);
 
         // G = pool(q)
         pool_backward(query, s, s->dquery, dquery_weight, s->dpooled, G, h->r_query + t, q, D);
-        gemm_input_store_rows(dqkv, row + t, q_column, s->dquery, n, D);
+        store_gradient(to, QUERY, t, s->dquery, n, D);
     }
 }
 
@@ -426,94 +466,153 @@ static void scratch_carve(Scratch *s, Arena *arena, size_t largest_window, size_
     for (size_t i = 0; s->ones && i < rows; i++) s->ones[i] = 1;
 }
 
-void additive_attention_create(AdditiveAttention *a) {
-    a->threads = (size_t)thread_limit();
+// Working memory that all layers of a model use one after the other.
+typedef struct {
+    size_t batch, largest_window, channels, heads, threads;
+    Scratch *scratch; // (threads)
+    real *dweights;   // (B, 2, H, D) a sequence's gradients to w_q', w_k'
+    real *dbias;      // (B, 3, H, D) and to the bias of q, k and v
+} AdditiveMemory;
+
+static void *memory_create(const AttentionShape *shape) {
+    AdditiveMemory *a = allocate(1, sizeof(*a), "attention");
+    *a = (AdditiveMemory){.batch = shape->batch,
+                          .largest_window = shape->largest_window,
+                          .channels = shape->channels,
+                          .heads = shape->heads,
+                          .threads = (size_t)thread_limit()};
     a->scratch = allocate(a->threads, sizeof(Scratch), "attention");
+    return a;
 }
 
-void additive_attention_carve(AdditiveAttention *a, Arena *arena, size_t batch, bool training) {
+static void memory_carve(void *memory, Arena *arena, bool training) {
+    AdditiveMemory *a = memory;
     for (size_t i = 0; i < a->threads; i++)
         scratch_carve(&a->scratch[i], arena, a->largest_window, a->channels / a->heads);
-    if (training) a->dweights = arena_reals(arena, batch, 2 * a->channels, "attention");
+    if (!training) return;
+    a->dweights = arena_reals(arena, a->batch, 2 * a->channels, "attention");
+    a->dbias = arena_reals(arena, a->batch, 3 * a->channels, "attention");
 }
 
-void additive_attention_free(AdditiveAttention *a) {
-    free(a->scratch);
+static void memory_free(void *memory) {
+    free(((AdditiveMemory *)memory)->scratch);
+    free(memory);
 }
 
-void additive_normalise(real *normal, real *deviation, const real *weight, size_t heads,
-                        size_t head_size) {
-    normalise(normal, deviation, weight, heads, head_size);
+// What a layer keeps.
+typedef struct {
+    real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
+    real *pooled[2];            // (B, H, T, D) of queries and of keys, before dropout
+    real *r[2];                 // (B, H, T) 1 / (sum of e + c)
+} AdditiveKept;
+
+static size_t weight_numbers(size_t channels, size_t heads) {
+    enum { LINE = 16 };
+    return (2 * (channels + heads) + LINE - 1) / LINE * LINE;
 }
 
-static void pooling_start(Pooling *p, const AdditiveAttention *a, const real *weight,
-                          size_t window) {
-    const size_t D = a->channels / a->heads;
+static size_t kept_numbers(size_t rows, size_t channels, size_t heads) {
+    return weight_numbers(channels, heads) + 2 * rows * (channels + heads);
+}
+
+static AdditiveKept layer_kept(const AttentionCall *call) {
+    const size_t C = call->channels, H = call->heads, M = call->in.batch * call->in.queries;
+    real *pooled = call->kept + weight_numbers(C, H), *r = pooled + 2 * M * C;
+    return (AdditiveKept){call->kept, call->kept + 2 * C, {pooled, pooled + M * C}, {r, r + M * H}};
+}
+
+// w_q' and w_k'.
+static void normalise_weights(real *normal, real *deviation, const real *const learned[2],
+                              size_t heads, size_t size) {
+    for (size_t i = 0; i < 2; i++)
+        normalise(normal + i * heads * size, deviation + i * heads, learned[i], heads, size);
+}
+
+static void pooling_start(Pooling *p, const AttentionPlan *plan, const real *weight, size_t size) {
     p->weight = weight;
-    p->scale = a->rescale / (real)D;
-    p->sink = a->sink;
-    p->raw = a->raw;
-    window_sum_reset(&p->sum, window, D);
+    p->scale = (real)plan->rescale / (real)size;
+    p->sink = (real)plan->sink;
+    p->raw = plan->pool_raw;
+    window_sum_reset(&p->sum, plan->window, size);
 }
 
-// AttentionHead h of batch row b, and the thread's poolings at the start of its sequence.
-static AttentionHead head_start(const AdditiveAttention *a, const AdditiveInput *in,
-                                const Batch *batch, size_t b, size_t h, Scratch *s) {
-    const size_t T = (size_t)batch->length, C = a->channels, H = a->heads, D = C / H,
-                 unit = b * H + h;
-    const real *q = in->qkv + b * T * 3 * C + h * D;
-    pooling_start(&s->query, a, in->weights + h * D, in->window);
-    pooling_start(&s->key, a, in->weights + C + h * D, in->window);
-    return (AttentionHead){.q = q,
-                           .k = q + C,
-                           .v = q + 2 * C,
-                           .stride = 3 * C,
-                           .mask = batch->mask ? batch->mask + b * T : NULL,
-                           .drop_query = in->drop_query,
-                           .drop_key = in->drop_key,
-                           .first = ((uint64_t)batch->first_row * H + unit) * T * D,
-                           .pooled_query = in->pooled_query + unit * T * D,
-                           .r_query = in->r_query + unit * T,
-                           .pooled_key = in->pooled_key + unit * T * D,
-                           .r_key = in->r_key + unit * T};
+// AttentionHead `unit` of all sequences, and the thread's poolings at the start of its sequence.
+static AttentionHead head_start(const AttentionCall *call, size_t unit, Scratch *s) {
+    const AttentionInput *in = &call->in;
+    const size_t T = in->queries, C = call->channels, H = call->heads, D = C / H, b = unit / H,
+                 h = unit % H, stride = in->rows[QUERY].stride, at = b * T * stride + h * D;
+    const AdditiveKept kept = layer_kept(call);
+    pooling_start(&s->query, call->plan, kept.weights + h * D, D);
+    pooling_start(&s->key, call->plan, kept.weights + C + h * D, D);
+    return (AttentionHead){.q = in->rows[QUERY].x + at,
+                           .k = in->rows[KEY].x + at,
+                           .v = in->rows[VALUE].x + at,
+                           .stride = stride,
+                           .mask = in->mask ? in->mask + b * T : NULL,
+                           .drop_query = in->dropout,
+                           .drop_key = call->dropout,
+                           .first = (in->first_row * H + unit) * T * D,
+                           .pooled_query = kept.pooled[0] + unit * T * D,
+                           .r_query = kept.r[0] + unit * T,
+                           .pooled_key = kept.pooled[1] + unit * T * D,
+                           .r_key = kept.r[1] + unit * T};
 }
 
-void additive_attention_forward(const AdditiveAttention *a, real *out, const real *x,
-                                const AdditiveInput *in, const Batch *batch) {
-    const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
-    const size_t C = a->channels, H = a->heads, D = C / H;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (size_t b = 0; b < B; b++) {
-        for (size_t h = 0; h < H; h++) {
-            Scratch *s = &a->scratch[thread_index()];
-            const AttentionHead head = head_start(a, in, batch, b, h, s);
-            const size_t at = b * T * C + h * D;
-            one_head_forward(&head, s, &s->query, &s->key, out + at, x + at, C, T, D);
-        }
+static void forward(const AttentionCall *call) {
+    const AdditiveMemory *a = call->memory;
+    const size_t B = call->in.batch, T = call->in.queries, C = call->channels, H = call->heads,
+                 D = C / H;
+    const AdditiveKept kept = layer_kept(call);
+    normalise_weights(kept.weights, kept.deviations, call->learned, H, D);
+#pragma omp parallel for schedule(static)
+    for (size_t unit = 0; unit < B * H; unit++) {
+        Scratch *s = &a->scratch[thread_index()];
+        const AttentionHead head = head_start(call, unit, s);
+        const size_t row = unit / H * T, column = unit % H * D, at = row * C + column;
+        const HeadResult to = {call->y,
+                               row,
+                               column,
+                               call->out ? call->out + at : NULL,
+                               call->out ? call->x + at : NULL,
+                               C};
+        one_head_forward(&head, s, &s->query, &s->key, &to, T, D);
     }
 }
 
-void additive_attention_backward(const AdditiveAttention *a, Matrix dqkv, real *dquery, real *dkey,
-                                 const real *dout, const AdditiveInput *in, const Batch *batch) {
-    const size_t B = (size_t)batch->batch, T = (size_t)batch->length;
-    const size_t C = a->channels, H = a->heads, D = C / H;
+// The first of parts (batch, count) becomes the sum of all, added up in their order.
+static void sum_parts(real *parts, size_t batch, size_t count) {
+    for (size_t b = 1; b < batch; b++)
+        for (size_t i = 0; i < count; i++) parts[i] += parts[b * count + i];
+}
+
+static void backward(const AttentionCall *call, const AttentionGradients *gradients,
+                     real *const dlearned[2], const real *dy) {
+    const AdditiveMemory *a = call->memory;
+    const size_t B = call->in.batch, T = call->in.queries, C = call->channels, H = call->heads,
+                 D = C / H;
+    const bool biased = gradients->parts[QUERY].bias;
     memset(a->dweights, 0, B * 2 * C * sizeof(real));
-#pragma omp parallel for collapse(2) schedule(static)
-    for (size_t b = 0; b < B; b++) {
-        for (size_t h = 0; h < H; h++) {
-            Scratch *s = &a->scratch[thread_index()];
-            const AttentionHead head = head_start(a, in, batch, b, h, s);
-            real *dweight = a->dweights + b * 2 * C + h * D;
-            one_head_backward(&head, s, &s->query, &s->key, dqkv, b * T, h * D, dweight,
-                              dweight + C, dout + b * T * C + h * D, C, T, D);
-        }
+    if (biased) memset(a->dbias, 0, B * 3 * C * sizeof(real));
+#pragma omp parallel for schedule(static)
+    for (size_t unit = 0; unit < B * H; unit++) {
+        Scratch *s = &a->scratch[thread_index()];
+        const AttentionHead head = head_start(call, unit, s);
+        const size_t b = unit / H, first = unit % H * D;
+        real *dweight = a->dweights + b * 2 * C + first, *dbias = a->dbias + b * 3 * C + first;
+        HeadGradients to = {.to = gradients, .row = b * T, .first = first};
+        for (size_t part = QUERY; biased && part <= VALUE; part++) to.bias[part] = dbias + part * C;
+        one_head_backward(&head, s, &s->query, &s->key, &to, dweight, dweight + C,
+                          dy + b * T * C + first, C, T, D);
     }
-    for (size_t b = 1; b < B; b++)
-        for (size_t i = 0; i < 2 * C; i++) a->dweights[i] += a->dweights[b * 2 * C + i];
+    sum_parts(a->dweights, B, 2 * C);
+    if (biased) sum_parts(a->dbias, B, 3 * C);
+    for (size_t part = QUERY; biased && part <= VALUE; part++)
+        for (size_t c = 0; c < C; c++) gradients->parts[part].bias[c] += a->dbias[part * C + c];
+    const AdditiveKept kept = layer_kept(call);
     real *row = a->scratch[0].row;
     for (size_t i = 0; i < 2 * H; i++) {
-        normalise_backward(row, a->dweights + i * D, in->weights + i * D, in->deviations[i], D);
-        real *target = (i < H ? dquery : dkey) + i % H * D;
+        normalise_backward(row, a->dweights + i * D, kept.weights + i * D, kept.deviations[i], D);
+        real *target = dlearned[i / H] + i % H * D;
         for (size_t d = 0; d < D; d++) target[d] += row[d];
     }
 }
@@ -546,13 +645,16 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
         for (size_t d = 0; d < D; d++) product[t * D + d] = pooled[t * D + d] * x[t * stride + d];
 }
 
-void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput *in,
-                                const Batch *batch, Statistics *statistics, size_t layer) {
+// Both poolings have a name each. What joins the residual stream is measured here, too.
+static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
+                    size_t layer, const char *name) {
+    (void)tokens, (void)name;
     enum { QUERY_SCORES, KEY_SCORES, QUERY_WEIGHTS, KEY_WEIGHTS, PRODUCT, PLACES };
     static const char *const places[] = {"query_scores", "key_scores", "query_weights",
                                          "key_weights", "attention"};
-    const size_t T = (size_t)batch->length, D = a->channels / a->heads,
-                 units = (size_t)batch->batch * a->heads;
+    const AdditiveMemory *a = call->memory;
+    const size_t T = call->in.queries, D = call->channels / call->heads,
+                 units = call->in.batch * call->heads;
     Measurement *parts = allocate(units * PLACES, sizeof(*parts), "statistics");
     real *rows =
         allocate(a->threads * T * (1 + D), sizeof(real), "statistics"); // (threads, T + T D)
@@ -562,16 +664,17 @@ void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput 
         Scratch *s = &a->scratch[thread];
         Measurement *m = parts + i * PLACES;
         real *e = rows + thread * T * (1 + D), *product = e + T;
-        const AttentionHead h = head_start(a, in, batch, i / a->heads, i % a->heads, s);
+        const AttentionHead h = head_start(call, i, s);
         measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e,
                         (PoolRows){h.q, h.stride, h.mask, T}, D);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
         measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e,
                         (PoolRows){product, D, h.mask, T}, D);
+        if (!call->out) continue;
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
         measurement_add(&m[PRODUCT], product, h.mask, T, D);
     }
-    for (size_t place = 0; place < PLACES; place++) {
+    for (size_t place = 0; place < (call->out ? PLACES : PRODUCT); place++) {
         Measurement *m = statistics_find(statistics, layer, places[place]);
         for (size_t i = 0; i < units; i++) measurement_merge(m, &parts[i * PLACES + place]);
     }
@@ -579,49 +682,66 @@ void additive_attention_measure(const AdditiveAttention *a, const AdditiveInput 
     free(rows);
 }
 
-// Decoding: what a layer's windows hold, so that every token costs the same at any position
-struct AdditiveState {
-    size_t streams;
-    Arena *arena;      // of the sums
-    Pooling *poolings; // (S, H, 2) query and key
-};
+// ---- Decoding: what a layer's windows hold, so that every token costs the same at any position
+// ----
 
-static void state_carve(AdditiveState *state, size_t count, size_t window, size_t D) {
+typedef struct {
+    size_t streams, channels, heads, threads;
+    bool joins;
+    Arena *arena;               // of all below
+    real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
+    Scratch *scratch;           // (threads)
+    Pooling *poolings;          // (S, H, 2) query and key
+} AdditiveState;
+
+static void state_carve(AdditiveState *state, size_t window) {
+    const size_t H = state->heads, D = state->channels / H, count = state->streams * H * 2;
+    state->weights = arena_reals(state->arena, 2, state->channels, "decoder");
+    state->deviations = arena_reals(state->arena, 2, H, "decoder");
+    for (size_t i = 0; i < state->threads; i++)
+        scratch_carve(&state->scratch[i], state->arena, 0, D);
     for (size_t i = 0; i < count; i++)
         state->poolings[i].sum = window_sum_carve(state->arena, window, D, "decoder");
 }
 
-AdditiveState *additive_state_create(const AdditiveAttention *a, const real *weights, size_t window,
-                                     size_t streams) {
-    const size_t D = a->channels / a->heads, count = streams * a->heads * 2;
+static void *state_create(const AttentionPlan *plan, const real *const learned[2], size_t streams,
+                          size_t channels, size_t heads) {
+    const size_t D = channels / heads, count = streams * heads * 2;
     AdditiveState *state = allocate(1, sizeof(*state), "decoder");
     *state = (AdditiveState){.streams = streams,
+                             .channels = channels,
+                             .heads = heads,
+                             .threads = (size_t)thread_limit(),
+                             .joins = !attention_projects(plan),
                              .arena = arena_create(),
                              .poolings = allocate(count, sizeof(Pooling), "decoder")};
-    ARENA_CARVE(state->arena, state_carve(state, count, window, D));
+    state->scratch = allocate(state->threads, sizeof(Scratch), "decoder");
+    ARENA_CARVE(state->arena, state_carve(state, plan->window));
+    normalise_weights(state->weights, state->deviations, learned, heads, D);
     for (size_t i = 0; i < count; i++)
-        pooling_start(&state->poolings[i], a, weights + i % 2 * a->channels + i / 2 % a->heads * D,
-                      window);
+        pooling_start(&state->poolings[i], plan,
+                      state->weights + i % 2 * channels + i / 2 % heads * D, D);
     return state;
 }
 
-void additive_state_free(AdditiveState *state) {
-    if (!state) return;
+static void state_free(void *memory) {
+    AdditiveState *state = memory;
     arena_free(state->arena);
+    free(state->scratch);
     free(state->poolings);
     free(state);
 }
 
-void additive_attention_decode(AdditiveState *state, const AdditiveAttention *a, real *x,
-                               const real *qkv) {
-    const size_t C = a->channels, H = a->heads, D = C / H;
-    Scratch *s = &a->scratch[thread_index()];
+static void step(void *memory, const AttentionStep *token) {
+    const AdditiveState *state = memory;
+    const size_t C = state->channels, H = state->heads, D = C / H;
+    Scratch *s = &state->scratch[thread_index()];
     real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // of the backward pass
 #pragma omp for collapse(2) schedule(static) nowait
     for (size_t stream = 0; stream < state->streams; stream++) {
         for (size_t h = 0; h < H; h++) {
-            const real *q = qkv + stream * 3 * C + h * D;
-            real r_query, r_key, *x_head = x + stream * C + h * D;
+            const real *q = token->qkv + stream * 3 * C + h * D;
+            real r_query, r_key, *y = token->y + stream * C + h * D;
             const AttentionHead head = {.q = q,
                                         .k = q + C,
                                         .v = q + 2 * C,
@@ -630,8 +750,21 @@ void additive_attention_decode(AdditiveState *state, const AdditiveAttention *a,
                                         .r_query = &r_query,
                                         .pooled_key = pooled_key,
                                         .r_key = &r_key};
+            const HeadResult to = {{token->y, C, false},    stream, h * D,
+                                   state->joins ? y : NULL, y,      C};
             Pooling *p = state->poolings + (stream * H + h) * 2;
-            one_head_forward(&head, s, p, p + 1, x_head, x_head, C, 1, D);
+            one_head_forward(&head, s, p, p + 1, &to, 1, D);
         }
     }
 }
+
+const AttentionKernel additive_kernel = {.create = memory_create,
+                                         .carve = memory_carve,
+                                         .free = memory_free,
+                                         .kept = kept_numbers,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .measure = measure,
+                                         .state_create = state_create,
+                                         .step = step,
+                                         .state_free = state_free};

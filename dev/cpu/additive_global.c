@@ -1,8 +1,10 @@
 #include "additive_global.h"
 
+#include "attention.h"
 #include "error.h"
 #include "memory.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct AdditiveGlobal {
@@ -239,3 +241,38 @@ void additive_global_measure(const AdditiveGlobal *a, const real *weights, const
         measurement_add_weights(m, head.beta, mask, in->keys, 0);
     }
 }
+
+// ---- as a kind of attention -------------------------------------------------
+
+static void *create(const AttentionShape *s) {
+    return additive_global_create(s->batch, s->length, s->channels, s->heads);
+}
+
+static void carve(void *memory, Arena *arena, bool training) {
+    (void)training;
+    additive_global_carve(memory, arena);
+}
+
+static void forward(const AttentionCall *call) {
+    additive_global_forward(call->memory, call->y, call->learned[0], &call->in);
+}
+
+static void backward(const AttentionCall *call, const AttentionGradients *gradients,
+                     real *const dlearned[2], const real *dy) {
+    additive_global_backward(call->memory, gradients, dlearned[0], dy, call->learned[0], &call->in);
+}
+
+static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
+                    size_t layer, const char *name) {
+    (void)tokens;
+    additive_global_measure(call->memory, call->learned[0], &call->in,
+                            statistics_find(statistics, layer, name));
+}
+
+const AttentionKernel additive_global_kernel = {.adds_bias = true,
+                                                .create = create,
+                                                .carve = carve,
+                                                .free = free,
+                                                .forward = forward,
+                                                .backward = backward,
+                                                .measure = measure};

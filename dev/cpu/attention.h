@@ -1,50 +1,92 @@
-// Multi-head attention of the kinds that --attention names, for blocks.h: softmax, softmax1
-// (softmax_attention.h), cosine (cosine_attention.h) and additive (additive_global.h).
+// Multi-head attention of the kinds that --attention names (attention_type.h): a row of functions
+// for each, so that blocks.h and decoder.h know none of them. A kind's file has its row.
+//
+// B sequences, T tokens of each, M = B*T, C channels, H heads, D = C/H, S streams.
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
 
-#include "additive_global.h"
 #include "arena.h"
-#include "cosine_attention.h"
-#include "model_options.h"
-#include "softmax_attention.h"
+#include "attention_input.h"
+#include "attention_type.h"
+#include "statistics.h"
 
-// The kind, and working memory that all layers of a model use one after the other.
+// What working memory is for: batches up to (batch, length), with at most `rows` tokens of a side.
 typedef struct {
-    size_t channels, heads;    // C, H
-    bool causal;               // a token sees those up to itself, else all of its sequence
-    bool cosine, additive;     // neither: softmax
-    double power;              // cosine: of the number of keys seen, where none is learned
-    double sink;               // of the softmax's denominator: 0 softmax, 1 softmax1
-    SoftmaxAttention *softmax; // one of the three
-    CosineAttention *linear;
-    AdditiveGlobal *pooling;
-} Attention;
+    const AttentionPlan *plan; // of a layer of the kind
+    size_t channels, heads;
+    size_t batch, length, rows;
+    size_t largest_window; // of the kind's layers
+    Precision precision;
+} AttentionShape;
 
-// What --attention says, of a model with these sizes; without working memory.
-Attention attention_of_kind(const AttentionKind *kind, const ModelSizes *size, bool causal);
+// One layer in one pass.
+typedef struct {
+    const AttentionPlan *plan;
+    size_t channels, heads;
+    void *memory;           // working memory, which all layers of the kind share
+    real *kept;             // AttentionKernel.kept numbers, from the forward to the backward pass
+    AttentionInput in;      // its dropout is that of the first site
+    const Dropout *dropout; // of the second; NULL: none
+    const real *learned[2]; // the kind's parameters; NULL: it has none
+    Matrix y;               // (M, C) the result, which the projection reads; or, with none,
+    real *out;              // out = x + result, (M, C)
+    const real *x;
+} AttentionCall;
 
-// Adds the working memory, for batches up to (batch, length) with at most `rows` tokens of a side.
-void attention_create(Attention *attention, Precision precision, size_t batch, size_t length,
-                      size_t rows);
-void attention_carve(Attention *attention, Arena *arena, bool training);
-void attention_free(Attention *attention);
+// A token of each stream.
+typedef struct {
+    real *qkv;        // (S, 3C), which is overwritten
+    const real *bias; // (3C), of these; or NULL
+    real *y;          // (S, C) the result, or without a projection what that is added to
+    size_t count;     // tokens before it
+} AttentionStep;
 
-// y (B, Tq, C), what the output projection reads. Softmax leaves the logarithms of its denominators
-// (B, H, Tq). learned: cosine's m (H), or NULL: the power is fixed; additive attention's w (2, H,
-// D).
-void attention_forward(const Attention *attention, Matrix y, real *logsumexp, const real *learned,
-                       const AttentionInput *in);
+typedef struct {
+    bool adds_bias; // to queries, keys and values; else the caller does, and `in` has none
+    void *(*create)(const AttentionShape *shape); // working memory
+    void (*carve)(void *memory, Arena *arena, bool training);
+    void (*free)(void *memory);
+    // Numbers that a layer keeps, of so many rows; NULL: none.
+    size_t (*kept)(size_t rows, size_t channels, size_t heads);
+    void (*forward)(const AttentionCall *call);
+    // Sets the gradients to queries, keys and values from dy (M, C), that to the result, and adds
+    // those to biases and dlearned.
+    void (*backward)(const AttentionCall *call, const AttentionGradients *gradients,
+                     real *const dlearned[2], const real *dy);
+    // Adds the weights of a layer whose forward pass was taken, of queries that are no padding
+    // (tokens (B, T) 1, or NULL). name: what pairwise weights are called.
+    void (*measure)(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
+                    size_t layer, const char *name);
+    // What a layer remembers between the tokens of `streams` texts; NULL: the kind cannot decode.
+    void *(*state_create)(const AttentionPlan *plan, const real *const learned[2], size_t streams,
+                          size_t channels, size_t heads);
+    // Before a token after `count` others, of texts that mostly have at most `positions`; NULL.
+    void (*state_grow)(void *state, size_t count, size_t positions);
+    // In a parallel region: threads divide the work, and must then wait for each other.
+    void (*step)(void *state, const AttentionStep *step);
+    void (*state_free)(void *state);
+} AttentionKernel;
 
-// Sets the gradients to queries, keys and values from dy (B, Tq, C), and adds those to biases and
-// dlearned. y and logsumexp as the forward pass left them.
-void attention_backward(const Attention *attention, const AttentionGradients *gradients,
-                        real *dlearned, const real *dy, Matrix y, const real *logsumexp,
-                        const real *learned, const AttentionInput *in);
+extern const AttentionKernel softmax_kernel, cosine_kernel, additive_kernel, additive_global_kernel;
 
-// Adds all weights of a layer to a measurement, of the queries that are no padding: tokens (B, Tq)
-// 1, or NULL.
-void attention_measure(const Attention *attention, const real *learned, const AttentionInput *in,
-                       const uint8_t *tokens, Measurement *m);
+const AttentionKernel *attention_kernel(AttentionKind kind);
+
+// Working memory of the kinds that a model has.
+typedef struct {
+    void *memory[ATTENTION_KINDS];
+} AttentionMemory;
+
+// Adds memory for a layer of the shape's kind; once per kind.
+void attention_memory_add(AttentionMemory *memory, const AttentionShape *shape);
+void attention_memory_carve(const AttentionMemory *memory, Arena *arena, bool training);
+void attention_memory_free(AttentionMemory *memory);
+
+// For kinds whose weights come of a product of each query with each key: measures all of them.
+// Adds row by row, from the scores q . k (count) of a query of head h, which are overwritten.
+typedef void (*MeasureRow)(Measurement *m, const AttentionCall *call, size_t h, real *scores,
+                           const uint8_t *mask, size_t count);
+// unit: queries and keys have length 1; else scores are over sqrt(D).
+void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow row,
+                             const uint8_t *tokens, Measurement *m);
 
 #endif

@@ -123,15 +123,6 @@ static inline size_t attention_keys_end(const AttentionInput *in, size_t i) {
     return in->causal ? i + 1 : in->keys;
 }
 
-// FLOP of one layer's forward pass: of the products with the keys and values that a query sees on
-// average; of those with the state (D, D) of a head (cosine); of two scores and two sums of 2 a
-// channel, and the product with values (additive, over a whole sequence).
-static inline double attention_flops(bool cosine, bool additive, size_t channels, size_t heads,
-                                     double queries, double keys) {
-    const double each = additive ? 9 : 4 * (cosine ? (double)channels / (double)heads : keys);
-    return each * queries * (double)channels;
-}
-
 // A caller whose batch is larger than the memory for (batch, queries, keys), whose causal queries
 // are not as many as its keys, or whose window is not causal has a bug, which ends the program.
 static inline void attention_check(const AttentionInput *in, size_t batch, size_t queries,

@@ -93,25 +93,6 @@ void stream_carve(real **x, Arena *arena, size_t blocks, size_t rows, size_t cha
         x[i] = i == 0 || keep ? arena_reals(arena, rows, channels, "activations") : x[0];
 }
 
-// ---- token embedding --------------------------------------------------------
-
-void embed_forward(const BlockPass *pass, const Embedding *e, real *x) {
-    Dropout dropout;
-    const real *position = e->sinusoids ? e->sinusoids : pass_values(pass, e->position);
-    embedding_forward(x, pass_values(pass, e->token), (real)e->scale, position, pass->batch,
-                      pass_dropout(pass, e->site, &dropout), e->channels);
-    pass_measure(pass, 0, "residual", x, e->channels);
-    pass_lap(pass, "embedding", 0);
-}
-
-void embed_backward(const BlockPass *pass, const Embedding *e) {
-    Dropout dropout;
-    embedding_backward(pass_lookups(pass, e->token), (real)e->scale,
-                       pass_gradients(pass, e->position), pass->work->dx, pass->batch,
-                       pass_dropout(pass, e->site, &dropout), e->padding, e->channels);
-    pass_lap(pass, "embedding", 0);
-}
-
 // ---- layer normalisation ----------------------------------------------------
 
 static bool is_norm(const Norm *norm) {
@@ -153,6 +134,86 @@ void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real
                        pass_values(pass, norm->parameters.gain), norm->mean, norm->rstd, pass->rows,
                        norm->parameters.channels);
     pass_lap(pass, "norm", 0);
+}
+
+// ---- token embedding --------------------------------------------------------
+
+void embed_carve(Embedding *e, CpuModel *model, size_t length) {
+    Arena *arena = model->arena;
+    const size_t C = e->channels;
+    if (e->plan.type != NO_PARAMETER) {
+        e->places = arena_reals(arena, length, C, "activations");
+        if (model->training) e->dplaces = arena_reals(arena, length, C, "gradients");
+    }
+    e->norm.parameters = e->plan.norm;
+    norm_carve(&e->norm, arena, model->rows);
+    if (is_norm(&e->norm)) e->sum = arena_reals(arena, model->rows, C, "activations");
+}
+
+// What is added to the tokens of a sequence (T, C).
+static const real *embed_places(const BlockPass *pass, const Embedding *e) {
+    const real *position = e->sinusoids ? e->sinusoids : pass_values(pass, e->plan.position),
+               *type = pass_values(pass, e->plan.type);
+    const size_t C = e->channels, T = (size_t)pass->batch->length;
+    if (!type) return position;
+    for (size_t t = 0; t < T; t++)
+        for (size_t c = 0; c < C; c++) e->places[t * C + c] = position[t * C + c] + type[c];
+    return e->places;
+}
+
+// x (M, C) *= the dropout.
+static void embed_dropout(const BlockPass *pass, const Dropout *dropout, real *x, size_t channels) {
+    if (!dropout) return;
+#pragma omp parallel for schedule(static)
+    for (size_t row = 0; row < pass->rows; row++)
+        dropout_apply(dropout, (pass->first + row) * channels, channels, x + row * channels);
+}
+
+void embed_forward(const BlockPass *pass, const Embedding *e, real *x) {
+    Dropout memory;
+    const Dropout *dropout = pass_dropout(pass, e->plan.site, &memory);
+    const bool normed = is_norm(&e->norm);
+    embedding_forward(normed ? e->sum : x, pass_values(pass, e->plan.token), (real)e->plan.scale,
+                      embed_places(pass, e), pass->batch, normed ? NULL : dropout, e->channels);
+    if (normed) {
+        pass_lap(pass, "embedding", 0);
+        norm_forward(pass, &e->norm, (Matrix){x, e->channels, false}, e->sum);
+        embed_dropout(pass, dropout, x, e->channels);
+    }
+    pass_measure(pass, 0, "residual", x, e->channels);
+    pass_lap(pass, "embedding", 0);
+}
+
+// Gradients of positions and type from that to their sum.
+static void embed_places_backward(const BlockPass *pass, const Embedding *e) {
+    const size_t C = e->channels, T = (size_t)pass->batch->length;
+    real *dposition = pass_gradients(pass, e->plan.position),
+         *dtype = pass_gradients(pass, e->plan.type);
+    for (size_t t = 0; t < T; t++) {
+        for (size_t c = 0; c < C; c++) {
+            dposition[t * C + c] += e->dplaces[t * C + c];
+            dtype[c] += e->dplaces[t * C + c];
+        }
+    }
+}
+
+void embed_backward(const BlockPass *pass, const Embedding *e) {
+    Dropout memory;
+    const Dropout *dropout = pass_dropout(pass, e->plan.site, &memory);
+    const size_t C = e->channels;
+    const bool normed = is_norm(&e->norm), typed = e->plan.type != NO_PARAMETER;
+    real *dsum = normed ? pass->work->dnorm : pass->work->dx;
+    if (normed) {
+        embed_dropout(pass, dropout, pass->work->dx, C);
+        memset(dsum, 0, pass->rows * C * sizeof(real));
+        norm_backward(pass, &e->norm, dsum, pass->work->dx, e->sum);
+    }
+    if (typed) memset(e->dplaces, 0, (size_t)pass->batch->length * C * sizeof(real));
+    embedding_backward(pass_lookups(pass, e->plan.token), (real)e->plan.scale,
+                       typed ? e->dplaces : pass_gradients(pass, e->plan.position), dsum,
+                       pass->batch, normed ? NULL : dropout, e->plan.padding, C);
+    if (typed) embed_places_backward(pass, e);
+    pass_lap(pass, "embedding", 0);
 }
 
 // ---- products ---------------------------------------------------------------
@@ -202,18 +263,23 @@ void linear_backward(const BlockPass *pass, const Linear *linear, real *dx, Matr
 
 // ---- around a sublayer ------------------------------------------------------
 
-void sublayer_carve(Sublayer *s, CpuModel *model) {
+void sublayer_carve(Sublayer *s, CpuModel *model, bool input) {
     const size_t M = model->rows, C = s->norm.parameters.channels;
     norm_carve(&s->norm, model->arena, M);
-    s->input = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
+    if (input) s->input = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
     if (s->order == POST_NORM) s->sum = arena_reals(model->arena, M, C, "activations");
 }
 
-void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
+// What f reads, from x, to `input`.
+static void sublayer_input(const BlockPass *pass, const Sublayer *s, Matrix input, const real *x) {
     if (s->order == PRE_NORM)
-        norm_forward(pass, &s->norm, s->input, x);
+        norm_forward(pass, &s->norm, input, x);
     else
-        stream_store(pass, s->input, x);
+        stream_store(pass, input, x);
+}
+
+void sublayer_begin(const BlockPass *pass, const Sublayer *s, const real *x) {
+    sublayer_input(pass, s, s->input, x);
 }
 
 // f(x), bias added to y.
@@ -288,129 +354,223 @@ void sublayer_residual_backward(const BlockPass *pass, const Sublayer *s) {
 }
 
 void sublayer_begin_backward(const BlockPass *pass, const Sublayer *s, const Linear *first,
-                             Matrix dy, const real *x) {
+                             Matrix dy, const real *x, bool again) {
     const Workspace *w = pass->work;
-    if (s->order == PRE_NORM) {
-        linear_backward(pass, first, w->dnorm, dy, s->input);
-        norm_backward(pass, &s->norm, w->dx, w->dnorm, x);
-        return;
-    }
-    linear_backward_input_add(pass, first, w->dx, dy);
+    if (s->order == PRE_NORM)
+        linear_backward_input(pass, first, w->dnorm, dy);
+    else
+        linear_backward_input_add(pass, first, w->dx, dy);
+    if (again) sublayer_begin(pass, s, x);
     linear_backward_weight(pass, first, dy, s->input);
+    if (s->order == PRE_NORM) norm_backward(pass, &s->norm, w->dx, w->dnorm, x);
 }
 
 // ---- attention --------------------------------------------------------------
+
+static size_t largest_window(const LayerPlan *layers, size_t count, AttentionKind kind) {
+    size_t largest = 0;
+    for (size_t l = 0; l < count; l++) {
+        const AttentionPlan *a = &layers[l].attention;
+        if (a->kind == kind && a->window > largest) largest = a->window;
+    }
+    return largest;
+}
+
+void attention_shared_create(AttentionShared *shared, CpuModel *model, const ModelSizes *size,
+                             const LayerPlan *layers, size_t count, size_t batch, size_t length) {
+    *shared = (AttentionShared){.channels = size->channels, .heads = size->heads};
+    for (size_t l = 0; l < count; l++) {
+        const AttentionPlan *const plans[] = {&layers[l].attention, &layers[l].cross};
+        for (size_t i = 0; i < (layers[l].crosses ? 2 : 1); i++) {
+            const AttentionShape shape = {plans[i],
+                                          size->channels,
+                                          size->heads,
+                                          batch,
+                                          length,
+                                          model->rows,
+                                          largest_window(layers, count, plans[i]->kind),
+                                          gemm_precision(model->gemm)};
+            attention_memory_add(&shared->memory, &shape);
+            if (attention_types[plans[i]->kind].exact && !shared->gemm)
+                shared->gemm = gemm_create(PRECISION_FLOAT32);
+        }
+    }
+}
+
+void attention_shared_carve(AttentionShared *s, CpuModel *m) {
+    const size_t M = m->rows, C = s->channels;
+    attention_memory_carve(&s->memory, m->arena, m->training);
+    if (!s->gemm) return;
+    s->input = gemm_input_carve(s->gemm, m->arena, M, C, "activations");
+    if (m->training) s->again = gemm_input_carve(m->gemm, m->arena, M, C, "activations");
+}
+
+void attention_shared_free(AttentionShared *s) {
+    attention_memory_free(&s->memory);
+    gemm_free(s->gemm);
+}
+
 // For self- or cross-attention, with --stats' names of its result, its weights and the stream after
 // it.
-static AttentionSublayer attention_sublayer(CpuModel *model, const Attention *attention,
-                                            const NormParameters *norm,
-                                            const LinearParameters *projection, NormOrder order,
-                                            size_t layer, const uint32_t sites[2],
-                                            const char *const names[3]) {
-    return (AttentionSublayer){.sublayer = {.order = order,
-                                            .layer = layer,
-                                            .place = names[0],
-                                            .after_layer = layer,
-                                            .after = names[2],
-                                            .site = sites[1],
-                                            .bias = projection->bias,
-                                            .norm.parameters = *norm},
-                               .attention = attention,
-                               .weights = names[1],
-                               .site = sites[0],
-                               .projection =
-                                   linear_create(model, model->gemm, projection, "projection")};
+static AttentionSublayer attention_sublayer(CpuModel *model, const AttentionShared *shared,
+                                            const AttentionPlan *plan, NormOrder order,
+                                            size_t layer, const char *const names[3]) {
+    AttentionSublayer a = {.sublayer = {.order = order,
+                                        .layer = layer,
+                                        .place = names[0],
+                                        .after_layer = layer,
+                                        .after = names[2],
+                                        .site = plan->site,
+                                        .bias = plan->projection.bias,
+                                        .norm.parameters = plan->norm},
+                           .plan = plan,
+                           .shared = shared,
+                           .weights = names[1]};
+    if (attention_projects(plan))
+        a.projection = linear_create(model, model->gemm, &plan->projection, "projection");
+    return a;
 }
 
 static void attention_sublayer_carve(AttentionSublayer *a, CpuModel *model) {
-    const size_t M = model->rows, C = a->attention->channels;
-    sublayer_carve(&a->sublayer, model);
-    a->attended = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
-    a->logsumexp = arena_reals(model->arena, M, a->attention->heads, "activations");
+    const size_t M = model->rows, C = a->shared->channels;
+    const AttentionKernel *kernel = attention_kernel(a->plan->kind);
+    if (attention_projects(a->plan))
+        a->attended = gemm_input_carve(model->gemm, model->arena, M, C, "activations");
+    if (kernel->kept)
+        a->kept = arena_reals(model->arena, kernel->kept(M, C, a->shared->heads), 1, "activations");
 }
 
-// Dropout of weights, and the number of the first row, by which it counts.
-static void attention_dropout(const BlockPass *pass, const AttentionSublayer *a, AttentionInput *in,
-                              Dropout *dropout) {
-    in->dropout = dropout_of(pass, pass->model->attention_dropout, a->site, dropout);
-    in->first_row = (uint64_t)pass->batch->first_row;
+// Both dropouts of a call.
+typedef struct {
+    Dropout sites[2];
+} AttentionDropout;
+
+static AttentionCall attention_call(const BlockPass *pass, const AttentionSublayer *a,
+                                    const AttentionInput *in, AttentionDropout *dropout) {
+    const AttentionPlan *plan = a->plan;
+    const double rate = pass->model->attention_dropout;
+    AttentionCall call = {
+        .plan = plan,
+        .channels = a->shared->channels,
+        .heads = a->shared->heads,
+        .memory = a->shared->memory.memory[plan->kind],
+        .kept = a->kept,
+        .in = *in,
+        .learned = {pass_values(pass, plan->learned[0]), pass_values(pass, plan->learned[1])},
+        .y = a->attended};
+    call.in.dropout = dropout_of(pass, rate, plan->weight_sites[0], &dropout->sites[0]);
+    call.in.first_row = (uint64_t)pass->batch->first_row;
+    if (attention_types[plan->kind].pools)
+        call.dropout = dropout_of(pass, rate, plan->weight_sites[1], &dropout->sites[1]);
+    return call;
 }
 
 static double attention_sublayer_flops(const AttentionSublayer *a, const AttentionInput *in) {
-    const Attention *attention = a->attention;
     const double keys = (double)in->keys;
-    return attention_flops(attention->cosine, attention->additive, attention->channels,
-                           attention->heads, (double)in->batch * (double)in->queries,
-                           in->causal ? keys / 2 : keys);
+    return attention_flops(a->plan, a->shared->channels, a->shared->heads,
+                           (double)in->batch * (double)in->queries, in->causal ? keys / 2 : keys);
 }
 
 void attention_sublayer_forward(const BlockPass *pass, const AttentionSublayer *a,
                                 const AttentionInput *in, real *out, const real *x) {
-    const real *learned = pass_values(pass, a->learned);
-    attention_forward(a->attention, a->attended, a->logsumexp, learned, in);
+    const AttentionKernel *kernel = attention_kernel(a->plan->kind);
+    const bool projects = attention_projects(a->plan);
+    AttentionDropout dropout;
+    AttentionCall call = attention_call(pass, a, in, &dropout);
+    if (!projects) {
+        call.out = out;
+        call.x = x;
+    }
+    kernel->forward(&call);
     pass_lap(pass, "attention", attention_sublayer_flops(a, in));
     if (pass->statistics)
-        attention_measure(a->attention, learned, in, pass->batch->mask,
-                          statistics_find(pass->statistics, a->sublayer.layer, a->weights));
+        kernel->measure(&call, pass->batch->mask, pass->statistics, a->sublayer.layer, a->weights);
+    if (!projects) {
+        pass_measure(pass, a->sublayer.after_layer, a->sublayer.after, out, a->shared->channels);
+        return;
+    }
     linear_forward(pass, &a->projection, pass->work->output, a->attended);
     sublayer_residual(pass, &a->sublayer, out, x, pass->work->output);
 }
 
-// From work->dx to the gradients to queries, keys and values.
-static void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer *a,
-                                        const AttentionGradients *gradients,
-                                        const AttentionInput *in) {
+void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer *a,
+                                 const AttentionGradients *gradients, const AttentionInput *in) {
     const Workspace *w = pass->work;
-    sublayer_residual_backward(pass, &a->sublayer);
-    linear_backward(pass, &a->projection, w->dattended, w->doutput, a->attended);
-    attention_backward(a->attention, gradients, pass_gradients(pass, a->learned), w->dattended,
-                       a->attended, a->logsumexp, pass_values(pass, a->learned), in);
+    AttentionDropout dropout;
+    const AttentionCall call = attention_call(pass, a, in, &dropout);
+    real *const dlearned[] = {pass_gradients(pass, a->plan->learned[0]),
+                              pass_gradients(pass, a->plan->learned[1])};
+    const bool projects = attention_projects(a->plan);
+    if (projects) {
+        sublayer_residual_backward(pass, &a->sublayer);
+        linear_backward(pass, &a->projection, w->dattended, w->doutput, a->attended);
+    }
+    attention_kernel(a->plan->kind)
+        ->backward(&call, gradients, dlearned, projects ? w->dattended : w->dx);
     pass_lap(pass, "attention", 2 * attention_sublayer_flops(a, in));
 }
 
-void attention_block_create(AttentionBlock *b, CpuModel *model, const Attention *attention,
-                            const AttentionParameters *parameters, NormOrder order, size_t layer,
-                            const uint32_t sites[2]) {
-    static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
-    b->qkv = linear_create(model, model->gemm, &parameters->qkv, "qkv");
-    b->common = attention_sublayer(model, attention, &parameters->norm, &parameters->projection,
-                                   order, layer, sites, names);
-    b->common.learned = attention->additive ? parameters->pooling : parameters->exponent;
+static bool is_exact(const AttentionBlock *b) {
+    return attention_types[b->common.plan->kind].exact;
 }
 
+void attention_block_create(AttentionBlock *b, CpuModel *model, const AttentionShared *shared,
+                            const AttentionPlan *plan, NormOrder order, size_t layer) {
+    static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
+    b->common = attention_sublayer(model, shared, plan, order, layer, names);
+    b->qkv = linear_create(model, model->gemm, &plan->qkv, "qkv");
+    if (is_exact(b)) b->exact = linear_create(model, shared->gemm, &plan->qkv, "qkv");
+}
+
+// What the product for queries, keys and values reads is shared by all layers where it is float32.
 void attention_block_carve(AttentionBlock *b, CpuModel *model) {
+    sublayer_carve(&b->common.sublayer, model, !is_exact(b));
     attention_sublayer_carve(&b->common, model);
     b->projected =
-        arena_reals(model->arena, model->rows, 3 * b->common.attention->channels, "activations");
+        arena_reals(model->arena, model->rows, 3 * b->common.shared->channels, "activations");
 }
 
-static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b, Dropout *dropout) {
+static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b) {
     const Batch *batch = pass->batch;
-    const Attention *a = b->common.attention;
-    AttentionInput in =
-        attention_self(b->projected, pass_values(pass, b->qkv.parameters.bias), a->channels,
-                       a->causal, batch->mask, (size_t)batch->batch, (size_t)batch->length);
-    attention_dropout(pass, &b->common, &in, dropout);
+    const AttentionPlan *plan = b->common.plan;
+    const real *bias =
+        attention_kernel(plan->kind)->adds_bias ? pass_values(pass, plan->qkv.bias) : NULL;
+    AttentionInput in = attention_self(b->projected, bias, b->common.shared->channels, plan->causal,
+                                       batch->mask, (size_t)batch->batch, (size_t)batch->length);
+    in.window = plan->window;
     return in;
+}
+
+// Queries, keys and values, with their bias where the kind does not add it.
+static void project(const BlockPass *pass, const AttentionBlock *b, const real *x) {
+    const AttentionPlan *plan = b->common.plan;
+    const Matrix input = is_exact(b) ? b->common.shared->input : b->common.sublayer.input;
+    const real *bias = pass_values(pass, plan->qkv.bias);
+    const size_t N = 3 * b->common.shared->channels;
+    sublayer_input(pass, &b->common.sublayer, input, x);
+    linear_forward(pass, is_exact(b) ? &b->exact : &b->qkv, b->projected, input);
+    if (!bias || attention_kernel(plan->kind)->adds_bias) return;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < pass->rows; i++)
+        for (size_t n = 0; n < N; n++) b->projected[i * N + n] += bias[n];
 }
 
 void attention_block_forward(const BlockPass *pass, const AttentionBlock *b, real *out,
                              const real *x) {
-    Dropout dropout;
-    const AttentionInput in = self_input(pass, b, &dropout);
-    sublayer_begin(pass, &b->common.sublayer, x);
-    linear_forward(pass, &b->qkv, b->projected, b->common.sublayer.input);
+    const AttentionInput in = self_input(pass, b);
+    project(pass, b, x);
     attention_sublayer_forward(pass, &b->common, &in, out, x);
 }
 
 void attention_block_backward(const BlockPass *pass, const AttentionBlock *b, const real *x) {
     const Workspace *w = pass->work;
-    Dropout dropout;
-    const AttentionInput in = self_input(pass, b, &dropout);
+    const AttentionInput in = self_input(pass, b);
     const AttentionGradients gradients = attention_self_gradients(
-        w->dqkv, pass_gradients(pass, b->qkv.parameters.bias), b->common.attention->channels);
+        w->dqkv, pass_gradients(pass, b->qkv.parameters.bias), b->common.shared->channels);
     attention_sublayer_backward(pass, &b->common, &gradients, &in);
-    sublayer_begin_backward(pass, &b->common.sublayer, &b->qkv, w->dqkv, x);
+    Sublayer s = b->common.sublayer;
+    if (is_exact(b)) s.input = b->common.shared->again;
+    sublayer_begin_backward(pass, &s, &b->qkv, w->dqkv, x, is_exact(b));
 }
 
 // ---- cross-attention --------------------------------------------------------
@@ -434,59 +594,52 @@ void encoded_backward(const BlockPass *source, const Encoded *e, const real *x) 
 }
 
 void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
-                                  const Attention *attention, const Encoded *encoded,
-                                  const CrossAttentionParameters *parameters, NormOrder order,
-                                  size_t layer, const uint32_t sites[2]) {
+                                  const AttentionShared *shared, const Encoded *encoded,
+                                  const AttentionPlan *plan, NormOrder order, size_t layer) {
     static const char *const names[] = {"cross_attention", "cross_attention_weights",
                                         "residual_cross"};
     b->encoded = encoded;
-    b->query = linear_create(model, model->gemm, &parameters->query, "cross query");
-    b->key_value = linear_create(model, model->gemm, &parameters->key_value, "cross key, value");
-    b->common = attention_sublayer(model, attention, &parameters->norm, &parameters->projection,
-                                   order, layer, sites, names);
-    b->common.learned = parameters->exponent;
+    b->query = linear_create(model, model->gemm, &plan->query, "cross query");
+    b->key_value = linear_create(model, model->gemm, &plan->key_value, "cross key, value");
+    b->common = attention_sublayer(model, shared, plan, order, layer, names);
 }
 
 void cross_attention_block_carve(CrossAttentionBlock *b, CpuModel *model) {
-    const size_t C = b->common.attention->channels;
+    const size_t C = b->common.shared->channels;
+    sublayer_carve(&b->common.sublayer, model, true);
     attention_sublayer_carve(&b->common, model);
     b->queries = arena_reals(model->arena, model->rows, C, "activations");
     b->key_values = arena_reals(model->arena, model->rows, 2 * C, "activations");
 }
 
-static AttentionInput cross_input(const BlockPass *pass, const BlockPass *source,
-                                  const CrossAttentionBlock *b, Dropout *dropout) {
-    const Batch *batch = pass->batch, *from = source->batch;
-    AttentionInput in = attention_cross(
-        b->queries, pass_values(pass, b->query.parameters.bias), b->key_values,
-        pass_values(pass, b->key_value.parameters.bias), b->common.attention->channels, from->mask,
-        (size_t)batch->batch, (size_t)batch->length, (size_t)from->length);
-    attention_dropout(pass, &b->common, &in, dropout);
-    return in;
+static AttentionInput cross_input(const BlockPass *pass, const CrossAttentionBlock *b) {
+    const Batch *batch = pass->batch, *from = pass->source->batch;
+    return attention_cross(b->queries, pass_values(pass, b->query.parameters.bias), b->key_values,
+                           pass_values(pass, b->key_value.parameters.bias),
+                           b->common.shared->channels, from->mask, (size_t)batch->batch,
+                           (size_t)batch->length, (size_t)from->length);
 }
 
-void cross_attention_block_forward(const BlockPass *pass, const BlockPass *source,
-                                   const CrossAttentionBlock *b, real *out, const real *x) {
-    Dropout dropout;
-    const AttentionInput in = cross_input(pass, source, b, &dropout);
+void cross_attention_block_forward(const BlockPass *pass, const CrossAttentionBlock *b, real *out,
+                                   const real *x) {
+    const AttentionInput in = cross_input(pass, b);
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
-    linear_forward(source, &b->key_value, b->key_values, b->encoded->result);
+    linear_forward(pass->source, &b->key_value, b->key_values, b->encoded->result);
     attention_sublayer_forward(pass, &b->common, &in, out, x);
 }
 
-void cross_attention_block_backward(const BlockPass *pass, const BlockPass *source,
-                                    const CrossAttentionBlock *b, const real *x) {
+void cross_attention_block_backward(const BlockPass *pass, const CrossAttentionBlock *b,
+                                    const real *x) {
     const Workspace *w = pass->work;
-    Dropout dropout;
-    const AttentionInput in = cross_input(pass, source, b, &dropout);
+    const AttentionInput in = cross_input(pass, b);
     const AttentionGradients gradients = attention_cross_gradients(
         w->dquery, pass_gradients(pass, b->query.parameters.bias), w->dkey_value,
-        pass_gradients(pass, b->key_value.parameters.bias), b->common.attention->channels);
+        pass_gradients(pass, b->key_value.parameters.bias), b->common.shared->channels);
     attention_sublayer_backward(pass, &b->common, &gradients, &in);
-    linear_backward_input_add(source, &b->key_value, b->encoded->dresult, w->dkey_value);
-    linear_backward_weight(source, &b->key_value, w->dkey_value, b->encoded->result);
-    sublayer_begin_backward(pass, &b->common.sublayer, &b->query, w->dquery, x);
+    linear_backward_input_add(pass->source, &b->key_value, b->encoded->dresult, w->dkey_value);
+    linear_backward_weight(pass->source, &b->key_value, w->dkey_value, b->encoded->result);
+    sublayer_begin_backward(pass, &b->common.sublayer, &b->query, w->dquery, x, false);
 }
 
 // ---- feed-forward network ---------------------------------------------------
@@ -509,7 +662,7 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *paramet
 void ffn_block_carve(FfnBlock *b, CpuModel *model) {
     const size_t M = model->rows, C = b->up.parameters.shape.inputs,
                  F = b->up.parameters.shape.outputs;
-    sublayer_carve(&b->sublayer, model);
+    sublayer_carve(&b->sublayer, model, true);
     b->kept = model->training && !ffn_remade(gemm_precision(model->gemm), C, F);
     if (!b->kept) return;
     b->hidden = arena_reals(model->arena, M, F, "activations");
@@ -614,60 +767,63 @@ void ffn_block_backward(const BlockPass *pass, const FfnBlock *b, const real *x)
     if (b->sublayer.order == PRE_NORM) norm_backward(pass, &b->sublayer.norm, w->dx, w->dnorm, x);
 }
 
-// ---- a stack of layers ------------------------------------------------------
+// ---- prediction -------------------------------------------------------------
 
-void stack_create(Stack *s, CpuModel *model, const Attention *kind,
-                  const TransformerParameters *parameters, size_t count, NormOrder order,
-                  ActivationKind activation, uint32_t site, size_t batch, size_t length) {
-    s->attention = *kind;
-    s->count = count;
-    s->layers = allocate(count, sizeof(TransformerLayer), "layers");
-    s->x = allocate(2 * count + 1, sizeof(*s->x), "layers");
-    attention_create(&s->attention, gemm_precision(model->gemm), batch, length, model->rows);
-    for (size_t l = 0; l < count; l++, site += 3) {
-        TransformerLayer *layer = &s->layers[l];
-        const uint32_t sites[] = {site, site + 1};
-        attention_block_create(&layer->attention, model, &s->attention, &parameters[l].attention,
-                               order, l, sites);
-        ffn_block_create(&layer->ffn, model, &parameters[l].ffn, activation, order, l, site + 2);
-        layer->first = transformer_first(&parameters[l]);
-    }
+void prediction_create(PredictionBlock *b, CpuModel *model, const PredictionPlan *plan) {
+    b->transform = linear_create(model, model->gemm, &plan->transform, "prediction");
 }
 
-void stack_carve(Stack *s, CpuModel *model) {
-    Arena *arena = model->arena;
-    attention_carve(&s->attention, arena, model->training);
-    stream_carve(s->x, arena, 2 * s->count, model->rows, s->attention.channels, model->training);
-    ArenaUnion shared = arena_union(arena);
-    for (size_t l = 0; l < s->count; l++) {
-        attention_block_carve(&s->layers[l].attention, model);
-        ffn_block_carve(&s->layers[l].ffn, model);
-        if (!model->training) arena_member(arena, &shared);
-    }
-    arena_close(arena, &shared);
+void prediction_carve(PredictionBlock *b, CpuModel *m) {
+    const char *what = "activations";
+    const size_t M = m->rows, C = b->transform.parameters.shape.inputs;
+    b->rows = arena_array(m->arena, M, sizeof(*b->rows), what);
+    b->targets = arena_array(m->arena, M, sizeof(*b->targets), what);
+    b->chosen = gemm_input_carve(m->gemm, m->arena, M, C, what);
+    b->hidden = arena_reals(m->arena, M, C, what);
+    b->activated = arena_reals(m->arena, M, C, what);
 }
 
-void stack_free(Stack *s) {
-    attention_free(&s->attention);
-    free(s->layers);
-    free(s->x);
+BlockPass prediction_pass(const BlockPass *pass, const PredictionBlock *b, bool all, Batch *batch) {
+    size_t count = 0;
+    for (size_t i = 0; i < pass->rows; i++) {
+        const int32_t target = all ? 0 : pass->batch->targets[i];
+        if (target < 0) continue;
+        b->rows[count] = i;
+        b->targets[count++] = target;
+    }
+    *batch = *pass->batch;
+    batch->targets = b->targets;
+    BlockPass chosen = *pass;
+    chosen.batch = batch;
+    chosen.rows = count;
+    return chosen;
 }
 
-const real *stack_forward(const BlockPass *pass, const Stack *s) {
-    real **x = s->x;
-    for (size_t l = 0; l < s->count; l++, x += 2) {
-        attention_block_forward(pass, &s->layers[l].attention, x[1], x[0]);
-        ffn_block_forward(pass, &s->layers[l].ffn, x[2], x[1]);
-    }
-    return x[0];
+void prediction_forward(const BlockPass *chosen, const PredictionBlock *b, const real *x) {
+    const size_t C = b->transform.parameters.shape.inputs;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < chosen->rows; i++)
+        gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
+    linear_forward(chosen, &b->transform, b->hidden, b->chosen);
+    activation_forward((Matrix){b->activated, C, false}, b->hidden,
+                       pass_values(chosen, b->transform.parameters.bias), GELU_ERF, chosen->rows,
+                       C);
+    pass_lap(chosen, "activation", 0);
 }
 
-void stack_backward(const BlockPass *pass, const Stack *s) {
-    for (size_t l = s->count; l-- > 0;) {
-        ffn_block_backward(pass, &s->layers[l].ffn, s->x[2 * l + 1]);
-        attention_block_backward(pass, &s->layers[l].attention, s->x[2 * l]);
-        pass_final(pass, s->layers[l].first);
-    }
+void prediction_backward(const BlockPass *pass, const BlockPass *chosen, const PredictionBlock *b) {
+    const size_t C = b->transform.parameters.shape.inputs;
+    const Workspace *w = pass->work;
+    activation_backward(w->doutput, pass_gradients(chosen, b->transform.parameters.bias), w->dx,
+                        b->hidden, pass_values(chosen, b->transform.parameters.bias), GELU_ERF,
+                        chosen->rows, C);
+    pass_lap(chosen, "activation", 0);
+    linear_backward(chosen, &b->transform, w->dnorm, w->doutput, b->chosen);
+    memset(w->dx, 0, pass->rows * C * sizeof(real));
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < chosen->rows; i++)
+        memcpy(w->dx + b->rows[i] * C, w->dnorm + i * C, C * sizeof(real));
+    pass_lap(chosen, "embedding", 0);
 }
 
 // ---- final normalisation and classifier -------------------------------------

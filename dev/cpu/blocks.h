@@ -16,27 +16,30 @@
 #include "attention.h"
 #include "cpu_model.h"
 #include "dropout.h"
-#include "layer_parameters.h"
+#include "transformer_plan.h"
 
 // One way through a model for one batch.
-typedef struct {
+struct BlockPass {
     CpuModel *model;
     const Workspace *work; // of the model
     const Batch *batch;
-    size_t rows;            // M
-    uint64_t first;         // number of row 0 among the update's, by which dropout counts
-    bool train;             // elements are dropped
-    Profile *profile;       // NULL: disabled
-    ProfilePart part;       // what laps are booked as
-    Statistics *statistics; // what is measured, or NULL
-} BlockPass;
+    size_t rows;             // M
+    uint64_t first;          // number of row 0 among the update's, by which dropout counts
+    bool train;              // elements are dropped
+    Profile *profile;        // NULL: disabled
+    ProfilePart part;        // what laps are booked as
+    Statistics *statistics;  // what is measured, or NULL
+    const BlockPass *source; // the same on the source side of the batch; NULL: it has none
+    const BlockPass *chosen; // of the rows that are predicted; NULL: all are classified
+};
 
 // A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's,
 // measured where statistics are given. Then the backward pass after a training step's.
 BlockPass pass_forward(CpuModel *model, const Batch *batch, bool train, Statistics *statistics);
 BlockPass pass_backward(const BlockPass *forward);
 
-// The same pass on the source side of its batch, which `source` becomes.
+// The same pass on the source side of its batch, which `source` becomes. It is to be the pass's
+// source.
 BlockPass pass_source(const BlockPass *pass, Batch *source);
 
 // The dropout of a site in this pass, written to `memory`; NULL: nothing is dropped.
@@ -63,21 +66,6 @@ void pass_measure(const BlockPass *pass, size_t layer, const char *place, const 
 // one where nothing is kept for a backward pass.
 void stream_carve(real **x, Arena *arena, size_t blocks, size_t rows, size_t channels, bool keep);
 
-// ---- token embedding and positions, with dropout ----------------------------
-
-typedef struct {
-    size_t token;    // (V, C)
-    double scale;    // of its rows: 1, or sqrt(C)
-    size_t position; // (positions, C); NO_PARAMETER: sinusoids
-    real *sinusoids; // (positions, C), sinusoidal_positions()
-    size_t channels;
-    uint32_t site;   // of the dropout
-    int32_t padding; // the token whose row takes no gradient; -1: none
-} Embedding;
-
-void embed_forward(const BlockPass *pass, const Embedding *embedding, real *x);
-void embed_backward(const BlockPass *pass, const Embedding *embedding); // from work->dx
-
 // ---- layer normalisation; without parameters (no_norm()), none --------------
 
 typedef struct {
@@ -90,6 +78,22 @@ void norm_forward(const BlockPass *pass, const Norm *norm, Matrix y, const real 
 // dx += the gradient to x; where dx is dy, it becomes that.
 void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real *dy,
                    const real *x);
+
+// ---- token embedding and positions, norm if it has one, dropout -------------
+
+typedef struct {
+    EmbeddingPlan plan;
+    size_t channels;
+    const real *sinusoids;  // (positions, C), sinusoidal_positions(); NULL: positions are learned
+    real *places, *dplaces; // (T, C) with a type: position + type, and the gradient to that
+    real *sum;              // (M, C) with a norm: what that reads
+    Norm norm;
+} Embedding;
+
+// For batches of up to so many tokens of a sequence.
+void embed_carve(Embedding *embedding, CpuModel *model, size_t length);
+void embed_forward(const BlockPass *pass, const Embedding *embedding, real *x);
+void embed_backward(const BlockPass *pass, const Embedding *embedding); // from work->dx
 
 // ---- a product with a weight; what follows adds the bias --------------------
 
@@ -125,7 +129,8 @@ typedef struct {
     real *sum;    // (M, C) post-norm: what is normalised
 } Sublayer;
 
-void sublayer_carve(Sublayer *sublayer, CpuModel *model);
+// input: with what f reads; else it is set in another way.
+void sublayer_carve(Sublayer *sublayer, CpuModel *model, bool input);
 
 // What f reads, from x.
 void sublayer_begin(const BlockPass *pass, const Sublayer *sublayer, const real *x);
@@ -138,46 +143,60 @@ void sublayer_residual(const BlockPass *pass, const Sublayer *sublayer, real *ou
 void sublayer_residual_backward(const BlockPass *pass, const Sublayer *sublayer);
 
 // work->dx, the gradient to x, through `first`, f's first product, from the gradient to its result.
+// again: what f reads is not kept and is made again.
 void sublayer_begin_backward(const BlockPass *pass, const Sublayer *sublayer, const Linear *first,
-                             Matrix dy, const real *x);
+                             Matrix dy, const real *x, bool again);
 
 // ---- attention --------------------------------------------------------------
+// What all layers of a model use one after the other.
+typedef struct {
+    size_t channels, heads; // C, H
+    AttentionMemory memory;
+    Gemm *gemm;   // float32, for kinds that need it; NULL: there are none
+    Matrix input; // (M, C) what their products for queries, keys and values read
+    Matrix again; // (M, C) and the backward pass of these
+} AttentionShared;
+
+void attention_shared_create(AttentionShared *shared, CpuModel *model, const ModelSizes *size,
+                             const LayerPlan *layers, size_t count, size_t batch, size_t length);
+void attention_shared_carve(AttentionShared *shared, CpuModel *model);
+void attention_shared_free(AttentionShared *shared);
+
 // What self- and cross-attention have in common: all but what queries, keys and values are made of.
+// Without a projection the result of attention joins the residual stream as it is.
 typedef struct {
     Sublayer sublayer;
-    const Attention *attention; // its kind and working memory, which layers share
-    size_t learned;             // what attention.h calls so; or NO_PARAMETER
-    const char *weights;        // what --stats calls them
-    uint32_t site;              // of their dropout
+    const AttentionPlan *plan;
+    const AttentionShared *shared;
+    const char *weights; // what --stats calls them
     Linear projection;
     Matrix attended; // (M, C)
-    real *logsumexp; // (B, H, T)
+    real *kept;      // AttentionKernel.kept
 } AttentionSublayer;
 
-// From queries, keys and values to out = x'.
+// From queries, keys and values to out = x'; and from work->dx to the gradients to these.
 void attention_sublayer_forward(const BlockPass *pass, const AttentionSublayer *sublayer,
                                 const AttentionInput *in, real *out, const real *x);
+void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer *sublayer,
+                                 const AttentionGradients *gradients, const AttentionInput *in);
 
 // Self-attention.
 typedef struct {
     AttentionSublayer common;
-    Linear qkv;
-    real *projected; // (M, 3C) queries, keys and values without the bias
+    Linear qkv, exact; // the product, and in float32 where the kind needs that
+    real *projected;   // (M, 3C) queries, keys and values, without the bias where the kind adds it
 } AttentionBlock;
 
-// Sites: of the dropout of weights, and of the output's.
-void attention_block_create(AttentionBlock *block, CpuModel *model, const Attention *attention,
-                            const AttentionParameters *parameters, NormOrder order, size_t layer,
-                            const uint32_t sites[2]);
+void attention_block_create(AttentionBlock *block, CpuModel *model, const AttentionShared *shared,
+                            const AttentionPlan *plan, NormOrder order, size_t layer);
 void attention_block_carve(AttentionBlock *block, CpuModel *model);
 void attention_block_forward(const BlockPass *pass, const AttentionBlock *block, real *out,
                              const real *x);
 void attention_block_backward(const BlockPass *pass, const AttentionBlock *block, const real *x);
 
-// ---- cross-attention: queries of one stack, keys and values of the encoder ----
-// ----
+// ---- cross-attention: queries of one stack, keys and values of the encoder --
 //
-// Its pass is pass_source(); N rows. `x` is what its last layer wrote.
+// The encoder's pass is the source of the decoder's; N rows. `x` is what its last layer wrote.
 
 typedef struct {
     Norm norm;     // after the last layer, or none
@@ -198,14 +217,13 @@ typedef struct {
 } CrossAttentionBlock;
 
 void cross_attention_block_create(CrossAttentionBlock *block, CpuModel *model,
-                                  const Attention *attention, const Encoded *encoded,
-                                  const CrossAttentionParameters *parameters, NormOrder order,
-                                  size_t layer, const uint32_t sites[2]);
+                                  const AttentionShared *shared, const Encoded *encoded,
+                                  const AttentionPlan *plan, NormOrder order, size_t layer);
 void cross_attention_block_carve(CrossAttentionBlock *block, CpuModel *model);
-void cross_attention_block_forward(const BlockPass *pass, const BlockPass *source,
-                                   const CrossAttentionBlock *block, real *out, const real *x);
-void cross_attention_block_backward(const BlockPass *pass, const BlockPass *source,
-                                    const CrossAttentionBlock *block, const real *x);
+void cross_attention_block_forward(const BlockPass *pass, const CrossAttentionBlock *block,
+                                   real *out, const real *x);
+void cross_attention_block_backward(const BlockPass *pass, const CrossAttentionBlock *block,
+                                    const real *x);
 
 // ---- feed-forward network ---------------------------------------------------
 
@@ -224,30 +242,27 @@ void ffn_block_carve(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const BlockPass *pass, const FfnBlock *block, real *out, const real *x);
 void ffn_block_backward(const BlockPass *pass, const FfnBlock *block, const real *x);
 
-// ---- a stack of layers: self-attention, then a feed-forward network ---------
+// ---- prediction: LayerNorm's input GELU(x W + b) of the rows that have a target ----
 
 typedef struct {
-    AttentionBlock attention;
-    FfnBlock ffn;
-    size_t first; // of its parameters
-} TransformerLayer;
+    Linear transform;
+    size_t *rows;     // (K) that have a target
+    int32_t *targets; // (K)
+    Matrix chosen;    // (K, C) the last x of these
+    real *hidden;     // (K, C) before bias and GELU
+    real *activated;  // (K, C)
+} PredictionBlock;
 
-typedef struct {
-    Attention attention; // kind, and working memory
-    size_t count;        // L
-    TransformerLayer *layers;
-    real **x; // (2L + 1) of (M, C): the residual stream before each block, and after the last
-} Stack;
+void prediction_create(PredictionBlock *block, CpuModel *model, const PredictionPlan *plan);
+void prediction_carve(PredictionBlock *block, CpuModel *model);
 
-// Dropout sites: three per layer from `site` on. Batches of up to (batch, length). Layers share
-// their activations where nothing is kept for a backward pass.
-void stack_create(Stack *stack, CpuModel *model, const Attention *kind,
-                  const TransformerParameters *parameters, size_t count, NormOrder order,
-                  ActivationKind activation, uint32_t site, size_t batch, size_t length);
-void stack_carve(Stack *stack, CpuModel *model);
-void stack_free(Stack *stack);
-const real *stack_forward(const BlockPass *pass, const Stack *stack); // from x[0]; the last of x
-void stack_backward(const BlockPass *pass, const Stack *stack);       // work->dx
+// A pass over the rows that have a target, or over all, which `batch` then describes.
+BlockPass prediction_pass(const BlockPass *pass, const PredictionBlock *block, bool all,
+                          Batch *batch);
+void prediction_forward(const BlockPass *chosen, const PredictionBlock *block, const real *x);
+// work->dx (M, C), to the last x, from work->dx (K, C), to `activated`.
+void prediction_backward(const BlockPass *pass, const BlockPass *chosen,
+                         const PredictionBlock *block);
 
 // ---- final normalisation and classifier -------------------------------------
 

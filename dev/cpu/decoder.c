@@ -1,11 +1,42 @@
 #include "decoder.h"
 
+#include "barrier.h"
+#include "decode.h"
 #include "error.h"
 #include "layernorm.h"
 #include "memory.h"
 #include "threads.h"
+#include "transformer.h"
 #include <stdlib.h>
-#include <string.h>
+
+// A linear layer, packed for decoding.
+typedef struct {
+    DecodeWeight weight;
+    size_t bias; // or NO_PARAMETER
+} DecoderLinear;
+
+typedef struct {
+    const LayerPlan *plan;
+    const AttentionKernel *kernel;
+    void *state; // of attention
+    DecoderLinear qkv, projection, up, down;
+} DecoderLayer;
+
+typedef struct {
+    const CpuModel *model;
+    const TransformerPlan *plan;
+    DecoderLayer *layers; // (L)
+    size_t streams;       // S
+    size_t position;      // of the next token
+    size_t count;         // tokens read
+    int threads;          // of the parallel region
+    real *x, *added,
+        *attended;            // (S, C) the residual stream; what is added to it; attention's output
+    real *projected, *hidden; // (S, 3C), (S, F)
+    real *norm; // (threads, S, C) each thread makes all of it: less than waiting for another
+    DecodeWeight classifier; // (V, C)
+    Barrier barrier;         // between the threads
+} Decoder;
 
 // ---- what is packed ---------------------------------------------------------
 
@@ -17,26 +48,29 @@ static const real *values_at(const Decoder *d, size_t offset) {
     return offset == NO_PARAMETER ? NULL : d->model->state.values + offset;
 }
 
-static DecoderLinear linear_create(const Decoder *d, Precision precision,
-                                   const LinearParameters *parameters) {
+static DecoderLinear decoder_linear(const Decoder *d, Precision precision,
+                                    const LinearParameters *parameters) {
     return (DecoderLinear){decode_weight_create(precision, values_at(d, parameters->weight),
                                                 parameters->shape.outputs, parameters->shape.inputs,
                                                 parameters->shape.layout),
                            parameters->bias};
 }
 
-static DecoderLayer layer_create(const Decoder *d, const DecoderParameters *parameters) {
+static DecoderLayer layer_create(const Decoder *d, const LayerPlan *plan) {
     const Precision precision = d->model->decoding;
+    const AttentionPlan *a = &plan->attention;
+    const real *const learned[] = {values_at(d, a->learned[0]), values_at(d, a->learned[1])};
     DecoderLayer layer = {
-        .norm = *parameters->norm,
-        .ffn_norm = parameters->ffn->norm,
-        .qkv =
-            linear_create(d, d->shape.exact_qkv ? PRECISION_FLOAT32 : precision, parameters->qkv),
-        .up = linear_create(d, precision, &parameters->ffn->up),
-        .down = linear_create(d, precision, &parameters->ffn->down),
-        .projects = parameters->projection,
+        .plan = plan,
+        .kernel = attention_kernel(a->kind),
+        .qkv = decoder_linear(d, attention_types[a->kind].exact ? PRECISION_FLOAT32 : precision,
+                              &a->qkv),
+        .up = decoder_linear(d, precision, &plan->ffn.up),
+        .down = decoder_linear(d, precision, &plan->ffn.down),
     };
-    if (layer.projects) layer.projection = linear_create(d, precision, parameters->projection);
+    if (attention_projects(a)) layer.projection = decoder_linear(d, precision, &a->projection);
+    layer.state = layer.kernel->state_create(a, learned, d->streams, d->plan->size.channels,
+                                             d->plan->size.heads);
     return layer;
 }
 
@@ -50,38 +84,44 @@ static size_t layer_weights(const DecoderLayer *layer) {
     return weights;
 }
 
-void decoder_create(Decoder *d, CpuModel *model, const DecoderShape *shape, int streams) {
-    const size_t S = (size_t)streams, C = shape->size.channels, V = shape->size.vocabulary;
+void *decoder_create(void *model, int streams) {
+    const Transformer *t = model;
+    const ModelSizes *size = &t->plan.size;
+    const size_t S = (size_t)streams, C = size->channels, V = size->vocabulary;
     size_t weights = V * C;
-    *d = (Decoder){.model = model, .shape = *shape, .streams = S};
-    d->layers = allocate(shape->size.layers, sizeof(DecoderLayer), "decoder");
-    for (size_t l = 0; l < shape->size.layers; l++) {
-        const DecoderParameters parameters = shape->layer(model, l);
-        d->layers[l] = layer_create(d, &parameters);
+    Decoder *d = allocate(1, sizeof(Decoder), "decoder");
+    *d = (Decoder){.model = &t->model, .plan = &t->plan, .streams = S};
+    d->layers = allocate(size->layers, sizeof(DecoderLayer), "decoder");
+    for (size_t l = 0; l < size->layers; l++) {
+        d->layers[l] = layer_create(d, &t->plan.layers[l]);
         weights += layer_weights(&d->layers[l]);
     }
-    d->classifier = decode_weight_create(model->decoding, values_at(d, shape->outer.token), V, C,
-                                         WEIGHT_OUT_IN);
+    d->classifier = decode_weight_create(
+        d->model->decoding, values_at(d, t->plan.stacks[0].embedding.token), V, C, WEIGHT_OUT_IN);
     d->threads = decode_threads(weights);
     d->x = buffer(S, C);
     d->added = buffer(S, C);
     d->attended = buffer(S, C);
     d->projected = buffer(S, 3 * C);
-    d->hidden = buffer(S, d->layers[0].up.weight.n);
+    d->hidden = buffer(S, t->plan.inner);
     d->norm = buffer((size_t)d->threads * S, C);
+    return d;
 }
 
-void decoder_free(Decoder *d) {
-    for (size_t l = 0; l < d->shape.size.layers; l++) {
+void decoder_destroy(void *decoder) {
+    Decoder *d = decoder;
+    for (size_t l = 0; l < d->plan->size.layers; l++) {
         DecoderLayer *layer = &d->layers[l];
         DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up,
                                                  &layer->down};
         for (size_t i = 0; i < LINEARS; i++) decode_weight_free(&linears[i]->weight);
+        layer->kernel->state_free(layer->state);
     }
     real *const buffers[] = {d->x, d->added, d->attended, d->projected, d->hidden, d->norm};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++) free(buffers[i]);
     decode_weight_free(&d->classifier);
     free(d->layers);
+    free(d);
 }
 
 // ---- a token ----------------------------------------------------------------
@@ -91,19 +131,20 @@ void decoder_free(Decoder *d) {
 
 // Before the parallel region: x = token embedding + position, tokens (S).
 static void embed(Decoder *d, const int32_t *tokens) {
-    const size_t C = d->shape.size.channels;
-    const real *place = values_at(d, d->shape.outer.position) + d->position * C;
-    if (d->position == d->shape.size.positions)
-        fail("decoding: the model has %zu positions, no token can follow", d->shape.size.positions);
+    const size_t C = d->plan->size.channels;
+    const EmbeddingPlan *embedding = &d->plan->stacks[0].embedding;
+    const real *place = values_at(d, embedding->position) + d->position * C;
+    if (d->position == d->plan->size.positions)
+        fail("decoding: the model has %zu positions, no token can follow", d->plan->size.positions);
     for (size_t s = 0; s < d->streams; s++) {
-        const real *row = values_at(d, d->shape.outer.token) + (size_t)tokens[s] * C;
+        const real *row = values_at(d, embedding->token) + (size_t)tokens[s] * C;
         for (size_t i = 0; i < C; i++) d->x[s * C + i] = row[i] + place[i];
     }
 }
 
 // LayerNorm of x (S, C), all of it for the calling thread.
 static const real *normalise(const Decoder *d, const NormParameters *parameters) {
-    const size_t S = d->streams, C = d->shape.size.channels;
+    const size_t S = d->streams, C = d->plan->size.channels;
     real *norm = d->norm + (size_t)thread_index() * S * C;
     for (size_t s = 0; s < S; s++)
         layernorm_row(norm + s * C, d->x + s * C, values_at(d, parameters->gain),
@@ -113,7 +154,7 @@ static const real *normalise(const Decoder *d, const NormParameters *parameters)
 
 // x += input W^T + bias.
 static void add_product(Decoder *d, const real *input, const DecoderLinear *linear) {
-    const size_t C = d->shape.size.channels;
+    const size_t C = d->plan->size.channels;
     const DecodeShare share = decode_share(C);
     decode_product(d->added, input, &linear->weight, values_at(d, linear->bias), d->streams);
     for (size_t s = 0; s < d->streams; s++)
@@ -125,33 +166,43 @@ static void add_product(Decoder *d, const real *input, const DecoderLinear *line
 static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
     const size_t F = layer->up.weight.n;
     const DecodeShare share = decode_share(F);
-    decode_product(d->hidden, normalise(d, &layer->ffn_norm), &layer->up.weight,
+    decode_product(d->hidden, normalise(d, &layer->plan->ffn.norm), &layer->up.weight,
                    values_at(d, layer->up.bias), d->streams);
     for (size_t s = 0; s < d->streams; s++)
-        activation_row(d->hidden + s * F + share.begin, d->shape.activation, share.count);
+        activation_row(d->hidden + s * F + share.begin, d->plan->activation, share.count);
     barrier_wait(&d->barrier);
     add_product(d, d->hidden, &layer->down);
 }
 
-static void decode_layer(Decoder *d, size_t l) {
-    const DecoderLayer *layer = &d->layers[l];
-    decode_product(d->projected, normalise(d, &layer->norm), &layer->qkv.weight, NULL, d->streams);
+static void decode_attention(Decoder *d, const DecoderLayer *layer) {
+    const AttentionPlan *plan = &layer->plan->attention;
+    const real *bias = values_at(d, layer->qkv.bias);
+    const bool adds_bias = layer->kernel->adds_bias, projects = attention_projects(plan);
+    decode_product(d->projected, normalise(d, &plan->norm), &layer->qkv.weight,
+                   adds_bias ? NULL : bias, d->streams);
     barrier_wait(&d->barrier);
-    d->shape.attend(d, l);
+    layer->kernel->step(layer->state, &(AttentionStep){d->projected, adds_bias ? bias : NULL,
+                                                       projects ? d->attended : d->x, d->count});
     barrier_wait(&d->barrier);
-    if (layer->projects) add_product(d, d->attended, &layer->projection);
-    decode_ffn(d, layer);
+    if (projects) add_product(d, d->attended, &layer->projection);
 }
 
 void decoder_decode(void *decoder, const int32_t *tokens, real *logits) {
     Decoder *d = decoder;
+    const size_t layers = d->plan->size.layers, positions = d->plan->size.positions;
     embed(d, tokens);
+    for (size_t l = 0; l < layers; l++)
+        if (d->layers[l].kernel->state_grow)
+            d->layers[l].kernel->state_grow(d->layers[l].state, d->count, positions);
 #pragma omp parallel num_threads(d->threads)
     {
-        for (size_t l = 0; l < d->shape.size.layers; l++) decode_layer(d, l);
+        for (size_t l = 0; l < layers; l++) {
+            decode_attention(d, &d->layers[l]);
+            decode_ffn(d, &d->layers[l]);
+        }
         if (logits)
-            decode_product(logits, normalise(d, &d->shape.outer.norm), &d->classifier,
-                           values_at(d, d->shape.outer.bias), d->streams);
+            decode_product(logits, normalise(d, &d->plan->stacks[0].norm), &d->classifier,
+                           values_at(d, d->plan->bias), d->streams);
     }
     d->position++;
     d->count++;
@@ -159,30 +210,4 @@ void decoder_decode(void *decoder, const int32_t *tokens, real *logits) {
 
 void decoder_place(void *decoder, int64_t position) {
     ((Decoder *)decoder)->position = (size_t)position;
-}
-
-// ---- keys and values --------------------------------------------------------
-
-static real *larger_cache(const KeyValueCache *c, real *old, size_t positions, size_t room) {
-    const size_t D = c->head_size;
-    real *larger = allocate(c->units * room, D * sizeof(real), "the cache of keys and values");
-    for (size_t unit = 0; positions > 0 && unit < c->units; unit++)
-        memcpy(larger + unit * room * D, old + unit * c->room * D, positions * D * sizeof(real));
-    free(old);
-    return larger;
-}
-
-void key_value_cache_grow(KeyValueCache *c, size_t count, size_t positions) {
-    enum { FIRST_ROOM = 64 };
-    if (count < c->room) return;
-    size_t room = c->room ? 2 * c->room : FIRST_ROOM;
-    if (room > positions && count < positions) room = positions;
-    c->keys = larger_cache(c, c->keys, count, room);
-    c->values = larger_cache(c, c->values, count, room);
-    c->room = room;
-}
-
-void key_value_cache_free(KeyValueCache *c) {
-    free(c->keys);
-    free(c->values);
 }

@@ -1,46 +1,344 @@
 #include "transformer.h"
 
-void transformer_create(Transformer *t, const OuterParameters *parameters, const ModelSizes *size,
-                        int32_t padding) {
-    t->embedding = (Embedding){.token = parameters->token,
-                               .scale = 1,
-                               .position = parameters->position,
-                               .channels = size->channels,
-                               .site = 0,
-                               .padding = padding};
-    head_create(&t->head, &t->model, &parameters->norm, parameters->token, parameters->bias,
-                size->vocabulary);
+#include "embedding.h"
+#include "memory.h"
+#include <stdlib.h>
+
+// ---- the blocks -------------------------------------------------------------
+
+static const Transformer *model_of(const BlockPass *pass) {
+    return (const Transformer *)pass->model;
 }
 
-void transformer_carve(Transformer *t, size_t inner) {
-    head_carve(&t->head, &t->model);
-    cpu_model_carve_workspace(&t->model, t->embedding.channels, inner);
+// The pass over a stack's side of the batch.
+static const BlockPass *side(const BlockPass *pass, size_t stack) {
+    return stack + 1 < model_of(pass)->plan.stack_count ? pass->source : pass;
+}
+
+static void block_embed_forward(const BlockPass *pass, size_t stack) {
+    const Transformer *t = model_of(pass);
+    embed_forward(side(pass, stack), &t->embeddings[stack], t->streams[stack][0]);
+}
+
+static void block_embed_backward(const BlockPass *pass, size_t stack) {
+    embed_backward(side(pass, stack), &model_of(pass)->embeddings[stack]);
+}
+
+static void block_attention_forward(const BlockPass *pass, size_t l) {
+    const TransformerLayer *layer = &model_of(pass)->layers[l];
+    attention_block_forward(side(pass, layer->stack), &layer->attention, layer->x[1], layer->x[0]);
+}
+
+static void block_attention_backward(const BlockPass *pass, size_t l) {
+    const TransformerLayer *layer = &model_of(pass)->layers[l];
+    attention_block_backward(side(pass, layer->stack), &layer->attention, layer->x[0]);
+    pass_final(pass, model_of(pass)->plan.layers[l].first);
+}
+
+static void block_cross_forward(const BlockPass *pass, size_t l) {
+    const TransformerLayer *layer = &model_of(pass)->layers[l];
+    cross_attention_block_forward(pass, &layer->cross, layer->x[2], layer->x[1]);
+}
+
+static void block_cross_backward(const BlockPass *pass, size_t l) {
+    const TransformerLayer *layer = &model_of(pass)->layers[l];
+    cross_attention_block_backward(pass, &layer->cross, layer->x[1]);
+}
+
+// The residual stream before a layer's feed-forward network, and after it.
+static real **ffn_stream(const BlockPass *pass, size_t l) {
+    const Transformer *t = model_of(pass);
+    return t->layers[l].x + (t->plan.layers[l].crosses ? 2 : 1);
+}
+
+static void block_ffn_forward(const BlockPass *pass, size_t l) {
+    const TransformerLayer *layer = &model_of(pass)->layers[l];
+    real **x = ffn_stream(pass, l);
+    ffn_block_forward(side(pass, layer->stack), &layer->ffn, x[1], x[0]);
+}
+
+static void block_ffn_backward(const BlockPass *pass, size_t l) {
+    const TransformerLayer *layer = &model_of(pass)->layers[l];
+    ffn_block_backward(side(pass, layer->stack), &layer->ffn, ffn_stream(pass, l)[0]);
+}
+
+static const real *last_x(const Transformer *t, size_t stack) {
+    return t->streams[stack][t->blocks[stack]];
+}
+
+static void block_encoded_forward(const BlockPass *pass) {
+    const Transformer *t = model_of(pass);
+    encoded_forward(pass->source, &t->encoded, last_x(t, 0));
+}
+
+static void block_encoded_backward(const BlockPass *pass) {
+    const Transformer *t = model_of(pass);
+    encoded_backward(pass->source, &t->encoded, last_x(t, 0));
+}
+
+static void block_predict_forward(const BlockPass *pass) {
+    const Transformer *t = model_of(pass);
+    if (pass->chosen->rows > 0)
+        prediction_forward(pass->chosen, &t->prediction, last_x(t, t->plan.stack_count - 1));
+}
+
+static void block_predict_backward(const BlockPass *pass) {
+    prediction_backward(pass, pass->chosen, &model_of(pass)->prediction);
+}
+
+const Blocks cpu_blocks = {.embed_forward = block_embed_forward,
+                           .embed_backward = block_embed_backward,
+                           .attention_forward = block_attention_forward,
+                           .attention_backward = block_attention_backward,
+                           .cross_attention_forward = block_cross_forward,
+                           .cross_attention_backward = block_cross_backward,
+                           .ffn_forward = block_ffn_forward,
+                           .ffn_backward = block_ffn_backward,
+                           .encoded_forward = block_encoded_forward,
+                           .encoded_backward = block_encoded_backward,
+                           .predict_forward = block_predict_forward,
+                           .predict_backward = block_predict_backward};
+
+// ---- the model --------------------------------------------------------------
+
+static bool predicts(const Transformer *t) {
+    return t->plan.prediction.transform.weight != NO_PARAMETER;
+}
+
+static void layer_create(Transformer *t, size_t l) {
+    CpuModel *m = &t->model;
+    const LayerPlan *plan = &t->plan.layers[l];
+    const NormOrder order = t->plan.order;
+    TransformerLayer *layer = &t->layers[l];
+    attention_block_create(&layer->attention, m, &t->attention, &plan->attention, order, l);
+    if (plan->crosses)
+        cross_attention_block_create(&layer->cross, m, &t->attention, &t->encoded, &plan->cross,
+                                     order, l);
+    ffn_block_create(&layer->ffn, m, &plan->ffn, t->plan.activation, order, l, plan->ffn_site);
+}
+
+// The arrays of pointers to a stack's residual stream, which its layers pass through.
+static void stack_create(Transformer *t, size_t stack) {
+    const StackPlan *plan = &t->plan.stacks[stack];
+    size_t *blocks = &t->blocks[stack];
+    for (size_t l = plan->first; l < plan->end; l++) *blocks += t->plan.layers[l].crosses ? 3 : 2;
+    t->streams[stack] = allocate(*blocks + 1, sizeof(real *), "layers");
+    real **x = t->streams[stack];
+    for (size_t l = plan->first; l < plan->end; l++) {
+        t->layers[l].stack = stack;
+        t->layers[l].x = x;
+        layer_create(t, l);
+        x += t->plan.layers[l].crosses ? 3 : 2;
+    }
+    t->embeddings[stack] = (Embedding){.plan = plan->embedding, .channels = t->plan.size.channels};
+}
+
+static void head_create_planned(Transformer *t) {
+    const StackPlan *last = &t->plan.stacks[t->plan.stack_count - 1];
+    CpuModel *m = &t->model;
+    if (predicts(t)) prediction_create(&t->prediction, m, &t->plan.prediction);
+    head_create(&t->head, m, predicts(t) ? &t->plan.prediction.norm : &last->norm,
+                last->embedding.token, t->plan.bias, t->plan.size.vocabulary);
+    t->head.bias_fixed = t->plan.bias_fixed;
+    classifier_smooth(t->head.classifier, t->plan.smoothing);
+}
+
+// What works on batches.
+static void parts_create(Transformer *t) {
+    CpuModel *m = &t->model;
+    t->layers = allocate(t->plan.size.layers, sizeof(TransformerLayer), "layers");
+    attention_shared_create(&t->attention, m, &t->plan.size, t->plan.layers, t->plan.size.layers,
+                            t->batch, t->length);
+    for (size_t i = 0; i < t->plan.stack_count; i++) stack_create(t, i);
+    if (t->plan.stack_count > 1) t->encoded.norm.parameters = t->plan.stacks[0].norm;
+    head_create_planned(t);
+}
+
+// Layers share their activations where nothing is kept for a backward pass.
+static void stack_carve(Transformer *t, size_t stack) {
+    CpuModel *m = &t->model;
+    const StackPlan *plan = &t->plan.stacks[stack];
+    t->embeddings[stack].sinusoids = t->sinusoids;
+    embed_carve(&t->embeddings[stack], m, t->length);
+    stream_carve(t->streams[stack], m->arena, t->blocks[stack], m->rows, t->plan.size.channels,
+                 m->training);
+    ArenaUnion shared = arena_union(m->arena);
+    for (size_t l = plan->first; l < plan->end; l++) {
+        attention_block_carve(&t->layers[l].attention, m);
+        if (t->plan.layers[l].crosses) cross_attention_block_carve(&t->layers[l].cross, m);
+        ffn_block_carve(&t->layers[l].ffn, m);
+        if (!m->training) arena_member(m->arena, &shared);
+    }
+    arena_close(m->arena, &shared);
+}
+
+static bool has_sinusoids(const Transformer *t) {
+    return t->model.rows > 0 && t->plan.stacks[0].embedding.position == NO_PARAMETER;
+}
+
+enum { LOGIT_ROWS = 64 };
+
+static void transformer_carve(void *model) {
+    Transformer *t = model;
+    CpuModel *m = &t->model;
+    const ModelSizes *size = &t->plan.size;
+    if (m->rows == 0) return;
+    if (has_sinusoids(t))
+        t->sinusoids = arena_reals(m->arena, size->positions, size->channels, "positions");
+    attention_shared_carve(&t->attention, m);
+    stack_carve(t, 0);
+    if (t->plan.stack_count > 1) {
+        encoded_carve(&t->encoded, m);
+        stack_carve(t, 1);
+    }
+    if (predicts(t)) {
+        prediction_carve(&t->prediction, m);
+        t->logits = arena_reals(m->arena, LOGIT_ROWS, size->vocabulary, "activations");
+    }
+    head_carve(&t->head, m);
+    cpu_model_carve_workspace(m, size->channels, t->plan.inner);
+}
+
+void *transformer_create(const ModelSetup *setup) {
+    Transformer *t = allocate(1, sizeof(Transformer), "model");
+    CpuModel *m = &t->model;
+    t->type = setup->type->transformer;
+    t->plan = t->type->plan(setup, &m->state.table);
+    t->batch = (size_t)setup->batch;
+    t->length = (size_t)setup->length;
+    cpu_model_create(m, setup);
+    m->attention_dropout = t->plan.attention_dropout;
+    if (m->rows > 0) parts_create(t);
+    cpu_model_allocate(m, transformer_carve);
+    if (has_sinusoids(t))
+        sinusoidal_positions(t->sinusoids, t->plan.size.positions, t->plan.size.channels);
+    return t;
+}
+
+void transformer_destroy(void *model) {
+    Transformer *t = model;
+    attention_shared_free(&t->attention);
+    cpu_model_destroy(&t->model);
+    translator_memory_free(&t->translator);
+    for (size_t i = 0; i < MAX_STACKS; i++) free(t->streams[i]);
+    free(t->layers);
+    plan_free(&t->plan);
+    free(t);
+}
+
+const TransformerPlan *transformer_plan(const void *model) {
+    return &((const Transformer *)model)->plan;
+}
+
+// ---- passes -----------------------------------------------------------------
+
+// A pass with what is on its other side: the source, and the rows that are classified.
+typedef struct {
+    BlockPass pass, source, chosen;
+    Batch of_source, of_chosen;
+} WholePass;
+
+// all: every row is classified.
+static void whole_pass(WholePass *w, Transformer *t, const Batch *batch, bool train, bool all,
+                       Statistics *statistics) {
+    w->pass = pass_forward(&t->model, batch, train, statistics);
+    if (t->plan.stack_count > 1) {
+        w->source = pass_source(&w->pass, &w->of_source);
+        w->pass.source = &w->source;
+    }
+    if (predicts(t)) {
+        w->chosen = prediction_pass(&w->pass, &t->prediction, all || statistics, &w->of_chosen);
+        w->pass.chosen = &w->chosen;
+    }
+}
+
+static void whole_pass_backward(WholePass *w) {
+    w->pass = pass_backward(&w->pass);
+    w->source = pass_backward(&w->source);
+    w->chosen = pass_backward(&w->chosen);
+}
+
+// The pass of what is classified.
+static const BlockPass *head_pass(const WholePass *w) {
+    return w->pass.chosen ? w->pass.chosen : &w->pass;
+}
+
+// Through all layers, to what the head reads.
+static const real *layers_forward(const Transformer *t, const WholePass *w) {
+    t->type->forward(&cpu_blocks, &w->pass, &t->plan);
+    return predicts(t) ? t->prediction.activated : last_x(t, t->plan.stack_count - 1);
+}
+
+// Rows whose target has the largest logit, of those that the head has normalised.
+static int64_t count_correct(const Transformer *t, const BlockPass *pass) {
+    const size_t V = t->plan.size.vocabulary;
+    int64_t correct = 0;
+    for (size_t first = 0; first < pass->rows; first += LOGIT_ROWS) {
+        const size_t left = pass->rows - first, count = left < LOGIT_ROWS ? left : LOGIT_ROWS;
+        classifier_logits(t->head.classifier, gemm_input_rows(t->head.normal, first),
+                          pass_values(pass, t->plan.bias), count, t->logits);
+#pragma omp parallel for schedule(static) reduction(+ : correct)
+        for (size_t i = 0; i < count; i++) {
+            const real *row = t->logits + i * V, target = row[pass->batch->targets[first + i]];
+            size_t better = 0;
+            for (size_t v = 0; v < V; v++) better += row[v] > target;
+            correct += better == 0;
+        }
+    }
+    return correct;
 }
 
 double transformer_forward(void *model, const Batch *batch) {
     Transformer *t = model;
-    const BlockPass pass = pass_forward(&t->model, batch, false, NULL);
-    return head_forward(&pass, &t->head, t->layers->forward(t, &pass));
+    WholePass w = {0};
+    whole_pass(&w, t, batch, false, false, NULL);
+    const real *x = layers_forward(t, &w);
+    const BlockPass *pass = head_pass(&w);
+    t->correct = 0;
+    if (pass->rows == 0) return 0;
+    const double loss = head_forward(pass, &t->head, x);
+    if (predicts(t)) t->correct = count_correct(t, pass);
+    return loss;
 }
 
 double transformer_train(void *model, const Batch *batch, double scale) {
     Transformer *t = model;
-    const BlockPass forward = pass_forward(&t->model, batch, true, NULL),
-                    backward = pass_backward(&forward);
-    const double loss =
-        head_train(&forward, &backward, &t->head, t->layers->forward(t, &forward), scale);
-    t->layers->backward(t, &backward);
+    WholePass w = {0};
+    whole_pass(&w, t, batch, true, false, NULL);
+    const real *x = layers_forward(t, &w);
+    const BlockPass forward = *head_pass(&w);
+    if (forward.rows == 0) return 0;
+    whole_pass_backward(&w);
+    const double loss = head_train(&forward, head_pass(&w), &t->head, x, scale);
+    t->type->backward(&cpu_blocks, &w.pass, &t->plan);
     return loss;
 }
 
 void transformer_logits(void *model, const Batch *batch, real *logits) {
     Transformer *t = model;
-    const BlockPass pass = pass_forward(&t->model, batch, false, NULL);
-    head_logits(&pass, &t->head, t->layers->forward(t, &pass), logits);
+    WholePass w = {0};
+    whole_pass(&w, t, batch, false, true, NULL);
+    const real *x = layers_forward(t, &w);
+    head_logits(head_pass(&w), &t->head, x, logits);
 }
 
 void transformer_statistics(void *model, const Batch *batch, Statistics *statistics) {
     Transformer *t = model;
-    const BlockPass pass = pass_forward(&t->model, batch, false, statistics);
-    t->layers->forward(t, &pass);
+    WholePass w = {0};
+    whole_pass(&w, t, batch, false, false, statistics);
+    layers_forward(t, &w);
+}
+
+int64_t transformer_correct(const void *model) {
+    return ((const Transformer *)model)->correct;
+}
+
+double transformer_unsmoothed(const void *model) {
+    return classifier_unsmoothed(((const Transformer *)model)->head.classifier);
+}
+
+double transformer_flops_per_token(const void *model, int64_t length) {
+    const TransformerPlan *plan = transformer_plan(model);
+    return plan_layers_flops(plan, &plan->stacks[0], length) +
+           6 * (double)plan->size.channels * (double)plan->size.vocabulary;
 }

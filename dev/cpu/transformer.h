@@ -1,45 +1,62 @@
-// What models share that predict a token for each row of their last layer: the passes of evaluation
-// and training as entries of ModelType. A model holds a Transformer as its first member, and adds
-// the way through its layers.
+// A model on the CPU, made of its plan (transformer_plan.h): memory, blocks, and the entries of
+// ModelType that follow from them. What is a model's own is in its file: its plan, and the way
+// through these blocks.
 //
-// M = B*T rows, C channels.
+// M = B*T rows, C channels, L layers.
 #ifndef CPU_TRANSFORMER_H
 #define CPU_TRANSFORMER_H
 
 #include "blocks.h"
-#include "model_options.h"
+#include "decoder.h"
+#include "translator.h"
 
 typedef struct {
-    // From the batch's tokens to the last of the residual stream (M, C), which the head reads; and
-    // from the gradient to that, work->dx, back to the embedding.
-    const real *(*forward)(const void *model, const BlockPass *pass);
-    void (*backward)(const void *model, const BlockPass *pass);
-} TransformerLayers;
+    size_t stack;
+    AttentionBlock attention;
+    CrossAttentionBlock cross; // where the layer's plan crosses
+    FfnBlock ffn;
+    real **x; // of (M, C): the residual stream before each block, and after the last
+} TransformerLayer;
 
 typedef struct {
     CpuModel model;
-    const TransformerLayers *layers;
-    Embedding embedding;
+    TransformerPlan plan;
+    const TransformerType *type;
+    size_t batch, length; // the largest
+    AttentionShared attention;
+    TransformerLayer *layers;         // (L)
+    Embedding embeddings[MAX_STACKS]; // of the stacks
+    real **streams[MAX_STACKS];       // whose last x the stack's result is made of
+    size_t blocks[MAX_STACKS];        // of each
+    real *sinusoids;                  // (positions, C), where these are no parameters
+    Encoded encoded;
+    PredictionBlock prediction;
     OutputHead head;
+    real *logits;    // (LOGIT_ROWS, V), for `correct`
+    int64_t correct; // targets of the last forward pass that were the most probable token
+    TranslatorMemory translator;
 } Transformer;
 
-// Embedding and head. The embedding's dropout is at site 0; the row of the token `padding` takes no
-// gradient, -1: there is none.
-void transformer_create(Transformer *transformer, const OuterParameters *parameters,
-                        const ModelSizes *size, int32_t padding);
-
-// The head and the workspace; inner: F in the feed-forward network.
-void transformer_carve(Transformer *transformer, size_t inner);
+// The blocks of any such model; their passes are over a Transformer.
+extern const Blocks cpu_blocks;
 
 // Entries of ModelType (model.h).
+void *transformer_create(const ModelSetup *setup);
+void transformer_destroy(void *model);
 double transformer_forward(void *model, const Batch *batch);
 double transformer_train(void *model, const Batch *batch, double scale);
 void transformer_logits(void *model, const Batch *batch, real *logits);
 void transformer_statistics(void *model, const Batch *batch, Statistics *statistics);
+int64_t transformer_correct(const void *model); // of models with a prediction
+double transformer_unsmoothed(const void *model);
+// Of a model of one stack, all of whose rows are classified.
+double transformer_flops_per_token(const void *model, int64_t length);
 
 // All of them, in a model's table, with those of any model on the CPU.
 #define TRANSFORMER_ENTRIES                                                                        \
-    CPU_MODEL_ENTRIES, .forward = transformer_forward, .train = transformer_train,                 \
+    CPU_MODEL_ENTRIES, .facts = model_facts, .add_parameters = plan_add_parameters,                \
+                       .create = transformer_create, .destroy = transformer_destroy,               \
+                       .forward = transformer_forward, .train = transformer_train,                 \
                        .logits = transformer_logits, .statistics = transformer_statistics
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "attention_input.cuh"
 extern "C" {
-#include "model_options.h"
+#include "attention_type.h"
 }
 
 struct DeviceAttention {
@@ -15,9 +15,9 @@ struct DeviceAttention {
     double sink;           // of the softmax's denominator: 0 softmax, 1 softmax1
 };
 
-// What --attention says.
-static inline DeviceAttention attention_of_kind(const AttentionKind *kind) {
-    return {kind->cosine, kind->additive, kind->power, kind->sink};
+static inline DeviceAttention attention_of_plan(const AttentionPlan *plan) {
+    return {plan->kind == ATTENTION_COSINE, plan->kind == ATTENTION_ADDITIVE_GLOBAL, plan->power,
+            plan->sink};
 }
 
 // Floats of working memory, for batches of up to so many queries and, where they are others, keys.

@@ -16,15 +16,15 @@ struct Attended {
 struct SelfAttention {
     Transformer base;
     DeviceAttention kind;
-    size_t causal;                           // layers from this one on are
-    size_t heads;                            // H
-    const TransformerParameters *parameters; // (L)
-    Attended *attended;                      // (L)
-    Matrix dattended;                        // (M, C)
+    size_t heads;           // H
+    const LayerPlan *plans; // (L)
+    Attended *attended;     // (L)
+    Matrix dattended;       // (M, C)
 };
 
 // What self- and cross-attention have in common: all but what queries, keys and values are made of.
 struct AttentionSublayer {
+    const AttentionPlan *plan;
     const DeviceAttention *kind;
     DeviceAttentionInput in;
     const LinearParameters *projection;
@@ -35,8 +35,7 @@ struct AttentionSublayer {
 
 static inline double attention_sublayer_flops(const AttentionSublayer *a) {
     const DeviceAttentionInput *in = &a->in;
-    return attention_flops(a->kind->cosine, a->kind->additive, in->channels, in->heads,
-                           (double)(in->batch * in->queries),
+    return attention_flops(a->plan, in->channels, in->heads, (double)(in->batch * in->queries),
                            (double)in->keys / (in->causal ? 2 : 1));
 }
 
@@ -99,14 +98,15 @@ static inline size_t self_attention_workspace(const Transformer *t, size_t) {
 static inline AttentionSublayer self_attention_sublayer(const SelfAttention *m, GpuWork work,
                                                         const DeviceBatch *batch, size_t l) {
     const GpuModel *g = &m->base.base;
-    const AttentionParameters *parameters = &m->parameters[l].attention;
-    DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, l >= m->causal,
+    const AttentionPlan *plan = &m->plans[l].attention;
+    DeviceAttentionInput in = attention_self(m->base.layers[l].qkv, m->heads, plan->causal,
                                              batch->mask, batch->batch, batch->length);
     in.dropout = gpu_dropout_of(g, work, g->attention_dropout, m->base.plan[l].weights_site);
-    return {&m->kind,
+    return {plan,
+            &m->kind,
             in,
-            &parameters->projection,
-            m->kind.additive ? parameters->pooling : parameters->exponent,
+            &plan->projection,
+            plan->learned[0],
             m->attended[l],
             m->base.gradients[l].projection};
 }
@@ -126,7 +126,7 @@ static inline void qkv_bias_backward(SelfAttention *m, const DeviceBatch *batch,
     GpuModel *g = &t->base;
     const size_t M = batch->batch * batch->length, C = t->shape.channels;
     const Matrix dqkv = t->gradients[l].qkv;
-    float *dbias = transformer_gradients(t, m->parameters[l].attention.qkv.bias);
+    float *dbias = transformer_gradients(t, m->plans[l].attention.qkv.bias);
     if (attention_trains_key_bias(&m->kind)) {
         column_sums(&g->device, &g->sums, dbias, dqkv, M, 3 * C);
         return;
@@ -144,22 +144,22 @@ static inline void self_attend_backward(Transformer *t, const DeviceBatch *batch
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
-// A layer as the Transformer has it, with three sites of dropout from `site` on: of weights,
-// projection and FFN. `below`: post-norm, the norm after the layer below or the embedding. The norm
-// of a sublayer's result is then that before the next one.
-static inline TransformerLayer self_attention_layer(const TransformerParameters *parameters,
-                                                    uint32_t site, const NormParameters *below) {
-    TransformerLayer layer = {transformer_first(parameters),
-                              parameters->attention.norm,
-                              parameters->attention.qkv,
-                              parameters->ffn,
-                              site + 2,
+// A layer as the Transformer has it. `below`: post-norm, the norm after the layer below or the
+// embedding. The norm of a sublayer's result is then that before the next one.
+static inline TransformerLayer self_attention_layer(const LayerPlan *plan,
+                                                    const NormParameters *below) {
+    const AttentionPlan *attention = &plan->attention;
+    TransformerLayer layer = {plan->first,
+                              attention->norm,
+                              attention->qkv,
+                              plan->ffn,
+                              plan->ffn_site,
                               true,
-                              site,
-                              site + 1};
+                              attention->weight_sites[0],
+                              attention->site};
     if (below) {
         layer.norm = *below;
-        layer.ffn.norm = parameters->attention.norm;
+        layer.ffn.norm = attention->norm;
     }
     return layer;
 }
@@ -175,15 +175,16 @@ static inline TransformerParts self_attention_parts() {
             NULL};
 }
 
-// What layers attend with: as --attention says, by so many heads, with these parameters (L).
-static inline void self_attention_choose(SelfAttention *m, const AttentionKind *kind, size_t heads,
-                                         const TransformerParameters *parameters) {
-    m->kind = attention_of_kind(kind);
-    m->heads = heads;
-    m->parameters = parameters;
+// What layers attend with.
+static inline void self_attention_choose(SelfAttention *m, const TransformerPlan *plan) {
+    const AttentionKind kind = plan->layers[0].attention.kind;
+    refuse_layers(plan, kind == ATTENTION_ADDITIVE ? ATTENTION_SOFTMAX : kind, false);
+    m->kind = attention_of_plan(&plan->layers[0].attention);
+    m->heads = plan->size.heads;
+    m->plans = plan->layers;
 }
 
-// Memory. m->kind, causal, heads and at are set. layer(l): as of self_attention_layer().
+// Memory, after self_attention_choose(). layer(l): as of self_attention_layer().
 template <typename Layer>
 static inline void self_attention_create(SelfAttention *m, TransformerShape shape,
                                          const TransformerParts &parts, Layer layer) {

@@ -20,9 +20,14 @@
 #include "residual.cuh"
 #include "weight_groups.cuh"
 extern "C" {
-#include "layer_parameters.h"
-#include "model_options.h"
+#include "transformer_plan.h"
 }
+
+// The parameters outside of the layers: token embedding (V, C), which is the output's weight, too;
+// positions (positions, C); bias (V) of the logits, or NO_PARAMETER.
+struct OuterParameters {
+    size_t token, position, bias;
+};
 
 // Of a layer: where its parameters are, and the sites of its dropout.
 struct TransformerLayer {
@@ -47,7 +52,7 @@ struct TransformerShape {
     size_t layers, channels, inner, vocabulary; // L, C, F, V
     StackShape stacks[2]; // an encoder before the one whose result is classified
     size_t stack_count;
-    OuterParameters outer; // its norm is the stacks'
+    OuterParameters outer;
     double embedding_scale;
     size_t type;      // (C) that is added to all tokens; or NO_PARAMETER
     int32_t padding;  // the token whose row takes no gradient; -1: none
@@ -719,22 +724,42 @@ static inline void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch 
     transformer_backward(t, batch, &source);
 }
 
-// A shape but for what the models differ in: one stack, F = 4C.
-static inline TransformerShape transformer_shape(const ModelSizes *size,
-                                                 const OuterParameters *outer,
-                                                 uint32_t embedding_site, int32_t padding) {
+// The shape of what a plan describes, but for sums over rows.
+static inline TransformerShape transformer_shape(const TransformerPlan *plan) {
     TransformerShape shape = {};
-    shape.layers = size->layers;
-    shape.channels = size->channels;
-    shape.inner = 4 * size->channels;
-    shape.vocabulary = size->vocabulary;
-    shape.stacks[0] = {0, size->layers, outer->norm, embedding_site};
-    shape.stack_count = 1;
-    shape.outer = *outer;
-    shape.embedding_scale = 1;
-    shape.type = NO_PARAMETER;
-    shape.padding = padding;
+    const StackPlan *last = &plan->stacks[plan->stack_count - 1];
+    const EmbeddingPlan *embedding = &last->embedding;
+    shape.layers = plan->size.layers;
+    shape.channels = plan->size.channels;
+    shape.inner = plan->inner;
+    shape.vocabulary = plan->size.vocabulary;
+    shape.stack_count = plan->stack_count;
+    shape.post_norm = plan->order == POST_NORM;
+    for (size_t i = 0; i < plan->stack_count; i++) {
+        const StackPlan *stack = &plan->stacks[i];
+        shape.stacks[i] = {stack->first, stack->end,
+                           shape.post_norm ? plan->layers[stack->end - 1].ffn.norm : stack->norm,
+                           stack->embedding.site};
+    }
+    shape.outer = {embedding->token, embedding->position, plan->bias};
+    shape.embedding_scale = embedding->scale;
+    shape.type = embedding->type;
+    shape.padding = embedding->padding;
+    shape.smoothing = plan->smoothing;
+    shape.fixed_bias = plan->bias_fixed;
+    shape.activation = plan->activation;
     return shape;
+}
+
+// Ends the program where a layer attends in a way that is computed on the CPU alone so far: another
+// kind than the first layer's, or a window where the model has none.
+static inline void refuse_layers(const TransformerPlan *plan, AttentionKind kind, bool windows) {
+    for (size_t l = 0; l < plan->size.layers; l++) {
+        const AttentionPlan *a = &plan->layers[l].attention;
+        if (a->kind != kind || (a->window > 0 && !windows))
+            fail_usage("--attention: layer %zu, %s%s, is computed on the CPU alone", l + 1,
+                       attention_types[a->kind].name, a->window > 0 ? " with a window" : "");
+    }
 }
 
 // A model that begins with a Transformer: the host's model checks the options. transformer_create()

@@ -1,11 +1,11 @@
 // The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's
 // directory holds next to its weights, and config.json.
-#include "cpu_model.h"
 #include "embed.h"
 #include "error.h"
 #include "fastformer.h"
 #include "memory.h"
 #include "text.h"
+#include "transformer.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,16 +67,12 @@ static void write_text(JsonWriter *w, const char *key, const char *text) {
     json_write_string(w, text);
 }
 
-// The number that was meant: an option's value, which the model holds in float32.
-static double decimal(real value) {
-    char text[32];
-    snprintf(text, sizeof(text), "%.7g", (double)value);
-    return strtod(text, NULL);
-}
-
+// Other attention has no class there.
 static bool write_config(const void *model, JsonWriter *w) {
-    const FastformerConfig *c = fastformer_config(model);
-    const double dropout = ((const CpuModel *)model)->dropout;
+    const TransformerPlan *plan = transformer_plan(model);
+    const ModelSizes *size = &plan->size;
+    const AttentionPlan *attention = &plan->layers[0].attention;
+    if (!plan_attends(plan, ATTENTION_ADDITIVE)) return false;
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, "FastformerForCausalLM");
@@ -90,9 +86,9 @@ static bool write_config(const void *model, JsonWriter *w) {
         const char *key;
         int64_t value;
     } integers[] = {
-        {"n_layer", (int64_t)c->size.layers},        {"hidden_size", (int64_t)c->size.channels},
-        {"n_heads", (int64_t)c->size.heads},         {"n_positions", (int64_t)c->size.positions},
-        {"vocab_size", (int64_t)c->size.vocabulary}, {"padding_token", c->padding}};
+        {"n_layer", (int64_t)size->layers},        {"hidden_size", (int64_t)size->channels},
+        {"n_heads", (int64_t)size->heads},         {"n_positions", (int64_t)size->positions},
+        {"vocab_size", (int64_t)size->vocabulary}, {"padding_token", plan->padding}};
     for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
         json_key(w, integers[i].key);
         json_write_integer(w, integers[i].value);
@@ -100,18 +96,20 @@ static bool write_config(const void *model, JsonWriter *w) {
     const struct {
         const char *key;
         double value;
-    } numbers[] = {{"rescale", decimal(c->rescale)},
-                   {"eps_denominator", decimal(c->sink)},
-                   {"dropout", dropout}};
+    } numbers[] = {{"rescale", attention->rescale},
+                   {"eps_denominator", attention->sink},
+                   {"dropout", plan->dropout}};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         json_key(w, numbers[i].key);
         json_write_number(w, numbers[i].value);
     }
-    write_text(w, "pool", c->pool_raw ? "raw" : "normalised");
+    write_text(w, "pool", attention->pool_raw ? "raw" : "normalised");
     json_key(w, "window_sizes");
     json_begin(w, '[');
-    for (size_t l = 0; l < c->size.layers; l++)
-        json_write_integer(w, (int64_t)(c->windows[l] ? c->windows[l] : c->size.positions));
+    for (size_t l = 0; l < size->layers; l++) {
+        const size_t window = plan->layers[l].attention.window;
+        json_write_integer(w, (int64_t)(window ? window : size->positions));
+    }
     json_end(w, ']');
     return true;
 }

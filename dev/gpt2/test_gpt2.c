@@ -22,9 +22,12 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
 
-static const char *const kinds[] = {"attention=softmax", "attention=softmax1", "attention=cosine",
-                                    "attention=cosine cosine-power=0.3"};
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+static const char *const kinds[] = {"attention=softmax",   "attention=softmax1",
+                                    "attention=cosine",    "attention=cosine cosine-power=0.3",
+                                    "attention=softmax:3", "attention=softmax1:70",
+                                    "attention=additive",  "attention=additive:3"};
+// The last ones need more than one channel per head.
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), SINGLE_KINDS = KINDS - 2 };
 static const ModelKinds all = {&gpt2, kinds, KINDS, 1};
 
 // ---- The model --------------------------------------------------------------
@@ -33,7 +36,8 @@ static void test_gradients(void) {
     model_check_kind_gradients(&all, SMALL, 1, 0);
     model_check_kind_gradients(&all, SMALL, 21, 0);
     model_check_kind_gradients(&all, LONG, 139, 0);
-    model_check_kind_gradients(&all, "layers=1 channels=10 heads=10", 33, 0);
+    const ModelKinds of_single = {&gpt2, kinds, SINGLE_KINDS, 1};
+    model_check_kind_gradients(&of_single, "layers=1 channels=10 heads=10", 33, 0);
 }
 
 static void test_gradients_padding(void) {
@@ -67,10 +71,10 @@ static void test_decoding(void) {
 
 static void decode_too_far(void *options) {
     ModelTest t = model_test_create(&gpt2, options, 1, 3, 29);
-    void *decoder = gpt2_decoder_create(t.model, 1);
+    void *decoder = decoder_create(t.model, 1);
     const int32_t token = 1;
     real logits[29];
-    for (int i = 0; i < 4; i++) gpt2_decode(decoder, &token, logits);
+    for (int i = 0; i < 4; i++) decoder_decode(decoder, &token, logits);
 }
 
 static void test_decoding_ends(void) {
@@ -113,7 +117,7 @@ static void create_with(void *options) {
 static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
     CHECK_FAILS(create_with, "channels=4 heads=8", 1, "--heads 8");
-    CHECK_FAILS(create_with, "attention=softmax2", 1, "softmax|softmax1|cosine");
+    CHECK_FAILS(create_with, "attention=softmax2", 2, "softmax|softmax1|cosine|additive");
 }
 
 static void test_reference(void) {
@@ -389,7 +393,7 @@ static void test_other_checkpoints(void) {
                 "holds a model of type fastformer");
     check_other("dev/reference/gpt2_softmax1.safetensors", "--attention softmax", "has softmax1");
     CHECK_FAILS(run_program, "-e none.safetensors --eval val", 1, "none.safetensors");
-    CHECK_FAILS(run_program, "--attention sofmax", 2, "did you mean softmax?");
+    CHECK_FAILS(run_program, "--attention sofmax", 2, "\"sofmax\" is no causal attention");
 }
 
 // ---- To Hugging Face --------------------------------------------------------
@@ -402,19 +406,20 @@ static void check_link(const char *directory, const char *expected) {
     free(path);
 }
 
-static void check_config(const char *directory, const Gpt2 *g) {
+static void check_config(const char *directory, const void *model) {
+    const TransformerPlan *plan = transformer_plan(model);
     char *path = format_string("%s/config.json", directory);
     FileMap map = file_map(path);
     Json *config = json_parse((const char *)map.data, map.size, path);
     CHECK_TEXT(json_string(config, "model_type", path), "gpt2");
     CHECK_TEXT(json_find(config, "architectures")->items[0].string, "GPT2LMHeadModel");
     CHECK(json_find(config, "eos_token_id")->kind == JSON_NULL);
-    CHECK_CLOSE(json_find(config, "attn_pdrop")->number, g->base.model.dropout, 0);
+    CHECK_CLOSE(json_find(config, "attn_pdrop")->number, plan->dropout, 0);
     Metadata *rows = NULL;
     int count = 0;
     gpt2_read_config(config, path, &rows, &count); // refuses what it would not read again
     CHECK_TEXT(rows[0].key, "n_layer");
-    CHECK(atoi(rows[0].value) == (int)g->config.size.layers);
+    CHECK(atoi(rows[0].value) == (int)plan->size.layers);
     metadata_free(rows, count);
     json_free(config);
     file_unmap(&map);
@@ -443,9 +448,9 @@ static void test_statistics(void) {
                                           0);
 
         // Scores of 0: the sink of 1 is as much as one token.
-        const Gpt2Parameters *o = gpt2_offsets(t.model);
-        memset(t.values + o->layers[0].attention.qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
-        memset(t.values + o->layers[0].attention.qkv.bias, 0, 3 * 12 * sizeof(real));
+        const AttentionPlan *a = &transformer_plan(t.model)->layers[0].attention;
+        memset(t.values + a->qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
+        memset(t.values + a->qkv.bias, 0, 3 * 12 * sizeof(real));
         cpu_model_write(t.model, MODEL_VALUES, t.values);
         const uint8_t *mask = batch.mask;
         batch.mask = NULL;
@@ -465,12 +470,11 @@ static void test_statistics(void) {
 static void test_statistics_cosine(void) {
     ModelTest t = model_test_create(&gpt2, MEASURED "attention=cosine", 1, 3, 29);
     Batch batch = model_test_batch(&t, 0, 9);
-    const Gpt2Parameters *o = gpt2_offsets(t.model);
+    const AttentionPlan *a = &transformer_plan(t.model)->layers[0].attention;
     // Every query and key is the bias: cosines are 1, or -1 where keys point the other way.
-    memset(t.values + o->layers[0].attention.qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
-    for (size_t i = 0; i < 24; i++)
-        t.values[o->layers[0].attention.qkv.bias + i] = (real)(i < 20 ? 0.1 : -0.1);
-    for (size_t h = 0; h < 3; h++) t.values[o->layers[0].attention.exponent + h] = (real)0.5;
+    memset(t.values + a->qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
+    for (size_t i = 0; i < 24; i++) t.values[a->qkv.bias + i] = (real)(i < 20 ? 0.1 : -0.1);
+    for (size_t h = 0; h < 3; h++) t.values[a->learned[0] + h] = (real)0.5;
     cpu_model_write(t.model, MODEL_VALUES, t.values);
     Statistics s = {0};
     measure_model(&t, &batch, &s);

@@ -13,15 +13,10 @@ extern "C" {
 
 static void *gpt2_create(const ModelSetup *setup) {
     SelfAttention *m = transformer_allocate<SelfAttention>(&gpt2, setup);
-    const Gpt2Config *c = gpt2_config(m->base.base.host);
-    const Gpt2Parameters *o = gpt2_offsets(m->base.base.host);
-    TransformerShape shape =
-        transformer_shape(&c->size, &o->outer, dropout_site(0, SITE_EMBEDDING), c->padding);
-    shape.activation = GELU_TANH;
-    self_attention_choose(m, &c->attention, c->size.heads, o->layers);
-    self_attention_create(m, shape, self_attention_parts(), [&](size_t l) {
-        return self_attention_layer(&o->layers[l], dropout_site(l, SITE_ATTENTION), NULL);
-    });
+    const TransformerPlan *plan = transformer_plan(m->base.base.host);
+    self_attention_choose(m, plan);
+    self_attention_create(m, transformer_shape(plan), self_attention_parts(),
+                          [&](size_t l) { return self_attention_layer(&plan->layers[l], NULL); });
     return m;
 }
 

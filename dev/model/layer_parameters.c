@@ -73,7 +73,6 @@ NormParameters no_norm(size_t channels) {
     return (NormParameters){.channels = channels, .gain = NO_PARAMETER, .bias = NO_PARAMETER};
 }
 
-size_t transformer_first(const TransformerParameters *layer) {
-    const size_t norm = layer->attention.norm.gain, product = layer->attention.qkv.weight;
-    return norm < product ? norm : product; // NO_PARAMETER is the largest number
+LinearParameters no_linear(void) {
+    return (LinearParameters){.weight = NO_PARAMETER, .bias = NO_PARAMETER};
 }

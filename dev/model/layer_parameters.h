@@ -34,45 +34,14 @@ typedef struct {
 // Whether a sublayer's input is normalised, or its output plus the residual connection.
 typedef enum { PRE_NORM, POST_NORM } NormOrder;
 
-// Normalisation before (or after) attention, one product for queries, keys and values, and the
-// projection of attention's output.
-typedef struct {
-    NormParameters norm;
-    LinearParameters qkv, projection; // C -> 3C, C -> C
-    size_t exponent;                  // (H) cosine attention: m; else NO_PARAMETER
-    size_t pooling;                   // (2, C) additive attention: w_q, w_k; not read elsewhere
-} AttentionParameters;
-
-// The same where keys and values are made of another sequence.
-typedef struct {
-    NormParameters norm;                           // of the queries' side
-    LinearParameters query, key_value, projection; // C -> C, C -> 2C, C -> C
-    size_t exponent;
-} CrossAttentionParameters;
+// Between the products of a feed-forward network (activation.h).
+typedef enum { GELU_ERF, GELU_TANH, RELU, SILU, RELU2, SWIGLU } ActivationKind;
 
 // Normalisation and the two products of the feed-forward network.
 typedef struct {
     NormParameters norm;
     LinearParameters up, down; // C -> F, F -> C
 } FfnParameters;
-
-// A layer of self-attention and a feed-forward network.
-typedef struct {
-    AttentionParameters attention;
-    FfnParameters ffn;
-} TransformerParameters;
-
-// The offset of a layer's first parameter: its normalisation, or the product for queries, keys and
-// values.
-size_t transformer_first(const TransformerParameters *layer);
-
-// The parameters outside of the layers of a language model whose classifier is its embedding of
-// tokens.
-typedef struct {
-    size_t token, position; // (V, C), (positions, C)
-    NormParameters norm;    // after the last layer
-    size_t bias;            // (V) of the logits, or NO_PARAMETER
-} OuterParameters;
 
 // A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
 size_t add_matrix(ParameterTable *table, const char *name, size_t rows, size_t columns,
@@ -96,5 +65,8 @@ LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, con
 
 // No normalisation: what normalises so hands on what it is given.
 NormParameters no_norm(size_t channels);
+
+// No linear layer, which no product computes.
+LinearParameters no_linear(void);
 
 #endif

@@ -80,7 +80,8 @@ struct ModelType {
     const TaskType *task;  // what it learns (task.h)
     const Option *options; // rows the model adds
     int option_count;
-    OptionName lower[2]; // those that make it smaller: channels, layers
+    OptionName lower[2];                       // those that make it smaller: channels, layers
+    const struct TransformerType *transformer; // its plan and its way through blocks
 
     const char
         *position_embedding; // name of the parameter (positions, C) that is looked up; NULL: none

@@ -25,24 +25,3 @@ ModelSizes model_sizes(const ModelSetup *setup) {
                         .vocabulary = (size_t)setup->vocabulary,
                         .positions = (size_t)setup->positions};
 }
-
-// A number from 0 to 1; -1: "learned".
-static double cosine_power(const char *text) {
-    if (strcmp(text, "learned") == 0) return -1;
-    char *end;
-    const double power = strtod(text, &end);
-    if (end == text || *end || !(power >= 0 && power <= 1))
-        fail_usage("--cosine-power %s: expected a number from 0 to 1, or learned", text);
-    return power;
-}
-
-AttentionKind attention_kind(const Options *o) {
-    AttentionKind kind = {.name = options_text(o, OPT_ATTENTION)};
-    kind.cosine = strcmp(kind.name, "cosine") == 0;
-    kind.additive = strcmp(kind.name, "additive") == 0;
-    const double power = cosine_power(options_text(o, OPT_COSINE_POWER));
-    kind.learned_power = kind.cosine && power < 0;
-    if (kind.cosine && !kind.learned_power) kind.power = power;
-    kind.sink = strcmp(kind.name, "softmax1") == 0 ? 1 : 0;
-    return kind;
-}

@@ -20,13 +20,7 @@ enum { MAX_LAYERS = 256, MAX_CHANNELS = 65536, MAX_HEADS = 1024 };
      .value = "N", .initial = "4", .min = 1, .max = MAX_HEADS, .metadata_key = heads_key, \
      .group = "Model", .help = "attention heads"}
 
-// --attention, one of these kinds, and --cosine-power; --dropout.
-#define ATTENTION_OPTIONS(kinds) \
-    {.name = OPT_ATTENTION, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
-     .initial = "softmax", .choices = kinds, .group = "Model", .help = "attention"}, \
-    {.name = OPT_COSINE_POWER, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
-     .initial = "learned", .group = OPTION_GROUP_MORE, \
-     .help = "exponent of cosine's divisor (keys seen)^P: 0 to 1, or learned"}
+// --dropout.
 #define DROPOUT_OPTION \
     {.name = OPT_DROPOUT, .kind = OPTION_NUMBER, .scope = OPTION_TRAINING, .value = "P", \
      .initial = "0.1", .max = 0.99, .group = "Model", .help = "dropout probability"}
@@ -41,15 +35,5 @@ typedef struct {
     size_t vocabulary, positions;              // V, rows of the position embedding
 } ModelSizes;
 ModelSizes model_sizes(const ModelSetup *setup);
-
-// The meaning of --attention and --cosine-power.
-typedef struct {
-    const char *name;      // "softmax"
-    bool cosine, additive; // neither: softmax
-    bool learned_power;    // cosine: the power of n is sigmoid(exponent)
-    double power;          // else
-    double sink;           // of the softmax's denominator
-} AttentionKind;
-AttentionKind attention_kind(const Options *options);
 
 #endif

@@ -14,20 +14,22 @@ enum { B = 3, T = 5, S = 7, C = 8, H = 2, F = 12, V = 11, PADDING = 0 };
 
 typedef struct {
     NormOrder order;
-    bool cosine;
-    double sink, smoothing;
+    AttentionKind attention;
+    double smoothing;
     const char *dropout; // NULL: 0
 } Kind;
 
 typedef struct {
     CpuModel base;
-    Attention attention;
+    LayerPlan layer;
+    AttentionShared attention;
     Embedding source, target; // of one table
     Encoded encoded;
     CrossAttentionBlock cross;
     FfnBlock ffn;
     OutputHead head;
     real *read, *x[3]; // (B S, C); of (B T, C)
+    real *sinusoids;   // (S, C)
 } Pair;
 
 static ModelFacts facts(const Options *options, const char *file) {
@@ -56,7 +58,7 @@ static Options *make_options(void) {
 typedef struct {
     size_t token;
     NormParameters encoder_norm, final_norm;
-    CrossAttentionParameters cross;
+    AttentionPlan cross;
     FfnParameters ffn;
 } TestParameters;
 
@@ -64,6 +66,11 @@ static TestParameters add_parameters(ParameterTable *table, const Kind *kind) {
     static const char *const parts[] = {"key", "value"};
     const bool pre = kind->order == PRE_NORM;
     TestParameters o = {.token = add_matrix(table, "token", V, C, 0.5)};
+    o.cross = (AttentionPlan){.kind = kind->attention,
+                              .sink = kind->attention == ATTENTION_SOFTMAX1 ? 1 : 0,
+                              .learned = {NO_PARAMETER, NO_PARAMETER},
+                              .weight_sites = {2},
+                              .site = 3};
     o.encoder_norm = pre ? add_norm(table, C, "encoder_norm") : no_norm(C);
     o.cross.norm = add_norm(table, C, "cross.norm");
     o.cross.query = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.query");
@@ -71,7 +78,8 @@ static TestParameters add_parameters(ParameterTable *table, const Kind *kind) {
                                           "cross", parts, 2);
     o.cross.projection =
         add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.projection");
-    o.cross.exponent = kind->cosine ? add_vector(table, "cross.exponent", H, 0.5) : NO_PARAMETER;
+    if (kind->attention == ATTENTION_COSINE)
+        o.cross.learned[0] = add_vector(table, "cross.exponent", H, 0.5);
     o.ffn.norm = add_norm(table, C, "ffn.norm");
     o.ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, 0.5}, "ffn.up");
     o.ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, true, 0.5}, "ffn.down");
@@ -80,21 +88,26 @@ static TestParameters add_parameters(ParameterTable *table, const Kind *kind) {
 }
 
 static void embeddings_create(Pair *p, size_t token) {
-    p->source = (Embedding){.token = token,
-                            .scale = sqrt(C),
-                            .position = NO_PARAMETER,
-                            .channels = C,
-                            .site = 0,
-                            .padding = -1};
+    p->source = (Embedding){.plan = {.token = token,
+                                     .scale = sqrt(C),
+                                     .position = NO_PARAMETER,
+                                     .type = NO_PARAMETER,
+                                     .norm = no_norm(C),
+                                     .site = 0,
+                                     .padding = -1},
+                            .channels = C};
     p->target = p->source;
-    p->target.site = 1;
+    p->target.plan.site = 1;
 }
 
 static void pair_carve(void *model) {
     Pair *p = model;
     CpuModel *m = &p->base;
-    p->source.sinusoids = p->target.sinusoids = arena_reals(m->arena, S, C, "positions");
-    attention_carve(&p->attention, m->arena, true);
+    p->sinusoids = arena_reals(m->arena, S, C, "positions");
+    p->source.sinusoids = p->target.sinusoids = p->sinusoids;
+    embed_carve(&p->source, m, S);
+    embed_carve(&p->target, m, T);
+    attention_shared_carve(&p->attention, m);
     encoded_carve(&p->encoded, m);
     p->read = arena_reals(m->arena, m->rows, C, "activations");
     stream_carve(p->x, m->arena, 2, m->rows, C, true);
@@ -112,40 +125,43 @@ static Pair *pair_create(const Kind *kind, const Options *options) {
         m, &(ModelSetup){
                .type = &type, .options = options, .batch = B, .length = S, .training = true});
     embeddings_create(p, o.token);
-    p->attention = (Attention){
-        .channels = C, .heads = H, .cosine = kind->cosine, .power = 0.5, .sink = kind->sink};
-    attention_create(&p->attention, PRECISION_FLOAT32, B, S, B * S);
+    p->layer =
+        (LayerPlan){.attention = {.kind = kind->attention}, .crosses = true, .cross = o.cross};
+    const ModelSizes size = {.channels = C, .heads = H};
+    attention_shared_create(&p->attention, m, &size, &p->layer, 1, B, S);
     p->encoded.norm.parameters = o.encoder_norm;
-    cross_attention_block_create(&p->cross, m, &p->attention, &p->encoded, &o.cross, kind->order, 0,
-                                 (uint32_t[]){2, 3});
+    cross_attention_block_create(&p->cross, m, &p->attention, &p->encoded, &p->layer.cross,
+                                 kind->order, 0);
     ffn_block_create(&p->ffn, m, &o.ffn, RELU, kind->order, 0, 4);
     head_create(&p->head, m, &o.final_norm, o.token, NO_PARAMETER, V);
     classifier_smooth(p->head.classifier, kind->smoothing);
     cpu_model_allocate(m, pair_carve);
-    sinusoidal_positions(p->source.sinusoids, S, C);
+    sinusoidal_positions(p->sinusoids, S, C);
     return p;
 }
 
 static void pair_free(Pair *p) {
-    attention_free(&p->attention);
+    attention_shared_free(&p->attention);
     cpu_model_destroy(&p->base);
     free(p);
 }
 
 static double pair_train(Pair *p, const Batch *batch, double scale) {
     Batch of_source;
-    const BlockPass forward = pass_forward(&p->base, batch, true, NULL),
-                    backward = pass_backward(&forward);
+    BlockPass forward = pass_forward(&p->base, batch, true, NULL);
     const BlockPass source = pass_source(&forward, &of_source),
                     source_backward = pass_backward(&source);
+    forward.source = &source;
+    BlockPass backward = pass_backward(&forward);
+    backward.source = &source_backward;
     embed_forward(&source, &p->source, p->read);
     encoded_forward(&source, &p->encoded, p->read);
     embed_forward(&forward, &p->target, p->x[0]);
-    cross_attention_block_forward(&forward, &source, &p->cross, p->x[1], p->x[0]);
+    cross_attention_block_forward(&forward, &p->cross, p->x[1], p->x[0]);
     ffn_block_forward(&forward, &p->ffn, p->x[2], p->x[1]);
     const double loss = head_train(&forward, &backward, &p->head, p->x[2], scale);
     ffn_block_backward(&backward, &p->ffn, p->x[1]);
-    cross_attention_block_backward(&backward, &source_backward, &p->cross, p->x[0]);
+    cross_attention_block_backward(&backward, &p->cross, p->x[0]);
     embed_backward(&backward, &p->target);
     encoded_backward(&source_backward, &p->encoded, p->read);
     embed_backward(&source_backward, &p->source);
@@ -266,8 +282,8 @@ static void check_pair(const Kind *kind) {
 static void test_cross_attention(void) {
     for (int order = PRE_NORM; order <= POST_NORM; order++) {
         check_pair(&(Kind){.order = (NormOrder)order});
-        check_pair(&(Kind){.order = (NormOrder)order, .sink = 1});
-        check_pair(&(Kind){.order = (NormOrder)order, .cosine = true});
+        check_pair(&(Kind){.order = (NormOrder)order, .attention = ATTENTION_SOFTMAX1});
+        check_pair(&(Kind){.order = (NormOrder)order, .attention = ATTENTION_COSINE});
         check_pair(&(Kind){.order = (NormOrder)order, .dropout = "0.3", .smoothing = 0.2});
     }
 }

@@ -189,7 +189,7 @@ static void test_decoding(void) {
         real *expected = allocate((size_t)B * T * V, sizeof(real), "test"),
              *logits = allocate((size_t)B * BEAMS * V, sizeof(real), "test");
         transformer_logits(t.model, &e.batch, expected);
-        Translator *d = translator_create(t.model, &e.batch, BEAMS, T);
+        void *d = translator_create(t.model, &e.batch, BEAMS, T);
         // In the second stream of each sentence there is something else, until the first takes its
         // place.
         size_t sentences[B] = {0, 1, 2}, count = B;

@@ -29,35 +29,29 @@ struct Crossed {
 
 struct Translate {
     SelfAttention base;
-    const TranslateConfig *config;
-    const TranslateParameters *offsets;
-    TransformerParameters *layers; // (encoder_layers + decoder_layers) self-attention and FFN
-    Crossed *crossed;              // (decoder_layers)
-    float *sinusoids;              // (positions, C)
+    const TransformerPlan *plan;
+    size_t first;     // layer of the decoder
+    Crossed *crossed; // of its layers
+    float *sinusoids; // (positions, C)
 };
 
 // ---- parameters -------------------------------------------------------------
 
-static const CrossAttentionParameters *cross_parameters(const Translate *m, size_t l) {
-    return &m->offsets->decoder[l - m->config->encoder_layers].cross;
+static const AttentionPlan *cross_plan(const Translate *m, size_t l) {
+    return &m->plan->layers[l].cross;
 }
 
 // The norm before a layer's cross-attention: post-norm, that after its self-attention.
 static const NormParameters *cross_norm(const Translate *m, size_t l) {
-    return m->config->order == POST_NORM ? &m->layers[l].attention.norm
-                                         : &cross_parameters(m, l)->norm;
-}
-
-// Dropout of a layer of the decoder.
-static uint32_t layer_site(const Translate *m, size_t l, uint32_t site) {
-    return decoder_site(m->config, l - m->config->encoder_layers, site);
+    return m->plan->order == POST_NORM ? &m->plan->layers[l].attention.norm
+                                       : &cross_plan(m, l)->norm;
 }
 
 // ---- memory -----------------------------------------------------------------
 
 static void carve_layer(Transformer *t, DeviceArena *arena, size_t l, bool own) {
     Translate *m = (Translate *)t;
-    const size_t M = gpu_rows(&t->base), C = t->shape.channels, first = m->config->encoder_layers;
+    const size_t M = gpu_rows(&t->base), C = t->shape.channels, first = m->first;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     self_attention_carve_layer(t, arena, l, own);
     if (l < first) return;
@@ -79,9 +73,9 @@ static void carve(Transformer *t, DeviceArena *arena) {
     const size_t M = gpu_rows(&t->base), C = t->shape.channels;
     const bool in_bf16 = t->base.precision == GPU_BF16;
     self_attention_carve(t, arena);
-    m->sinusoids = arena_array<float>(arena, m->config->positions * C, "positions");
+    m->sinusoids = arena_array<float>(arena, m->plan->size.positions * C, "positions");
     t->sinusoids = m->sinusoids;
-    for (size_t l = 0; t->base.training && l < m->config->decoder_layers; l++) {
+    for (size_t l = 0; t->base.training && l < m->plan->size.layers - m->first; l++) {
         Crossed *crossed = &m->crossed[l];
         if (l > 0 && !t->groups_weights) {
             crossed->dquery = m->crossed[0].dquery;
@@ -92,7 +86,7 @@ static void carve(Transformer *t, DeviceArena *arena) {
         crossed->dquery = arena_matrix(arena, M, C, in_bf16, "gradients of activations");
         crossed->dkey_value = arena_matrix(arena, M, 2 * C, in_bf16, "gradients of activations");
         crossed->norm = gradients_matrix(t, arena, t->norm);
-        LayerGradients *d = &t->gradients[m->config->encoder_layers + l];
+        LayerGradients *d = &t->gradients[m->first + l];
         d->before_ffn = gradients_matrix(t, arena, d->ffn);
     }
 }
@@ -102,38 +96,42 @@ static void carve(Transformer *t, DeviceArena *arena) {
 static AttentionSublayer cross_sublayer(const Translate *m, GpuWork work, const DeviceBatch *batch,
                                         size_t l) {
     const GpuModel *g = &m->base.base.base;
-    const CrossAttentionParameters *parameters = cross_parameters(m, l);
-    const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
+    const AttentionPlan *parameters = cross_plan(m, l);
+    const Crossed *crossed = &m->crossed[l - m->first];
     DeviceAttentionInput in =
-        attention_cross(crossed->query, crossed->key_value, m->config->heads, batch->source.mask,
+        attention_cross(crossed->query, crossed->key_value, m->plan->size.heads, batch->source.mask,
                         batch->batch, batch->length, batch->source.length);
-    in.dropout = gpu_dropout_of(g, work, g->attention_dropout, layer_site(m, l, 2));
-    return {&m->base.kind,           in,
-            &parameters->projection, parameters->exponent,
-            crossed->attended,       m->base.base.gradients[l].before_ffn};
+    in.dropout = gpu_dropout_of(g, work, g->attention_dropout, parameters->weight_sites[0]);
+    return {parameters,
+            &m->base.kind,
+            in,
+            &parameters->projection,
+            parameters->learned[0],
+            crossed->attended,
+            m->base.base.gradients[l].before_ffn};
 }
 
 // FLOP of the products of queries, and of keys and values.
 static double cross_flops(const Translate *m, const DeviceBatch *batch) {
-    const double C = (double)m->config->channels;
+    const double C = (double)m->plan->size.channels;
     return 2 * (double)batch->batch * ((double)batch->length + 2 * (double)batch->source.length) *
            C * C;
 }
 
 static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_t l) {
     const Translate *m = (const Translate *)t;
-    if (l < m->config->encoder_layers) {
+    if (l < m->first) {
         self_attend(t, work, batch, l);
         return;
     }
     GpuModel *g = &t->base;
     const TransformerActivations *a = &t->layers[l];
-    const CrossAttentionParameters *parameters = cross_parameters(m, l);
-    const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
+    const AttentionPlan *parameters = cross_plan(m, l);
+    const Crossed *crossed = &m->crossed[l - m->first];
     const AttentionSublayer self = self_attention_sublayer(&m->base, work, batch, l),
                             cross = cross_sublayer(m, work, batch, l);
     attention_sublayer_forward(t, work, &self);
-    residual_norm_forward(t, work, batch, layer_site(m, l, 1), cross_norm(m, l),
+    residual_norm_forward(t, work, batch, m->plan->layers[l].attention.site, cross_norm(m, l),
                           {crossed->x, t->norm, crossed->mean, crossed->rstd, a->x_in});
     gemm_forward(&g->blas, crossed->query, t->norm, device_weight(t, &parameters->query),
                  batch->batch * batch->length);
@@ -141,7 +139,7 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
                  device_weight(t, &parameters->key_value), batch->batch * batch->source.length);
     gpu_lap(g, work, "cross query, key, value", PROFILE_FORWARD, cross_flops(m, batch));
     attention_sublayer_forward(t, work, &cross);
-    residual_norm_forward(t, work, batch, layer_site(m, l, 3), &t->plan[l].ffn.norm,
+    residual_norm_forward(t, work, batch, parameters->site, &t->plan[l].ffn.norm,
                           {a->x_middle, t->norm, a->mean2, a->rstd2, crossed->x});
 }
 
@@ -150,8 +148,8 @@ static void attend(Transformer *t, GpuWork work, const DeviceBatch *batch, size_
 static void cross_products_backward(Translate *m, const DeviceBatch *batch, size_t l) {
     Transformer *t = &m->base.base;
     GpuModel *g = &t->base;
-    const CrossAttentionParameters *parameters = cross_parameters(m, l);
-    const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
+    const AttentionPlan *parameters = cross_plan(m, l);
+    const Crossed *crossed = &m->crossed[l - m->first];
     const size_t M = batch->batch * batch->length, N = batch->batch * batch->source.length,
                  C = t->shape.channels;
     static const char *const kind = "cross query, key, value";
@@ -164,16 +162,16 @@ static void cross_products_backward(Translate *m, const DeviceBatch *batch, size
     weight_backward(t, kind, &parameters->key_value, crossed->dkey_value, t->stacks[0].result, N);
     sublayer_input_backward(t, crossed->dquery, device_weight(t, &parameters->query), M);
     gpu_lap(g, GPU_TRAIN, kind, PROFILE_BACKWARD, cross_flops(m, batch));
-    norm_backward(
-        t, batch, cross_norm(m, l), crossed->x, crossed->mean, crossed->rstd, false,
-        norm_tail(t, batch, crossed->norm, t->gradients[l].projection, layer_site(m, l, 1)));
+    norm_backward(t, batch, cross_norm(m, l), crossed->x, crossed->mean, crossed->rstd, false,
+                  norm_tail(t, batch, crossed->norm, t->gradients[l].projection,
+                            m->plan->layers[l].attention.site));
     weight_backward(t, kind, &parameters->query, crossed->dquery, crossed->norm, M);
 }
 
 static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) {
     Translate *m = (Translate *)t;
-    if (l >= m->config->encoder_layers) {
-        const Crossed *crossed = &m->crossed[l - m->config->encoder_layers];
+    if (l >= m->first) {
+        const Crossed *crossed = &m->crossed[l - m->first];
         const AttentionSublayer cross = cross_sublayer(m, GPU_TRAIN, batch, l);
         const DeviceAttentionGradients gradients =
             attention_cross_gradients(crossed->dquery, crossed->dkey_value);
@@ -185,57 +183,26 @@ static void attend_backward(Transformer *t, const DeviceBatch *batch, size_t l) 
 
 // ---- the model --------------------------------------------------------------
 
-static TransformerShape shape(const Translate *m) {
-    const TranslateConfig *c = m->config;
-    const TranslateParameters *o = m->offsets;
-    const size_t E = c->encoder_layers, D = c->decoder_layers, C = c->channels;
-    const bool post = c->order == POST_NORM;
-    TransformerShape shape = {};
-    shape.layers = E + D;
-    shape.channels = C;
-    shape.inner = c->inner;
-    shape.vocabulary = c->vocabulary;
-    shape.stacks[0] = {0, E, post ? o->encoder[E - 1].ffn.norm : o->encoder_norm, SITE_SOURCE};
-    shape.stacks[1] = {E, E + D, post ? o->decoder[D - 1].self.ffn.norm : o->decoder_norm,
-                       SITE_TARGET};
-    shape.stack_count = 2;
-    shape.outer.token = o->token;
-    shape.outer.bias = o->bias;
-    shape.fixed_bias = true;
-    shape.embedding_scale = sqrt((double)C);
-    shape.type = NO_PARAMETER;
-    shape.padding = -1; // the decoder begins with the padding token, which learns
-    shape.post_norm = post;
-    shape.smoothing = c->smoothing;
-    shape.activation = c->activation;
-    shape.outer_sums =
-        (unsigned)(5 * D); // of cross-attention: norm, biases of queries, values and projection
-    shape.outer_sum_width = 5 * D * C;
-    return shape;
-}
-
-// Layer l of both stacks. A layer of the decoder has its FFN's norm after cross-attention.
+// A layer of the decoder has its FFN's norm after cross-attention.
 static TransformerLayer layer_of(const Translate *m, size_t l) {
-    const size_t E = m->config->encoder_layers;
-    const bool post = m->config->order == POST_NORM;
-    const NormParameters none = no_norm(m->config->channels),
-                         *below = l == 0 || l == E ? &none : &m->layers[l - 1].ffn.norm;
-    const uint32_t site = l < E ? encoder_site(l) : layer_site(m, l, 0);
-    TransformerLayer layer = self_attention_layer(&m->layers[l], site, post ? below : NULL);
-    if (l < E) return layer;
-    if (post) layer.ffn.norm = cross_parameters(m, l)->norm;
-    layer.ffn_site = layer_site(m, l, 4);
-    layer.projection_site = layer_site(m, l, 3); // of the projection before the FFN
+    const TransformerPlan *plan = m->plan;
+    const bool post = plan->order == POST_NORM;
+    const NormParameters none = no_norm(plan->size.channels),
+                         *below = l == 0 || l == m->first ? &none : &plan->layers[l - 1].ffn.norm;
+    TransformerLayer layer = self_attention_layer(&plan->layers[l], post ? below : NULL);
+    if (l < m->first) return layer;
+    if (post) layer.ffn.norm = cross_plan(m, l)->norm;
+    layer.projection_site = cross_plan(m, l)->site; // of the projection before the FFN
     return layer;
 }
 
 static void upload_sinusoids(const Translate *m) {
-    const TranslateConfig *c = m->config;
+    const ModelSizes *size = &m->plan->size;
     const Device *d = &m->base.base.base.device;
-    const size_t count = c->positions * c->channels;
+    const size_t count = size->positions * size->channels;
     if (gpu_rows(&m->base.base.base) == 0) return; // only decoding, which is the CPU's
     float *values = (float *)allocate(count, sizeof(float), "positions");
-    sinusoidal_positions(values, c->positions, c->channels);
+    sinusoidal_positions(values, size->positions, size->channels);
     CUDA_CHECK(cudaMemcpyAsync(m->sinusoids, values, count * sizeof(float), cudaMemcpyHostToDevice,
                                d->stream));
     device_synchronize(d);
@@ -245,30 +212,27 @@ static void upload_sinusoids(const Translate *m) {
 static void *translate_create(const ModelSetup *setup) {
     Translate *m = transformer_allocate<Translate>(&translate, setup);
     GpuModel *g = &m->base.base.base;
-    const TranslateConfig *c = m->config = translate_config(g->host);
-    const TranslateParameters *o = m->offsets = translate_offsets(g->host);
-    const size_t E = c->encoder_layers, D = c->decoder_layers;
-    m->layers = (TransformerParameters *)allocate(E + D, sizeof(TransformerParameters), "layers");
-    for (size_t l = 0; l < E + D; l++)
-        m->layers[l] = l < E ? o->encoder[l] : o->decoder[l - E].self;
+    const TransformerPlan *plan = m->plan = transformer_plan(g->host);
+    const size_t D = plan->size.layers - (m->first = plan->stacks[1].first);
     m->crossed = (Crossed *)allocate(D, sizeof(Crossed), "layers");
-    g->attention_dropout = c->attention_dropout;
-    m->base.causal = E;
-    m->base.heads = c->heads;
-    m->base.parameters = m->layers;
+    g->attention_dropout = plan->attention_dropout;
+    self_attention_choose(&m->base, plan);
+    TransformerShape shape = transformer_shape(plan);
+    shape.outer_sums =
+        (unsigned)(5 * D); // of cross-attention: norm, biases of queries, values and projection
+    shape.outer_sum_width = 5 * D * plan->size.channels;
     TransformerParts parts = self_attention_parts();
     parts.attend = attend;
     parts.attend_backward = attend_backward;
     parts.carve_layer = carve_layer;
     parts.carve = carve;
-    self_attention_create(&m->base, shape(m), parts, [&](size_t l) { return layer_of(m, l); });
+    self_attention_create(&m->base, shape, parts, [&](size_t l) { return layer_of(m, l); });
     upload_sinusoids(m);
     return m;
 }
 
 static void translate_destroy(void *model) {
     Translate *m = (Translate *)model;
-    free(m->layers);
     free(m->crossed);
     self_attention_destroy(m);
 }

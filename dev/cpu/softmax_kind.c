@@ -1,0 +1,132 @@
+// Softmax and softmax1 as kinds of attention (attention.h): the products are those of
+// softmax_attention.h.
+#include "attention.h"
+#include "memory.h"
+#include "softmax_attention.h"
+#include "vector_math.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *create(const AttentionShape *s) {
+    return softmax_attention_create(s->precision, s->plan->sink, s->batch, s->length, s->length,
+                                    s->rows, s->channels, s->heads);
+}
+
+static void carve(void *memory, Arena *arena, bool training) {
+    softmax_attention_carve(memory, arena, training);
+}
+
+static void destroy(void *memory) {
+    softmax_attention_free(memory);
+}
+
+// The logarithms of denominators (B, H, T).
+static size_t kept(size_t rows, size_t channels, size_t heads) {
+    (void)channels;
+    return rows * heads;
+}
+
+static void forward(const AttentionCall *call) {
+    softmax_attention_forward(call->memory, call->y, call->kept, &call->in);
+}
+
+static void backward(const AttentionCall *call, const AttentionGradients *gradients,
+                     real *const dlearned[2], const real *dy) {
+    (void)dlearned;
+    softmax_attention_backward(call->memory, gradients, dy, call->y, call->kept, &call->in);
+    // Without a sink the bias of the keys adds the same to all scores of a row, which changes no
+    // weight. Its gradient is 0; what came out is rounding, of which AdamW would make full steps.
+    real *bias = gradients->parts[KEY].bias;
+    if (call->plan->sink == 0 && bias) memset(bias, 0, call->channels * sizeof(real));
+}
+
+static void measure_row(Measurement *m, const AttentionCall *call, size_t h, real *scores,
+                        const uint8_t *mask, size_t count) {
+    (void)h;
+    const double sink = call->plan->sink;
+    real largest = sink > 0 ? (real)log(sink) : -INFINITY;
+    for (size_t j = 0; mask && j < count; j++)
+        if (!mask[j]) scores[j] = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (size_t j = 0; j < count; j++) largest = scores[j] > largest ? scores[j] : largest;
+#pragma omp simd
+    for (size_t j = 0; j < count; j++) scores[j] = vector_exp(scores[j] - largest);
+    measurement_add_weights(m, scores, mask, count, sink * exp(-(double)largest));
+}
+
+static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
+                    size_t layer, const char *name) {
+    attention_measure_pairs(call, false, measure_row, tokens,
+                            statistics_find(statistics, layer, name));
+}
+
+// ---- decoding: keys and values of the tokens so far, or of the window -------
+// Room grows with the text: a short one needs no memory for all that the model could take.
+
+typedef struct {
+    size_t streams, channels, heads, window, room;
+    double sink;
+    real *keys, *values; // (S, H, room, D)
+} SoftmaxState;
+
+static void *state_create(const AttentionPlan *plan, const real *const learned[2], size_t streams,
+                          size_t channels, size_t heads) {
+    (void)learned;
+    SoftmaxState *s = allocate(1, sizeof(*s), "decoder");
+    *s = (SoftmaxState){.streams = streams,
+                        .channels = channels,
+                        .heads = heads,
+                        .window = plan->window,
+                        .sink = plan->sink};
+    return s;
+}
+
+static real *larger_cache(const SoftmaxState *s, real *old, size_t positions, size_t room) {
+    const size_t D = s->channels / s->heads, units = s->streams * s->heads;
+    real *larger = allocate(units * room, D * sizeof(real), "the cache of keys and values");
+    for (size_t unit = 0; positions > 0 && unit < units; unit++)
+        memcpy(larger + unit * room * D, old + unit * s->room * D, positions * D * sizeof(real));
+    free(old);
+    return larger;
+}
+
+static void state_grow(void *state, size_t count, size_t positions) {
+    enum { FIRST_ROOM = 64 };
+    SoftmaxState *s = state;
+    if (count < s->room || (s->window > 0 && s->room == s->window)) return; // it is a ring
+    size_t room = s->room ? 2 * s->room : FIRST_ROOM;
+    if (room > positions && count < positions) room = positions;
+    if (s->window > 0 && room > s->window) room = s->window;
+    s->keys = larger_cache(s, s->keys, count, room);
+    s->values = larger_cache(s, s->values, count, room);
+    s->room = room;
+}
+
+static void step(void *state, const AttentionStep *token) {
+    const SoftmaxState *s = state;
+    const AttentionCache cache = {
+        .keys = s->keys, .values = s->values, .positions = s->room, .window = s->window};
+    softmax_attention_decode(token->y, &cache, token->qkv, token->bias, s->sink, token->count,
+                             s->streams, s->channels, s->heads);
+}
+
+static void state_free(void *state) {
+    SoftmaxState *s = state;
+    free(s->keys);
+    free(s->values);
+    free(s);
+}
+
+const AttentionKernel softmax_kernel = {.adds_bias = true,
+                                        .create = create,
+                                        .carve = carve,
+                                        .free = destroy,
+                                        .kept = kept,
+                                        .forward = forward,
+                                        .backward = backward,
+                                        .measure = measure,
+                                        .state_create = state_create,
+                                        .state_grow = state_grow,
+                                        .step = step,
+                                        .state_free = state_free};

@@ -1,0 +1,33 @@
+// Decoding by an encoder and a decoder, one token at a time for all of its streams: `beams` streams
+// for each sentence. Keys and values of the encoder's result are made once per sentence, those of
+// the streams' own tokens once per token. They stay where they were written: a stream that
+// continues another's sentence keeps who wrote each token of it.
+//
+// Self- and cross-attention are softmax.
+#ifndef CPU_TRANSLATOR_H
+#define CPU_TRANSLATOR_H
+
+#include "batch.h"
+#include "memory.h"
+#include "real.h"
+
+// The memory of a translator, for one after the other.
+typedef struct {
+    Room mask, encoded, keys, values, origins, selected, attended;
+} TranslatorMemory;
+
+void translator_memory_free(TranslatorMemory *memory);
+
+// Entries of ModelType (model.h).
+void *translator_create(void *model, const Batch *batch, int beams, int64_t positions);
+void translator_decode(void *decoder, const int32_t *tokens, real *logits);
+void translator_select(void *decoder, const size_t *from, size_t count);
+size_t translator_watch(void *decoder, double *weights);
+
+// All of them, in a model's table.
+#define TRANSLATOR_ENTRIES                                                                         \
+    .translator_create = translator_create, .decode = translator_decode,                           \
+    .translator_select = translator_select, .translator_watch = translator_watch,                  \
+    .decoder_destroy = free
+
+#endif

@@ -1,0 +1,199 @@
+#include "attention_options.h"
+
+#include "error.h"
+#include "memory.h"
+#include "model_options.h"
+#include "text.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- windows ----------------------------------------------------------------
+// A number of at least 1, or "global"; 0 means global, as does a window that spans every position.
+// false: it is neither.
+static bool read_window(const char *text, size_t length, size_t positions, size_t *window) {
+    *window = 0;
+    if (length == 6 && strncmp(text, "global", 6) == 0) return true;
+    for (size_t i = 0; i < length; i++) {
+        if (!isdigit((unsigned char)text[i]) || *window > SIZE_MAX / 100) return false;
+        *window = *window * 10 + (size_t)(text[i] - '0');
+    }
+    if (*window == 0) return false;
+    if (*window >= positions) *window = 0;
+    return true;
+}
+
+static size_t parse_window(const char *text, size_t length, size_t positions, const char *list) {
+    size_t window;
+    if (!read_window(text, length, positions, &window))
+        fail("--windows %s: expected auto, global, or a list of whole numbers from 1 such as "
+             "4,8,16,global",
+             list);
+    return window;
+}
+
+// A list is separated by commas or blanks, in brackets or not (as the published checkpoints write
+// it).
+static void parse_windows(AttentionPlan *plans, const char *list, size_t layers, size_t positions) {
+    if (strcmp(list, "global") == 0) return;
+    if (strcmp(list, "auto") == 0) {
+        for (size_t l = 0; l + 1 < layers; l++)
+            plans[l].window = l < 40 && ((size_t)4 << l) < positions ? (size_t)4 << l : 0;
+        return;
+    }
+    size_t count = 0;
+    for (const char *p = list;;) {
+        p += strspn(p, "[], ");
+        if (!*p) break;
+        const size_t length = strcspn(p, "[], ");
+        const size_t window = parse_window(p, length, positions, list);
+        if (count < layers) plans[count].window = window;
+        count++;
+        p += length;
+    }
+    if (count != layers) fail("--windows %s: %zu windows for %zu layers", list, count, layers);
+}
+
+void attention_extend(Safetensors *file, int64_t positions) {
+    const char *sizes = safetensors_metadata(file, "window_sizes");
+    const size_t old = (size_t)safetensors_integer(file, "n_positions", 1, 1 << 28);
+    char *windows = copy_string(""), *new_sizes = copy_string("");
+    for (const char *p = sizes ? sizes : ""; *(p += strspn(p, "[], "));) {
+        const size_t length = strcspn(p, "[], "), window = parse_window(p, length, old, sizes);
+        const char *comma = *windows ? ", " : "";
+        append_format(&new_sizes, "%s%zu", comma, window ? window : (size_t)positions);
+        if (window)
+            append_format(&windows, "%s%zu", comma, window);
+        else
+            append_format(&windows, "%sglobal", comma);
+        p += length;
+    }
+    if (sizes) {
+        metadata_set(&file->metadata, &file->metadata_count, "windows", copy_string(windows));
+        metadata_set(&file->metadata, &file->metadata_count, "window_sizes",
+                     copy_string(new_sizes));
+    }
+    free(windows);
+    free(new_sizes);
+}
+
+// ---- kinds ------------------------------------------------------------------
+
+// What is read, for one line if it makes no sense.
+typedef struct {
+    const char *text; // all of it
+    size_t layers, positions;
+    bool causal;
+} AttentionText;
+
+// "softmax|softmax1|cosine", fresh: the kinds that work in a direction.
+static char *kind_names(bool causal) {
+    char *names = copy_string("");
+    for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
+        const AttentionType *type = &attention_types[kind];
+        if (causal ? type->causal : type->both)
+            append_format(&names, "%s%s", *names ? "|" : "", type->name);
+    }
+    return names;
+}
+
+// KIND or KIND:WINDOW.
+static AttentionPlan parse_kind(const AttentionText *from, const char *entry, size_t length) {
+    const char *colon = memchr(entry, ':', length);
+    const size_t name = colon ? (size_t)(colon - entry) : length;
+    AttentionPlan plan = {.kind = attention_find(entry, name, from->causal),
+                          .causal = from->causal,
+                          .window = SIZE_MAX, // whatever --windows says
+                          .projection = no_linear(),
+                          .learned = {NO_PARAMETER, NO_PARAMETER}};
+    if (plan.kind == ATTENTION_KINDS)
+        fail_usage("--attention %s: \"%.*s\" is no %s attention; expected %s", from->text,
+                   (int)name, entry, from->causal ? "causal" : "bidirectional",
+                   kind_names(from->causal));
+    if (!colon) return plan;
+    if (!from->causal) fail_usage("--attention %s: only causal attention has windows", from->text);
+    if (!read_window(colon + 1, length - name - 1, from->positions, &plan.window))
+        fail_usage("--attention %s: the window after ':' is a whole number from 1, or global",
+                   from->text);
+    return plan;
+}
+
+// The entry at `entry`, in plans[count] and as often after it as its *N says; returns how many it
+// makes, of which those beyond the last layer are not stored.
+static size_t parse_entry(const AttentionText *from, AttentionPlan *plans, size_t count,
+                          const char *entry, size_t length) {
+    const char *star = memchr(entry, '*', length);
+    const size_t kind = star ? (size_t)(star - entry) : length;
+    const AttentionPlan plan = parse_kind(from, entry, kind);
+    size_t times = star ? 0 : 1;
+    for (const char *p = entry + kind + 1; p < entry + length && times <= MAX_LAYERS; p++)
+        times = isdigit((unsigned char)*p) ? times * 10 + (size_t)(*p - '0') : SIZE_MAX;
+    if (times == 0 || times > MAX_LAYERS)
+        fail_usage("--attention %s: '*' is followed by a whole number from 1 to %d", from->text,
+                   MAX_LAYERS);
+    for (size_t i = count; i < count + times && i < from->layers; i++) plans[i] = plan;
+    return times;
+}
+
+// Entries separated by `separator`; how many layers they are.
+static size_t parse_entries(const AttentionText *from, AttentionPlan *plans,
+                            const char *separator) {
+    size_t count = 0;
+    for (const char *p = from->text;; p++) {
+        const size_t length = strcspn(p, separator);
+        count += parse_entry(from, plans, count < from->layers ? count : from->layers, p, length);
+        p += length;
+        if (!*p) return count;
+    }
+}
+
+static void parse_attention(const AttentionText *from, AttentionPlan *plans) {
+    const bool list = strchr(from->text, ',');
+    if (list && strpbrk(from->text, "+*"))
+        fail_usage("--attention %s: either a list (,) or a pattern (+ and *)", from->text);
+    const size_t count = parse_entries(from, plans, list ? "," : "+");
+    if (list && count != from->layers)
+        fail_usage("--attention %s: %zu entries for %zu layers", from->text, count, from->layers);
+    if (from->layers % count != 0)
+        fail_usage("--attention %s: a pattern of %zu layers does not divide %zu", from->text, count,
+                   from->layers);
+    for (size_t l = count; l < from->layers; l++) plans[l] = plans[l - count];
+}
+
+static void check_windows(const AttentionPlan *plans, size_t layers) {
+    for (size_t l = 0; l < layers; l++) {
+        const AttentionType *type = &attention_types[plans[l].kind];
+        if (plans[l].window > 0 && !type->windows)
+            fail_usage("--attention: layer %zu has %s attention to the last %zu tokens, which "
+                       "takes no window: %s:global",
+                       l + 1, type->name, plans[l].window, type->name);
+    }
+}
+
+// What options say of the other kinds makes sense, too.
+static void check_options(const Options *options, bool causal) {
+    for (size_t kind = 0; kind < ATTENTION_KINDS; kind++) {
+        const AttentionType *type = &attention_types[kind];
+        AttentionPlan plan = {0};
+        if (type->configure && (causal ? type->causal : type->both))
+            type->configure(&plan, options);
+    }
+}
+
+AttentionPlan *attention_plans(const Options *options, size_t layers, size_t positions,
+                               bool causal) {
+    AttentionPlan *plans = allocate(layers, sizeof(AttentionPlan), "layers"),
+                  *windows = allocate(layers, sizeof(AttentionPlan), "layers");
+    const AttentionText from = {options_text(options, OPT_ATTENTION), layers, positions, causal};
+    parse_attention(&from, plans);
+    if (causal) parse_windows(windows, options_text(options, OPT_WINDOWS), layers, positions);
+    check_options(options, causal);
+    for (size_t l = 0; l < layers; l++) {
+        if (plans[l].window == SIZE_MAX) plans[l].window = windows[l].window;
+        const AttentionType *type = &attention_types[plans[l].kind];
+        if (type->configure) type->configure(&plans[l], options);
+    }
+    free(windows);
+    check_windows(plans, layers);
+    return plans;
+}

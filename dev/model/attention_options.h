@@ -1,0 +1,54 @@
+// --attention and --windows: the kind and the window of every layer, in whichever model.
+//
+//   --attention KIND              all layers
+//   --attention KIND,KIND,...     one entry per layer
+//   --attention KIND*3+KIND       a pattern that repeats; its length divides the number of layers
+//   --windows auto                layer l sees 4 * 2^l tokens, the last one all
+//   --windows global              every layer sees all
+//   --windows 4,8,global          one entry per layer
+//
+// KIND:N instead of KIND gives the window of its layers, whatever --windows says; KIND:global, too.
+#ifndef MODEL_ATTENTION_OPTIONS_H
+#define MODEL_ATTENTION_OPTIONS_H
+
+#include "attention_type.h"
+#include "metadata.h"
+
+// clang-format off
+// Rows of options. `silent`: checkpoints say nothing of the default, as those of earlier versions.
+#define ATTENTION_OPTION(usual, silent) \
+    {.name = OPT_ATTENTION, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "KIND", \
+     .initial = usual, .implied = silent, .group = "Model", \
+     .help = "attention: a kind, one per layer (,) or a pattern (A*3+B)"}
+#define WINDOWS_OPTION(usual, silent) \
+    {.name = OPT_WINDOWS, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST", \
+     .initial = usual, .implied = silent, .metadata_key = "windows|window_sizes", \
+     .group = "Model", .help = "windows: auto (4,8,..,global), global or a list"}
+#define COSINE_OPTION(silent) \
+    {.name = OPT_COSINE_POWER, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
+     .initial = "learned", .implied = silent, .group = OPTION_GROUP_MORE, \
+     .help = "exponent of cosine's divisor (keys seen)^P: 0 to 1, or learned"}
+#define ADDITIVE_OPTIONS(silent) \
+    {.name = OPT_RESCALE, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "S", \
+     .initial = "10", .implied = silent, .max = 40, .metadata_key = "rescale", \
+     .group = OPTION_GROUP_MORE, .help = "additive: bound of scores, which stay within -S..S"}, \
+    {.name = OPT_SINK, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
+     .initial = "1e-5", .implied = silent, .max = 1e6, .metadata_key = "eps_denominator", \
+     .group = OPTION_GROUP_MORE, \
+     .help = "additive: term added to denominators (0 softmax, 1 softmax1)"}, \
+    {.name = OPT_POOL, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "WHAT", \
+     .initial = "normalised", .implied = silent, .choices = "normalised|raw", \
+     .group = OPTION_GROUP_MORE, .help = "additive: vectors to pool"}
+// clang-format on
+
+// What these options say of each layer (fresh, (layers)), of a model with so many positions:
+// everything but the parameters, which it has none of. Only causal attention has windows. Ends the
+// program where they make no sense.
+AttentionPlan *attention_plans(const Options *options, size_t layers, size_t positions,
+                               bool causal);
+
+// Rewrites the metadata of windows in a checkpoint whose positions become more: a window that spans
+// all positions spans all of more positions, too. ModelType.extend.
+void attention_extend(Safetensors *file, int64_t positions);
+
+#endif

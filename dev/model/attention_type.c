@@ -1,0 +1,132 @@
+#include "attention_type.h"
+
+#include "error.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double DEVIATION = 0.02; // of vectors that score
+
+// ---- pairs of queries and keys ----------------------------------------------
+// Of the products with the keys and values that a query sees.
+static double pair_flops(size_t channels, size_t heads, double queries, double keys) {
+    (void)heads;
+    return 4 * queries * keys * (double)channels;
+}
+
+static void softmax1_configure(AttentionPlan *plan, const Options *options) {
+    (void)options;
+    plan->sink = 1;
+}
+
+// ---- cosine -----------------------------------------------------------------
+// --cosine-power: a number from 0 to 1; -1: "learned".
+static double cosine_power(const char *text) {
+    if (strcmp(text, "learned") == 0) return -1;
+    char *end;
+    const double power = strtod(text, &end);
+    if (end == text || *end || !(power >= 0 && power <= 1))
+        fail_usage("--cosine-power %s: expected a number from 0 to 1, or learned", text);
+    return power;
+}
+
+static void cosine_configure(AttentionPlan *plan, const Options *options) {
+    plan->power = cosine_power(options_text(options, OPT_COSINE_POWER));
+}
+
+static void cosine_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
+                              size_t channels, size_t heads) {
+    (void)channels;
+    char name[PARAMETER_NAME];
+    if (plan->power >= 0) return;
+    snprintf(name, sizeof(name), "%s.norm_const", prefix);
+    plan->learned[0] = add_vector(table, name, heads, 0.5);
+}
+
+// Of the products with the state (D, D) of a head.
+static double cosine_flops(size_t channels, size_t heads, double queries, double keys) {
+    (void)keys;
+    return 4 * ((double)channels / (double)heads) * queries * (double)channels;
+}
+
+// ---- additive ---------------------------------------------------------------
+
+static void additive_configure(AttentionPlan *plan, const Options *options) {
+    plan->rescale = options_number(options, OPT_RESCALE);
+    plan->sink = options_number(options, OPT_SINK);
+    plan->pool_raw = strcmp(options_text(options, OPT_POOL), "raw") == 0;
+}
+
+static void additive_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
+                                size_t channels, size_t heads) {
+    static const char *const names[] = {"query_attn", "key_attn"};
+    if (channels / heads < 2)
+        fail("--heads %zu: the %zu channels must divide into heads of at least 2", heads, channels);
+    for (size_t i = 0; i < 2; i++) {
+        char name[PARAMETER_NAME];
+        snprintf(name, sizeof(name), "%s.%s", prefix, names[i]);
+        plan->learned[i] = add_matrix(table, name, heads, channels / heads, DEVIATION);
+    }
+}
+
+// Not of matrix products, which is what FLOP are counted of.
+static double additive_flops(size_t channels, size_t heads, double queries, double keys) {
+    (void)channels, (void)heads, (void)queries, (void)keys;
+    return 0;
+}
+
+static void global_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
+                              size_t channels, size_t heads) {
+    (void)heads;
+    char name[PARAMETER_NAME];
+    snprintf(name, sizeof(name), "%s.pooling", prefix);
+    plan->learned[0] = add_matrix(table, name, 2, channels, DEVIATION);
+}
+
+// Of two scores and two sums of 2 a channel, and the product with values.
+static double global_flops(size_t channels, size_t heads, double queries, double keys) {
+    (void)heads, (void)keys;
+    return 9 * queries * (double)channels;
+}
+
+// ---- the table --------------------------------------------------------------
+
+const AttentionType attention_types[ATTENTION_KINDS] = {
+    [ATTENTION_SOFTMAX] =
+        {.name = "softmax", .causal = true, .both = true, .windows = true, .flops = pair_flops},
+    [ATTENTION_SOFTMAX1] = {.name = "softmax1",
+                            .causal = true,
+                            .both = true,
+                            .windows = true,
+                            .configure = softmax1_configure,
+                            .flops = pair_flops},
+    [ATTENTION_COSINE] = {.name = "cosine",
+                          .causal = true,
+                          .both = true,
+                          .configure = cosine_configure,
+                          .add_parameters = cosine_parameters,
+                          .flops = cosine_flops},
+    [ATTENTION_ADDITIVE] = {.name = "additive",
+                            .causal = true,
+                            .windows = true,
+                            .exact = true,
+                            .joins = true,
+                            .pools = true,
+                            .configure = additive_configure,
+                            .add_parameters = additive_parameters,
+                            .flops = additive_flops},
+    [ATTENTION_ADDITIVE_GLOBAL] = {.name = "additive",
+                                   .both = true,
+                                   .add_parameters = global_parameters,
+                                   .flops = global_flops},
+};
+
+AttentionKind attention_find(const char *name, size_t length, bool causal) {
+    for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
+        const AttentionType *type = &attention_types[kind];
+        if (strlen(type->name) == length && memcmp(type->name, name, length) == 0 &&
+            (causal ? type->causal : type->both))
+            return (AttentionKind)kind;
+    }
+    return ATTENTION_KINDS;
+}

@@ -1,0 +1,91 @@
+// --attention and --windows: which layer gets which kind and window, and one line for what does not
+// fit.
+#include "attention_options.h"
+#include "memory.h"
+#include "test.h"
+#include "text.h"
+#include <stdlib.h>
+#include <string.h>
+
+static Options *make_options(const char *attention, const char *windows) {
+    static const Option rows[] = {ATTENTION_OPTION("softmax", false),
+                                  WINDOWS_OPTION("global", true), COSINE_OPTION(false),
+                                  ADDITIVE_OPTIONS(true)};
+    Options *options = options_create("test", "");
+    options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
+    options_set(options, OPT_ATTENTION, attention, "test");
+    options_set(options, OPT_WINDOWS, windows, "test");
+    return options;
+}
+
+// expected: "additive:4 additive softmax", a layer each, without what is global.
+static void check(const char *attention, const char *windows, size_t layers, bool causal,
+                  const char *expected) {
+    Options *options = make_options(attention, windows);
+    AttentionPlan *plans = attention_plans(options, layers, 100, causal);
+    char *text = copy_string("");
+    for (size_t l = 0; l < layers; l++) {
+        append_format(&text, "%s%s", l ? " " : "", attention_types[plans[l].kind].name);
+        if (plans[l].window > 0) append_format(&text, ":%zu", plans[l].window);
+        CHECK(plans[l].causal == causal);
+        CHECK(!attention_projects(&plans[l]) && plans[l].learned[0] == NO_PARAMETER);
+    }
+    CHECK_TEXT(text, expected);
+    free(text);
+    free(plans);
+    options_free(options);
+}
+
+static void test_layers(void) {
+    check("softmax", "global", 3, true, "softmax softmax softmax");
+    check("additive", "auto", 4, true, "additive:4 additive:8 additive:16 additive");
+    check("additive", "4, 8,global", 3, true, "additive:4 additive:8 additive");
+    check("additive", "[4, 8, 100]", 3, true, "additive:4 additive:8 additive"); // all positions
+    check("additive,additive,softmax", "auto", 3, true, "additive:4 additive:8 softmax");
+    check("additive*3+softmax", "4,8,2,global", 4, true,
+          "additive:4 additive:8 additive:2 softmax");
+    check("additive+softmax", "global", 4, true, "additive softmax additive softmax");
+    check("additive:7*2+softmax1:global", "auto", 6, true,
+          "additive:7 additive:7 softmax1 additive:7 additive:7 softmax1");
+    check("additive:global", "auto", 3, true, "additive additive additive");
+    check("softmax,additive", "global", 2, false, "softmax additive");
+}
+
+// Of causal attention in 4 layers of 100 positions; in both directions where it begins with "both
+// ".
+static void parse(void *attention_and_windows) {
+    char text[100];
+    snprintf(text, sizeof(text), "%s", (const char *)attention_and_windows);
+    const bool both = strncmp(text, "both ", 5) == 0;
+    char *attention = text + (both ? 5 : 0), *space = strchr(attention, ' ');
+    if (space) *space = '\0';
+    free(attention_plans(make_options(attention, space ? space + 1 : "global"), 4, 100, !both));
+}
+
+static void test_refused(void) {
+    CHECK_FAILS(parse, "sofmax", 2,
+                "\"sofmax\" is no causal attention; expected softmax|softmax1|");
+    CHECK_FAILS(parse, "", 2, "is no causal attention");
+    CHECK_FAILS(parse, "softmax,,softmax,softmax", 2, "\"\" is no causal attention");
+    CHECK_FAILS(parse, "both sofmax", 2, "is no bidirectional attention");
+    CHECK_FAILS(parse, "both additive:4", 2, "only causal attention has windows");
+    CHECK_FAILS(parse, "softmax,additive", 2, "2 entries for 4 layers");
+    CHECK_FAILS(parse, "softmax,softmax,softmax,softmax,softmax", 2, "5 entries for 4 layers");
+    CHECK_FAILS(parse, "additive*2+softmax", 2, "a pattern of 3 layers does not divide 4");
+    CHECK_FAILS(parse, "additive*99999999999999999999999", 2, "a whole number from 1 to 256");
+    CHECK_FAILS(parse, "additive*4+softmax", 2, "a pattern of 5 layers does not divide 4");
+    CHECK_FAILS(parse, "additive*0", 2, "a whole number from 1 to 256");
+    CHECK_FAILS(parse, "additive*x", 2, "a whole number from 1 to 256");
+    CHECK_FAILS(parse, "additive*2,softmax,softmax", 2, "either a list (,) or a pattern");
+    CHECK_FAILS(parse, "additive:0", 2, "the window after ':'");
+    CHECK_FAILS(parse, "additive:", 2, "the window after ':'");
+    CHECK_FAILS(parse, "additive:4x", 2, "the window after ':'");
+    CHECK_FAILS(parse, "cosine:4", 2, "cosine:global");
+    CHECK_FAILS(parse, "additive 0,1,2,3", 1, "--windows 0,1,2,3");
+    CHECK_FAILS(parse, "additive 1,2,3", 1, "3 windows for 4 layers");
+}
+
+int main(int argc, char **argv) {
+    static const TestCase cases[] = {{"layers", test_layers}, {"refused", test_refused}};
+    return test_main(argc, argv, "attention options", cases, sizeof(cases) / sizeof(cases[0]));
+}
