@@ -1,4 +1,5 @@
 #include "amx_tiles.h"
+#include "sizes.h"
 #include "tile.h"
 
 #if TILE_PAIRS
@@ -45,12 +46,10 @@ void amx_end(void) {
     AMX_RELEASE();
 }
 
-void amx_product(float *c, size_t c_row, const float *start, size_t start_row, const float *a,
-                 size_t a_row, size_t a_column, const float *b, size_t b_row, size_t m, size_t n,
-                 size_t k) {
+void amx_product(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
+                 const real *b, size_t b_row, size_t m, size_t n, size_t k) {
     enum { TILE = AMX_BLOCK / 2 };
-    const size_t a_stride =
-        a_row > a_column ? a_row : a_column; // from one row of a tile to the next
+    const size_t a_stride = larger(a.row, a.column); // from one row of a tile to the next
     for (size_t j = 0; j < n; j += AMX_BLOCK) {
         for (size_t i = 0; i < m; i += AMX_BLOCK) {
             const float *const from = start + i * start_row + j;
@@ -59,10 +58,10 @@ void amx_product(float *c, size_t c_row, const float *start, size_t start_row, c
             AMX_LOAD(2, from + TILE * start_row, start_row);
             AMX_LOAD(3, from + TILE * start_row + TILE, start_row);
             for (size_t s = 0; s < k; s += AMX_WORDS) {
-                const float *const rows = a + i * a_row + s * a_column, *const columns =
-                                                                            b + s * b_row + j;
+                const float *const rows = a.data + i * a.row + s * a.column, *const columns =
+                                                                                 b + s * b_row + j;
                 AMX_LOAD(4, rows, a_stride);
-                AMX_LOAD(5, rows + TILE * a_row, a_stride);
+                AMX_LOAD(5, rows + TILE * a.row, a_stride);
                 AMX_LOAD(6, columns, b_row);
                 AMX_LOAD(7, columns + TILE, b_row);
                 AMX_MULTIPLY_ADD(0, 4, 6);

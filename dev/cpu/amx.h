@@ -5,6 +5,7 @@
 #ifndef CPU_AMX_H
 #define CPU_AMX_H
 
+#include "real.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -20,11 +21,16 @@ bool amx_available(void);
 void amx_begin(void);
 void amx_end(void);
 
-// c (m, n) = start + a (m, k) b (k, n), k in words of two bf16, as tile_product(). Word (i, s) of a
-// is a[i * a_row + s * a_column]; where a_row is 1, a is what tile_transpose_squares() makes of
-// that. What is read or becomes subnormal is 0.
-void amx_product(float *c, size_t c_row, const float *start, size_t start_row, const float *a,
-                 size_t a_row, size_t a_column, const float *b, size_t b_row, size_t m, size_t n,
-                 size_t k);
+// Element (i, j) of a left operand is data[i * row + j * column].
+typedef struct {
+    const real *data;
+    size_t row, column;
+} TileView;
+
+// c (m, n) = start + a (m, k) b (k, n), k in words of two bf16, as tile_product(). Where a's rows
+// are 1 apart, it is what tile_transpose_squares() makes of that. What is read or becomes subnormal
+// is 0.
+void amx_product(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
+                 const real *b, size_t b_row, size_t m, size_t n, size_t k);
 
 #endif

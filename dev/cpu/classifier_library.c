@@ -258,8 +258,9 @@ static void slice_product(const Classifier *c, real *sums, real *column_sums, si
             if (k + 2 * DEPTH <= words)
                 tile_prefetch(e + DEPTH * width + j * DEPTH, TOKENS * DEPTH);
             real *sum = sums + j * CLASSIFIER_COLUMNS;
-            tile_product(sum, CLASSIFIER_COLUMNS, sum, CLASSIFIER_COLUMNS,
-                         (TileView){e + j, 1, width}, h, stride, TOKENS, columns, depth, c->engine);
+            tile_engines[c->engine].product(sum, CLASSIFIER_COLUMNS, sum, CLASSIFIER_COLUMNS,
+                                            (TileView){e + j, 1, width}, h, stride, TOKENS, columns,
+                                            depth);
         }
     }
 }

@@ -19,7 +19,7 @@ static const double SHORTEST = 1e-12; // a shorter vector has no direction
 
 struct CosineAttention {
     double power;                 // where none is learned
-    Multiplier engine;            // of products
+    const TileEngine *engine;     // of products
     size_t heads, channels, size; // H, C, D
     size_t columns;               // D' = D rounded up to what products take
     size_t batch, queries, keys;  // B, Tq and Tk that there is memory for
@@ -34,7 +34,7 @@ struct CosineAttention {
 // them, and what their operands are packed in.
 typedef struct {
     size_t columns; // D'
-    Multiplier engine;
+    const TileEngine *engine;
     real *q, *k, *v, *g, *out;
     real *inner;              // (CHUNK, CHUNK) products of rows, 0 on one side of the diagonal
     real *state, *transposed; // (D', D')
@@ -54,7 +54,7 @@ CosineAttention *cosine_attention_create(Precision precision, double power, size
                                          size_t heads) {
     CosineAttention *a = allocate(1, sizeof(*a), "attention");
     a->power = power;
-    a->engine = tile_multiplier(precision == PRECISION_BFLOAT16);
+    a->engine = &tile_engines[tile_multiplier(precision == PRECISION_BFLOAT16)];
     a->heads = heads;
     a->channels = channels;
     a->size = channels / heads;
@@ -224,10 +224,6 @@ static void load_chunk(const CosinePass *pass, Scratch *s, size_t unit, size_t t
 
 // ---- products: of float32 numbers in place, or of operands packed as words of two bf16 ----
 
-static size_t words_of(const Scratch *s, size_t numbers) {
-    return s->engine == MULTIPLY_REALS ? numbers : numbers / 2;
-}
-
 // Pairs of rows of x (rows, columns) become words.
 static void pack_rows(real *out, const real *x, size_t rows, size_t columns) {
     for (size_t i = 0; i < rows; i += 2)
@@ -237,7 +233,7 @@ static void pack_rows(real *out, const real *x, size_t rows, size_t columns) {
 
 // x (CHUNK, columns) as a left operand
 static TileView left_rows(const Scratch *s, const real *x, size_t columns) {
-    if (s->engine == MULTIPLY_REALS) return (TileView){x, columns, 1};
+    if (s->engine->step == 1) return (TileView){x, columns, 1};
     for (size_t i = 0; i < CHUNK * columns; i += TILE_COLUMNS)
         tile_store_left(s->left + i / 2, tile_load(x + i), tile_load(x + i + TILE_LANES), true);
     return (TileView){s->left, columns / 2, 1};
@@ -245,16 +241,15 @@ static TileView left_rows(const Scratch *s, const real *x, size_t columns) {
 
 // x (CHUNK, D'), transposed, as a left operand
 static TileView left_transposed(const Scratch *s, const real *x) {
-    if (s->engine == MULTIPLY_REALS) return (TileView){x, 1, s->columns};
+    if (s->engine->step == 1) return (TileView){x, 1, s->columns};
     pack_rows(s->left, x, CHUNK, s->columns);
-    if (s->engine == MULTIPLY_AMX)
-        tile_transpose_squares(s->left, s->columns, CHUNK / 2, s->columns);
+    if (s->engine->squares) tile_transpose_squares(s->left, s->columns, CHUNK / 2, s->columns);
     return (TileView){s->left, 1, s->columns};
 }
 
 // x (rows, D') as a right operand
 static const real *right_rows(const Scratch *s, const real *x, size_t rows) {
-    if (s->engine == MULTIPLY_REALS) return x;
+    if (s->engine->step == 1) return x;
     pack_rows(s->right, x, rows, s->columns);
     return s->right;
 }
@@ -262,7 +257,7 @@ static const real *right_rows(const Scratch *s, const real *x, size_t rows) {
 // x (CHUNK, D'), transposed, as a right operand; packs a left one on the way.
 static const real *right_transposed(const Scratch *s, const real *x) {
     const TileView rows = left_rows(s, x, s->columns);
-    const size_t words = words_of(s, s->columns);
+    const size_t words = s->columns / s->engine->step;
     for (size_t i = 0; i < CHUNK; i += TILE_LANES) {
         for (size_t w = 0; w < words; w += TILE_LANES) {
             TileVector square[TILE_LANES];
@@ -287,8 +282,8 @@ static void inner_product(const Scratch *s, const real *left, const real *right,
     real *out = s->inner;
     const real *transposed = right_transposed(s, right);
     memset(out, 0, CHUNK * CHUNK * sizeof(real));
-    tile_product(out, CHUNK, out, CHUNK, left_rows(s, left, s->columns), transposed, CHUNK, CHUNK,
-                 CHUNK, words_of(s, s->columns), s->engine);
+    s->engine->product(out, CHUNK, out, CHUNK, left_rows(s, left, s->columns), transposed, CHUNK,
+                       CHUNK, CHUNK, s->columns / s->engine->step);
     for (size_t i = 0; i < CHUNK; i++) {
         const size_t from = triangle == LOWER ? i + 1 : 0, end = triangle == LOWER ? CHUNK : i;
         for (size_t j = from; j < end; j++) out[i * CHUNK + j] = 0;
@@ -297,8 +292,8 @@ static void inner_product(const Scratch *s, const real *left, const real *right,
 
 // s->out (CHUNK, D') += left (CHUNK, n) right (n, D')
 static void out_add(const Scratch *s, const real *left, const real *right, size_t n) {
-    tile_product(s->out, s->columns, s->out, s->columns, left_rows(s, left, n),
-                 right_rows(s, right, n), s->columns, CHUNK, s->columns, words_of(s, n), s->engine);
+    s->engine->product(s->out, s->columns, s->out, s->columns, left_rows(s, left, n),
+                       right_rows(s, right, n), s->columns, CHUNK, s->columns, n / s->engine->step);
 }
 
 // s->out (CHUNK, D') = s->inner rows, where attention is causal, + outer state
@@ -311,9 +306,9 @@ static void two_products(const Scratch *s, bool causal, const real *rows, const 
 
 // state (D', D') += left^T right, of rows of a chunk
 static void state_add(const Scratch *s, real *state, const real *left, const real *right) {
-    tile_product(state, s->columns, state, s->columns, left_transposed(s, left),
-                 right_rows(s, right, CHUNK), s->columns, s->columns, s->columns,
-                 words_of(s, CHUNK), s->engine);
+    s->engine->product(state, s->columns, state, s->columns, left_transposed(s, left),
+                       right_rows(s, right, CHUNK), s->columns, s->columns, s->columns,
+                       CHUNK / s->engine->step);
 }
 
 // ---- forward ----------------------------------------------------------------
@@ -324,7 +319,7 @@ static void forward_unit(const CosinePass *pass, size_t unit, Matrix y) {
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
-    tile_begin(a->engine);
+    a->engine->begin();
     memset(s.state, 0, columns * columns * sizeof(real)); // sum of k v^T
     for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_KEYS);
@@ -342,7 +337,7 @@ static void forward_unit(const CosinePass *pass, size_t unit, Matrix y) {
                              row, a->size);
         }
     }
-    tile_end(a->engine);
+    a->engine->end();
 }
 
 void cosine_attention_forward(CosineAttention *a, Matrix y, const real *exponent,
@@ -375,7 +370,7 @@ static void backward_queries(const CosinePass *pass, size_t unit,
     const size_t columns = a->columns;
     const real *logarithms = a->logarithms + unit / a->heads * in->queries;
     Scratch s = scratch_of(a, unit);
-    tile_begin(a->engine);
+    a->engine->begin();
     memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of v k^T
     double sum = 0;
     for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
@@ -395,7 +390,7 @@ static void backward_queries(const CosinePass *pass, size_t unit,
             store_gradient(pass, gradients, unit, QUERY, t0 + r, row);
         }
     }
-    tile_end(a->engine);
+    a->engine->end();
     const double power = (double)power_of(a, pass->exponent, unit % a->heads);
     a->dexponent[unit] = -sum * power * (1 - power);
 }
@@ -426,7 +421,7 @@ static void backward_keys_values(const CosinePass *pass, size_t unit,
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
-    tile_begin(a->engine);
+    a->engine->begin();
     memset(s.state, 0, columns * columns * sizeof(real));      // sum of q g^T
     memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of g q^T
     for (size_t t0 = 0; !in->causal && t0 < in->queries; t0 += CHUNK) {
@@ -442,7 +437,7 @@ static void backward_keys_values(const CosinePass *pass, size_t unit,
         state_add(&s, s.state, s.q, s.g);
         state_add(&s, s.transposed, s.g, s.q);
     }
-    tile_end(a->engine);
+    a->engine->end();
 }
 
 void cosine_attention_backward(CosineAttention *a, const AttentionGradients *gradients,

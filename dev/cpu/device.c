@@ -51,7 +51,7 @@ void cpu_device(Gemm *gemm, DeviceInfo *info) {
     processor_name(info->processor, sizeof(info->processor));
     const bool bf16 = gemm_precision(gemm) == PRECISION_BFLOAT16;
     snprintf(info->library, sizeof(info->library), "%s, tiles by %s", gemm_library(gemm),
-             tile_multiplier_name(tile_multiplier(bf16)));
+             tile_engines[tile_multiplier(bf16)].name);
     info->precision = bf16 ? "bf16" : sizeof(real) == 8 ? "fp64" : "fp32";
     info->threads = thread_limit();
     info->peak_flops = gemm_measure_peak(gemm);

@@ -168,8 +168,7 @@ static void scores(const ShortHead *head) {
     const ShortAttention *a = head->attention;
     const Worker *w = head->worker;
     tile_product(w->weights, a->width, w->hidden, 0, (TileView){w->queries, a->columns, 1},
-                 w->keys_transposed, a->width, head->query_rows, head->key_columns, a->size,
-                 MULTIPLY_REALS);
+                 w->keys_transposed, a->width, head->query_rows, head->key_columns, a->size, false);
 }
 
 // Of query i's scores, those of keys j to j + TILE_LANES.
@@ -234,7 +233,7 @@ static void forward_head(const ShortHead *head, Matrix y, real *logsumexp) {
                 sum == 0 ? INFINITY : (real)LN2 * (top + (real)log2((double)sum));
     }
     tile_product(w->result, a->columns, a->zeros, 0, (TileView){w->weights, a->width, 1}, w->values,
-                 a->columns, head->query_rows, a->columns, in->keys, MULTIPLY_REALS);
+                 a->columns, head->query_rows, a->columns, in->keys, false);
     for (size_t i = 0; i < in->queries; i++) {
         real *row = w->result + i * a->columns;
         row_scale(row, scale[i], row, a->columns);
@@ -318,20 +317,20 @@ static void backward_head(const ShortHead *head, const Backward *g) {
     transpose(head, w->values_transposed, w->values);
     scores(head);
     tile_product(w->dscores, K, a->zeros, 0, (TileView){w->doutput, D, 1}, w->values_transposed, K,
-                 head->query_rows, head->key_columns, a->size, MULTIPLY_REALS);
+                 head->query_rows, head->key_columns, a->size, false);
     head_kept(head, kept);
     for (size_t i = 0; i < in->queries; i++)
         gradient_row(head, i, kept[i],
                      g->logsumexp[(head->b * a->heads + head->h) * in->queries + i] * (real)LOG2_E,
                      dot_output(head, g, first + i));
     tile_product(w->result, D, a->zeros, 0, (TileView){w->weights, 1, K}, w->doutput, D, key_rows,
-                 D, in->queries, MULTIPLY_REALS);
+                 D, in->queries, false);
     store_gradient(head, g, VALUE, 1);
     tile_product(w->result, D, a->zeros, 0, (TileView){w->dscores, 1, K}, w->queries, D, key_rows,
-                 D, in->queries, MULTIPLY_REALS);
+                 D, in->queries, false);
     store_gradient(head, g, KEY, (real)LN2); // queries were multiplied with log2(e) / sqrt(D)
     tile_product(w->result, D, a->zeros, 0, (TileView){w->dscores, K, 1}, w->keys, D,
-                 head->query_rows, D, in->keys, MULTIPLY_REALS);
+                 head->query_rows, D, in->keys, false);
     store_gradient(head, g, QUERY, (real)(1 / sqrt((double)a->size)));
 }
 

@@ -32,18 +32,17 @@ struct SoftmaxAttention {
     size_t columns, words;                 // D', W
     size_t batch, most_queries, most_keys; // B, Tq and Tk that there is memory for
     size_t long_batch;                     // B of sequences that are not short
-    bool pairs;                            // operands are bf16
-    Multiplier engine;                     // of products
-    real *queries, *keys_transposed;       // left, transposed
-    real *values;                          // right (forward)
-    real *values_transposed, *keys;        // transposed, right (backward)
-    real *queries_right, *doutput_right;   // right (backward)
-    real *doutput;                         // left (backward)
-    real *output;                          // (B, H, Tq', D') sums
-    real *dqueries, *dkeys, *dvalues;      // (B, H, parts, Tq', D'), (B, H, Tk', D')
-    real *hidden;                          // (B, Tk') -Inf for padding, else 0
-    real *logsumexp, *product;             // (B, H, Tq'); product: dy_i . y_i
-    ShortAttention *brief;                 // works on sequences that are short
+    const struct SoftmaxEngine *engine;
+    real *queries, *keys_transposed;     // left, transposed
+    real *values;                        // right (forward)
+    real *values_transposed, *keys;      // transposed, right (backward)
+    real *queries_right, *doutput_right; // right (backward)
+    real *doutput;                       // left (backward)
+    real *output;                        // (B, H, Tq', D') sums
+    real *dqueries, *dkeys, *dvalues;    // (B, H, parts, Tq', D'), (B, H, Tk', D')
+    real *hidden;                        // (B, Tk') -Inf for padding, else 0
+    real *logsumexp, *product;           // (B, H, Tq'); product: dy_i . y_i
+    ShortAttention *brief;               // works on sequences that are short
 };
 
 // What all tiles of one pass share.
@@ -54,6 +53,18 @@ typedef struct {
     size_t window;               // keys that a query sees, Tq' where it sees all up to itself
     size_t parts;
 } SoftmaxPass;
+
+// How operands lie, and what works on their tiles.
+typedef struct SoftmaxEngine {
+    bool pairs;   // operands are bf16
+    bool squares; // what is transposed here is turned (softmax_attention_amx.h)
+    size_t apart; // tokens of a word of a right operand
+    // output (QUERIES, D') += weights of all keys of the queries from i0 on times their values
+    void (*forward)(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
+                    real *output);
+    // Gradients of KEYS keys from j0 on, and what they add to those of the queries that see them.
+    void (*backward)(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0);
+} SoftmaxEngine;
 
 // In the backward pass a head's keys are shared out among units of work, each with its own sum of
 // query gradients. Their number depends on the shape alone, so that results do not depend on the
@@ -68,26 +79,6 @@ static size_t parts_of(size_t heads, size_t key_rows) {
 static size_t sets_of(size_t heads, size_t key_rows) {
     const size_t sets = smaller(WANTED, tile_count(heads, smaller(MAX_PARTS, key_rows / KEYS)));
     return sets > heads ? sets : heads;
-}
-
-SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
-                                           size_t queries, size_t keys, size_t rows,
-                                           size_t channels, size_t heads) {
-    SoftmaxAttention *a = allocate(1, sizeof(*a), "attention");
-    a->sink = sink;
-    a->heads = heads;
-    a->channels = channels;
-    a->size = channels / heads;
-    a->engine = tile_multiplier(precision == PRECISION_BFLOAT16);
-    a->pairs = a->engine != MULTIPLY_REALS;
-    a->columns = round_up(a->size, TILE_COLUMNS);
-    a->words = a->pairs ? a->columns / 2 : a->columns;
-    a->batch = batch;
-    a->most_queries = queries;
-    a->most_keys = keys;
-    a->long_batch = smaller(batch, rows / (SHORT_ATTENTION + 1));
-    a->brief = short_attention_create(sink, queries, keys, channels, heads);
-    return a;
 }
 
 void softmax_attention_carve(SoftmaxAttention *a, Arena *arena, bool training) {
@@ -109,8 +100,8 @@ void softmax_attention_carve(SoftmaxAttention *a, Arena *arena, bool training) {
     a->values_transposed = arena_array(arena, keys, operand, what);
     a->keys = arena_array(arena, keys, operand, what);
     a->doutput = arena_array(arena, queries, operand, what);
-    a->queries_right = a->pairs ? arena_array(arena, queries, operand, what) : a->queries;
-    a->doutput_right = a->pairs ? arena_array(arena, queries, operand, what) : a->doutput;
+    a->queries_right = a->engine->pairs ? arena_array(arena, queries, operand, what) : a->queries;
+    a->doutput_right = a->engine->pairs ? arena_array(arena, queries, operand, what) : a->doutput;
     a->dqueries = arena_array(arena, tile_count(sets_of(units, key_rows), query_rows), whole, what);
     a->dkeys = arena_array(arena, keys, whole, what);
     a->dvalues = arena_array(arena, keys, whole, what);
@@ -210,14 +201,15 @@ static void pack_left(const SoftmaxAttention *a, real *out, Source source) {
         for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
             TileVector x[TILE_VECTORS];
             source_load(x, &source, i, d);
-            tile_store_left(out + i * a->words + (a->pairs ? d / 2 : d), x[0], x[1], a->pairs);
+            tile_store_left(out + i * a->words + (a->engine->pairs ? d / 2 : d), x[0], x[1],
+                            a->engine->pairs);
         }
     }
 }
 
-// Two rows per word: neighbours, or by AMX PAIR_APART apart.
+// Two rows per word.
 static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
-    const size_t apart = a->engine == MULTIPLY_AMX ? PAIR_APART : 1;
+    const size_t apart = a->engine->apart;
     for (size_t i = 0; i < source_end(&source); i += 2) {
         const size_t row = i / (2 * apart) * 2 * apart + i / 2 % apart;
         for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
@@ -226,25 +218,26 @@ static void pack_right(const SoftmaxAttention *a, real *out, Source source) {
             source_load(high, &source, row + apart, d);
             for (size_t v = 0; v < TILE_VECTORS; v++)
                 tile_store_right(out + i * a->words + d + v * TILE_LANES, a->words, low[v], high[v],
-                                 a->pairs);
+                                 a->engine->pairs);
         }
     }
 }
 
-// Words of a left operand, transposed: as a whole, or by AMX in squares.
+// Words of a left operand, transposed: as a whole, or in squares.
 static void pack_transposed(const SoftmaxAttention *a, real *restrict out, Source source) {
-    if (a->engine == MULTIPLY_AMX) {
+    if (a->engine->squares) {
         pack_left(a, out, source);
         tile_transpose_squares(out, a->words, source_end(&source), a->words);
         return;
     }
-    const size_t step = a->pairs ? 2 : 1, width = TILE_COLUMNS / step, end = source_end(&source);
+    const size_t step = a->engine->pairs ? 2 : 1, width = TILE_COLUMNS / step,
+                 end = source_end(&source);
     for (size_t d = 0; d < a->columns; d += TILE_COLUMNS) {
         _Alignas(64) real block[KEYS * TILE_COLUMNS]; // (KEYS, width)
         for (size_t i = 0; i < end; i++) {
             TileVector x[TILE_VECTORS];
             source_load(x, &source, i, d);
-            tile_store_left(block + i * width, x[0], x[1], a->pairs);
+            tile_store_left(block + i * width, x[0], x[1], a->engine->pairs);
         }
         for (size_t w = 0; w < width; w++) {
             for (size_t i = 0; i < end; i++) out[(d / step + w) * KEYS + i] = block[i * width + w];
@@ -388,21 +381,6 @@ TILE_INLINE bool strip_weights(const Strip *strip, const Kept *kept, const real 
     return true;
 }
 
-TILE_INLINE void forward_strip(const Strip *strip, bool first, const Kept *kept, real *top,
-                               TileVector *sum, real *output, size_t columns, real *weights,
-                               bool pairs) {
-    // The first scores are a good guess of the largest: of a window, those that more queries see.
-    if (first) {
-        const size_t cut = strip->begin + QUERIES;
-        const size_t guess = strip->before > 0 && cut < strip->end ? cut : strip->begin;
-        strip_raise(strip, guess, guess + TILE_COLUMNS, top, sum, output, columns, pairs);
-    }
-    if (!strip_weights(strip, kept, top, sum, weights, pairs)) {
-        strip_raise(strip, strip->begin, strip->end, top, sum, output, columns, pairs);
-        strip_weights(strip, kept, top, sum, weights, pairs);
-    }
-}
-
 // output (QUERIES, D') += weights of a tile's keys times their values, strip by strip
 TILE_INLINE void forward_strips(const SoftmaxPass *pass, size_t unit, size_t i0, size_t j0,
                                 const Kept *kept, SoftmaxRows *rows, real *output, bool pairs) {
@@ -413,17 +391,27 @@ TILE_INLINE void forward_strips(const SoftmaxPass *pass, size_t unit, size_t i0,
     _Alignas(64) real weights[TILE_ROWS * KEYS];
     for (size_t r = 0; r < QUERIES; r += TILE_ROWS) {
         const Strip strip = strip_create(pass, unit, i0, r, j0);
-        real *strip_output = output + r * columns;
-        forward_strip(&strip, first, kept + r, rows->top + r, rows->sum + r, strip_output, columns,
-                      weights, pairs);
+        real *top = rows->top + r, *strip_output = output + r * columns;
+        // The first scores are a good guess of the largest: of a window, those that more queries
+        // see.
+        if (first) {
+            const size_t cut = strip.begin + QUERIES;
+            const size_t guess = strip.before > 0 && cut < strip.end ? cut : strip.begin;
+            strip_raise(&strip, guess, guess + TILE_COLUMNS, top, rows->sum + r, strip_output,
+                        columns, pairs);
+        }
+        if (!strip_weights(&strip, kept + r, top, rows->sum + r, weights, pairs)) {
+            strip_raise(&strip, strip.begin, strip.end, top, rows->sum + r, strip_output, columns,
+                        pairs);
+            strip_weights(&strip, kept + r, top, rows->sum + r, weights, pairs);
+        }
         tile_product(strip_output, columns, strip_output, columns,
                      (TileView){weights + strip.begin / step, KEYS, 1},
                      values + strip.begin * a->words, columns, TILE_ROWS, columns,
-                     (strip.end - strip.begin) / step, pairs ? MULTIPLY_PAIRS : MULTIPLY_REALS);
+                     (strip.end - strip.begin) / step, pairs);
     }
 }
 
-// output (QUERIES, D') += weights of all keys times their values
 static void forward_keys(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
                          real *output) {
     const SoftmaxAttention *a = pass->attention;
@@ -431,44 +419,11 @@ static void forward_keys(const SoftmaxPass *pass, size_t unit, size_t i0, Softma
     for (size_t j0 = keys_begin(pass, i0) / KEYS * KEYS; j0 < end; j0 += KEYS) {
         Kept kept[QUERIES];
         tile_kept(pass, unit, i0, j0, kept);
-        if (a->pairs)
+        if (a->engine->pairs)
             forward_strips(pass, unit, i0, j0, kept, rows, output, true);
         else
             forward_strips(pass, unit, i0, j0, kept, rows, output, false);
     }
-}
-
-// All that AMX reads of a head.
-static AmxHead amx_head(const SoftmaxPass *pass, size_t unit) {
-    const SoftmaxAttention *a = pass->attention;
-    const AttentionInput *in = pass->in;
-    const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, words = a->words;
-    AmxHead head = {.words = words,
-                    .columns = a->columns,
-                    .queries = a->queries + query * words,
-                    .keys_transposed = a->keys_transposed + key * words,
-                    .values = a->values + key * words,
-                    .hidden = hidden_keys(pass, unit, 0),
-                    .dropout = in->dropout,
-                    .block = first_block(pass, unit),
-                    .blocks = pass->key_rows / KEYS,
-                    .query_end = round_up(in->queries, QUERIES),
-                    .key_end = round_up(in->keys, QUERIES),
-                    .causal = in->causal,
-                    .window = pass->window};
-    return head;
-}
-
-static void forward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
-                             real *output) {
-#if TILE_PAIRS
-    const AmxHead head = amx_head(pass, unit);
-    tile_begin(MULTIPLY_AMX);
-    amx_attention_forward(&head, i0, rows, output);
-    tile_end(MULTIPLY_AMX);
-#else
-    (void)pass, (void)unit, (void)i0, (void)rows, (void)output, (void)amx_head;
-#endif
 }
 
 static void forward_tile(const SoftmaxPass *pass, size_t unit, size_t i0, Matrix y,
@@ -479,10 +434,7 @@ static void forward_tile(const SoftmaxPass *pass, size_t unit, size_t i0, Matrix
     real *output = a->output + (unit * pass->query_rows + i0) * columns;
     memset(output, 0, QUERIES * columns * sizeof(real));
     SoftmaxRows rows = rows_create(a->sink);
-    if (a->engine == MULTIPLY_AMX)
-        forward_keys_amx(pass, unit, i0, &rows, output);
-    else
-        forward_keys(pass, unit, i0, &rows, output);
+    a->engine->forward(pass, unit, i0, &rows, output);
     const real kept = in->dropout ? in->dropout->scale : 1;
     for (size_t r = 0; r < QUERIES && i0 + r < in->queries; r++) {
         const real sum = tile_sum_of_lanes(rows.sum[r]), scale = sum == 0 ? 0 : kept / sum;
@@ -590,53 +542,27 @@ TILE_INLINE void backward_strips(const SoftmaxPass *pass, size_t unit, size_t i0
     }
 }
 
-static void backward_tile(const SoftmaxPass *pass, size_t unit, size_t part, size_t i0, size_t j0) {
+TILE_INLINE void backward_tile(const SoftmaxPass *pass, size_t unit, size_t part, size_t i0,
+                               size_t j0, bool pairs) {
     const SoftmaxAttention *a = pass->attention;
-    const size_t columns = a->columns, words = a->words, step = a->pairs ? 2 : 1;
+    const size_t columns = a->columns, words = a->words, step = pairs ? 2 : 1;
     const size_t begin = keys_begin(pass, i0), skip = begin > j0 ? begin - j0 : 0;
     const size_t i = unit * pass->query_rows + i0, j = unit * pass->key_rows + j0 + skip;
     const size_t n = smaller(KEYS, keys_end(pass, i0) - j0) - skip;
     _Alignas(64) Gradients g;
-    if (a->pairs)
-        backward_strips(pass, unit, i0, j0, &g, true);
-    else
-        backward_strips(pass, unit, i0, j0, &g, false);
+    backward_strips(pass, unit, i0, j0, &g, pairs);
     real *dvalues = a->dvalues + j * columns, *dkeys = a->dkeys + j * columns;
     real *dqueries = a->dqueries + ((unit * pass->parts + part) * pass->query_rows + i0) * columns;
     // The first of the part's tiles that these queries see.
     if (j0 / KEYS < begin / KEYS + pass->parts)
         memset(dqueries, 0, QUERIES * columns * sizeof(real));
     tile_product(dvalues, columns, dvalues, columns, (TileView){g.weights + skip, 1, KEYS},
-                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, a->engine);
+                 a->doutput_right + i * words, columns, n, columns, QUERIES / step, pairs);
     tile_product(dkeys, columns, dkeys, columns, (TileView){g.dscores + skip, 1, KEYS},
-                 a->queries_right + i * words, columns, n, columns, QUERIES / step, a->engine);
+                 a->queries_right + i * words, columns, n, columns, QUERIES / step, pairs);
     tile_product(dqueries, columns, dqueries, columns,
-                 (TileView){(a->pairs ? g.left : g.dscores) + skip / step, KEYS / step, 1},
-                 a->keys + j * words, columns, QUERIES, columns, n / step, a->engine);
-}
-
-static void backward_keys_amx(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
-#if TILE_PAIRS
-    const SoftmaxAttention *a = pass->attention;
-    const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, columns = a->columns;
-    real *dqueries = a->dqueries + (unit * pass->parts + part) * pass->query_rows * columns;
-    AmxHead head = amx_head(pass, unit);
-    head.keys = a->keys + key * a->words;
-    head.values_transposed = a->values_transposed + key * a->words;
-    head.doutput = a->doutput + query * a->words;
-    head.queries_transposed = a->queries_right + query * a->words;
-    head.doutput_transposed = a->doutput_right + query * a->words;
-    head.logsumexp = a->logsumexp + query;
-    head.product = a->product + query;
-    head.query_end = queries_end(pass, j0 + KEYS);
-    if (j0 == part * KEYS) memset(dqueries, 0, pass->query_rows * columns * sizeof(real));
-    tile_begin(MULTIPLY_AMX);
-    amx_attention_backward(&head, j0, dqueries, a->dkeys + (key + j0) * columns,
-                           a->dvalues + (key + j0) * columns);
-    tile_end(MULTIPLY_AMX);
-#else
-    (void)pass, (void)unit, (void)part, (void)j0;
-#endif
+                 (TileView){(pairs ? g.left : g.dscores) + skip / step, KEYS / step, 1},
+                 a->keys + j * words, columns, QUERIES, columns, n / step, pairs);
 }
 
 static void backward_keys(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
@@ -646,17 +572,11 @@ static void backward_keys(const SoftmaxPass *pass, size_t unit, size_t part, siz
     memset(a->dkeys + at, 0, size);
     memset(a->dvalues + at, 0, size);
     const size_t end = queries_end(pass, j0 + KEYS);
-    for (size_t i0 = pass->in->causal ? j0 : 0; i0 < end; i0 += QUERIES)
-        backward_tile(pass, unit, part, i0, j0);
-}
-
-// Every parts-th tile of keys, with all queries that see it.
-static void backward_part(const SoftmaxPass *pass, size_t unit, size_t part) {
-    for (size_t j0 = part * KEYS; j0 < pass->key_rows; j0 += pass->parts * KEYS) {
-        if (pass->attention->engine == MULTIPLY_AMX)
-            backward_keys_amx(pass, unit, part, j0);
+    for (size_t i0 = pass->in->causal ? j0 : 0; i0 < end; i0 += QUERIES) {
+        if (a->engine->pairs)
+            backward_tile(pass, unit, part, i0, j0, true);
         else
-            backward_keys(pass, unit, part, j0);
+            backward_tile(pass, unit, part, i0, j0, false);
     }
 }
 
@@ -688,10 +608,10 @@ static void pack_queries_backward(const SoftmaxPass *pass, const real *dy, Matri
     const Source doutput = {dy + dy_row * a->channels + column,  NULL, a->channels, rows, a->size,
                             in->dropout ? in->dropout->scale : 1};
     pack_left(a, a->queries + at, queries);
-    if (a->pairs) pack_right(a, a->queries_right + at, queries);
+    if (a->engine->pairs) pack_right(a, a->queries_right + at, queries);
     pack_left(a, a->doutput + at, doutput);
-    if (a->pairs) pack_right(a, a->doutput_right + at, doutput);
-    if (a->engine == MULTIPLY_AMX) {
+    if (a->engine->pairs) pack_right(a, a->doutput_right + at, doutput);
+    if (a->engine->squares) {
         tile_transpose_squares(a->queries_right + at, a->columns, source_end(&queries) / 2,
                                a->columns);
         tile_transpose_squares(a->doutput_right + at, a->columns, source_end(&doutput) / 2,
@@ -716,7 +636,7 @@ static void pack_keys_backward(const SoftmaxPass *pass, size_t unit, size_t t0) 
 
 // Where the TILE_LANES numbers from column d on of row t of a head's sums of gradients lie.
 static size_t place_of(const SoftmaxAttention *a, AttentionPart which, size_t t, size_t d) {
-    if (a->engine != MULTIPLY_AMX || which == QUERY) return t * a->columns + d;
+    if (!a->engine->squares || which == QUERY) return t * a->columns + d;
     return t / TILE_LANES * TILE_LANES * a->columns + d * TILE_LANES + t % TILE_LANES * TILE_LANES;
 }
 
@@ -783,10 +703,14 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
                 if (t0 < pass.key_rows) pack_keys_backward(&pass, unit, t0);
             }
         }
-        // The first part has the keys that the most queries see: it goes first.
+        // A part is every parts-th tile of keys. The first has those that the most queries see: it
+        // goes first.
 #pragma omp for collapse(2) schedule(dynamic)
         for (size_t part = 0; part < pass.parts; part++) {
-            for (size_t unit = 0; unit < units; unit++) backward_part(&pass, unit, part);
+            for (size_t unit = 0; unit < units; unit++) {
+                for (size_t j0 = part * KEYS; j0 < pass.key_rows; j0 += pass.parts * KEYS)
+                    a->engine->backward(&pass, unit, part, j0);
+            }
         }
 #pragma omp for collapse(2) schedule(dynamic)
         for (size_t which = QUERY; which <= VALUE; which++) {
@@ -794,4 +718,86 @@ void softmax_attention_backward(SoftmaxAttention *a, const AttentionGradients *g
                 gather(&pass, &gradients->parts[which], (AttentionPart)which, h);
         }
     }
+}
+
+// ---- engines ----------------------------------------------------------------
+#if TILE_PAIRS
+
+// All that AMX reads of a head.
+static AmxHead amx_head(const SoftmaxPass *pass, size_t unit) {
+    const SoftmaxAttention *a = pass->attention;
+    const AttentionInput *in = pass->in;
+    const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, words = a->words;
+    AmxHead head = {.words = words,
+                    .queries = a->queries + query * words,
+                    .keys_transposed = a->keys_transposed + key * words,
+                    .values = a->values + key * words,
+                    .hidden = hidden_keys(pass, unit, 0),
+                    .dropout = in->dropout,
+                    .block = first_block(pass, unit),
+                    .blocks = pass->key_rows / KEYS,
+                    .query_end = round_up(in->queries, QUERIES),
+                    .key_end = round_up(in->keys, QUERIES),
+                    .causal = in->causal,
+                    .window = pass->window};
+    return head;
+}
+
+static void forward_amx(const SoftmaxPass *pass, size_t unit, size_t i0, SoftmaxRows *rows,
+                        real *output) {
+    const AmxHead head = amx_head(pass, unit);
+    amx_begin();
+    amx_attention_forward(&head, i0, rows, output);
+    amx_end();
+}
+
+static void backward_amx(const SoftmaxPass *pass, size_t unit, size_t part, size_t j0) {
+    const SoftmaxAttention *a = pass->attention;
+    const size_t query = unit * pass->query_rows, key = unit * pass->key_rows, columns = a->columns;
+    real *dqueries = a->dqueries + (unit * pass->parts + part) * pass->query_rows * columns;
+    AmxHead head = amx_head(pass, unit);
+    head.keys = a->keys + key * a->words;
+    head.values_transposed = a->values_transposed + key * a->words;
+    head.doutput = a->doutput + query * a->words;
+    head.queries_transposed = a->queries_right + query * a->words;
+    head.doutput_transposed = a->doutput_right + query * a->words;
+    head.logsumexp = a->logsumexp + query;
+    head.product = a->product + query;
+    head.query_end = queries_end(pass, j0 + KEYS);
+    if (j0 == part * KEYS) memset(dqueries, 0, pass->query_rows * columns * sizeof(real));
+    amx_begin();
+    amx_attention_backward(&head, j0, dqueries, a->dkeys + (key + j0) * columns,
+                           a->dvalues + (key + j0) * columns);
+    amx_end();
+}
+
+#endif
+
+static const SoftmaxEngine engines[] = {
+    [MULTIPLY_REALS] = {false, false, 1, forward_keys, backward_keys},
+#if TILE_PAIRS
+    [MULTIPLY_PAIRS] = {true, false, 1, forward_keys, backward_keys},
+    [MULTIPLY_AMX] = {true, true, PAIR_APART, forward_amx, backward_amx},
+#endif
+};
+
+SoftmaxAttention *softmax_attention_create(Precision precision, double sink, size_t batch,
+                                           size_t queries, size_t keys, size_t rows,
+                                           size_t channels, size_t heads) {
+    SoftmaxAttention *a = allocate(1, sizeof(*a), "attention");
+    const size_t columns = round_up(channels / heads, TILE_COLUMNS);
+    const SoftmaxEngine *engine = &engines[tile_multiplier(precision == PRECISION_BFLOAT16)];
+    *a = (SoftmaxAttention){.sink = sink,
+                            .heads = heads,
+                            .channels = channels,
+                            .size = channels / heads,
+                            .columns = columns,
+                            .words = engine->pairs ? columns / 2 : columns,
+                            .batch = batch,
+                            .most_queries = queries,
+                            .most_keys = keys,
+                            .long_batch = smaller(batch, rows / (SHORT_ATTENTION + 1)),
+                            .engine = engine,
+                            .brief = short_attention_create(sink, queries, keys, channels, heads)};
+    return a;
 }

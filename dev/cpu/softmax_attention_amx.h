@@ -32,7 +32,7 @@ typedef struct {
 } SoftmaxRows;
 
 typedef struct {
-    size_t words, columns;                 // W, D'
+    size_t words;                          // W
     const real *queries, *keys_transposed; // left, turned
     const real *values;                    // right (forward)
     const real *values_transposed, *keys;  // turned, right (backward)

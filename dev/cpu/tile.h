@@ -25,10 +25,17 @@
 #include <immintrin.h>
 #endif
 #if defined(__AVX512F__)
+#define TILE_NAME "AVX-512"
 enum { TILE_BYTES = 64 };
 #elif defined(__AVX__)
+#define TILE_NAME "AVX"
 enum { TILE_BYTES = 32 };
 #else
+#ifdef __aarch64__
+#define TILE_NAME "NEON"
+#else
+#define TILE_NAME "SSE"
+#endif
 enum { TILE_BYTES = 16 };
 #endif
 
@@ -110,18 +117,19 @@ TILE_INLINE TileBits tile_lanes(void) {
     return lanes;
 }
 
-// The first n lanes of v (n <= 0: none), -Inf in the others.
-TILE_INLINE TileVector tile_first(TileVector v, int n) {
-    const TileBits other = tile_lanes() >= n;
+// -Inf in the lanes of v where all bits of `other` are set.
+TILE_INLINE TileVector tile_hide(TileVector v, TileBits other) {
     const TileVector lowest = (TileVector){0} - (real)INFINITY;
     return (TileVector)(((TileBits)lowest & other) | ((TileBits)v & ~other));
 }
 
-// -Inf in the first n lanes of v (n <= 0: none).
+// The first n lanes of v (n <= 0: none), -Inf in the others; all but those.
+TILE_INLINE TileVector tile_first(TileVector v, int n) {
+    return tile_hide(v, tile_lanes() >= n);
+}
+
 TILE_INLINE TileVector tile_after(TileVector v, int n) {
-    const TileBits other = tile_lanes() < n;
-    const TileVector lowest = (TileVector){0} - (real)INFINITY;
-    return (TileVector)(((TileBits)lowest & other) | ((TileBits)v & ~other));
+    return tile_hide(v, tile_lanes() < n);
 }
 
 // Lane l of v where bit l is set, else 0.
@@ -340,49 +348,6 @@ static inline void tile_transpose_squares(real *x, size_t stride, size_t rows, s
 }
 
 // ---- products ---------------------------------------------------------------
-// What multiplies, chosen when the program runs: vectors of numbers, vectors of pairs, or AMX's
-// registers (amx.h) that of pairs, too. A left operand that AMX reads along columns has been
-// turned.
-typedef enum { MULTIPLY_REALS, MULTIPLY_PAIRS, MULTIPLY_AMX } Multiplier;
-
-static inline Multiplier tile_multiplier(bool bf16) {
-#if TILE_PAIRS
-    if (bf16) return amx_available() ? MULTIPLY_AMX : MULTIPLY_PAIRS;
-#endif
-    (void)bf16;
-    return MULTIPLY_REALS;
-}
-
-static inline const char *tile_multiplier_name(Multiplier engine) {
-    if (engine != MULTIPLY_REALS) return engine == MULTIPLY_AMX ? "AMX" : "AVX512-BF16";
-#ifdef __aarch64__
-    return "NEON";
-#else
-    return TILE_BYTES == 64 ? "AVX-512" : TILE_BYTES == 32 ? "AVX" : "SSE";
-#endif
-}
-
-// A thread's products are between these two calls.
-static inline void tile_begin(Multiplier engine) {
-#if TILE_PAIRS
-    if (engine == MULTIPLY_AMX) amx_begin();
-#endif
-    (void)engine;
-}
-
-static inline void tile_end(Multiplier engine) {
-#if TILE_PAIRS
-    if (engine == MULTIPLY_AMX) amx_end();
-#endif
-    (void)engine;
-}
-
-// Element (i, j) of a left operand is data[i * row + j * column].
-typedef struct {
-    const real *data;
-    size_t row, column;
-} TileView;
-
 TILE_INLINE TileVector tile_multiply_add(TileVector sum, real x, TileVector row, bool pairs) {
 #if TILE_PAIRS
     if (pairs) {
@@ -447,27 +412,55 @@ TILE_INLINE void tile_block(real *c, size_t c_row, const real *start, size_t sta
 
 // c (m, n) = start + a (m, k) b (k, n), k in words. m is a multiple of TILE_ROWS, n of
 // TILE_COLUMNS; rows of b, c and start (start_row 0: the same for all rows) are aligned to
-// TILE_BYTES. By AMX, m and n are multiples of AMX_BLOCK, k of AMX_WORDS.
-static inline void tile_product(real *c, size_t c_row, const real *start, size_t start_row,
-                                TileView a, const real *b, size_t b_row, size_t m, size_t n,
-                                size_t k, Multiplier engine) {
-#if TILE_PAIRS
-    if (engine == MULTIPLY_AMX) {
-        amx_product(c, c_row, start, start_row, a.data, a.row, a.column, b, b_row, m, n, k);
-        return;
-    }
-#endif
+// TILE_BYTES.
+TILE_INLINE void tile_product(real *c, size_t c_row, const real *start, size_t start_row,
+                              TileView a, const real *b, size_t b_row, size_t m, size_t n, size_t k,
+                              bool pairs) {
     for (size_t j = 0; j < n; j += TILE_COLUMNS) {
-        for (size_t i = 0; i < m; i += TILE_ROWS) {
-            const TileView rows = {a.data + i * a.row, a.row, a.column};
-            if (engine == MULTIPLY_PAIRS)
-                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows,
-                           b + j, b_row, k, true);
-            else
-                tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row, rows,
-                           b + j, b_row, k, false);
-        }
+        for (size_t i = 0; i < m; i += TILE_ROWS)
+            tile_block(c + i * c_row + j, c_row, start + i * start_row + j, start_row,
+                       (TileView){a.data + i * a.row, a.row, a.column}, b + j, b_row, k, pairs);
     }
+}
+
+static inline void tile_product_reals(real *c, size_t c_row, const real *start, size_t start_row,
+                                      TileView a, const real *b, size_t b_row, size_t m, size_t n,
+                                      size_t k) {
+    tile_product(c, c_row, start, start_row, a, b, b_row, m, n, k, false);
+}
+
+static inline void tile_product_pairs(real *c, size_t c_row, const real *start, size_t start_row,
+                                      TileView a, const real *b, size_t b_row, size_t m, size_t n,
+                                      size_t k) {
+    tile_product(c, c_row, start, start_row, a, b, b_row, m, n, k, true);
+}
+
+static inline void tile_nothing(void) {}
+
+// What multiplies, chosen when the program runs: vectors of numbers, vectors of pairs, or AMX's
+// registers (amx.h) that of pairs, too.
+typedef enum { MULTIPLY_REALS, MULTIPLY_PAIRS, MULTIPLY_AMX } Multiplier;
+
+static const struct TileEngine {
+    const char *name;
+    size_t step;                       // numbers of a word
+    bool squares;                      // a left operand that is read along columns has been turned
+    void (*begin)(void), (*end)(void); // a thread's products are between these two calls
+    // As tile_product(). By AMX, m and n are multiples of AMX_BLOCK, k of AMX_WORDS.
+    void (*product)(real *c, size_t c_row, const real *start, size_t start_row, TileView a,
+                    const real *b, size_t b_row, size_t m, size_t n, size_t k);
+} tile_engines[] = {
+    [MULTIPLY_REALS] = {TILE_NAME, 1, false, tile_nothing, tile_nothing, tile_product_reals},
+#if TILE_PAIRS
+    [MULTIPLY_PAIRS] = {"AVX512-BF16", 2, false, tile_nothing, tile_nothing, tile_product_pairs},
+    [MULTIPLY_AMX] = {"AMX", 2, true, amx_begin, amx_end, amx_product},
+#endif
+};
+typedef struct TileEngine TileEngine;
+
+static inline Multiplier tile_multiplier(bool bf16) {
+    if (!bf16 || !TILE_PAIRS) return MULTIPLY_REALS;
+    return amx_available() ? MULTIPLY_AMX : MULTIPLY_PAIRS;
 }
 
 #endif

@@ -80,8 +80,8 @@ static void block_gradient(float *dw, size_t stride, const uint16_t *left, size_
         pack_right(packed->right, (PackedRows){right + row * right_columns, right_columns, rows},
                    depth, k);
         for (size_t j = 0; j < k; j += PANEL)
-            tile_product(dw + j, stride, dw + j, stride, (TileView){packed->left, LEFT_STRIDE, 1},
-                         packed->right + j * DEPTH, PANEL, n, PANEL, depth, MULTIPLY_AMX);
+            amx_product(dw + j, stride, dw + j, stride, (TileView){packed->left, LEFT_STRIDE, 1},
+                        packed->right + j * DEPTH, PANEL, n, PANEL, depth);
     }
 }
 
@@ -110,14 +110,14 @@ void weight_gradient(real *dw, const uint16_t *left, const uint16_t *right, size
     const size_t downwards = parts(n, height), blocks = downwards * parts(k, width);
 #pragma omp parallel num_threads(threads)
     {
-        tile_begin(MULTIPLY_AMX);
+        amx_begin();
 #pragma omp for schedule(static)
         for (size_t block = 0; block < blocks; block++) {
             const size_t i = block % downwards * height, j = block / downwards * width;
             block_gradient(dw + i * k + j, k, left + i, n, right + j, k, smaller(n - i, height),
                            smaller(k - j, width), m, &packed[thread_index()]);
         }
-        tile_end(MULTIPLY_AMX);
+        amx_end();
     }
 }
 

@@ -75,10 +75,10 @@ static void check_product(const Problem *p, Multiplier engine, bool along_column
         for (size_t j = 0; j < n; j++)
             b[s * (n + MORE) + j] = word(p->b, s * step * n + j, n, pairs);
     if (engine == MULTIPLY_AMX && along_columns) tile_transpose_squares(a, a_column, words, m);
-    tile_begin(engine);
-    tile_product(c, n + MORE, p->start, one_start ? 0 : n, (TileView){a, a_row, a_column}, b,
-                 n + MORE, m, n, words, engine);
-    tile_end(engine);
+    tile_engines[engine].begin();
+    tile_engines[engine].product(c, n + MORE, p->start, one_start ? 0 : n,
+                                 (TileView){a, a_row, a_column}, b, n + MORE, m, n, words);
+    tile_engines[engine].end();
     double error = 0;
     for (size_t i = 0; i < m; i++) {
         const real *row = c + i * (n + MORE);
@@ -122,6 +122,6 @@ static void test_transpose(void) {
 int main(int argc, char **argv) {
     static const TestCase cases[] = {{"products", test_products},
                                      {"squares turned", test_transpose}};
-    printf("multiplies: %s\n", tile_multiplier_name(tile_multiplier(true)));
+    printf("multiplies: %s\n", tile_engines[tile_multiplier(true)].name);
     return test_main(argc, argv, "tile", cases, sizeof(cases) / sizeof(*cases));
 }
