@@ -506,10 +506,7 @@ static void install(const char *name, const char *body) {
 }
 
 static void encode_cats(void *script) {
-    if (script)
-        install("spm_encode", script);
-    else
-        setenv("PATH", test_directory(), 1);
+    install("spm_encode", script);
     Tokenizer *tokenizer = open_small_model(true, true);
     int32_t *tokens;
     tokenizer_encode(tokenizer, "the\ncat", 7, 1, &tokens);
@@ -530,7 +527,6 @@ static void encode_nothing(void) {
 
 static void test_bad_programs(void) {
     encode_nothing();
-    CHECK_FAILS(encode_cats, NULL, 1, "spm_encode is not installed");
     CHECK_FAILS(encode_cats, "exec cat", 1, "1 lines of tokens for 2 lines of text");
     CHECK_FAILS(encode_cats, "exec tr a-z -", 1, "wrote 1 lines of tokens for 2 lines");
     CHECK_FAILS(encode_cats, "echo 2; echo 12", 1, "wrote something that is no token");
@@ -689,6 +685,87 @@ static void test_spm_random(void) {
     free(model);
 }
 
+// ---- spm: our encoding, which is spm_encode's --------------------------------
+
+// Compares the two on a text.
+static void compare_encodings(const Tokenizer *tokenizer, Text text, const char *what) {
+    int32_t *theirs, *ours;
+    const size_t count = tokenizer_encode(tokenizer, text.data, text.size, 1, &theirs);
+    char *path = copy_string(getenv("PATH"));
+    setenv("PATH", test_directory(), 1); // where there is no spm_encode
+    const size_t our_count = tokenizer_encode(tokenizer, text.data, text.size, 1, &ours);
+    setenv("PATH", path, 1);
+    size_t same = 0;
+    while (same < count && same < our_count && theirs[same] == ours[same]) same++;
+    if (count != our_count || same != count)
+        test_fail(__FILE__, __LINE__, "%s: %zu tokens, spm_encode's %zu; other ones from %zu on",
+                  what, our_count, count, same);
+    free(path);
+    free(theirs);
+    free(ours);
+}
+
+// Words of the small text and what is difficult: spaces in rows, characters that NFKC rewrites or
+// joins, such as no piece has, bytes that are no UTF-8, and names of pieces.
+static Bytes difficult_text(uint64_t seed) {
+    static const char *const parts[] = {
+        "the",        "castle",        " ",        "  ",     "\n",           "\t",
+        "\u2581",     "\u00e9",        "e\u0301",  "\ufb01", "\u732b",       "\u3000",
+        "\u00a0",     "\xff",          "\xe2\x96", "<unk>",  "</s>",         "<0x41>",
+        "\u2581x",    "\u2163",        "ｆｕｌｌ", "1204",   "\u1100\u1161", "\u200b",
+        "\U0001f600", "a\u0327\u0301", "\r",       "x"};
+    Random random = random_stream(seed, RANDOM_TEST, 1, 0);
+    Bytes text = {0};
+    for (int i = 0; i < 3000; i++) {
+        const char *part = parts[random_below(&random, sizeof(parts) / sizeof(*parts))];
+        bytes_append(&text, part, strlen(part));
+        const uint64_t from = random_below(&random, strlen(small_text) - 12);
+        if (i % 2) bytes_append(&text, small_text + from, random_below(&random, 12));
+    }
+    bytes_append(&text, "\n", 1);
+    return text;
+}
+
+static void test_spm_encoding(void) {
+    if (!have_programs()) return;
+    static const char *const flags[][4] = {
+        {"--model_type=bpe", "--byte_fallback=true", "--normalization_rule_name=identity",
+         "--remove_extra_whitespaces=false"},
+        {"--model_type=bpe", "--byte_fallback=true", "--normalization_rule_name=nmt_nfkc",
+         "--user_defined_symbols=<unk>,\u2581x"},
+        {"--model_type=bpe", "--byte_fallback=false", "--add_dummy_prefix=false",
+         "--normalization_rule_name=nmt_nfkc_cf"},
+        {"--model_type=unigram", "--byte_fallback=true", "--normalization_rule_name=nmt_nfkc",
+         "--user_defined_symbols=<unk>,\u2581x,castle"},
+        {"--model_type=unigram", "--byte_fallback=false", "--normalization_rule_name=nfkc",
+         "--remove_extra_whitespaces=false"},
+        {"--model_type=unigram", "--byte_fallback=true", "--treat_whitespace_as_suffix=true",
+         "--normalization_rule_name=identity"}};
+    const Text text = {small_text, strlen(small_text)};
+    char *prefix = format_string("--model_prefix=%s/tokenizer", test_directory());
+    for (size_t f = 0; f < sizeof(flags) / sizeof(*flags); f++) {
+        const char *const arguments[] = {"spm_train",          "--input=/dev/stdin",
+                                         "--minloglevel=1",    prefix,
+                                         "--vocab_size=360",   "--hard_vocab_limit=false",
+                                         "--unk_piece=<none>", flags[f][0],
+                                         flags[f][1],          flags[f][2],
+                                         flags[f][3],          NULL};
+        ProcessResult result = process_run(arguments, text);
+        CHECK(result.exit_code == 0);
+        process_result_free(&result);
+        Tokenizer *tokenizer = tokenizer_open(TOKENIZER_SPM, test_directory());
+        compare_encodings(tokenizer, text, flags[f][0]);
+        compare_encodings(tokenizer, (Text){" \n\n  a", 7}, flags[f][2]);
+        for (uint64_t seed = 0; seed < 3; seed++) {
+            Bytes difficult = difficult_text(seed);
+            compare_encodings(tokenizer, (Text){difficult.data, difficult.size}, flags[f][2]);
+            bytes_free(&difficult);
+        }
+        tokenizer_free(tokenizer);
+    }
+    free(prefix);
+}
+
 // ---- WikiText-2 -------------------------------------------------------------
 // The text files, from $WIKITEXT2_DIR or next to the project, if they exist.
 static bool wikitext(FileMap files[3]) {
@@ -735,6 +812,7 @@ static void test_wikitext_spm(void) {
     CHECK(count == 268152);
     char *model = format_string("%s/tokenizer.model", test_directory());
     check_decoding(tokenizer, model, tokens, count);
+    compare_encodings(tokenizer, (Text){(const char *)files[2].data, files[2].size}, "WikiText-2");
     free(model);
     free(tokens);
     tokenizer_free(tokenizer);
@@ -759,6 +837,7 @@ int main(int argc, char **argv) {
         {"spm: growing text", test_growth},
         {"spm: hostile models", test_hostile_models},
         {"spm: bad programs", test_bad_programs},
+        {"spm: our encoding", test_spm_encoding},
         {"spm: encoding", test_spm},
         {"spm: random tokens against spm_decode", test_spm_random},
         {"WikiText-2: word types", test_wikitext_words},

@@ -1,42 +1,16 @@
 #include "sentencepiece.h"
 #include "bytes.h"
 #include "error.h"
-#include "file.h"
 #include "memory.h"
 #include "process.h"
+#include "sentencepiece_model.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define SPACE "\xe2\x96\x81"       // U+2581, what SentencePiece writes for a space
-#define REPLACEMENT "\xef\xbf\xbd" // U+FFFD, what it decodes a byte to that is no UTF-8
 #define DEFAULT_UNKNOWN " \xe2\x81\x87 "
-
-// SentencePiece.Type in sentencepiece_model.proto.
-enum {
-    PIECE_NORMAL = 1,
-    PIECE_UNKNOWN,
-    PIECE_CONTROL,
-    PIECE_USER_DEFINED,
-    PIECE_UNUSED,
-    PIECE_BYTE
-};
-
-typedef struct {
-    Text text; // in the mapped file
-    uint8_t kind;
-    char byte; // PIECE_BYTE
-} Piece;
-
-struct Sentencepiece {
-    FileMap file;
-    Piece *pieces;
-    int32_t count, end, padding;
-    Text end_name, padding_name, unknown_surface;
-    bool dummy_prefix, remove_extra_spaces; // the reason of a line's leading space
-};
 
 // ---- the model file: a protocol buffer (https://protobuf.dev/programming-guides/encoding) ----
 
@@ -111,6 +85,8 @@ static Piece read_piece(Message message) {
     Piece piece = {.kind = PIECE_NORMAL};
     for (Field field; read_field(&message, &field);) {
         if (field.number == 1) piece.text = field.bytes;
+        if (field.number == 2 && field.bytes.size == sizeof(piece.score))
+            memcpy(&piece.score, field.bytes.data, sizeof(piece.score));
         if (field.number == 3) {
             if (field.value < PIECE_NORMAL || field.value > PIECE_BYTE) broken(&message);
             piece.kind = (uint8_t)field.value;
@@ -123,6 +99,9 @@ static Piece read_piece(Message message) {
 
 static void read_trainer(Message message, Sentencepiece *model) {
     for (Field field; read_field(&message, &field);) {
+        if (field.number == 3) model->type = field.value;
+        if (field.number == 24) model->space_as_suffix = field.value != 0;
+        if (field.number == 35) model->byte_fallback = field.value != 0;
         if (field.number == 44) model->unknown_surface = field.bytes;
         if (field.number == 47) model->end_name = field.bytes;
         if (field.number == 48) model->padding_name = field.bytes;
@@ -131,8 +110,10 @@ static void read_trainer(Message message, Sentencepiece *model) {
 
 static void read_normalizer(Message message, Sentencepiece *model) {
     for (Field field; read_field(&message, &field);) {
+        if (field.number == 2) model->charsmap = field.bytes;
         if (field.number == 3) model->dummy_prefix = field.value != 0;
         if (field.number == 4) model->remove_extra_spaces = field.value != 0;
+        if (field.number == 5) model->escapes_spaces = field.value != 0;
     }
 }
 
@@ -160,7 +141,8 @@ Sentencepiece *sentencepiece_open(const char *path) {
     model->end_name = (Text){"</s>", 4};
     model->padding_name = (Text){"<pad>", 5};
     model->unknown_surface = (Text){DEFAULT_UNKNOWN, strlen(DEFAULT_UNKNOWN)};
-    model->dummy_prefix = model->remove_extra_spaces = true;
+    model->dummy_prefix = model->remove_extra_spaces = model->escapes_spaces = true;
+    model->type = MODEL_UNIGRAM;
 
     const Message whole = {{(const char *)model->file.data, model->file.size}, 0, path};
     Message message = whole;
@@ -229,18 +211,16 @@ static _Noreturn void program_failed(const char *program, ProcessResult *result)
          *reason ? reason : "without a reason");
 }
 
-static Bytes run(const char *const *arguments, Text input) {
+// Its output, in *output; false: there is no such program.
+static bool run(const char *const *arguments, Text input, Bytes *output) {
     ProcessResult result = process_run(arguments, input);
-    if (result.start_error == ENOENT)
-        fail(
-            "%s is not installed, and the spm tokenizer needs it: install SentencePiece's programs "
-            "(Debian and Ubuntu: apt install sentencepiece), or take another tokenizer",
-            arguments[0]);
+    if (result.start_error == ENOENT) return false;
     if (result.start_error != 0)
         fail("%s cannot be started: %s", arguments[0], strerror(result.start_error));
     if (result.exit_code != 0) program_failed(arguments[0], &result);
     bytes_free(&result.errors);
-    return result.output;
+    *output = result.output;
+    return true;
 }
 
 // spm_train does not look whether all of its model was written, and leaves it to the system when
@@ -274,7 +254,10 @@ void sentencepiece_train(Text text, int64_t vocabulary, bool normalise, const ch
         "--hard_vocab_limit=false",
         normalise ? "--normalization_rule_name=nmt_nfkc" : "--normalization_rule_name=identity",
         normalise ? "--remove_extra_whitespaces=true" : "--remove_extra_whitespaces=false", NULL};
-    Bytes output = run(arguments, text);
+    Bytes output;
+    if (!run(arguments, text, &output))
+        fail("spm_train is not installed, and the spm tokenizer needs it: install SentencePiece's "
+             "programs (Debian and Ubuntu: apt install sentencepiece), or take another tokenizer");
     bytes_free(&output);
     finish_writing(prefix);
     free(prefix_flag);
@@ -358,45 +341,76 @@ static CutText cut_long_lines(Text text) {
     return cut;
 }
 
+// By our own code, line by line.
+static size_t encode_here(const Sentencepiece *model, Text text, bool last_end, int32_t **tokens) {
+    SentencepieceEncoder *encoder = sentencepiece_encoder_create(model);
+    size_t count = 0;
+    *tokens = NULL;
+    while (text.size > 0) {
+        const char *newline = memchr(text.data, '\n', text.size);
+        const size_t size = newline ? (size_t)(newline - text.data) : text.size;
+        sentencepiece_encode_line(encoder, (Text){text.data, size}, tokens, &count);
+        if (newline || last_end) {
+            *tokens = grow_list(*tokens, count, sizeof(int32_t), "tokens");
+            (*tokens)[count++] = model->end;
+        }
+        text = newline ? (Text){newline + 1, text.size - size - 1} : (Text){0};
+    }
+    sentencepiece_encoder_free(encoder);
+    return count;
+}
+
+// Takes what spm_encode wrote for a text, a line of tokens per line; there it was cut.
+static size_t read_tokens(const Sentencepiece *model, Text text, Text ids, const CutText *cut,
+                          int32_t *tokens) {
+    const bool unended = text.size > 0 && text.data[text.size - 1] != '\n';
+    const size_t lines = count_byte(text, '\n') + unended;
+    if (count_byte(ids, '\n') != lines)
+        fail("spm_encode wrote %zu lines of tokens for %zu lines of text", count_byte(ids, '\n'),
+             lines);
+    size_t count = 0, line = 0, passed = 0; // passed: of the cuts
+    for (size_t i = 0; i < ids.size;) {
+        if (ids.data[i] != '\n') {
+            tokens[count++] = read_token(model, ids, &i);
+            continue;
+        }
+        if (passed < cut->count && cut->lines[passed] == line)
+            passed++;
+        else
+            tokens[count++] = model->end;
+        line++;
+        i++;
+    }
+    return count;
+}
+
 size_t sentencepiece_encode(const Sentencepiece *model, Text text, bool last_end,
                             int32_t **tokens) {
     CutText cut = {0};
+    Text lines = text;
     if (words_stand_alone(model)) {
         cut = cut_long_lines(text);
-        text = (Text){cut.text.data, cut.text.size};
+        lines = (Text){cut.text.data, cut.text.size};
     }
     char *model_flag = format_string("--model=%s", model->file.path);
     const char *const arguments[] = {"spm_encode", model_flag, "--output_format=id",
                                      "--minloglevel=1", NULL};
-    Bytes output = run(arguments, text);
-    free(model_flag);
-
-    // A line of text is a line of tokens.
-    const bool unended = text.size > 0 && text.data[text.size - 1] != '\n';
-    const size_t lines = count_byte(text, '\n') + unended;
-    const Text ids = {output.data, output.size};
-    if (count_byte(ids, '\n') != lines)
-        fail("spm_encode wrote %zu lines of tokens for %zu lines of text", count_byte(ids, '\n'),
-             lines);
-    int32_t *out = allocate(count_byte(ids, ' ') + 2 * lines, sizeof(int32_t), "tokens");
-    size_t count = 0, line = 0, passed = 0; // passed: of the cuts
-    for (size_t i = 0; i < ids.size;) {
-        if (ids.data[i] != '\n') {
-            out[count++] = read_token(model, ids, &i);
-            continue;
-        }
-        if (passed < cut.count && cut.lines[passed] == line)
-            passed++;
-        else
-            out[count++] = model->end;
-        line++;
-        i++;
+    Bytes output = {0};
+    size_t count;
+    if (run(arguments, lines, &output)) {
+        const Text ids = {output.data, output.size};
+        *tokens = allocate(count_byte(ids, ' ') + 2 * count_byte(ids, '\n') + 1, sizeof(int32_t),
+                           "tokens");
+        count = read_tokens(model, lines, ids, &cut, *tokens);
+        const bool unended = text.size > 0 && text.data[text.size - 1] != '\n';
+        if (unended && !last_end) count--;
+    } else {
+        count = encode_here(model, text, last_end, tokens);
     }
-    if (unended && !last_end) count--;
+    free(model_flag);
     bytes_free(&output);
     bytes_free(&cut.text);
     free(cut.lines);
-    *tokens = out;
     return count;
 }
 

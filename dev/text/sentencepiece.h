@@ -1,7 +1,8 @@
 // SentencePiece (Kudo and Richardson 2018, https://github.com/google/sentencepiece).
 //
-// Training and encoding are its own programs, run as child processes. The vocabulary and decoding
-// are ours, from the model file: spm_export_vocab's text does not say which pieces are control,
+// Training and encoding are its own programs, run as child processes; where spm_encode is not
+// installed, and in a page, encoding is ours, and gives the same. So are the vocabulary and
+// decoding, from the model file: spm_export_vocab's text does not say which pieces are control,
 // byte or unknown.
 #ifndef TEXT_SENTENCEPIECE_H
 #define TEXT_SENTENCEPIECE_H
