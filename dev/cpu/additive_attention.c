@@ -522,8 +522,9 @@ static AdditiveKept layer_kept(const AttentionCall *call) {
 }
 
 // w_q' and w_k'.
-static void normalise_weights(real *normal, real *deviation, const real *const learned[2],
-                              size_t heads, size_t size) {
+static void normalise_weights(real *normal, real *deviation,
+                              const real *const learned[ATTENTION_LEARNED], size_t heads,
+                              size_t size) {
     for (size_t i = 0; i < 2; i++)
         normalise(normal + i * heads * size, deviation + i * heads, learned[i], heads, size);
 }
@@ -586,7 +587,7 @@ static void sum_parts(real *parts, size_t batch, size_t count) {
 }
 
 static void backward(const AttentionCall *call, const AttentionGradients *gradients,
-                     real *const dlearned[2], const real *dy) {
+                     real *const dlearned[ATTENTION_LEARNED], const real *dy) {
     const AdditiveMemory *a = call->memory;
     const size_t B = call->in.batch, T = call->in.queries, C = call->channels, H = call->heads,
                  D = C / H;
@@ -704,8 +705,8 @@ static void state_carve(AdditiveState *state, size_t window) {
         state->poolings[i].sum = window_sum_carve(state->arena, window, D, "decoder");
 }
 
-static void *state_create(const AttentionPlan *plan, const real *const learned[2], size_t streams,
-                          size_t channels, size_t heads) {
+static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
+                          size_t streams, size_t channels, size_t heads) {
     const size_t D = channels / heads, count = streams * heads * 2;
     AdditiveState *state = allocate(1, sizeof(*state), "decoder");
     *state = (AdditiveState){.streams = streams,

@@ -258,7 +258,7 @@ static void forward(const AttentionCall *call) {
 }
 
 static void backward(const AttentionCall *call, const AttentionGradients *gradients,
-                     real *const dlearned[2], const real *dy) {
+                     real *const dlearned[ATTENTION_LEARNED], const real *dy) {
     additive_global_backward(call->memory, gradients, dlearned[0], dy, call->learned[0], &call->in);
 }
 

@@ -27,9 +27,9 @@ typedef struct {
     real *kept;             // AttentionKernel.kept numbers, from the forward to the backward pass
     AttentionInput in;      // its dropout is that of the first site
     const Dropout *dropout; // of the second; NULL: none
-    const real *learned[2]; // the kind's parameters; NULL: it has none
-    Matrix y;               // (M, C) the result, which the projection reads; or, with none,
-    real *out;              // out = x + result, (M, C)
+    const real *learned[ATTENTION_LEARNED]; // the kind's parameters; NULL: it has none
+    Matrix y;  // (M, C) the result, which the projection reads; or, with none,
+    real *out; // out = x + result, (M, C)
     const real *x;
 } AttentionCall;
 
@@ -52,14 +52,14 @@ typedef struct {
     // Sets the gradients to queries, keys and values from dy (M, C), that to the result, and adds
     // those to biases and dlearned.
     void (*backward)(const AttentionCall *call, const AttentionGradients *gradients,
-                     real *const dlearned[2], const real *dy);
+                     real *const dlearned[ATTENTION_LEARNED], const real *dy);
     // Adds the weights of a layer whose forward pass was taken, of queries that are no padding
     // (tokens (B, T) 1, or NULL). name: what pairwise weights are called.
     void (*measure)(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *name);
     // What a layer remembers between the tokens of `streams` texts; NULL: the kind cannot decode.
-    void *(*state_create)(const AttentionPlan *plan, const real *const learned[2], size_t streams,
-                          size_t channels, size_t heads);
+    void *(*state_create)(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
+                          size_t streams, size_t channels, size_t heads);
     // Before a token after `count` others, of texts that mostly have at most `positions`; NULL.
     void (*state_grow)(void *state, size_t count, size_t positions);
     // In a parallel region: threads divide the work, and must then wait for each other.

@@ -449,15 +449,15 @@ static AttentionCall attention_call(const BlockPass *pass, const AttentionSublay
                                     const AttentionInput *in, AttentionDropout *dropout) {
     const AttentionPlan *plan = a->plan;
     const double rate = pass->model->attention_dropout;
-    AttentionCall call = {
-        .plan = plan,
-        .channels = a->shared->channels,
-        .heads = a->shared->heads,
-        .memory = a->shared->memory.memory[plan->kind],
-        .kept = a->kept,
-        .in = *in,
-        .learned = {pass_values(pass, plan->learned[0]), pass_values(pass, plan->learned[1])},
-        .y = a->attended};
+    AttentionCall call = {.plan = plan,
+                          .channels = a->shared->channels,
+                          .heads = a->shared->heads,
+                          .memory = a->shared->memory.memory[plan->kind],
+                          .kept = a->kept,
+                          .in = *in,
+                          .y = a->attended};
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++)
+        call.learned[i] = pass_values(pass, plan->learned[i]);
     call.in.dropout = dropout_of(pass, rate, plan->weight_sites[0], &dropout->sites[0]);
     call.in.first_row = (uint64_t)pass->batch->first_row;
     if (attention_types[plan->kind].pools)
@@ -498,8 +498,9 @@ void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer 
     const Workspace *w = pass->work;
     AttentionDropout dropout;
     const AttentionCall call = attention_call(pass, a, in, &dropout);
-    real *const dlearned[] = {pass_gradients(pass, a->plan->learned[0]),
-                              pass_gradients(pass, a->plan->learned[1])};
+    real *dlearned[ATTENTION_LEARNED];
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++)
+        dlearned[i] = pass_gradients(pass, a->plan->learned[i]);
     const bool projects = attention_projects(a->plan);
     if (projects) {
         sublayer_residual_backward(pass, &a->sublayer);

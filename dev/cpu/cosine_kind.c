@@ -24,7 +24,7 @@ static void forward(const AttentionCall *call) {
 }
 
 static void backward(const AttentionCall *call, const AttentionGradients *gradients,
-                     real *const dlearned[2], const real *dy) {
+                     real *const dlearned[ATTENTION_LEARNED], const real *dy) {
     cosine_attention_backward(call->memory, gradients, dlearned[0], dy, call->learned[0],
                               &call->in);
 }
@@ -54,8 +54,8 @@ typedef struct {
     real *sums; // (S, H, D, D)
 } CosineState;
 
-static void *state_create(const AttentionPlan *plan, const real *const learned[2], size_t streams,
-                          size_t channels, size_t heads) {
+static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
+                          size_t streams, size_t channels, size_t heads) {
     const size_t D = channels / heads;
     CosineState *s = allocate(1, sizeof(*s), "decoder");
     *s = (CosineState){.streams = streams,

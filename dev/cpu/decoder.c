@@ -59,7 +59,8 @@ static DecoderLinear decoder_linear(const Decoder *d, Precision precision,
 static DecoderLayer layer_create(const Decoder *d, const LayerPlan *plan) {
     const Precision precision = d->model->decoding;
     const AttentionPlan *a = &plan->attention;
-    const real *const learned[] = {values_at(d, a->learned[0]), values_at(d, a->learned[1])};
+    const real *learned[ATTENTION_LEARNED];
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++) learned[i] = values_at(d, a->learned[i]);
     DecoderLayer layer = {
         .plan = plan,
         .kernel = attention_kernel(a->kind),

@@ -32,7 +32,7 @@ static void forward(const AttentionCall *call) {
 }
 
 static void backward(const AttentionCall *call, const AttentionGradients *gradients,
-                     real *const dlearned[2], const real *dy) {
+                     real *const dlearned[ATTENTION_LEARNED], const real *dy) {
     (void)dlearned;
     softmax_attention_backward(call->memory, gradients, dy, call->y, call->kept, &call->in);
     // Without a sink the bias of the keys adds the same to all scores of a row, which changes no
@@ -70,8 +70,8 @@ typedef struct {
     real *keys, *values; // (S, H, room, D)
 } SoftmaxState;
 
-static void *state_create(const AttentionPlan *plan, const real *const learned[2], size_t streams,
-                          size_t channels, size_t heads) {
+static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
+                          size_t streams, size_t channels, size_t heads) {
     (void)learned;
     SoftmaxState *s = allocate(1, sizeof(*s), "decoder");
     *s = (SoftmaxState){.streams = streams,

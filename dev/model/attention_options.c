@@ -101,11 +101,8 @@ static char *kind_names(bool causal) {
 static AttentionPlan parse_kind(const AttentionText *from, const char *entry, size_t length) {
     const char *colon = memchr(entry, ':', length);
     const size_t name = colon ? (size_t)(colon - entry) : length;
-    AttentionPlan plan = {.kind = attention_find(entry, name, from->causal),
-                          .causal = from->causal,
-                          .window = SIZE_MAX, // whatever --windows says
-                          .projection = no_linear(),
-                          .learned = {NO_PARAMETER, NO_PARAMETER}};
+    AttentionPlan plan = attention_plan(attention_find(entry, name, from->causal), from->causal);
+    plan.window = SIZE_MAX; // whatever --windows says
     if (plan.kind == ATTENTION_KINDS)
         fail_usage("--attention %s: \"%.*s\" is no %s attention; expected %s", from->text,
                    (int)name, entry, from->causal ? "causal" : "bidirectional",

@@ -19,7 +19,7 @@
 #define ATTENTION_OPTION(usual, silent) \
     {.name = OPT_ATTENTION, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "KIND", \
      .initial = usual, .implied = silent, .group = "Model", \
-     .help = "attention: a kind, one per layer (,) or a pattern (A*3+B)"}
+     .help = "attention: " ATTENTION_NAMES ", one per layer (,) or a pattern (A*3+B)"}
 #define WINDOWS_OPTION(usual, silent) \
     {.name = OPT_WINDOWS, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "LIST", \
      .initial = usual, .implied = silent, .metadata_key = "windows|window_sizes", \

@@ -121,6 +121,12 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                                    .flops = global_flops},
 };
 
+AttentionPlan attention_plan(AttentionKind kind, bool causal) {
+    AttentionPlan plan = {.kind = kind, .causal = causal, .projection = no_linear()};
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++) plan.learned[i] = NO_PARAMETER;
+    return plan;
+}
+
 AttentionKind attention_find(const char *name, size_t length, bool causal) {
     for (int kind = 0; kind < ATTENTION_KINDS; kind++) {
         const AttentionType *type = &attention_types[kind];

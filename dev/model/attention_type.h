@@ -17,6 +17,8 @@ typedef enum {
     ATTENTION_KINDS
 } AttentionKind;
 
+enum { ATTENTION_LEARNED = 4 }; // parameters of its own that a kind has, at most
+
 // The attention of a layer: its kind, what that computes with, and its parameters. Self-attention
 // makes queries, keys and values of one input, cross-attention keys and values of another.
 typedef struct {
@@ -31,10 +33,10 @@ typedef struct {
     LinearParameters qkv;              // C -> 3C; or, with cross-attention:
     LinearParameters query, key_value; // C -> C, C -> 2C
     LinearParameters
-        projection;           // C -> C; no_linear(): the result joins the residual stream as it is
-    size_t learned[2];        // the kind's own parameters, or NO_PARAMETER
-    uint32_t weight_sites[2]; // of the dropout of weights, or of what two poolings make,
-    uint32_t site;            // and of the projection's output
+        projection; // C -> C; no_linear(): the result joins the residual stream as it is
+    size_t learned[ATTENTION_LEARNED]; // the kind's own parameters, or NO_PARAMETER
+    uint32_t weight_sites[2];          // of the dropout of weights, or of what two poolings make,
+    uint32_t site;                     // and of the projection's output
 } AttentionPlan;
 
 typedef struct {
@@ -57,8 +59,14 @@ typedef struct {
 
 extern const AttentionType attention_types[ATTENTION_KINDS];
 
+// Their names, for --help.
+#define ATTENTION_NAMES "softmax|softmax1|cosine|additive"
+
 // The kind of that name (length bytes) that works in this direction; ATTENTION_KINDS: none does.
 AttentionKind attention_find(const char *name, size_t length, bool causal);
+
+// A kind's attention, without parameters.
+AttentionPlan attention_plan(AttentionKind kind, bool causal);
 
 // Whether a plan has its output projected.
 static inline bool attention_projects(const AttentionPlan *plan) {

@@ -51,6 +51,46 @@ static void test_layers(void) {
     check("softmax,additive", "global", 2, false, "softmax additive");
 }
 
+// What --help calls the kinds is what there is.
+static void test_names(void) {
+    char *names = copy_string("");
+    for (int kind = 0; kind < ATTENTION_KINDS; kind++)
+        if (attention_types[kind].causal)
+            append_format(&names, "%s%s", *names ? "|" : "", attention_types[kind].name);
+    CHECK_TEXT(names, ATTENTION_NAMES);
+    free(names);
+}
+
+// A checkpoint that says nothing of an option that is implied has the default.
+static void test_implied(void) {
+    Options *options = make_options("additive", "global");
+    Metadata *rows = NULL;
+    int count = 0;
+    options_to_metadata(options, OPTION_MODEL, &rows, &count);
+    CHECK(count == 2); // attention and the cosine's power
+    CHECK_TEXT(rows[0].key, "attention");
+    metadata_free(rows, count);
+    options_set(options, OPT_WINDOWS, "4,8", "test");
+    options_set(options, OPT_SINK, "1", "test");
+    rows = NULL;
+    count = 0;
+    options_to_metadata(options, OPTION_MODEL, &rows, &count);
+    CHECK(count == 4);
+    CHECK_TEXT(rows[1].key, "windows");
+    const Safetensors file = {.metadata = rows, .metadata_count = count};
+    Options *read = make_options("softmax", "global");
+    options_from_metadata(read, OPTION_MODEL, &file, "advice");
+    CHECK_TEXT(options_text(read, OPT_WINDOWS), "4,8");
+    CHECK(options_number(read, OPT_SINK) == 1 && options_number(read, OPT_RESCALE) == 10);
+    const Safetensors silent = {.metadata_count = 0};
+    options_from_metadata(read, OPTION_MODEL, &silent, "advice");
+    CHECK_TEXT(options_text(read, OPT_WINDOWS), "global");
+    CHECK_TEXT(options_text(read, OPT_ATTENTION), "additive"); // not implied
+    metadata_free(rows, count);
+    options_free(read);
+    options_free(options);
+}
+
 // Of causal attention in 4 layers of 100 positions; in both directions where it begins with "both
 // ".
 static void parse(void *attention_and_windows) {
@@ -86,6 +126,9 @@ static void test_refused(void) {
 }
 
 int main(int argc, char **argv) {
-    static const TestCase cases[] = {{"layers", test_layers}, {"refused", test_refused}};
+    static const TestCase cases[] = {{"layers", test_layers},
+                                     {"names", test_names},
+                                     {"implied", test_implied},
+                                     {"refused", test_refused}};
     return test_main(argc, argv, "attention options", cases, sizeof(cases) / sizeof(cases[0]));
 }

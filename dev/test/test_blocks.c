@@ -66,11 +66,10 @@ static TestParameters add_parameters(ParameterTable *table, const Kind *kind) {
     static const char *const parts[] = {"key", "value"};
     const bool pre = kind->order == PRE_NORM;
     TestParameters o = {.token = add_matrix(table, "token", V, C, 0.5)};
-    o.cross = (AttentionPlan){.kind = kind->attention,
-                              .sink = kind->attention == ATTENTION_SOFTMAX1 ? 1 : 0,
-                              .learned = {NO_PARAMETER, NO_PARAMETER},
-                              .weight_sites = {2},
-                              .site = 3};
+    o.cross = attention_plan(kind->attention, false);
+    o.cross.sink = kind->attention == ATTENTION_SOFTMAX1 ? 1 : 0;
+    o.cross.weight_sites[0] = 2;
+    o.cross.site = 3;
     o.encoder_norm = pre ? add_norm(table, C, "encoder_norm") : no_norm(C);
     o.cross.norm = add_norm(table, C, "cross.norm");
     o.cross.query = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.query");

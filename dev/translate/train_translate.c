@@ -114,12 +114,12 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, const char *sta
 static void add_stack(ParameterTable *table, TransformerPlan *p, const char *name,
                       StackPlan *stack) {
     const size_t C = p->size.channels;
-    const AttentionPlan attention = {.kind = ATTENTION_SOFTMAX,
-                                     .learned = {NO_PARAMETER, NO_PARAMETER}};
+    const bool crosses = stack != &p->stacks[0];
     for (size_t l = stack->first; l < stack->end; l++) {
         LayerPlan *layer = &p->layers[l];
-        layer->attention = layer->cross = attention;
-        layer->crosses = layer->attention.causal = stack != &p->stacks[0];
+        layer->attention = attention_plan(ATTENTION_SOFTMAX, crosses);
+        layer->cross = attention_plan(ATTENTION_SOFTMAX, false);
+        layer->crosses = crosses;
         add_layer(table, p, name, l - stack->first, layer);
     }
     stack->norm =
