@@ -10,6 +10,8 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 EPOCH = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || \
           date -r CHANGELOG.md +%s))
 PACKAGES ?= $(BUILD)/dist
+PACKAGE_BUILD ?= $(BUILD)/package
+STATIC_BUILD ?= $(BUILD)/static
 IN_PACKAGES = mkdir -p "$(PACKAGES)" && SOURCE_DATE_EPOCH=$(EPOCH) VERSION=$(VERSION)
 
 # A program that cannot run here (a cross compiler) is installed without its pages.
@@ -47,9 +49,9 @@ needs = @command -v $(word 1,$(1)) >/dev/null || { \
 # make again, with other settings than this one's.
 FOR_ANY = $(Q)MAKEFLAGS= $(MAKE) --no-print-directory $(filter -j%,$(MAKEFLAGS)) \
           $(MAKEOVERRIDES) ARCH=portable MPI=0 CPLUSPLUS=0 CUDA= CFLAGS='$(or $(CFLAGS),-g0)'
-$(BUILD)/package/fastformer: always
-	+$(FOR_ANY) BUILD=$(BUILD)/package one
-deb wheel: $(BUILD)/package/fastformer
+$(PACKAGE_BUILD)/fastformer: always
+	+$(FOR_ANY) BUILD=$(PACKAGE_BUILD) one
+deb wheel: $(PACKAGE_BUILD)/fastformer
 	$(call needs,$(if $(filter deb,$@),dpkg-deb dpkg-dev,python3 python3))
 	$(IN_PACKAGES) dev/package/$@.* $< "$(PACKAGES)"
 
@@ -57,8 +59,8 @@ deb wheel: $(BUILD)/package/fastformer
 static:
 	$(call needs,musl-gcc musl-tools)
 	+$(FOR_ANY) CC=musl-gcc ONEDNN=0 OPENMP=1 \
-	    LDFLAGS='-static -Wl,-z,stack-size=8388608' BUILD=$(BUILD)/static one
-	mkdir -p "$(PACKAGES)" && cp $(BUILD)/static/fastformer "$(PACKAGES)"
+	    LDFLAGS='-static -Wl,-z,stack-size=8388608' BUILD=$(STATIC_BUILD) one
+	mkdir -p "$(PACKAGES)" && cp $(STATIC_BUILD)/fastformer "$(PACKAGES)"
 	ln -sf fastformer "$(PACKAGES)/train_fastformer"
 
 dist:

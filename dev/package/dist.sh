@@ -1,16 +1,20 @@
 #!/bin/sh
-# The source archive: what git has, or, in such an archive itself, all that is not made by make.
+# The source archive: what git has, which is listed in its MANIFEST, so that an archive can make itself again.
 # usage: VERSION=V SOURCE_DATE_EPOCH=SECONDS dist.sh DIRECTORY
 set -eu
 export LC_ALL=C
+umask 022
 to=$(realpath "$1")
 cd "$(dirname "$0")/../.."
 name=fastformer.c-$VERSION
-if [ -e .git ]; then
-    git ls-files -z
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+if [ -e MANIFEST ]; then
+    cp MANIFEST "$scratch"
 else
-    find . -path ./build -prune -o -path ./runs -prune -o -path './data/*/*' -prune -o \( -type f -o -type l \) -printf '%P\0'
-fi | sort -z |
-    tar -c --null -T - --no-recursion --transform "s|^|$name/|S" --owner=0 --group=0 --numeric-owner \
-        --mode=go=rX,u+rw --mtime="@$SOURCE_DATE_EPOCH" | gzip -9n >"$to/$name.tar.gz"
+    git ls-files | sort >"$scratch/MANIFEST"
+fi
+tar -c --no-recursion --transform "s|^|$name/|S" --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
+    --mtime="@$SOURCE_DATE_EPOCH" --verbatim-files-from -T "$scratch/MANIFEST" -C "$scratch" MANIFEST |
+    gzip -9n >"$to/$name.tar.gz"
 ls "$to/$name.tar.gz"
