@@ -24,7 +24,6 @@ LIBS_NVCC := $(LIBS_FLOAT) $(if $(USE_NCCL),$(NCCL_LIBS)) -L$(CUDA)/lib64 \
 REDUCTION_NVCC := $(if $(USE_NCCL),nccl,by_host)
 REDUCTION_EMULATED := $(if $(and $(USE_MPI),$(NCCL_EMULATED)),nccl,by_host)
 
-ATTENTION_MODELS := gpt2 bert translate# those with dev/cuda/attention.cuh
 define cuda_programs # $(1) directory, $(2) NVCC or EMULATED
 $(call objects,$(1),cu,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))
@@ -35,7 +34,8 @@ $(call remember,$(1)/reduction,REDUCTION_$(2))
 $(CUDA_TESTS:%=$(1)/bin/%) $(TRAINERS:%=$(1)/bin/%cu): $(1)/reduction \
     $(1)/dev/cuda/$(REDUCTION_$(2)).o
 $(1)/dev/cuda/nccl.o: ONLY_HERE = $(if $(filter NVCC,$(2)),$(NCCL_FLAGS),$$(MPI_FLAGS))
-$(foreach kind,train test,$(ATTENTION_MODELS:%=$(1)/bin/$(kind)_%cu)): $(1)/dev/cuda/attention.o
+$(TRAINERS:%=$(1)/bin/%cu) $(TRAINERS:train_%=$(1)/bin/test_%cu): $(1)/dev/cuda/attention.o \
+    $(1)/dev/cuda/transformer.o
 # A model on the GPU has the CPU's next to it. A model's test is linked with its program.
 $(TRAINERS:%=$(1)/bin/%cu): $(1)/bin/%cu: $(FLOAT)/host/%.o \
     $(if $(USE_MPI),$(FLOAT)/dev/ranks/mpi.o)

@@ -246,9 +246,9 @@ static inline dim3 grid_of(const AdditiveAttention *attention, const AdditiveInp
 }
 } // namespace additive
 
-// out (B, T, C) = x + P * v; out may be x.
+// out (B, T, C) = x + P * v; out may be x, if that is float32. x: NULL: 0.
 static inline void additive_attention_forward(const Device *device,
-                                              const AdditiveAttention *attention, float *out,
+                                              const AdditiveAttention *attention, Matrix out,
                                               const float *x, const AdditiveInput &in) {
     additive::Plan plan;
     additive::AdditivePass p = additive::pass_of(device, attention, in, &plan, false);
@@ -264,7 +264,7 @@ static inline void additive_attention_forward(const Device *device,
 static inline void additive_attention_backward(const Device *device,
                                                const AdditiveAttention *attention, Matrix dqkv,
                                                float *dquery_weight, float *dkey_weight,
-                                               const float *dout, const AdditiveInput &in) {
+                                               Matrix dout, const AdditiveInput &in) {
     additive::Plan plan;
     additive::AdditivePass p = additive::pass_of(device, attention, in, &plan, true);
     p.reversed = true;

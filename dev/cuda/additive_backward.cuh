@@ -30,7 +30,10 @@ static __device__ __forceinline__ Row<SIZE> key_gradient_row(const AdditivePass 
                                                              const AdditiveHead &head, int position,
                                                              const Kept &kept, bool own) {
     const AdditivePlace at = place_of(p, position);
-    const Row<SIZE> dout = row_load<SIZE>(p.dout + channel_place(p, head, at), p.size, at.present);
+    const size_t place = channel_place(p, head, at);
+    const Row<SIZE> dout =
+        p.dout.bf16 ? row_load<SIZE>((const bf16 *)p.dout.data + place, p.size, at.present)
+                    : row_load<SIZE>((const float *)p.dout.data + place, p.size, at.present);
     const Row<SIZE> dropped = row_times<SIZE>(dout, kept_factors<SIZE>(p, kept, at));
     if (own) {
         const Row<SIZE> pooled =

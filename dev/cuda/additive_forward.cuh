@@ -51,7 +51,7 @@ static __device__ __forceinline__ void prefetch_forward(const AdditivePass &p,
         const AdditivePlace at = place_of(p, start + r);
         if (key) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 1), p.size, at.present);
         if (value) row_prefetch<SIZE>(p.qkv + qkv_place(p, head, at, 2), p.size, at.present);
-        if (value) row_prefetch<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
+        if (value && p.x) row_prefetch<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
     }
 }
 
@@ -64,9 +64,10 @@ static __device__ __forceinline__ void pool_key(const AdditivePass &p, const Add
     const Row<SIZE> pooled = pooled_row<SIZE>(p, sums);
     store_pooled<SIZE>(p, head, at, p.pooled_key, p.r_key, pooled);
     const Row<SIZE> dropped = row_times<SIZE>(pooled, kept_factors<SIZE>(p, kept, at));
-    Row<SIZE> out = row_load<SIZE>(p.x + channel_place(p, head, at), p.size, at.present);
+    const size_t place = channel_place(p, head, at);
+    Row<SIZE> out = row_load<SIZE>(p.x + place, p.size, at.present && p.x);
     row_add<SIZE>(out, row_times<SIZE>(dropped, qkv_row<SIZE>(p, head, at, 2)), 1);
-    if (at.present) row_store<SIZE>(p.out + channel_place(p, head, at), out, p.size);
+    matrix_store<SIZE>(p, p.out, place, at, out);
 }
 
 // Short windows: everything, for `blocks` blocks of rows after a halo of two.

@@ -23,8 +23,8 @@ struct AdditivePass {
     DropoutSite drop_query, drop_key;  // of G and P
     float *pooled_query, *r_query;   // (B, H, T, D) G before dropout, (B, H, T) 1 / (sum of e + c)
     float *pooled_key, *r_key;       // the same of P
-    const float *x, *dout;           // (B, T, C)
-    float *out;                      // (B, T, C)
+    const float *x;                  // (B, T, C) or NULL: 0
+    Matrix out, dout;                // (B, T, C)
     Matrix dqkv;                     // (B, T, 3C)
     float *rows, *row_weights;       // (B, H, T, D), (B, H, T) what the second pooling sums
     float *first_sums, *second_sums; // (B, H, tiles, D+1) of whole tiles, for each pooling
@@ -110,16 +110,22 @@ static __device__ __forceinline__ Row<SIZE> qkv_row(const AdditivePass &p, const
     return row_load<SIZE>(p.qkv + qkv_place(p, head, at, which), p.size, at.present);
 }
 
+// A row of a matrix, from number `first` on.
+template <int SIZE>
+static __device__ __forceinline__ void matrix_store(const AdditivePass &p, Matrix to, size_t first,
+                                                    AdditivePlace at, const Row<SIZE> &row) {
+    if (!at.present) return;
+    if (to.bf16)
+        row_store<SIZE>((bf16 *)to.data + first, row, p.size);
+    else
+        row_store<SIZE>((float *)to.data + first, row, p.size);
+}
+
 template <int SIZE>
 static __device__ __forceinline__ void store_gradient(const AdditivePass &p,
                                                       const AdditiveHead &head, AdditivePlace at,
                                                       int which, const Row<SIZE> &row) {
-    const size_t first = qkv_place(p, head, at, which);
-    if (!at.present) return;
-    if (p.dqkv.bf16)
-        row_store<SIZE>((bf16 *)p.dqkv.data + first, row, p.size);
-    else
-        row_store<SIZE>((float *)p.dqkv.data + first, row, p.size);
+    matrix_store<SIZE>(p, p.dqkv, qkv_place(p, head, at, which), at, row);
 }
 
 // Of an array (B, T, C).

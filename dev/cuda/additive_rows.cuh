@@ -38,8 +38,8 @@ template <int SIZE> static __device__ __forceinline__ Row<SIZE> row_zero() {
 }
 
 // `size` numbers from p, then zeros; all zeros if the row is absent.
-template <int SIZE>
-static __device__ __forceinline__ Row<SIZE> row_load(const float *p, int size, bool present) {
+template <int SIZE, typename T>
+static __device__ __forceinline__ Row<SIZE> row_load(const T *p, int size, bool present) {
     Row<SIZE> row = row_zero<SIZE>();
     if (!present) return row;
 #pragma unroll
@@ -50,7 +50,7 @@ static __device__ __forceinline__ Row<SIZE> row_load(const float *p, int size, b
         } else {
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (d + j < size) row.at[i + j] = p[d + j];
+                if (d + j < size) row.at[i + j] = (float)p[d + j];
         }
     }
     return row;

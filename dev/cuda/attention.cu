@@ -1,40 +1,135 @@
+// The kinds of attention on the GPU: each kind's functions, as the table takes them.
+#include "additive_attention.cuh"
 #include "additive_global.cuh"
 #include "attention.cuh"
 #include "cosine_attention.cuh"
 #include "softmax_attention.cuh"
 
-size_t attention_workspace(const Device *d, const DeviceAttention *a, size_t batch, size_t length,
-                           size_t channels, size_t heads, bool in_bf16) {
-    return a->cosine     ? cosine_attention_workspace(batch, length, channels, heads)
-           : a->additive ? additive_global_workspace(batch, length, channels, heads)
-                         : softmax_attention_workspace(d, batch, length, channels, heads, in_bf16);
+// ---- softmax, softmax1 ------------------------------------------------------
+
+static size_t softmax_workspace(const Device *d, const DeviceAttentionShape *s) {
+    return softmax_attention_workspace(d, s->batch, s->length, s->channels, s->heads, s->in_bf16);
 }
 
-size_t attention_kept(const DeviceAttention *a, size_t batch, size_t length, size_t channels,
-                      size_t heads) {
-    return a->cosine     ? 0
-           : a->additive ? additive_global_kept(batch, channels, heads)
-                         : batch * length * heads;
+// The logarithms of denominators (B, H, Tq).
+static size_t softmax_kept(const DeviceAttentionShape *s) {
+    return s->batch * s->length * s->heads;
 }
 
-void attention_forward(const Device *d, const DeviceAttention *a, Matrix y, float *kept,
-                       const float *learned, const DeviceAttentionInput *in, float *workspace) {
-    if (a->cosine)
-        cosine_attention_forward(d, y, learned, a->power, in, workspace);
-    else if (a->additive)
-        additive_global_forward(d, y, kept, learned, in, workspace);
-    else
-        softmax_attention_forward(d, y, kept, in, a->sink);
+static void softmax_forward(const Device *d, const DeviceAttentionCall *call) {
+    softmax_attention_forward(d, call->y, call->kept, &call->in, call->shape.plan->sink);
 }
 
-void attention_backward(const Device *d, const DeviceAttention *a,
-                        const DeviceAttentionGradients *gradients, float *dlearned, Matrix dy,
-                        Matrix y, const float *kept, const float *learned,
-                        const DeviceAttentionInput *in, float *workspace) {
-    if (a->cosine)
-        cosine_attention_backward(d, gradients, dlearned, dy, learned, a->power, in, workspace);
-    else if (a->additive)
-        additive_global_backward(d, gradients, dlearned, dy, kept, learned, in, workspace);
-    else
-        softmax_attention_backward(d, gradients, dy, y, kept, in, workspace);
+static void softmax_backward(const Device *d, const DeviceAttentionCall *call,
+                             const DeviceAttentionGradients *gradients, float *const *, Matrix dy) {
+    softmax_attention_backward(d, gradients, dy, call->y, call->kept, &call->in, call->workspace);
 }
+
+// ---- cosine -----------------------------------------------------------------
+
+static size_t cosine_workspace(const Device *, const DeviceAttentionShape *s) {
+    return cosine_attention_workspace(s->batch, s->length, s->channels, s->heads);
+}
+
+static size_t nothing_kept(const DeviceAttentionShape *) {
+    return 0;
+}
+
+static void cosine_forward(const Device *d, const DeviceAttentionCall *call) {
+    cosine_attention_forward(d, call->y, call->learned[0], call->shape.plan->power, &call->in,
+                             call->workspace);
+}
+
+static void cosine_backward(const Device *d, const DeviceAttentionCall *call,
+                            const DeviceAttentionGradients *gradients, float *const *dlearned,
+                            Matrix dy) {
+    cosine_attention_backward(d, gradients, dlearned[0], dy, call->learned[0],
+                              call->shape.plan->power, &call->in, call->workspace);
+}
+
+// ---- additive, in windows ---------------------------------------------------
+
+static AdditiveAttention additive_of(const DeviceAttentionShape *s) {
+    const AttentionPlan *plan = s->plan;
+    return {s->channels,       s->heads,       plan->window, (float)plan->rescale,
+            (float)plan->sink, plan->pool_raw, s->batch,     s->length};
+}
+
+static size_t additive_workspace(const Device *d, const DeviceAttentionShape *s) {
+    const AdditiveAttention attention = additive_of(s);
+    return additive_attention_workspace(d, &attention, s->training);
+}
+
+// What is pooled of queries and of keys (B, H, T, D), and the reciprocals of denominators (B, H,
+// T).
+static size_t additive_kept(const DeviceAttentionShape *s) {
+    return 2 * s->batch * s->length * (s->channels + s->heads);
+}
+
+static AdditiveInput additive_input(const DeviceAttentionCall *call) {
+    const DeviceAttentionShape *s = &call->shape;
+    const size_t M = s->batch * s->length;
+    float *const r = call->kept + 2 * M * s->channels;
+    return {(const float *)call->in.rows[QUERY].data,
+            {call->learned[0], call->learned[1]},
+            call->in.mask,
+            call->in.dropout,
+            call->dropout,
+            call->kept,
+            call->kept + M * s->channels,
+            r,
+            r + M * s->heads,
+            call->workspace,
+            call->in.batch,
+            call->in.queries};
+}
+
+static void additive_forward(const Device *d, const DeviceAttentionCall *call) {
+    const AdditiveAttention attention = additive_of(&call->shape);
+    additive_attention_forward(d, &attention, call->y, call->x, additive_input(call));
+}
+
+static void additive_backward(const Device *d, const DeviceAttentionCall *call,
+                              const DeviceAttentionGradients *gradients, float *const *dlearned,
+                              Matrix dy) {
+    const AdditiveAttention attention = additive_of(&call->shape);
+    additive_attention_backward(d, &attention, gradients->parts[QUERY], dlearned[0], dlearned[1],
+                                dy, additive_input(call));
+}
+
+// ---- additive, of whole sequences -------------------------------------------
+
+static size_t global_workspace(const Device *, const DeviceAttentionShape *s) {
+    return additive_global_workspace(s->batch, s->length, s->channels, s->heads);
+}
+
+static size_t global_kept(const DeviceAttentionShape *s) {
+    return additive_global_kept(s->batch, s->channels, s->heads);
+}
+
+static void global_forward(const Device *d, const DeviceAttentionCall *call) {
+    additive_global_forward(d, call->y, call->kept, call->learned[0], &call->in, call->workspace);
+}
+
+static void global_backward(const Device *d, const DeviceAttentionCall *call,
+                            const DeviceAttentionGradients *gradients, float *const *dlearned,
+                            Matrix dy) {
+    additive_global_backward(d, gradients, dlearned[0], dy, call->kept, call->learned[0], &call->in,
+                             call->workspace);
+}
+
+// ---- the table --------------------------------------------------------------
+// In softmax without a sink the bias of the keys adds the same to all scores of a row, which
+// changes no weight; what would come out is rounding, of which AdamW would make full steps.
+const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS] = {
+    /* ATTENTION_SOFTMAX */
+    {false, softmax_workspace, softmax_kept, softmax_forward, softmax_backward},
+    /* ATTENTION_SOFTMAX1 */
+    {true, softmax_workspace, softmax_kept, softmax_forward, softmax_backward},
+    /* ATTENTION_COSINE */
+    {true, cosine_workspace, nothing_kept, cosine_forward, cosine_backward},
+    /* ATTENTION_ADDITIVE */
+    {true, additive_workspace, additive_kept, additive_forward, additive_backward},
+    /* ATTENTION_ADDITIVE_GLOBAL */
+    {true, global_workspace, global_kept, global_forward, global_backward},
+};

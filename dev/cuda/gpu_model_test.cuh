@@ -4,6 +4,7 @@
 #define CUDA_GPU_MODEL_TEST_CUH
 
 #include "cuda_test.cuh"
+#include "gpu_model.cuh"
 extern "C" {
 #include "file.h"
 #include "model_test.h"
@@ -414,6 +415,24 @@ static inline void gpu_check_programs(GpuPair pair, const char *options) {
         CHECK(gpu_file_holds("parts/log.jsonl", member));
         free(member);
     }
+}
+
+// ---- kernels ----------------------------------------------------------------
+
+// A training step's graph has no more nodes than it had: fusions stay. Only the emulator tells.
+static inline void gpu_check_nodes(const ModelType *type, const char *options, size_t most) {
+#ifdef CUDA_ON_CPU
+    ModelTest t = gpu_test_create(type, options, "bf16", 2, 16, 61);
+    gpu_train(&t, 0, 2); // the second time it is captured
+    const GpuModel *g = (const GpuModel *)t.model;
+    size_t nodes = 0;
+    for (const CudaNode *node = g->graphs[0].graph->first; node; node = node->next) nodes++;
+    if (nodes > most)
+        test_fail(__FILE__, __LINE__, "%s: %zu nodes, at most %zu expected", options, nodes, most);
+    model_test_free(&t);
+#else
+    (void)type, (void)options, (void)most;
+#endif
 }
 
 // ---- memory -----------------------------------------------------------------

@@ -18,7 +18,7 @@ static __device__ __forceinline__ float rounding_rest(float x) {
 
 // Block (x, i): matrix i of `count` numbers, in rows of `columns`.
 static __global__ void __launch_bounds__(256)
-    weight_parts_kernel(bf16 *to, const float *from, size_t step, unsigned columns, size_t count) {
+    weight_parts_kernel(bf16 *to, const float *from, size_t step, size_t columns, size_t count) {
     begin_kernel();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -29,13 +29,14 @@ static __global__ void __launch_bounds__(256)
     parts[2 * columns] = (bf16)rounding_rest(x);
 }
 
-// to (matrices, rows, 3 columns) = the parts of weights (rows, columns) that begin `step` numbers
-// apart.
+// to (matrices, N, 3K), or (matrices, 3K, N), = the parts of weights (N, K), or (K, N), that begin
+// `step` numbers apart.
 static inline void weight_parts(const Device *d, bf16 *to, const float *from, size_t step,
-                                size_t matrices, size_t rows, size_t columns) {
-    const dim3 grid(blocks_of(rows * columns, 256), (unsigned)matrices);
-    launch_early(d, weight_parts_kernel, grid, dim3(256), 0, to, from, step, (unsigned)columns,
-                 rows * columns);
+                                size_t matrices, const LinearShape *shape) {
+    const size_t count = shape->outputs * shape->inputs,
+                 columns = shape->layout == WEIGHT_OUT_IN ? shape->inputs : count;
+    launch_early(d, weight_parts_kernel, dim3(blocks_of(count, 256), (unsigned)matrices), dim3(256),
+                 0, to, from, step, columns, count);
 }
 
 #endif

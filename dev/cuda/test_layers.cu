@@ -607,7 +607,8 @@ static void test_residual(void) {
 
 // A product of a LayerNorm's output in parts, of weights of several matrices in parts, compared
 // with one in float32.
-static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) {
+static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n,
+                        WeightLayout layout) {
     enum { MATRICES = 3 };
     NormTest t = norm_test_create(d, 2, 9, channels, false, false);
     const size_t m = t.batch * t.length, columns = PARTS_COLUMNS * channels,
@@ -622,16 +623,21 @@ static void check_parts(const Device *d, Blas *blas, size_t channels, size_t n) 
     to.norm = x;
     layernorm_forward(d, to, t.gpu_x, norm_test_weights(&t), m, channels);
     expect_norm(&t, t.x);
-    weight_parts(d, parts, gpu_weights, step, MATRICES, n, channels);
+    LinearShape shape = {};
+    shape.outputs = n;
+    shape.inputs = channels;
+    shape.layout = layout;
+    weight_parts(d, parts, gpu_weights, step, MATRICES, &shape);
     for (size_t i = 0; i < MATRICES; i++) {
-        const DeviceWeight w = {NULL,         parts + i * n * columns, NULL, NULL, n, columns,
-                                WEIGHT_OUT_IN};
+        const DeviceWeight w = {NULL, parts + i * n * columns, NULL, NULL, n, columns, layout};
+        const size_t of_row = layout == WEIGHT_OUT_IN ? channels : 1,
+                     of_column = layout == WEIGHT_OUT_IN ? 1 : n;
         gemm_forward(blas, gpu_y, x, w, m);
         for (size_t j = 0; j < m * n; j++) {
             double sum = 0;
             for (size_t c = 0; c < channels; c++)
                 sum += (double)t.norm[j / n * channels + c] *
-                       (double)weights[i * step + j % n * channels + c];
+                       (double)weights[i * step + j % n * of_row + c * of_column];
             y[j] = (float)sum;
         }
         compare_device(d, "product in parts", gpu_y, y, m, 3e-5);
@@ -647,9 +653,11 @@ static void test_parts(void) {
     Device d = device_create();
     DeviceArena arena;
     Blas blas = blas_here(&d, &arena, false);
-    check_parts(&d, &blas, 8, 24);
-    check_parts(&d, &blas, 40, 120);
-    check_parts(&d, &blas, 128, 384);
+    for (WeightLayout layout : {WEIGHT_OUT_IN, WEIGHT_IN_OUT}) {
+        check_parts(&d, &blas, 8, 24, layout);
+        check_parts(&d, &blas, 40, 120, layout);
+        check_parts(&d, &blas, 128, 384, layout);
+    }
     blas_destroy(&blas);
     arena_free(&arena);
     device_destroy(&d);

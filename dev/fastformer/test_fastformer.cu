@@ -87,6 +87,21 @@ static void test_program() {
     gpu_check_programs(pair(), "-b 2 -t 16 -L 2 -C 16 -H 2");
 }
 
+static void test_nodes() {
+    gpu_check_nodes(pair().gpu, "layers=6 channels=24 heads=3 dropout=0.1", 113);
+}
+
+// Layers of additive attention, as they are, and of softmax, with a projection.
+static void test_hybrid() {
+    const char *const hybrid = "layers=4 channels=24 heads=3 attention=additive*3+softmax:7 "
+                               "windows=3,5,8,global rescale=3 dropout=0.1";
+    for (int64_t length : {1, 37}) gpu_check_step(pair(), hybrid, "fp32", length, 0.2, 1e-4);
+    gpu_check_step(pair(), hybrid, "bf16", 37, 0, 5e-2);
+    gpu_check_training(pair(), hybrid, "fp32", 1e-4);
+    gpu_check_bits(pair().gpu, hybrid, "bf16");
+    gpu_check_shapes(pair(), hybrid);
+}
+
 static void create_with(void *options) {
     ModelTest t = model_test_create(pair().gpu, (const char *)options, 1, 16, 20);
     model_test_free(&t);
@@ -111,6 +126,7 @@ int main(int argc, char **argv) {
         {"step", test_step},           {"step: bf16", test_step_bf16},
         {"shapes", test_shapes},       {"training", test_training},
         {"model", test_model},         {"program", test_program},
+        {"nodes", test_nodes},         {"hybrid", test_hybrid},
         {"errors", test_errors},
     };
     return gpu_test_main(argc, argv, "test_fastformercu", cases, sizeof(cases) / sizeof(cases[0]));

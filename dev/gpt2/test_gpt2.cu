@@ -104,6 +104,23 @@ static void test_program() {
                                   "--dropout 0.1 --no-test");
 }
 
+static void test_nodes() {
+    gpu_check_nodes(pair().gpu, "layers=6 channels=24 heads=3 dropout=0.1", 134);
+}
+
+// Layers of several kinds, with windows: the CPU's model, step by step.
+static void test_hybrid() {
+    const char *const hybrid = "layers=4 channels=24 heads=3 attention=additive*3+softmax:7 "
+                               "windows=3,5,8,global rescale=3 dropout=0.1";
+    for (int64_t length : {1, 37}) gpu_check_step(pair(), hybrid, "fp32", length, 0.2, 1e-4);
+    gpu_check_step(pair(), hybrid, "bf16", 37, 0, 5e-2);
+    gpu_check_step(pair(), "layers=3 channels=128 heads=2 attention=softmax,cosine,softmax1:9",
+                   "bf16", 70, 0, 5e-2);
+    gpu_check_training(pair(), hybrid, "fp32", 1e-4);
+    gpu_check_bits(pair().gpu, hybrid, "bf16");
+    gpu_check_shapes(pair(), hybrid);
+}
+
 static void test_memory() {
     gpu_check_memory(pair().gpu);
 }
@@ -114,6 +131,7 @@ int main(int argc, char **argv) {
         {"step", test_step},           {"step: bf16", test_step_bf16},
         {"shapes", test_shapes},       {"training", test_training},
         {"model", test_model},         {"program", test_program},
+        {"nodes", test_nodes},         {"hybrid", test_hybrid},
         {"memory", test_memory},
     };
     return gpu_test_main(argc, argv, "test_gpt2cu", cases, sizeof(cases) / sizeof(cases[0]));

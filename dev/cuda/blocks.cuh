@@ -1,0 +1,601 @@
+// The blocks of struct Blocks (transformer_plan.h) on the GPU. A block leaves what the next one
+// reads: the residual connection after a sublayer is one kernel with the norm before the next
+// sublayer, so `norm` (or `norm_parts`) holds what that reads; in the backward pass dx and the
+// gradient to the output of the sublayer before. --profile's laps are in between.
+//
+// M = B*T rows, C channels, F inside the feed-forward network.
+#ifndef CUDA_BLOCKS_CUH
+#define CUDA_BLOCKS_CUH
+
+#include "transformer.cuh"
+
+// A stack's side of the batch.
+static inline const DeviceBatch *side_of(const BlockPass *pass, size_t stack) {
+    return stack + 1 < pass->model->plan.stack_count ? &pass->source : pass->batch;
+}
+
+// One stack's part of a pass.
+struct Side {
+    Transformer *t;
+    GpuModel *g;
+    GpuWork work;
+    const DeviceBatch *batch;
+    size_t stack, rows, channels; // M, C
+};
+
+static inline Side side_create(const BlockPass *pass, size_t stack) {
+    const DeviceBatch *batch = side_of(pass, stack);
+    Transformer *t = pass->model;
+    return {
+        t, &t->base, pass->work, batch, stack, batch->batch * batch->length, t->plan.size.channels};
+}
+
+static inline Side layer_side(const BlockPass *pass, size_t l) {
+    return side_create(pass, stack_of(pass->model, l));
+}
+
+// Dropout at a place of the model.
+static inline DropoutSite side_dropout(const Side *s, uint32_t site) {
+    return gpu_dropout_of(s->g, s->work, s->t->plan.dropout, site);
+}
+
+// FLOP of a product of the side's rows.
+static inline double product_flops(const Side *s, const LinearParameters *linear) {
+    return 2 * (double)s->rows * (double)linear->shape.outputs * (double)linear->shape.inputs;
+}
+
+// ---- norms and residual connections -----------------------------------------
+
+static inline LayerNormOutput norm_output(const Transformer *t, Matrix norm, float *mean,
+                                          float *rstd) {
+    return {norm, is_post_norm(t) ? t->stream : NULL, mean, rstd};
+}
+
+// What a residual connection and the norm after it read and write.
+struct ResidualArrays {
+    const NormParameters *parameters;
+    float *out;         // (M, C) the residual stream + dropout(a sublayer's output)
+    Matrix norm;        // (M, C) its norm
+    float *mean, *rstd; // (M)
+    const float *x;     // (M, C) the stream, pre-norm
+};
+
+// Before a layer's cross-attention, or else before its feed-forward network; and before that.
+static inline ResidualArrays ffn_arrays(const Transformer *t, size_t l, const float *x) {
+    const DeviceLayer *a = &t->layers[l];
+    return {ffn_norm(t, l), a->x_middle, t->norm, a->mean2, a->rstd2, x};
+}
+
+static inline ResidualArrays after_attention(const Transformer *t, size_t l) {
+    const DeviceLayer *a = &t->layers[l];
+    if (!t->plan.layers[l].crosses) return ffn_arrays(t, l, a->x_in);
+    return {cross_norm(t, l), a->cross.x, t->norm, a->cross.mean, a->cross.rstd, a->x_in};
+}
+
+// Before the next layer, or after the stack.
+static inline ResidualArrays after_ffn(const Transformer *t, size_t l) {
+    const size_t stack = stack_of(t, l);
+    const DeviceStack *s = &t->stacks[stack];
+    const DeviceLayer *a = &t->layers[l], *next = a + 1;
+    if (l + 1 == t->plan.stacks[stack].end)
+        return {stack_norm(t, stack), s->x_out, s->result, s->mean, s->rstd, a->x_middle};
+    return {attention_norm(t, l + 1),
+            next->x_in,
+            qkv_input(t, l + 1),
+            next->mean1,
+            next->rstd1,
+            a->x_middle};
+}
+
+// The norm of `out`.
+static inline void norm_forward(const Side *s, const ResidualArrays &a) {
+    layernorm_forward(&s->g->device, norm_output(s->t, a.norm, a.mean, a.rstd), a.out,
+                      norm_weights(s->t, a.parameters), s->rows, s->channels);
+}
+
+// `out` of sublayer_out, and its norm.
+static inline void residual_forward(const Side *s, uint32_t site, const ResidualArrays &a) {
+    const Transformer *t = s->t;
+    const ResidualNorm residual = {a.out,
+                                   norm_output(t, a.norm, a.mean, a.rstd),
+                                   is_post_norm(t) ? t->stream : a.x,
+                                   norm_weights(t, a.parameters),
+                                   side_dropout(s, site),
+                                   s->batch->length};
+    residual_layernorm_forward(&s->g->device, residual, t->sublayer_out, s->rows, s->channels);
+    gpu_lap(s->g, s->work, "residual, norm", PROFILE_FORWARD, 0);
+}
+
+// After a norm's backward pass: `again`, its output; `below`, the gradient to the sublayer's output
+// that was added to its input. Each only if it exists.
+static inline LayerNormTail norm_tail(const Side *s, Matrix again, Matrix below, uint32_t site) {
+    return {again, below, below.data ? side_dropout(s, site) : dropout_none(), s->batch->length};
+}
+
+// Through a norm of x before a sublayer: dx becomes the gradient to the residual stream after the
+// sublayer below, from what sublayer_input_backward() left; through the one after the last layer
+// (`last`): from dnorm alone.
+static inline void norm_backward(const Side *s, const NormParameters *parameters, const float *x,
+                                 const float *mean, const float *rstd, bool last,
+                                 LayerNormTail tail) {
+    Transformer *t = s->t;
+    const LayerNormWeights w = norm_weights(t, parameters);
+    if (parameters->gain ==
+        NO_PARAMETER) { // post-norm, before a first layer: dx stays, and its output is x
+        layernorm_forward(&s->g->device, {tail.norm, NULL, NULL, NULL}, x, w, s->rows, s->channels);
+        return;
+    }
+    const bool through = is_post_norm(t) && !last;
+    const LayerNormGradients to = {t->dx, transformer_gradients(t, parameters->gain),
+                                   transformer_gradients(t, parameters->bias),
+                                   last || is_post_norm(t)};
+    layernorm_backward(&s->g->device, &s->g->sums, to, through ? t->dx : t->dnorm,
+                       {x, w, mean, rstd}, tail, s->rows, s->channels);
+    gpu_lap(s->g, GPU_TRAIN, tail.dbelow.data ? "residual, norm" : "norm", PROFILE_BACKWARD, 0);
+}
+
+// ---- products ---------------------------------------------------------------
+// The gradient to what a sublayer's first product reads, from that to its result: pre-norm dnorm,
+// post-norm, where this is the residual stream, too, a part of dx.
+static inline void sublayer_input_backward(const Side *s, Matrix dy, DeviceWeight first) {
+    Transformer *t = s->t;
+    if (is_post_norm(t))
+        gemm_backward_input_add(&s->g->blas, float_matrix(t->dx, s->channels), dy, first, s->rows);
+    else
+        gemm_backward_input(&s->g->blas, float_matrix(t->dnorm, s->channels), dy, first, s->rows);
+}
+
+// The gradient of a product's bias, where it has one, from that to its result, of m rows.
+static inline void bias_backward(Transformer *t, const LinearParameters *parameters, Matrix dy,
+                                 size_t m) {
+    if (parameters->bias == NO_PARAMETER) return;
+    column_sums(&t->base.device, &t->base.sums, transformer_gradients(t, parameters->bias), dy, m,
+                parameters->shape.outputs);
+    gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
+}
+
+// The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
+// read: now, or after the stack's backward pass. `kind`: --profile's.
+static inline void weight_backward(Transformer *t, const char *kind,
+                                   const LinearParameters *parameters, Matrix dy, Matrix x,
+                                   size_t m) {
+    const WeightProduct p = {transformer_gradients(t, parameters->weight), dy, x,
+                             device_weight(t, parameters), m};
+    if (t->groups_weights) {
+        weight_groups_add(&t->weights, kind, p);
+        return;
+    }
+    gemm_backward_weight(&t->base.blas, p.dw, p.dy, p.x, p.w, p.m);
+    gpu_lap(&t->base, GPU_TRAIN, kind, PROFILE_BACKWARD, weight_product_flops(&p));
+}
+
+// Those that waited.
+static inline void waiting_weights_backward(Transformer *t) {
+    for (size_t i = 0; i < t->weights.count; i++) {
+        const WeightGroup *group = &t->weights.groups[i];
+        weight_group_run(&t->base.blas, group);
+        gpu_lap(&t->base, GPU_TRAIN, group->kind, PROFILE_BACKWARD,
+                (double)group->batch.count * weight_product_flops(&group->lowest));
+    }
+}
+
+// ---- embedding --------------------------------------------------------------
+// The dropout of a stack's embedding, where it is before its norm, or after it (`behind`).
+static inline DropoutSite embedding_dropout(const Side *s, bool behind) {
+    const EmbeddingPlan *plan = &s->t->plan.stacks[s->stack].embedding;
+    const bool is_behind = is_post_norm(s->t) && plan->norm.gain != NO_PARAMETER;
+    return is_behind == behind ? side_dropout(s, plan->site) : dropout_none();
+}
+
+// x (M, C), the output of the embedding's norm, or the gradient to it, through the dropout there.
+static inline void drop_embedding(const Side *s, Matrix x) {
+    dropout_apply(&s->g->device, x, embedding_dropout(s, true), s->batch->batch, s->batch->length);
+}
+
+// The output of a stack's first norm.
+static inline void drop_embedded(const Side *s) {
+    drop_embedding(s, qkv_input(s->t, s->t->plan.stacks[s->stack].first));
+    drop_embedding(s, float_matrix(s->t->stream, s->channels));
+}
+
+// x_in of a stack's first layer, and its norm.
+static inline void embed_forward(const BlockPass *pass, size_t stack) {
+    const Side s = side_create(pass, stack);
+    const Transformer *t = s.t;
+    const EmbeddingPlan *plan = &t->plan.stacks[stack].embedding;
+    const size_t l = t->plan.stacks[stack].first;
+    const DeviceLayer *first = &t->layers[l];
+    const EmbeddingRows rows = {transformer_values(t, plan->token),
+                                t->sinusoids ? t->sinusoids : transformer_values(t, plan->position),
+                                transformer_values(t, plan->type),
+                                s.batch->inputs,
+                                (unsigned)s.batch->length,
+                                (float)plan->scale};
+    embedding_layernorm_forward(&s.g->device, first->x_in,
+                                norm_output(t, qkv_input(t, l), first->mean1, first->rstd1), rows,
+                                norm_weights(t, attention_norm(t, l)), embedding_dropout(&s, false),
+                                s.batch->batch, s.channels);
+    drop_embedded(&s);
+    gpu_lap(s.g, s.work, "embedding", PROFILE_FORWARD, 0);
+}
+
+// Gradients of positions and type from dx, which goes through the embedding's dropout; that of
+// tokens is token_backward()'s. Before, what waited for the last layer of the stack.
+static inline void embed_backward(const BlockPass *pass, size_t stack) {
+    const Side s = side_create(pass, stack);
+    Transformer *t = s.t;
+    const EmbeddingPlan *plan = &t->plan.stacks[stack].embedding;
+    const DropoutSite site = embedding_dropout(&s, false);
+    const Matrix dx = float_matrix(t->dx, s.channels);
+    waiting_weights_backward(t);
+    if (t->sinusoids)
+        dropout_apply(&s.g->device, dx, site, s.batch->batch, s.batch->length);
+    else
+        position_backward(&s.g->device, transformer_gradients(t, plan->position), t->dx, site,
+                          s.batch->batch, s.batch->length, s.channels);
+    if (plan->type != NO_PARAMETER)
+        column_sums(&s.g->device, &s.g->sums, transformer_gradients(t, plan->type), dx, s.rows,
+                    s.channels);
+    gpu_lap(s.g, GPU_TRAIN, "embedding", PROFILE_BACKWARD, 0);
+}
+
+// ---- attention --------------------------------------------------------------
+// Self- or cross-attention of a layer: what all but the products for q, k and v has in common.
+struct AttentionSublayer {
+    const AttentionPlan *plan;
+    DeviceAttentionCall call;
+    ResidualArrays after;
+};
+
+static inline AttentionSublayer attention_sublayer(const Side *s, const AttentionPlan *plan,
+                                                   DeviceAttentionInput in,
+                                                   const DeviceAttended *attended,
+                                                   const ResidualArrays &after) {
+    const Transformer *t = s->t;
+    const bool projects = attention_projects(plan);
+    const double rate = t->plan.attention_dropout;
+    in.window = plan->window;
+    in.dropout = gpu_dropout_of(s->g, s->work, rate, plan->weight_sites[0]);
+    return {plan,
+            {attention_shape(t, plan),
+             in,
+             gpu_dropout_of(s->g, s->work, rate, plan->weight_sites[1]),
+             {transformer_values(t, plan->learned[0]), transformer_values(t, plan->learned[1])},
+             attended->kept,
+             t->attention,
+             projects ? attended->y : float_matrix(after.out, s->channels),
+             projects ? NULL : after.x},
+            after};
+}
+
+static inline AttentionSublayer self_sublayer(const Side *s, size_t l) {
+    const Transformer *t = s->t;
+    const AttentionPlan *plan = &t->plan.layers[l].attention;
+    const DeviceAttentionInput in =
+        attention_self(t->layers[l].qkv, t->plan.size.heads, plan->causal, s->batch->mask,
+                       s->batch->batch, s->batch->length);
+    return attention_sublayer(s, plan, in, &t->layers[l].attended, after_attention(t, l));
+}
+
+static inline AttentionSublayer cross_sublayer(const Side *s, size_t l) {
+    const Transformer *t = s->t;
+    const DeviceCross *cross = &t->layers[l].cross;
+    const DeviceAttentionInput in =
+        attention_cross(cross->query, cross->key_value, t->plan.size.heads, s->batch->source.mask,
+                        s->batch->batch, s->batch->length, s->batch->source.length);
+    return attention_sublayer(s, &t->plan.layers[l].cross, in, &cross->attended,
+                              ffn_arrays(t, l, cross->x));
+}
+
+static inline double sublayer_flops(const AttentionSublayer *a) {
+    const DeviceAttentionInput *in = &a->call.in;
+    return attention_flops(a->plan, in->channels, in->heads, (double)(in->batch * in->queries),
+                           (double)in->keys / (in->causal ? 2 : 1));
+}
+
+// From queries, keys and values to the residual stream after the sublayer, and the next norm.
+static inline void attention_sublayer_forward(const Side *s, const AttentionSublayer *a) {
+    const LinearParameters *projection = &a->plan->projection;
+    attention_kernel(a->plan)->forward(&s->g->device, &a->call);
+    gpu_lap(s->g, s->work, "attention", PROFILE_FORWARD, sublayer_flops(a));
+    if (!attention_projects(a->plan)) {
+        norm_forward(s, a->after);
+        gpu_lap(s->g, s->work, "norm", PROFILE_FORWARD, 0);
+        return;
+    }
+    gemm_forward(&s->g->blas, float_matrix(s->t->sublayer_out, s->channels), a->call.y,
+                 device_weight(s->t, projection), s->rows);
+    gpu_lap(s->g, s->work, "projection", PROFILE_FORWARD, product_flops(s, projection));
+    residual_forward(s, a->plan->site, a->after);
+}
+
+// From dprojected, the gradient to the projection's output, or dx where there is none, to the
+// gradients to queries, keys and values.
+static inline void attention_sublayer_backward(const Side *s, const AttentionSublayer *a,
+                                               Matrix dprojected,
+                                               const DeviceAttentionGradients *to) {
+    Transformer *t = s->t;
+    const LinearParameters *projection = &a->plan->projection;
+    Matrix dy = float_matrix(t->dx, s->channels);
+    if (attention_projects(a->plan)) {
+        dy = t->dattended;
+        bias_backward(t, projection, dprojected, s->rows);
+        gemm_backward_input(&s->g->blas, dy, dprojected, device_weight(t, projection), s->rows);
+        gpu_lap(s->g, GPU_TRAIN, "projection", PROFILE_BACKWARD, product_flops(s, projection));
+        weight_backward(t, "projection", projection, dprojected, a->call.y, s->rows);
+    }
+    float *const dlearned[2] = {transformer_gradients(t, a->plan->learned[0]),
+                                transformer_gradients(t, a->plan->learned[1])};
+    attention_kernel(a->plan)->backward(&s->g->device, &a->call, to, dlearned, dy);
+    gpu_lap(s->g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 2 * sublayer_flops(a));
+}
+
+// The gradient to the bias of keys and values, and of queries where they are made by the same
+// product.
+static inline void qkv_bias_backward(Transformer *t, const AttentionPlan *plan,
+                                     const LinearParameters *product, Matrix dy, size_t m) {
+    const size_t C = t->plan.size.channels, width = product->shape.outputs;
+    float *dbias = transformer_gradients(t, product->bias);
+    if (!dbias) return;
+    if (attention_kernel(plan)->trains_key_bias) {
+        column_sums(&t->base.device, &t->base.sums, dbias, dy, m, width);
+    } else { // queries, keys, values; or keys and values
+        if (width == 3 * C) column_sums(&t->base.device, &t->base.sums, dbias, dy, m, C);
+        column_sums(&t->base.device, &t->base.sums, dbias + width - C,
+                    matrix_part(dy, width / C - 1, C), m, C);
+    }
+    gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
+}
+
+// From the norm of x_in to x_middle, or cross.x, and the next norm.
+static inline void attention_forward(const BlockPass *pass, size_t l) {
+    const Side s = layer_side(pass, l);
+    const AttentionSublayer a = self_sublayer(&s, l);
+    gemm_forward(&s.g->blas, s.t->layers[l].qkv, qkv_input(s.t, l), qkv_weight(s.t, l), s.rows);
+    gpu_lap(s.g, s.work, "qkv", PROFILE_FORWARD, product_flops(&s, &a.plan->qkv));
+    attention_sublayer_forward(&s, &a);
+}
+
+// From dx after attention to dx before it, and the gradient to the output of the FFN of the layer
+// below.
+static inline void attention_backward(const BlockPass *pass, size_t l) {
+    const Side s = layer_side(pass, l);
+    Transformer *t = s.t;
+    const AttentionSublayer a = self_sublayer(&s, l);
+    const LinearParameters *product = &a.plan->qkv;
+    const DeviceLayer *layer = &t->layers[l];
+    const LayerGradients *d = &layer->gradients;
+    const bool first = l == t->plan.stacks[s.stack].first;
+    const DeviceAttentionGradients to = attention_self_gradients(d->qkv);
+    attention_sublayer_backward(&s, &a, d->projection, &to);
+    qkv_bias_backward(t, a.plan, product, d->qkv, s.rows);
+    sublayer_input_backward(&s, d->qkv, device_weight(t, product));
+    gpu_lap(s.g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, product_flops(&s, product));
+    if (first) drop_embedding(&s, float_matrix(t->dx, s.channels));
+    norm_backward(&s, attention_norm(t, l), layer->x_in, layer->mean1, layer->rstd1, false,
+                  norm_tail(&s, d->norm_qkv, first ? Matrix{} : t->layers[l - 1].gradients.ffn,
+                            first ? 0 : t->plan.layers[l - 1].ffn_site));
+    if (first) drop_embedding(&s, d->norm_qkv);
+    weight_backward(t, "qkv", product, d->qkv, d->norm_qkv, s.rows);
+    gpu_gradients_final(s.g, pass->batch, t->plan.layers[l].first,
+                        l + 1 < t->plan.size.layers ? t->plan.layers[l + 1].first
+                                                    : s.g->state.total);
+}
+
+// ---- cross-attention, to the encoder's result -------------------------------
+
+static inline const char *cross_kind() {
+    return "cross query, key, value";
+}
+
+// FLOP of the products of queries, and of keys and values.
+static inline double cross_flops(const Side *s) {
+    const double C = (double)s->channels, B = (double)s->batch->batch;
+    return 2 * B * ((double)s->batch->length + 2 * (double)s->batch->source.length) * C * C;
+}
+
+static inline void cross_attention_forward(const BlockPass *pass, size_t l) {
+    const Side s = layer_side(pass, l);
+    Transformer *t = s.t;
+    const AttentionSublayer a = cross_sublayer(&s, l);
+    const DeviceCross *cross = &t->layers[l].cross;
+    gemm_forward(&s.g->blas, cross->query, t->norm, device_weight(t, &a.plan->query), s.rows);
+    gemm_forward(&s.g->blas, cross->key_value, t->stacks[0].result,
+                 device_weight(t, &a.plan->key_value), pass->source.batch * pass->source.length);
+    gpu_lap(s.g, s.work, cross_kind(), PROFILE_FORWARD, cross_flops(&s));
+    attention_sublayer_forward(&s, &a);
+}
+
+// From dx after cross-attention to that before it, the gradient to the projection of
+// self-attention's output, and dresult +=.
+static inline void cross_attention_backward(const BlockPass *pass, size_t l) {
+    const Side s = layer_side(pass, l);
+    Transformer *t = s.t;
+    const AttentionSublayer a = cross_sublayer(&s, l);
+    const DeviceCross *cross = &t->layers[l].cross;
+    const LayerGradients *d = &t->layers[l].gradients;
+    const size_t N = pass->source.batch * pass->source.length;
+    const LinearParameters *query = &a.plan->query, *key_value = &a.plan->key_value;
+    const DeviceAttentionGradients to = attention_cross_gradients(cross->dquery, cross->dkey_value);
+    attention_sublayer_backward(&s, &a, d->before_ffn, &to);
+    bias_backward(t, query, cross->dquery, s.rows);
+    qkv_bias_backward(t, a.plan, key_value, cross->dkey_value, N);
+    gemm_backward_input_add(&s.g->blas, float_matrix(t->dresult, s.channels), cross->dkey_value,
+                            device_weight(t, key_value), N);
+    weight_backward(t, cross_kind(), key_value, cross->dkey_value, t->stacks[0].result, N);
+    sublayer_input_backward(&s, cross->dquery, device_weight(t, query));
+    gpu_lap(s.g, GPU_TRAIN, cross_kind(), PROFILE_BACKWARD, cross_flops(&s));
+    norm_backward(&s, cross_norm(t, l), cross->x, cross->mean, cross->rstd, false,
+                  norm_tail(&s, cross->norm, d->projection, t->plan.layers[l].attention.site));
+    weight_backward(t, cross_kind(), query, cross->dquery, cross->norm, s.rows);
+}
+
+// The norm after the encoder's last layer is computed with the residual connection before it.
+static inline void encoded_forward(const BlockPass *) {}
+
+static inline void encoded_backward(const BlockPass *pass) {
+    Transformer *t = pass->model;
+    const size_t bytes =
+        pass->source.batch * pass->source.length * t->plan.size.channels * sizeof(float);
+    CUDA_CHECK(cudaMemcpyAsync(t->dnorm, t->dresult, bytes, cudaMemcpyDeviceToDevice,
+                               t->base.device.stream));
+}
+
+// ---- feed-forward network ---------------------------------------------------
+// From `norm` to the activated hidden layer.
+static inline void ffn_up(const Side *s, size_t l) {
+    const Transformer *t = s->t;
+    GpuModel *g = s->g;
+    const DeviceLayer *a = &t->layers[l];
+    const LinearParameters *linear = &t->plan.layers[l].ffn.up;
+    const DeviceWeight up = device_weight(t, linear);
+    const double flops = product_flops(s, linear);
+    if (activation_is_fused(t)) {
+        gemm_forward_gelu(&g->blas, a->activated, a->hidden, t->norm, up, s->rows);
+        gpu_lap(g, s->work, "ffn up, activation", PROFILE_FORWARD, flops);
+        return;
+    }
+    const Matrix hidden = g->precision == GPU_BF16 ? t->hidden_exact : a->hidden;
+    gemm_forward(&g->blas, hidden, t->norm, up, s->rows);
+    gpu_lap(g, s->work, "ffn up", PROFILE_FORWARD, flops);
+    activation_forward(&g->device, a->activated, a->hidden, hidden, t->plan.activation, s->rows,
+                       t->plan.inner);
+    gpu_lap(g, s->work, "activation", PROFILE_FORWARD, 0);
+}
+
+// From `norm` to the output, which joins the residual stream, and the next norm, of layer l + 1 or
+// the one after the stack.
+static inline void ffn_forward(const BlockPass *pass, size_t l) {
+    const Side s = layer_side(pass, l);
+    const LinearParameters *down = &s.t->plan.layers[l].ffn.down;
+    ffn_up(&s, l);
+    gemm_forward(&s.g->blas, float_matrix(s.t->sublayer_out, s.channels), s.t->layers[l].activated,
+                 device_weight(s.t, down), s.rows);
+    gpu_lap(s.g, s.work, "ffn down", PROFILE_FORWARD, product_flops(&s, down));
+    residual_forward(&s, s.t->plan.layers[l].ffn_site, after_ffn(s.t, l));
+}
+
+// From the gradient to the output to those to the hidden layer and to the input.
+static inline void ffn_input_backward(const Side *s, size_t l) {
+    Transformer *t = s->t;
+    GpuModel *g = s->g;
+    const DeviceLayer *a = &t->layers[l];
+    const FfnParameters *ffn = &t->plan.layers[l].ffn;
+    const Matrix hidden = a->hidden, dffn = a->gradients.ffn, dhidden = a->gradients.hidden;
+    const DeviceWeight down = device_weight(t, &ffn->down);
+    const double flops = product_flops(s, &ffn->down);
+    if (activation_is_fused(t)) {
+        gemm_backward_input_gelu(&g->blas, dhidden, dffn, down, hidden, s->rows);
+        gpu_lap(g, GPU_TRAIN, "ffn down, activation", PROFILE_BACKWARD, flops);
+    } else {
+        gemm_backward_input(&g->blas, dhidden, dffn, down, s->rows);
+        gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
+        activation_backward(&g->device, dhidden, dhidden, hidden, t->plan.activation, s->rows,
+                            t->plan.inner);
+        gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
+    }
+    sublayer_input_backward(s, dhidden, device_weight(t, &ffn->up));
+    gpu_lap(g, GPU_TRAIN, "ffn up", PROFILE_BACKWARD, product_flops(s, &ffn->up));
+}
+
+// Begins a stack's backward pass: dx and the gradient to the last layer's output, from dnorm, the
+// gradient to the stack's result.
+static inline void stack_backward_begin(const Side *s) {
+    Transformer *t = s->t;
+    const StackPlan *plan = &t->plan.stacks[s->stack];
+    const DeviceStack *stack = &t->stacks[s->stack];
+    const size_t last = plan->end - 1;
+    t->dx = stack->dx;
+    weight_groups_start(&t->weights);
+    norm_backward(s, stack_norm(t, s->stack), stack->x_out, stack->mean, stack->rstd, true,
+                  norm_tail(s, {}, t->layers[last].gradients.ffn, t->plan.layers[last].ffn_site));
+}
+
+// What the forward pass kept of a layer, again, from x_in.
+static inline void layer_recompute(const BlockPass *pass, const Side *s, size_t l) {
+    Transformer *t = s->t;
+    const DeviceLayer *a = &t->layers[l];
+    norm_forward(s, {attention_norm(t, l), a->x_in, qkv_input(t, l), a->mean1, a->rstd1, NULL});
+    if (l == t->plan.stacks[s->stack].first) drop_embedded(s);
+    attention_forward(pass, l);
+    if (t->plan.layers[l].crosses) cross_attention_forward(pass, l);
+    ffn_up(s, l);
+}
+
+// From the gradient to the output, and dx, that to the residual stream after it, to dx before it,
+// and the gradient to the output of the sublayer before.
+static inline void ffn_backward(const BlockPass *pass, size_t l) {
+    const Side s = layer_side(pass, l);
+    Transformer *t = s.t;
+    const LayerPlan *plan = &t->plan.layers[l];
+    const DeviceLayer *a = &t->layers[l];
+    const LayerGradients *d = &a->gradients;
+    if (l + 1 == t->plan.stacks[s.stack].end) stack_backward_begin(&s);
+    weight_groups_layer(&t->weights);
+    if (s.g->recompute && l + 1 < t->plan.size.layers) layer_recompute(pass, &s, l);
+    bias_backward(t, &plan->ffn.down, d->ffn, s.rows);
+    ffn_input_backward(&s, l);
+    bias_backward(t, &plan->ffn.up, d->hidden, s.rows);
+    weight_backward(t, "ffn down", &plan->ffn.down, d->ffn, a->activated, s.rows);
+    norm_backward(&s, ffn_norm(t, l), a->x_middle, a->mean2, a->rstd2, false,
+                  norm_tail(&s, d->norm_ffn, d->before_ffn,
+                            plan->crosses ? plan->cross.site : plan->attention.site));
+    weight_backward(t, "ffn up", &plan->ffn.up, d->hidden, d->norm_ffn, s.rows);
+}
+
+// ---- prediction -------------------------------------------------------------
+// Of the K rows that are predicted.
+
+static inline void predict_forward(const BlockPass *pass) {
+    Transformer *t = pass->model;
+    GpuModel *g = &t->base;
+    const PredictionPlan *plan = &t->plan.prediction;
+    const DevicePrediction *p = &t->prediction;
+    const size_t K = pass->batch->chosen, C = t->plan.size.channels;
+    const Matrix hidden = float_matrix(p->hidden, C);
+    const Matrix result = t->stacks[t->plan.stack_count - 1].result;
+    if (pass->batch->rows) rows_gather(&g->device, p->chosen, result, pass->batch->rows, K);
+    gemm_forward(&g->blas, hidden, pass->batch->rows ? p->chosen : result,
+                 device_weight(t, &plan->transform), K);
+    gpu_lap(g, pass->work, "prediction", PROFILE_FORWARD, 2 * (double)K * (double)(C * C));
+    activation_forward(&g->device, float_matrix(p->activated, C), hidden, hidden, GELU_ERF, K, C);
+    layernorm_forward(&g->device, {p->normal, NULL, p->mean, p->rstd}, p->activated,
+                      norm_weights(t, &plan->norm), K, C);
+    gpu_lap(g, pass->work, "activation, norm", PROFILE_FORWARD, 0);
+    t->predicted = p->normal;
+}
+
+// From dnorm, the gradient to what is classified, to that to the stack's result, in dnorm.
+static inline void predict_backward(const BlockPass *pass) {
+    Transformer *t = pass->model;
+    GpuModel *g = &t->base;
+    const PredictionPlan *plan = &t->plan.prediction;
+    const DevicePrediction *p = &t->prediction;
+    const DeviceBatch *batch = pass->batch;
+    const size_t K = batch->chosen, C = t->plan.size.channels;
+    const DeviceWeight transform = device_weight(t, &plan->transform);
+    float *dx = t->stacks[t->plan.stack_count - 1].dx; // free yet, as that to the last layer
+    const Matrix dchosen = float_matrix(dx, C),
+                 dhidden = t->layers[t->plan.size.layers - 1].gradients.ffn;
+    const LayerNormGradients to = {dx, transformer_gradients(t, plan->norm.gain),
+                                   transformer_gradients(t, plan->norm.bias), true};
+    layernorm_backward(&g->device, &g->sums, to, t->dnorm,
+                       {p->activated, norm_weights(t, &plan->norm), p->mean, p->rstd},
+                       layernorm_no_tail(), K, C);
+    activation_backward(&g->device, dhidden, dchosen, float_matrix(p->hidden, C), GELU_ERF, K, C);
+    gpu_lap(g, GPU_TRAIN, "activation, norm", PROFILE_BACKWARD, 0);
+    bias_backward(t, &plan->transform, dhidden, K);
+    gemm_backward_input(&g->blas, dchosen, dhidden, transform, K);
+    gemm_backward_weight(&g->blas, transformer_gradients(t, plan->transform.weight), dhidden,
+                         p->chosen, transform, K);
+    rows_scatter(&g->device, t->dnorm, dx, batch->rows, K, batch->batch * batch->length, C);
+    gpu_lap(g, GPU_TRAIN, "prediction", PROFILE_BACKWARD, 4 * (double)K * (double)(C * C));
+}
+
+// C++17 has no designated initialisers: in the order of the struct.
+static const Blocks gpu_blocks = {
+    embed_forward,           embed_backward,           attention_forward, attention_backward,
+    cross_attention_forward, cross_attention_backward, ffn_forward,       ffn_backward,
+    encoded_forward,         encoded_backward,         predict_forward,   predict_backward};
+
+#endif
