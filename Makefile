@@ -26,7 +26,7 @@
 #   CUDA_ARCHS=...  of GPUs ("80 90 100")
 #   BUILD=DIR       for objects (build)
 #   SANITIZE=1      AddressSanitizer and UBSan
-#   QUICK=1         fewer tests with whole models, less thorough lint; CUDA programs compile
+#   QUICK=1         tests of the float build alone, less thorough lint; CUDA programs compile
 #                   sooner and are slower
 #   WERROR=1        warnings are errors
 #   V=1             show the commands
@@ -120,8 +120,9 @@ C_WARNINGS := -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # sums, so results are those of the source.
 OPTIMISE := -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 PARALLEL := $(if $(USE_OPENMP),-fopenmp)
+# -g1: lines, which reports name; of variables gcc's bookkeeping takes most of the time it compiles.
 SANITIZERS := $(if $(USE_SANITIZERS),-fsanitize=address$(,)undefined -fno-sanitize-recover=all \
-                -fno-omit-frame-pointer $(if $(USE_FUZZER),-O2,-O1) -Wno-pass-failed) \
+                -fno-omit-frame-pointer $(if $(USE_FUZZER),-O2,-O1) -g1 -Wno-pass-failed) \
               $(if $(USE_FUZZER),-fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp)
 DEFINES := -D_GNU_SOURCE -DVERSION='"$(VERSION)"'
 C_FLAGS := -std=c17 -g $(OPTIMISE) $(MARCH) $(WARNINGS) $(C_WARNINGS) \

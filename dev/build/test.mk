@@ -1,8 +1,11 @@
 # make test: which programs and scripts are run.
 TESTS := $(call names,dev/test/test_*.c)
-# Scripts that replace our programs by others need no second run.
-TEST_SCRIPTS := $(filter-out $(if $(filter 1,$(SANITIZE) $(QUICK)), \
-                  %/test_gpu_check.sh %/test_scripts.sh),$(wildcard dev/test/test_*.sh))
+# QUICK=1 and SANITIZE=1 follow a plain make test, and leave out what would be the same there:
+# scripts that use none of our programs or build their own and, with QUICK=1, the double build.
+ONLY_PLAIN := test_build test_gpu_check test_plain test_scripts
+TEST_SCRIPTS := $(filter-out \
+                  $(if $(filter 1,$(SANITIZE) $(QUICK)),$(ONLY_PLAIN:%=dev/test/%.sh)) \
+                  $(if $(filter 1,$(QUICK)),dev/test/test_ranks.sh),$(wildcard dev/test/test_*.sh))
 # Tests that check derivatives and exact algebra run in double as well.
 DOUBLE_TESTS := test_layers test_blocks test_gemm test_decode test_classifier test_attention \
                 test_additive_global test_muon test_parts test_tile
@@ -16,23 +19,30 @@ $(FLOAT)/amx/test/%: $(FLOAT)/dev/test/%.o $(FLOAT)/dev/test/test.o \
                      $(AMX_PARTS:%=$(FLOAT)/amx/dev/cpu/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
 	$(call link,$(CC) $(C_FLAGS),$(LIBS_FLOAT))
 
-# The longest first. Under sanitizers only what is written for double runs in double, vectors and
-# built-in products: the rest is the same source. Of models on the emulated GPU the one with most
-# parts runs there.
+# Under sanitizers, of the double build, what is written for it: vectors and built-in products. With
+# the float build's library, as the rest is the same source.
+DOUBLE_PARTS := arena gemm gemm_builtin
+$(DOUBLE)/parts/test/%: $(DOUBLE)/dev/test/%.o $(FLOAT)/dev/test/test.o \
+                        $(DOUBLE_PARTS:%=$(DOUBLE)/dev/cpu/%.o) $(FLOAT)/lib.a $(FLOAT)/linked
+	$(call link,$(CC) $(C_FLAGS),$(LIBS_FLOAT))
+IN_DOUBLE := $(if $(USE_SANITIZERS),$(addprefix $(DOUBLE)/parts/test/,test_gemm test_tile), \
+               $(if $(filter 1,$(QUICK)),, \
+                 $(TRAINER_TESTS:%=$(DOUBLE)/bin/%) $(DOUBLE_TESTS:%=$(DOUBLE)/test/%)))
+
+# The longest first. Under sanitizers, of models on the emulated GPU, the one with most parts runs.
 EMULATED_TESTS := $(if $(USE_SANITIZERS),test_layerscu test_attentioncu test_translatecu, \
                     $(CUDA_TESTS))
-TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(EMULATED_TESTS:%=$(FLOAT)/emulated/bin/%)) \
-                 $(if $(USE_SANITIZERS),,$(TRAINER_TESTS:%=$(DOUBLE)/bin/%)) \
+TEST_PROGRAMS := $(if $(USE_CPLUSPLUS),$(EMULATED_TESTS:%=$(FLOAT)/emulated/bin/%)) $(IN_DOUBLE) \
                  $(TRAINER_TESTS:%=$(FLOAT)/bin/%) $(TESTS:%=$(FLOAT)/test/%) \
                  $(if $(USE_AMX),$(AMX_TESTS:%=$(FLOAT)/amx/test/%)) \
-                 $(patsubst %,$(DOUBLE)/test/%, \
-                   $(if $(USE_SANITIZERS),test_gemm test_tile,$(DOUBLE_TESTS))) \
                  $(FUZZ_TARGETS:%=$(FLOAT)/fuzz/%)
 # For test_ranks.sh: trainers in double where they are built for it, and one for a GPU, emulated.
 RANKS_TRAINERS := $(if $(USE_SANITIZERS),$(FLOAT),$(DOUBLE))/bin
 ON_EMULATOR := $(if $(and $(USE_CPLUSPLUS),$(USE_MPI)),$(FLOAT)/emulated/bin/train_gpt2cu)
 .PHONY: test
-test: $(PROGRAMS:%=$(FLOAT)/bin/%) $(if $(USE_MPI),$(TRAINERS:%=$(RANKS_TRAINERS)/%)) \
+test: $(PROGRAMS:%=$(FLOAT)/bin/%) \
+      $(if $(filter %/test_ranks.sh,$(if $(USE_MPI),$(TEST_SCRIPTS))), \
+        $(TRAINERS:%=$(RANKS_TRAINERS)/%)) \
       $(ON_EMULATOR) $(TEST_PROGRAMS) | detected
 	@TRAINER=$(FLOAT)/bin/train_fastformer GPT2=$(FLOAT)/bin/train_gpt2 \
 	BERT=$(FLOAT)/bin/train_bert TRANSLATE=$(FLOAT)/bin/train_translate \

@@ -61,7 +61,7 @@ bin/test_gpt2 statistics
 bin/test_gpt2 parameters'
 programs=$(cut -d ' ' -f 1 <<<"$tests" | sort -u | sed "s|^|$build/float/|")
 # shellcheck disable=SC2086
-make -s CC=aarch64-linux-gnu-gcc ARCH=armv8-a ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" $programs ||
+make -s CC=aarch64-linux-gnu-gcc ARCH=armv8-a CFLAGS=-g1 ONEDNN=0 CPLUSPLUS=0 CUDA= BUILD="$build" $programs ||
     { echo "0 passed, 1 failed"; exit 1; }
 
 # run.sh takes programs without arguments: a script for each line.

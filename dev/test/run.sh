@@ -5,7 +5,7 @@
 # usage: [JOBS=N] [TOOK=FILE] dev/test/run.sh PROGRAM...     N at a time (all cores)
 jobs=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 if [ -n "${TOOK-}" ]; then
-    read -r expected 2>/dev/null <"$TOOK" || expected=$((1200 / jobs))
+    read -r expected 2>/dev/null <"$TOOK" || expected=$((480 / jobs))
     echo "$# tests, $jobs at a time, take about $(((expected + 30) / 60)) minutes"
 fi
 results=$(mktemp -d) || exit 1
