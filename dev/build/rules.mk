@@ -35,19 +35,20 @@ $(call remember,$(1)/compiled,COMPILE_$(3))
 -include $(wildcard $(1)/*.d $(1)/dev/*/*.d)
 endef
 
-# The embedded corpus is in a portable program once, not once for each level.
+# What is in a portable program once, not once for each level: the corpus, the decoder of pages.
+EMBEDDED_ONCE := dev/data/corpus.c dev/trainer/page_wasm.c
 is_level = $(filter-out FLOAT DOUBLE,$(1))
 MODEL_TEST := model_test model_reference test
 define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
 $(call objects,$(1),c,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))
 $(call remember,$(1)/library,LIBRARY_SOURCES)
-$(1)/lib.a: $(patsubst %.c,$(1)/%.o,$(filter-out $(if $(call is_level,$(2)),dev/data/corpus.c), \
+$(1)/lib.a: $(patsubst %.c,$(1)/%.o,$(filter-out $(if $(call is_level,$(2)),$(EMBEDDED_ONCE)), \
               $(LIBRARY_SOURCES))) $(1)/library
 	@rm -f $$@
 	$$(Q)$$(AR) rcs $$@ $$(filter %.o,$$^)
 $(1)/bin/%: $(1)/%.o $(1)/dev/start/refuse.o $(1)/lib.a $(1)/linked \
-            $(if $(call is_level,$(2)),$(FLOAT)/dev/data/corpus.o)
+            $(if $(call is_level,$(2)),$(EMBEDDED_ONCE:%.c=$(FLOAT)/%.o))
 	$$(call link,$$(CC) $$(C_FLAGS) $$(if $$(filter %/choose.o,$$^),-Wl$$(,)--wrap=main),$$(LIBS_$(2)))
 $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))
@@ -62,8 +63,8 @@ $(1)/dev/data/corpus.o: $(BUILD)/corpus.txt
 $(if $(filter DOUBLE,$(2)),,$(1)/dev/cpu/device.o: ONLY_HERE = \
     $$(if $$(LEVELS),-DINSTRUCTION_LEVELS='"$$(LEVELS)"'))
 $(1)/dev/trainer/run_page.o: dev/page/page.html dev/page/page.css dev/page/page.js
-$(1)/dev/trainer/page_model.o: ONLY_HERE = -DWASM_FILE='"$(BUILD)/decoder.wasm"'
-$(1)/dev/trainer/page_model.o: $(BUILD)/decoder.wasm
+$(1)/dev/trainer/page_wasm.o: ONLY_HERE = -DWASM_FILE='"$(BUILD)/decoder.wasm"'
+$(1)/dev/trainer/page_wasm.o: $(BUILD)/decoder.wasm
 $(1)/dev/fastformer/exchange.o: dev/fastformer/modeling_fastformer.py
 $(1)/dev/test/model_test.o: ONLY_HERE = $$(FLOAT_BUILD)
 $(1)/dev/test/model_test.o: $(1)/float_build

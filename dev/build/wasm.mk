@@ -2,7 +2,7 @@
 # reach. Without the tools for it an empty file, and pages without a model.
 
 WASM_SOURCES := dev/page/wasm.c $(filter-out dev/base/file.c dev/base/process.c dev/base/stop.c \
-                  dev/base/threads.c dev/data/corpus.c dev/trainer/page_model.c \
+                  dev/base/threads.c $(EMBEDDED_ONCE) dev/trainer/page_model.c \
                   dev/trainer/run_page.c dev/trainer/settings.c dev/trainer/verify.c \
                   dev/ranks/ranks.c dev/fastformer/exchange.c,$(LIBRARY_SOURCES)) \
                 $(foreach model,$(MODELS),$(wildcard train_$(model).c dev/$(model)/train_$(model).c))

@@ -2,7 +2,6 @@
 
 #include "bf16.h"
 #include "checkpoint.h"
-#include "embed.h"
 #include "error.h"
 #include "file.h"
 #include "memory.h"
@@ -10,8 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-EMBED(page_wasm, WASM_FILE); // which make has built; empty where it could not
 
 enum { ROOM = 10000000, OTHER = 400000, MOST = 64000000 }; // bytes: of a page; without its model
 
@@ -27,7 +24,7 @@ static size_t base64_size(size_t size) {
 // The most exact one with which the page has no more than ROOM bytes.
 static Format choose_format(const ParameterTable *table) {
     Format format = FLOAT32;
-    while (format < INT8 && OTHER + base64_size(EMBEDDED(page_wasm).size) +
+    while (format < INT8 && OTHER + base64_size(page_wasm().size) +
                                     base64_size(type_sizes[format] * table->parameters) >
                                 ROOM)
         format++;
@@ -219,7 +216,7 @@ static bool add_tokenizer(PageModel *model, TokenizerKind kind, const char *dire
 // Why the model cannot be in the page; NULL: it can.
 static const char *find_obstacle(const Run *run) {
     const ModelType *type = run->type;
-    if (EMBEDDED(page_wasm).size == 0)
+    if (page_wasm().size == 0)
         return "The program was built without it. Install clang, lld, wasi-libc and "
                "libclang-rt-dev-wasm32 (Debian's names; the last one may have a number, as in "
                "libclang-rt-14-dev-wasm32), and make it again.";
@@ -237,7 +234,7 @@ PageModel page_model_create(Run *run, const char *directory, double loss) {
     const TokenizerKind kind = tokenizer_kind(run->dataset->tokenizer);
     const ParameterTable *table = run->type->parameters(run->model);
     const Format format = choose_format(table);
-    const Text wasm = EMBEDDED(page_wasm);
+    const Text wasm = page_wasm();
     Bytes decoder = {0};
     real *copy;
     const real *values = model_view(run->type, run->model, MODEL_VALUES, &copy);

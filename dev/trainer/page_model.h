@@ -16,4 +16,7 @@
 PageModel page_model_create(Run *run, const char *directory, double loss);
 void page_model_free(PageModel *model);
 
+// The decoder; empty where make could not build it.
+Text page_wasm(void);
+
 #endif
