@@ -459,8 +459,11 @@ static const struct TileEngine {
 typedef struct TileEngine TileEngine;
 
 static inline Multiplier tile_multiplier(bool bf16) {
-    if (!bf16 || !TILE_PAIRS) return MULTIPLY_REALS;
-    return amx_available() ? MULTIPLY_AMX : MULTIPLY_PAIRS;
+#if TILE_PAIRS
+    if (bf16) return amx_available() ? MULTIPLY_AMX : MULTIPLY_PAIRS;
+#endif
+    (void)bf16;
+    return MULTIPLY_REALS;
 }
 
 #endif
