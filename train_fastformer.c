@@ -122,6 +122,7 @@ const ModelType fastformer = {
     DECODER_ENTRIES,
     .describe = fastformer_describe,
     .flops_per_token = transformer_flops_per_token,
+    .token_losses = transformer_token_losses,
     .exchange = &fastformer_exchange,
 };
 

@@ -105,7 +105,10 @@ def meta_of(name):
 
 
 def open_data(name):
-    """meta.json of a data set, made where it is missing; it has to be the one expected."""
+    """meta.json of a data set, made where it is missing; it has to be the one expected. Of one
+    that the trainer generates, nothing is known."""
+    if DATA[name] is None:
+        return {"splits": {}}
     if meta_of(name) is None:
         make(f"data/{name}")
     meta, expected = meta_of(name), DATA[name]
@@ -219,16 +222,34 @@ class Comparison:
     # -- the plan
 
     def plan(self):
+        """All runs. An experiment that is tuned has its first seed at every value; the others
+        follow, once these are finished, at each arm's best one."""
         first = self.experiment.get("first_seed", 1)
         for data in self.settings:
             for seed in range(first, first + self.seed_count):
                 for value in self.values:
                     for arm in self.arms:
-                        yield self.planned(data, arm, value, seed)
+                        tuned = self.experiment.get("tuned") and seed > first
+                        if not tuned or self.best_value(data, arm) == value:
+                            yield self.planned(data, arm, value, seed)
+
+    def best_value(self, data, arm):
+        """That of the arm's lowest validation loss, of its first seeds; None until all of them are
+        finished."""
+        losses = {}
+        for value in self.values:
+            run = self.planned(data, arm, value, self.experiment.get("first_seed", 1))
+            path = self.log_of(run)
+            if not path:
+                return None
+            if not self.diverged(run):
+                losses[value] = logs.measure(logs.read(path))["val_loss"]
+        losses = {value: loss for value, loss in losses.items() if loss is not None}
+        return min(losses, key=losses.get) if losses else None
 
     def planned(self, data, arm, value, seed):
         program, *rest = self.experiment["command"](arm, value, self).split()
-        own = "-i" in self.options_of(data).split()
+        own = DATA[data] is None or "-i" in self.options_of(data).split()
         source = [] if own else ["-i", f"data/{data}"]
         command = [
             program + ("cu" if self.gpu and program.startswith("./train_") else ""),
@@ -593,7 +614,9 @@ def compare(name, arguments, trainers):
         c.open_settings(data)
     if not c.report_only:
         try:
-            Runner(c, trainers).run()
+            runs = None
+            while runs != (runs := list(c.plan())):  # a tuned one grows
+                Runner(c, trainers).run()
         finally:
             if c.jobs > 1:
                 os.environ["OMP_NUM_THREADS"] = str(cores)

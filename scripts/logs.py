@@ -153,7 +153,7 @@ def measure(events):
         "val_tokens": last(values(events, "val_tokens")),
         "test_tokens": last(values(events, "test_tokens")),
     }
-    for key in ("test_loss", "test_ppl", "test_word_ppl", "test_bpb"):
+    for key in ("test_loss", "test_ppl", "test_word_ppl", "test_bpb", "test_accuracy"):
         row[key] = last(values(events, key))
     row.update(of_whole_log(events))
     row.update(measure_statistics(events))

@@ -12,7 +12,7 @@
     X(BPE_DROPOUT, "bpe-dropout") X(CHANNELS, "channels") X(CLIP, "clip") X(CONFIG, "config") \
     X(COPIES, "copies") X(COSINE_POWER, "cosine-power") X(DECODER_LAYERS, "decoder-layers") \
     X(DROPOUT, "dropout") X(ENCODER_LAYERS, "encoder-layers") X(EPOCHS, "epochs") X(EPS, "eps") \
-    X(EVAL, "eval") X(FFN, "ffn") X(FILL, "fill") X(FINAL_LR, "final-lr") X(HEADS, "heads") \
+    X(EVAL, "eval") X(EVAL_POSITIONS, "eval-positions") X(FFN, "ffn") X(FILL, "fill") X(FINAL_LR, "final-lr") X(HEADS, "heads") \
     X(HELP, "help") X(HELP_ALL, "help-all") X(INIT, "init") X(INPUT, "input") X(JSON, "json") \
     X(KEEP, "keep") X(LABEL_SMOOTHING, "label-smoothing") X(LAYERS, "layers") \
     X(LOG_EVERY, "log-every") X(LONGEST, "longest") X(LR, "lr") X(MAX_LENGTH, "max-length") \

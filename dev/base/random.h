@@ -17,7 +17,8 @@ typedef enum {
     RANDOM_MASK,       // of training
     RANDOM_MASK_FIXED, // of validation and test
     RANDOM_BPE,
-    RANDOM_OFFSET
+    RANDOM_OFFSET,
+    RANDOM_RECALL
 } RandomPurpose;
 
 // One block of four numbers.

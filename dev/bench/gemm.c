@@ -99,7 +99,7 @@ static void measure_classifier(Shape shape, Gemm *gemm, double peak, double *sec
             if (i < 0 || product == 2) classifier_pack(classifier, weight);
             if (product == 0)
                 classifier_train(classifier, h, bias, targets, m, 1, dh, dweight, dbias);
-            if (product == 1) classifier_forward(classifier, h, bias, targets, m);
+            if (product == 1) classifier_forward(classifier, h, bias, targets, m, NULL);
             if (i >= 0) seconds[i] = clock_seconds() - start;
         }
         static const int counts[] = {3, 1, 0};

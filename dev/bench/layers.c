@@ -131,7 +131,7 @@ static void residual_b(Bench *b) {
 
 static void classifier_f(Bench *b) {
     classifier_forward(b->f->head.classifier, b->f->head.normal,
-                       b->f->model.state.values + b->f->plan.bias, b->batch.targets, b->M);
+                       b->f->model.state.values + b->f->plan.bias, b->batch.targets, b->M, NULL);
 }
 
 static void classifier_fb(Bench *b) {

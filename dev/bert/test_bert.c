@@ -66,6 +66,7 @@ static void test_targets(void) {
     enum { T = 100, V = 29 };
     ModelTest t = model_test_create(&bert, SMALL, 2, T, V);
     Batch batch = model_kinds_batch(&all, &t, 0, 3);
+    batch.counts_correct = true;
     real *logits = allocate((size_t)2 * T * V, sizeof(real), "test");
     transformer_logits(t.model, &batch, logits);
     double loss = 0;

@@ -229,7 +229,6 @@ const ModelType bert = {
     .transformer = &bert_transformer,
     .position_embedding = "bert.embeddings.position_embeddings.weight",
     TRANSFORMER_ENTRIES,
-    .correct = transformer_correct,
     .describe = bert_describe,
     .flops_per_token = bert_flops_per_token,
     .exchange = &bert_exchange,

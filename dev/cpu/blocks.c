@@ -844,12 +844,13 @@ void head_carve(OutputHead *h, CpuModel *model) {
     norm_carve(&h->norm, model->arena, model->rows);
     h->normal = gemm_input_carve(model->gemm, model->arena, model->rows,
                                  h->norm.parameters.channels, "activations");
+    h->losses = arena_reals(model->arena, model->rows, 1, "activations");
 }
 
 double head_forward(const BlockPass *pass, const OutputHead *h, const real *x) {
     norm_forward(pass, &h->norm, h->normal, x);
     return classifier_forward(h->classifier, h->normal, pass_values(pass, h->bias),
-                              pass->batch->targets, pass->rows);
+                              pass->batch->targets, pass->rows, h->losses);
 }
 
 void head_logits(const BlockPass *pass, const OutputHead *h, const real *x, real *logits) {

@@ -272,6 +272,7 @@ typedef struct {
     bool bias_fixed;     // it is not trained
     size_t vocabulary;   // V
     Matrix normal;       // (M, C)
+    real *losses;        // (M) -log p of each target of the last head_forward(), or 0
     Classifier *classifier;
 } OutputHead;
 

@@ -200,9 +200,14 @@ static double rows_of_chunk(Classifier *c, const ClassifierChunk *chunk) {
         c->passes->rows(c, chunk, i, rows, &c->workers[thread_index()]);
     }
     double loss = 0;
-    for (size_t i = 0; i < chunk->rows; i++)
-        if (chunk->targets[i] >= 0)
-            loss += log(sum_of_row(c, i)) + (double)c->shift[i] - (double)c->target_logit[i];
+    for (size_t i = 0; i < chunk->rows; i++) {
+        if (chunk->losses) chunk->losses[i] = 0;
+        if (chunk->targets[i] < 0) continue;
+        const double of_row =
+            log(sum_of_row(c, i)) + (double)c->shift[i] - (double)c->target_logit[i];
+        if (chunk->losses) chunk->losses[i] = (real)of_row;
+        loss += of_row;
+    }
     return loss;
 }
 
@@ -269,14 +274,17 @@ static size_t even_chunk(const Classifier *c, size_t m) {
 }
 
 double classifier_forward(Classifier *c, Matrix h, const real *bias, const int32_t *targets,
-                          size_t m) {
+                          size_t m, real *losses) {
     check_targets(c, targets, m);
     if (c->passes->begin) c->passes->begin(c, bias);
     const size_t step = even_chunk(c, m);
     double loss = 0;
     for (size_t i = 0; i < m; i += step) {
-        const ClassifierChunk chunk = {gemm_input_rows(h, i), bias, targets + i,
-                                       smaller(m - i, step),  0,    NULL};
+        const ClassifierChunk chunk = {.h = gemm_input_rows(h, i),
+                                       .bias = bias,
+                                       .targets = targets + i,
+                                       .rows = smaller(m - i, step),
+                                       .losses = losses ? losses + i : NULL};
         loss += rows_of_chunk(c, &chunk);
     }
     return loss;
@@ -290,8 +298,12 @@ double classifier_train(Classifier *c, Matrix h, const real *bias, const int32_t
     double loss = 0, more = 0;
     if (c->smoothing > 0) classifier_sum_weights(c, bias);
     for (size_t i = 0; i < m; i += step) {
-        const ClassifierChunk chunk = {gemm_input_rows(h, i), bias,  targets + i,
-                                       smaller(m - i, step),  scale, dh + i * c->channels};
+        const ClassifierChunk chunk = {.h = gemm_input_rows(h, i),
+                                       .bias = bias,
+                                       .targets = targets + i,
+                                       .rows = smaller(m - i, step),
+                                       .scale = scale,
+                                       .dh = dh + i * c->channels};
         loss += rows_of_chunk(c, &chunk);
         if (c->smoothing > 0) {
             more += classifier_smoothing_loss(c, &chunk);
@@ -313,7 +325,7 @@ double classifier_unsmoothed(const Classifier *c) {
 
 void classifier_logits(Classifier *c, Matrix h, const real *bias, size_t m, real *logits) {
     const size_t block = block_rows(c, m);
-    const ClassifierChunk chunk = {h, bias, NULL, m, 0, NULL};
+    const ClassifierChunk chunk = {.h = h, .bias = bias, .rows = m};
     if (c->passes->begin) c->passes->begin(c, bias);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(c->threads)
     for (size_t i = 0; i < m; i += block) {

@@ -21,9 +21,10 @@ void classifier_free(Classifier *classifier);
 void classifier_pack(Classifier *classifier, const real *weight);
 
 // Sum over rows with target >= 0 of -log softmax(h E^T + bias)[target].
-// h (M, C), bias (V) or NULL, targets (M), -1 = not counted.
+// h (M, C), bias (V) or NULL, targets (M), -1 = not counted. losses (M): each row's, 0 where it is
+// not counted; or NULL.
 double classifier_forward(Classifier *classifier, Matrix h, const real *bias,
-                          const int32_t *targets, size_t m);
+                          const int32_t *targets, size_t m, real *losses);
 
 // The same and, times `scale`: dh (M, C) set, dweight (V, C) and dbias (V, or NULL) added to.
 double classifier_train(Classifier *classifier, Matrix h, const real *bias, const int32_t *targets,

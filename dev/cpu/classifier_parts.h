@@ -104,7 +104,8 @@ struct ClassifierChunk {
     const int32_t *targets;
     size_t rows;
     double scale;
-    real *dh; // NULL: the loss alone
+    real *dh;     // NULL: the loss alone
+    real *losses; // (rows) or NULL
 };
 
 static inline size_t classifier_slice_width(const Classifier *c, size_t slice) {

@@ -176,8 +176,6 @@ static bool has_sinusoids(const Transformer *t) {
     return t->model.rows > 0 && t->plan.stacks[0].embedding.position == NO_PARAMETER;
 }
 
-enum { LOGIT_ROWS = 64 };
-
 static void transformer_carve(void *model) {
     Transformer *t = model;
     CpuModel *m = &t->model;
@@ -191,10 +189,7 @@ static void transformer_carve(void *model) {
         encoded_carve(&t->encoded, m);
         stack_carve(t, 1);
     }
-    if (predicts(t)) {
-        prediction_carve(&t->prediction, m);
-        t->logits = arena_reals(m->arena, LOGIT_ROWS, size->vocabulary, "activations");
-    }
+    if (predicts(t)) prediction_carve(&t->prediction, m);
     head_carve(&t->head, m);
     cpu_model_carve_workspace(m, size->channels, t->plan.inner);
 }
@@ -271,20 +266,28 @@ static const real *layers_forward(const Transformer *t, const WholePass *w) {
 
 // Rows whose target has the largest logit, of those that the head has normalised.
 static int64_t count_correct(const Transformer *t, const BlockPass *pass) {
+    enum { ROWS = 64 };
     const size_t V = t->plan.size.vocabulary;
+    real *logits = allocate(ROWS, V * sizeof(real), "logits");
     int64_t correct = 0;
-    for (size_t first = 0; first < pass->rows; first += LOGIT_ROWS) {
-        const size_t left = pass->rows - first, count = left < LOGIT_ROWS ? left : LOGIT_ROWS;
+    for (size_t first = 0; first < pass->rows; first += ROWS) {
+        const size_t left = pass->rows - first, count = left < ROWS ? left : ROWS;
+        const int32_t *targets = pass->batch->targets + first;
+        bool asked = false;
+        for (size_t i = 0; i < count; i++) asked |= targets[i] >= 0;
+        if (!asked) continue;
         classifier_logits(t->head.classifier, gemm_input_rows(t->head.normal, first),
-                          pass_values(pass, t->plan.bias), count, t->logits);
+                          pass_values(pass, t->plan.bias), count, logits);
 #pragma omp parallel for schedule(static) reduction(+ : correct)
         for (size_t i = 0; i < count; i++) {
-            const real *row = t->logits + i * V, target = row[pass->batch->targets[first + i]];
+            if (targets[i] < 0) continue;
+            const real *row = logits + i * V, target = row[targets[i]];
             size_t better = 0;
             for (size_t v = 0; v < V; v++) better += row[v] > target;
             correct += better == 0;
         }
     }
+    free(logits);
     return correct;
 }
 
@@ -297,7 +300,7 @@ double transformer_forward(void *model, const Batch *batch) {
     t->correct = 0;
     if (pass->rows == 0) return 0;
     const double loss = head_forward(pass, &t->head, x);
-    if (predicts(t)) t->correct = count_correct(t, pass);
+    if (batch->counts_correct) t->correct = count_correct(t, pass);
     return loss;
 }
 
@@ -331,6 +334,10 @@ void transformer_statistics(void *model, const Batch *batch, Statistics *statist
 
 int64_t transformer_correct(const void *model) {
     return ((const Transformer *)model)->correct;
+}
+
+const real *transformer_token_losses(const void *model) {
+    return ((const Transformer *)model)->head.losses;
 }
 
 double transformer_unsmoothed(const void *model) {

@@ -32,7 +32,6 @@ typedef struct {
     Encoded encoded;
     PredictionBlock prediction;
     OutputHead head;
-    real *logits;    // (LOGIT_ROWS, V), for `correct`
     int64_t correct; // targets of the last forward pass that were the most probable token
     TranslatorMemory translator;
 } Transformer;
@@ -47,7 +46,8 @@ double transformer_forward(void *model, const Batch *batch);
 double transformer_train(void *model, const Batch *batch, double scale);
 void transformer_logits(void *model, const Batch *batch, real *logits);
 void transformer_statistics(void *model, const Batch *batch, Statistics *statistics);
-int64_t transformer_correct(const void *model); // of models with a prediction
+int64_t transformer_correct(const void *model);
+const real *transformer_token_losses(const void *model); // of models that classify all rows
 double transformer_unsmoothed(const void *model);
 // Of a model of one stack, all of whose rows are classified.
 double transformer_flops_per_token(const void *model, int64_t length);
@@ -57,6 +57,7 @@ double transformer_flops_per_token(const void *model, int64_t length);
     CPU_MODEL_ENTRIES, .facts = model_facts, .add_parameters = plan_add_parameters,                \
                        .create = transformer_create, .destroy = transformer_destroy,               \
                        .forward = transformer_forward, .train = transformer_train,                 \
-                       .logits = transformer_logits, .statistics = transformer_statistics
+                       .logits = transformer_logits, .statistics = transformer_statistics,         \
+                       .correct = transformer_correct
 
 #endif

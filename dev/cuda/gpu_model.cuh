@@ -600,7 +600,8 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.read = gpu_read;
     type.write = gpu_write;
     type.forward = gpu_forward;
-    type.correct = host->correct ? gpu_correct : NULL;
+    type.correct = gpu_correct;
+    type.token_losses = NULL;
     type.statistics = gpu_statistics;
     type.reduce = gpu_reduce;
     type.gradient_norm = gpu_gradient_norm;

@@ -295,8 +295,19 @@ static void leave_out_lone_tokens(Dataset *dataset) {
     }
 }
 
+static Dataset *open_generated(const char *name) {
+    Dataset *dataset = dataset_create(name);
+    dataset->recall = recall_parse(name);
+    dataset->vocabulary = recall_vocabulary(&dataset->recall);
+    dataset->padding = dataset->end = -1;
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        dataset->splits[s].tokens = s == SPLIT_TRAIN ? RECALL_EPOCH : RECALL_EVALUATION;
+    return dataset;
+}
+
 Dataset *dataset_open(const char *directory) {
     if (!directory) return open_embedded();
+    if (recall_named(directory)) return open_generated(directory);
     Dataset *dataset = dataset_create(directory);
     char *meta = format_string("%s/meta.json", directory);
     open_splits(dataset);

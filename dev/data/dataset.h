@@ -7,6 +7,7 @@
 #ifndef DATASET_H
 #define DATASET_H
 
+#include "recall.h"
 #include "shard.h"
 #include "tokenizer.h"
 #include <stdbool.h>
@@ -17,7 +18,7 @@ typedef struct {
     Shard *shards;
     int shard_count;
     int64_t *first; // (shard_count + 1) tokens before each shard
-    int64_t tokens; // in all shards
+    int64_t tokens; // in all shards; of generated sequences, their number
     // Counted in the text by the tokenizer program; 0: unknown. A word as the WikiText papers
     // count: white-space separated, plus one for the end of each line.
     int64_t words, lines, bytes;
@@ -36,13 +37,15 @@ typedef struct {
     int32_t padding;      // padding token; -1: none
     int32_t mask;         // token that hides another one; -1: none
     int32_t end;          // precedes a text's first token when it is evaluated; -1: none
+    Recall recall;        // its sequences are generated, there are no splits; or RECALL_NONE
     bool paired; // a split is source, end, target, end of one pair of sentences after the other
 } Dataset;
 
 // Opens DIR (NULL: the embedded corpus, with a BPE of 1,024 tokens trained on it) and checks
 // headers, sizes and meta.json. Tokens are checked against the vocabulary where they are read. A
 // missing val or test split is empty, and so is one of a single token without an `end` before it
-// (with a warning); a missing train split ends the program.
+// (with a warning); a missing train split ends the program. A name
+// "recall:KIND" is no directory: its sequences are generated (recall.h).
 Dataset *dataset_open(const char *directory);
 
 // Checks all tokens now, so that no run ends hours later at one of them, and finds checksums and

@@ -184,6 +184,7 @@ const ModelType gpt2 = {
     DECODER_ENTRIES,
     .describe = gpt2_describe,
     .flops_per_token = transformer_flops_per_token,
+    .token_losses = transformer_token_losses,
     .exchange = &gpt2_exchange,
 };
 

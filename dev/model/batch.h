@@ -21,7 +21,8 @@ typedef struct {
     uint64_t step; // of the update, and
     int64_t
         first_row; // place of row 0 in it: with the seed they determine dropout. Else in the split
-    bool last;     // of the update on this process: after it gradients are final
+    bool counts_correct; // forward() also counts the targets that were the most probable token
+    bool last;           // of the update on this process: after it gradients are final
 } Batch;
 
 // Only rows first .. first+count-1 are left.

@@ -116,9 +116,12 @@ struct ModelType {
     // Sum over counted targets of -log p. forward() drops nothing out; train() does, and adds
     // `scale` times the gradient of that sum to the gradients.
     double (*forward)(void *model, const Batch *batch);
-    // Targets of the last forward() that were the most probable token; NULL: the model does not
-    // count them.
+    // Targets of the last forward() that were the most probable token, where its batch asked for
+    // that.
     int64_t (*correct)(const void *model);
+    // (B T) -log p of each target of the last forward(), 0 where none is counted; NULL: the model
+    // does not keep them.
+    const real *(*token_losses)(const void *model);
     double (*train)(void *model, const Batch *batch, double scale);
     // What the last train() would have returned without label smoothing; NULL: the model does not
     // smooth.

@@ -73,6 +73,7 @@ static void language_train_batch(void *task, const Update *update, int64_t i, Ba
 static bool language_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     if (!sequences_evaluation_batch(task, split, i, batch)) return false;
     hide_padding(task, batch);
+    batch->counts_correct = sequences_dataset(task)->recall.kind != RECALL_NONE;
     return true;
 }
 
@@ -95,6 +96,11 @@ static void language_report(const void *task, SplitName name, Evaluation *result
     const Split *split = &dataset->splits[name];
     const double total = result->loss * (double)result->tokens;
     const double share = share_of_text(dataset, split, result->tokens);
+    if (dataset->recall.kind != RECALL_NONE) {
+        evaluation_add(result, (Metric){"accuracy", "accuracy ", "", 4,
+                                        (double)result->correct / (double)result->tokens});
+        return;
+    }
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
     if (split->bytes > 0)
         evaluation_add(result, (Metric){"bpb", "", " bits/byte", 4,

@@ -128,6 +128,7 @@ static bool masked_evaluation_batch(void *task, SplitName split, int64_t i, Batc
     const Masked *m = task;
     if (!sequences_evaluation_batch(m->sequences, split, i, batch)) return false;
     hide_batch(m, batch, (uint64_t)split, RANDOM_MASK_FIXED, (uint64_t)batch->first_row);
+    batch->counts_correct = true;
     return true;
 }
 

@@ -27,12 +27,30 @@ void sequences_add_options(Options *options) {
 
 struct Sequences {
     const Dataset *dataset;
-    Loader *loader; // NULL: only evaluation
+    Loader *loader; // NULL: only evaluation, or sequences are generated
+    uint64_t seed;  // of generated ones
     TaskPlan plan;
     int64_t per_update;        // sequences
     int32_t *inputs, *targets; // (B, T)
     uint8_t *mask;             // (B, T)
 };
+
+static bool is_generated(const Sequences *s) {
+    return s->dataset->recall.kind != RECALL_NONE;
+}
+
+// The n-th sequence since the start of training to row b. Returns its number of targets.
+static int64_t training_sequence(const Sequences *s, int64_t n, int64_t b) {
+    const int64_t T = s->plan.length;
+    int32_t *inputs = s->inputs + b * T, *targets = s->targets + b * T;
+    if (is_generated(s))
+        return recall_sequence(&s->dataset->recall, s->seed, SPLIT_TRAIN, (uint64_t)n, T, inputs,
+                               targets);
+    loader_sequence(s->loader, n, inputs, targets);
+    int64_t tokens = 0;
+    for (int64_t t = 0; t < T; t++) tokens += targets[t] != s->dataset->padding;
+    return tokens;
+}
 
 static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T) {
     const int64_t total = options_integer(options, OPT_TOTAL_BATCH), tokens = B * T;
@@ -47,11 +65,15 @@ static int64_t sequences_per_update(const Options *options, int64_t B, int64_t T
 static void plan_training(Sequences *s, const Options *options) {
     const int64_t B = s->plan.batch, T = s->plan.length;
     s->per_update = sequences_per_update(options, B, T);
-    s->loader = loader_create(&s->dataset->splits[SPLIT_TRAIN], T,
-                              (uint64_t)options_integer(options, OPT_SEED),
+    s->plan.sequences_per_update = (double)s->per_update;
+    s->seed = (uint64_t)options_integer(options, OPT_SEED);
+    if (is_generated(s)) {
+        s->plan.sequences = RECALL_EPOCH;
+        return;
+    }
+    s->loader = loader_create(&s->dataset->splits[SPLIT_TRAIN], T, s->seed,
                               strcmp(options_text(options, OPT_OFFSETS), "moving") == 0);
     s->plan.sequences = loader_sequences(s->loader);
-    s->plan.sequences_per_update = (double)s->per_update;
     if (s->plan.sequences < s->per_update)
         fail("%s: %lld sequences of %lld tokens in the training split, an update takes %lld; lower "
              "--seq-len "
@@ -65,6 +87,7 @@ void *sequences_create(const TaskSetup *setup) {
     s->dataset = setup->dataset;
     s->plan.batch = options_integer(setup->options, OPT_BATCH);
     s->plan.length = task_length(setup, OPT_SEQ_LEN);
+    if (is_generated(s)) recall_check_length(&s->dataset->recall, s->plan.length);
     if (setup->training) plan_training(s, setup->options);
     const size_t tokens = (size_t)(s->plan.batch * s->plan.length);
     s->inputs = allocate(tokens, sizeof(int32_t), "batch");
@@ -95,7 +118,7 @@ char *sequences_describe(const void *task) {
     const Sequences *s = task;
     char *text =
         format_string("%lld x %lld tokens", (long long)s->per_update, (long long)s->plan.length);
-    const int64_t left = loader_left_out(s->loader);
+    const int64_t left = s->loader ? loader_left_out(s->loader) : 0;
     if (left > 0)
         append_format(&text, "; %lld of %lld training tokens are in no sequence (--offsets fixed)",
                       (long long)left, (long long)s->dataset->splits[SPLIT_TRAIN].tokens);
@@ -115,17 +138,31 @@ Update sequences_update(void *task, int64_t place) {
 void sequences_train_batch(void *task, const Update *update, int64_t i, Batch *batch) {
     const Sequences *s = task;
     const int64_t B = s->plan.batch, T = s->plan.length, first = i * B;
-    for (int64_t b = 0; b < B; b++)
-        loader_sequence(s->loader, update->place + first + b, s->inputs + b * T,
-                        s->targets + b * T);
+    for (int64_t b = 0; b < B; b++) training_sequence(s, update->place + first + b, b);
     *batch = (Batch){
         .batch = B, .length = T, .inputs = s->inputs, .targets = s->targets, .first_row = first};
+}
+
+// Generated sequences of a split, the same for any seed of training.
+static bool generated_batch(const Sequences *s, SplitName split, int64_t i, Batch *batch) {
+    const int64_t T = s->plan.length, first = i * s->plan.batch, left = RECALL_EVALUATION - first;
+    const int64_t count = left < s->plan.batch ? left : s->plan.batch;
+    for (int64_t b = 0; b < count; b++)
+        recall_sequence(&s->dataset->recall, 0, split, (uint64_t)(first + b), T, s->inputs + b * T,
+                        s->targets + b * T);
+    *batch = (Batch){.batch = count,
+                     .length = T,
+                     .inputs = s->inputs,
+                     .targets = s->targets,
+                     .first_row = first};
+    return count > 0;
 }
 
 // Blocks of T tokens, B at a time; what is left in the end is a smaller batch, and the last,
 // shorter block one of its own.
 bool sequences_evaluation_batch(void *task, SplitName split, int64_t i, Batch *batch) {
     const Sequences *s = task;
+    if (is_generated(s)) return generated_batch(s, split, i, batch);
     const Split *data = &s->dataset->splits[split];
     const int64_t B = s->plan.batch, T = s->plan.length, blocks = data->tokens / T;
     const int64_t batches = blocks / B + (blocks % B > 0);
@@ -155,14 +192,10 @@ const uint8_t *sequences_mask(void *task, const Batch *batch, const int32_t *tok
 
 int64_t sequences_targets(void *task, const Update *update, int64_t (*targets_of)(int64_t tokens)) {
     const Sequences *s = task;
-    const int64_t T = s->plan.length;
-    if (s->dataset->padding < 0) return update->sequences * targets_of(T);
+    const bool counted = s->dataset->padding >= 0 || is_generated(s);
+    if (!counted) return update->sequences * targets_of(s->plan.length);
     int64_t targets = 0;
-    for (int64_t i = 0; i < update->sequences; i++) {
-        int64_t tokens = 0;
-        loader_sequence(s->loader, update->place + i, s->inputs, s->targets);
-        for (int64_t t = 0; t < T; t++) tokens += s->targets[t] != s->dataset->padding;
-        targets += targets_of(tokens);
-    }
+    for (int64_t i = 0; i < update->sequences; i++)
+        targets += targets_of(training_sequence(s, update->place + i, 0));
     return targets > 0 ? targets : 1;
 }

@@ -1,6 +1,6 @@
 // Running text cut into sequences of one length: order, micro-batches and evaluation for every task
-// that learns from it. Targets are the next tokens, padding too; a task that predicts something
-// else changes what it gets from here.
+// that learns from it, and sequences that are generated (recall.h). Targets are the next tokens,
+// padding too; a task that predicts something else changes what it gets from here.
 #ifndef TASKS_SEQUENCES_H
 #define TASKS_SEQUENCES_H
 

@@ -181,9 +181,17 @@ static void check_problem(Gemm *gemm, Problem *p, size_t rows, double tolerance)
         CHECK_CLOSE(relative_error(dbias, p->dbias, p->start, p->vocabulary), 0, tolerance);
     CHECK_CLOSE(classifier_unsmoothed(classifier), p->unsmoothed,
                 fmin(tolerance, 1e-5) * (fabs(p->loss) + 1));
-    CHECK(classifier_forward(classifier, p->input, p->bias, p->targets, p->m) ==
+    real *losses = started(p->m, 1);
+    CHECK(classifier_forward(classifier, p->input, p->bias, p->targets, p->m, losses) ==
           classifier_unsmoothed(classifier));
     if (p->smoothing == 0) CHECK(classifier_unsmoothed(classifier) == loss);
+    double sum = 0;
+    for (size_t i = 0; i < p->m; i++) {
+        CHECK(p->targets[i] < 0 ? losses[i] == 0 : losses[i] >= 0);
+        sum += (double)losses[i];
+    }
+    CHECK_CLOSE(sum, p->unsmoothed, fmin(tolerance, 1e-5) * (fabs(p->loss) + 1));
+    free(losses);
 
     real *again = started(p->vocabulary * p->channels, p->start);
     classifier_train(classifier, p->input, p->bias, p->targets, p->m, p->scale, dh, again,
@@ -347,10 +355,10 @@ static void check_nan(Gemm *gemm) {
     for (size_t j = 0; j < V; j += V - 1) {
         const real bias = p.bias[j];
         p.bias[j] = NAN;
-        CHECK(isnan(classifier_forward(classifier, p.input, p.bias, p.targets, M)));
+        CHECK(isnan(classifier_forward(classifier, p.input, p.bias, p.targets, M, NULL)));
         p.bias[j] = bias;
     }
-    CHECK(isfinite(classifier_forward(classifier, p.input, p.bias, p.targets, M)));
+    CHECK(isfinite(classifier_forward(classifier, p.input, p.bias, p.targets, M, NULL)));
     classifier_free(classifier);
     arena_free(arena);
     problem_free(&p);
@@ -392,7 +400,7 @@ static void forward_beyond(void *argument) {
     Gemm *gemm = gemm_create(PRECISION_FLOAT32);
     Arena *arena = arena_create();
     Classifier *classifier = packed_classifier(gemm, arena, p, p->m, 0);
-    classifier_forward(classifier, p->input, p->bias, p->targets, p->m);
+    classifier_forward(classifier, p->input, p->bias, p->targets, p->m, NULL);
 }
 
 static void create_without_vocabulary(void *argument) {

@@ -12,7 +12,9 @@ bool evaluate(Run *run, SplitName split, int64_t batches, Evaluation *result) {
          i += ranks_size(run->ranks)) {
         if (!run->type->task->evaluation_batch(run->task, split, i, &batch)) break;
         sums[LOSS] += run->type->forward(run->model, &batch);
-        if (run->type->correct) sums[CORRECT] += (double)run->type->correct(run->model);
+        if (run->positions)
+            positions_add(run->positions, &batch, run->type->token_losses(run->model));
+        if (batch.counts_correct) sums[CORRECT] += (double)run->type->correct(run->model);
         for (int64_t j = 0; j < batch.batch * batch.length; j++)
             sums[TOKENS] += batch.targets[j] >= 0;
         sums[STOPPED] = stop_requested() != 0;

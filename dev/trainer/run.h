@@ -6,6 +6,7 @@
 #include "log.h"
 #include "model.h"
 #include "options.h"
+#include "positions.h"
 #include "ranks.h"
 #include "safetensors.h"
 #include "task.h"
@@ -30,8 +31,9 @@ struct Run {
     Ranks *ranks; // who trains it together; NULL: this process alone
     Dataset *dataset;
     ModelSetup setup;
-    Safetensors *weights; // that it began with; NULL: drawn from the seed
-    Safetensors *state;   // to resume from; NULL: a new run
+    Safetensors *weights;      // that it began with; NULL: drawn from the seed
+    Safetensors *state;        // to resume from; NULL: a new run
+    PositionLosses *positions; // that evaluate() adds to; NULL: none
 };
 
 // Does what the options ask for: trains, evaluates, or what else the options ask for, as one

@@ -40,7 +40,9 @@ void run_data_describe(const Dataset *dataset, Metadata **rows, int *count) {
     metadata_add(rows, count, "mask_token", format_string("%d", dataset->mask));
     metadata_add(rows, count, "end_token", format_string("%d", dataset->end));
     metadata_add(rows, count, "data",
-                 dataset->embedded ? copy_string(EMBEDDED_NAME) : absolute_path(dataset->name));
+                 dataset->embedded                     ? copy_string(EMBEDDED_NAME)
+                 : dataset->recall.kind != RECALL_NONE ? copy_string(dataset->name)
+                                                       : absolute_path(dataset->name));
     const TokenizerKind kind =
         dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
     metadata_add(rows, count, "tokenizer", copy_string(tokenizer_kind_name(kind)));
@@ -113,6 +115,8 @@ char *run_data_validation_id(const Dataset *dataset) {
 
 char *run_data_sizes(const Dataset *dataset) {
     const Split *splits = dataset->splits;
+    if (dataset->recall.kind != RECALL_NONE)
+        return format_string("generated sequences, vocabulary %d", dataset->vocabulary);
     return format_string("%lld train, %lld val, %lld test tokens, vocabulary %d",
                          (long long)splits[SPLIT_TRAIN].tokens, (long long)splits[SPLIT_VAL].tokens,
                          (long long)splits[SPLIT_TEST].tokens, dataset->vocabulary);
@@ -184,7 +188,7 @@ static Dataset *open_data(const Safetensors *weights) {
     if (!data)
         fail("%s: does not name its training data; give the data with --input", weights->file.path);
     if (strcmp(data, EMBEDDED_NAME) == 0) return dataset_open(NULL);
-    if (!file_exists(data))
+    if (!recall_named(data) && !file_exists(data))
         fail("%s: was trained on %s, which is missing; give the data with --input",
              weights->file.path, data);
     return dataset_open(data);

@@ -39,7 +39,7 @@ static void check_action_options(const Options *options, const TaskType *task,
     }
 }
 
-static void check_start(const Options *options, const Action *action) {
+static void check_start(const Options *options, const ModelType *type, const Action *action) {
     const bool evaluates = options_text(options, OPT_EVAL);
     if (action && evaluates)
         fail_usage("--%s and --eval exclude each other", options_name(action->option));
@@ -48,6 +48,11 @@ static void check_start(const Options *options, const Action *action) {
         fail_usage(
             "--page: goes with --init, and with --eval val, which measures what the rounding "
             "of its weights costs");
+    if (options_flag(options, OPT_EVAL_POSITIONS) && !evaluates)
+        fail_usage("--eval-positions: is for --eval");
+    if (options_flag(options, OPT_EVAL_POSITIONS) && !type->token_losses)
+        fail_usage("--eval-positions: is for language models on a CPU, by ./train_fastformer or "
+                   "the like");
     if (options_flag(options, OPT_JSON) && !action && !evaluates)
         fail_usage("--json: is for --eval, --prompt and the like; training logs to log.jsonl");
     if (options_number(options, OPT_MINUTES) > 0 && options_integer(options, OPT_STEPS) > 0)
@@ -255,10 +260,15 @@ static void evaluate_only(Run *run) {
     if (evaluated_text(run->options)) name = "text";
     Log *log = options_flag(run->options, OPT_JSON) ? log_open_json() : log_open(NULL, -1, 0);
     Evaluation result;
+    PositionLosses positions = {0};
+    if (options_flag(run->options, OPT_EVAL_POSITIONS)) run->positions = &positions;
     const bool ended =
         evaluate(run, split, options_integer(run->options, OPT_VAL_BATCHES), &result);
+    if (run->positions) positions_sum(&positions, run->ranks);
+    run->positions = NULL;
     if (ended && ranks_rank(run->ranks) == 0) {
         log_evaluation(log, -1, name, &result, false);
+        if (options_flag(run->options, OPT_EVAL_POSITIONS)) positions_report(&positions, log);
         measure(run, log, -1);
     }
     log_close(log);
@@ -413,7 +423,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
                .trains = !action && !options_text(options, OPT_EVAL) && !page,
                .text = action ? NULL : evaluated_text(options)};
     job.reads_text = action || job.text || (page && !options_text(options, OPT_EVAL));
-    check_start(options, action);
+    check_start(options, type, action);
     check_text(job.text, ranks, type->task);
     check_action_options(options, type->task, action);
     if (action && ranks_size(ranks) > 1)

@@ -105,6 +105,8 @@ static const Option rows[] = {
      .max = 1e9, .group = MORE, .help = "seconds a process waits for the others"},
     {.name = OPT_EVAL, .kind = OPTION_TEXT, .value = "WHAT", .group = REPORT,
      .help = "evaluate -e's weights on val, test, a file or -"},
+    {.name = OPT_EVAL_POSITIONS, .kind = OPTION_FLAG, .group = MORE,
+     .help = "with --eval, the loss by position in the context"},
     {.name = OPT_PAGE, .kind = OPTION_TEXT, .value = "FILE", .group = MORE,
      .help = "write a page of -e's model to FILE, and exit"},
     {.name = OPT_VERIFY, .kind = OPTION_TEXT, .value = "DIR", .group = MORE,
