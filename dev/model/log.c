@@ -126,7 +126,9 @@ static Kept prune(const char *path, int64_t resume_step, unsigned again) {
 
 Log *log_open(const char *directory, int64_t resume_step, unsigned again) {
     Log *log = allocate(1, sizeof *log, "the log");
-    log->terminal = isatty(STDOUT_FILENO);
+    // Open MPI gives rank 0 a terminal of its own, whatever takes its output, and a pipe for
+    // errors.
+    log->terminal = isatty(STDOUT_FILENO) && isatty(STDERR_FILENO);
     Kept kept = {.best = {INFINITY, 0}};
     if (directory) {
         log->path = format_string("%s/log.jsonl", directory);

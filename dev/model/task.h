@@ -62,6 +62,8 @@ typedef struct {
     OptionName length;                     // tokens of a sequence: seq-len
     const Action *actions;
     int action_count;
+    const char *use,
+        *used_by; // of a trained model, for the end of a run: "write text", "--prompt The"
 
     // Ends the program where options and data do not fit together.
     void *(*create)(const TaskSetup *setup);

@@ -342,12 +342,14 @@ static void test_pipe(void) {
 
 typedef struct {
     int master, terminal;
+    bool errors; // go to the terminal, too
     void (*report)(Log *);
 } Terminal;
 
 static void terminal_body(void *argument) {
     const Terminal *t = argument;
     dup2(t->terminal, STDOUT_FILENO);
+    if (t->errors) dup2(t->terminal, STDERR_FILENO);
     Log *log = log_open(NULL, -1, 0);
     t->report(log);
     log_close(log);
@@ -380,8 +382,8 @@ static void show(const char *bytes, int columns, char *screen) {
     sprintf(screen, "%s", line);
 }
 
-static void check_terminal(int columns, void (*body)(Log *), const char *expected) {
-    Terminal t = {.report = body, .master = posix_openpt(O_RDWR | O_NOCTTY)};
+static void check_outputs(int columns, bool errors, void (*body)(Log *), const char *expected) {
+    Terminal t = {.report = body, .errors = errors, .master = posix_openpt(O_RDWR | O_NOCTTY)};
     if (t.master < 0 || grantpt(t.master) != 0 || unlockpt(t.master) != 0) {
         test_fail(__FILE__, __LINE__, "no pseudo-terminal");
         return;
@@ -401,10 +403,19 @@ static void check_terminal(int columns, void (*body)(Log *), const char *expecte
     CHECK_TEXT(screen, expected);
 }
 
+static void check_terminal(int columns, void (*body)(Log *), const char *expected) {
+    check_outputs(columns, true, body, expected);
+}
+
 static void test_terminal(void) {
     check_terminal(120, report,
                    "hello 5\n" RESULT_LINES "epoch 1.23/25  step 16000/16000  loss 5.1234  lr "
                    "4.8e-04  |g| 0.53  12,345 tok/s\n" STEP_LINE("787"));
+}
+
+// As under mpirun: lines, and nothing that moves the cursor.
+static void test_terminal_without_errors(void) {
+    check_outputs(200, false, report_step, STEP_LINE("787") STEP_LINE("787"));
 }
 
 // What does not fit is left out, the least important first.
@@ -457,6 +468,7 @@ int main(int argc, char **argv) {
         {"full disk", test_full_disk},
         {"pipe", test_pipe},
         {"terminal", test_terminal},
+        {"a terminal for standard output alone", test_terminal_without_errors},
         {"narrow terminal", test_narrow_terminal},
         {"durations", test_durations},
     };

@@ -203,7 +203,7 @@ good=$(sed -n 's/.*last good checkpoint, which was tried, is \(.*\); lower.*/\1/
 skipped=$(sed -n 's/^step \([0-9]*\) skipped.*/\1/p' out | head -n 1)
 [ -z "$skipped" ] || [ "$(find diverges -name "step_*.state.*" | sed 's/.*step_0*//; s/[.].*//' | sort -n | tail -n 1)" -lt "$skipped" ]
 ok "nothing is saved while updates are skipped"
-[ -n "$good" ] || good=$(sed -n 's/.*start from \(.*best.safetensors\) with --init.*/\1/p' out)
+[ -n "$good" ] || good=$(sed -n 's/.*start from \(.*best.safetensors\) with -e.*/\1/p' out)
 [ -n "$good" ] && run finite -e "$good" --eval val -m 1 -C 32 && run finite -C 32 -e "$good" -x 12 -m 1 --lr 1e-9 && ! grep -q skipped out
 ok "the named file can be trained on"
 

@@ -19,6 +19,10 @@ run() { # DIR OPTIONS...
 # ---- resume, bit for bit; an epoch has about 140 updates of this text, so the second half crosses its end
 run whole -x 200 -k constant -n 50 -v 60 -m 2
 ok "200 steps"
+grep -q '^next$' out && grep -q '^  write text  .*/train_fastformer -e whole --prompt The$' out &&
+    grep -q '^  train on    .*/train_fastformer -o whole -y -x 400$' out && grep -q '^  evaluate    .* -e whole --eval test$' out &&
+    grep -q '^  look at     whole/run.html$' out && eval "$(sed -n 's/^  write text  //p' out) -g 5" | grep -q '^The'
+ok "the end of a run says what to do next"
 grep -q '"test_word_ppl"' whole/log.jsonl
 ok "the test split is evaluated at the end"
 run parts -x 100 -k constant -n 50 -v 60 -m 2 && run parts -x 200 -y
@@ -248,7 +252,8 @@ fails 2 "--heads" "$trainer" --heads 0
 fails 1 "--heads 3" "$trainer" -i bytes -C 32 -H 3
 fails 2 "--rescale" "$trainer" --rescale 41
 fails 2 "--total-batch" "$trainer" -i bytes -b 2 -t 64 -d 100
-fails 2 "--init" "$trainer" --eval test
+fails 2 "--eval: needs weights: -e PATH" "$trainer" --eval test
+fails 2 "--gpu: train_fastformer trains on the CPU; train_fastformercu (make train_fastformercu) does on a GPU" "$trainer" --gpu
 fails 1 "--heads" "$trainer" -i bytes -o whole -y -H 8
 fails 1 "--seed" "$trainer" -i bytes -o whole -y -S 7
 fails 1 "--resume" "$trainer" -i bytes -o whole -x 10

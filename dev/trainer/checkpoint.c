@@ -237,7 +237,7 @@ void checkpoint_refuse_used(const char *directory, bool restarts) {
         if (step_of_name(name, weights_name) >= 0 &&
             !listed(&listing, state_name(step_of_name(name, weights_name))))
             fail("%s: has weights without their state (%s), so their run cannot be resumed; start "
-                 "one from them with --init and another --output",
+                 "one from them with -e and another --output",
                  directory, name);
         if (!restarts && strcmp(name, BEST_NAME) == 0)
             fail("%s: holds %s of an earlier run; choose another --output", directory, name);
@@ -261,7 +261,7 @@ static void refuse_non_finite(const Run *run, const real *values, int64_t step) 
             if (!isfinite(values[table->items[i].offset + j]))
                 fail("step %lld: %s has become %g; nothing is saved, and the checkpoint before "
                      "stays; start "
-                     "from it with --init and a lower --lr",
+                     "from it with -e and a lower --lr",
                      (long long)step, table->items[i].name,
                      (double)values[table->items[i].offset + j]);
 }
@@ -350,7 +350,7 @@ static void check_pair(const Checkpoint *pair) {
                      safetensors_integer(pair->weights, "step", 0, INT64_MAX))
         fail("%s: does not belong to the weights next to it: the two were not saved together; "
              "remove both to resume from an older checkpoint, or start from the weights with "
-             "--init and another "
+             "-e and another "
              "--output",
              pair->state->file.path);
 }

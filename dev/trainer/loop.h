@@ -53,6 +53,9 @@ void loop_log_status(const Loop *loop);
 // What the ranks sent to each other, with the time per step on the terminal.
 void loop_log_reduction(const Loop *loop);
 
+// What to do with a run that has ended: whole commands.
+void loop_log_next(const Loop *loop);
+
 // Where a signal stopped the run, and how to resume it.
 void loop_log_stopped(const Loop *loop);
 

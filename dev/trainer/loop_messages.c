@@ -3,6 +3,7 @@
 #include "error.h"
 #include "memory.h"
 #include "run_data.h"
+#include "run_page.h"
 #include "settings.h"
 #include <math.h>
 #include <signal.h>
@@ -187,6 +188,33 @@ void loop_log_reduction(const Loop *loop) {
         json_write_number(w, round(1e3 * hidden) / 1e3);
     }
     log_end(loop->log);
+}
+
+void loop_log_next(const Loop *loop) {
+    const Run *run = loop->run;
+    const Split *splits = run->dataset->splits;
+    const int64_t steps = options_integer(run->options, OPT_STEPS);
+    char *program = options_quoted(run->program), *directory = options_quoted(loop->directory);
+    Metadata *rows = NULL;
+    int count = 0;
+    metadata_add(&rows, &count, run->type->task->use,
+                 format_string("%s -e %s %s", program, directory, run->type->task->used_by));
+    char *longer = loop->budget > 0 ? format_string("--minutes %g", 2 * loop->budget / 60)
+                   : steps > 0
+                       ? format_string("-x %lld", 2 * (long long)steps)
+                       : format_string("-E %g", 2 * options_number(run->options, OPT_EPOCHS));
+    metadata_add(&rows, &count, "train on",
+                 format_string("%s -o %s -y %s", program, directory, longer));
+    if (splits[SPLIT_TEST].tokens > 0 || splits[SPLIT_VAL].tokens > 0)
+        metadata_add(&rows, &count, "evaluate",
+                     format_string("%s -e %s --eval %s", program, directory,
+                                   splits[SPLIT_TEST].tokens > 0 ? "test" : "val"));
+    metadata_add(&rows, &count, "look at", format_string("%s/" RUN_PAGE_NAME, directory));
+    log_table("next", rows, count);
+    metadata_free(rows, count);
+    free(longer);
+    free(program);
+    free(directory);
 }
 
 // The command that resumes, fresh: the data and all that belongs to the run are in its checkpoint.

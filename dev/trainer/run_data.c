@@ -95,7 +95,7 @@ void run_data_check_unchanged(const Options *options, const Safetensors *state,
         if (!change) continue;
         if (dataset->embedded)
             fail("%s when step %lld was saved, by another version of this program; start a new run "
-                 "from its weights with --init",
+                 "from its weights with -e",
                  change, step);
         if (!options_given(options, OPT_INPUT))
             fail("%s when step %lld was saved; to continue on the present data, add --input %s",

@@ -59,12 +59,12 @@ static void check_start(const Options *options, const ModelType *type, const Act
         fail_usage("--minutes and --steps exclude each other: choose one");
     const bool resumes = options_flag(options, OPT_RESUME);
     if (options_integer(options, OPT_AVERAGE) > 0 && !options_text(options, OPT_INIT) && !resumes)
-        fail_usage("--average: needs --init RUN, whose checkpoints are averaged");
+        fail_usage("--average: needs -e RUN, whose checkpoints are averaged");
     if (!resumes) return;
     if (!options_text(options, OPT_OUTPUT))
         fail_usage("--resume: needs --output DIR, the run to resume");
     if (options_text(options, OPT_INIT))
-        fail_usage("--resume and --init exclude each other: a resumed run has its own weights");
+        fail_usage("-y and -e exclude each other: a resumed run has its own weights");
 }
 
 // What --resume finds where there is no checkpoint: the log of a run that saved none, a fresh path;
@@ -156,7 +156,7 @@ static void adopt_options(Options *options, const ModelType *type, const Checkpo
     checkpoint_check_type(checkpoint->state, type);
     add_unsaid(checkpoint->state);
     options_from_metadata(options, OPTION_TRAINING, checkpoint->state,
-                          "drop the option, or start a new run from these weights with --init");
+                          "drop the option, or start a new run from these weights with -e");
     options_from_metadata(options, OPTION_LENGTH, checkpoint->state, NULL);
     // Else the resumed run would see other text, and remove what the run was told to keep.
     options_from_metadata(options, OPTION_HABIT, checkpoint->state, NULL);
@@ -329,7 +329,7 @@ static void open_checkpoint(Job *job) {
     if (leads) checkpoint = find_checkpoint(options, job->trains, job->unsaved);
     checkpoint = share_checkpoint(run->ranks, &checkpoint);
     if (!job->trains && !checkpoint.weights)
-        fail_usage("--%s: needs weights, --init FILE",
+        fail_usage("--%s: needs weights: -e PATH",
                    options_name(job->action                       ? job->action->option
                                 : options_text(options, OPT_PAGE) ? OPT_PAGE
                                                                   : OPT_EVAL));
@@ -448,11 +448,23 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     return ranks_rank(ranks) == 0 ? code : 0; // one is enough for a launcher to say what happened
 }
 
+// The CPU and a GPU have a program each, which who knows other trainers does not expect.
+static void refuse_gpu(int argc, char **argv, const ModelType *type) {
+    const size_t length = strlen(type->program);
+    const bool on_gpu = length > 2 && strcmp(type->program + length - 2, "cu") == 0;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--gpu") == 0)
+            fail_usage(on_gpu ? "--gpu: %1$s always trains on a GPU; drop the option"
+                              : "--gpu: %1$s trains on the CPU; %1$scu (make %1$scu) does on a GPU",
+                       type->program);
+}
+
 int train_main(int argc, char **argv, const ModelType *type) {
     threads_wait_briefly(argv);
     streams_open();
     Ranks *ranks = join_ranks(argc, argv);
     Options *options = trainer_options_create(type);
+    refuse_gpu(argc, argv, type);
     options_parse(options, argc, argv, NULL, NULL);
     if (options_text(options, OPT_CONFIG))
         options_read_config(options, options_text(options, OPT_CONFIG));

@@ -165,7 +165,7 @@ static _Noreturn void give_up(Loop *loop) {
         if (!path) break;
         if (is_good(loop, path))
             fail("%d updates in a row were not finite; the last good checkpoint, which was tried, "
-                 "is %s; lower --lr and start from it with --init",
+                 "is %s; lower --lr and start from it with -e",
                  MAX_BAD_UPDATES, path);
         free(path);
         free(found);
@@ -173,7 +173,7 @@ static _Noreturn void give_up(Loop *loop) {
     char *best = checkpoint_best_path(loop->directory ? loop->directory : "");
     if (ranks_vote(loop->run->ranks, loop_leads(loop) && file_exists(best)) && is_good(loop, best))
         fail("%d updates in a row were not finite, nor is one from any checkpoint of a step; lower "
-             "--lr and start from %s with --init",
+             "--lr and start from %s with -e",
              MAX_BAD_UPDATES, best);
     fail("%d updates in a row were not finite and no good checkpoint was saved; lower --lr",
          MAX_BAD_UPDATES);
@@ -451,6 +451,7 @@ int train_loop(Run *run) {
     profile_report(run->setup.profile, loop.log, loop.peak_flops);
     if (!loop.stop) finish_page(&loop);
     agree_on_stop(&loop);
+    if (!loop.stop && loop_leads(&loop)) loop_log_next(&loop);
     if (loop.stop && loop_leads(&loop)) loop_log_stopped(&loop);
     log_close(loop.log);
     return loop.stop ? 128 + loop.stop : 0;
