@@ -1,5 +1,6 @@
 // The activations of dev/cpu/activation.h: GELU, exact, x Phi(x) with erf, and GPT-2's tanh
-// approximation; ReLU; and SiLU, x s(x), s the logistic function.
+// approximation; ReLU and its square; SiLU, x s(x), s the logistic function; and SwiGLU, SiLU(gate)
+// * up, of rows of gates and then `up`.
 #ifndef CUDA_ACTIVATION_CUH
 #define CUDA_ACTIVATION_CUH
 
@@ -23,6 +24,7 @@ static __device__ __forceinline__ Logistic logistic(float x) {
 
 template <ActivationKind KIND> static __device__ __forceinline__ float activation_value(float x) {
     if (KIND == RELU) return fmaxf(x, 0);
+    if (KIND == RELU2) return fmaxf(x, 0) * fmaxf(x, 0);
     if (KIND == SILU) return x * logistic(x).value;
     if (KIND == GELU_ERF) return x * normcdff(x);
     return x * logistic(GELU_SLOPE * x * (1 + GELU_CUBE * x * x)).value;
@@ -31,6 +33,7 @@ template <ActivationKind KIND> static __device__ __forceinline__ float activatio
 template <ActivationKind KIND> static __device__ __forceinline__ float activation_slope(float x) {
     const float square = x * x;
     if (KIND == RELU) return x > 0;
+    if (KIND == RELU2) return 2 * fmaxf(x, 0);
     if (KIND == SILU) {
         const Logistic s = logistic(x);
         return s.value + x * s.value * s.rest;
@@ -83,6 +86,30 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
+// A thread has one output.
+template <typename Y, typename K, typename X>
+static __global__ void __launch_bounds__(256)
+    swiglu_forward_kernel(Y *y, K *kept, const X *x, size_t count, unsigned n) {
+    begin_kernel();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i + i / n * n;
+    if (i >= count) return;
+    const float gate = (float)x[at], up = (float)x[at + n];
+    if (kept) kept[at] = (K)gate;
+    if (kept) kept[at + n] = (K)up;
+    y[i] = (Y)(activation_value<SILU>(gate) * up);
+}
+
+template <typename Y, typename D, typename X>
+static __global__ void __launch_bounds__(256)
+    swiglu_backward_kernel(Y *dx, const D *dy, const X *x, size_t count, unsigned n) {
+    begin_kernel();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i + i / n * n;
+    if (i >= count) return;
+    const float gate = (float)x[at], up = (float)x[at + n], g = (float)dy[i];
+    dx[at] = (Y)(g * up * activation_slope<SILU>(gate));
+    dx[at + n] = (Y)(g * activation_value<SILU>(gate));
+}
+
 // Runs statements with KIND as a constant.
 #define WITH_ACTIVATION(kind, KIND, ...)                                                           \
     do {                                                                                           \
@@ -95,6 +122,9 @@ static __global__ void __launch_bounds__(256)
         } else if ((kind) == RELU) {                                                               \
             constexpr ActivationKind KIND = RELU;                                                  \
             __VA_ARGS__;                                                                           \
+        } else if ((kind) == RELU2) {                                                              \
+            constexpr ActivationKind KIND = RELU2;                                                 \
+            __VA_ARGS__;                                                                           \
         } else {                                                                                   \
             constexpr ActivationKind KIND = SILU;                                                  \
             __VA_ARGS__;                                                                           \
@@ -102,11 +132,20 @@ static __global__ void __launch_bounds__(256)
     } while (0)
 
 // y (M, N) = f(x), f the kind's function; kept (M, N) = x as the backward pass reads it, which may
-// be x itself.
+// be x itself. SwiGLU: x and kept are (M, 2N).
 static inline void activation_forward(const Device *d, Matrix y, Matrix kept, Matrix x,
                                       ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
     void *const copy = kept.data == x.data ? NULL : kept.data;
+    if (kind == SWIGLU) {
+        WITH_TYPE(y, Y, WITH_TYPE(kept, K, WITH_TYPE(x, X, {
+                                      launch_early(d, swiglu_forward_kernel<Y, K, X>,
+                                                   dim3(blocks_of(m * n, 256)), block, 0,
+                                                   (Y *)y.data, (K *)copy, (const X *)x.data, m * n,
+                                                   (unsigned)n);
+                                  })));
+        return;
+    }
     WITH_ACTIVATION(kind, KIND,
                     WITH_TYPE(y, Y, WITH_TYPE(kept, K, WITH_TYPE(x, X, {
                                                   launch_early(
@@ -116,10 +155,19 @@ static inline void activation_forward(const Device *d, Matrix y, Matrix kept, Ma
                                               }))));
 }
 
-// dx (M, N) = dy f'(x). dx may be dy.
+// dx (M, N) = dy f'(x). dx may be dy, except of SwiGLU, where x and dx are (M, 2N).
 static inline void activation_backward(const Device *d, Matrix dx, Matrix dy, Matrix x,
                                        ActivationKind kind, size_t m, size_t n) {
     const dim3 grid(blocks_of(m * n, 256 * ACTIVATION_VEC)), block(256);
+    if (kind == SWIGLU) {
+        WITH_TYPE(dx, Y, WITH_TYPE(dy, D, WITH_TYPE(x, X, {
+                                       launch_early(d, swiglu_backward_kernel<Y, D, X>,
+                                                    dim3(blocks_of(m * n, 256)), block, 0,
+                                                    (Y *)dx.data, (const D *)dy.data,
+                                                    (const X *)x.data, m * n, (unsigned)n);
+                                   })));
+        return;
+    }
     WITH_ACTIVATION(
         kind, KIND,
         WITH_TYPE(dx, Y, WITH_TYPE(dy, D, WITH_TYPE(x, X, {

@@ -6,6 +6,7 @@
 #include "cuda_test.cuh"
 #include "embedding.cuh"
 #include "muon.cuh"
+#include "query_key.cuh"
 #include "residual.cuh"
 #include "weight_groups.cuh"
 #include <algorithm>
@@ -336,26 +337,28 @@ static void test_linear_gelu(void) {
 static void check_activation(const Device *d, ActivationKind kind, bool in_bf16, size_t m,
                              size_t n) {
     Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)m, (uint32_t)n);
-    float *x = random_numbers(&r, m * n, 3), *dy = random_numbers(&r, m * n, 1);
+    const size_t inputs = activation_inputs(kind) * n;
+    float *x = random_numbers(&r, m * inputs, 3), *dy = random_numbers(&r, m * n, 1);
     x[0] = 60; // far out, where the cube is infinite in some form
     if (m * n > 1) x[1] = -60;
     if (in_bf16) {
-        round_numbers(x, m * n);
+        round_numbers(x, m * inputs);
         round_numbers(dy, m * n);
     }
-    float *y = zero_numbers(m * n), *dx = zero_numbers(m * n), *bias = zero_numbers(n),
-          *dbias = zero_numbers(n);
+    float *y = zero_numbers(m * n), *dx = zero_numbers(m * inputs), *bias = zero_numbers(inputs),
+          *dbias = zero_numbers(inputs);
     activation_forward(host_matrix(y, n), x, NULL, kind, m, n);
-    activation_backward(host_matrix(dx, n), dbias, dy, x, bias, kind, m, n);
-    const Matrix gpu_x = upload_matrix(d, x, m, n, in_bf16),
+    activation_backward(host_matrix(dx, inputs), dbias, dy, x, bias, kind, m, n);
+    const Matrix gpu_x = upload_matrix(d, x, m, inputs, in_bf16),
                  gpu_dy = upload_matrix(d, dy, m, n, in_bf16),
                  gpu_y = upload_matrix(d, NULL, m, n, in_bf16),
-                 gpu_kept = upload_matrix(d, NULL, m, n, true);
+                 gpu_dx = upload_matrix(d, NULL, m, inputs, in_bf16),
+                 gpu_kept = upload_matrix(d, NULL, m, inputs, true);
     activation_forward(d, gpu_y, gpu_kept, gpu_x, kind, m, n);
     compare_device(d, "what it was taken of", gpu_kept, x, m, ROUNDED);
     compare_device(d, "activation", gpu_y, y, m, tolerance_of(in_bf16));
-    activation_backward(d, gpu_y, gpu_dy, gpu_x, kind, m, n);
-    compare_device(d, "activation's gradient", gpu_y, dx, m, tolerance_of(in_bf16));
+    activation_backward(d, gpu_dx, gpu_dy, gpu_x, kind, m, n);
+    compare_device(d, "activation's gradient", gpu_dx, dx, m, tolerance_of(in_bf16));
 
     DeviceArena arena;
     PartialSums sums = partial_sums_here(&arena, 1, n);
@@ -366,7 +369,8 @@ static void check_activation(const Device *d, ActivationKind kind, bool in_bf16,
     compare_device(d, "sums of columns", float_matrix(gpu_sums, n), expected, 1, 1e-5);
     partial_sums_free(&sums);
     arena_free(&arena);
-    void *const on_device[] = {gpu_x.data, gpu_dy.data, gpu_y.data, gpu_kept.data, gpu_sums};
+    void *const on_device[] = {gpu_x.data,  gpu_dy.data,   gpu_y.data,
+                               gpu_dx.data, gpu_kept.data, gpu_sums};
     for (void *p : on_device) device_free(p);
     float *const on_host[] = {x, dy, y, dx, bias, dbias, expected};
     for (float *p : on_host) free(p);
@@ -374,13 +378,77 @@ static void check_activation(const Device *d, ActivationKind kind, bool in_bf16,
 
 static void test_activation(void) {
     Device d = device_create();
-    for (ActivationKind kind : {GELU_ERF, GELU_TANH, RELU, SILU}) {
+    for (ActivationKind kind : {GELU_ERF, GELU_TANH, RELU, SILU, RELU2, SWIGLU}) {
         for (bool in_bf16 : {false, true}) {
             check_activation(&d, kind, in_bf16, 1, 1);
             check_activation(&d, kind, in_bf16, 67, 33);
             check_activation(&d, kind, in_bf16, 200, 64);
         }
     }
+    device_destroy(&d);
+}
+
+// Queries, keys and values before attention, compared with the CPU's.
+static void check_query_key(const Device *d, QueryKeyShape shape, bool rotates, bool in_bf16) {
+    enum { LENGTH = 9, BATCH = 3 };
+    const size_t m = LENGTH * BATCH, D = shape.size, C = 3 * shape.heads * D,
+                 columns = (shape.heads + 2 * shape.groups) * D;
+    Random r = random_stream(SEED, RANDOM_TEST, (uint32_t)D, (uint32_t)shape.scores);
+    float *x = random_numbers(&r, m * columns, 1), *dy = random_numbers(&r, m * C, 1),
+          *gains = random_numbers(&r, 2 * D, 1), *angles = zero_numbers(LENGTH * D);
+    if (in_bf16) {
+        round_numbers(x, m * columns);
+        round_numbers(dy, m * C);
+    }
+    const bool gained = shape.scores == SCORES_QKNORM;
+    float *y = zero_numbers(m * C), *dx = zero_numbers(m * columns), *dgains = zero_numbers(2 * D);
+    rotary_angles(angles, 10000, LENGTH, D);
+    shape.angles = rotates ? angles : NULL;
+    query_key_forward(y, x, NULL, gained ? gains : NULL, &shape, LENGTH, m);
+    query_key_backward(host_matrix(dx, columns), NULL, gained ? dgains : NULL, dy, x, NULL,
+                       gained ? gains : NULL, &shape, LENGTH, m);
+
+    float *gpu_gains = upload_numbers(d, gains, 2 * D), *zero = zero_numbers(2 * D),
+          *gpu_dgains = upload_numbers(d, zero, 2 * D),
+          *gpu_angles = upload_numbers(d, angles, LENGTH * D);
+    const Matrix gpu_x = upload_matrix(d, x, m, columns, in_bf16),
+                 gpu_dy = upload_matrix(d, dy, m, C, in_bf16),
+                 gpu_y = upload_matrix(d, NULL, m, C, in_bf16),
+                 gpu_dx = upload_matrix(d, NULL, m, columns, in_bf16);
+    DeviceArena arena;
+    PartialSums sums = partial_sums_here(&arena, 1, 2 * D);
+    const float *used = gained ? gpu_gains : NULL;
+    if (rotates) shape.angles = gpu_angles;
+    query_key_forward(d, gpu_y, gpu_x, used, &shape, LENGTH, m);
+    query_key_backward(d, &sums, gpu_dx, gpu_dgains, gpu_dy, gpu_x, used, &shape, LENGTH, m);
+    partial_sums_finish(d, &sums);
+    compare_device(d, "queries, keys, values", gpu_y, y, m, tolerance_of(in_bf16));
+    compare_device(d, "their gradients", gpu_dx, dx, m, tolerance_of(in_bf16));
+    compare_device(d, "gradients of gains", float_matrix(gpu_dgains, D), dgains, 2, 1e-5);
+    partial_sums_free(&sums);
+    arena_free(&arena);
+    void *const on_device[] = {gpu_gains,   gpu_dgains, gpu_angles, gpu_x.data,
+                               gpu_dy.data, gpu_y.data, gpu_dx.data};
+    for (void *p : on_device) device_free(p);
+    float *const on_host[] = {x, dy, gains, angles, y, dx, dgains, zero};
+    for (float *p : on_host) free(p);
+}
+
+static void test_query_key() {
+    Device d = device_create();
+    for (ScoresKind scores : {SCORES_PLAIN, SCORES_RESCALED, SCORES_QKNORM})
+        for (size_t size : {6, 7, 32, 80, 256})
+            for (size_t groups : {1, 2, 4})
+                for (bool in_bf16 : {false, true}) {
+                    QueryKeyShape shape = {};
+                    shape.heads = 4;
+                    shape.groups = groups;
+                    shape.size = size;
+                    shape.scores = scores;
+                    shape.rescale = 10;
+                    shape.epsilon = NORM_EPSILON;
+                    check_query_key(&d, shape, size % 2 == 0 && groups > 1, in_bf16);
+                }
     device_destroy(&d);
 }
 
@@ -1218,6 +1286,7 @@ int main(int argc, char **argv) {
         {"gradients of weights of all layers", test_weight_groups},
         {"linear with GELU", test_linear_gelu},
         {"activation", test_activation},
+        {"queries and keys", test_query_key},
         {"gelu's slope", test_gelu_slope},
         {"residual and layernorm", test_residual},
         {"products in parts", test_parts},
