@@ -31,6 +31,7 @@ static const Option fastformer_options[] = {
     WINDOWS_OPTION("auto", false),
     ADDITIVE_OPTIONS(false),
     COSINE_OPTION(true),
+    PAIRWISE_OPTIONS,
     DROPOUT_OPTION,
 };
 // clang-format on

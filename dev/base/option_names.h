@@ -25,7 +25,7 @@
     X(SAMPLE_EVERY, "sample-every") X(SAMPLE_TOKENS, "sample-tokens") X(SAMPLES, "samples") \
     X(SAVE_EVERY, "save-every") X(SAVE_MINUTES, "save-minutes") X(SCHEDULE, "schedule") \
     X(SEED, "seed") X(SEQ_LEN, "seq-len") X(SHARD_TOKENS, "shard-tokens") \
-    X(SHOW_ATTENTION, "show-attention") X(SINK, "sink") X(SOURCE, "source") X(STATS, "stats") \
+    X(SHOW_ATTENTION, "show-attention") X(SIMILARITY, "similarity") X(SINK, "sink") X(SOURCE, "source") X(STATS, "stats") \
     X(STEPS, "steps") X(STOP, "stop") X(TARGET, "target") X(TEMPERATURE, "temperature") \
     X(TEST, "test") X(TEST_SOURCE, "test-source") X(TEST_TARGET, "test-target") \
     X(TIMEOUT, "timeout") X(TOKENIZER, "tokenizer") X(TOP_K, "top-k") X(TOP_P, "top-p") \

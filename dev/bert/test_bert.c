@@ -24,7 +24,8 @@ static const char *const kinds[] = {"attention=softmax",
                                     "attention=cosine",
                                     "attention=cosine cosine-power=0",
                                     "attention=cosine cosine-power=0.5",
-                                    "attention=additive"};
+                                    "attention=additive",
+                                    "attention=pairwise similarity=manhattan activation=sigmoid"};
 static const ModelKinds all = {&bert, kinds, sizeof(kinds) / sizeof(kinds[0]), 3};
 
 // Layers of several kinds.

@@ -40,6 +40,7 @@ static const Option bert_options[] = {
      .help = "channels inside the FFN; 0: 4 times --channels"},
     ATTENTION_OPTION("softmax", false),
     COSINE_OPTION(false),
+    PAIRWISE_OPTIONS,
     DROPOUT_OPTION,
 };
 // clang-format on

@@ -12,6 +12,7 @@ static const AttentionKernel *const kernels[ATTENTION_KINDS] = {
     [ATTENTION_COSINE] = &cosine_kernel,
     [ATTENTION_ADDITIVE] = &additive_kernel,
     [ATTENTION_ADDITIVE_GLOBAL] = &additive_global_kernel,
+    [ATTENTION_PAIRWISE] = &pairwise_kernel,
 };
 
 const AttentionKernel *attention_kernel(AttentionKind kind) {
@@ -31,6 +32,33 @@ void attention_memory_carve(const AttentionMemory *m, Arena *arena, bool trainin
 void attention_memory_free(AttentionMemory *m) {
     for (size_t kind = 0; kind < ATTENTION_KINDS; kind++)
         if (m->memory[kind]) kernels[kind]->free(m->memory[kind]);
+}
+
+// ---- keys and values --------------------------------------------------------
+
+static real *larger_cache(const KeyValueCache *c, real *old, size_t positions, size_t room) {
+    const size_t D = c->head_size;
+    real *larger = allocate(c->units * room, D * sizeof(real), "the cache of keys and values");
+    for (size_t unit = 0; positions > 0 && unit < c->units; unit++)
+        memcpy(larger + unit * room * D, old + unit * c->room * D, positions * D * sizeof(real));
+    free(old);
+    return larger;
+}
+
+void key_value_cache_grow(KeyValueCache *c, size_t count, size_t positions, size_t ring) {
+    enum { FIRST_ROOM = 64 };
+    if (count < c->room || (ring > 0 && c->room == ring)) return;
+    size_t room = c->room ? 2 * c->room : FIRST_ROOM;
+    if (room > positions && count < positions) room = positions;
+    if (ring > 0 && room > ring) room = ring;
+    c->keys = larger_cache(c, c->keys, count, room);
+    c->values = larger_cache(c, c->values, count, room);
+    c->room = room;
+}
+
+void key_value_cache_free(KeyValueCache *c) {
+    free(c->keys);
+    free(c->values);
 }
 
 // ---- what --stats measures of pairs -----------------------------------------

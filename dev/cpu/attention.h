@@ -67,7 +67,8 @@ typedef struct {
     void (*state_free)(void *state);
 } AttentionKernel;
 
-extern const AttentionKernel softmax_kernel, cosine_kernel, additive_kernel, additive_global_kernel;
+extern const AttentionKernel softmax_kernel, cosine_kernel, additive_kernel, additive_global_kernel,
+    pairwise_kernel;
 
 const AttentionKernel *attention_kernel(AttentionKind kind);
 
@@ -80,6 +81,18 @@ typedef struct {
 void attention_memory_add(AttentionMemory *memory, const AttentionShape *shape);
 void attention_memory_carve(const AttentionMemory *memory, Arena *arena, bool training);
 void attention_memory_free(AttentionMemory *memory);
+
+// Keys and values of all tokens of a text so far, of `units` heads (streams, heads): (units, room,
+// D) each. Room grows with the text: a short one needs no memory for all that the model could take.
+typedef struct {
+    size_t units, head_size, room;
+    real *keys, *values;
+} KeyValueCache;
+
+// Makes room for a token after `count` others, of a text that mostly has at most `positions`; ring:
+// with so much, the oldest give way; 0: none do.
+void key_value_cache_grow(KeyValueCache *cache, size_t count, size_t positions, size_t ring);
+void key_value_cache_free(KeyValueCache *cache);
 
 // For kinds whose weights come of a product of each query with each key: measures all of them.
 // Adds row by row, from the scores q . k (count) of a query of head h, which are overwritten.

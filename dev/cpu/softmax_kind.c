@@ -62,12 +62,11 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 }
 
 // ---- decoding: keys and values of the tokens so far, or of the window -------
-// Room grows with the text: a short one needs no memory for all that the model could take.
 
 typedef struct {
-    size_t streams, channels, heads, window, room;
+    size_t streams, channels, heads, window;
     double sink;
-    real *keys, *values; // (S, H, room, D)
+    KeyValueCache cache;
 } SoftmaxState;
 
 static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
@@ -78,44 +77,29 @@ static void *state_create(const AttentionPlan *plan, const real *const learned[A
                         .channels = channels,
                         .heads = heads,
                         .window = plan->window,
-                        .sink = plan->sink};
+                        .sink = plan->sink,
+                        .cache = {.units = streams * heads, .head_size = channels / heads}};
     return s;
 }
 
-static real *larger_cache(const SoftmaxState *s, real *old, size_t positions, size_t room) {
-    const size_t D = s->channels / s->heads, units = s->streams * s->heads;
-    real *larger = allocate(units * room, D * sizeof(real), "the cache of keys and values");
-    for (size_t unit = 0; positions > 0 && unit < units; unit++)
-        memcpy(larger + unit * room * D, old + unit * s->room * D, positions * D * sizeof(real));
-    free(old);
-    return larger;
-}
-
 static void state_grow(void *state, size_t count, size_t positions) {
-    enum { FIRST_ROOM = 64 };
     SoftmaxState *s = state;
-    if (count < s->room || (s->window > 0 && s->room == s->window)) return; // it is a ring
-    size_t room = s->room ? 2 * s->room : FIRST_ROOM;
-    if (room > positions && count < positions) room = positions;
-    if (s->window > 0 && room > s->window) room = s->window;
-    s->keys = larger_cache(s, s->keys, count, room);
-    s->values = larger_cache(s, s->values, count, room);
-    s->room = room;
+    key_value_cache_grow(&s->cache, count, positions, s->window);
 }
 
 static void step(void *state, const AttentionStep *token) {
     const SoftmaxState *s = state;
-    const AttentionCache cache = {
-        .keys = s->keys, .values = s->values, .positions = s->room, .window = s->window};
+    const AttentionCache cache = {.keys = s->cache.keys,
+                                  .values = s->cache.values,
+                                  .positions = s->cache.room,
+                                  .window = s->window};
     softmax_attention_decode(token->y, &cache, token->qkv, token->bias, s->sink, token->count,
                              s->streams, s->channels, s->heads);
 }
 
 static void state_free(void *state) {
-    SoftmaxState *s = state;
-    free(s->keys);
-    free(s->values);
-    free(s);
+    key_value_cache_free(&((SoftmaxState *)state)->cache);
+    free(state);
 }
 
 const AttentionKernel softmax_kernel = {.adds_bias = true,

@@ -132,4 +132,5 @@ const DeviceAttentionKernel attention_kernels[ATTENTION_KINDS] = {
     {true, additive_workspace, additive_kept, additive_forward, additive_backward},
     /* ATTENTION_ADDITIVE_GLOBAL */
     {true, global_workspace, global_kept, global_forward, global_backward},
+    /* ATTENTION_PAIRWISE: on the CPU alone */
 };

@@ -71,12 +71,22 @@ static void upload_sinusoids(const Transformer *t) {
     free(values);
 }
 
+static void check_kinds(const TransformerPlan *plan) {
+    for (size_t l = 0; l < plan->size.layers; l++) {
+        const AttentionPlan *attention = &plan->layers[l].attention;
+        if (!attention_kernel(attention)->forward)
+            fail_usage("--attention: %s is computed on the CPU alone",
+                       attention_types[attention->kind].name);
+    }
+}
+
 void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     Transformer *t = (Transformer *)allocate(1, sizeof(Transformer), "model");
     GpuModel *g = &t->base;
     gpu_model_create(g, host, setup);
     t->type = host->transformer;
     t->plan = *transformer_plan(g->host);
+    check_kinds(&t->plan);
     t->layers = (DeviceLayer *)allocate(t->plan.size.layers, sizeof(DeviceLayer), "layers");
     g->chooses = predicts(t);
     g->run = transformer_run;

@@ -22,10 +22,17 @@ enum { IS_DOUBLE = sizeof(real) == sizeof(double) };
 #define SMALL "layers=2 channels=24 heads=3 "
 #define LONG "layers=1 channels=16 heads=2 " // for more than one tile of attention
 
-static const char *const kinds[] = {"attention=softmax",   "attention=softmax1",
-                                    "attention=cosine",    "attention=cosine cosine-power=0.3",
-                                    "attention=softmax:3", "attention=softmax1:70",
-                                    "attention=additive",  "attention=additive:3"};
+static const char *const kinds[] = {
+    "attention=softmax",
+    "attention=softmax1",
+    "attention=cosine",
+    "attention=cosine cosine-power=0.3",
+    "attention=pairwise similarity=euclidean activation=softmax1",
+    "attention=pairwise:5 similarity=minkowski activation=learned-relu",
+    "attention=softmax:3",
+    "attention=softmax1:70",
+    "attention=additive",
+    "attention=additive:3"};
 // The last ones need more than one channel per head.
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), SINGLE_KINDS = KINDS - 2 };
 static const ModelKinds all = {&gpt2, kinds, KINDS, 1};

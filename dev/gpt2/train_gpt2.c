@@ -31,6 +31,7 @@ static const Option gpt2_options[] = {
     ATTENTION_OPTION("softmax", false),
     WINDOWS_OPTION("global", true),
     COSINE_OPTION(false),
+    PAIRWISE_OPTIONS,
     ADDITIVE_OPTIONS(true),
     DROPOUT_OPTION,
 };

@@ -27,7 +27,15 @@
 #define COSINE_OPTION(silent) \
     {.name = OPT_COSINE_POWER, .kind = OPTION_TEXT, .scope = OPTION_MODEL, .value = "P", \
      .initial = "learned", .implied = silent, .group = OPTION_GROUP_MORE, \
-     .help = "exponent of cosine's divisor (keys seen)^P: 0 to 1, or learned"}
+     .help = "exponent of the divisor (keys seen)^P of cosine and pairwise: 0 to 1, or learned"}
+#define PAIRWISE_OPTIONS \
+    {.name = OPT_SIMILARITY, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "NAME", \
+     .initial = "dot", .implied = true, .choices = PAIRWISE_SIMILARITIES, \
+     .group = OPTION_GROUP_MORE, .help = "pairwise: similarity of query and key"}, \
+    {.name = OPT_ACTIVATION, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "NAME", \
+     .initial = "softmax", .implied = true, .choices = PAIRWISE_ACTIVATIONS, \
+     .metadata_key = "attention_activation", .group = OPTION_GROUP_MORE, \
+     .help = "pairwise: what makes weights of these"}
 #define ADDITIVE_OPTIONS(silent) \
     {.name = OPT_RESCALE, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "S", \
      .initial = "10", .implied = silent, .max = 40, .metadata_key = "rescale", \

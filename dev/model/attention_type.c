@@ -89,6 +89,48 @@ static double global_flops(size_t channels, size_t heads, double queries, double
     return 9 * queries * (double)channels;
 }
 
+// ---- pairwise ---------------------------------------------------------------
+
+// The place of a name in "NAME|NAME|...", which has it.
+static int place_of(const char *names, const char *name) {
+    const size_t length = strlen(name);
+    for (int place = 0;; place++) {
+        const size_t size = strcspn(names, "|");
+        if (size == length && memcmp(names, name, length) == 0) return place;
+        names += size + 1;
+    }
+}
+
+static void pairwise_configure(AttentionPlan *plan, const Options *options) {
+    cosine_configure(plan, options);
+    plan->similarity =
+        (PairwiseSimilarity)place_of(PAIRWISE_SIMILARITIES, options_text(options, OPT_SIMILARITY));
+    plan->activation =
+        (PairwiseActivation)place_of(PAIRWISE_ACTIVATIONS, options_text(options, OPT_ACTIVATION));
+}
+
+// Weights that do not add up to 1 are divided by a power of the number of keys.
+static void pairwise_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
+                                size_t channels, size_t heads) {
+    const bool sums = plan->activation == ACTIVATE_SOFTMAX || plan->activation == ACTIVATE_SOFTMAX1,
+               relu = plan->activation == ACTIVATE_LEARNED_RELU;
+    const struct {
+        bool learned;
+        const char *name;
+        double value;
+    } all[PAIRWISE_LEARNED] = {
+        [PAIRWISE_POWER] = {!sums && plan->power < 0, "norm_const", 0.5},
+        [PAIRWISE_MINKOWSKI] = {plan->similarity == SIMILARITY_MINKOWSKI, "minkowski", 0},
+        [PAIRWISE_FACTOR] = {relu, "factor", 1},
+        [PAIRWISE_THRESHOLD] = {relu, "threshold", 0}};
+    (void)channels;
+    for (size_t i = 0; i < PAIRWISE_LEARNED; i++) {
+        char name[PARAMETER_NAME];
+        snprintf(name, sizeof(name), "%s.%s", prefix, all[i].name);
+        if (all[i].learned) plan->learned[i] = add_vector(table, name, heads, all[i].value);
+    }
+}
+
 // ---- the table --------------------------------------------------------------
 
 const AttentionType attention_types[ATTENTION_KINDS] = {
@@ -119,6 +161,13 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                                    .both = true,
                                    .add_parameters = global_parameters,
                                    .flops = global_flops},
+    [ATTENTION_PAIRWISE] = {.name = "pairwise",
+                            .causal = true,
+                            .both = true,
+                            .windows = true,
+                            .configure = pairwise_configure,
+                            .add_parameters = pairwise_parameters,
+                            .flops = pair_flops},
 };
 
 AttentionPlan attention_plan(AttentionKind kind, bool causal) {

@@ -7,6 +7,7 @@
 
 #include "layer_parameters.h"
 #include "options.h"
+#include "pairwise_kind.h"
 
 typedef enum {
     ATTENTION_SOFTMAX,
@@ -14,6 +15,7 @@ typedef enum {
     ATTENTION_COSINE,
     ATTENTION_ADDITIVE,        // of windows, causal
     ATTENTION_ADDITIVE_GLOBAL, // of whole sequences
+    ATTENTION_PAIRWISE,        // any similarity and activation
     ATTENTION_KINDS
 } AttentionKind;
 
@@ -26,9 +28,11 @@ typedef struct {
     bool causal;    // a token sees those up to itself, else all of its sequence
     size_t window;  // of these the last so many; 0: all
     double sink;    // added to the denominator: 0 softmax, 1 softmax1
-    double power;   // cosine: of the number of keys seen, where none is learned
+    double power;   // cosine, pairwise: of the number of keys seen, where none is learned
     double rescale; // additive: bound of scores
     bool pool_raw;  // additive: pool x instead of the normalised x'
+    PairwiseSimilarity similarity; // pairwise
+    PairwiseActivation activation;
     NormParameters norm;
     LinearParameters qkv;              // C -> 3C; or, with cross-attention:
     LinearParameters query, key_value; // C -> C, C -> 2C
@@ -60,7 +64,7 @@ typedef struct {
 extern const AttentionType attention_types[ATTENTION_KINDS];
 
 // Their names, for --help.
-#define ATTENTION_NAMES "softmax|softmax1|cosine|additive"
+#define ATTENTION_NAMES "softmax|softmax1|cosine|additive|pairwise"
 
 // The kind of that name (length bytes) that works in this direction; ATTENTION_KINDS: none does.
 AttentionKind attention_find(const char *name, size_t length, bool causal);

@@ -14,6 +14,7 @@ typedef enum {
     SIMILARITY_MINKOWSKI, // -(mean |q - k|^P)^(1/P), P = 1 + exp(r) learned for each head
     SIMILARITIES
 } PairwiseSimilarity;
+#define PAIRWISE_SIMILARITIES "dot|cosine|angle|euclidean|manhattan|chebyshev|minkowski"
 
 // Of the scores a_j of the n keys that a query sees, p a power that is fixed or learned:
 typedef enum {
@@ -26,6 +27,7 @@ typedef enum {
     ACTIVATE_NONE,         // a / n^p
     ACTIVATIONS
 } PairwiseActivation;
+#define PAIRWISE_ACTIVATIONS "softmax|softmax1|relu|soft-relu|learned-relu|sigmoid|none"
 
 // What is learned, (H) each: p = 1 / (1 + exp(-m)); r; c; b.
 typedef enum {

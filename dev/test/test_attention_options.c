@@ -10,7 +10,7 @@
 static Options *make_options(const char *attention, const char *windows) {
     static const Option rows[] = {ATTENTION_OPTION("softmax", false),
                                   WINDOWS_OPTION("global", true), COSINE_OPTION(false),
-                                  ADDITIVE_OPTIONS(true)};
+                                  PAIRWISE_OPTIONS, ADDITIVE_OPTIONS(true)};
     Options *options = options_create("test", "");
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
     options_set(options, OPT_ATTENTION, attention, "test");

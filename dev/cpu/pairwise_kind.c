@@ -1,0 +1,132 @@
+// Pairwise attention as a kind (attention.h): the weights are those of pairwise_attention.h.
+#include "attention.h"
+#include "memory.h"
+#include "pairwise_attention.h"
+#include "threads.h"
+#include <stdlib.h>
+#include <string.h>
+
+static PairwiseKind kind_of(const AttentionPlan *plan) {
+    return (PairwiseKind){plan->similarity, plan->activation, plan->power};
+}
+
+static void *create(const AttentionShape *s) {
+    return pairwise_attention_create(kind_of(s->plan), s->batch, s->length, s->length, s->channels,
+                                     s->heads);
+}
+
+static void carve(void *memory, Arena *arena, bool training) {
+    pairwise_attention_carve(memory, arena, training);
+}
+
+static void destroy(void *memory) {
+    pairwise_attention_free(memory);
+}
+
+static void forward(const AttentionCall *call) {
+    pairwise_attention_forward(call->memory, call->y, call->learned, &call->in);
+}
+
+static void backward(const AttentionCall *call, const AttentionGradients *gradients,
+                     real *const dlearned[ATTENTION_LEARNED], const real *dy) {
+    pairwise_attention_backward(call->memory, gradients, dlearned, dy, call->learned, &call->in);
+}
+
+// Of a layer: its weights, their sum in each row, and whether that row is dead (1) or not (0).
+typedef struct {
+    Measurement *weights, *sums, *dead;
+} PairwiseMeasurements;
+
+static void measure_row(void *context, const real *weights, const uint8_t *mask, size_t count) {
+    const PairwiseMeasurements *m = context;
+    real sum = 0, dead = 1;
+    for (size_t j = 0; j < count; j++) {
+        sum += weights[j];
+        if (weights[j] != 0) dead = 0;
+    }
+    measurement_add_quotients(m->weights, weights, mask, count, 1);
+    measurement_add(m->sums, &sum, NULL, 1, 1);
+    measurement_add(m->dead, &dead, NULL, 1, 1);
+}
+
+static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
+                    size_t layer, const char *name) {
+    PairwiseMeasurements m = {statistics_find(statistics, layer, name),
+                              statistics_find(statistics, layer, "row_sums"),
+                              statistics_find(statistics, layer, "dead_rows")};
+    pairwise_attention_measure(call->memory, call->learned, &call->in, tokens, measure_row, &m);
+}
+
+// ---- decoding: keys, as they are compared, and values of all tokens so far ----
+
+typedef struct {
+    PairwiseKind kind;
+    size_t streams, channels, heads, window;
+    const real *learned[PAIRWISE_LEARNED];
+    KeyValueCache cache;
+    real *weights; // (threads, room)
+} PairwiseState;
+
+static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
+                          size_t streams, size_t channels, size_t heads) {
+    PairwiseState *s = allocate(1, sizeof(*s), "decoder");
+    *s = (PairwiseState){.kind = kind_of(plan),
+                         .streams = streams,
+                         .channels = channels,
+                         .heads = heads,
+                         .window = plan->window,
+                         .cache = {.units = streams * heads, .head_size = channels / heads}};
+    for (size_t i = 0; i < PAIRWISE_LEARNED; i++) s->learned[i] = learned[i];
+    return s;
+}
+
+static void state_grow(void *state, size_t count, size_t positions) {
+    PairwiseState *s = state;
+    const size_t room = s->cache.room;
+    key_value_cache_grow(&s->cache, count, positions, 0);
+    if (s->cache.room == room) return;
+    free(s->weights);
+    s->weights = allocate((size_t)thread_limit(), s->cache.room * sizeof(real), "decoder");
+}
+
+static void step(void *state, const AttentionStep *token) {
+    const PairwiseState *s = state;
+    const size_t C = s->channels, D = C / s->heads, t = token->count;
+    const size_t begin = s->window > 0 && t >= s->window ? t + 1 - s->window : 0;
+#pragma omp for schedule(static) nowait
+    for (size_t unit = 0; unit < s->streams * s->heads; unit++) {
+        const size_t stream = unit / s->heads, h = unit % s->heads;
+        real *keys = s->cache.keys + unit * s->cache.room * D,
+             *values = s->cache.values + unit * s->cache.room * D;
+        real *q = token->qkv + stream * 3 * C + h * D;
+        for (size_t d = 0; token->bias && d < D; d++)
+            for (size_t part = QUERY; part <= VALUE; part++)
+                q[part * C + d] += token->bias[part * C + h * D + d];
+        memcpy(keys + t * D, q + C, D * sizeof(real));
+        memcpy(values + t * D, q + 2 * C, D * sizeof(real));
+        pairwise_attention_direct(s->kind, q, D);
+        pairwise_attention_direct(s->kind, keys + t * D, D);
+        pairwise_attention_decode(
+            token->y + stream * C + h * D, s->weights + (size_t)thread_index() * s->cache.room,
+            s->kind, s->learned, h, q, keys + begin * D, values + begin * D, t + 1 - begin, D);
+    }
+}
+
+static void state_free(void *state) {
+    PairwiseState *s = state;
+    key_value_cache_free(&s->cache);
+    free(s->weights);
+    free(s);
+}
+
+const AttentionKernel pairwise_kernel = {.adds_bias = true,
+                                         .create = create,
+                                         .carve = carve,
+                                         .free = destroy,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .measure = measure,
+                                         .state_create = state_create,
+                                         .state_grow = state_grow,
+                                         .step = step,
+                                         .state_free = state_free};
