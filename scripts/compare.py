@@ -2,6 +2,7 @@
 """Trains models in several ways, several times, and compares them; experiments.py says which.
 
   scripts/compare.py EXPERIMENT [OPTION...]     (--help), or scripts/run_EXPERIMENT.sh
+  scripts/compare.py --page FILE RUN...         one page with the curves of these runs
 
 A run is finished when its log ends with the test. An interrupted comparison resumes by the same command.
 Needs Python 3.9 alone, and matplotlib for the pictures.
@@ -24,6 +25,7 @@ import threading
 import time
 
 import logs
+import page
 import plot
 from experiments import CLAIMS, DATA, EXPERIMENTS
 from logs import Error, UsageError
@@ -729,6 +731,12 @@ def claims(arguments, trainers):
 
 def main():
     names = [*EXPERIMENTS, "claims"]
+    if sys.argv[1:2] == ["--page"] and len(sys.argv) > 3:
+        try:
+            page.write(sys.argv[2], sys.argv[3:])
+        except (Error, OSError) as error:
+            sys.exit(f"compare.py: {error}")
+        return
     if len(sys.argv) < 2 or sys.argv[1] not in names:
         print(f"{__doc__.strip()}\n\nexperiments: {', '.join(names)}")
         sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)

@@ -620,9 +620,9 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
 
 // ---- What --stats measures --------------------------------------------------
 // The scores of one pooling, and their weights over its windows, from what it pools, x (T, D), rows
-// `stride` apart.
+// `stride` apart. kept: of the weights of the query alone (T); NULL: all are measured, none kept.
 static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *p, Scratch *s,
-                            real *e, PoolRows in, size_t D) {
+                            real *e, PoolRows in, size_t D, double *kept, size_t query) {
     for (size_t t = 0; t < in.n; t += TILE) {
         const size_t n = in.n - t < TILE ? in.n - t : TILE;
         pool_scores(
@@ -633,7 +633,8 @@ static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *
     }
     for (size_t i = 0; i < in.n; i++) {
         const size_t window = p->sum.window, j = window && i + 1 > window ? i + 1 - window : 0;
-        if (!in.mask || in.mask[i])
+        m->row = kept ? kept + j : NULL;
+        if ((!in.mask || in.mask[i]) && (!kept || i == query))
             measurement_add_weights(m, e + j, in.mask ? in.mask + j : NULL, i + 1 - j,
                                     (double)p->sink);
     }
@@ -659,6 +660,10 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
     Measurement *parts = allocate(units * PLACES, sizeof(*parts), "statistics");
     real *rows =
         allocate(a->threads * T * (1 + D), sizeof(real), "statistics"); // (threads, T + T D)
+    double *kept[PLACES] = {0};                                         // (H, T)
+    for (size_t place = QUERY_WEIGHTS; statistics->keeps && place <= KEY_WEIGHTS; place++)
+        kept[place] = statistics_keep(statistics, statistics_find(statistics, layer, places[place]),
+                                      call->heads, T);
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < units; i++) {
         const size_t thread = (size_t)thread_index();
@@ -666,11 +671,16 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
         Measurement *m = parts + i * PLACES;
         real *e = rows + thread * T * (1 + D), *product = e + T;
         const AttentionHead h = head_start(call, i, s);
+        double *keeps[2]; // of the first sequence
+        for (size_t part = 0; part < 2; part++)
+            keeps[part] = kept[QUERY_WEIGHTS + part] && i < call->heads
+                              ? kept[QUERY_WEIGHTS + part] + i * T
+                              : NULL;
         measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e,
-                        (PoolRows){h.q, h.stride, h.mask, T}, D);
+                        (PoolRows){h.q, h.stride, h.mask, T}, D, keeps[0], statistics->query);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
         measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e,
-                        (PoolRows){product, D, h.mask, T}, D);
+                        (PoolRows){product, D, h.mask, T}, D, keeps[1], statistics->query);
         if (!call->out) continue;
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
         measurement_add(&m[PRODUCT], product, h.mask, T, D);

@@ -233,11 +233,14 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
 }
 
 void additive_global_measure(const AdditiveGlobal *a, const real *weights, const AttentionInput *in,
-                             Measurement *m) {
+                             double *kept, Measurement *m) {
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
         const AdditiveGlobalHead head = pool_both(a, unit, weights, in);
         const uint8_t *mask = in->mask ? in->mask + head.sequence * in->keys : NULL;
+        double *row = kept && unit < a->heads ? kept + unit * in->keys : NULL;
+        m->row = row;
         measurement_add_weights(m, head.alpha, mask, in->keys, 0);
+        m->row = row ? row + a->heads * in->keys : NULL;
         measurement_add_weights(m, head.beta, mask, in->keys, 0);
     }
 }
@@ -265,8 +268,9 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *name) {
     (void)tokens;
-    additive_global_measure(call->memory, call->learned[0], &call->in,
-                            statistics_find(statistics, layer, name));
+    Measurement *m = statistics_find(statistics, layer, name);
+    double *kept = statistics_keep(statistics, m, 2 * call->heads, call->in.keys);
+    additive_global_measure(call->memory, call->learned[0], &call->in, kept, m);
 }
 
 const AttentionKernel additive_global_kernel = {.adds_bias = true,

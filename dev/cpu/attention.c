@@ -87,6 +87,8 @@ typedef struct {
     const uint8_t *tokens;
     const real *keys; // (B, H, D, Tk) all of them, loaded
     real *rows;       // (threads, D + Tk) a query, its scores
+    double *kept;     // (H, Tk) weights of the query `query` of the first sequence; NULL
+    size_t query;
 } Measuring;
 
 // Adds the weights of queries [first, last) of one head of one sequence (unit).
@@ -99,6 +101,7 @@ static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t
     real *query = all->rows + (size_t)thread_index() * (D + in->keys), *restrict scores = query + D;
     for (size_t i = first; i < last; i++) {
         if (all->tokens && !all->tokens[b * in->queries + i]) continue;
+        if (all->kept && (b > 0 || i != all->query)) continue;
         const size_t begin = attention_first_key(in, i), count = attention_keys_end(in, i) - begin;
         const uint8_t *mask = in->mask ? in->mask + b * in->keys + begin : NULL;
         load_row(call, all->unit, QUERY, b, h, i, query);
@@ -108,6 +111,7 @@ static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t
 #pragma omp simd
             for (size_t j = 0; j < count; j++) scores[j] += q * key[j];
         }
+        m->row = all->kept ? all->kept + h * in->keys + begin : NULL;
         all->row(m, call, h, scores, mask, count);
     }
 }
@@ -131,7 +135,7 @@ static real *load_keys(const AttentionCall *call, bool unit_length) {
 }
 
 void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow row,
-                             const uint8_t *tokens, Measurement *m) {
+                             const uint8_t *tokens, const Statistics *statistics, Measurement *m) {
     enum { ROWS = 64 };
     const AttentionInput *in = &call->in;
     const size_t D = call->channels / call->heads, blocks = (in->queries + ROWS - 1) / ROWS;
@@ -139,7 +143,8 @@ void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow ro
     Measurement *parts = allocate(count, sizeof(*parts), "statistics");
     real *keys = load_keys(call, unit),
          *rows = allocate((size_t)thread_limit() * (D + in->keys), sizeof(real), "statistics");
-    const Measuring all = {call, unit, row, tokens, keys, rows};
+    double *kept = statistics_keep(statistics, m, call->heads, in->keys);
+    const Measuring all = {call, unit, row, tokens, keys, rows, kept, statistics->query};
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < count; i++) {
         const size_t first = i % blocks * ROWS, rest = in->queries - first;

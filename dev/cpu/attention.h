@@ -100,6 +100,6 @@ typedef void (*MeasureRow)(Measurement *m, const AttentionCall *call, size_t h, 
                            const uint8_t *mask, size_t count);
 // unit: queries and keys have length 1; else scores are over sqrt(D).
 void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow row,
-                             const uint8_t *tokens, Measurement *m);
+                             const uint8_t *tokens, const Statistics *statistics, Measurement *m);
 
 #endif

@@ -57,7 +57,7 @@ static void measure_row(Measurement *m, const AttentionCall *call, size_t h, rea
 
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *name) {
-    attention_measure_pairs(call, false, measure_row, tokens,
+    attention_measure_pairs(call, false, measure_row, tokens, statistics,
                             statistics_find(statistics, layer, name));
 }
 

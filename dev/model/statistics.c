@@ -19,7 +19,10 @@ Measurement *statistics_find(Statistics *s, size_t layer, const char *place) {
 }
 
 void statistics_free(Statistics *s) {
-    for (size_t i = 0; i < s->count; i++) free(s->items[i]);
+    for (size_t i = 0; i < s->count; i++) {
+        free(s->items[i]->weights);
+        free(s->items[i]);
+    }
     free(s->items);
     *s = (Statistics){0};
 }
@@ -34,6 +37,39 @@ void measurement_add(Measurement *m, const real *values, const uint8_t *mask, si
 void statistics_add(Statistics *s, size_t layer, const char *place, const real *values,
                     const uint8_t *mask, size_t tokens, size_t columns) {
     if (s) measurement_add(statistics_find(s, layer, place), values, mask, tokens, columns);
+}
+
+double *statistics_keep(const Statistics *s, Measurement *m, size_t heads, size_t keys) {
+    if (!s->keeps) return NULL;
+    free(m->weights);
+    m->weights = allocate(heads * keys, sizeof(double), "statistics");
+    m->heads = heads;
+    m->keys = keys;
+    return m->weights;
+}
+
+void statistics_weights_to_json(const Statistics *s, JsonWriter *w) {
+    json_begin(w, '[');
+    for (size_t i = 0; i < s->count; i++) {
+        const Measurement *m = s->items[i];
+        if (!m->weights) continue;
+        json_begin(w, '{');
+        json_key(w, "layer");
+        json_write_integer(w, (int64_t)m->layer);
+        json_key(w, "place");
+        json_write_string(w, m->place);
+        json_key(w, "heads");
+        json_begin(w, '[');
+        for (size_t h = 0; h < m->heads; h++) {
+            json_begin(w, '[');
+            for (size_t j = 0; j < m->keys; j++)
+                json_write_number(w, (double)(float)m->weights[h * m->keys + j]);
+            json_end(w, ']');
+        }
+        json_end(w, ']');
+        json_end(w, '}');
+    }
+    json_end(w, ']');
 }
 
 void measurement_merge(Measurement *m, const Measurement *other) {
@@ -64,6 +100,8 @@ static size_t gather(double block[BLOCK], const real *x, const uint8_t *mask, si
 void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
                                double divisor) {
     double block[BLOCK];
+    for (size_t j = 0; m->row && j < count; j++)
+        m->row[j] = !mask || mask[j] ? (double)x[j] / divisor : 0;
     for (size_t start = 0; start < count; start += BLOCK) {
         const size_t n = gather(block, x, mask, start, count);
         for (size_t i = 0; i < n; i++) block[i] /= divisor;

@@ -23,6 +23,7 @@
 #include "json.h"
 #include "moments.h"
 #include "real.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,11 +35,17 @@ typedef struct {
     double sink_share; // sum over these rows of the sink's part in the denominator
     int64_t scores;    // parts of their bound, of which
     int64_t saturated; // are beyond nine tenths of it
+    double *weights;   // (heads, keys) what the query of Statistics.keeps drew on, 0 where it could
+                       // not; NULL: none are kept
+    size_t heads, keys;
+    double *row; // where the weights that come next are kept; NULL: they are not
 } Measurement;
 
 typedef struct {
     Measurement **items; // (count) in the order in which they first came
     size_t count;
+    bool keeps;   // the weights of one query, and measures those alone:
+    size_t query; // its position in the first sequence
 } Statistics;
 
 // The measurement of a place, a new one if it has not come before. `place` must outlive the
@@ -52,6 +59,13 @@ void statistics_add(Statistics *s, size_t layer, const char *place, const real *
                     const uint8_t *mask, size_t tokens, size_t columns);
 void measurement_add(Measurement *m, const real *values, const uint8_t *mask, size_t tokens,
                      size_t columns);
+
+// Makes room for the weights of so many heads, if the statistics keep them: (heads, keys), else
+// NULL.
+double *statistics_keep(const Statistics *s, Measurement *m, size_t heads, size_t keys);
+
+// All that are kept: [{"layer": 0, "place": "query_weights", "heads": [[0.5, ...], ...]}, ...].
+void statistics_weights_to_json(const Statistics *s, JsonWriter *w);
 
 // As if m had been given what `other` was given as well.
 void measurement_merge(Measurement *m, const Measurement *other);

@@ -45,7 +45,7 @@ function showSetting() {
   const steps = run.steps, speeds = steps.tokens_per_s.filter(isNumber).sort((a, b) => a - b);
   $('name').textContent = document.title = data.runs.map(r => r.name).join(', ');
   $('summary').textContent = start.model || '';
-  $('version').textContent = `fastformer.c ${data.version}`;
+  $('version').textContent = `fastformer.c ${data.version}`.trim();
   if (!steps.step.length) return;
   for (const key of ['model', 'window_sizes', 'data', 'plan', 'processor', 'products', 'memory', 'version'])
     if (typeof start[key] === 'string') $('facts').append(row(key.replace('_', ' '), cell(start[key])));
@@ -53,7 +53,7 @@ function showSetting() {
                                         duration(last(steps.seconds)))));
   if (speeds.length)
     $('facts').append(row('speed', cell(`${show(Math.round(speeds[(speeds.length - 1) >> 1]))} tokens/s, the median of the steps`)));
-  $('commands').textContent = run.starts.map(s => s.command).join('\n');
+  $('commands').textContent = data.runs.flatMap(r => r.starts).map(s => s.command).join('\n');
   for (const [name, value] of Object.entries(start.options || {}))
     if (value !== null) $('options').append(row(name, cell(value)));
   $('setting').hidden = false;
@@ -329,13 +329,17 @@ function worker() {
   }
 
   onmessage = ({data: message}) => {
-    const mine = ++order;
+    const mine = message.show === undefined ? ++order : order; // which does not end what is being written
+    const failed = error => {
+      session = undefined;
+      postMessage({error: errors.trim() || String(error.message || error)});
+    };
     if (message.files) files = message.files;
-    else if (!message.stop)
-      obey(message, mine).catch(error => {
-        session = undefined;
-        postMessage({error: errors.trim() || String(error.message || error)});
-      });
+    else if (message.show === undefined) message.stop || obey(message, mine).catch(failed);
+    else if (session)
+      try {
+        postMessage({attention: JSON.parse(textAt(lib.session_attention(session, message.show))), token: message.show});
+      } catch (error) { failed(error); }
   };
 }
 
@@ -417,6 +421,42 @@ function showModel(model) {
     const token = tokens[i], p = Math.exp(-token.loss);
     $('token').replaceChildren(make('p', {}, `Token ${i}: number ${token.token}, ` + JSON.stringify(token.text) +
       (isNumber(token.loss) ? `, loss ${token.loss.toFixed(4)} (probability ${show(p)})` : ', nothing was read before it')));
+    engine.postMessage({show: i});
+  }
+
+  // What a head drew on: the tokens themselves are marked, those of its window underlined.
+  let picked = 0;
+  function pick(heads, number, token) {
+    picked = number;
+    const {weights, name} = heads[number], largest = Math.max(...weights), offset = token + 1 - weights.length;
+    elements.forEach((element, i) => {
+      const weight = weights[i - offset] || 0;
+      element.style.boxShadow = weight > 0 ? `inset 0 -3px 0 rgba(0, 130, 220, ${(0.15 + 0.85 * weight / largest).toFixed(3)})` : '';
+    });
+    const best = weights.map((weight, j) => [weight, j + offset]).filter(([weight]) => weight > 0).sort((a, b) => b[0] - a[0]);
+    $('drawn').textContent = `${name}: of ${best.length} tokens in its window most from ` +
+      best.slice(0, 5).map(([weight, i]) => `${JSON.stringify(tokens[i].text)} ${(100 * weight).toFixed(1)}%`).join(', ') + '.';
+    document.querySelectorAll('.heads button').forEach((button, i) => button.setAttribute('aria-pressed', String(i === number)));
+  }
+
+  function showAttention(layers, token) {
+    const names = {query_weights: 'queries', key_weights: 'keys'};
+    const heads = layers.flatMap(({layer, place, heads: rows}) => rows.map((weights, h) =>
+      ({weights, name: `layer ${layer + 1}, head ${h + 1}${names[place] ? ', ' + names[place] : ''}`})));
+    const buttons = heads.map(({weights, name}, number) => {
+      const canvas = make('canvas', {width: String(weights.length), height: '1', 'aria-hidden': 'true'}), pen = canvas.getContext('2d');
+      const largest = Math.max(...weights);
+      weights.forEach((weight, j) => {
+        pen.fillStyle = weight > 0 ? `rgba(0, 130, 220, ${0.15 + 0.85 * weight / largest})` : 'transparent';
+        pen.fillRect(j, 0, 1, 1);
+      });
+      const button = make('button', {type: 'button', 'aria-pressed': 'false'}, make('span', {}, name), canvas);
+      button.onclick = () => pick(heads, number, token);
+      return button;
+    });
+    $('token').append(make('p', {id: 'drawn'}), make('p', {class: 'note'}, 'What each head drew on, from the first token to this one:'),
+                      make('div', {class: 'heads'}, ...buttons));
+    if (heads.length) pick(heads, Math.min(picked, heads.length - 1), token);
   }
 
   $('tokens').onkeydown = event => {
@@ -441,10 +481,24 @@ function showModel(model) {
       : make('div', {}, line.text)));
   }
 
+  // Numbers that decoding keeps of a text of n tokens, as the kinds of attention have them (dev/cpu).
+  function stateOf({kind, window}, {channels, heads}, n) {
+    const seen = window ? Math.min(window, n) : n;
+    if (kind === 'additive') return 2 * ((window || 0) + 3) * (channels + heads);
+    return kind === 'cosine' ? channels * channels / heads : 2 * seen * channels;
+  }
+
+  function showState() {
+    const n = about.positions, size = kind => about.layers.reduce((sum, layer) => sum + 4 * stateOf(kind || layer, about, n), 0);
+    const ours = size(), softmax = size({kind: 'softmax', window: 0}), text = bytes => bytes < 1e6 ? `${show(Math.ceil(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+    $('state').textContent = `After ${show(n)} tokens decoding keeps ${text(ours)}` +
+      (ours < softmax ? `; a softmax model of this size keeps ${text(softmax)}, ${show(softmax / ours, 2)} times as much.` : '.');
+  }
+
   function showAbout(message) {
     const verbs = {translation: 'Translate', masked: 'Fill'};
     about = message;
-    if (about.task === 'language') return;
+    if (about.task === 'language') return showState();
     for (const element of document.querySelectorAll('.writes')) element.hidden = true;
     $('go').textContent = verbs[about.task] || 'Run';
     $('text-label').textContent = about.task === 'masked' ? 'Text with [MASK] where a token is to be guessed' : 'Text, a sentence per line';
@@ -461,6 +515,7 @@ function showModel(model) {
       $('status').textContent = `${end} tokens read, ${tokens.length - end} written${speed}`;
       if (chosen < 0 && elements.length) elements[0].tabIndex = 0;
     }
+    if (message.attention && message.token === chosen) showAttention(message.attention, chosen);
     if (message.lines) { showLines(message.lines); $('status').textContent = ''; }
     if (message.error) $('status').textContent = message.error;
     if (message.end && $('status').textContent === 'Working …') $('status').textContent = 'Ready.';

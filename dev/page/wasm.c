@@ -8,6 +8,8 @@
 //
 // What fails ends the instance, by fail(): the worker starts another.
 
+#include "attention_view.h"
+#include "bf16.h"
 #include "corpus.h"
 #include "error.h"
 #include "generation.h"
@@ -18,6 +20,7 @@
 #include "sampler.h"
 #include "stop.h"
 #include "threads.h"
+#include "transformer_plan.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -57,6 +60,10 @@ size_t session_begin(Session *session, const char *text, size_t size, double tem
 
 // The next token of the text.
 const ShownToken *session_next(Session *session) EXPORTED(session_next);
+
+// What token i of the text drew on (attention_view.h): JSON, until it is asked for again. Of a text
+// that is longer than the model has positions, the last ones count.
+const char *session_attention(Session *session, size_t i) EXPORTED(session_attention);
 
 // What the program does with --translate, to standard input, or with --fill TEXT; --json.
 void session_act(Session *session, const char *text) EXPORTED(session_act);
@@ -192,10 +199,13 @@ struct Session {
     SamplerSettings sampler;
     Random random;
     Reader *reader;       // NULL: no text was begun
-    real *logits, *drawn; // (V) of the next token; and without what is never drawn
+    real *logits, *drawn; // (V) of the next token; and without what is never drawn,
+    bool *unused;         // (V) as there is no such token
     int32_t *tokens;      // (count)
     size_t count, read, shown;
     char *decoded;
+    AttentionView *view; // NULL: not asked for so far
+    JsonWriter attention;
     ShownToken token;
 };
 
@@ -222,7 +232,8 @@ static void load_parameter(const Safetensors *file, const Parameter *p, real *ou
     real *scales = allocate(rows, sizeof(real), "scales");
     tensor_read_real(file, scale, scales);
     for (size_t i = 0; i < p->size; i++)
-        out[i] = (real)(((const uint8_t *)tensor->data)[i] - 128) * scales[i / n];
+        out[i] = (real)float_from_bf16(bf16_from_float(
+            (float)(((const uint8_t *)tensor->data)[i] - 128) * (float)scales[i / n]));
     free(scales);
     free(name);
 }
@@ -236,13 +247,25 @@ static void load_weights(Run *run) {
     free(values);
 }
 
-// bf16 weights need no more room to be decoded with than to be stored.
+// Weights that are bf16 are decoded as such: half the bytes to read for each token.
 static void choose_precision(Run *run) {
     const Tensor *largest = &run->weights->tensors[0];
     for (int i = 0; i < run->weights->tensor_count; i++)
         if (run->weights->tensors[i].count > largest->count) largest = &run->weights->tensors[i];
-    options_set(run->options, OPT_PRECISION, largest->type == TENSOR_BF16 ? "bf16" : "fp32",
+    options_set(run->options, OPT_PRECISION, largest->type == TENSOR_F32 ? "fp32" : "bf16",
                 "the page");
+}
+
+static void prepare_drawing(Session *session) {
+    const Dataset *dataset = session->run.dataset;
+    const int64_t V = session->run.setup.vocabulary;
+    session->generation = generation_open(session->run.weights, dataset, V);
+    session->logits = allocate((size_t)V, sizeof(real), "logits");
+    session->drawn = allocate((size_t)V, sizeof(real), "logits");
+    session->unused = allocate((size_t)V, sizeof(bool), "logits");
+    for (int64_t i = 0; i < V; i++)
+        session->unused[i] =
+            i >= dataset->vocabulary || tokenizer_is_unused(dataset->tokenizer, (int32_t)i);
 }
 
 Session *session_open(void) {
@@ -276,9 +299,7 @@ Session *session_open(void) {
     }
     run->model = run->type->create(&run->setup);
     load_weights(run);
-    session->generation = generation_open(run->weights, run->dataset, run->setup.vocabulary);
-    session->logits = allocate((size_t)run->setup.vocabulary, sizeof(real), "logits");
-    session->drawn = allocate((size_t)run->setup.vocabulary, sizeof(real), "logits");
+    prepare_drawing(session);
     return session;
 }
 
@@ -292,8 +313,24 @@ const char *session_about(const Session *session) {
     json_write_string(&w, run->type->task->name);
     json_key(&w, "positions");
     json_write_integer(&w, run->setup.positions);
-    json_key(&w, "vocabulary");
-    json_write_integer(&w, run->setup.vocabulary);
+    const TransformerPlan *plan = transformer_plan(run->model);
+    const StackPlan *stack = &plan->stacks[plan->stack_count - 1];
+    json_key(&w, "channels");
+    json_write_integer(&w, (int64_t)plan->size.channels);
+    json_key(&w, "heads");
+    json_write_integer(&w, (int64_t)plan->size.heads);
+    json_key(&w, "layers"); // of the stack that writes
+    json_begin(&w, '[');
+    for (size_t l = stack->first; l < stack->end; l++) {
+        const AttentionPlan *attention = &plan->layers[l].attention;
+        json_begin(&w, '{');
+        json_key(&w, "kind");
+        json_write_string(&w, attention_types[attention->kind].name);
+        json_key(&w, "window");
+        json_write_integer(&w, (int64_t)attention->window);
+        json_end(&w, '}');
+    }
+    json_end(&w, ']');
     json_end(&w, '}');
     return w.text;
 }
@@ -341,12 +378,8 @@ static double loss_of(const Session *session, int32_t token) {
 
 static int32_t draw(Session *session) {
     const int64_t V = session->run.setup.vocabulary;
-    const Dataset *dataset = session->run.dataset;
-    for (int64_t i = 0; i < V; i++) {
-        const bool unused =
-            i >= dataset->vocabulary || tokenizer_is_unused(dataset->tokenizer, (int32_t)i);
-        session->drawn[i] = unused ? -(real)INFINITY : session->logits[i];
-    }
+    for (int64_t i = 0; i < V; i++)
+        session->drawn[i] = session->unused[i] ? -(real)INFINITY : session->logits[i];
     return sampler_draw(&session->sampler, session->drawn, V, &session->random);
 }
 
@@ -379,6 +412,15 @@ const ShownToken *session_next(Session *session) {
                                   .ended = drawn && generation_ends(&session->generation, token)};
     decode_text(session, i);
     return &session->token;
+}
+
+const char *session_attention(Session *session, size_t i) {
+    const size_t T = (size_t)session->run.setup.positions, first = i < T ? 0 : i + 1 - T;
+    if (!session->view) session->view = attention_view_create(&session->run, T);
+    json_writer_free(&session->attention);
+    attention_view_write(session->view, session->tokens + first, i + 1 - first, i - first,
+                         &session->attention);
+    return session->attention.text;
 }
 
 // ---- translating, filling masks ---------------------------------------------

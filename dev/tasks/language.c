@@ -1,5 +1,6 @@
 #include "language.h"
 
+#include "attention_view.h"
 #include "error.h"
 #include "reader.h"
 #include "run.h"
@@ -35,6 +36,8 @@ static const Option rows[] = {
     {.name = OPT_REPETITION_PENALTY, .kind = OPTION_NUMBER, .scope = OPTION_HABIT, .value = "X",
      .initial = "1", .min = 0.01, .max = 100, .group = OPTION_GROUP_MORE,
      .help = "repetition penalty; above 1: repeated tokens are less probable"},
+    {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "TEXT", .group = OPTION_GROUP_MORE,
+     .help = "print what each token of TEXT draws on, by layer and head"},
     {.name = OPT_BEYOND, .kind = OPTION_CHOICE, .scope = OPTION_HABIT, .value = "HOW",
      .initial = "slide", .choices = READER_BEYOND, .group = OPTION_GROUP_MORE,
      .help = "reading beyond the last position"},
@@ -134,8 +137,10 @@ static void language_sample(const Run *run, int64_t step) {
 }
 
 static const OptionName generation_options[] = {OPT_SAMPLES, OPT_NONE};
+static const OptionName no_options[] = {OPT_NONE};
 static const Action actions[] = {{OPT_PROMPT, false, generate, generation_options},
-                                 {OPT_PROMPT_FILE, false, generate, generation_options}};
+                                 {OPT_PROMPT_FILE, false, generate, generation_options},
+                                 {OPT_SHOW_ATTENTION, false, show_text_attention, no_options}};
 
 const TaskType task_language = {
     .name = "language",

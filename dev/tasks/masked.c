@@ -1,5 +1,6 @@
 #include "masked.h"
 
+#include "attention_view.h"
 #include "error.h"
 #include "memory.h"
 #include "random.h"
@@ -13,6 +14,8 @@ static const double REPLACED = 0.8, RANDOM = 0.1; // of the tokens chosen; the r
 static const Option rows[] = {
     {.name = OPT_FILL, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "guess each [MASK] in TEXT with -e's weights"},
+    {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "TEXT", .group = OPTION_GROUP_MORE,
+     .help = "print what each token of TEXT draws on, by layer and head"},
 };
 // clang-format on
 
@@ -143,7 +146,8 @@ static void masked_report(const void *task, SplitName split, Evaluation *result)
 }
 
 static const OptionName fill_options[] = {OPT_NONE};
-static const Action actions[] = {{OPT_FILL, true, fill, fill_options}};
+static const Action actions[] = {{OPT_FILL, true, fill, fill_options},
+                                 {OPT_SHOW_ATTENTION, false, show_text_attention, fill_options}};
 
 const TaskType task_masked = {
     .name = "masked",

@@ -143,7 +143,7 @@ static void test_measure(void) {
     Measurement m = {0};
     size_t tokens = 0;
     for (size_t i = 0; i < ROWS; i++) tokens += p->mask[i];
-    additive_global_measure(p->attention, p->weights, &in, &m);
+    additive_global_measure(p->attention, p->weights, &in, NULL, &m);
     CHECK(m.values.count == (int64_t)(2 * H * tokens));
     CHECK_CLOSE(m.values.mean * (double)m.values.count, 2 * H * B, 1e-5);
     problem_free(p);

@@ -42,6 +42,14 @@ sh -c "$(sed -n 's/.*resume with: //p' out) -x $((step + 1))" >again 2>&1 </dev/
 grep -q "resuming after step $step" again && [ -f "a run/best.safetensors" ]
 ok "the line that says how to resume is the whole command"
 
+# ---- what tokens drew on: nothing beyond themselves, and no more than all
+for kind in bpe word byte; do
+    "$trainer" -e $kind --show-attention "The king is" >out 2>&1 && [ "$(grep -c '^{"token":".*"place":"key_weights"' out)" -ge 3 ] &&
+        head -n 1 out | grep -q '"heads":\[\[0\.9[0-9]*,0,'
+    ok "$kind: --show-attention"
+done
+fails 1 "--show-attention: 0 tokens" "$trainer" -e bpe --show-attention ""
+
 # ---- a text that cannot be written is refused before training
 sed 's/"end":[0-9-]*/"end":-1/' data/meta.json >meta && cp -r data noend && mv meta noend/meta.json
 cp -r bytes none && rm -f none/tokenizer* && sed 's/"tokenizer":"[a-z]*"/"tokenizer":"none"/' bytes/meta.json >none/meta.json

@@ -172,10 +172,35 @@ static void test_output(void) {
     statistics_free(&s);
 }
 
+// Of the one query that is asked for the weights are kept, 0 where the mask is.
+static void test_kept_weights(void) {
+    const real e[] = {1, 2, 5, 1};
+    const uint8_t mask[] = {1, 1, 0, 1};
+    Statistics s = {.keeps = true}, none = {0};
+    Measurement *m = statistics_find(&s, 3, "attention_weights");
+    CHECK(!statistics_keep(&none, m, 2, 4));
+    double *kept = statistics_keep(&s, m, 2, 4);
+    m->row = kept + 4;
+    measurement_add_weights(m, e, mask, 4, 1);
+    m->row = NULL;
+    measurement_add_weights(m, e, NULL, 4, 0);
+    JsonWriter w = {0};
+    statistics_weights_to_json(&s, &w);
+    CHECK_TEXT(w.text, "[{\"layer\":3,\"place\":\"attention_weights\",\"heads\":[[0,0,0,0],"
+                       "[0.20000000298023224,0.4000000059604645,0,0.20000000298023224]]}]");
+    json_writer_free(&w);
+    statistics_free(&s);
+}
+
 int main(int argc, char **argv) {
     const TestCase cases[] = {
-        {"places", test_places},       {"values", test_values}, {"weights", test_weights},
-        {"long rows", test_long_rows}, {"parts", test_parts},   {"output", test_output},
+        {"kept weights", test_kept_weights},
+        {"places", test_places},
+        {"values", test_values},
+        {"weights", test_weights},
+        {"long rows", test_long_rows},
+        {"parts", test_parts},
+        {"output", test_output},
     };
     return test_main(argc, argv, "statistics", cases, sizeof(cases) / sizeof(*cases));
 }

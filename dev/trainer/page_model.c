@@ -59,8 +59,9 @@ static uint8_t to_int8(real value, float scale) {
 // A value as the page has it; scale: of its row.
 static real rounded(Format format, real value, float scale) {
     if (format == FLOAT32) return (real)(float)value;
-    if (format == BFLOAT16) return (real)float_from_bf16(bf16_from_float((float)value));
-    return (real)((float)(to_int8(value, scale) - 128) * scale);
+    const float shown =
+        format == INT8 ? (float)(to_int8(value, scale) - 128) * scale : (float)value;
+    return (real)float_from_bf16(bf16_from_float(shown));
 }
 
 static void append_tensor(Bytes *out, const PageTensor *t, const real *values) {

@@ -2,8 +2,8 @@
 // weights as safetensors, and the files of the tokenizer.
 //
 // The weights are float32 where the page has room for them, else bfloat16, else int8: then a matrix
-// NAME is U8, 128 + round(w / s), and its row r has the scale s = NAME.scale[r]. Vectors stay
-// float32.
+// NAME is U8, b = 128 + round(w / s), and its row r has the scale s = NAME.scale[r]; the weight is
+// (b - 128) s, rounded to bfloat16, which the page decodes with. Vectors stay float32.
 #ifndef TRAINER_PAGE_MODEL_H
 #define TRAINER_PAGE_MODEL_H
 

@@ -1,0 +1,82 @@
+#include "attention_view.h"
+
+#include "error.h"
+#include "memory.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Decoding does not see a whole text at once: this is the same model, made for batches.
+struct AttentionView {
+    const ModelType *type;
+    void *model;
+    int32_t *targets; // (length) none
+};
+
+AttentionView *attention_view_create(const Run *run, size_t length) {
+    AttentionView *view = allocate(1, sizeof(*view), "a view of attention");
+    ModelSetup setup = run->setup;
+    setup.batch = 1;
+    setup.length = (int64_t)length;
+    setup.rows = 0;
+    setup.float32 = true;
+    view->type = run->type;
+    if (!view->type->statistics)
+        fail_usage("--show-attention: %s does not show its attention", view->type->program);
+    view->model = view->type->create(&setup);
+    view->targets = allocate(length, sizeof(int32_t), "a view of attention");
+    for (size_t i = 0; i < length; i++) view->targets[i] = -1;
+    real *copy;
+    const real *values = model_view(run->type, run->model, MODEL_VALUES, &copy);
+    view->type->write(view->model, MODEL_VALUES, values);
+    free(copy);
+    return view;
+}
+
+void attention_view_free(AttentionView *view) {
+    if (!view) return;
+    view->type->destroy(view->model);
+    free(view->targets);
+    free(view);
+}
+
+void attention_view_write(AttentionView *view, const int32_t *tokens, size_t count, size_t query,
+                          JsonWriter *w) {
+    const Batch batch = {
+        .batch = 1, .length = (int64_t)count, .inputs = tokens, .targets = view->targets};
+    Statistics statistics = {.keeps = true, .query = query};
+    view->type->statistics(view->model, &batch, &statistics);
+    statistics_weights_to_json(&statistics, w);
+    statistics_free(&statistics);
+}
+
+static void write_line(const Run *run, AttentionView *view, const int32_t *tokens, size_t count,
+                       size_t i) {
+    size_t size;
+    char *text = tokenizer_decode(run->dataset->tokenizer, &tokens[i], 1, &size);
+    JsonWriter w = {0};
+    json_begin(&w, '{');
+    json_key(&w, "token");
+    json_write_text(&w, text, size);
+    json_key(&w, "attention");
+    attention_view_write(view, tokens, count, i, &w);
+    json_end(&w, '}');
+    puts(w.text);
+    json_writer_free(&w);
+    free(text);
+}
+
+void show_text_attention(Run *run) {
+    const Dataset *dataset = run->dataset;
+    const char *text = options_text(run->options, OPT_SHOW_ATTENTION);
+    if (!dataset->tokenizer) fail("%s: has no tokenizer, so no text can be read", dataset->name);
+    int32_t *tokens;
+    const size_t count = tokenizer_encode(dataset->tokenizer, text, strlen(text), 0, &tokens);
+    if (count == 0 || (int64_t)count > run->setup.positions)
+        fail("--show-attention: %zu tokens, expected 1 to the model's %lld positions", count,
+             (long long)run->setup.positions);
+    AttentionView *view = attention_view_create(run, count);
+    for (size_t i = 0; i < count; i++) write_line(run, view, tokens, count, i);
+    attention_view_free(view);
+    free(tokens);
+}

@@ -1,0 +1,22 @@
+// What tokens of a text each head of each layer drew on: the weights of attention, as numbers.
+#ifndef TASKS_ATTENTION_VIEW_H
+#define TASKS_ATTENTION_VIEW_H
+
+#include "run.h"
+
+typedef struct AttentionView AttentionView;
+
+// For texts of up to so many tokens, no more than the model has positions.
+AttentionView *attention_view_create(const Run *run, size_t length);
+void attention_view_free(AttentionView *view);
+
+// Writes the weights with which token `query` of a text (count) drew on its tokens, as JSON
+// (statistics_weights_to_json): those of additive attention are two poolings', of queries and of
+// keys; of a bidirectional one the heads of both, one after the other.
+void attention_view_write(AttentionView *view, const int32_t *tokens, size_t count, size_t query,
+                          JsonWriter *w);
+
+// --show-attention TEXT: a line of JSON for each token, {"token": "the", "attention": [...]}.
+void show_text_attention(Run *run);
+
+#endif

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Tests pages of runs in a real browser.
+
+  dev/test/page.py --text PAGE PROGRAM PROMPT    types, compares with what PROGRAM writes of the page's weights, clicks
+  dev/test/page.py --lines PAGE TEXT EXPECTED    translates, or fills masks
+  dev/test/page.py --hostile PAGE                nothing that is in the page's texts has become markup or script
+  dev/test/page.py --curves PAGE                 of the runs bpe and byte
+  dev/test/page.py --shots PAGE PROMPT DIR       pictures, light and dark, wide and narrow
+
+The last line is "N passed, N failed".
+"""
+
+import base64
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+from browser import Browser
+
+counts = {True: 0, False: 0}
+BUSY = "document.getElementById('stop').disabled"
+TOKENS = "Array.from(document.querySelectorAll('#tokens > span'))"
+
+
+def check(name, fine, what=""):
+    counts[bool(fine)] += 1
+    if not fine:
+        print(f"FAIL {name} {what}")
+
+
+def text_of(browser, element):
+    return browser.run(f"document.getElementById('{element}').textContent")
+
+
+def ready(path, **how):
+    browser = Browser(**how)
+    browser.open(path)
+    browser.until(BUSY)
+    return browser
+
+
+def write(browser, text, **settings):
+    values = {"text": text, **settings}
+    browser.run(";".join(f"document.getElementById({json.dumps(key.replace('_', '-'))}).value={json.dumps(str(value))}"
+                         for key, value in values.items()) + ";document.getElementById('go').click()")
+    browser.until(BUSY, 120)
+
+
+def weights_of(page, path):
+    """The weights in a page as a float32 file for the program."""
+    with open(page, encoding="utf-8") as file:
+        html = file.read()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S)[1])
+    lines = re.search(r'id="files">(.*?)</script>', html, re.S)[1].strip().split("\n")
+    files = {told["name"]: base64.b64decode(line) for told, line in zip(data["model"]["files"], lines)}
+    raw = files["model.safetensors"]
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, values = json.loads(raw[8:8 + size]), raw[8 + size:]
+
+    def numbers(name):
+        told = header[name]
+        begin, end = told["data_offsets"]
+        part = values[begin:end]
+        if told["dtype"] == "F32":
+            return list(struct.unpack(f"<{len(part) // 4}f", part))
+        if told["dtype"] == "BF16":
+            return [struct.unpack("<f", b"\0\0" + part[i:i + 2])[0] for i in range(0, len(part), 2)]
+        scales, row = numbers(name + ".scale"), len(part) // told["shape"][0]
+        return [to_bf16((byte - 128) * scales[i // row]) for i, byte in enumerate(part)]
+
+    out, at, parts = {"__metadata__": header["__metadata__"]}, 0, []
+    for name, told in header.items():
+        if name == "__metadata__" or name.endswith(".scale"):
+            continue
+        parts.append(struct.pack(f"<{len(numbers(name))}f", *numbers(name)))
+        out[name] = {"dtype": "F32", "shape": told["shape"], "data_offsets": [at, at + len(parts[-1])]}
+        at += len(parts[-1])
+    text = json.dumps(out).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    for name, content in files.items():
+        if name not in ("model.safetensors", "decoder.wasm"):
+            with open(os.path.join(os.path.dirname(path), name), "wb") as file:
+                file.write(content)
+    return data["model"]["format"]
+
+
+def to_bf16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return struct.unpack("<f", struct.pack("<I", (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000))[0]
+
+
+def program_says(program, weights, prompt, *options):
+    out = subprocess.run([program, "-p", "fp32", "-e", weights, "--prompt", prompt, "--json", *options],
+                         capture_output=True, check=True)
+    return json.loads(out.stdout)["text"]
+
+
+def test_text(page, program, prompt):
+    browser = ready(page)
+    with tempfile.TemporaryDirectory() as directory:
+        weights = os.path.join(directory, "page.safetensors")
+        form = weights_of(page, weights)
+        check("says its weights", form in text_of(browser, "format"))
+        for temperature in (0, 0.8):
+            write(browser, prompt, temperature=temperature, seed=7, count=60)
+            written = browser.run(TOKENS + ".filter(e => e.className !== 'given').map(e => e.textContent).join('')")
+            expected = program_says(program, weights, prompt, "--temperature", str(temperature), "-S", "7", "-g", "60")
+            plain = re.compile("[\u00b7\u21b5\u25a0\ufffd]")
+            check(f"{form}: as --prompt --temperature {temperature}", plain.sub("", written) == plain.sub("", expected),
+                  f"\n{written!r}\n{expected!r}")
+    browser.run("document.getElementById('more').click()")
+    browser.until(BUSY)
+    check("more", browser.run(TOKENS + ".filter(e => e.className !== 'given').length") == 120)
+
+    # A token, its loss and what each head drew on; by the mouse and the keyboard.
+    browser.run(TOKENS + "[3].click()")
+    browser.until("document.querySelectorAll('.heads button').length > 0")
+    shown = text_of(browser, "drawn")
+    parts = [float(part) for part in re.findall(r"([0-9.]+)%", shown)]
+    check("weights of a head", re.search(r"layer 1, head 1.* tokens in its window", shown) and 0 < sum(parts) <= 100.3, shown)
+    check("a loss", "probability" in text_of(browser, "token"))
+    browser.key("ArrowRight")
+    browser.until("document.querySelectorAll('.heads button').length > 0")
+    check("the arrow keys", browser.run(TOKENS + "[4] === document.activeElement && document.activeElement.ariaCurrent === 'true'"))
+    browser.run("document.querySelectorAll('.heads button')[1].click()")
+    check("another head", "head 2" in text_of(browser, "drawn"))
+    check("tokens are colored", browser.run(TOKENS + "[5].style.backgroundColor").startswith("rgba(230, 110, 0"))
+    test_whole(browser, page)
+
+
+def test_whole(browser, page):
+    """What holds of every page with curves."""
+    if browser.run("!document.getElementById('curves').hidden"):
+        browser.run("document.querySelector('figure').focus()")
+        browser.key("ArrowLeft")
+        check("values of a curve", re.search(r"step [0-9,]+: .*training [0-9.]+", browser.run("document.querySelector('figure output').textContent")))
+        browser.run("document.getElementById('x').value='seconds';document.getElementById('x').onchange();document.getElementById('log-y').click()")
+        check("curves by time", browser.run("document.querySelectorAll('svg polyline').length") > 3)
+        names = "Array.from(document.querySelectorAll('figure, input, select, textarea')).filter(e => !e.ariaLabel && !e.labels?.length).length"
+        check("a name for everything", browser.run(names) == 0)
+    check("no error in the console", not browser.errors, browser.errors)
+    check("nothing is loaded", len([url for url in browser.requests if not url.startswith(("blob:", "data:"))]) == 1,
+          browser.requests)
+    check("no wider than the window", browser.run("document.documentElement.scrollWidth <= innerWidth"))
+    browser.close()
+
+
+def test_lines(page, text, expected):
+    browser = ready(page)
+    write(browser, text)
+    check("lines as the program's", expected in text_of(browser, "tokens"), (text_of(browser, "tokens"), text_of(browser, "status")))
+    test_whole(browser, page)
+
+
+def test_hostile(page):
+    browser = ready(page, width=400)
+    browser.run("document.querySelector('details').open = true")
+    check("no markup", browser.run("document.querySelectorAll('img, iframe, object, embed, a, [onerror]').length") == 0)
+    check("one script and no more", browser.run("document.scripts.length") == 3)  # and two of data
+    check("it is shown", "onerror" in browser.run("document.body.innerText"))
+    check("nothing ran", browser.run("typeof window.evil") == "undefined")
+    refused = browser.run("(() => { const e = document.createElement('script'); e.textContent = 'window.evil = 1';"
+                          "document.body.append(e); e.remove(); return typeof window.evil; })()")
+    check("the policy refuses scripts", refused == "undefined")
+    browser.errors.clear()  # which it said
+    test_whole(browser, page)
+
+
+def test_curves(page):
+    browser = Browser()
+    browser.open(page)
+    check("two lines in the first chart", browser.run("document.querySelector('figure').querySelectorAll('polyline').length") == 4)
+    check("their names", all(name in text_of(browser, "legend") for name in ("bpe", "byte")))
+    test_whole(browser, page)
+
+
+def shots(page, prompt, directory):
+    for dark in (False, True):
+        for width in (1000, 400):
+            browser = ready(page, width=width, dark=dark)
+            write(browser, prompt, temperature=0.5, count=80)
+            browser.run(TOKENS + "[12].click()")
+            browser.until("document.querySelectorAll('.heads button').length > 0")
+            browser.screenshot(os.path.join(directory, f"{'dark' if dark else 'light'}-{width}.png"))
+            browser.close()
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    {"--text": test_text, "--lines": test_lines, "--curves": test_curves, "--hostile": test_hostile, "--shots": shots}[what](*rest)
+    print(f"{counts[True]} passed, {counts[False]} failed")
+    sys.exit(counts[False] > 0)

@@ -1,0 +1,85 @@
+#!/bin/sh
+# Pages of tiny runs in a real browser: every kind of tokenizer, of model and of weights. Needs Chromium, programs that were
+# built with WebAssembly, and TRAINER, GPT2, BERT, TRANSLATE and TOKENIZE, or takes those at the top. The last line is
+# "N passed, N failed".
+# shellcheck source=dev/test/checks.sh
+. "$(dirname "$0")/checks.sh"
+gpt2=$(cd "$root" && realpath "${GPT2:-./train_gpt2}")
+bert=$(cd "$root" && realpath "${BERT:-./train_bert}")
+translate=$(cd "$root" && realpath "${TRANSLATE:-./train_translate}")
+for name in chromium chromium-browser google-chrome none; do
+    [ $name = none ] && echo 'skipped: Chromium is not installed' && finish
+    command -v $name >/dev/null && break
+done
+in_browser() { # NAME OPTIONS...: what the browser found, counted
+    what=$1
+    shift
+    python3 -B "$root/dev/test/page.py" "$@" >found 2>&1
+    sed -n '/passed, .* failed$/!p' found | sed "s/^/$what: /"
+    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' found)
+    # shellcheck disable=SC2086
+    set -- ${counts:-0 1}
+    passed=$((passed + $1)) failed=$((failed + $2))
+}
+tiny="-b 2 -t 32 -L 2 -C 32 -H 2 -x 30 -v 10 -m 1 -l 5e-3 --no-test"
+head -c 60000 "$root/dev/test/texts/shakespeare.txt" >text
+
+# ---- tokenizers
+for kind in bpe byte word spm; do
+    [ $kind != spm ] || command -v spm_train >/dev/null || continue
+    "$tokenize" -o $kind.data --tokenizer $kind $([ $kind != word ] && [ $kind != byte ] && echo --vocab-size 400) --train text --val text >out 2>&1 &&
+        # shellcheck disable=SC2086
+        "$trainer" -i $kind.data -o $kind $tiny >out 2>&1 </dev/null && [ -s $kind/run.html ]
+    ok "a run on $kind"
+    grep -q '"format":"float32"' $kind/run.html || { echo 'skipped: the programs were built without WebAssembly'; finish; }
+    in_browser "$kind" --text $kind/run.html "$trainer" "$(head -n 2 text)"
+done
+
+# ---- models
+for attention in softmax cosine; do
+    # shellcheck disable=SC2086
+    "$gpt2" -i bpe.data -o gpt2 $tiny --attention $attention >out 2>&1 </dev/null
+    ok "GPT-2 with $attention"
+    in_browser "GPT-2 with $attention" --text gpt2/run.html "$gpt2" 'The king is'
+    rm -r gpt2
+done
+"$tokenize" -o mask.data --vocab-size 400 --reserve mask,padding --train text --val text >out 2>&1 &&
+    # shellcheck disable=SC2086
+    "$bert" -i mask.data -o bert $tiny >out 2>&1 </dev/null &&
+    "$bert" -e bert -p fp32 --fill 'The [MASK] is dead' --json >filled 2>out
+ok "BERT"
+best=$(sed -n 's/.*"best":\[{"token":\("[^"]*"\).*/\1/p' filled)
+in_browser BERT --lines bert/run.html 'The [MASK] is dead' "[MASK] 1: $best"
+awk 'BEGIN { split("one two three four", word, " "); for (i = 0; i < 400; i++) print word[1 + i % 4], word[1 + int(i / 4) % 4], word[1 + int(i / 16) % 4] }' >source
+tr '[:lower:]' '[:upper:]' <source >target
+"$tokenize" -o pair.data --vocab-size 320 --source source --target target --val-source source --val-target target >out 2>&1 &&
+    "$translate" -i pair.data -o translate -L 1 -D 1 -C 32 -H 2 --ffn 64 -b 512 -l 5e-3 -u 20 -x 100 -v 100 --no-test >out 2>&1 </dev/null &&
+    echo 'two four one' | "$translate" -e translate/best.safetensors -p fp32 --translate >translated 2>out
+ok "a translator"
+in_browser translator --lines translate/run.html 'two four one' "$(cat translated)"
+
+# ---- weights: those of the smaller formats are the page's own, which the program then has
+for layers in 3 5; do
+    "$trainer" -i byte.data -o large -b 1 -t 32 -L $layers -C 256 -H 4 -x 4 -v 2 -m 2 --no-test >out 2>&1 </dev/null &&
+        grep -q "\"format\":\"$([ $layers = 3 ] && echo bfloat16 || echo int8)\",\"loss\":[0-9.]*,\"rounded_loss\":[0-9.]" large/run.html &&
+        [ "$(wc -c <large/run.html)" -lt 10000000 ]
+    ok "weights of $layers layers are smaller, and what that costs is measured"
+    in_browser "rounded weights" --text large/run.html "$trainer" 'The king'
+    rm -r large
+done
+
+# ---- texts that would like to be markup
+evil='</script><img src=x onerror=window.evil=1><!--'
+yes "$evil" | head -n 2000 >evil
+name='run<img src=x onerror=window.evil=1>'
+"$tokenize" -o evil.data --tokenizer word --train evil --val evil >out 2>&1 &&
+    # shellcheck disable=SC2086
+    "$trainer" -i evil.data -o "$name" $tiny >out 2>&1 </dev/null
+ok "a run on markup"
+in_browser hostile --hostile "$name/run.html"
+
+# ---- runs side by side
+"$root/scripts/compare.py" --page both.html bpe byte >out 2>&1
+ok "compare.py --page"
+in_browser "two runs" --curves both.html
+finish

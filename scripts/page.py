@@ -1,0 +1,73 @@
+"""One page with the curves of several runs: dev/page as the trainer fills it (dev/trainer/run_page.c), without a model."""
+
+import json
+import os
+import re
+import secrets
+
+import logs
+
+PARTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev", "page")
+POINTS = 1500  # of a curve
+COLUMNS = ("step", "seconds", "epoch", "loss", "lr", "grad_norm", "tokens_per_s")
+MEANS = ("loss", "grad_norm", "tokens_per_s")
+
+
+def part(name):
+    with open(os.path.join(PARTS, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def columns_of(steps):
+    """A list for each column, of means where there are more steps than points."""
+    every = len(steps) // POINTS + 1
+    groups = [steps[i : i + every] for i in range(0, len(steps), every)]
+    columns = {}
+    for name in COLUMNS:
+        found = [[v for step in group if (v := logs.number(step, name)) is not None] for group in groups]
+        columns[name] = [
+            None if not values else sum(values) / len(values) if name in MEANS else values[-1] for values in found
+        ]
+    return columns
+
+
+def run_of(path):
+    """What the page shows of a run."""
+    log = logs.path_of(path)
+    steps, evaluations, told = [], [], {"starts": []}
+    for event in logs.read(log):
+        if "command" in event:
+            told["starts"].append(event)
+        elif logs.is_step(event) and "step" in event:
+            while steps and steps[-1]["step"] >= event["step"]:
+                steps.pop()
+            steps.append(event)
+        elif "val_loss" in event:
+            evaluations.append(event)
+            if event.get("best"):
+                told["best"] = event
+        elif "test_loss" in event:
+            told["test"] = event
+    name = os.path.basename(os.path.dirname(os.path.abspath(log)))
+    return {"name": name, "steps": columns_of(steps), "evaluations": evaluations, **told}
+
+
+def as_script_data(value):
+    """JSON that can end no element of HTML."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
+    return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def write(path, runs):
+    data = {"version": "", "samples": [], "runs": [run_of(run) for run in runs]}
+    parts = {
+        "nonce": secrets.token_hex(16),
+        "style": part("page.css"),
+        "script": part("page.js"),
+        "data": as_script_data(data),
+        "files": "",
+    }
+    html = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], part("page.html"))
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        file.write(html)
+    os.replace(path + ".tmp", path)
