@@ -2,6 +2,7 @@
 # Pages of tiny runs in a real browser: every kind of tokenizer, of model and of weights. Needs Chromium, programs that were
 # built with WebAssembly, and TRAINER, GPT2, BERT, TRANSLATE and TOKENIZE, or takes those at the top. The last line is
 # "N passed, N failed".
+# shellcheck disable=SC2086 # lists of options
 # shellcheck source=dev/test/checks.sh
 . "$(dirname "$0")/checks.sh"
 gpt2=$(cd "$root" && realpath "${GPT2:-./train_gpt2}")
@@ -17,7 +18,6 @@ in_browser() { # NAME OPTIONS...: what the browser found, counted
     python3 -B "$root/dev/test/page.py" "$@" >found 2>&1
     sed -n '/passed, .* failed$/!p' found | sed "s/^/$what: /"
     counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' found)
-    # shellcheck disable=SC2086
     set -- ${counts:-0 1}
     passed=$((passed + $1)) failed=$((failed + $2))
 }
@@ -27,8 +27,11 @@ head -c 60000 "$root/dev/test/texts/shakespeare.txt" >text
 # ---- tokenizers
 for kind in bpe byte word spm; do
     [ $kind != spm ] || command -v spm_train >/dev/null || continue
-    "$tokenize" -o $kind.data --tokenizer $kind $([ $kind != word ] && [ $kind != byte ] && echo --vocab-size 400) --train text --val text >out 2>&1 &&
-        # shellcheck disable=SC2086
+    case $kind in
+    bpe | spm) size='--vocab-size 400' ;;
+    *) size= ;;
+    esac
+    "$tokenize" -o $kind.data --tokenizer $kind $size --train text --val text >out 2>&1 &&
         "$trainer" -i $kind.data -o $kind $tiny >out 2>&1 </dev/null && [ -s $kind/run.html ]
     ok "a run on $kind"
     grep -q '"format":"float32"' $kind/run.html || { echo 'skipped: the programs were built without WebAssembly'; finish; }
@@ -37,14 +40,12 @@ done
 
 # ---- models
 for attention in softmax cosine; do
-    # shellcheck disable=SC2086
     "$gpt2" -i bpe.data -o gpt2 $tiny --attention $attention >out 2>&1 </dev/null
     ok "GPT-2 with $attention"
     in_browser "GPT-2 with $attention" --text gpt2/run.html "$gpt2" 'The king is'
     rm -r gpt2
 done
 "$tokenize" -o mask.data --vocab-size 400 --reserve mask,padding --train text --val text >out 2>&1 &&
-    # shellcheck disable=SC2086
     "$bert" -i mask.data -o bert $tiny >out 2>&1 </dev/null &&
     "$bert" -e bert -p fp32 --fill 'The [MASK] is dead' --json >filled 2>out
 ok "BERT"
@@ -70,10 +71,9 @@ done
 
 # ---- texts that would like to be markup
 evil='</script><img src=x onerror=window.evil=1><!--'
-yes "$evil" | head -n 2000 >evil
+yes "$evil" | head -n 2000 >evil.txt
 name='run<img src=x onerror=window.evil=1>'
-"$tokenize" -o evil.data --tokenizer word --train evil --val evil >out 2>&1 &&
-    # shellcheck disable=SC2086
+"$tokenize" -o evil.data --tokenizer word --train evil.txt --val evil.txt >out 2>&1 &&
     "$trainer" -i evil.data -o "$name" $tiny >out 2>&1 </dev/null
 ok "a run on markup"
 in_browser hostile --hostile "$name/run.html"

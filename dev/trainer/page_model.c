@@ -156,7 +156,10 @@ static Bytes weights_create(const Run *run, const PageTensor *tensors, size_t co
                             const real *values) {
     Bytes out = {0};
     JsonWriter header = header_create(run, tensors, count);
-    for (int i = 0; i < 8; i++) bytes_append(&out, &(char){(char)(header.length >> 8 * i)}, 1);
+    for (int i = 0; i < 8; i++) {
+        const char byte = (char)(header.length >> 8 * i);
+        bytes_append(&out, &byte, 1);
+    }
     bytes_append(&out, header.text, header.length);
     for (size_t i = 0; i < count; i++) append_tensor(&out, &tensors[i], values);
     json_writer_free(&header);
