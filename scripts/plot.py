@@ -328,11 +328,17 @@ def heading(events):
     return " on ".join(name for name in names if name)
 
 
+def next_to(runs):
+    """The directory that holds all these runs."""
+    directories = [os.path.dirname(os.path.abspath(logs.path_of(run))) for run in runs]
+    return os.path.relpath(os.path.commonpath([os.path.dirname(path) for path in directories]))
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, prog="plot.py", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="default: here")
+    parser.add_argument("-o", "--output", metavar="DIR", help="default: next to the runs")
     parser.add_argument(
         "-t", "--title", help="default: model and data, where all runs have the same"
     )
@@ -351,7 +357,7 @@ def main():
             groups.append((name, [events]))
             headings.add(heading(events))
         title = arguments.title or (headings.pop() if len(headings) == 1 else "")
-        if not draw_runs(arguments.output, groups, title):
+        if not draw_runs(arguments.output or next_to(arguments.runs), groups, title):
             sys.exit(1)
     except logs.Error as error:
         sys.exit(f"plot.py: {error}")

@@ -252,6 +252,11 @@ if python3 -c 'import matplotlib' 2>/dev/null; then
 else
     check 'curves without matplotlib' says 1 'matplotlib is missing: pip install' python3 -B scripts/plot.py -o curves 'a|b'
 fi
+mkdir -p held/one held/more/two && touch held/one/log.jsonl held/more/two/log.jsonl
+check 'curves are written next to their runs' python3 -B -c 'import sys
+sys.path.insert(0, "scripts")
+import plot
+assert plot.next_to(["held/one"]) == plot.next_to(["held/one/", "held/more/two/log.jsonl"]) == "held"'
 check 'curves of no run' says 1 'plot.py: nowhere: no such file' python3 -B scripts/plot.py nowhere
 
 # ---- the tables of dev/results are those that their logs make, without data, programs or a build
