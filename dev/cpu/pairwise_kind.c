@@ -35,11 +35,19 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
 // Of a layer: its weights, their sum in each row, and whether that row is dead (1) or not (0).
 typedef struct {
     Measurement *weights, *sums, *dead;
+    const AttentionInput *in;
+    double *kept;             // (H, Tk) weights of the query `query` of the first sequence; NULL
+    size_t heads, query, row; // row: those before this one, head by head
 } PairwiseMeasurements;
 
 static void measure_row(void *context, const real *weights, const uint8_t *mask, size_t count) {
-    const PairwiseMeasurements *m = context;
+    PairwiseMeasurements *m = context;
+    const size_t h = m->row / m->in->queries, i = m->row % m->in->queries;
     real sum = 0, dead = 1;
+    m->weights->row = m->kept && h < m->heads && i == m->query
+                          ? m->kept + h * m->in->keys + attention_first_key(m->in, i)
+                          : NULL;
+    m->row++;
     for (size_t j = 0; j < count; j++) {
         sum += weights[j];
         if (weights[j] != 0) dead = 0;
@@ -53,7 +61,13 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
                     size_t layer, const char *name) {
     PairwiseMeasurements m = {statistics_find(statistics, layer, name),
                               statistics_find(statistics, layer, "row_sums"),
-                              statistics_find(statistics, layer, "dead_rows")};
+                              statistics_find(statistics, layer, "dead_rows"),
+                              &call->in,
+                              NULL,
+                              call->heads,
+                              statistics->query,
+                              0};
+    m.kept = statistics_keep(statistics, m.weights, call->heads, call->in.keys);
     pairwise_attention_measure(call->memory, call->learned, &call->in, tokens, measure_row, &m);
 }
 

@@ -39,8 +39,8 @@ for kind in bpe byte word spm; do
 done
 
 # ---- models
-for attention in softmax cosine; do
-    "$gpt2" -i bpe.data -o gpt2 $tiny --attention $attention >out 2>&1 </dev/null
+for attention in softmax cosine pairwise additive:8,softmax; do
+    "$gpt2" -i bpe.data -o gpt2 $tiny --attention "$attention" >out 2>&1 </dev/null
     ok "GPT-2 with $attention"
     in_browser "GPT-2 with $attention" --text gpt2/run.html "$gpt2" 'The king is'
     rm -r gpt2
