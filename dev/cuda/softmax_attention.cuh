@@ -254,9 +254,10 @@ static __global__ void __launch_bounds__(WARP *Shapes<T, SIZE>::WARPS)
         product_rows<typename Tiles::Rows, typename Tiles::Columns>(dw, t.second_row, warp_row,
                                                                     column_tile(t, stage, 1));
         const int place = lane % 4 * 2; // of element [0][0][0] among the queries
-        if (p.mask || (p.causal && query < first + warp_row + 15) ||
-            first_key(p, query + N - 1) > first + warp_row)
+        if (p.mask || (p.causal && query < first + warp_row + 15))
             hide_queries(p, head, s, row, query + place);
+        if (first_key(p, query + N - 1) > first + warp_row)
+            hide_late_queries(p, s, row, query + place);
         const auto of_query = [&](int n, int e) {
             const int i = stage * N + 8 * n + place + e % 2;
             return QueryRow{t.logsumexp[i], t.product[i]};

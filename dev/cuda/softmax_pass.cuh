@@ -305,8 +305,19 @@ hide_queries(const SoftmaxPass<T> &p, const SoftmaxHead &head, Sums<1, N> &s, in
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                if (!sees(p, query + 8 * n + e, least)) s.at[0][n][2 * half + e] = -INFINITY;
+                if (query + 8 * n + e < least) s.at[0][n][2 * half + e] = -INFINITY;
     }
+}
+
+// The same of queries whose window a key has left; apart, which saves registers.
+template <typename T, int N>
+static __device__ __forceinline__ void hide_late_queries(const SoftmaxPass<T> &p, Sums<1, N> &s,
+                                                         int row, int query) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (query - row + 8 * n + e % 2 - e / 2 * 8 >= p.window) s.at[0][n][e] = -INFINITY;
 }
 
 // The gradient of rows of queries, keys or values. row: of element [0][0][0].

@@ -403,9 +403,10 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 1)
         meet();
     };
     const auto to_scores = [&](int query, int stage) {
-        if (hidden || (p.causal && query < first + warp_row + 15) ||
-            first_key(p, query + N - 1) > first + warp_row)
+        if (hidden || (p.causal && query < first + warp_row + 15))
             hide_queries(p, head, s, row, query + place);
+        if (first_key(p, query + N - 1) > first + warp_row)
+            hide_late_queries(p, s, row, query + place);
         const auto of_query = [&](int n, int e) {
             const int at = stage * N + 8 * n + place + e % 2;
             return QueryRow{g.logsumexp[at], g.product[at]};
