@@ -14,6 +14,7 @@
 //   x       = x + dropout(W_down GELU(W_up LayerNorm(x)))
 
 #include "attention_options.h"
+#include "block_options.h"
 #include "fastformer.h"
 #include "language.h"
 #include "memory.h"
@@ -32,6 +33,7 @@ static const Option fastformer_options[] = {
     ADDITIVE_OPTIONS(false),
     COSINE_OPTION(true),
     PAIRWISE_OPTIONS,
+    BLOCK_OPTIONS("layer", "learned", "gelu"),
     DROPOUT_OPTION,
 };
 // clang-format on
@@ -41,23 +43,24 @@ static const Option fastformer_options[] = {
 static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const size_t C = p->size.channels;
     const double deviation = 0.02;
-    const LinearShape qkv = {3 * C, C, WEIGHT_OUT_IN, false, deviation};
-    const LinearShape projection = {C, C, WEIGHT_OUT_IN, false, deviation};
-    const LinearShape up = {4 * C, C, WEIGHT_OUT_IN, false, deviation};
-    const LinearShape down = {C, 4 * C, WEIGHT_OUT_IN, false, deviation};
     LayerPlan *layer = &p->layers[l];
     AttentionPlan *attention = &layer->attention;
+    const LinearShape qkv = {plan_qkv_rows(p, attention), C, WEIGHT_OUT_IN, false, deviation};
+    const LinearShape projection = {C, C, WEIGHT_OUT_IN, false, deviation};
+    const LinearShape up = {plan_up_rows(p), C, WEIGHT_OUT_IN, false, deviation};
+    const LinearShape down = {C, p->inner, WEIGHT_OUT_IN, false, deviation};
     const AttentionType *type = &attention_types[attention->kind];
     char name[PARAMETER_NAME];
 #define NAME(suffix)                                                                               \
     (snprintf(name, sizeof(name), "fastformer_model.decoders.%zu." suffix, l), name)
-    attention->norm = add_norm(table, C, "%s", NAME("attention.attn_norm"));
+    attention->norm = plan_add_norm(p, table, "%s", NAME("attention.attn_norm"));
     attention->qkv = add_linear(table, qkv, "%s", NAME("attention.projections"));
+    plan_add_gains(p, attention, table, NAME("attention"));
     if (type->add_parameters)
         type->add_parameters(attention, table, NAME("attention"), C, p->size.heads);
     if (!type->joins)
         attention->projection = add_linear(table, projection, "%s", NAME("attention.output"));
-    layer->ffn.norm = add_norm(table, C, "%s", NAME("boom_norm"));
+    layer->ffn.norm = plan_add_norm(p, table, "%s", NAME("boom_norm"));
     layer->ffn.up = add_linear(table, up, "%s", NAME("boom"));
     layer->ffn.down = add_linear(table, down, "%s", NAME("unboom"));
 #undef NAME
@@ -67,13 +70,13 @@ static TransformerPlan fastformer_plan(const ModelSetup *setup, ParameterTable *
     TransformerPlan p = plan_create(setup, true);
     const size_t C = p.size.channels, V = p.size.vocabulary;
     StackPlan *stack = &p.stacks[0];
-    p.activation = GELU_ERF;
+    plan_choose_blocks(&p, setup->options, GELU_ERF);
     stack->embedding.token = add_matrix(table, "word_embedding.weight", V, C, 0.02);
-    stack->embedding.position =
-        add_matrix(table, "fastformer_model.position_embeddings.weight", p.size.positions, C, 0.02);
+    plan_add_positions(&p, table, "fastformer_model.position_embeddings.weight");
     for (size_t l = 0; l < p.size.layers; l++) add_layer(table, &p, l);
-    stack->norm = add_norm(table, C, "last_norm");
+    stack->norm = plan_add_norm(&p, table, "last_norm");
     p.bias = add_vector(table, "proj_logits.bias", V, 0);
+    plan_add_output(&p, table, "proj_logits.weight");
     plan_complete(&p);
     return p;
 }
@@ -102,6 +105,7 @@ static void fastformer_backward(const Blocks *blocks, const BlockPass *pass,
 
 static void fastformer_describe(const void *model, Metadata **rows, int *count) {
     plan_describe_windows(transformer_plan(model), rows, count);
+    if (!plan_has_usual_blocks(transformer_plan(model), GELU_ERF)) return;
     metadata_add(rows, count, "activation", copy_string("gelu"));
     metadata_add(rows, count, "layernorm_eps", copy_string("1e-05"));
 }

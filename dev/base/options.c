@@ -246,6 +246,11 @@ void options_set_build(Options *options, char *build) {
     options->build = build;
 }
 
+// The default as text; NULL: not set.
+static const char *initial_text(const Option *row) {
+    return row->kind == OPTION_FLAG ? "false" : row->initial;
+}
+
 void options_add(Options *options, const Option *rows, int count) {
     Entry *entries =
         allocate((size_t)options->count + (size_t)count, sizeof *entries, "the options");
@@ -260,7 +265,7 @@ void options_add(Options *options, const Option *rows, int count) {
             programming_error("two options --%s or -%c", options_name(row->name), row->letter);
         Entry *entry = &options->entries[options->count++];
         *entry = (Entry){.row = row};
-        const char *initial = row->kind == OPTION_FLAG ? "false" : row->initial;
+        const char *initial = initial_text(row);
         if (initial && !assign(entry, initial))
             programming_error("--%s cannot be %s", options_name(row->name), initial);
     }
@@ -619,7 +624,7 @@ bool options_given(const Options *options, OptionName name) {
 
 bool options_changed(const Options *options, OptionName name) {
     const Entry *entry = entry_of(options, name);
-    const char *initial = entry->row->initial;
+    const char *initial = initial_text(entry->row);
     if (!initial || !entry->text) return initial != entry->text;
     char *canonical = canonical_text(entry->row, initial);
     const bool changed = strcmp(entry->text, canonical) != 0;
@@ -752,7 +757,7 @@ void options_from_metadata(Options *options, OptionScope scope, const Safetensor
         Entry *entry = &options->entries[i];
         if (entry->row->scope != scope) continue;
         const char *stored = stored_text(entry->row, file);
-        if (!stored && entry->row->implied) stored = entry->row->initial;
+        if (!stored && entry->row->implied) stored = initial_text(entry->row);
         if (stored) take_stored(entry, stored, file->file.path, source, advice);
     }
     free(source);

@@ -65,7 +65,7 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     static const char *const parts[] = {"query", "key", "value"};
     attention->qkv =
         add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
-                          NAME("attention.self"), parts, 3);
+                          NAME("attention.self"), parts, NULL, 3);
     if (type->add_parameters)
         type->add_parameters(attention, table, NAME("attention.self"), C, p->size.heads);
     attention->projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION},

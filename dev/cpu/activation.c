@@ -172,8 +172,8 @@ static void gated_row_backward(Matrix dx, Matrix y, real *restrict dbias, const 
     }
 }
 
-void swiglu_row(real *x, const real *up, size_t n) {
-    gated_forward(x, x, up, NULL, NULL, n);
+void swiglu_row(real *y, const real *x, const real *up, size_t n) {
+    gated_forward(y, x, up, NULL, NULL, n);
 }
 
 // ---- rows -------------------------------------------------------------------

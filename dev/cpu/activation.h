@@ -10,11 +10,8 @@
 #include "real.h"
 #include <stddef.h>
 
-// Inputs for each output. What follows says N for both x's columns and y's; x, dx, bias and dbias
-// have this many times as many.
-static inline size_t activation_inputs(ActivationKind kind) {
-    return kind == SWIGLU ? 2 : 1;
-}
+// What follows says N for both x's columns and y's; x, dx, bias and dbias have activation_inputs()
+// times as many.
 
 // y (M, N) = f(x + bias), f the kind's function; bias (N) or NULL.
 void activation_forward(Matrix y, const real *restrict x, const real *restrict bias,
@@ -34,8 +31,8 @@ void activation_rows_backward(Matrix dx, Matrix y, real *restrict dbias, const r
                               const real *restrict x, const real *restrict bias,
                               ActivationKind kind, size_t m, size_t n);
 
-// In place on a row of decoding; SwiGLU on gates x (N) of a row and their `up` (N).
-void swiglu_row(real *x, const real *up, size_t n);
+// Of a row of decoding: in place; SwiGLU: y (N) from gates x (N) and their `up` (N).
+void swiglu_row(real *y, const real *x, const real *up, size_t n);
 void activation_row(real *x, ActivationKind kind, size_t n);
 
 #endif

@@ -3,6 +3,7 @@
 #include "embedding.h"
 #include "layernorm.h"
 #include "memory.h"
+#include "query_key.h"
 #include "residual.h"
 #include "row_blocks.h"
 #include "threads.h"
@@ -379,6 +380,7 @@ static size_t largest_window(const LayerPlan *layers, size_t count, AttentionKin
 void attention_shared_create(AttentionShared *shared, CpuModel *model, const ModelSizes *size,
                              const LayerPlan *layers, size_t count, size_t batch, size_t length) {
     *shared = (AttentionShared){.channels = size->channels, .heads = size->heads};
+    for (size_t l = 0; l < count; l++) shared->prepares |= layers[l].attention.prepares;
     for (size_t l = 0; l < count; l++) {
         const AttentionPlan *const plans[] = {&layers[l].attention, &layers[l].cross};
         for (size_t i = 0; i < (layers[l].crosses ? 2 : 1); i++) {
@@ -400,6 +402,10 @@ void attention_shared_create(AttentionShared *shared, CpuModel *model, const Mod
 void attention_shared_carve(AttentionShared *s, CpuModel *m) {
     const size_t M = m->rows, C = s->channels;
     attention_memory_carve(&s->memory, m->arena, m->training);
+    if (s->prepares) {
+        s->prepared = arena_reals(m->arena, M, 3 * C, "activations");
+        if (m->training) s->dprepared = arena_reals(m->arena, M, 3 * C, "gradients of activations");
+    }
     if (!s->gemm) return;
     s->input = gemm_input_carve(s->gemm, m->arena, M, C, "activations");
     if (m->training) s->again = gemm_input_carve(m->gemm, m->arena, M, C, "activations");
@@ -528,18 +534,42 @@ void attention_block_carve(AttentionBlock *b, CpuModel *model) {
     sublayer_carve(&b->common.sublayer, model, !is_exact(b));
     attention_sublayer_carve(&b->common, model);
     b->projected =
-        arena_reals(model->arena, model->rows, 3 * b->common.shared->channels, "activations");
+        arena_reals(model->arena, model->rows, b->qkv.parameters.shape.outputs, "activations");
 }
 
 static AttentionInput self_input(const BlockPass *pass, const AttentionBlock *b) {
     const Batch *batch = pass->batch;
     const AttentionPlan *plan = b->common.plan;
-    const real *bias =
-        attention_kernel(plan->kind)->adds_bias ? pass_values(pass, plan->qkv.bias) : NULL;
-    AttentionInput in = attention_self(b->projected, bias, b->common.shared->channels, plan->causal,
-                                       batch->mask, (size_t)batch->batch, (size_t)batch->length);
+    const bool biased = attention_kernel(plan->kind)->adds_bias && !plan->prepares;
+    const real *bias = biased ? pass_values(pass, plan->qkv.bias) : NULL;
+    AttentionInput in = attention_self(plan->prepares ? b->common.shared->prepared : b->projected,
+                                       bias, b->common.shared->channels, plan->causal, batch->mask,
+                                       (size_t)batch->batch, (size_t)batch->length);
     in.window = plan->window;
     return in;
+}
+
+// Queries, keys and values as attention reads them, where they are not as the product makes them.
+static void prepare(const BlockPass *pass, const AttentionBlock *b) {
+    const AttentionPlan *plan = b->common.plan;
+    const AttentionShared *s = b->common.shared;
+    const QueryKeyShape shape = query_key_shape(plan, s->channels, s->heads, s->angles);
+    query_key_forward(s->prepared, b->projected, pass_values(pass, plan->qkv.bias),
+                      pass_values(pass, plan->gains), &shape, (size_t)pass->batch->length,
+                      pass->rows);
+    pass_lap(pass, "attention", 0);
+}
+
+// dqkv (M, (H + 2H') D), from the gradient to what attention read.
+static void prepare_backward(const BlockPass *pass, const AttentionBlock *b, Matrix dqkv) {
+    const AttentionPlan *plan = b->common.plan;
+    const AttentionShared *s = b->common.shared;
+    const QueryKeyShape shape = query_key_shape(plan, s->channels, s->heads, s->angles);
+    query_key_backward(dqkv, pass_gradients(pass, plan->qkv.bias),
+                       pass_gradients(pass, plan->gains), s->dprepared, b->projected,
+                       pass_values(pass, plan->qkv.bias), pass_values(pass, plan->gains), &shape,
+                       (size_t)pass->batch->length, pass->rows);
+    pass_lap(pass, "attention", 0);
 }
 
 // Queries, keys and values, with their bias where the kind does not add it.
@@ -550,6 +580,10 @@ static void project(const BlockPass *pass, const AttentionBlock *b, const real *
     const size_t N = 3 * b->common.shared->channels;
     sublayer_input(pass, &b->common.sublayer, input, x);
     linear_forward(pass, is_exact(b) ? &b->exact : &b->qkv, b->projected, input);
+    if (plan->prepares) {
+        prepare(pass, b);
+        return;
+    }
     if (!bias || attention_kernel(plan->kind)->adds_bias) return;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < pass->rows; i++)
@@ -564,14 +598,21 @@ void attention_block_forward(const BlockPass *pass, const AttentionBlock *b, rea
 }
 
 void attention_block_backward(const BlockPass *pass, const AttentionBlock *b, const real *x) {
-    const Workspace *w = pass->work;
+    const size_t C = b->common.shared->channels;
+    const bool prepares = b->common.plan->prepares;
     const AttentionInput in = self_input(pass, b);
-    const AttentionGradients gradients = attention_self_gradients(
-        w->dqkv, pass_gradients(pass, b->qkv.parameters.bias), b->common.shared->channels);
+    Matrix dqkv = pass->work->dqkv;
+    dqkv.columns = b->qkv.parameters.shape.outputs;
+    const AttentionGradients gradients =
+        prepares
+            ? attention_self_gradients((Matrix){b->common.shared->dprepared, 3 * C, false}, NULL, C)
+            : attention_self_gradients(dqkv, pass_gradients(pass, b->qkv.parameters.bias), C);
+    if (prepares) prepare(pass, b);
     attention_sublayer_backward(pass, &b->common, &gradients, &in);
+    if (prepares) prepare_backward(pass, b, dqkv);
     Sublayer s = b->common.sublayer;
     if (is_exact(b)) s.input = b->common.shared->again;
-    sublayer_begin_backward(pass, &s, &b->qkv, w->dqkv, x, is_exact(b));
+    sublayer_begin_backward(pass, &s, &b->qkv, dqkv, x, is_exact(b));
 }
 
 // ---- cross-attention --------------------------------------------------------
@@ -662,11 +703,11 @@ void ffn_block_create(FfnBlock *b, CpuModel *model, const FfnParameters *paramet
 
 void ffn_block_carve(FfnBlock *b, CpuModel *model) {
     const size_t M = model->rows, C = b->up.parameters.shape.inputs,
-                 F = b->up.parameters.shape.outputs;
+                 N = b->up.parameters.shape.outputs, F = b->down.parameters.shape.inputs;
     sublayer_carve(&b->sublayer, model, true);
     b->kept = model->training && !ffn_remade(gemm_precision(model->gemm), C, F);
     if (!b->kept) return;
-    b->hidden = arena_reals(model->arena, M, F, "activations");
+    b->hidden = arena_reals(model->arena, M, N, "activations");
     b->activated = gemm_input_carve(model->gemm, model->arena, M, F, "activations");
 }
 
@@ -689,10 +730,11 @@ static void ffn_row_ahead(const BlockPass *pass, const real *out, const real *x,
 static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out, const real *x,
                              size_t begin, size_t rows) {
     const Workspace *w = pass->work;
-    const size_t C = b->down.parameters.shape.outputs, F = b->up.parameters.shape.outputs;
+    const size_t C = b->down.parameters.shape.outputs, N = b->up.parameters.shape.outputs,
+                 F = b->down.parameters.shape.inputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
-    real *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
+    real *hidden = b->kept ? b->hidden + begin * N : w->hidden + own * N;
     const Matrix activated =
         b->kept ? gemm_input_rows(b->activated, begin) : gemm_input_rows(w->activated, own);
     real *output = w->output + (pass->statistics ? begin : own) * C;
@@ -700,22 +742,23 @@ static void ffn_rows_forward(const BlockPass *pass, const FfnBlock *b, real *out
     gemm_forward(gemm, hidden, gemm_input_rows(b->sublayer.input, begin), b->up.weight, rows);
     for (size_t row = 0; row < rows; row++) {
         ffn_row_ahead(pass, out, x, begin + row, C);
-        activation_rows_forward(gemm_input_rows(activated, row), hidden + row * F,
+        activation_rows_forward(gemm_input_rows(activated, row), hidden + row * N,
                                 pass_values(pass, b->up.parameters.bias), b->activation, 1, F);
     }
     gemm_forward(gemm, output, activated, b->down.weight, rows);
     sublayer_rows_residual(pass, &b->sublayer, out, x, output, begin, rows);
 }
 
-// dbias (F) += the gradient to the bias, or NULL.
+// dbias (N) += the gradient to the bias, or NULL.
 static void ffn_rows_backward(const BlockPass *pass, const FfnBlock *b, real *dbias, size_t begin,
                               size_t rows) {
     const Workspace *w = pass->work;
-    const size_t C = b->down.parameters.shape.outputs, F = b->up.parameters.shape.outputs;
+    const size_t C = b->down.parameters.shape.outputs, N = b->up.parameters.shape.outputs,
+                 F = b->down.parameters.shape.inputs;
     const size_t own = (size_t)thread_index() * FFN_ROWS;
     Gemm *gemm = pass->model->serial[thread_index()];
     real *dactivated = w->dactivated + own * F,
-         *hidden = b->kept ? b->hidden + begin * F : w->hidden + own * F;
+         *hidden = b->kept ? b->hidden + begin * N : w->hidden + own * N;
     const Matrix dhidden = gemm_input_rows(w->dhidden, begin);
     Matrix again = {0}; // where the activation's output is computed again
     if (!b->kept) {
@@ -751,16 +794,16 @@ void ffn_block_forward(const BlockPass *pass, const FfnBlock *b, real *out, cons
 
 void ffn_block_backward(const BlockPass *pass, const FfnBlock *b, const real *x) {
     const Workspace *w = pass->work;
-    const size_t F = b->up.parameters.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
+    const size_t N = b->up.parameters.shape.outputs, parts = (pass->rows + FFN_ROWS - 1) / FFN_ROWS;
     real *dbias = pass_gradients(pass, b->up.parameters.bias);
     real *partial =
-        dbias ? allocate(parts * F, sizeof(real), "bias gradients") : NULL; // (parts, F)
+        dbias ? allocate(parts * N, sizeof(real), "bias gradients") : NULL; // (parts, N)
     sublayer_residual_backward(pass, &b->sublayer);
 #pragma omp parallel for schedule(static)
     for (size_t part = 0; part < parts; part++)
-        ffn_rows_backward(pass, b, partial ? partial + part * F : NULL, part * FFN_ROWS,
+        ffn_rows_backward(pass, b, partial ? partial + part * N : NULL, part * FFN_ROWS,
                           ffn_rows(pass, part * FFN_ROWS));
-    if (dbias) row_parts_add(dbias, partial, parts, F);
+    if (dbias) row_parts_add(dbias, partial, parts, N);
     free(partial);
     ffn_lap(pass, b);
     linear_backward_weight(pass, &b->down, w->doutput, b->kept ? b->activated : w->activated);

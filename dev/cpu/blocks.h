@@ -84,7 +84,7 @@ void norm_backward(const BlockPass *pass, const Norm *norm, real *dx, const real
 typedef struct {
     EmbeddingPlan plan;
     size_t channels;
-    const real *sinusoids;  // (positions, C), sinusoidal_positions(); NULL: positions are learned
+    const real *sinusoids;  // (positions, C), sinusoidal_positions(); NULL: there are none
     real *places, *dplaces; // (T, C) with a type: position + type, and the gradient to that
     real *sum;              // (M, C) with a norm: what that reads
     Norm norm;
@@ -152,9 +152,12 @@ void sublayer_begin_backward(const BlockPass *pass, const Sublayer *sublayer, co
 typedef struct {
     size_t channels, heads; // C, H
     AttentionMemory memory;
-    Gemm *gemm;   // float32, for kinds that need it; NULL: there are none
-    Matrix input; // (M, C) what their products for queries, keys and values read
-    Matrix again; // (M, C) and the backward pass of these
+    Gemm *gemm;                 // float32, for kinds that need it; NULL: there are none
+    Matrix input;               // (M, C) what their products for queries, keys and values read
+    Matrix again;               // (M, C) and the backward pass of these
+    bool prepares;              // some layer does, with:
+    real *prepared, *dprepared; // (M, 3C) what attention reads, and the gradient to that
+    const real *angles;         // (positions, D) of rotary positions, or NULL
 } AttentionShared;
 
 void attention_shared_create(AttentionShared *shared, CpuModel *model, const ModelSizes *size,
@@ -184,7 +187,8 @@ void attention_sublayer_backward(const BlockPass *pass, const AttentionSublayer 
 typedef struct {
     AttentionSublayer common;
     Linear qkv, exact; // the product, and in float32 where the kind needs that
-    real *projected;   // (M, 3C) queries, keys and values, without the bias where the kind adds it
+    real *projected;   // (M, (H + 2H') D) queries, keys and values, as the product makes them;
+                       // with the bias where nothing else adds it
 } AttentionBlock;
 
 void attention_block_create(AttentionBlock *block, CpuModel *model, const AttentionShared *shared,
@@ -232,7 +236,7 @@ typedef struct {
     ActivationKind activation;
     Linear up, down;
     bool kept;        // for the backward pass; else these are NULL:
-    real *hidden;     // (M, F) before bias and activation
+    real *hidden;     // (M, F), SwiGLU (M, 2F), before bias and activation
     Matrix activated; // (M, F)
 } FfnBlock;
 

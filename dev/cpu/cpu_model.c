@@ -55,7 +55,7 @@ bool ffn_remade(Precision precision, size_t channels, size_t inner) {
            tile_multiplier(precision == PRECISION_BFLOAT16) == MULTIPLY_AMX;
 }
 
-void cpu_model_carve_workspace(CpuModel *m, size_t channels, size_t inner) {
+void cpu_model_carve_workspace(CpuModel *m, size_t channels, size_t hidden, size_t inner) {
     const char *what = "gradients of activations";
     Workspace *w = &m->work;
     Arena *arena = m->arena;
@@ -63,7 +63,7 @@ void cpu_model_carve_workspace(CpuModel *m, size_t channels, size_t inner) {
     const size_t own = (size_t)m->threads * FFN_ROWS;
     const bool remade = m->training && ffn_remade(gemm_precision(m->gemm), C, F);
     w->output = arena_reals(arena, M > own ? M : own, C, "activations");
-    w->hidden = arena_reals(arena, own, F, "activations");
+    w->hidden = arena_reals(arena, own, hidden, "activations");
     w->activated = gemm_input_carve(m->gemm, arena, remade && M > own ? M : own, F, "activations");
     if (!m->training) return;
     w->dx = arena_reals(arena, M, C, what);
@@ -79,7 +79,7 @@ void cpu_model_carve_workspace(CpuModel *m, size_t channels, size_t inner) {
     arena_close(arena, &projected);
     arena_member(arena, &shared);
     w->dactivated = arena_reals(arena, own, F, what);
-    w->dhidden = gemm_input_carve(m->gemm, arena, M, F, what);
+    w->dhidden = gemm_input_carve(m->gemm, arena, M, hidden, what);
     arena_close(arena, &shared);
 }
 

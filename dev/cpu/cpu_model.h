@@ -82,7 +82,8 @@ typedef struct {
 // it, this prints how much memory it is (ModelSetup.say_memory) and takes it, or ends the program
 // with the option to lower where it cannot fit.
 void cpu_model_create(CpuModel *model, const ModelSetup *setup);
-void cpu_model_carve_workspace(CpuModel *model, size_t channels, size_t inner);
+// hidden: what a feed-forward network's first product makes; inner: what its second one reads.
+void cpu_model_carve_workspace(CpuModel *model, size_t channels, size_t hidden, size_t inner);
 void cpu_model_allocate(CpuModel *model, void (*carve)(void *model));
 void cpu_model_destroy(CpuModel *model);
 

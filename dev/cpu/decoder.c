@@ -5,6 +5,7 @@
 #include "error.h"
 #include "layernorm.h"
 #include "memory.h"
+#include "query_key.h"
 #include "threads.h"
 #include "transformer.h"
 #include <stdlib.h>
@@ -31,8 +32,11 @@ typedef struct {
     size_t count;         // tokens read
     int threads;          // of the parallel region
     real *x, *added,
-        *attended;            // (S, C) the residual stream; what is added to it; attention's output
-    real *projected, *hidden; // (S, 3C), (S, F)
+        *attended; // (S, C) the residual stream; what is added to it; attention's output
+    real *projected,
+        *prepared;            // (S, 3C) at most: queries, keys and values, as attention reads them
+    real *hidden, *activated; // (S, F), SwiGLU (S, 2F); (S, F), others' are `hidden`
+    const real *sinusoids, *angles; // of the model
     real *norm; // (threads, S, C) each thread makes all of it: less than waiting for another
     DecodeWeight classifier; // (V, C)
     Barrier barrier;         // between the threads
@@ -91,26 +95,33 @@ void *decoder_create(void *model, int streams) {
     const size_t S = (size_t)streams, C = size->channels, V = size->vocabulary;
     size_t weights = V * C;
     Decoder *d = allocate(1, sizeof(Decoder), "decoder");
-    *d = (Decoder){.model = &t->model, .plan = &t->plan, .streams = S};
+    *d = (Decoder){.model = &t->model,
+                   .plan = &t->plan,
+                   .streams = S,
+                   .sinusoids = t->sinusoids,
+                   .angles = t->angles};
     d->layers = allocate(size->layers, sizeof(DecoderLayer), "decoder");
     for (size_t l = 0; l < size->layers; l++) {
         d->layers[l] = layer_create(d, &t->plan.layers[l]);
         weights += layer_weights(&d->layers[l]);
     }
-    d->classifier = decode_weight_create(
-        d->model->decoding, values_at(d, t->plan.stacks[0].embedding.token), V, C, WEIGHT_OUT_IN);
+    d->classifier =
+        decode_weight_create(d->model->decoding, values_at(d, t->plan.output), V, C, WEIGHT_OUT_IN);
     d->threads = decode_threads(weights);
     d->x = buffer(S, C);
     d->added = buffer(S, C);
     d->attended = buffer(S, C);
     d->projected = buffer(S, 3 * C);
-    d->hidden = buffer(S, t->plan.inner);
+    d->prepared = buffer(S, 3 * C);
+    d->hidden = buffer(S, activation_inputs(t->plan.activation) * t->plan.inner);
+    d->activated = t->plan.activation == SWIGLU ? buffer(S, t->plan.inner) : d->hidden;
     d->norm = buffer((size_t)d->threads * S, C);
     return d;
 }
 
 void decoder_destroy(void *decoder) {
     Decoder *d = decoder;
+    if (d->activated != d->hidden) free(d->activated);
     for (size_t l = 0; l < d->plan->size.layers; l++) {
         DecoderLayer *layer = &d->layers[l];
         DecoderLinear *const linears[LINEARS] = {&layer->qkv, &layer->projection, &layer->up,
@@ -118,7 +129,8 @@ void decoder_destroy(void *decoder) {
         for (size_t i = 0; i < LINEARS; i++) decode_weight_free(&linears[i]->weight);
         layer->kernel->state_free(layer->state);
     }
-    real *const buffers[] = {d->x, d->added, d->attended, d->projected, d->hidden, d->norm};
+    real *const buffers[] = {d->x,        d->added,  d->attended, d->projected,
+                             d->prepared, d->hidden, d->norm};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++) free(buffers[i]);
     decode_weight_free(&d->classifier);
     free(d->layers);
@@ -134,12 +146,13 @@ void decoder_destroy(void *decoder) {
 static void embed(Decoder *d, const int32_t *tokens) {
     const size_t C = d->plan->size.channels;
     const EmbeddingPlan *embedding = &d->plan->stacks[0].embedding;
-    const real *place = values_at(d, embedding->position) + d->position * C;
+    const real *place = d->sinusoids ? d->sinusoids : values_at(d, embedding->position);
     if (d->position == d->plan->size.positions)
         fail("decoding: the model has %zu positions, no token can follow", d->plan->size.positions);
     for (size_t s = 0; s < d->streams; s++) {
         const real *row = values_at(d, embedding->token) + (size_t)tokens[s] * C;
-        for (size_t i = 0; i < C; i++) d->x[s * C + i] = row[i] + place[i];
+        for (size_t i = 0; i < C; i++)
+            d->x[s * C + i] = place ? row[i] + place[d->position * C + i] : row[i];
     }
 }
 
@@ -149,7 +162,7 @@ static const real *normalise(const Decoder *d, const NormParameters *parameters)
     real *norm = d->norm + (size_t)thread_index() * S * C;
     for (size_t s = 0; s < S; s++)
         layernorm_row(norm + s * C, d->x + s * C, values_at(d, parameters->gain),
-                      values_at(d, parameters->bias), C);
+                      values_at(d, parameters->bias), parameters->epsilon, C);
     return norm;
 }
 
@@ -164,25 +177,52 @@ static void add_product(Decoder *d, const real *input, const DecoderLinear *line
     barrier_wait(&d->barrier);
 }
 
-static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
-    const size_t F = layer->up.weight.n;
+// activated (S, F) of hidden (S, F or 2F): each thread its share of the columns.
+static void activate(Decoder *d) {
+    const size_t F = d->plan->inner;
+    const bool gated = d->plan->activation == SWIGLU;
     const DecodeShare share = decode_share(F);
+    if (gated) barrier_wait(&d->barrier); // other threads made what this one reads
+    for (size_t s = 0; s < d->streams; s++) {
+        real *y = d->activated + s * F + share.begin;
+        const real *x = d->hidden + s * 2 * F + share.begin;
+        if (gated)
+            swiglu_row(y, x, x + F, share.count);
+        else
+            activation_row(y, d->plan->activation, share.count);
+    }
+    barrier_wait(&d->barrier);
+}
+
+static void decode_ffn(Decoder *d, const DecoderLayer *layer) {
     decode_product(d->hidden, normalise(d, &layer->plan->ffn.norm), &layer->up.weight,
                    values_at(d, layer->up.bias), d->streams);
-    for (size_t s = 0; s < d->streams; s++)
-        activation_row(d->hidden + s * F + share.begin, d->plan->activation, share.count);
+    activate(d);
+    add_product(d, d->activated, &layer->down);
+}
+
+// Queries, keys and values as attention reads them: each thread some of the streams.
+static real *prepare(Decoder *d, const DecoderLayer *layer) {
+    const AttentionPlan *plan = &layer->plan->attention;
+    if (!plan->prepares) return d->projected;
+    const size_t C = d->plan->size.channels, N = layer->qkv.weight.n;
+    const QueryKeyShape shape = query_key_shape(plan, C, d->plan->size.heads, d->angles);
+    for (size_t s = (size_t)thread_index(); s < d->streams; s += (size_t)d->threads)
+        query_key_row(d->prepared + s * 3 * C, d->projected + s * N, NULL,
+                      values_at(d, plan->gains), &shape, d->position);
     barrier_wait(&d->barrier);
-    add_product(d, d->hidden, &layer->down);
+    return d->prepared;
 }
 
 static void decode_attention(Decoder *d, const DecoderLayer *layer) {
     const AttentionPlan *plan = &layer->plan->attention;
     const real *bias = values_at(d, layer->qkv.bias);
-    const bool adds_bias = layer->kernel->adds_bias, projects = attention_projects(plan);
+    const bool adds_bias = layer->kernel->adds_bias && !plan->prepares,
+               projects = attention_projects(plan);
     decode_product(d->projected, normalise(d, &plan->norm), &layer->qkv.weight,
                    adds_bias ? NULL : bias, d->streams);
     barrier_wait(&d->barrier);
-    layer->kernel->step(layer->state, &(AttentionStep){d->projected, adds_bias ? bias : NULL,
+    layer->kernel->step(layer->state, &(AttentionStep){prepare(d, layer), adds_bias ? bias : NULL,
                                                        projects ? d->attended : d->x, d->count});
     barrier_wait(&d->barrier);
     if (projects) add_product(d, d->attended, &layer->projection);

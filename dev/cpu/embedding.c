@@ -15,9 +15,12 @@ void embedding_forward(real *restrict x, const real *restrict token, real scale,
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < rows; row++) {
         const real *from = token + (size_t)batch->inputs[row] * channels,
-                   *at = position + row % T * channels;
+                   *at = position ? position + row % T * channels : NULL;
         real *to = x + row * channels;
-        for (size_t c = 0; c < channels; c++) to[c] = scale * from[c] + at[c];
+        if (at)
+            for (size_t c = 0; c < channels; c++) to[c] = scale * from[c] + at[c];
+        else
+            for (size_t c = 0; c < channels; c++) to[c] = scale * from[c];
         if (dropout)
             dropout_apply(dropout, (row_number(batch, row / T) + row % T) * channels, channels, to);
     }

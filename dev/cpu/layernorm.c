@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <tgmath.h>
 
-static const real EPSILON = (real)1e-5; // of decoding
 enum { PIECE = 1024 }; // channels normalised at a time, on their way to what the product reads
 
 // x - mean, elements i to min(i + TILE_LANES, n); 0 beyond.
@@ -79,9 +78,9 @@ void layernorm_forward(Matrix y, real *restrict mean, real *restrict rstd, const
 }
 
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
-                   const real *restrict bias, size_t channels) {
+                   const real *restrict bias, double epsilon, size_t channels) {
     real mean, rstd;
-    rows_statistics(x, 1, channels, !bias, EPSILON, &mean, &rstd);
+    rows_statistics(x, 1, channels, !bias, (real)epsilon, &mean, &rstd);
     normalise(y, x, gain, bias, mean, rstd, channels);
 }
 

@@ -27,8 +27,8 @@ void layernorm_backward(real *dx, real *restrict dgain, real *restrict dbias, co
                         const real *restrict mean, const real *restrict rstd, size_t m,
                         size_t channels);
 
-// One row, for decoding, with an epsilon of 1e-5: y (C) as real.
+// One row, for decoding: y (C) as real.
 void layernorm_row(real *restrict y, const real *restrict x, const real *restrict gain,
-                   const real *restrict bias, size_t channels);
+                   const real *restrict bias, double epsilon, size_t channels);
 
 #endif

@@ -9,6 +9,17 @@
 
 static const double EPSILON = 1e-5; // added to a standard deviation
 
+QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t heads,
+                              const real *angles) {
+    return (QueryKeyShape){.heads = heads,
+                           .groups = plan->groups,
+                           .size = channels / heads,
+                           .scores = plan->scores,
+                           .rescale = plan->rescale,
+                           .epsilon = plan->epsilon,
+                           .angles = plan->rotary_base > 0 ? angles : NULL};
+}
+
 void rotary_angles(real *angles, double base, size_t positions, size_t size) {
     for (size_t t = 0; t < positions; t++) {
         real *cosines = angles + t * size, *sines = cosines + size / 2;

@@ -15,11 +15,10 @@
 #ifndef CPU_QUERY_KEY_H
 #define CPU_QUERY_KEY_H
 
+#include "attention_type.h"
 #include "gemm.h"
 #include "real.h"
 #include <stddef.h>
-
-typedef enum { SCORES_PLAIN, SCORES_RESCALED, SCORES_QKNORM } ScoresKind;
 
 typedef struct {
     size_t heads, groups, size; // H, H' (which divides H), D
@@ -28,6 +27,10 @@ typedef struct {
     double epsilon;     // of qknorm
     const real *angles; // (positions, D), rotary_angles(); NULL: nothing is rotated
 } QueryKeyShape;
+
+// Of a layer that prepares queries and keys.
+QueryKeyShape query_key_shape(const AttentionPlan *plan, size_t channels, size_t heads,
+                              const real *angles);
 
 // angles (positions, D): the cosines of each position's D/2 angles, then their sines. D is even.
 void rotary_angles(real *angles, double base, size_t positions, size_t size);

@@ -2,6 +2,7 @@
 
 #include "embedding.h"
 #include "memory.h"
+#include "query_key.h"
 #include <stdlib.h>
 
 // ---- the blocks -------------------------------------------------------------
@@ -137,8 +138,8 @@ static void head_create_planned(Transformer *t) {
     const StackPlan *last = &t->plan.stacks[t->plan.stack_count - 1];
     CpuModel *m = &t->model;
     if (predicts(t)) prediction_create(&t->prediction, m, &t->plan.prediction);
-    head_create(&t->head, m, predicts(t) ? &t->plan.prediction.norm : &last->norm,
-                last->embedding.token, t->plan.bias, t->plan.size.vocabulary);
+    head_create(&t->head, m, predicts(t) ? &t->plan.prediction.norm : &last->norm, t->plan.output,
+                t->plan.bias, t->plan.size.vocabulary);
     t->head.bias_fixed = t->plan.bias_fixed;
     classifier_smooth(t->head.classifier, t->plan.smoothing);
 }
@@ -172,17 +173,28 @@ static void stack_carve(Transformer *t, size_t stack) {
     arena_close(m->arena, &shared);
 }
 
-static bool has_sinusoids(const Transformer *t) {
-    return t->model.rows > 0 && t->plan.stacks[0].embedding.position == NO_PARAMETER;
+static bool has_positions(const Transformer *t, PositionKind kind) {
+    return t->plan.stacks[0].embedding.positions == kind;
+}
+
+// Of the first layer that rotates; all do by the same angles.
+static double rotary_base(const Transformer *t) {
+    double base = 0;
+    for (size_t l = 0; l < t->plan.size.layers && !(base > 0); l++)
+        base = t->plan.layers[l].attention.rotary_base;
+    return base;
 }
 
 static void transformer_carve(void *model) {
     Transformer *t = model;
     CpuModel *m = &t->model;
     const ModelSizes *size = &t->plan.size;
-    if (m->rows == 0) return;
-    if (has_sinusoids(t))
+    if (has_positions(t, POSITIONS_SINUSOIDAL))
         t->sinusoids = arena_reals(m->arena, size->positions, size->channels, "positions");
+    if (has_positions(t, POSITIONS_ROTARY))
+        t->angles = arena_reals(m->arena, size->positions, size->head_size, "positions");
+    if (m->rows == 0) return;
+    t->attention.angles = t->angles;
     attention_shared_carve(&t->attention, m);
     stack_carve(t, 0);
     if (t->plan.stack_count > 1) {
@@ -191,7 +203,8 @@ static void transformer_carve(void *model) {
     }
     if (predicts(t)) prediction_carve(&t->prediction, m);
     head_carve(&t->head, m);
-    cpu_model_carve_workspace(m, size->channels, t->plan.inner);
+    cpu_model_carve_workspace(m, size->channels,
+                              activation_inputs(t->plan.activation) * t->plan.inner, t->plan.inner);
 }
 
 void *transformer_create(const ModelSetup *setup) {
@@ -205,8 +218,10 @@ void *transformer_create(const ModelSetup *setup) {
     m->attention_dropout = t->plan.attention_dropout;
     if (m->rows > 0) parts_create(t);
     cpu_model_allocate(m, transformer_carve);
-    if (has_sinusoids(t))
+    if (has_positions(t, POSITIONS_SINUSOIDAL))
         sinusoidal_positions(t->sinusoids, t->plan.size.positions, t->plan.size.channels);
+    if (has_positions(t, POSITIONS_ROTARY))
+        rotary_angles(t->angles, rotary_base(t), t->plan.size.positions, t->plan.size.head_size);
     return t;
 }
 

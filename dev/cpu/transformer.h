@@ -28,7 +28,8 @@ typedef struct {
     Embedding embeddings[MAX_STACKS]; // of the stacks
     real **streams[MAX_STACKS];       // whose last x the stack's result is made of
     size_t blocks[MAX_STACKS];        // of each
-    real *sinusoids;                  // (positions, C), where these are no parameters
+    real *sinusoids, *angles;         // (positions, C), (positions, D): of the positions that are
+                                      // computed, or NULL
     Encoded encoded;
     PredictionBlock prediction;
     OutputHead head;

@@ -15,6 +15,7 @@
 #include "dropout.cuh"
 #include "muon.cuh"
 extern "C" {
+#include "block_options.h"
 #include "model.h"
 #include "options.h"
 }
@@ -233,6 +234,7 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->host_type = host_type;
     g->lower = host_type->task->lower;
     g->host = host_type->create(&host);
+    plan_refuse_on_gpu(transformer_plan(g->host));
     g->batch = (size_t)(setup->rows > 0 ? setup->rows : setup->batch);
     g->length = (size_t)(setup->rows > 0 ? 1 : setup->length);
     g->vocabulary = setup->vocabulary;

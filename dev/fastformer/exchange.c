@@ -1,5 +1,6 @@
 // The Fastformer as a class of Hugging Face transformers: modeling_fastformer.py, which a run's
 // directory holds next to its weights, and config.json.
+#include "block_options.h"
 #include "embed.h"
 #include "error.h"
 #include "fastformer.h"
@@ -72,7 +73,8 @@ static bool write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
     const AttentionPlan *attention = &plan->layers[0].attention;
-    if (!plan_attends(plan, ATTENTION_ADDITIVE)) return false;
+    if (!plan_attends(plan, ATTENTION_ADDITIVE) || !plan_has_usual_blocks(plan, GELU_ERF))
+        return false;
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, "FastformerForCausalLM");

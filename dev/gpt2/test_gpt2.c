@@ -37,6 +37,26 @@ static const char *const kinds[] = {
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), SINGLE_KINDS = KINDS - 2 };
 static const ModelKinds all = {&gpt2, kinds, KINDS, 1};
 
+// Blocks of models after GPT-2: each choice with others, in every kind that takes it.
+static const char *const blocks[] = {
+    "norm=rms norm-eps=1e-4 ffn=swiglu ffn-size=13",
+    "positions=rotary kv-heads=1 untied=true",
+    "positions=sinusoidal ffn=relu2 scores=rescaled rescale=4",
+    "positions=none ffn=relu scores=qknorm attention=softmax1:3",
+    "positions=rotary rotary-base=50 attention=cosine kv-heads=1 norm=rms",
+    "positions=rotary kv-heads=1 scores=qknorm attention=additive+softmax",
+};
+static const ModelKinds of_blocks = {&gpt2, blocks, sizeof(blocks) / sizeof(blocks[0]), 1};
+#define EVEN "layers=2 channels=24 heads=2 "
+
+static void test_blocks(void) {
+    model_check_kind_gradients(&of_blocks, EVEN, 21, 0);
+    model_check_kind_gradients(&of_blocks, EVEN "dropout=0.3", 21, 0.3);
+    model_check_kind_padding(&of_blocks, EVEN);
+    model_check_kind_threads(&of_blocks, EVEN);
+    model_check_kind_accumulation(&of_blocks, EVEN);
+}
+
 // ---- The model --------------------------------------------------------------
 
 static void test_gradients(void) {
@@ -73,6 +93,13 @@ static void test_decoding(void) {
         for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++)
             check_decoding(SMALL, kinds[i], lengths[l]);
         check_decoding("layers=2 channels=128 heads=4 ", kinds[i], 20); // large enough for threads
+    }
+}
+
+static void test_decoding_blocks(void) {
+    for (size_t i = 0; i < of_blocks.count; i++) {
+        check_decoding(EVEN, blocks[i], 70);
+        check_decoding("layers=2 channels=128 heads=4 ", blocks[i], 20);
     }
 }
 
@@ -117,6 +144,25 @@ static void test_parameters(void) {
     model_test_free(&t);
 }
 
+// Checkpoints say of blocks what is not the default.
+static void test_metadata(void) {
+    static const char *const options[] = {"", "untied=true positions=none"};
+    for (int i = 0; i < 2; i++) {
+        ModelTest t = model_test_create(&gpt2, options[i], 1, 4, 29);
+        Metadata *rows = NULL;
+        int count = 0;
+        options_to_metadata(t.options, OPTION_MODEL, &rows, &count);
+        bool untied = false, unsaid = true;
+        for (int row = 0; row < count; row++) {
+            untied |= strcmp(rows[row].key, "untied") == 0;
+            unsaid &= strcmp(rows[row].key, "norm") != 0 && strcmp(rows[row].key, "scores") != 0;
+        }
+        CHECK(untied == (i == 1) && unsaid);
+        metadata_free(rows, count);
+        model_test_free(&t);
+    }
+}
+
 static void create_with(void *options) {
     model_test_options(&gpt2, options);
 }
@@ -124,6 +170,10 @@ static void create_with(void *options) {
 static void test_bad_options(void) {
     CHECK_FAILS(create_with, "channels=24 heads=5", 1, "--heads 5");
     CHECK_FAILS(create_with, "channels=4 heads=8", 1, "--heads 8");
+    CHECK_FAILS(create_with, "channels=24 heads=4 kv-heads=3", 2, "--kv-heads 3: does not divide");
+    CHECK_FAILS(create_with, "channels=12 heads=4 positions=rotary", 2, "heads of 3 channels");
+    CHECK_FAILS(create_with, "attention=cosine scores=qknorm", 2, "layer 1 has cosine attention");
+    CHECK_FAILS(create_with, "attention=additive positions=rotary", 2, "no layer compares");
     CHECK_FAILS(create_with, "attention=softmax2", 2, "softmax|softmax1|cosine|additive");
 }
 
@@ -553,10 +603,13 @@ int main(int argc, char **argv) {
         {"gradients: dropout", test_gradients_dropout},
         {"decoding", test_decoding},
         {"decoding ends", test_decoding_ends},
+        {"blocks", test_blocks},
+        {"decoding of blocks", test_decoding_blocks},
         {"padding", test_padding},
         {"threads", test_threads},
         {"accumulation", test_accumulation},
         {"parameters", test_parameters},
+        {"metadata", test_metadata},
         {"bad options", test_bad_options},
         {"audit", test_audit},
         {"reference", test_reference},

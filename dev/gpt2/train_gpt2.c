@@ -12,6 +12,7 @@
 // attention: softmax, GPT-2's own, or another kind (attention_type.h), layer by layer.
 
 #include "attention_options.h"
+#include "block_options.h"
 #include "error.h"
 #include "gpt2.h"
 #include "huggingface.h"
@@ -33,6 +34,7 @@ static const Option gpt2_options[] = {
     COSINE_OPTION(false),
     PAIRWISE_OPTIONS,
     ADDITIVE_OPTIONS(true),
+    BLOCK_OPTIONS("layer", "learned", "gelu"),
     DROPOUT_OPTION,
 };
 
@@ -42,20 +44,21 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const size_t C = p->size.channels;
     // 2L sublayers are added to the residual stream: this keeps its variance that of one.
     const double plain = 0.02, residual = 0.02 / sqrt(2 * (double)p->size.layers);
-    const LinearShape qkv = {3 * C, C, WEIGHT_IN_OUT, true, plain};
-    const LinearShape projection = {C, C, WEIGHT_IN_OUT, true, residual};
-    const LinearShape up = {4 * C, C, WEIGHT_IN_OUT, true, plain};
-    const LinearShape down = {C, 4 * C, WEIGHT_IN_OUT, true, residual};
     AttentionPlan *attention = &p->layers[l].attention;
+    const LinearShape qkv = {plan_qkv_rows(p, attention), C, WEIGHT_IN_OUT, true, plain};
+    const LinearShape projection = {C, C, WEIGHT_IN_OUT, true, residual};
+    const LinearShape up = {plan_up_rows(p), C, WEIGHT_IN_OUT, true, plain};
+    const LinearShape down = {C, p->inner, WEIGHT_IN_OUT, true, residual};
     FfnParameters *ffn = &p->layers[l].ffn;
     const AttentionType *type = &attention_types[attention->kind];
     char prefix[PARAMETER_NAME];
     snprintf(prefix, sizeof(prefix), "transformer.h.%zu.attn", l);
-    attention->norm = add_norm(table, C, "transformer.h.%zu.ln_1", l);
+    attention->norm = plan_add_norm(p, table, "transformer.h.%zu.ln_1", l);
     attention->qkv = add_linear(table, qkv, "%s.c_attn", prefix);
+    plan_add_gains(p, attention, table, prefix);
     if (type->add_parameters) type->add_parameters(attention, table, prefix, C, p->size.heads);
     attention->projection = add_linear(table, projection, "%s.c_proj", prefix);
-    ffn->norm = add_norm(table, C, "transformer.h.%zu.ln_2", l);
+    ffn->norm = plan_add_norm(p, table, "transformer.h.%zu.ln_2", l);
     ffn->up = add_linear(table, up, "transformer.h.%zu.mlp.c_fc", l);
     ffn->down = add_linear(table, down, "transformer.h.%zu.mlp.c_proj", l);
 }
@@ -64,12 +67,12 @@ static TransformerPlan gpt2_plan(const ModelSetup *setup, ParameterTable *table)
     TransformerPlan p = plan_create(setup, true);
     const size_t C = p.size.channels, V = p.size.vocabulary;
     StackPlan *stack = &p.stacks[0];
-    p.activation = GELU_TANH;
+    plan_choose_blocks(&p, setup->options, GELU_TANH);
     stack->embedding.token = add_matrix(table, "transformer.wte.weight", V, C, 0.02);
-    stack->embedding.position =
-        add_matrix(table, "transformer.wpe.weight", p.size.positions, C, 0.02);
+    plan_add_positions(&p, table, "transformer.wpe.weight");
     for (size_t l = 0; l < p.size.layers; l++) add_layer(table, &p, l);
-    stack->norm = add_norm(table, C, "transformer.ln_f");
+    stack->norm = plan_add_norm(&p, table, "transformer.ln_f");
+    plan_add_output(&p, table, "lm_head.weight");
     plan_complete(&p);
     return p;
 }
@@ -142,7 +145,8 @@ static char *gpt2_tensor_name(const char *theirs) {
 static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
-    if (!plan_attends(plan, ATTENTION_SOFTMAX)) return false;
+    if (!plan_attends(plan, ATTENTION_SOFTMAX) || !plan_has_usual_blocks(plan, GELU_TANH))
+        return false;
     const size_t sizes[CONFIG_SIZES] = {size->layers, size->channels, size->heads, size->positions,
                                         size->vocabulary};
     huggingface_write_sizes(w, "GPT2LMHeadModel", config_sizes, sizes, CONFIG_SIZES);
@@ -165,6 +169,7 @@ static const Exchange gpt2_exchange = {
 static void gpt2_describe(const void *model, Metadata **rows, int *count) {
     const TransformerPlan *plan = transformer_plan(model);
     if (plan_has_windows(plan)) plan_describe_windows(plan, rows, count);
+    if (!plan_has_usual_blocks(plan, GELU_TANH)) return;
     metadata_add(rows, count, "activation", copy_string("gelu_new"));
     metadata_add(rows, count, "layer_norm_epsilon", copy_string("1e-05"));
 }

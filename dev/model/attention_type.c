@@ -134,19 +134,27 @@ static void pairwise_parameters(AttentionPlan *plan, ParameterTable *table, cons
 // ---- the table --------------------------------------------------------------
 
 const AttentionType attention_types[ATTENTION_KINDS] = {
-    [ATTENTION_SOFTMAX] =
-        {.name = "softmax", .causal = true, .both = true, .windows = true, .flops = pair_flops},
+    [ATTENTION_SOFTMAX] = {.name = "softmax",
+                           .causal = true,
+                           .both = true,
+                           .windows = true,
+                           .compares = true,
+                           .scores = true,
+                           .flops = pair_flops},
     [ATTENTION_SOFTMAX1] = {.name = "softmax1",
                             .causal = true,
                             .both = true,
                             .windows = true,
                             .configure = softmax1_configure,
+                            .compares = true,
+                            .scores = true,
                             .flops = pair_flops},
     [ATTENTION_COSINE] = {.name = "cosine",
                           .causal = true,
                           .both = true,
                           .configure = cosine_configure,
                           .add_parameters = cosine_parameters,
+                          .compares = true,
                           .flops = cosine_flops},
     [ATTENTION_ADDITIVE] = {.name = "additive",
                             .causal = true,
@@ -171,7 +179,8 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
 };
 
 AttentionPlan attention_plan(AttentionKind kind, bool causal) {
-    AttentionPlan plan = {.kind = kind, .causal = causal, .projection = no_linear()};
+    AttentionPlan plan = {
+        .kind = kind, .causal = causal, .projection = no_linear(), .gains = NO_PARAMETER};
     for (size_t i = 0; i < ATTENTION_LEARNED; i++) plan.learned[i] = NO_PARAMETER;
     return plan;
 }

@@ -33,8 +33,15 @@ typedef struct {
     bool pool_raw;  // additive: pool x instead of the normalised x'
     PairwiseSimilarity similarity; // pairwise
     PairwiseActivation activation;
+    // Kinds that compare queries with keys, of what is done to these before (query_key.h):
+    bool prepares;      // anything; else there are H heads of keys, plain, not rotated
+    size_t groups;      // heads of keys and values; 0: H
+    ScoresKind scores;  // rescaled: by `rescale`
+    double epsilon;     // of qknorm
+    size_t gains;       // (2, D) of qknorm; or NO_PARAMETER
+    double rotary_base; // 0: not rotated
     NormParameters norm;
-    LinearParameters qkv;              // C -> 3C; or, with cross-attention:
+    LinearParameters qkv;              // C -> C + 2 H' D; or, with cross-attention:
     LinearParameters query, key_value; // C -> C, C -> 2C
     LinearParameters
         projection; // C -> C; no_linear(): the result joins the residual stream as it is
@@ -51,6 +58,8 @@ typedef struct {
                        // lost
     bool joins;        // it needs no projection: its result can join the residual stream as it is
     bool pools;        // it drops out in two places, not one
+    bool compares;     // queries with keys: these may be rotated, and keys shared by heads
+    bool scores;       // by their product, so that they may be normalised before
     // Takes what the options say of the kind; NULL: nothing.
     void (*configure)(AttentionPlan *plan, const Options *options);
     // Adds its own parameters, PREFIX.NAME, and notes them in plan->learned; NULL: it has none.

@@ -51,17 +51,29 @@ NormParameters add_norm(ParameterTable *table, size_t channels, const char *name
                             .epsilon = NORM_EPSILON};
 }
 
+NormParameters add_rms_norm(ParameterTable *table, size_t channels, const char *name, ...) {
+    va_list arguments;
+    va_start(arguments, name);
+    const Names names = make_names(name, arguments);
+    va_end(arguments);
+    return (NormParameters){.channels = channels,
+                            .gain = add_vector(table, names.weight, channels, 1),
+                            .bias = NO_PARAMETER,
+                            .epsilon = NORM_EPSILON};
+}
+
 LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,
-                                   const char *const *parts, size_t count) {
-    const int64_t sizes[] = {(int64_t)(shape.outputs / count), (int64_t)shape.inputs};
-    LinearParameters joined = {.shape = shape};
-    for (int rank = 2; rank >= 1; rank--) {
+                                   const char *const *parts, const size_t *sizes, size_t count) {
+    LinearParameters joined = {.shape = shape, .bias = NO_PARAMETER};
+    for (int rank = 2; rank >= (shape.bias ? 1 : 2); rank--) {
         const bool matrix = rank == 2;
         for (size_t part = 0; part < count; part++) {
             char full[PARAMETER_NAME + 8];
+            const int64_t part_shape[] = {(int64_t)(sizes ? sizes[part] : shape.outputs / count),
+                                          (int64_t)shape.inputs};
             snprintf(full, sizeof(full), "%s.%s.%s", name, parts[part], matrix ? "weight" : "bias");
             const size_t offset = (part == 0 ? parameter_add : parameter_add_behind)(
-                table, full, rank, sizes, matrix, 0, matrix ? shape.deviation : 0);
+                table, full, rank, part_shape, matrix, 0, matrix ? shape.deviation : 0);
             if (matrix) parameter_mark_hidden(table);
             if (part == 0) *(matrix ? &joined.weight : &joined.bias) = offset;
         }

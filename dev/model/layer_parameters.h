@@ -27,20 +27,34 @@ typedef struct {
 
 typedef struct {
     size_t channels;   // C
-    size_t gain, bias; // (C)
+    size_t gain, bias; // (C); RMSNorm has no bias
     double epsilon;    // added to the variance; NORM_EPSILON where a model does not say otherwise
 } NormParameters;
 
 // Whether a sublayer's input is normalised, or its output plus the residual connection.
 typedef enum { PRE_NORM, POST_NORM } NormOrder;
 
+// How queries and keys are scored (query_key.h), and what says where a token is.
+typedef enum { SCORES_PLAIN, SCORES_RESCALED, SCORES_QKNORM } ScoresKind;
+typedef enum {
+    POSITIONS_LEARNED,
+    POSITIONS_SINUSOIDAL,
+    POSITIONS_ROTARY,
+    POSITIONS_NONE
+} PositionKind;
+
 // Between the products of a feed-forward network (activation.h).
 typedef enum { GELU_ERF, GELU_TANH, RELU, SILU, RELU2, SWIGLU } ActivationKind;
+
+// Inputs for each output.
+static inline size_t activation_inputs(ActivationKind kind) {
+    return kind == SWIGLU ? 2 : 1;
+}
 
 // Normalisation and the two products of the feed-forward network.
 typedef struct {
     NormParameters norm;
-    LinearParameters up, down; // C -> F, F -> C
+    LinearParameters up, down; // C -> F (SwiGLU: 2F), F -> C
 } FfnParameters;
 
 // A matrix (rows, columns) that decays, N(0, deviation); returns its offset.
@@ -56,12 +70,14 @@ LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char
     __attribute__((format(printf, 3, 4)));
 NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...)
     __attribute__((format(printf, 3, 4)));
+NormParameters add_rms_norm(ParameterTable *table, size_t channels, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
 
-// Linear layers of the same input as one product (WEIGHT_OUT_IN, with bias): `count` parts whose
-// weights and biases have names of their own, NAME.PART.weight and NAME.PART.bias. Their outputs,
-// equally many, are side by side.
+// Linear layers of the same input as one product (WEIGHT_OUT_IN): `count` parts whose weights and
+// biases have names of their own, NAME.PART.weight and NAME.PART.bias. Their outputs are side by
+// side: sizes (count), or equally many.
 LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,
-                                   const char *const *parts, size_t count);
+                                   const char *const *parts, const size_t *sizes, size_t count);
 
 // No normalisation: what normalises so hands on what it is given.
 NormParameters no_norm(size_t channels);

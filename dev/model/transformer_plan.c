@@ -11,6 +11,8 @@ TransformerPlan plan_create(const ModelSetup *setup, bool causal) {
                          .prediction.transform = no_linear(),
                          .padding = setup->padding_token,
                          .end = setup->end_token,
+                         .epsilon = NORM_EPSILON,
+                         .output = NO_PARAMETER,
                          .bias = NO_PARAMETER};
     const size_t L = p.size.layers, C = p.size.channels;
     p.inner = 4 * C;
@@ -40,6 +42,8 @@ static void number_attention(AttentionPlan *a, uint32_t *site) {
 
 void plan_complete(TransformerPlan *plan) {
     uint32_t site = (uint32_t)plan->stack_count;
+    if (plan->output == NO_PARAMETER)
+        plan->output = plan->stacks[plan->stack_count - 1].embedding.token;
     for (size_t i = 0; i < plan->stack_count; i++) plan->stacks[i].embedding.site = (uint32_t)i;
     for (size_t l = 0; l < plan->size.layers; l++) {
         LayerPlan *layer = &plan->layers[l];

@@ -14,9 +14,10 @@
 
 // x = dropout(scale * E[token] + position + type); with a norm, dropout of that norm of the sum.
 typedef struct {
-    size_t token;        // (V, C), which is the output's weight, too
-    double scale;        // 1, or sqrt(C)
-    size_t position;     // (positions, C); NO_PARAMETER: sinusoids
+    size_t token; // (V, C), which is the output's weight, too, if that has none
+    double scale; // 1, or sqrt(C)
+    PositionKind positions;
+    size_t position;     // (positions, C) where they are learned; or NO_PARAMETER
     size_t type;         // (types, C) of which all tokens have the first; or NO_PARAMETER
     NormParameters norm; // or no_norm()
     uint32_t site;       // of the dropout
@@ -56,10 +57,15 @@ typedef struct {
     size_t inner;    // F
     NormOrder order;
     ActivationKind activation;
+    bool rms;                     // norms are RMSNorm,
+    double epsilon;               // with this
+    PositionKind positions;       // of a decoder's only stack
+    bool untied;                  // the output has a weight of its own
     LayerPlan *layers;            // (L)
     StackPlan stacks[MAX_STACKS]; // an encoder before the one whose result is classified
     size_t stack_count;
     PredictionPlan prediction;
+    size_t output;                     // (V, C) the weight of the logits
     size_t bias;                       // (V) of the logits, or NO_PARAMETER
     bool bias_fixed;                   // it is not trained
     double smoothing;                  // of the targets

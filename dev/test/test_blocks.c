@@ -74,7 +74,7 @@ static TestParameters add_parameters(ParameterTable *table, const Kind *kind) {
     o.cross.norm = add_norm(table, C, "cross.norm");
     o.cross.query = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.query");
     o.cross.key_value = add_joined_linear(table, (LinearShape){2 * C, C, WEIGHT_OUT_IN, true, 0.5},
-                                          "cross", parts, 2);
+                                          "cross", parts, NULL, 2);
     o.cross.projection =
         add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, 0.5}, "cross.projection");
     if (kind->attention == ATTENTION_COSINE)
@@ -113,7 +113,7 @@ static void pair_carve(void *model) {
     cross_attention_block_carve(&p->cross, m);
     ffn_block_carve(&p->ffn, m);
     head_carve(&p->head, m);
-    cpu_model_carve_workspace(m, C, F);
+    cpu_model_carve_workspace(m, C, F, F);
 }
 
 static Pair *pair_create(const Kind *kind, const Options *options) {

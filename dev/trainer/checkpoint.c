@@ -594,7 +594,7 @@ static void interpolate_embedding(Safetensors *file, const char *name, int64_t o
 
 void checkpoint_extend_positions(Safetensors *file, const ModelType *type, int64_t positions) {
     const int64_t old = safetensors_integer(file, "n_positions", 1, 1 << 28);
-    if (type->position_embedding)
+    if (type->position_embedding && safetensors_find(file, type->position_embedding))
         interpolate_embedding(file, type->position_embedding, old, positions);
     if (type->extend) type->extend(file, positions);
     metadata_set(&file->metadata, &file->metadata_count, "n_positions",

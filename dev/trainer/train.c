@@ -121,6 +121,8 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
     const OptionName option = type->task->length;
     const int64_t wanted = options_given(options, option) ? options_integer(options, option) : 0;
     const long long positions = known_positions(weights);
+    const bool learned =
+        type->position_embedding && safetensors_find(weights, type->position_embedding);
     if (wanted <= positions) return;
     if (options_integer(options, OPT_AVERAGE) > 0)
         fail("--%s %lld: the model has %lld positions, and --average makes no more; train with the "
@@ -130,8 +132,7 @@ static void extend_positions(const Options *options, const ModelType *type, Safe
              options_name(option), (long long)wanted, positions);
     checkpoint_extend_positions(weights, type, wanted);
     char *line = format_string("%s: its %lld positions %s to %lld", weights->file.path, positions,
-                               type->position_embedding ? "are interpolated" : "are extended",
-                               (long long)wanted);
+                               learned ? "are interpolated" : "are extended", (long long)wanted);
     log_table(line, NULL, 0);
     free(line);
 }

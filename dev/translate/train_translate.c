@@ -93,7 +93,7 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, const char *sta
     const size_t C = p->size.channels, F = p->inner;
     AttentionPlan *self = &layer->attention, *cross = &layer->cross;
     char name[PARAMETER_NAME];
-    self->qkv = add_joined_linear(table, square(C, 3), NAME("self_attn"), attention_parts, 3);
+    self->qkv = add_joined_linear(table, square(C, 3), NAME("self_attn"), attention_parts, NULL, 3);
     self->projection = add_linear(table, square(C, 1), "%s", NAME("self_attn.out_proj"));
     self->norm = add_norm(table, C, "%s", NAME("self_attn_layer_norm"));
     layer->ffn.up = add_linear(table, (LinearShape){F, C, WEIGHT_OUT_IN, true, xavier(F, C)}, "%s",
@@ -104,7 +104,7 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, const char *sta
     if (!layer->crosses) return;
     cross->query = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.q_proj"));
     cross->key_value =
-        add_joined_linear(table, square(C, 2), NAME("encoder_attn"), attention_parts + 1, 2);
+        add_joined_linear(table, square(C, 2), NAME("encoder_attn"), attention_parts + 1, NULL, 2);
     cross->projection = add_linear(table, square(C, 1), "%s", NAME("encoder_attn.out_proj"));
     cross->norm = add_norm(table, C, "%s", NAME("encoder_attn_layer_norm"));
 }
@@ -161,6 +161,7 @@ static TransformerPlan translate_plan(const ModelSetup *setup, ParameterTable *t
     const EmbeddingPlan embedding = {
         .token = add_matrix(table, "model.shared.weight", V, C, 1 / scale),
         .scale = scale,
+        .positions = POSITIONS_SINUSOIDAL,
         .position = NO_PARAMETER,
         .type = NO_PARAMETER,
         .norm = no_norm(C),

@@ -1,0 +1,134 @@
+#include "block_options.h"
+
+#include "error.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+// Which of the choices of an option is its value.
+static int chosen(const Options *options, OptionName name, const char *const *choices) {
+    int i = 0;
+    while (strcmp(options_text(options, name), choices[i]) != 0) i++;
+    return i;
+}
+
+static size_t inner_size(const Options *options, size_t channels, ActivationKind activation) {
+    enum { STEP = 32 }; // a multiple of this is as fast as products get
+    const size_t given = (size_t)options_integer(options, OPT_FFN_SIZE);
+    if (given > 0) return given;
+    return activation == SWIGLU ? (8 * channels / 3 + STEP - 1) / STEP * STEP : 4 * channels;
+}
+
+// What is done to queries and keys, in the layers whose kind compares them.
+static void choose_scores(TransformerPlan *p, const Options *options) {
+    static const char *const names[] = {"plain", "rescaled", "qknorm"};
+    const bool rotary = p->positions == POSITIONS_ROTARY;
+    const long long groups = options_integer(options, OPT_KV_HEADS);
+    const ScoresKind scores = (ScoresKind)chosen(options, OPT_SCORES, names);
+    const size_t kv_heads = groups > 0 ? (size_t)groups : p->size.heads;
+    const bool prepares = kv_heads != p->size.heads || scores != SCORES_PLAIN || rotary;
+    bool any = !prepares;
+    if (p->size.heads % kv_heads != 0)
+        fail_usage("--kv-heads %lld: does not divide the %zu heads", groups, p->size.heads);
+    if (rotary && p->size.head_size % 2 != 0)
+        fail_usage("--positions rotary: heads of %zu channels; they must be even",
+                   p->size.head_size);
+    if (scores == SCORES_RESCALED && p->size.head_size < 2)
+        fail_usage("--scores rescaled: heads of one channel; they must have two or more");
+    for (size_t l = 0; l < p->size.layers; l++) {
+        AttentionPlan *a = &p->layers[l].attention;
+        const AttentionType *type = &attention_types[a->kind];
+        a->groups = type->compares ? kv_heads : p->size.heads;
+        a->epsilon = p->epsilon;
+        if (!prepares || !type->compares) continue;
+        if (scores != SCORES_PLAIN && !type->scores)
+            fail_usage("--scores: layer %zu has %s attention, whose scores are its own", l + 1,
+                       type->name);
+        any = a->prepares = true;
+        a->scores = scores;
+        if (scores == SCORES_RESCALED) a->rescale = options_number(options, OPT_RESCALE);
+        if (rotary) a->rotary_base = options_number(options, OPT_ROTARY_BASE);
+    }
+    if (!any)
+        fail_usage("%s: no layer compares queries with keys", scores != SCORES_PLAIN ? "--scores"
+                                                              : rotary ? "--positions rotary"
+                                                                       : "--kv-heads");
+}
+
+void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKind gelu) {
+    static const char *const places[] = {"learned", "sinusoidal", "rotary", "none"};
+    static const char *const activations[] = {"gelu", "relu", "relu2", "swiglu"};
+    const ActivationKind kinds[] = {gelu, RELU, RELU2, SWIGLU};
+    p->rms = strcmp(options_text(options, OPT_NORM), "rms") == 0;
+    p->epsilon = options_number(options, OPT_NORM_EPS);
+    p->positions = (PositionKind)chosen(options, OPT_POSITIONS, places);
+    p->activation = kinds[chosen(options, OPT_FFN, activations)];
+    p->inner = inner_size(options, p->size.channels, p->activation);
+    p->untied = options_flag(options, OPT_UNTIED);
+    choose_scores(p, options);
+}
+
+bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu) {
+    bool prepares = false;
+    for (size_t l = 0; l < p->size.layers; l++) prepares |= p->layers[l].attention.prepares;
+    return !p->rms && p->epsilon == NORM_EPSILON && p->positions == POSITIONS_LEARNED &&
+           p->activation == gelu && p->inner == 4 * p->size.channels && !p->untied && !prepares;
+}
+
+void plan_refuse_on_gpu(const TransformerPlan *p) {
+    const EmbeddingPlan *embedding = &p->stacks[p->stack_count - 1].embedding;
+    const char *option = NULL;
+    if (p->rms) option = "norm rms";
+    if (p->activation == RELU2 || p->activation == SWIGLU) option = "ffn relu2 or swiglu";
+    if (p->untied) option = "untied";
+    if (embedding->positions == POSITIONS_NONE || p->positions == POSITIONS_SINUSOIDAL)
+        option = "positions none or sinusoidal";
+    for (size_t l = 0; l < p->size.layers; l++)
+        if (p->layers[l].attention.prepares) option = "positions rotary, --scores and --kv-heads";
+    if (option) fail_usage("--%s: computed on the CPU alone", option);
+}
+
+NormParameters plan_add_norm(const TransformerPlan *plan, ParameterTable *table, const char *name,
+                             ...) {
+    char text[PARAMETER_NAME];
+    va_list arguments;
+    va_start(arguments, name);
+    vsnprintf(text, sizeof(text), name, arguments);
+    va_end(arguments);
+    NormParameters norm =
+        (plan->rms ? add_rms_norm : add_norm)(table, plan->size.channels, "%s", text);
+    norm.epsilon = plan->epsilon;
+    return norm;
+}
+
+size_t plan_qkv_rows(const TransformerPlan *p, const AttentionPlan *a) {
+    return p->size.channels + 2 * a->groups * p->size.head_size;
+}
+
+size_t plan_up_rows(const TransformerPlan *p) {
+    return activation_inputs(p->activation) * p->inner;
+}
+
+void plan_add_positions(TransformerPlan *p, ParameterTable *table, const char *name) {
+    EmbeddingPlan *embedding = &p->stacks[0].embedding;
+    embedding->positions = p->positions;
+    embedding->position = p->positions == POSITIONS_LEARNED
+                              ? add_matrix(table, name, p->size.positions, p->size.channels, 0.02)
+                              : NO_PARAMETER;
+}
+
+void plan_add_gains(const TransformerPlan *p, AttentionPlan *a, ParameterTable *table,
+                    const char *prefix) {
+    const int64_t size = (int64_t)p->size.head_size;
+    char name[PARAMETER_NAME];
+    a->gains = NO_PARAMETER;
+    if (a->scores != SCORES_QKNORM) return;
+    snprintf(name, sizeof(name), "%s.q_norm.weight", prefix);
+    a->gains = parameter_add(table, name, 1, &size, false, 1, 0);
+    snprintf(name, sizeof(name), "%s.k_norm.weight", prefix);
+    parameter_add_behind(table, name, 1, &size, false, 1, 0);
+}
+
+void plan_add_output(TransformerPlan *p, ParameterTable *table, const char *name) {
+    if (p->untied) p->output = add_matrix(table, name, p->size.vocabulary, p->size.channels, 0.02);
+}

@@ -1,0 +1,72 @@
+// The blocks that decoders are made of: norm, positions, feed-forward network, scores, grouped
+// heads and output layer. Each model has its own defaults, of which its checkpoints say nothing.
+#ifndef MODEL_BLOCK_OPTIONS_H
+#define MODEL_BLOCK_OPTIONS_H
+
+#include "transformer_plan.h"
+
+// clang-format off
+#define BLOCK_OPTIONS(norms, places, activations) \
+    {.name = OPT_NORM, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
+     .initial = norms, .implied = true, .choices = "layer|rms", .group = OPTION_GROUP_MORE, \
+     .help = "LayerNorm or RMSNorm"}, \
+    {.name = OPT_NORM_EPS, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
+     .initial = "1e-5", .implied = true, .min = 1e-12, .max = 1, .metadata_key = "rms_norm_eps", \
+     .group = OPTION_GROUP_MORE, .help = "added to the variance that a norm divides by"}, \
+    {.name = OPT_POSITIONS, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
+     .initial = places, .implied = true, .choices = "learned|sinusoidal|rotary|none", \
+     .group = OPTION_GROUP_MORE, .help = "positions"}, \
+    {.name = OPT_ROTARY_BASE, .kind = OPTION_NUMBER, .scope = OPTION_MODEL, .value = "X", \
+     .initial = "10000", .implied = true, .min = 1, .max = 1e12, .metadata_key = "rope_theta", \
+     .group = OPTION_GROUP_MORE, .help = "base of rotary positions"}, \
+    {.name = OPT_FFN, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
+     .initial = activations, .implied = true, .choices = "gelu|relu|relu2|swiglu", \
+     .group = OPTION_GROUP_MORE, .help = "activation of feed-forward networks"}, \
+    {.name = OPT_FFN_SIZE, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
+     .initial = "0", .implied = true, .max = MAX_INNER, .metadata_key = "intermediate_size", \
+     .group = OPTION_GROUP_MORE, \
+     .help = "channels inside feed-forward networks (0: 4 C; SwiGLU 8/3 C)"}, \
+    {.name = OPT_SCORES, .kind = OPTION_CHOICE, .scope = OPTION_MODEL, .value = "KIND", \
+     .initial = "plain", .implied = true, .choices = "plain|rescaled|qknorm", \
+     .group = OPTION_GROUP_MORE, .help = "queries and keys of softmax: as they are or normalised"}, \
+    {.name = OPT_KV_HEADS, .kind = OPTION_INTEGER, .scope = OPTION_MODEL, .value = "N", \
+     .initial = "0", .implied = true, .max = MAX_HEADS, .metadata_key = "num_key_value_heads", \
+     .group = OPTION_GROUP_MORE, .help = "heads of keys and values (0: as many as heads)"}, \
+    {.name = OPT_UNTIED, .kind = OPTION_FLAG, .scope = OPTION_MODEL, .implied = true, \
+     .group = OPTION_GROUP_MORE, .help = "output layer with a weight of its own"}
+// clang-format on
+
+enum { MAX_INNER = 1 << 20 };
+
+// What they say, for a plan that plan_create() made. Rotary positions, scores and grouped heads are
+// those of the layers that compare queries with keys. `gelu`: which one the model means. Ends the
+// program where they make no sense.
+void plan_choose_blocks(TransformerPlan *plan, const Options *options, ActivationKind gelu);
+
+// Whether all of them are those of GPT-2 and the published Fastformer.
+bool plan_has_usual_blocks(const TransformerPlan *plan, ActivationKind gelu);
+
+// Ends the program where some are computed on the CPU alone.
+void plan_refuse_on_gpu(const TransformerPlan *plan);
+
+// ---- parameters of these blocks ---------------------------------------------
+// Names are made as by printf.
+
+NormParameters plan_add_norm(const TransformerPlan *plan, ParameterTable *table, const char *name,
+                             ...) __attribute__((format(printf, 3, 4)));
+
+// Rows of W_qkv, (H + 2H') D; of W_up, F or twice that.
+size_t plan_qkv_rows(const TransformerPlan *plan, const AttentionPlan *attention);
+size_t plan_up_rows(const TransformerPlan *plan);
+
+// Positions, where they are learned.
+void plan_add_positions(TransformerPlan *plan, ParameterTable *table, const char *name);
+
+// The gains of --scores qknorm, PREFIX.q_norm.weight and PREFIX.k_norm.weight.
+void plan_add_gains(const TransformerPlan *plan, AttentionPlan *attention, ParameterTable *table,
+                    const char *prefix);
+
+// The output layer's own weight, if it has one; it is the last parameter.
+void plan_add_output(TransformerPlan *plan, ParameterTable *table, const char *name);
+
+#endif
