@@ -3,7 +3,7 @@
 #   make                     the programs: trainers, tokenize, kurtosis
 #   make run                 train a small model on the embedded corpus, print a sample
 #   make test                build and run every test
-#   make train_fastformer    the trainer; also train_gpt2, train_bert, train_translate
+#   make train_fastformer    the trainer; also train_gpt2, train_llama, train_bert, ...
 #   make train_fastformercu  the same on the GPU, with CUDA; also train_gpt2cu, ...
 #   make tokenize            text -> tokens
 #   make kurtosis            moments of the tensors of a checkpoint
@@ -53,7 +53,7 @@ endif
 
 # ---- the sources; another directory, or another model, is one word here --------------------------
 LIBRARY := base text data model cpu trainer tasks# lowest first: every program is linked with them
-MODELS := fastformer gpt2 bert translate# train_NAME, test_NAME, .c and .cu; one is at the top
+MODELS := fastformer gpt2 llama bert translate# train_NAME, test_NAME, .c and .cu; one is at the top
 VERSION := $(shell sed -n 's/^version: //p' CITATION.cff)
 
 INCLUDES := -I. $(foreach room,ranks $(LIBRARY) $(MODELS) emulator test,-Idev/$(room))

@@ -165,7 +165,8 @@ static char *replace_end(const char *text, const char *theirs, const char *end) 
 // A model that was saved without its prediction has no "bert." before its names; old files call
 // LayerNorm's parameters gamma and beta. The tied matrix and the bias of the logits may be stored
 // twice. The pooler and the next-sentence classifier are no part of this model.
-static char *bert_tensor_name(const char *theirs) {
+static char *bert_tensor_name(const char *theirs, const Safetensors *file) {
+    (void)file;
     if (strstr(theirs, "pooler.") || begins_with(theirs, "cls.seq_relationship.") ||
         strstr(theirs, "embeddings.position_ids") || strstr(theirs, "embeddings.token_type_ids"))
         return NULL;

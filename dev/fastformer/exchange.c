@@ -59,7 +59,8 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
 }
 
 // Names are the same on both sides.
-static char *tensor_name(const char *theirs) {
+static char *tensor_name(const char *theirs, const Safetensors *file) {
+    (void)file;
     return copy_string(theirs);
 }
 

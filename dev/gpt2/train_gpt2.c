@@ -134,7 +134,8 @@ static bool ends_with(const char *text, const char *end) {
 
 // A model that was saved without its output layer has no "transformer." before its names; one that
 // was saved with it may hold the tied matrix twice. Old files hold the causal mask, too.
-static char *gpt2_tensor_name(const char *theirs) {
+static char *gpt2_tensor_name(const char *theirs, const Safetensors *file) {
+    (void)file;
     if (ends_with(theirs, ".attn.bias") || ends_with(theirs, ".attn.masked_bias")) return NULL;
     if (strcmp(theirs, "lm_head.weight") == 0) return copy_string("transformer.wte.weight");
     return format_string("%s%s", strncmp(theirs, "transformer.", 12) == 0 ? "" : "transformer.",

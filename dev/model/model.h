@@ -55,14 +55,17 @@ typedef struct {
 // The same model as a class of Hugging Face transformers (huggingface.h).
 typedef struct {
     const char *model_type; // in config.json: "gpt2"
+    // Another class that the model may be, and whether it is; NULL.
+    const char *other_type;
+    bool (*is_other)(const void *model);
     // The class itself, where transformers has none: a file next to config.json; NULL.
     const char *code_name;
     Text (*code)(void);
     // Checks config.json, which `source` names, and adds what our metadata would say.
     void (*read_config)(const Json *config, const char *source, Metadata **rows, int *count);
     // Our name of one of their tensors, fresh; NULL: it is no weight. Tensors of one name must be
-    // equal.
-    char *(*tensor_name)(const char *theirs);
+    // equal. The file's metadata are ours already.
+    char *(*tensor_name)(const char *theirs, const Safetensors *file);
     // Adds members to the config.json that is open in w; false: there is no such class for this
     // model.
     bool (*write_config)(const void *model, JsonWriter *w);

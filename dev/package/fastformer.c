@@ -54,9 +54,9 @@ static const Program *program_of_run(const char *run) {
     FileMap file = file_map(path);
     Json *config = json_parse((const char *)file.data, file.size, path);
     const char *type = json_string(config, "model_type", path);
-    const char *model = strcmp(type, "marian") == 0    ? "translate"
-                        : strcmp(type, "mistral") == 0 ? "llama"
-                                                       : type;
+    const char *model = strcmp(type, "marian") == 0  ? "translate"
+                        : strcmp(type, "qwen3") == 0 ? "llama"
+                                                     : type;
     char *name = format_string(TRAIN "%s", model);
     const Program *program = find_program(name);
     if (!program) fail("%s: \"model_type\" is %s, which no program here trains", path, type);

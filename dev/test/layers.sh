@@ -12,7 +12,7 @@ cpu
 cuda start
 trainer
 tasks
-fastformer gpt2 bert translate
+fastformer gpt2 llama bert translate
 page'
 
 find dev -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |

@@ -77,7 +77,7 @@ run() { # FILE LINE
 }
 
 # Building is not what a block's time is for.
-make -C "$scratch/tree" all bench test_fastformer test_gpt2 test_bert test_translate >"$scratch/output" 2>&1 ||
+make -C "$scratch/tree" all bench test_fastformer test_gpt2 test_llama test_bert test_translate >"$scratch/output" 2>&1 ||
     { tail -n 20 "$scratch/output"; echo "0 passed, 1 failed"; exit 1; }
 for file in "$@"; do
     blocks "$file"

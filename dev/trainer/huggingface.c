@@ -61,9 +61,10 @@ static void read_config(Safetensors *file, const ModelType *type) {
     Json *config = json_parse((const char *)map.data, map.size, path);
     if (config->kind != JSON_OBJECT) fail("%s: is not a JSON object", path);
     const char *model = json_string(config, "model_type", path);
-    if (strcmp(model, type->exchange->model_type) != 0)
-        fail("%s: \"model_type\" is %s, this program trains %s", path, model,
-             type->exchange->model_type);
+    const char *other = type->exchange->other_type;
+    if (strcmp(model, type->exchange->model_type) != 0 && !(other && strcmp(model, other) == 0))
+        fail("%s: \"model_type\" is %s, this program trains %s%s%s", path, model,
+             type->exchange->model_type, other ? " and " : "", other ? other : "");
     metadata_free(file->metadata, file->metadata_count);
     file->metadata = NULL;
     file->metadata_count = 0;
@@ -92,7 +93,7 @@ static char **rename_tensors(Safetensors *file, const Exchange *exchange) {
     file->tensor_count = 0;
     for (int i = 0; i < count; i++) {
         Tensor tensor = file->tensors[i];
-        char *name = exchange->tensor_name(tensor.name);
+        char *name = exchange->tensor_name(tensor.name, file);
         if (!name) {
             free(tensor.name);
             continue;
@@ -166,11 +167,14 @@ static void write_tokens(const Run *run, JsonWriter *w) {
 // The text of config.json; NULL: they have no such class.
 static char *config_text(const Run *run) {
     JsonWriter w = {0};
-    if (!run->type->exchange) return NULL;
+    const Exchange *exchange = run->type->exchange;
+    if (!exchange) return NULL;
     json_begin(&w, '{');
     json_key(&w, "model_type");
-    json_write_string(&w, run->type->exchange->model_type);
-    if (!run->type->exchange->write_config(run->model, &w)) {
+    json_write_string(&w, exchange->is_other && exchange->is_other(run->model)
+                              ? exchange->other_type
+                              : exchange->model_type);
+    if (!exchange->write_config(run->model, &w)) {
         json_writer_free(&w);
         return NULL;
     }

@@ -269,7 +269,8 @@ static void translate_read_config(const Json *config, const char *source, Metada
 }
 
 // The shared embedding may stand there under each of its names; sinusoids are computed.
-static char *translate_tensor_name(const char *theirs) {
+static char *translate_tensor_name(const char *theirs, const Safetensors *file) {
+    (void)file;
     static const char *const shared[] = {"model.encoder.embed_tokens.weight",
                                          "model.decoder.embed_tokens.weight", "lm_head.weight"};
     if (strstr(theirs, "embed_positions.")) return NULL;

@@ -1,0 +1,272 @@
+// Llama on the CPU (Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023)
+// with the numbers of Hugging Face's class, and Qwen 3, which normalises queries and keys: a
+// decoder of today's blocks, any of which can be exchanged. Parameters, forward, backward, exchange
+// with Hugging Face and options, top to bottom.
+//
+// B batch, T sequence length, M = B*T, C channels, H heads, H' heads of keys and values, D = C/H, F
+// channels inside the feed-forward network, V vocabulary, L layers. A layer:
+//
+//   q, k, v = split(RMSNorm(x) W_qkv)
+//   x       = x + dropout(attention(rotate(q), rotate(k), v) W_o)
+//   g, u    = split(RMSNorm(x) W_gate_up)
+//   x       = x + dropout((SiLU(g) * u) W_down)
+
+#include "attention_options.h"
+#include "block_options.h"
+#include "error.h"
+#include "huggingface.h"
+#include "language.h"
+#include "llama.h"
+#include "memory.h"
+#include "train.h"
+#include "transformer.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Options ----------------------------------------------------------------
+
+static const Option llama_options[] = {
+    SIZE_OPTIONS("num_hidden_layers", "hidden_size", "num_attention_heads"),
+    ATTENTION_OPTION("softmax", true),
+    WINDOWS_OPTION("global", true),
+    COSINE_OPTION(true),
+    ADDITIVE_OPTIONS(true),
+    BLOCK_OPTIONS("rms", "rotary", "swiglu"),
+    DROPOUT_OPTION,
+};
+
+// ---- Parameters, under the names of Hugging Face's class --------------------
+
+static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
+    static const char *const qkv[] = {"q_proj", "k_proj", "v_proj"}, *const gated[] = {"gate_proj",
+                                                                                       "up_proj"};
+    const size_t C = p->size.channels, F = p->inner;
+    const double deviation = 0.02;
+    LayerPlan *layer = &p->layers[l];
+    AttentionPlan *attention = &layer->attention;
+    const AttentionType *type = &attention_types[attention->kind];
+    const size_t rows = plan_qkv_rows(p, attention), groups = (rows - C) / 2;
+    const bool swiglu = p->activation == SWIGLU;
+    char prefix[PARAMETER_NAME], mlp[PARAMETER_NAME];
+    snprintf(prefix, sizeof(prefix), "model.layers.%zu.self_attn", l);
+    snprintf(mlp, sizeof(mlp), "model.layers.%zu.mlp", l);
+    attention->norm = plan_add_norm(p, table, "model.layers.%zu.input_layernorm", l);
+    attention->qkv =
+        add_joined_linear(table, (LinearShape){rows, C, WEIGHT_OUT_IN, false, deviation}, prefix,
+                          qkv, (const size_t[]){C, groups, groups}, 3);
+    plan_add_gains(p, attention, table, prefix);
+    if (type->add_parameters) type->add_parameters(attention, table, prefix, C, p->size.heads);
+    attention->projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, false, deviation},
+                                       "%s.o_proj", prefix);
+    layer->ffn.norm = plan_add_norm(p, table, "model.layers.%zu.post_attention_layernorm", l);
+    layer->ffn.up =
+        add_joined_linear(table, (LinearShape){plan_up_rows(p), C, WEIGHT_OUT_IN, false, deviation},
+                          mlp, swiglu ? gated : gated + 1, NULL, swiglu ? 2 : 1);
+    layer->ffn.down = add_linear(table, (LinearShape){C, F, WEIGHT_OUT_IN, false, deviation},
+                                 "%s.down_proj", mlp);
+}
+
+static TransformerPlan llama_plan(const ModelSetup *setup, ParameterTable *table) {
+    TransformerPlan p = plan_create(setup, true);
+    StackPlan *stack = &p.stacks[0];
+    plan_choose_blocks(&p, setup->options, GELU_ERF);
+    stack->embedding.token =
+        add_matrix(table, "model.embed_tokens.weight", p.size.vocabulary, p.size.channels, 0.02);
+    plan_add_positions(&p, table, "model.embed_positions.weight");
+    for (size_t l = 0; l < p.size.layers; l++) add_layer(table, &p, l);
+    stack->norm = plan_add_norm(&p, table, "model.norm");
+    plan_add_output(&p, table, "lm_head.weight");
+    plan_complete(&p);
+    return p;
+}
+
+// ---- Forward and backward ---------------------------------------------------
+
+static void llama_forward(const Blocks *blocks, const BlockPass *pass,
+                          const TransformerPlan *plan) {
+    blocks->embed_forward(pass, 0);
+    for (size_t l = 0; l < plan->size.layers; l++) {
+        blocks->attention_forward(pass, l);
+        blocks->ffn_forward(pass, l);
+    }
+}
+
+static void llama_backward(const Blocks *blocks, const BlockPass *pass,
+                           const TransformerPlan *plan) {
+    for (size_t l = plan->size.layers; l-- > 0;) {
+        blocks->ffn_backward(pass, l);
+        blocks->attention_backward(pass, l);
+    }
+    blocks->embed_backward(pass, 0);
+}
+
+// ---- Exchange with Hugging Face's LlamaForCausalLM and Qwen3ForCausalLM -----
+// What their config.json may choose and this program computes in one way.
+static const ConfigMember fixed_members[] = {
+    {"hidden_act", {.kind = JSON_STRING, .string = (char[]){"silu"}}},
+    {"attention_bias", {.kind = JSON_BOOL, .boolean = false}},
+    {"mlp_bias", {.kind = JSON_BOOL, .boolean = false}},
+    {"use_sliding_window", {.kind = JSON_BOOL, .boolean = false}},
+};
+enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
+
+static const ConfigSize config_sizes[] = {{"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
+                                          {"hidden_size", "hidden_size", MAX_CHANNELS},
+                                          {"num_attention_heads", "num_attention_heads", MAX_HEADS},
+                                          {"max_position_embeddings", "n_positions", 1 << 28},
+                                          {"vocab_size", "vocab_size", INT32_MAX},
+                                          {"intermediate_size", "intermediate_size", MAX_INNER}};
+enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+
+// A member that may be missing, or null, which means `usual`.
+static const Json *optional_member(const Json *config, const char *key, JsonKind kind,
+                                   const char *source) {
+    const Json *found = json_find(config, key);
+    if (!found || found->kind == JSON_NULL) return NULL;
+    if (found->kind != kind) fail("%s: \"%s\" is of another kind than expected", source, key);
+    return found;
+}
+
+static double number_or(const Json *config, const char *key, double usual, const char *source) {
+    const Json *found = config ? optional_member(config, key, JSON_NUMBER, source) : NULL;
+    return found ? found->number : usual;
+}
+
+// Positions may be rotated by angles that are scaled, which this program does not.
+static double read_rotary_base(const Json *config, const char *source) {
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"}, *const kinds[] = {
+                                                                                  "rope_type",
+                                                                                  "type"};
+    const Json *parameters = NULL;
+    for (int i = 0; i < 2; i++) {
+        const Json *object = optional_member(config, objects[i], JSON_OBJECT, source);
+        for (int k = 0; object && k < 2; k++) {
+            const Json *kind = optional_member(object, kinds[k], JSON_STRING, source);
+            if (kind && strcmp(kind->string, "default") != 0)
+                fail("%s: has positions of the kind \"%s\", expected \"default\"", source,
+                     kind->string);
+        }
+        if (object) parameters = object;
+    }
+    return number_or(parameters, "rope_theta", number_or(config, "rope_theta", 1e4, source),
+                     source);
+}
+
+// The metadata of the checkpoint that this program would have written.
+static void llama_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
+    const double heads = (double)json_integer(config, "num_attention_heads", 1, MAX_HEADS, source),
+                 channels = (double)json_integer(config, "hidden_size", 1, MAX_CHANNELS, source);
+    const Json *tied = optional_member(config, "tie_word_embeddings", JSON_BOOL, source);
+    const bool qwen3 = strcmp(json_string(config, "model_type", source), "qwen3") == 0;
+    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
+    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
+    if (number_or(config, "head_dim", qwen3 ? 128 : channels / heads, source) != channels / heads)
+        fail("%s: has another \"head_dim\" than this program computes: expected %g", source,
+             channels / heads);
+    metadata_add(rows, count, "num_key_value_heads",
+                 format_string(
+                     "%.0f", number_or(config, "num_key_value_heads", qwen3 ? 32 : heads, source)));
+    metadata_add(rows, count, "rms_norm_eps",
+                 format_string("%.17g", number_or(config, "rms_norm_eps", 1e-6, source)));
+    metadata_add(rows, count, "rope_theta",
+                 format_string("%.17g", read_rotary_base(config, source)));
+    metadata_add(rows, count, "untied", copy_string(tied && tied->boolean ? "false" : "true"));
+    metadata_add(rows, count, "scores", copy_string(qwen3 ? "qknorm" : "plain"));
+}
+
+// A model that was saved without its output layer has no "model." before its names; one whose
+// output is tied may hold the matrix twice. Old files hold the frequencies of positions, too.
+static char *llama_tensor_name(const char *theirs, const Safetensors *file) {
+    if (strstr(theirs, "rotary_emb.inv_freq")) return NULL;
+    if (strcmp(theirs, "lm_head.weight") == 0)
+        return copy_string(strcmp(safetensors_metadata(file, "untied"), "true") == 0
+                               ? theirs
+                               : "model.embed_tokens.weight");
+    return format_string("%s%s", strncmp(theirs, "model.", 6) == 0 ? "" : "model.", theirs);
+}
+
+static bool is_qwen3(const void *model) {
+    return transformer_plan(model)->layers[0].attention.scores == SCORES_QKNORM;
+}
+
+// Other blocks have no class there, nor has a layer with a window.
+static bool has_class(const TransformerPlan *p) {
+    const ScoresKind scores = p->layers[0].attention.scores;
+    return plan_attends(p, ATTENTION_SOFTMAX) && !plan_has_windows(p) && p->rms &&
+           p->positions == POSITIONS_ROTARY && p->activation == SWIGLU && scores != SCORES_RESCALED;
+}
+
+static void write_rotary_base(JsonWriter *w, double base) {
+    static const char *const key[] = {"rope_theta"};
+    huggingface_write_number(w, key, 1, base);
+    json_key(w, "rope_parameters"); // as versions from 5 on have it
+    json_begin(w, '{');
+    json_key(w, "rope_type");
+    json_write_string(w, "default");
+    huggingface_write_number(w, key, 1, base);
+    json_end(w, '}');
+}
+
+static bool llama_write_config(const void *model, JsonWriter *w) {
+    const TransformerPlan *p = transformer_plan(model);
+    const ModelSizes *size = &p->size;
+    const AttentionPlan *attention = &p->layers[0].attention;
+    if (!has_class(p)) return false;
+    const size_t sizes[CONFIG_SIZES] = {size->layers,    size->channels,   size->heads,
+                                        size->positions, size->vocabulary, p->inner};
+    huggingface_write_sizes(w, is_qwen3(model) ? "Qwen3ForCausalLM" : "LlamaForCausalLM",
+                            config_sizes, sizes, CONFIG_SIZES);
+    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"num_key_value_heads", (double)attention->groups},
+                   {"head_dim", (double)size->head_size},
+                   {"rms_norm_eps", p->epsilon},
+                   {"attention_dropout", p->attention_dropout}};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        huggingface_write_number(w, &numbers[i].key, 1, numbers[i].value);
+    write_rotary_base(w, attention->rotary_base);
+    json_key(w, "tie_word_embeddings");
+    json_write_bool(w, !p->untied);
+    return true;
+}
+
+static const Exchange llama_exchange = {
+    .model_type = "llama",
+    .other_type = "qwen3",
+    .is_other = is_qwen3,
+    .read_config = llama_read_config,
+    .tensor_name = llama_tensor_name,
+    .write_config = llama_write_config,
+};
+
+// ---- What the training loop calls -------------------------------------------
+
+static void llama_describe(const void *model, Metadata **rows, int *count) {
+    if (plan_has_windows(transformer_plan(model)))
+        plan_describe_windows(transformer_plan(model), rows, count);
+}
+
+static const TransformerType llama_transformer = {llama_plan, llama_forward, llama_backward};
+
+const ModelType llama = {
+    .name = "llama",
+    .program = "train_llama",
+    .task = &task_language,
+    .options = llama_options,
+    .option_count = sizeof(llama_options) / sizeof(llama_options[0]),
+    .lower = {OPT_CHANNELS, OPT_LAYERS},
+    .transformer = &llama_transformer,
+    .position_embedding = "model.embed_positions.weight",
+    .extend = attention_extend,
+    TRANSFORMER_ENTRIES,
+    DECODER_ENTRIES,
+    .describe = llama_describe,
+    .flops_per_token = transformer_flops_per_token,
+    .exchange = &llama_exchange,
+};
+
+TRAINER_MAIN(llama)
