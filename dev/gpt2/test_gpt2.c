@@ -45,6 +45,7 @@ static const char *const blocks[] = {
     "positions=none ffn=relu scores=qknorm attention=softmax1:3",
     "positions=rotary rotary-base=50 attention=cosine kv-heads=1 norm=rms",
     "positions=rotary kv-heads=1 scores=qknorm attention=additive+softmax",
+    "positions=rotary kv-heads=1 attention=pairwise similarity=euclidean",
 };
 static const ModelKinds of_blocks = {&gpt2, blocks, sizeof(blocks) / sizeof(blocks[0]), 1};
 #define EVEN "layers=2 channels=24 heads=2 "

@@ -33,6 +33,7 @@ static const Option llama_options[] = {
     WINDOWS_OPTION("global", true),
     COSINE_OPTION(true),
     ADDITIVE_OPTIONS(true),
+    PAIRWISE_OPTIONS,
     BLOCK_OPTIONS("rms", "rotary", "swiglu"),
     DROPOUT_OPTION,
 };

@@ -173,6 +173,7 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                             .causal = true,
                             .both = true,
                             .windows = true,
+                            .compares = true,
                             .configure = pairwise_configure,
                             .add_parameters = pairwise_parameters,
                             .flops = pair_flops},
