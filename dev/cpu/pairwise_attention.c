@@ -497,35 +497,18 @@ void pairwise_attention_backward(PairwiseAttention *a, const AttentionGradients 
 
 // ---- what --stats measures --------------------------------------------------
 
-PairwiseRows pairwise_attention_measure(PairwiseAttention *a,
-                                        const real *const learned[PAIRWISE_LEARNED],
-                                        const AttentionInput *in, const uint8_t *tokens,
-                                        PairwiseVisit visit, void *context) {
+void pairwise_attention_measure(PairwiseAttention *a, const real *const learned[PAIRWISE_LEARNED],
+                                const AttentionInput *in, const uint8_t *tokens,
+                                PairwiseVisit visit, void *context) {
     const Pass pass = {a, in, learned, NULL};
-    const size_t D = a->size;
-    PairwiseRows rows = {0};
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
         const Unit u = unit_load(&pass, unit);
-        const Worker *w = u.worker;
         for (size_t i = 0; i < in->queries; i++) {
             if (tokens && !tokens[u.b * in->queries + i]) continue;
             const Row row = row_weigh(&pass, &u, i);
-            bool dead = true;
-            memset(w->result, 0, D * sizeof(real));
-            for (size_t j = 0; j < row.count; j++) {
-                const real weight = w->weights[j];
-                rows.sum += (double)weight;
-                dead = dead && weight == 0;
-                add_multiple(w->result, weight, w->v + (row.first + j) * D, D);
-            }
-            for (size_t d = 0; d < D; d++)
-                rows.largest = fmax(rows.largest, fabs((double)w->result[d]));
-            rows.rows++;
-            rows.dead += dead;
-            visit(context, w->weights, row.mask, row.count);
+            visit(context, u.worker->weights, row.mask, row.count);
         }
     }
-    return rows;
 }
 
 // ---- decoding ---------------------------------------------------------------

@@ -37,23 +37,15 @@ void pairwise_attention_backward(PairwiseAttention *attention, const AttentionGr
                                  const real *const learned[PAIRWISE_LEARNED],
                                  const AttentionInput *in);
 
-// What a measurement of all rows finds, apart from the weights themselves.
-typedef struct {
-    double largest; // |y| of any row and channel
-    double sum;     // of the rows' sums of weights
-    size_t rows;    // queries that are no padding, times heads
-    size_t dead;    // of these, those without any weight
-} PairwiseRows;
-
 // Calls visit(context, weights, mask, count) for each row of weights (count) of the keys in its
 // window, 0 where the mask (count, or NULL) is 0, of the queries that are no padding: tokens (B,
 // Tq) 1, or NULL. Rows come in order, on the calling thread.
 typedef void (*PairwiseVisit)(void *context, const real *weights, const uint8_t *mask,
                               size_t count);
-PairwiseRows pairwise_attention_measure(PairwiseAttention *attention,
-                                        const real *const learned[PAIRWISE_LEARNED],
-                                        const AttentionInput *in, const uint8_t *tokens,
-                                        PairwiseVisit visit, void *context);
+void pairwise_attention_measure(PairwiseAttention *attention,
+                                const real *const learned[PAIRWISE_LEARNED],
+                                const AttentionInput *in, const uint8_t *tokens,
+                                PairwiseVisit visit, void *context);
 
 // ---- decoding ---------------------------------------------------------------
 // Keys are kept as they are compared: at length 1 where their direction counts.

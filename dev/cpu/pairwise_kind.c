@@ -57,8 +57,19 @@ static void measure_row(void *context, const real *weights, const uint8_t *mask,
     measurement_add(m->dead, &dead, NULL, 1, 1);
 }
 
+// The result of attention, before its projection.
+static void measure_output(const AttentionCall *call, const uint8_t *tokens, Measurement *m) {
+    real *row = allocate(call->channels, sizeof(real), "statistics");
+    for (size_t i = 0; i < call->in.batch * call->in.queries; i++) {
+        gemm_input_load(call->y, i, 0, row, call->channels);
+        measurement_add(m, row, tokens ? tokens + i : NULL, 1, call->channels);
+    }
+    free(row);
+}
+
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *name) {
+    measure_output(call, tokens, statistics_find(statistics, layer, "attention_output"));
     PairwiseMeasurements m = {statistics_find(statistics, layer, name),
                               statistics_find(statistics, layer, "row_sums"),
                               statistics_find(statistics, layer, "dead_rows"),

@@ -546,6 +546,30 @@ static void test_statistics_cosine(void) {
     model_test_free(&t);
 }
 
+// Every query and key is the bias, and every value of it 0.5: with keys that point the other way
+// ReLU leaves nothing of a row.
+static void test_statistics_pairwise(void) {
+    ModelTest t = model_test_create(
+        &gpt2, MEASURED "attention=pairwise activation=relu cosine-power=0", 1, 3, 29);
+    Batch batch = model_test_batch(&t, 0, 9);
+    const AttentionPlan *a = &transformer_plan(t.model)->layers[0].attention;
+    memset(t.values + a->qkv.weight, 0, 12 * 3 * 12 * sizeof(real));
+    for (size_t i = 0; i < 36; i++)
+        t.values[a->qkv.bias + i] = (real)(i < 20 ? 1 : i < 24 ? -1 : 0.5);
+    cpu_model_write(t.model, MODEL_VALUES, t.values);
+    Statistics s = {0};
+    transformer_statistics(t.model, &batch, &s);
+    // Of the heads two have scores of 4 / sqrt(4), row by row the sum over 1, 2, 3 keys.
+    CHECK_CLOSE(statistics_find(&s, 0, "row_sums")->values.mean, 2 * (2 + 4 + 6) / 9.0, 1e-6);
+    CHECK_CLOSE(statistics_find(&s, 0, "dead_rows")->values.mean, 1.0 / 3, 1e-6);
+    const Measurement *output = statistics_find(&s, 0, "attention_output");
+    CHECK(output->values.count == 3 * 12);
+    CHECK_CLOSE(output->values.largest, 3 * 2 * 0.5, 1e-6);
+    statistics_free(&s);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+}
+
 static void check_export(const char *options, bool expected) {
     ModelTest t = exact_model(options);
     Dataset data = {.name = "test", .padding = -1, .mask = -1, .end = -1};
@@ -620,6 +644,7 @@ int main(int argc, char **argv) {
         {"other checkpoints", test_other_checkpoints},
         {"statistics", test_statistics},
         {"statistics: cosine", test_statistics_cosine},
+        {"statistics: pairwise", test_statistics_pairwise},
         {"export", test_export},
         {"export by the program", test_export_program},
     };
