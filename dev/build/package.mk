@@ -56,9 +56,11 @@ deb wheel: $(PACKAGE_BUILD)/fastformer
 	$(IN_PACKAGES) dev/package/$@.* $< "$(PACKAGES)"
 
 # musl and GCC's OpenMP, both linked in. musl's threads have the stack that the program asks for.
+# Without oneDNN nothing multiplies in bf16, so that level would be the next one again.
 static:
 	$(call needs,musl-gcc musl-tools)
 	+$(FOR_ANY) CC=musl-gcc ONEDNN=0 OPENMP=1 \
+	    LEVELS='$(if $(filter x86_64%,$(MACHINE)),avx512 avx2)' \
 	    LDFLAGS='-static -Wl,-z,stack-size=8388608' BUILD=$(STATIC_BUILD) one
 	mkdir -p "$(PACKAGES)" && cp $(STATIC_BUILD)/fastformer "$(PACKAGES)"
 	ln -sf fastformer "$(PACKAGES)/train_fastformer"
