@@ -135,7 +135,7 @@ static real largest_difference(const real *q, const real *k, size_t n, size_t *p
     real largest = 0;
     *place = 0;
     for (size_t d = 0; d < n; d++) {
-        const real difference = fabs(q[d] - k[d]);
+        const real difference = q[d] > k[d] ? q[d] - k[d] : k[d] - q[d];
         if (difference > largest) largest = difference, *place = d;
     }
     return largest;

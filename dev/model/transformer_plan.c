@@ -71,10 +71,11 @@ static double linear_flops(const LinearParameters *linear) {
 
 static double attention_layer_flops(const TransformerPlan *plan, const AttentionPlan *a,
                                     double keys) {
-    const LinearParameters *linears[] = {&a->qkv, &a->query, &a->key_value, &a->projection};
+    enum { LINEARS = 4 };
+    const LinearParameters *const linears[LINEARS] = {&a->qkv, &a->query, &a->key_value,
+                                                      &a->projection};
     double flops = attention_flops(a, plan->size.channels, plan->size.heads, 1, keys);
-    for (size_t i = 0; i < sizeof(linears) / sizeof(*linears); i++)
-        flops += linear_flops(linears[i]);
+    for (size_t i = 0; i < LINEARS; i++) flops += linear_flops(linears[i]);
     return flops;
 }
 

@@ -727,6 +727,7 @@ static void test_mistral(void) {
                                                                       "grad.value"};
     Safetensors *file = safetensors_open("dev/reference/mistral_window.safetensors");
     const int64_t *shape = tensor_of(file, "query")->shape;
+    if (!shape) abort();
     const size_t heads = (size_t)safetensors_integer(file, "heads", 1, 100), c = (size_t)shape[2];
     Setting is = PLAIN;
     is.batch = (size_t)shape[0];
