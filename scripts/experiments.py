@@ -1438,9 +1438,20 @@ FAIR_ATTENTION = {
 # Options, and the matrices of the feed-forward network.
 FAIR_BLOCKS = {
     "published": ("", 2),
-    "today": ("--norm rms --positions rotary --ffn swiglu", 3),
+    "today": ("--norm rms --ffn swiglu", 3),
 }
 FAIR_RATES = {"adamw": 5e-4, "muon": 2.5e-3}  # the lowest of those tried
+
+
+def fair_model(attention, blocks, channels):
+    """The options of a model of four layers. Additive attention alone has learned positions: there
+    is nothing to rotate."""
+    _, options, without = FAIR_ATTENTION[attention]
+    more, matrices = FAIR_BLOCKS[blocks]
+    if blocks == "today" and "softmax" in options:
+        more += " --positions rotary"
+    inner = round((8 + without / 4) * channels / matrices / 16) * 16
+    return f"{options} {more} --ffn-size {inner}"
 
 
 def fair_choose(c):
@@ -1461,14 +1472,9 @@ def fair_settings(c, data, meta):
 def fair_command(arm, value, c):
     attention, _, rest = arm.partition("-in-")
     blocks, _, optimizer = rest.partition("-by-")
-    _, options, without = FAIR_ATTENTION[attention]
-    more, matrices = FAIR_BLOCKS[blocks]
-    inner = round((8 + without / 4) * (64 if c.quick else 256) / matrices / 16) * 16
     rate = FAIR_RATES[optimizer] * float(value)
-    return (
-        f"./train_fastformer {options} {more} --ffn-size {inner} "
-        f"--optimizer {optimizer} -l {rate:g}"
-    )
+    model = fair_model(attention, blocks, 64 if c.quick else 256)
+    return f"./train_fastformer {model} --optimizer {optimizer} -l {rate:g}"
 
 
 def fair_best(c, arm):
@@ -1600,12 +1606,10 @@ def recall_settings(c, data, meta):
 
 
 def recall_command(arm, value, c):
-    _, options, without = RECALL_ATTENTION[arm]
-    length, (more, matrices) = RECALL_TASKS[value], FAIR_BLOCKS["today"]
-    inner = round((8 + without / 4) * (32 if c.quick else 128) / matrices / 16) * 16
+    length, model = RECALL_TASKS[value], fair_model(arm, "today", 32 if c.quick else 128)
     return (
-        f"./train_fastformer {options} {more} --ffn-size {inner} "
-        f"-i recall:{value} -t {length} -b {max(1, 4096 // length)} -l 2e-3"
+        f"./train_fastformer {model} -i recall:{value} -t {length} -b {max(1, 4096 // length)} "
+        "-l 2e-3"
     )
 
 
