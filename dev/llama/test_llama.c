@@ -116,7 +116,8 @@ static void test_import_refused(void) {
 }
 
 static void check_name(const char *theirs, bool untied, const char *ours) {
-    Metadata row = {(char[]){"untied"}, untied ? (char[]){"true"} : (char[]){"false"}};
+    char yes[] = "true", no[] = "false";
+    Metadata row = {(char[]){"untied"}, untied ? yes : no};
     const Safetensors file = {.metadata = &row, .metadata_count = 1};
     char *name = llama_tensor_name(theirs, &file);
     if (ours)

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-// Which of the choices of an option is its value.
-static int chosen(const Options *options, OptionName name, const char *const *choices) {
+// Which of the choices of an option (count) is its value.
+static int chosen(const Options *options, OptionName name, const char *const *choices, int count) {
     int i = 0;
-    while (strcmp(options_text(options, name), choices[i]) != 0) i++;
+    while (i + 1 < count && strcmp(options_text(options, name), choices[i]) != 0) i++;
     return i;
 }
 
@@ -24,7 +24,8 @@ static void choose_scores(TransformerPlan *p, const Options *options) {
     static const char *const names[] = {"plain", "rescaled", "qknorm"};
     const bool rotary = p->positions == POSITIONS_ROTARY;
     const long long groups = options_integer(options, OPT_KV_HEADS);
-    const ScoresKind scores = (ScoresKind)chosen(options, OPT_SCORES, names);
+    const ScoresKind scores =
+        (ScoresKind)chosen(options, OPT_SCORES, names, (int)(sizeof(names) / sizeof(*names)));
     const size_t kv_heads = groups > 0 ? (size_t)groups : p->size.heads;
     const bool prepares = kv_heads != p->size.heads || scores != SCORES_PLAIN || rotary;
     bool any = !prepares;
@@ -61,8 +62,10 @@ void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKi
     const ActivationKind kinds[] = {gelu, RELU, RELU2, SWIGLU};
     p->rms = strcmp(options_text(options, OPT_NORM), "rms") == 0;
     p->epsilon = options_number(options, OPT_NORM_EPS);
-    p->positions = (PositionKind)chosen(options, OPT_POSITIONS, places);
-    p->activation = kinds[chosen(options, OPT_FFN, activations)];
+    p->positions = (PositionKind)chosen(options, OPT_POSITIONS, places,
+                                        (int)(sizeof(places) / sizeof(*places)));
+    p->activation = kinds[chosen(options, OPT_FFN, activations,
+                                 (int)(sizeof(activations) / sizeof(*activations)))];
     p->inner = inner_size(options, p->size.channels, p->activation);
     p->untied = options_flag(options, OPT_UNTIED);
     choose_scores(p, options);
