@@ -47,8 +47,10 @@ static size_t row_size(const Parameter *p) {
 static float row_scale(const Parameter *p, const real *values, size_t row) {
     const size_t n = row_size(p);
     double largest = 0;
-    for (size_t i = 0; i < n; i++)
-        largest = fmax(largest, fabs((double)values[p->offset + row * n + i]));
+    for (size_t i = 0; i < n; i++) {
+        const double size = fabs((double)values[p->offset + row * n + i]);
+        largest = size > largest ? size : largest;
+    }
     return largest > 0 ? (float)(largest / 127) : 1;
 }
 
