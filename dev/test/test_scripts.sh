@@ -205,7 +205,7 @@ meta wikitext2-bert bpe -1
 check 'data without a mask token' says 1 'data/wikitext2-bert: has no mask token' scripts/run_cosine.sh --quick --output eleventh
 
 # ---- help
-for script in "$root"/scripts/run_*.sh "$root"/scripts/gpu_check.sh "$root"/scripts/[!elt]*.py "$root"/scripts/export*.py \
+for script in "$root"/scripts/run_*.sh "$root"/scripts/gpu_check.sh "$root"/scripts/compare.py "$root"/scripts/plot.py "$root"/scripts/report.py "$root"/scripts/export*.py \
     "$root"/data/[!c]*.sh "$root"/dev/bench/*.sh; do
     check "$script --help" sh -c 'case $0 in *.sh) bash "$0" --help ;; *) "$0" --help ;; esac >out 2>said && [ -s out ] && [ ! -s said ]' "$script"
 done
