@@ -241,9 +241,9 @@ if thorough; then
     fi
 fi
 if thorough; then
-    endless paused --timeout 2 -k constant
+    endless paused --timeout 5 -k constant
     kill -STOP "$(of_rank 0 paused)" "$(of_rank 1 paused)"
-    sleep 4
+    sleep 7
     kill -CONT "$(of_rank 0 paused)" "$(of_rank 1 paused)"
     step=$(tail -n 1 paused/log.jsonl | sed 's/{"step":\([0-9]*\),.*/\1/')
     while kill -0 $launcher 2>/dev/null && ! grep -q "\"step\":$((step + 9))," paused/log.jsonl; do sleep 0.05; done
