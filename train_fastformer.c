@@ -49,16 +49,13 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const LinearShape projection = {C, C, WEIGHT_OUT_IN, false, deviation};
     const LinearShape up = {plan_up_rows(p), C, WEIGHT_OUT_IN, false, deviation};
     const LinearShape down = {C, p->inner, WEIGHT_OUT_IN, false, deviation};
-    const AttentionType *type = &attention_types[attention->kind];
     char name[PARAMETER_NAME];
 #define NAME(suffix)                                                                               \
     (snprintf(name, sizeof(name), "fastformer_model.decoders.%zu." suffix, l), name)
     attention->norm = plan_add_norm(p, table, "%s", NAME("attention.attn_norm"));
     attention->qkv = add_linear(table, qkv, "%s", NAME("attention.projections"));
-    plan_add_gains(p, attention, table, NAME("attention"));
-    if (type->add_parameters)
-        type->add_parameters(attention, table, NAME("attention"), C, p->size.heads);
-    if (!type->joins)
+    plan_add_attention(p, attention, table, NAME("attention"));
+    if (!attention_types[attention->kind].joins)
         attention->projection = add_linear(table, projection, "%s", NAME("attention.output"));
     layer->ffn.norm = plan_add_norm(p, table, "%s", NAME("boom_norm"));
     layer->ffn.up = add_linear(table, up, "%s", NAME("boom"));
@@ -85,20 +82,12 @@ static TransformerPlan fastformer_plan(const ModelSetup *setup, ParameterTable *
 
 static void fastformer_forward(const Blocks *blocks, const BlockPass *pass,
                                const TransformerPlan *plan) {
-    blocks->embed_forward(pass, 0);
-    for (size_t l = 0; l < plan->size.layers; l++) {
-        blocks->attention_forward(pass, l);
-        blocks->ffn_forward(pass, l);
-    }
+    plan_stack_forward(plan, blocks, pass, 0);
 }
 
 static void fastformer_backward(const Blocks *blocks, const BlockPass *pass,
                                 const TransformerPlan *plan) {
-    for (size_t l = plan->size.layers; l-- > 0;) {
-        blocks->ffn_backward(pass, l);
-        blocks->attention_backward(pass, l);
-    }
-    blocks->embed_backward(pass, 0);
+    plan_stack_backward(plan, blocks, pass, 0);
 }
 
 // ---- What the training loop calls -------------------------------------------
@@ -119,15 +108,10 @@ const ModelType fastformer = {
     .task = &task_language,
     .options = fastformer_options,
     .option_count = sizeof(fastformer_options) / sizeof(fastformer_options[0]),
-    .lower = {OPT_CHANNELS, OPT_LAYERS},
     .transformer = &fastformer_transformer,
     .position_embedding = "fastformer_model.position_embeddings.weight",
-    .extend = attention_extend,
-    TRANSFORMER_ENTRIES,
-    DECODER_ENTRIES,
+    LANGUAGE_MODEL_ENTRIES,
     .describe = fastformer_describe,
-    .flops_per_token = transformer_flops_per_token,
-    .token_losses = transformer_token_losses,
     .exchange = &fastformer_exchange,
 };
 

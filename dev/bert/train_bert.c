@@ -16,6 +16,7 @@
 
 #include "attention_options.h"
 #include "bert.h"
+#include "block_options.h"
 #include "error.h"
 #include "huggingface.h"
 #include "masked.h"
@@ -57,7 +58,6 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const size_t C = p->size.channels, F = p->inner;
     AttentionPlan *attention = &p->layers[l].attention;
     FfnParameters *ffn = &p->layers[l].ffn;
-    const AttentionType *type = &attention_types[attention->kind];
     char name[PARAMETER_NAME];
 #define NAME(suffix) (snprintf(name, sizeof(name), "bert.encoder.layer.%zu." suffix, l), name)
     // Queries, keys and values have a name each there. Here they lie side by side, and are one
@@ -66,8 +66,7 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     attention->qkv =
         add_joined_linear(table, (LinearShape){3 * C, C, WEIGHT_OUT_IN, true, DEVIATION},
                           NAME("attention.self"), parts, NULL, 3);
-    if (type->add_parameters)
-        type->add_parameters(attention, table, NAME("attention.self"), C, p->size.heads);
+    plan_add_attention(p, attention, table, NAME("attention.self"));
     attention->projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, true, DEVIATION},
                                        "%s", NAME("attention.output.dense"));
     attention->norm = add_bert_norm(table, NAME("attention.output.LayerNorm"), C);
@@ -105,22 +104,14 @@ static TransformerPlan bert_plan(const ModelSetup *setup, ParameterTable *table)
 // ---- Forward and backward ---------------------------------------------------
 
 static void bert_forward(const Blocks *blocks, const BlockPass *pass, const TransformerPlan *plan) {
-    blocks->embed_forward(pass, 0);
-    for (size_t l = 0; l < plan->size.layers; l++) {
-        blocks->attention_forward(pass, l);
-        blocks->ffn_forward(pass, l);
-    }
+    plan_stack_forward(plan, blocks, pass, 0);
     blocks->predict_forward(pass);
 }
 
 static void bert_backward(const Blocks *blocks, const BlockPass *pass,
                           const TransformerPlan *plan) {
     blocks->predict_backward(pass);
-    for (size_t l = plan->size.layers; l-- > 0;) {
-        blocks->ffn_backward(pass, l);
-        blocks->attention_backward(pass, l);
-    }
-    blocks->embed_backward(pass, 0);
+    plan_stack_backward(plan, blocks, pass, 0);
 }
 
 // ---- Exchange with Hugging Face's BertForMaskedLM ---------------------------
@@ -133,7 +124,6 @@ static const ConfigMember fixed_members[] = {
     {"is_decoder", {.kind = JSON_BOOL, .boolean = false}},
     {"tie_word_embeddings", {.kind = JSON_BOOL, .boolean = true}},
 };
-enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
 static const ConfigSize config_sizes[] = {
     {"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
@@ -142,13 +132,12 @@ static const ConfigSize config_sizes[] = {
     {"intermediate_size", "intermediate_size", 4 * MAX_CHANNELS},
     {"max_position_embeddings", "n_positions", 1 << 28},
     {"vocab_size", "vocab_size", INT32_MAX}};
-enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
 // The metadata of the checkpoint that this program would have written.
 static void bert_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
-    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
+    huggingface_read_shape(config, &config_shape, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
-    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
 }
 
 static bool begins_with(const char *text, const char *begin) {
@@ -188,10 +177,9 @@ static bool bert_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
     if (!plan_attends(plan, ATTENTION_SOFTMAX)) return false;
-    const size_t sizes[CONFIG_SIZES] = {size->layers, size->channels,  size->heads,
-                                        plan->inner,  size->positions, size->vocabulary};
-    huggingface_write_sizes(w, "BertForMaskedLM", config_sizes, sizes, CONFIG_SIZES);
-    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
+    const size_t sizes[] = {size->layers, size->channels,  size->heads,
+                            plan->inner,  size->positions, size->vocabulary};
+    huggingface_write_shape(w, "BertForMaskedLM", &config_shape, sizes);
     static const char *const rates[] = {"hidden_dropout_prob", "attention_probs_dropout_prob"};
     huggingface_write_number(w, rates, 2, plan->dropout);
     return true;

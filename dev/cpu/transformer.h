@@ -61,4 +61,10 @@ double transformer_flops_per_token(const void *model, int64_t length);
                        .logits = transformer_logits, .statistics = transformer_statistics,         \
                        .correct = transformer_correct
 
+// Those of a causal language model of one stack, which decodes.
+#define LANGUAGE_MODEL_ENTRIES                                                                     \
+    TRANSFORMER_ENTRIES, DECODER_ENTRIES,                                                          \
+        .lower = {OPT_CHANNELS, OPT_LAYERS}, .extend = attention_extend,                           \
+        .flops_per_token = transformer_flops_per_token, .token_losses = transformer_token_losses
+
 #endif

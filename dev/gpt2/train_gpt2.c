@@ -50,13 +50,11 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const LinearShape up = {plan_up_rows(p), C, WEIGHT_IN_OUT, true, plain};
     const LinearShape down = {C, p->inner, WEIGHT_IN_OUT, true, residual};
     FfnParameters *ffn = &p->layers[l].ffn;
-    const AttentionType *type = &attention_types[attention->kind];
     char prefix[PARAMETER_NAME];
     snprintf(prefix, sizeof(prefix), "transformer.h.%zu.attn", l);
     attention->norm = plan_add_norm(p, table, "transformer.h.%zu.ln_1", l);
     attention->qkv = add_linear(table, qkv, "%s.c_attn", prefix);
-    plan_add_gains(p, attention, table, prefix);
-    if (type->add_parameters) type->add_parameters(attention, table, prefix, C, p->size.heads);
+    plan_add_attention(p, attention, table, prefix);
     attention->projection = add_linear(table, projection, "%s.c_proj", prefix);
     ffn->norm = plan_add_norm(p, table, "transformer.h.%zu.ln_2", l);
     ffn->up = add_linear(table, up, "transformer.h.%zu.mlp.c_fc", l);
@@ -80,20 +78,12 @@ static TransformerPlan gpt2_plan(const ModelSetup *setup, ParameterTable *table)
 // ---- Forward and backward ---------------------------------------------------
 
 static void gpt2_forward(const Blocks *blocks, const BlockPass *pass, const TransformerPlan *plan) {
-    blocks->embed_forward(pass, 0);
-    for (size_t l = 0; l < plan->size.layers; l++) {
-        blocks->attention_forward(pass, l);
-        blocks->ffn_forward(pass, l);
-    }
+    plan_stack_forward(plan, blocks, pass, 0);
 }
 
 static void gpt2_backward(const Blocks *blocks, const BlockPass *pass,
                           const TransformerPlan *plan) {
-    for (size_t l = plan->size.layers; l-- > 0;) {
-        blocks->ffn_backward(pass, l);
-        blocks->attention_backward(pass, l);
-    }
-    blocks->embed_backward(pass, 0);
+    plan_stack_backward(plan, blocks, pass, 0);
 }
 
 // ---- Exchange with Hugging Face's GPT2LMHeadModel ---------------------------
@@ -105,20 +95,18 @@ static const ConfigMember fixed_members[] = {
     {"scale_attn_by_inverse_layer_idx", {.kind = JSON_BOOL, .boolean = false}},
     {"tie_word_embeddings", {.kind = JSON_BOOL, .boolean = true}},
 };
-enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
 static const ConfigSize config_sizes[] = {{"n_layer", "n_layer", MAX_LAYERS},
                                           {"n_embd", "n_embd", MAX_CHANNELS},
                                           {"n_head", "n_head", MAX_HEADS},
                                           {"n_positions", "n_positions", 1 << 28},
                                           {"vocab_size", "vocab_size", INT32_MAX}};
-enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
 // The metadata of the checkpoint that this program would have written.
 static void gpt2_read_config(const Json *config, const char *source, Metadata **rows, int *count) {
-    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
+    huggingface_read_shape(config, &config_shape, source, rows, count);
     metadata_add(rows, count, "attention", copy_string("softmax"));
-    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
     const Json *inner = json_find(config, "n_inner");
     const double expected = 4 * (double)json_integer(config, "n_embd", 1, MAX_CHANNELS, source);
     if (inner && inner->kind != JSON_NULL &&
@@ -148,10 +136,9 @@ static bool gpt2_write_config(const void *model, JsonWriter *w) {
     const ModelSizes *size = &plan->size;
     if (!plan_attends(plan, ATTENTION_SOFTMAX) || !plan_has_usual_blocks(plan, GELU_TANH))
         return false;
-    const size_t sizes[CONFIG_SIZES] = {size->layers, size->channels, size->heads, size->positions,
-                                        size->vocabulary};
-    huggingface_write_sizes(w, "GPT2LMHeadModel", config_sizes, sizes, CONFIG_SIZES);
-    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
+    const size_t sizes[] = {size->layers, size->channels, size->heads, size->positions,
+                            size->vocabulary};
+    huggingface_write_shape(w, "GPT2LMHeadModel", &config_shape, sizes);
     static const char *const rates[] = {"embd_pdrop", "attn_pdrop", "resid_pdrop"};
     huggingface_write_number(w, rates, 3, plan->dropout);
     huggingface_write_number(w, (const char *const[]){"n_ctx"}, 1, (double)size->positions);
@@ -183,15 +170,10 @@ const ModelType gpt2 = {
     .task = &task_language,
     .options = gpt2_options,
     .option_count = sizeof(gpt2_options) / sizeof(gpt2_options[0]),
-    .lower = {OPT_CHANNELS, OPT_LAYERS},
     .transformer = &gpt2_transformer,
     .position_embedding = "transformer.wpe.weight",
-    .extend = attention_extend,
-    TRANSFORMER_ENTRIES,
-    DECODER_ENTRIES,
+    LANGUAGE_MODEL_ENTRIES,
     .describe = gpt2_describe,
-    .flops_per_token = transformer_flops_per_token,
-    .token_losses = transformer_token_losses,
     .exchange = &gpt2_exchange,
 };
 

@@ -47,7 +47,6 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     const double deviation = 0.02;
     LayerPlan *layer = &p->layers[l];
     AttentionPlan *attention = &layer->attention;
-    const AttentionType *type = &attention_types[attention->kind];
     const size_t rows = plan_qkv_rows(p, attention), groups = (rows - C) / 2;
     const bool swiglu = p->activation == SWIGLU;
     char prefix[PARAMETER_NAME], mlp[PARAMETER_NAME];
@@ -57,8 +56,7 @@ static void add_layer(ParameterTable *table, TransformerPlan *p, size_t l) {
     attention->qkv =
         add_joined_linear(table, (LinearShape){rows, C, WEIGHT_OUT_IN, false, deviation}, prefix,
                           qkv, (const size_t[]){C, groups, groups}, 3);
-    plan_add_gains(p, attention, table, prefix);
-    if (type->add_parameters) type->add_parameters(attention, table, prefix, C, p->size.heads);
+    plan_add_attention(p, attention, table, prefix);
     attention->projection = add_linear(table, (LinearShape){C, C, WEIGHT_OUT_IN, false, deviation},
                                        "%s.o_proj", prefix);
     layer->ffn.norm = plan_add_norm(p, table, "model.layers.%zu.post_attention_layernorm", l);
@@ -87,20 +85,12 @@ static TransformerPlan llama_plan(const ModelSetup *setup, ParameterTable *table
 
 static void llama_forward(const Blocks *blocks, const BlockPass *pass,
                           const TransformerPlan *plan) {
-    blocks->embed_forward(pass, 0);
-    for (size_t l = 0; l < plan->size.layers; l++) {
-        blocks->attention_forward(pass, l);
-        blocks->ffn_forward(pass, l);
-    }
+    plan_stack_forward(plan, blocks, pass, 0);
 }
 
 static void llama_backward(const Blocks *blocks, const BlockPass *pass,
                            const TransformerPlan *plan) {
-    for (size_t l = plan->size.layers; l-- > 0;) {
-        blocks->ffn_backward(pass, l);
-        blocks->attention_backward(pass, l);
-    }
-    blocks->embed_backward(pass, 0);
+    plan_stack_backward(plan, blocks, pass, 0);
 }
 
 // ---- Exchange with Hugging Face's LlamaForCausalLM and Qwen3ForCausalLM -----
@@ -111,7 +101,6 @@ static const ConfigMember fixed_members[] = {
     {"mlp_bias", {.kind = JSON_BOOL, .boolean = false}},
     {"use_sliding_window", {.kind = JSON_BOOL, .boolean = false}},
 };
-enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
 static const ConfigSize config_sizes[] = {{"num_hidden_layers", "num_hidden_layers", MAX_LAYERS},
                                           {"hidden_size", "hidden_size", MAX_CHANNELS},
@@ -119,7 +108,7 @@ static const ConfigSize config_sizes[] = {{"num_hidden_layers", "num_hidden_laye
                                           {"max_position_embeddings", "n_positions", 1 << 28},
                                           {"vocab_size", "vocab_size", INT32_MAX},
                                           {"intermediate_size", "intermediate_size", MAX_INNER}};
-enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
 // A member that may be missing, or null, which means `usual`.
 static const Json *optional_member(const Json *config, const char *key, JsonKind kind,
@@ -161,8 +150,7 @@ static void llama_read_config(const Json *config, const char *source, Metadata *
                  channels = (double)json_integer(config, "hidden_size", 1, MAX_CHANNELS, source);
     const Json *tied = optional_member(config, "tie_word_embeddings", JSON_BOOL, source);
     const bool qwen3 = strcmp(json_string(config, "model_type", source), "qwen3") == 0;
-    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
-    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
+    huggingface_read_shape(config, &config_shape, source, rows, count);
     if (number_or(config, "head_dim", qwen3 ? 128 : channels / heads, source) != channels / heads)
         fail("%s: has another \"head_dim\" than this program computes: expected %g", source,
              channels / heads);
@@ -215,11 +203,10 @@ static bool llama_write_config(const void *model, JsonWriter *w) {
     const ModelSizes *size = &p->size;
     const AttentionPlan *attention = &p->layers[0].attention;
     if (!has_class(p)) return false;
-    const size_t sizes[CONFIG_SIZES] = {size->layers,    size->channels,   size->heads,
-                                        size->positions, size->vocabulary, p->inner};
-    huggingface_write_sizes(w, is_qwen3(model) ? "Qwen3ForCausalLM" : "LlamaForCausalLM",
-                            config_sizes, sizes, CONFIG_SIZES);
-    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
+    const size_t sizes[] = {size->layers,    size->channels,   size->heads,
+                            size->positions, size->vocabulary, p->inner};
+    huggingface_write_shape(w, is_qwen3(model) ? "Qwen3ForCausalLM" : "LlamaForCausalLM",
+                            &config_shape, sizes);
     const struct {
         const char *key;
         double value;
@@ -259,14 +246,10 @@ const ModelType llama = {
     .task = &task_language,
     .options = llama_options,
     .option_count = sizeof(llama_options) / sizeof(llama_options[0]),
-    .lower = {OPT_CHANNELS, OPT_LAYERS},
     .transformer = &llama_transformer,
     .position_embedding = "model.embed_positions.weight",
-    .extend = attention_extend,
-    TRANSFORMER_ENTRIES,
-    DECODER_ENTRIES,
+    LANGUAGE_MODEL_ENTRIES,
     .describe = llama_describe,
-    .flops_per_token = transformer_flops_per_token,
     .exchange = &llama_exchange,
 };
 

@@ -120,16 +120,22 @@ void plan_add_positions(TransformerPlan *p, ParameterTable *table, const char *n
                               : NO_PARAMETER;
 }
 
-void plan_add_gains(const TransformerPlan *p, AttentionPlan *a, ParameterTable *table,
-                    const char *prefix) {
-    const int64_t size = (int64_t)p->size.head_size;
+static void add_gains(AttentionPlan *a, ParameterTable *table, const char *prefix, size_t size) {
+    const int64_t shape = (int64_t)size;
     char name[PARAMETER_NAME];
-    a->gains = NO_PARAMETER;
-    if (a->scores != SCORES_QKNORM) return;
     snprintf(name, sizeof(name), "%s.q_norm.weight", prefix);
-    a->gains = parameter_add(table, name, 1, &size, false, 1, 0);
+    a->gains = parameter_add(table, name, 1, &shape, false, 1, 0);
     snprintf(name, sizeof(name), "%s.k_norm.weight", prefix);
-    parameter_add_behind(table, name, 1, &size, false, 1, 0);
+    parameter_add_behind(table, name, 1, &shape, false, 1, 0);
+}
+
+void plan_add_attention(const TransformerPlan *p, AttentionPlan *a, ParameterTable *table,
+                        const char *prefix) {
+    const AttentionType *type = &attention_types[a->kind];
+    a->gains = NO_PARAMETER;
+    if (a->scores == SCORES_QKNORM) add_gains(a, table, prefix, p->size.head_size);
+    if (type->add_parameters)
+        type->add_parameters(a, table, prefix, p->size.channels, p->size.heads);
 }
 
 void plan_add_output(TransformerPlan *p, ParameterTable *table, const char *name) {

@@ -62,9 +62,10 @@ size_t plan_up_rows(const TransformerPlan *plan);
 // Positions, where they are learned.
 void plan_add_positions(TransformerPlan *plan, ParameterTable *table, const char *name);
 
-// The gains of --scores qknorm, PREFIX.q_norm.weight and PREFIX.k_norm.weight.
-void plan_add_gains(const TransformerPlan *plan, AttentionPlan *attention, ParameterTable *table,
-                    const char *prefix);
+// What a layer's attention has in addition to its products: the gains of --scores qknorm,
+// PREFIX.q_norm.weight and PREFIX.k_norm.weight, and what its kind adds under PREFIX.
+void plan_add_attention(const TransformerPlan *plan, AttentionPlan *attention,
+                        ParameterTable *table, const char *prefix);
 
 // The output layer's own weight, if it has one; it is the last parameter.
 void plan_add_output(TransformerPlan *plan, ParameterTable *table, const char *name);

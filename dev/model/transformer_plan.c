@@ -65,6 +65,26 @@ void plan_add_parameters(const ModelSetup *setup, ParameterTable *table) {
     plan_free(&plan);
 }
 
+void plan_stack_forward(const TransformerPlan *plan, const Blocks *blocks, const BlockPass *pass,
+                        size_t stack) {
+    blocks->embed_forward(pass, stack);
+    for (size_t l = plan->stacks[stack].first; l < plan->stacks[stack].end; l++) {
+        blocks->attention_forward(pass, l);
+        if (plan->layers[l].crosses) blocks->cross_attention_forward(pass, l);
+        blocks->ffn_forward(pass, l);
+    }
+}
+
+void plan_stack_backward(const TransformerPlan *plan, const Blocks *blocks, const BlockPass *pass,
+                         size_t stack) {
+    for (size_t l = plan->stacks[stack].end; l-- > plan->stacks[stack].first;) {
+        blocks->ffn_backward(pass, l);
+        if (plan->layers[l].crosses) blocks->cross_attention_backward(pass, l);
+        blocks->attention_backward(pass, l);
+    }
+    blocks->embed_backward(pass, stack);
+}
+
 static double linear_flops(const LinearParameters *linear) {
     return 2 * (double)linear->shape.outputs * (double)linear->shape.inputs;
 }

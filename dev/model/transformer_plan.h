@@ -120,6 +120,14 @@ void plan_complete(TransformerPlan *plan);
 // ModelType.add_parameters of a model with a TransformerType.
 void plan_add_parameters(const ModelSetup *setup, ParameterTable *table);
 
+// The way through the blocks of one stack: its embedding, then of each layer self-attention,
+// attention to the encoder's result where the layer crosses, and the feed-forward network; and
+// back.
+void plan_stack_forward(const TransformerPlan *plan, const Blocks *blocks, const BlockPass *pass,
+                        size_t stack);
+void plan_stack_backward(const TransformerPlan *plan, const Blocks *blocks, const BlockPass *pass,
+                         size_t stack);
+
 // FLOP per token of a stack's layers, forward and backward, of matrix products, 2 a multiply-add,
 // in texts of this length.
 double plan_layers_flops(const TransformerPlan *plan, const StackPlan *stack, int64_t length);

@@ -30,20 +30,13 @@ static bool same_value(const Json *a, const Json *b) {
     return a->kind == JSON_NUMBER ? a->number == b->number : a->boolean == b->boolean;
 }
 
-void huggingface_check_members(const Json *config, const ConfigMember *members, size_t count,
-                               const char *source) {
-    for (size_t i = 0; i < count; i++) {
-        const Json *found = json_find(config, members[i].key);
-        if (!found || same_value(found, &members[i].value)) continue;
-        JsonWriter expected = {0};
-        write_member(&expected, &members[i]);
-        fail("%s: has another \"%s\" than this program computes: expected %s", source,
-             members[i].key, expected.text);
-    }
-}
-
-void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_t count) {
-    for (size_t i = 0; i < count; i++) write_member(w, &members[i]);
+static void check_member(const Json *config, const ConfigMember *member, const char *source) {
+    const Json *found = json_find(config, member->key);
+    if (!found || same_value(found, &member->value)) return;
+    JsonWriter expected = {0};
+    write_member(&expected, member);
+    fail("%s: has another \"%s\" than this program computes: expected %s", source, member->key,
+         expected.text);
 }
 
 // ---- import -----------------------------------------------------------------
@@ -320,24 +313,28 @@ void huggingface_export(const Run *run, const char *directory, const char *weigh
     if (exchange->code_name) write_file(directory, exchange->code_name, exchange->code());
 }
 
-void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count,
-                            const char *source, Metadata **rows, int *row_count) {
-    for (size_t i = 0; i < count; i++) {
-        const long long size = json_integer(config, sizes[i].theirs, 1, sizes[i].max, source);
-        metadata_add(rows, row_count, sizes[i].ours, format_string("%lld", size));
+void huggingface_read_shape(const Json *config, const ConfigShape *shape, const char *source,
+                            Metadata **rows, int *row_count) {
+    for (size_t i = 0; i < shape->size_count; i++) {
+        const ConfigSize *size = &shape->sizes[i];
+        const long long value = json_integer(config, size->theirs, 1, size->max, source);
+        metadata_add(rows, row_count, size->ours, format_string("%lld", value));
     }
+    for (size_t i = 0; i < shape->member_count; i++)
+        check_member(config, &shape->members[i], source);
 }
 
-void huggingface_write_sizes(JsonWriter *w, const char *architecture, const ConfigSize *sizes,
-                             const size_t *values, size_t count) {
+void huggingface_write_shape(JsonWriter *w, const char *architecture, const ConfigShape *shape,
+                             const size_t *values) {
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, architecture);
     json_end(w, ']');
-    for (size_t i = 0; i < count; i++) {
-        json_key(w, sizes[i].theirs);
+    for (size_t i = 0; i < shape->size_count; i++) {
+        json_key(w, shape->sizes[i].theirs);
         json_write_integer(w, (int64_t)values[i]);
     }
+    for (size_t i = 0; i < shape->member_count; i++) write_member(w, &shape->members[i]);
 }
 
 void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count,

@@ -33,24 +33,31 @@ typedef struct {
     Json value;
 } ConfigMember;
 
-// Ends the program where config.json, which `source` names, has another value of one; a missing one
-// is right.
-void huggingface_check_members(const Json *config, const ConfigMember *members, size_t count,
-                               const char *source);
-void huggingface_write_members(JsonWriter *w, const ConfigMember *members, size_t count);
-
 // A size that config.json and our metadata hold, each under its name.
 typedef struct {
     const char *theirs, *ours;
     int64_t max;
 } ConfigSize;
 
-// Sizes (count) of config.json become metadata; sizes whose values (count) are given, and the
-// class, members of one that is open in w, as does one number under several names (NAN: null).
-void huggingface_read_sizes(const Json *config, const ConfigSize *sizes, size_t count,
-                            const char *source, Metadata **rows, int *row_count);
-void huggingface_write_sizes(JsonWriter *w, const char *architecture, const ConfigSize *sizes,
-                             const size_t *values, size_t count);
+// Both, of a model.
+typedef struct {
+    const ConfigSize *sizes;
+    size_t size_count;
+    const ConfigMember *members;
+    size_t member_count;
+} ConfigShape;
+#define CONFIG_SHAPE(sizes, members)                                                               \
+    { sizes, sizeof(sizes) / sizeof(*(sizes)), members, sizeof(members) / sizeof(*(members)) }
+
+// The sizes in config.json, which `source` names, become metadata. Ends the program where a member
+// has another value than the model computes; a missing one is right.
+void huggingface_read_shape(const Json *config, const ConfigShape *shape, const char *source,
+                            Metadata **rows, int *row_count);
+
+// Writes the class, the sizes, whose values (size_count) are given, and the members into the
+// config.json that is open in w; and one number under several names (NAN: null).
+void huggingface_write_shape(JsonWriter *w, const char *architecture, const ConfigShape *shape,
+                             const size_t *values);
 void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count, double number);
 
 #endif

@@ -182,34 +182,16 @@ enum { SOURCE, TARGET }; // the stacks
 
 static void translate_forward(const Blocks *blocks, const BlockPass *pass,
                               const TransformerPlan *plan) {
-    blocks->embed_forward(pass, SOURCE);
-    for (size_t l = 0; l < plan->stacks[SOURCE].end; l++) {
-        blocks->attention_forward(pass, l);
-        blocks->ffn_forward(pass, l);
-    }
+    plan_stack_forward(plan, blocks, pass, SOURCE);
     blocks->encoded_forward(pass);
-    blocks->embed_forward(pass, TARGET);
-    for (size_t l = plan->stacks[TARGET].first; l < plan->stacks[TARGET].end; l++) {
-        blocks->attention_forward(pass, l);
-        blocks->cross_attention_forward(pass, l);
-        blocks->ffn_forward(pass, l);
-    }
+    plan_stack_forward(plan, blocks, pass, TARGET);
 }
 
 static void translate_backward(const Blocks *blocks, const BlockPass *pass,
                                const TransformerPlan *plan) {
-    for (size_t l = plan->stacks[TARGET].end; l-- > plan->stacks[TARGET].first;) {
-        blocks->ffn_backward(pass, l);
-        blocks->cross_attention_backward(pass, l);
-        blocks->attention_backward(pass, l);
-    }
-    blocks->embed_backward(pass, TARGET);
+    plan_stack_backward(plan, blocks, pass, TARGET);
     blocks->encoded_backward(pass);
-    for (size_t l = plan->stacks[SOURCE].end; l-- > 0;) {
-        blocks->ffn_backward(pass, l);
-        blocks->attention_backward(pass, l);
-    }
-    blocks->embed_backward(pass, SOURCE);
+    plan_stack_backward(plan, blocks, pass, SOURCE);
 }
 
 // ---- Exchange with Hugging Face's MarianMTModel, which is post-norm ---------
@@ -224,7 +206,6 @@ static const ConfigMember fixed_members[] = {
     {"normalize_embedding", {.kind = JSON_BOOL, .boolean = false}},
     {"add_final_layer_norm", {.kind = JSON_BOOL, .boolean = false}},
 };
-enum { FIXED_MEMBERS = sizeof(fixed_members) / sizeof(fixed_members[0]) };
 
 static const ConfigSize config_sizes[] = {{"encoder_layers", "encoder_layers", MAX_LAYERS},
                                           {"decoder_layers", "decoder_layers", MAX_LAYERS},
@@ -233,7 +214,7 @@ static const ConfigSize config_sizes[] = {{"encoder_layers", "encoder_layers", M
                                           {"encoder_ffn_dim", "ffn_dim", 4 * MAX_CHANNELS},
                                           {"max_position_embeddings", "n_positions", 1 << 28},
                                           {"vocab_size", "vocab_size", INT32_MAX}};
-enum { CONFIG_SIZES = sizeof(config_sizes) / sizeof(config_sizes[0]) };
+static const ConfigShape config_shape = CONFIG_SHAPE(config_sizes, fixed_members);
 
 // What must be as in the encoder, or the same token.
 static void check_equal(const Json *config, const char *a, const char *b, const char *source) {
@@ -253,11 +234,10 @@ static const char *read_activation(const Json *config, const char *source) {
 
 static void translate_read_config(const Json *config, const char *source, Metadata **rows,
                                   int *count) {
-    huggingface_read_sizes(config, config_sizes, CONFIG_SIZES, source, rows, count);
+    huggingface_read_shape(config, &config_shape, source, rows, count);
     check_equal(config, "decoder_attention_heads", "encoder_attention_heads", source);
     check_equal(config, "decoder_ffn_dim", "encoder_ffn_dim", source);
     check_equal(config, "decoder_start_token_id", "pad_token_id", source);
-    huggingface_check_members(config, fixed_members, FIXED_MEMBERS, source);
     metadata_add(rows, count, "norm", copy_string("post"));
     metadata_add(rows, count, "activation", copy_string(read_activation(config, source)));
     metadata_add(rows, count, "padding_token",
@@ -283,13 +263,12 @@ static bool translate_write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *p = transformer_plan(model);
     const size_t E = p->stacks[SOURCE].end, D = p->size.layers - E;
     if (p->order != POST_NORM || p->padding < 0 || p->end < 0) return false;
-    const size_t sizes[CONFIG_SIZES] = {
+    const size_t sizes[] = {
         E, D, p->size.channels, p->size.heads, p->inner, p->size.positions, p->size.vocabulary};
-    huggingface_write_sizes(w, "MarianMTModel", config_sizes, sizes, CONFIG_SIZES);
+    huggingface_write_shape(w, "MarianMTModel", &config_shape, sizes);
     huggingface_write_number(w, (const char *const[]){"decoder_attention_heads"}, 1,
                              (double)p->size.heads);
     huggingface_write_number(w, (const char *const[]){"decoder_ffn_dim"}, 1, (double)p->inner);
-    huggingface_write_members(w, fixed_members, FIXED_MEMBERS);
     json_key(w, "activation_function");
     json_write_string(w, activation_name(p->activation));
     huggingface_write_number(w, (const char *const[]){"dropout"}, 1, p->dropout);
