@@ -142,6 +142,7 @@ def measure(events):
         "processor": start.get("processor"),
         "machine": machine_of(start),
         "steps": last(values(events, "step")),
+        "state": int(start["decoding_state_bytes"]) if "decoding_state_bytes" in start else None,
         "seconds": last(values(events, "seconds")),
         "val_loss": least(val_loss),
         "last_val_loss": last(val_loss),

@@ -359,6 +359,10 @@ double transformer_unsmoothed(const void *model) {
     return classifier_unsmoothed(((const Transformer *)model)->head.classifier);
 }
 
+double transformer_state_bytes(const void *model, int64_t tokens) {
+    return plan_state_bytes(transformer_plan(model), tokens);
+}
+
 double transformer_flops_per_token(const void *model, int64_t length) {
     const TransformerPlan *plan = transformer_plan(model);
     return plan_layers_flops(plan, &plan->stacks[0], length) +

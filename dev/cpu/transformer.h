@@ -52,6 +52,7 @@ const real *transformer_token_losses(const void *model); // of models that class
 double transformer_unsmoothed(const void *model);
 // Of a model of one stack, all of whose rows are classified.
 double transformer_flops_per_token(const void *model, int64_t length);
+double transformer_state_bytes(const void *model, int64_t tokens);
 
 // All of them, in a model's table, with those of any model on the CPU.
 #define TRANSFORMER_ENTRIES                                                                        \
@@ -65,6 +66,7 @@ double transformer_flops_per_token(const void *model, int64_t length);
 #define LANGUAGE_MODEL_ENTRIES                                                                     \
     TRANSFORMER_ENTRIES, DECODER_ENTRIES,                                                          \
         .lower = {OPT_CHANNELS, OPT_LAYERS}, .extend = attention_extend,                           \
-        .flops_per_token = transformer_flops_per_token, .token_losses = transformer_token_losses
+        .flops_per_token = transformer_flops_per_token, .token_losses = transformer_token_losses,  \
+        .state_bytes = transformer_state_bytes
 
 #endif

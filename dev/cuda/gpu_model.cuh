@@ -493,6 +493,11 @@ static inline double gpu_flops_per_token(const void *model, int64_t length) {
     return g->host_type->flops_per_token(g->host, length);
 }
 
+static inline double gpu_state_bytes(const void *model, int64_t tokens) {
+    const GpuModel *g = (const GpuModel *)model;
+    return g->host_type->state_bytes(g->host, tokens);
+}
+
 static inline const ParameterTable *gpu_parameters(const void *model) {
     const GpuModel *g = (const GpuModel *)model;
     return g->host_type->parameters(g->host);
@@ -597,6 +602,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
     type.describe = host->describe ? gpu_describe : NULL;
     type.memory = NULL; // what the host takes is not what the GPU takes
     type.flops_per_token = gpu_flops_per_token;
+    type.state_bytes = host->state_bytes ? gpu_state_bytes : NULL;
     type.parameters = gpu_parameters;
     type.view = NULL;
     type.read = gpu_read;

@@ -14,6 +14,14 @@ static double pair_flops(size_t channels, size_t heads, double queries, double k
     return 4 * queries * keys * (double)channels;
 }
 
+// A key and a value per token that is still seen, of each head of keys.
+static double pair_state(const AttentionPlan *plan, size_t channels, size_t heads, double tokens) {
+    const double window = (double)plan->window,
+                 groups = (double)(plan->groups ? plan->groups : heads);
+    return 2 * (window > 0 && window < tokens ? window : tokens) * groups *
+           ((double)channels / (double)heads);
+}
+
 static void softmax1_configure(AttentionPlan *plan, const Options *options) {
     (void)options;
     plan->sink = 1;
@@ -49,6 +57,13 @@ static double cosine_flops(size_t channels, size_t heads, double queries, double
     return 4 * ((double)channels / (double)heads) * queries * (double)channels;
 }
 
+// One (D, D) per head.
+static double cosine_state(const AttentionPlan *plan, size_t channels, size_t heads,
+                           double tokens) {
+    (void)plan, (void)tokens;
+    return (double)channels * ((double)channels / (double)heads);
+}
+
 // ---- additive ---------------------------------------------------------------
 
 static void additive_configure(AttentionPlan *plan, const Options *options) {
@@ -73,6 +88,13 @@ static void additive_parameters(AttentionPlan *plan, ParameterTable *table, cons
 static double additive_flops(size_t channels, size_t heads, double queries, double keys) {
     (void)channels, (void)heads, (void)queries, (void)keys;
     return 0;
+}
+
+// Two poolings per head: a window's rows, two sums, and each one's weight.
+static double additive_state(const AttentionPlan *plan, size_t channels, size_t heads,
+                             double tokens) {
+    (void)tokens;
+    return 2 * ((double)plan->window + 3) * (double)(channels + heads);
 }
 
 static void global_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
@@ -140,7 +162,8 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                            .windows = true,
                            .compares = true,
                            .scores = true,
-                           .flops = pair_flops},
+                           .flops = pair_flops,
+                           .state = pair_state},
     [ATTENTION_SOFTMAX1] = {.name = "softmax1",
                             .causal = true,
                             .both = true,
@@ -148,14 +171,16 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                             .configure = softmax1_configure,
                             .compares = true,
                             .scores = true,
-                            .flops = pair_flops},
+                            .flops = pair_flops,
+                            .state = pair_state},
     [ATTENTION_COSINE] = {.name = "cosine",
                           .causal = true,
                           .both = true,
                           .configure = cosine_configure,
                           .add_parameters = cosine_parameters,
                           .compares = true,
-                          .flops = cosine_flops},
+                          .flops = cosine_flops,
+                          .state = cosine_state},
     [ATTENTION_ADDITIVE] = {.name = "additive",
                             .causal = true,
                             .windows = true,
@@ -164,7 +189,8 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                             .pools = true,
                             .configure = additive_configure,
                             .add_parameters = additive_parameters,
-                            .flops = additive_flops},
+                            .flops = additive_flops,
+                            .state = additive_state},
     [ATTENTION_ADDITIVE_GLOBAL] = {.name = "additive",
                                    .both = true,
                                    .add_parameters = global_parameters,
@@ -176,7 +202,8 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                             .compares = true,
                             .configure = pairwise_configure,
                             .add_parameters = pairwise_parameters,
-                            .flops = pair_flops},
+                            .flops = pair_flops,
+                            .state = pair_state},
 };
 
 AttentionPlan attention_plan(AttentionKind kind, bool causal) {

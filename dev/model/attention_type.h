@@ -68,6 +68,8 @@ typedef struct {
     // FLOP of a layer's forward pass but for its linear layers, for so many queries that see so
     // many keys on average.
     double (*flops)(size_t channels, size_t heads, double queries, double keys);
+    // Numbers that decoding keeps of a text of so many tokens; NULL: the kind does not decode.
+    double (*state)(const AttentionPlan *plan, size_t channels, size_t heads, double tokens);
 } AttentionType;
 
 extern const AttentionType attention_types[ATTENTION_KINDS];

@@ -109,6 +109,9 @@ struct ModelType {
     double (*flops_per_token)(const void *model,
                               int64_t length); // forward and backward, matrix products
 
+    // Bytes that decoding keeps of a text of so many tokens; NULL: it does not decode.
+    double (*state_bytes)(const void *model, int64_t tokens);
+
     const ParameterTable *(*parameters)(const void *model);
     void (*read)(const void *model, ModelArray which, real *out); // (total) copies out
     void (*write)(void *model, ModelArray which, const real *in); // (total) copies in

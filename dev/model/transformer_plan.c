@@ -114,6 +114,16 @@ double plan_layers_flops(const TransformerPlan *plan, const StackPlan *stack, in
     return 3 * flops;
 }
 
+double plan_state_bytes(const TransformerPlan *plan, int64_t tokens) {
+    double numbers = 0;
+    for (size_t l = 0; l < plan->size.layers; l++) {
+        const AttentionPlan *a = &plan->layers[l].attention;
+        numbers += attention_types[a->kind].state(a, plan->size.channels, plan->size.heads,
+                                                  (double)tokens);
+    }
+    return numbers * sizeof(float);
+}
+
 bool plan_attends(const TransformerPlan *plan, AttentionKind kind) {
     for (size_t l = 0; l < plan->size.layers; l++)
         if (plan->layers[l].attention.kind != kind) return false;

@@ -132,6 +132,9 @@ void plan_stack_backward(const TransformerPlan *plan, const Blocks *blocks, cons
 // in texts of this length.
 double plan_layers_flops(const TransformerPlan *plan, const StackPlan *stack, int64_t length);
 
+// Bytes that decoding keeps of a text of so many tokens, in a model of one stack.
+double plan_state_bytes(const TransformerPlan *plan, int64_t tokens);
+
 // Whether every layer attends in this way.
 bool plan_attends(const TransformerPlan *plan, AttentionKind kind);
 

@@ -51,6 +51,29 @@ static void test_layers(void) {
     check("softmax,additive", "global", 2, false, "softmax additive");
 }
 
+// What decoding keeps of 1,000 tokens, with 8 channels in 2 heads.
+static void test_state(void) {
+    static const struct {
+        const char *attention;
+        double numbers;
+    } all[] = {{"softmax", 2 * 1000 * 8},
+               {"softmax1:16", 2 * 16 * 8},
+               {"pairwise", 2 * 1000 * 8},
+               {"cosine", 2 * 4 * 4},
+               {"additive:16", 2 * (16 + 3) * (8 + 2)},
+               {"additive", 2 * 3 * (8 + 2)}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        Options *options = make_options(all[i].attention, "global");
+        AttentionPlan *plan = attention_plans(options, 1, 100, true);
+        CHECK(attention_types[plan->kind].state(plan, 8, 2, 1000) == all[i].numbers);
+        plan->groups = 1; // one head of keys for both of queries
+        if (attention_types[plan->kind].scores)
+            CHECK(attention_types[plan->kind].state(plan, 8, 2, 1000) == all[i].numbers / 2);
+        free(plan);
+        options_free(options);
+    }
+}
+
 // What --help calls the kinds is what there is.
 static void test_names(void) {
     char *names = copy_string("");
@@ -127,6 +150,7 @@ static void test_refused(void) {
 
 int main(int argc, char **argv) {
     static const TestCase cases[] = {{"layers", test_layers},
+                                     {"state", test_state},
                                      {"names", test_names},
                                      {"implied", test_implied},
                                      {"refused", test_refused}};

@@ -56,7 +56,7 @@ case $run in
 esac
 loss=5.$(echo "$run" | cksum | cut -c 1-3)
 cat >"$run/log.jsonl" <<LOG
-{"event":"start","model":"fake, 1000 parameters","processor":"Fake CPU, 1 threads","products":"none, fp32, peak 1"}
+{"event":"start","model":"fake, 1000 parameters","decoding_state_bytes":"4096","processor":"Fake CPU, 1 threads","products":"none, fp32, peak 1"}
 {"step":1,"epoch":0.5,"loss":6,"lr":1e-3,"grad_norm":0.5,"ms":10,"tokens_per_s":100,"seconds":0.1}
 {"step":$steps,"epoch":1,"loss":5.5,"lr":0,"grad_norm":0.25,"ms":10,"tokens_per_s":100,"seconds":0.2}
 {"step":$steps,"val_loss":$loss,"val_ppl":200,"val_word_ppl":300,"val_saturated_share":0.01,"val_attention_max_abs":4,"val_weight_kurtosis":0.5,"val_activation_kurtosis":2,"val_tokens":100,"val_ms":5,"best":true,"seconds":0.3}
@@ -116,6 +116,19 @@ check 'on a GPU by the programs for it' says 0 '9 runs, of which 0 are finished'
 check 'where nothing is measured first' [ "$(find gpu -name '*.cost' | wc -l)" -eq 0 ]
 check 'what it measures first is gone' [ "$(find first -name '*.tmp' | wc -l)" -eq 0 ]
 for trainer in fastformer gpt2; do mv train_${trainer}cu train_$trainer; done
+
+# ---- a tuned comparison: the first seed at each rate, the others at its best
+check 'two arms at four rates, then a second seed' says 0 'bytes of decoding state' python3 -B -c 'import sys
+sys.path.insert(0, "scripts")
+import compare, experiments
+experiments.FAIR["arms"] = dict(list(experiments.FAIR["arms"].items())[:2])
+sys.argv = ["compare.py", "fair", "--quick", "--seeds", "2", "--data", "wikitext2", "--length", "256", "--output", "tuned"]
+compare.main()'
+check 'ten runs' [ "$(ls tuned/*/log.jsonl | wc -l)" -eq 10 ]
+for arm in additive additive-raw; do
+    best=$(grep -o '"val_loss":[0-9.]*' tuned/"$arm-in"*-seed-1/log.jsonl | sort -t : -k 3,3 -g | sed -n "1s/-seed-1.*//p")
+    check "$arm: the second seed at the rate of the lowest loss" [ -s "$best-seed-2/log.jsonl" ]
+done
 
 # ---- what a signal leaves
 : >trained

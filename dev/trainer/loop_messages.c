@@ -139,6 +139,9 @@ void loop_introduce(Loop *loop) {
                      format_string("%s%s", changes, run->state ? "; moments are kept" : ""));
     free(changes);
     log_table(run->type->name, rows, count);
+    if (run->type->state_bytes)
+        metadata_add(&rows, &count, "decoding_state_bytes",
+                     format_string("%.0f", run->type->state_bytes(run->model, run->setup.length)));
     metadata_add(&rows, &count, "command", command_text(run));
     metadata_add(&rows, &count, "val_id", run_data_validation_id(run->dataset));
     char directory[4096]; // that relative paths begin in
