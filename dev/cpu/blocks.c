@@ -811,6 +811,48 @@ void ffn_block_backward(const BlockPass *pass, const FfnBlock *b, const real *x)
     if (b->sublayer.order == PRE_NORM) norm_backward(pass, &b->sublayer.norm, w->dx, w->dnorm, x);
 }
 
+// ---- the rows that have a target --------------------------------------------
+
+void chosen_carve(ChosenRows *c, CpuModel *m) {
+    c->rows = arena_array(m->arena, m->rows, sizeof(*c->rows), "activations");
+    c->targets = arena_array(m->arena, m->rows, sizeof(*c->targets), "activations");
+}
+
+BlockPass chosen_pass(const BlockPass *pass, const ChosenRows *c, bool all, Batch *batch) {
+    size_t count = 0;
+    for (size_t i = 0; i < pass->rows; i++) {
+        const int32_t target = all ? 0 : pass->batch->targets[i];
+        if (target < 0) continue;
+        c->rows[count] = i;
+        c->targets[count++] = target;
+    }
+    *batch = *pass->batch;
+    batch->targets = c->targets;
+    BlockPass chosen = *pass;
+    chosen.batch = batch;
+    chosen.rows = count;
+    return chosen;
+}
+
+const real *chosen_forward(const BlockPass *chosen, const ChosenRows *rows, const real *x,
+                           size_t channels) {
+    real *out = chosen->work->output;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < chosen->rows; i++)
+        memcpy(out + i * channels, x + rows->rows[i] * channels, channels * sizeof(real));
+    return out;
+}
+
+void chosen_backward(const BlockPass *pass, const BlockPass *chosen, const ChosenRows *rows,
+                     const real *gradients, size_t channels) {
+    real *dx = pass->work->dx;
+    memset(dx, 0, pass->rows * channels * sizeof(real));
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < chosen->rows; i++)
+        memcpy(dx + rows->rows[i] * channels, gradients + i * channels, channels * sizeof(real));
+    pass_lap(chosen, "embedding", 0);
+}
+
 // ---- prediction -------------------------------------------------------------
 
 void prediction_create(PredictionBlock *b, CpuModel *model, const PredictionPlan *plan) {
@@ -820,54 +862,32 @@ void prediction_create(PredictionBlock *b, CpuModel *model, const PredictionPlan
 void prediction_carve(PredictionBlock *b, CpuModel *m) {
     const char *what = "activations";
     const size_t M = m->rows, C = b->transform.parameters.shape.inputs;
-    b->rows = arena_array(m->arena, M, sizeof(*b->rows), what);
-    b->targets = arena_array(m->arena, M, sizeof(*b->targets), what);
-    b->chosen = gemm_input_carve(m->gemm, m->arena, M, C, what);
+    b->input = gemm_input_carve(m->gemm, m->arena, M, C, what);
     b->hidden = arena_reals(m->arena, M, C, what);
     b->activated = arena_reals(m->arena, M, C, what);
 }
 
-BlockPass prediction_pass(const BlockPass *pass, const PredictionBlock *b, bool all, Batch *batch) {
-    size_t count = 0;
-    for (size_t i = 0; i < pass->rows; i++) {
-        const int32_t target = all ? 0 : pass->batch->targets[i];
-        if (target < 0) continue;
-        b->rows[count] = i;
-        b->targets[count++] = target;
-    }
-    *batch = *pass->batch;
-    batch->targets = b->targets;
-    BlockPass chosen = *pass;
-    chosen.batch = batch;
-    chosen.rows = count;
-    return chosen;
-}
-
-void prediction_forward(const BlockPass *chosen, const PredictionBlock *b, const real *x) {
+void prediction_forward(const BlockPass *chosen, const PredictionBlock *b, const ChosenRows *rows,
+                        const real *x) {
     const size_t C = b->transform.parameters.shape.inputs;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < chosen->rows; i++)
-        gemm_input_store(b->chosen, i, 0, x + b->rows[i] * C, C);
-    linear_forward(chosen, &b->transform, b->hidden, b->chosen);
+        gemm_input_store(b->input, i, 0, x + rows->rows[i] * C, C);
+    linear_forward(chosen, &b->transform, b->hidden, b->input);
     activation_forward((Matrix){b->activated, C, false}, b->hidden,
                        pass_values(chosen, b->transform.parameters.bias), GELU_ERF, chosen->rows,
                        C);
     pass_lap(chosen, "activation", 0);
 }
 
-void prediction_backward(const BlockPass *pass, const BlockPass *chosen, const PredictionBlock *b) {
+void prediction_backward(const BlockPass *chosen, const PredictionBlock *b) {
     const size_t C = b->transform.parameters.shape.inputs;
-    const Workspace *w = pass->work;
+    const Workspace *w = chosen->work;
     activation_backward(w->doutput, pass_gradients(chosen, b->transform.parameters.bias), w->dx,
                         b->hidden, pass_values(chosen, b->transform.parameters.bias), GELU_ERF,
                         chosen->rows, C);
     pass_lap(chosen, "activation", 0);
-    linear_backward(chosen, &b->transform, w->dnorm, w->doutput, b->chosen);
-    memset(w->dx, 0, pass->rows * C * sizeof(real));
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < chosen->rows; i++)
-        memcpy(w->dx + b->rows[i] * C, w->dnorm + i * C, C * sizeof(real));
-    pass_lap(chosen, "embedding", 0);
+    linear_backward(chosen, &b->transform, w->dnorm, w->doutput, b->input);
 }
 
 // ---- final normalisation and classifier -------------------------------------

@@ -30,7 +30,7 @@ struct BlockPass {
     ProfilePart part;        // what laps are booked as
     Statistics *statistics;  // what is measured, or NULL
     const BlockPass *source; // the same on the source side of the batch; NULL: it has none
-    const BlockPass *chosen; // of the rows that are predicted; NULL: all are classified
+    const BlockPass *chosen; // of the rows that are classified; NULL: all are
 };
 
 // A forward pass, once the weights are packed: with `train`, a step's; else an evaluation's,
@@ -246,27 +246,41 @@ void ffn_block_carve(FfnBlock *block, CpuModel *model);
 void ffn_block_forward(const BlockPass *pass, const FfnBlock *block, real *out, const real *x);
 void ffn_block_backward(const BlockPass *pass, const FfnBlock *block, const real *x);
 
+// ---- the rows that have a target: only these are classified ------------------
+
+typedef struct {
+    size_t *rows;     // (K) which
+    int32_t *targets; // (K)
+} ChosenRows;
+
+void chosen_carve(ChosenRows *chosen, CpuModel *model);
+
+// A pass over the rows that have a target, or over all, which `batch` then describes.
+BlockPass chosen_pass(const BlockPass *pass, const ChosenRows *chosen, bool all, Batch *batch);
+
+// work->output (K, C), from the last x (M, C). Returns it.
+const real *chosen_forward(const BlockPass *chosen, const ChosenRows *rows, const real *x,
+                           size_t channels);
+// work->dx (M, C) from gradients (K, C), which are not work->dx.
+void chosen_backward(const BlockPass *pass, const BlockPass *chosen, const ChosenRows *rows,
+                     const real *gradients, size_t channels);
+
 // ---- prediction: LayerNorm's input GELU(x W + b) of the rows that have a target ----
 
 typedef struct {
     Linear transform;
-    size_t *rows;     // (K) that have a target
-    int32_t *targets; // (K)
-    Matrix chosen;    // (K, C) the last x of these
-    real *hidden;     // (K, C) before bias and GELU
-    real *activated;  // (K, C)
+    Matrix input;    // (K, C) the last x of these
+    real *hidden;    // (K, C) before bias and GELU
+    real *activated; // (K, C)
 } PredictionBlock;
 
 void prediction_create(PredictionBlock *block, CpuModel *model, const PredictionPlan *plan);
 void prediction_carve(PredictionBlock *block, CpuModel *model);
 
-// A pass over the rows that have a target, or over all, which `batch` then describes.
-BlockPass prediction_pass(const BlockPass *pass, const PredictionBlock *block, bool all,
-                          Batch *batch);
-void prediction_forward(const BlockPass *chosen, const PredictionBlock *block, const real *x);
-// work->dx (M, C), to the last x, from work->dx (K, C), to `activated`.
-void prediction_backward(const BlockPass *pass, const BlockPass *chosen,
-                         const PredictionBlock *block);
+void prediction_forward(const BlockPass *chosen, const PredictionBlock *block,
+                        const ChosenRows *rows, const real *x);
+// work->dnorm (K, C), to the last x of these, from work->dx (K, C), to `activated`.
+void prediction_backward(const BlockPass *chosen, const PredictionBlock *block);
 
 // ---- final normalisation and classifier -------------------------------------
 

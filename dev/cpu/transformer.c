@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "query_key.h"
 #include <stdlib.h>
+#include <string.h>
 
 // ---- the blocks -------------------------------------------------------------
 
@@ -80,11 +81,14 @@ static void block_encoded_backward(const BlockPass *pass) {
 static void block_predict_forward(const BlockPass *pass) {
     const Transformer *t = model_of(pass);
     if (pass->chosen->rows > 0)
-        prediction_forward(pass->chosen, &t->prediction, last_x(t, t->plan.stack_count - 1));
+        prediction_forward(pass->chosen, &t->prediction, &t->chosen,
+                           last_x(t, t->plan.stack_count - 1));
 }
 
 static void block_predict_backward(const BlockPass *pass) {
-    prediction_backward(pass, pass->chosen, &model_of(pass)->prediction);
+    const Transformer *t = model_of(pass);
+    prediction_backward(pass->chosen, &t->prediction);
+    chosen_backward(pass, pass->chosen, &t->chosen, pass->work->dnorm, t->plan.size.channels);
 }
 
 const Blocks cpu_blocks = {.embed_forward = block_embed_forward,
@@ -201,6 +205,7 @@ static void transformer_carve(void *model) {
         encoded_carve(&t->encoded, m);
         stack_carve(t, 1);
     }
+    chosen_carve(&t->chosen, m);
     if (predicts(t)) prediction_carve(&t->prediction, m);
     head_carve(&t->head, m);
     cpu_model_carve_workspace(m, size->channels,
@@ -256,10 +261,8 @@ static void whole_pass(WholePass *w, Transformer *t, const Batch *batch, bool tr
         w->source = pass_source(&w->pass, &w->of_source);
         w->pass.source = &w->source;
     }
-    if (predicts(t)) {
-        w->chosen = prediction_pass(&w->pass, &t->prediction, all || statistics, &w->of_chosen);
-        w->pass.chosen = &w->chosen;
-    }
+    w->chosen = chosen_pass(&w->pass, &t->chosen, all || statistics, &w->of_chosen);
+    if (predicts(t) || w->chosen.rows < w->pass.rows) w->pass.chosen = &w->chosen;
 }
 
 static void whole_pass_backward(WholePass *w) {
@@ -276,7 +279,20 @@ static const BlockPass *head_pass(const WholePass *w) {
 // Through all layers, to what the head reads.
 static const real *layers_forward(const Transformer *t, const WholePass *w) {
     t->type->forward(&cpu_blocks, &w->pass, &t->plan);
-    return predicts(t) ? t->prediction.activated : last_x(t, t->plan.stack_count - 1);
+    if (predicts(t)) return t->prediction.activated;
+    const real *x = last_x(t, t->plan.stack_count - 1);
+    return w->pass.chosen ? chosen_forward(w->pass.chosen, &t->chosen, x, t->plan.size.channels)
+                          : x;
+}
+
+// Moves the losses of the rows that were classified, the first K, to their places among all M.
+static void place_losses(const Transformer *t, const WholePass *w) {
+    if (!w->pass.chosen) return;
+    size_t left = w->pass.chosen->rows;
+    for (size_t i = w->pass.rows; i-- > 0;) {
+        const bool has = left > 0 && t->chosen.rows[left - 1] == i;
+        t->head.losses[i] = has ? t->head.losses[--left] : 0;
+    }
 }
 
 // Rows whose target has the largest logit, of those that the head has normalised.
@@ -312,10 +328,9 @@ double transformer_forward(void *model, const Batch *batch) {
     whole_pass(&w, t, batch, false, false, NULL);
     const real *x = layers_forward(t, &w);
     const BlockPass *pass = head_pass(&w);
-    t->correct = 0;
-    if (pass->rows == 0) return 0;
-    const double loss = head_forward(pass, &t->head, x);
-    if (batch->counts_correct) t->correct = count_correct(t, pass);
+    const double loss = pass->rows > 0 ? head_forward(pass, &t->head, x) : 0;
+    t->correct = batch->counts_correct ? count_correct(t, pass) : 0;
+    place_losses(t, &w);
     return loss;
 }
 
@@ -328,6 +343,11 @@ double transformer_train(void *model, const Batch *batch, double scale) {
     if (forward.rows == 0) return 0;
     whole_pass_backward(&w);
     const double loss = head_train(&forward, head_pass(&w), &t->head, x, scale);
+    if (w.pass.chosen && !predicts(t)) {
+        const size_t C = t->plan.size.channels;
+        memcpy(w.pass.work->dnorm, w.pass.work->dx, forward.rows * C * sizeof(real));
+        chosen_backward(&w.pass, w.pass.chosen, &t->chosen, w.pass.work->dnorm, C);
+    }
     t->type->backward(&cpu_blocks, &w.pass, &t->plan);
     return loss;
 }

@@ -31,6 +31,7 @@ typedef struct {
     real *sinusoids, *angles;         // (positions, C), (positions, D): of the positions that are
                                       // computed, or NULL
     Encoded encoded;
+    ChosenRows chosen; // what is classified
     PredictionBlock prediction;
     OutputHead head;
     int64_t correct; // targets of the last forward pass that were the most probable token
