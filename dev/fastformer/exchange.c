@@ -34,6 +34,19 @@ static char *windows_text(const Json *list, const char *source) {
     return text;
 }
 
+// "additive,additive,softmax", as our metadata has it, from a list of kinds.
+static char *attention_text(const Json *list, const char *source) {
+    char *text = copy_string("");
+    if (list->kind != JSON_ARRAY) fail("%s: \"attention\" is not a list of kinds", source);
+    for (size_t i = 0; i < list->count; i++) {
+        const Json *kind = &list->items[i];
+        if (kind->kind != JSON_STRING)
+            fail("%s: \"attention\" holds something other than names", source);
+        append_format(&text, "%s%s", i ? "," : "", kind->string);
+    }
+    return text;
+}
+
 static void read_config(const Json *config, const char *source, Metadata **rows, int *count) {
     static const struct {
         const char *key;
@@ -54,6 +67,8 @@ static void read_config(const Json *config, const char *source, Metadata **rows,
         metadata_add(rows, count, numbers[i], format_string("%.17g", value->number));
     }
     metadata_add(rows, count, "pool", copy_string(json_string(config, "pool", source)));
+    const Json *attention = json_find(config, "attention");
+    if (attention) metadata_add(rows, count, "attention", attention_text(attention, source));
     metadata_add(rows, count, "window_sizes",
                  windows_text(json_find(config, "window_sizes"), source));
 }
@@ -69,13 +84,35 @@ static void write_text(JsonWriter *w, const char *key, const char *text) {
     json_write_string(w, text);
 }
 
+// Whether the class has each layer's kind: additive, or softmax and softmax1.
+static bool is_known(const TransformerPlan *plan) {
+    for (size_t l = 0; l < plan->size.layers; l++) {
+        const AttentionKind kind = plan->layers[l].attention.kind;
+        if (kind != ATTENTION_ADDITIVE && kind != ATTENTION_SOFTMAX && kind != ATTENTION_SOFTMAX1)
+            return false;
+    }
+    return plan_has_usual_blocks(plan, GELU_ERF);
+}
+
+// A member for models that do not have additive attention alone.
+static void write_attention(const TransformerPlan *plan, JsonWriter *w) {
+    if (plan_attends(plan, ATTENTION_ADDITIVE)) return;
+    json_key(w, "attention");
+    json_begin(w, '[');
+    for (size_t l = 0; l < plan->size.layers; l++)
+        json_write_string(w, attention_types[plan->layers[l].attention.kind].name);
+    json_end(w, ']');
+}
+
 // Other attention has no class there.
 static bool write_config(const void *model, JsonWriter *w) {
     const TransformerPlan *plan = transformer_plan(model);
     const ModelSizes *size = &plan->size;
-    const AttentionPlan *attention = &plan->layers[0].attention;
-    if (!plan_attends(plan, ATTENTION_ADDITIVE) || !plan_has_usual_blocks(plan, GELU_ERF))
-        return false;
+    const AttentionPlan *attention = &plan->layers[0].attention; // an additive one, if any is
+    if (!is_known(plan)) return false;
+    for (size_t l = size->layers; l-- > 0;)
+        if (plan->layers[l].attention.kind == ATTENTION_ADDITIVE)
+            attention = &plan->layers[l].attention;
     json_key(w, "architectures");
     json_begin(w, '[');
     json_write_string(w, "FastformerForCausalLM");
@@ -106,6 +143,7 @@ static bool write_config(const void *model, JsonWriter *w) {
         json_key(w, numbers[i].key);
         json_write_number(w, numbers[i].value);
     }
+    write_attention(plan, w);
     write_text(w, "pool", attention->pool_raw ? "raw" : "normalised");
     json_key(w, "window_sizes");
     json_begin(w, '[');

@@ -43,8 +43,8 @@ class FastformerConfig(PretrainedConfig):
     }
 
     def __init__(self, vocab_size=32000, hidden_size=128, n_layer=6, n_heads=4, n_positions=2048, window_sizes=None,
-                 rescale=10.0, eps_denominator=1e-5, pool="normalised", dropout=0.1, padding_token=-1,
-                 initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
+                 attention=None, rescale=10.0, eps_denominator=1e-5, pool="normalised", dropout=0.1,
+                 padding_token=-1, initializer_range=0.02, use_cache=True, use_local_att=True, tie_word_embeddings=True,
                  pad_token_id=None, bos_token_id=None, eos_token_id=None, **kwargs):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -55,6 +55,7 @@ class FastformerConfig(PretrainedConfig):
             raise ValueError("use_local_att=False: expected no window_sizes")
         growing = use_local_att and growing_windows(self.n_layer, self.n_positions)
         self.window_sizes = window_sizes or growing or [self.n_positions] * self.n_layer  # n_positions: global
+        self.attention = attention or ["additive"] * self.n_layer  # of each layer, or "softmax" or "softmax1"
         self.rescale = rescale
         self.eps_denominator = eps_denominator  # 0: softmax, 1: softmax1
         self.pool = pool  # "normalised" or "raw": what is pooled
@@ -111,19 +112,39 @@ class WindowSum:
             self.before, self.current = self.before.index_select(0, rows), self.current.index_select(0, rows)
 
 
-def layer_sums(window, positions):
-    """The sums of a layer: of pooled queries and of pooled keys."""
-    return tuple(WindowSum(None if window >= positions else window) for _ in range(2))
+class LastRows:
+    """The rows that the next one sees besides itself: the last k - 1 of a sequence that may come in pieces."""
+
+    def __init__(self, window: Optional[int]):
+        self.window = window  # None: global
+        self.rows = None  # (B, H, < k, N)
+
+    def __call__(self, rows):  # (B, H, n, N) -> (B, H, those before + n, N)
+        rows = rows if self.rows is None else torch.cat([self.rows, rows], 2)
+        self.rows = rows[:, :, max(0, rows.shape[2] - self.window + 1) :] if self.window else rows
+        return rows
+
+    def select(self, rows):  # as above
+        if self.rows is not None:
+            self.rows = self.rows.index_select(0, rows.to(self.rows.device))
+
+
+def layer_memory(config, layer):
+    """The sums of pooled queries and of pooled keys; of softmax the last keys and values."""
+    window = config.window_sizes[layer] if config.window_sizes[layer] < config.n_positions else None
+    if config.attention[layer] == "additive":
+        return WindowSum(window), WindowSum(window)
+    return (LastRows(window),)
 
 
 class FastformerCache:
-    """What generation remembers: the sums of each layer. Its size does not grow, and it cannot be shortened."""
+    """What generation remembers of each layer. It does not grow, but for global softmax; it cannot be shortened."""
 
     is_compileable = is_croppable = False
     is_linear = [False]  # it knows its length
 
     def __init__(self, config: FastformerConfig):
-        self.sums = [layer_sums(window, config.n_positions) for window in config.window_sizes]
+        self.layers = [layer_memory(config, layer) for layer in range(config.n_layer)]
         self.position = 0
 
     def get_seq_length(self, layer_idx=0):
@@ -133,8 +154,8 @@ class FastformerCache:
         return -1  # no limit
 
     def reorder_cache(self, beam_idx):
-        for total in (total for layer in self.sums for total in layer):
-            total.select(beam_idx)
+        for part in (part for layer in self.layers for part in layer):
+            part.select(beam_idx)
 
 
 def normal(x):
@@ -143,11 +164,11 @@ def normal(x):
 
 
 class AdditiveAttention(nn.Module):
-    def __init__(self, config, window):
+    def __init__(self, config, layer):
         super().__init__()
         C, H = config.hidden_size, config.n_heads
         self.heads, self.size = H, C // H
-        self.window, self.positions = window, config.n_positions
+        self.memory = lambda: layer_memory(config, layer)
         self.scale, self.sink = config.rescale / (C // H), config.eps_denominator
         self.raw = config.pool == "raw"
         self.dropout = config.dropout
@@ -170,7 +191,7 @@ class AdditiveAttention(nn.Module):
 
     def forward(self, x, mask, sums):  # (B, T, C) -> (B, T, C); sums None: of these rows alone
         B, T, C = x.shape
-        sums = sums or layer_sums(self.window, self.positions)
+        sums = sums or self.memory()
         qkv = self.projections(self.attn_norm(x)).view(B, T, 3, self.heads, self.size)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         query = F.dropout(self.pool(q, self.query_attn, sums[0], mask), self.dropout, self.training)
@@ -178,18 +199,48 @@ class AdditiveAttention(nn.Module):
         return (key * v).transpose(1, 2).reshape(B, T, C)
 
 
+class SoftmaxAttention(nn.Module):
+    """To the last k tokens. softmax1 adds 1 to denominators: a score of 0 whose weight is dropped."""
+
+    def __init__(self, config, layer):
+        super().__init__()
+        C, H = config.hidden_size, config.n_heads
+        self.heads, self.size = H, C // H
+        self.window, self.sink = config.window_sizes[layer], config.attention[layer] == "softmax1"
+        self.memory = lambda: layer_memory(config, layer)
+        self.dropout = config.dropout
+        self.attn_norm = nn.LayerNorm(C, eps=1e-5)
+        self.projections = nn.Linear(C, 3 * C, bias=False)
+        self.output = nn.Linear(C, C, bias=False)
+
+    def forward(self, x, mask, memory):  # as above
+        B, T, C = x.shape
+        q, k, v = self.projections(self.attn_norm(x)).view(B, T, 3, self.heads, self.size).permute(2, 0, 3, 1, 4)
+        seen = x.new_ones(B, T) if mask is None else mask.to(x.dtype)
+        rows = (memory or self.memory())[0](torch.cat([k, v, seen[:, None, :, None].expand(B, self.heads, T, 1)], -1))
+        k, v, seen = rows.split([self.size, self.size, 1], -1)
+        n = rows.shape[2]
+        age = torch.arange(n - T, n, device=x.device)[:, None] - torch.arange(n, device=x.device)
+        hidden = (age < 0) | (age >= self.window) | (seen.transpose(2, 3) == 0)  # (B, H, T, n)
+        scores = (q @ k.transpose(2, 3) / self.size**0.5).float().masked_fill(hidden, torch.finfo(torch.float32).min)
+        weights = F.pad(scores, (0, int(self.sink))).softmax(-1)[..., :n].masked_fill(hidden, 0)
+        y = F.dropout(weights.to(v.dtype), self.dropout, self.training) @ v
+        return F.dropout(self.output(y.transpose(1, 2).reshape(B, T, C)), self.dropout, self.training)
+
+
 class Layer(GradientCheckpointingLayer):
-    def __init__(self, config, window):
+    def __init__(self, config, layer):
         super().__init__()
         C = config.hidden_size
-        self.attention = AdditiveAttention(config, window)
+        additive = config.attention[layer] == "additive"
+        self.attention = (AdditiveAttention if additive else SoftmaxAttention)(config, layer)
         self.boom_norm = nn.LayerNorm(C, eps=1e-5)
         self.boom = nn.Linear(C, 4 * C, bias=False)
         self.unboom = nn.Linear(4 * C, C, bias=False)
         self.dropout = config.dropout
 
-    def forward(self, x, mask, sums):
-        x = x + self.attention(x, mask, sums)
+    def forward(self, x, mask, memory):
+        x = x + self.attention(x, mask, memory)
         hidden = self.unboom(F.gelu(self.boom(self.boom_norm(x))))
         return x + F.dropout(hidden, self.dropout, self.training)
 
@@ -198,7 +249,7 @@ class Layers(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.position_embeddings = nn.Embedding(config.n_positions, config.hidden_size)
-        self.decoders = nn.ModuleList(Layer(config, window) for window in config.window_sizes)
+        self.decoders = nn.ModuleList(Layer(config, layer) for layer in range(config.n_layer))
 
 
 class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
@@ -215,6 +266,8 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         windows, channels, heads = config.window_sizes, config.hidden_size, config.n_heads
         if len(windows) != config.n_layer or min(windows) < 1:
             raise ValueError(f"window_sizes {windows}: expected {config.n_layer} windows of 1 token or more")
+        if len(config.attention) != config.n_layer or set(config.attention) - {"additive", "softmax", "softmax1"}:
+            raise ValueError(f"attention {config.attention}: expected additive, softmax or softmax1 for each layer")
         if channels % heads or channels < 2 * heads:
             raise ValueError(f"hidden_size {channels}: expected {heads} heads of 2 channels or more")
         if config.pool not in ("normalised", "raw"):
@@ -281,7 +334,7 @@ class FastformerForCausalLM(PreTrainedModel, GenerationMixin):
         x = F.dropout(x, self.config.dropout, self.training)
         hidden = [x]
         for i, layer in enumerate(self.fastformer_model.decoders):
-            x = layer(x, mask, cache.sums[i] if cache else None)
+            x = layer(x, mask, cache.layers[i] if cache else None)
             hidden.append(x)
         if cache:
             cache.position += T

@@ -100,6 +100,13 @@ ok "--page FILE -e RUN"
 run whole -y && [ -s whole/run.html ]
 ok "a page at the end, again"
 
+# ---- layers of two kinds
+hybrid="-L 4 -C 16 --attention additive*3+softmax:16 -k constant --no-test"
+# shellcheck disable=SC2086
+run hybrid $hybrid -x 8 && run hybrids $hybrid -x 4 && run hybrids -x 8 -y && cmp hybrid/step_00000008.safetensors hybrids/step_00000008.safetensors &&
+    grep -qF '"attention":["additive","additive","additive","softmax"]' hybrid/config.json && "$trainer" -e hybrid --prompt The -g 20 2>err | grep -q '^The'
+ok "additive*3+softmax:16: 4 steps, then 4 more, are the same bytes, which write text"
+
 # ---- Muon
 run muon -x 20 --optimizer muon -k constant -n 10 && run halves -x 10 --optimizer muon -k constant -n 10 &&
     run halves -x 20 -n 10 -y && cmp muon/step_00000020.safetensors halves/step_00000020.safetensors &&
