@@ -9,6 +9,7 @@
 #include "train_fastformer.c"
 
 #include "model_test.h"
+#include "plain_model.h"
 #include "random.h"
 #include <math.h>
 
@@ -72,100 +73,118 @@ static void test_window_sum(void) {
     check_window_sum(1000, 128, 2, 40, -1);
 }
 
-// ---- Pooling against its definition -----------------------------------------
-// g (T, D) by the formula of the header, quadratic in T, in double.
-static void pool_plainly(double *g, const real *x, const double *weight, const uint8_t *mask,
-                         size_t T, size_t D, size_t window, double scale, double sink, bool raw) {
-    double *normal = allocate(T * D, sizeof(double), "test"),
-           *e = allocate(T, sizeof(double), "test");
-    for (size_t i = 0; i < T; i++) {
-        double mean = 0, square = 0, score = 0;
-        for (size_t d = 0; d < D; d++) mean += (double)x[i * D + d] / (double)D;
-        for (size_t d = 0; d < D; d++)
-            square += ((double)x[i * D + d] - mean) * ((double)x[i * D + d] - mean);
-        for (size_t d = 0; d < D; d++) {
-            normal[i * D + d] =
-                ((double)x[i * D + d] - mean) / (sqrt(square / (double)(D - 1)) + 1e-5);
-            score += scale * normal[i * D + d] * weight[d];
-        }
-        e[i] = mask && !mask[i] ? 0 : exp(score);
-    }
-    for (size_t i = 0; i < T; i++) {
-        double total = sink;
-        for (size_t d = 0; d < D; d++) g[i * D + d] = 0;
-        for (size_t j = window && i + 1 > window ? i + 1 - window : 0; j <= i; j++) {
-            total += e[j];
-            for (size_t d = 0; d < D; d++)
-                g[i * D + d] += e[j] * (raw ? (double)x[j * D + d] : normal[j * D + d]);
-        }
-        for (size_t d = 0; d < D; d++) g[i * D + d] = total > 0 ? g[i * D + d] / total : 0;
-    }
-    free(normal);
-    free(e);
+// ---- Pooling of x itself against its definition -----------------------------
+// What pools normalised vectors is held against the model in one file (dev/fastformer/plain.c).
+
+// normal (D) = (x - mean) / (deviation + 1e-5)
+static void normalise_plainly(double *normal, const real *x, size_t D) {
+    double mean = 0, square = 0;
+    for (size_t d = 0; d < D; d++) mean += (double)x[d] / (double)D;
+    for (size_t d = 0; d < D; d++) square += ((double)x[d] - mean) * ((double)x[d] - mean);
+    for (size_t d = 0; d < D; d++)
+        normal[d] = ((double)x[d] - mean) / (sqrt(square / (double)(D - 1)) + 1e-5);
 }
 
-static void check_pool(size_t T, size_t D, size_t window, double rescale, double sink, bool raw,
+static double score_plainly(const real *x, const real *weight, size_t D, bool plain,
+                            double rescale) {
+    double normal[64], normal_weight[64], plain_score = 0, rescaled = 0;
+    normalise_plainly(normal, x, D);
+    normalise_plainly(normal_weight, weight, D);
+    for (size_t d = 0; d < D; d++) {
+        plain_score += (double)x[d] * (double)weight[d] / sqrt((double)D);
+        rescaled += rescale / (double)D * normal[d] * normal_weight[d];
+    }
+    return plain ? plain_score : rescaled;
+}
+
+// Row i of g (T, D): of x with these scores (T).
+static void check_row(const real *g, const real *x, const double *scores, const uint8_t *mask,
+                      size_t i, size_t first, size_t D, double sink) {
+    double top = log(sink), total = 0, sum[64] = {0}, largest = 0;
+    for (size_t j = first; j <= i; j++) top = mask[j] ? fmax(top, scores[j]) : top;
+    for (size_t j = first; j <= i; j++) {
+        const double e = mask[j] ? exp(scores[j] - top) : 0;
+        total += e;
+        for (size_t d = 0; d < D; d++) {
+            sum[d] += e * (double)x[j * D + d];
+            largest = fmax(largest, fabs((double)x[j * D + d]));
+        }
+    }
+    if (sink > 0) total += exp(log(sink) - top);
+    for (size_t d = 0; d < D; d++)
+        CHECK_CLOSE(g[d], total > 0 ? sum[d] / total : 0, (IS_DOUBLE ? 1e-12 : 2e-5) * largest);
+}
+
+static void check_pool(size_t T, size_t D, size_t window, bool plain, double spread, double sink,
                        double padding) {
     Random r = random_stream(12, RANDOM_TEST, (uint32_t)T, (uint32_t)window);
+    const AttentionPlan plan = {.rescale = 10,
+                                .sink = sink,
+                                .pool_raw = true,
+                                .scores = plain ? SCORES_PLAIN : SCORES_RESCALED,
+                                .window = window};
     real *x = allocate(T * D, sizeof(real), "test"), *w = allocate(D, sizeof(real), "test"),
-         deviation;
-    real *weight = allocate(D, sizeof(real), "test");
-    double *wide = allocate(D, sizeof(double), "test"),
-           *expected = allocate(T * D, sizeof(double), "test");
-    real *g = allocate(T * D, sizeof(real), "test"),
-         *denominators = allocate(T, sizeof(real), "test");
+         *weight = allocate(D, sizeof(real), "test"), deviation;
+    real *g = allocate(T * D, sizeof(real), "test"), *kept = allocate(T, sizeof(real), "test");
+    double *scores = allocate(T, sizeof(double), "test");
     uint8_t *mask = allocate(T, 1, "test");
-    for (size_t i = 0; i < T * D; i++) x[i] = (real)random_normal(&r);
+    for (size_t i = 0; i < T * D; i++) x[i] = (real)(spread * random_normal(&r));
     for (size_t d = 0; d < D; d++) w[d] = (real)random_normal(&r);
     for (size_t i = 0; i < T; i++) mask[i] = random_uniform(&r) >= padding;
+    for (size_t i = 0; i < T; i++) scores[i] = score_plainly(x + i * D, w, D, plain, plan.rescale);
     normalise(weight, &deviation, w, 1, D);
-    for (size_t d = 0; d < D; d++) wide[d] = (double)weight[d];
 
     Arena *arena = arena_create();
     Scratch s = {0};
-    ARENA_CARVE(arena, scratch_carve(&s, arena, window, D));
-    s.query.weight = weight;
-    s.query.scale = (real)rescale / (real)D;
-    s.query.sink = (real)sink;
-    s.query.raw = raw;
-    window_sum_reset(&s.query.sum, window, D);
+    ARENA_CARVE(arena, scratch_carve(&s, arena, plain, window, D));
+    pooling_start(&s.query, &plan, plain ? w : weight, D);
     for (size_t t = 0; t < T; t += TILE)
-        pool_forward(&s.query, &s, g + t * D, denominators + t,
+        pool_forward(&s.query, &s, g + t * D, kept + t,
                      (PoolRows){x + t * D, D, mask + t, T - t < TILE ? T - t : TILE}, D);
-    pool_plainly(expected, x, wide, mask, T, D, window, (double)s.query.scale, (double)s.query.sink,
-                 raw);
-    for (size_t i = 0; i < T * D; i++) CHECK_CLOSE(g[i], expected[i], IS_DOUBLE ? 1e-11 : 2e-5);
+    for (size_t i = 0; i < T; i++)
+        check_row(g + i * D, x, scores, mask, i, window && i + 1 > window ? i + 1 - window : 0, D,
+                  sink);
     arena_free(arena);
     free(x);
     free(w);
     free(weight);
-    free(wide);
-    free(expected);
     free(g);
-    free(denominators);
+    free(kept);
+    free(scores);
     free(mask);
 }
 
 static void test_pool(void) {
     const size_t windows[] = {0, 1, 2, 5, 31, 32, 33, 99, 100, 130};
+    const double spreads[] = {1, 30}; // of scores, some of which are above 88 and below -88
     for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
-        check_pool(100, 8, windows[i], 10, 1e-5, false, 0);
-        check_pool(100, 8, windows[i], 40, 1e-5, false, 0.3);
-        check_pool(100, 7, windows[i], 10, 1, true, 0.3);
-        check_pool(100, 8, windows[i], 10, 0, false, 0.9);
+        check_pool(100, 7, windows[i], false, 1, 1, 0.3);
+        for (size_t n = 0; n < 2; n++) {
+            check_pool(100, 8, windows[i], true, spreads[n], 1e-5, 0.3);
+            check_pool(100, 7, windows[i], true, spreads[n], 1, 0);
+            check_pool(100, 8, windows[i], true, spreads[n], 0, 0.9);
+        }
     }
-    check_pool(1, 32, 4, 10, 1e-5, false, 0);
 }
 
-// Nothing leaves float32's range at the largest rescale, however long the sequence.
+// Scores far beyond what an exponential holds, above and below, leave loss and gradients numbers.
 static void test_extreme_scores(void) {
-    ModelTest t = model_test_create(&fastformer, "layers=2 channels=16 heads=2 rescale=40 sink=0",
-                                    1, 4096, 20);
-    Batch batch = model_test_batch(&t, 0, 1);
-    CHECK(isfinite(transformer_train(t.model, &batch, 1e-3)));
-    CHECK(isfinite(cpu_model_gradient_norm(t.model)));
-    model_test_batch_free(&batch);
-    model_test_free(&t);
+    static const char *const all[] = {"rescale=40 sink=0", "scores=plain", "scores=plain sink=0"};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        char *options = format_string("layers=2 channels=16 heads=2 %s", all[i]);
+        ModelTest t = model_test_create(&fastformer, options, 1, 4096, 20);
+        for (size_t l = 0; i > 0 && l < 2; l++) {
+            const AttentionPlan *a = &transformer_plan(t.model)->layers[l].attention;
+            for (size_t n = 0; n < 16; n++) t.values[a->learned[0] + n] = n % 2 ? 900 : -900;
+        }
+        cpu_model_write(t.model, MODEL_VALUES, t.values);
+        Batch batch = model_test_batch(&t, 0, 1);
+        CHECK(isfinite(transformer_train(t.model, &batch, 1e-3)));
+        CHECK(isfinite(cpu_model_gradient_norm(t.model)));
+        model_test_batch_free(&batch);
+        model_test_free(&t);
+        free(options);
+    }
 }
 
 // ---- The whole model --------------------------------------------------------
@@ -177,6 +196,77 @@ static void check_gradients(const char *options, int64_t length, double padding)
     ModelTest t = model_test_create(&fastformer, options, 2, length, 29);
     Batch batch = model_test_batch(&t, padding, 1);
     model_check_gradients(&t, &batch);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
+}
+
+// In the order of plain.c, whose products have their weights (in, out): plain (count) from values,
+// or values from plain.
+static void copy_plain(const ParameterTable *table, real *values, double *plain, bool back) {
+    for (int n = 0; n < table->count; n++) {
+        const Parameter *p = &table->items[n];
+        const bool linear = strstr(p->name, "projections") || strstr(p->name, "boom.weight");
+        const size_t columns = p->rank == 2 ? (size_t)p->shape[1] : 1, rows = p->size / columns;
+        for (size_t i = 0; i < p->size; i++) {
+            const size_t at = linear ? i % columns * rows + i / columns : i;
+            if (back)
+                values[p->offset + i] = (real)plain[at];
+            else
+                plain[at] = (double)values[p->offset + i];
+        }
+        plain += p->size;
+    }
+}
+
+static double largest_of(const real *x, size_t count) {
+    double largest = 0;
+    for (size_t i = 0; i < count; i++) largest = fmax(largest, fabs((double)x[i]));
+    return largest;
+}
+
+// Loss and every gradient are those of the model in one file.
+static void test_plain_model(void) {
+    ModelTest t = model_test_create(&fastformer, PLAIN_OPTIONS, 2, PLAIN_LENGTH, PLAIN_VOCABULARY);
+    Batch batch = model_test_batch(&t, 0, 1);
+    const size_t total = t.table->total, count = t.table->parameters;
+    real *gradients = allocate(total, sizeof(real), "test"),
+         *expected = allocate(total, sizeof(real), "test");
+    double *plain = allocate(count, sizeof(double), "test"),
+           *plain_gradients = allocate(count, sizeof(double), "test"), loss = 0;
+    Random r = random_stream(5, RANDOM_TEST, 0, 0);
+    for (int n = 0; n < t.table->count; n++)
+        for (size_t i = 0; i < t.table->items[n].size; i++)
+            t.values[t.table->items[n].offset + i] =
+                (real)(t.table->items[n].mean + 0.2 * random_normal(&r));
+    cpu_model_write(t.model, MODEL_VALUES, t.values);
+    copy_plain(t.table, t.values, plain, false);
+    for (size_t b = 0; b < 2; b++) {
+        unsigned char tokens[PLAIN_LENGTH + 1] = {0};
+        int32_t *targets = (int32_t *)batch.targets + b * PLAIN_LENGTH;
+        for (size_t i = 0; i < PLAIN_LENGTH; i++) {
+            int32_t *input = (int32_t *)batch.inputs + b * PLAIN_LENGTH + i;
+            if (*input == t.setup.padding_token) *input = 1; // whose row takes no gradient
+            tokens[i] = (unsigned char)*input;
+        }
+        for (size_t i = 0; i < PLAIN_LENGTH; i++) targets[i] = tokens[i + 1];
+        loss += plain_model_loss(plain, tokens, 1, plain_gradients) * PLAIN_LENGTH;
+    }
+    cpu_model_clear_gradients(t.model);
+    CHECK_CLOSE(transformer_train(t.model, &batch, 1.0 / PLAIN_LENGTH), loss,
+                (IS_DOUBLE ? 1e-12 : 1e-6) * loss);
+    cpu_model_read(t.model, MODEL_GRADIENTS, gradients);
+    copy_plain(t.table, expected, plain_gradients, true);
+    for (int n = 0; n < t.table->count; n++) {
+        const Parameter *p = &t.table->items[n];
+        const real *right = expected + p->offset;
+        const double tolerance = (IS_DOUBLE ? 1e-11 : 2e-4) * largest_of(right, p->size);
+        for (size_t i = 0; i < p->size; i++)
+            CHECK_CLOSE(gradients[p->offset + i], right[i], tolerance);
+    }
+    free(gradients);
+    free(expected);
+    free(plain);
+    free(plain_gradients);
     model_test_batch_free(&batch);
     model_test_free(&t);
 }
@@ -194,6 +284,8 @@ static void test_gradients_windows(void) {
 static void test_gradients_options(void) {
     check_gradients(SMALL, 21, 0.3);
     check_gradients(SMALL "pool=raw", 21, 0.3);
+    check_gradients(SMALL "scores=plain windows=3,8,global", 40, 0.3);
+    check_gradients(SMALL "scores=plain sink=0 dropout=0.3", 21, 0);
     check_gradients(SMALL "sink=0", 21, 0.5);
     check_gradients(SMALL "sink=1 rescale=3", 21, 0);
     check_gradients(SMALL "dropout=0.3", 40, 0);
@@ -213,8 +305,9 @@ static void test_hybrids(void) {
     static const char *const hybrids[] = {
         "layers=4 channels=16 heads=2 windows=2,5,global,global attention=additive*3+softmax",
         "layers=4 channels=16 heads=2 attention=additive*3+softmax:9",
-        "layers=4 channels=16 heads=2 attention=additive+softmax1",
+        "layers=4 channels=16 heads=2 attention=additive:4+softmax1 scores=plain",
         "layers=4 channels=16 heads=2 attention=additive:3+cosine:global",
+        "layers=2 channels=16 heads=2 attention=cosine:5,cosine:70",
         "layers=2 channels=16 heads=2 windows=global attention=softmax1,additive pool=raw"};
     for (size_t i = 0; i < sizeof(hybrids) / sizeof(hybrids[0]); i++) {
         check_gradients(hybrids[i], 21, 0.3);
@@ -230,6 +323,7 @@ static void test_hybrids(void) {
 static void test_decoding(void) {
     check_decoding(SMALL "windows=1,2,7", 50);
     check_decoding(SMALL "windows=49,50,51", 50);
+    check_decoding(SMALL "windows=1,7,global scores=plain", 100);
     check_decoding(SMALL "windows=auto", 100);
     check_decoding("layers=4 channels=64 heads=2", 300);
     check_decoding("layers=2 channels=128 heads=4 windows=5,global",
@@ -263,6 +357,23 @@ static void test_threads(void) {
 
 static void test_accumulation(void) {
     model_check_accumulation(&fastformer, SMALL "dropout=0.2");
+}
+
+// The weights of plain scores add up to 1 with the sink's.
+static void test_plain_statistics(void) {
+    ModelTest t =
+        model_test_create(&fastformer, SMALL "windows=1,5,global sink=1 scores=plain", 2, 50, 29);
+    Batch batch = model_test_batch(&t, 0.3, 9);
+    Statistics s = {0};
+    transformer_statistics(t.model, &batch, &s);
+    for (size_t l = 0; l < 3; l++) {
+        const size_t window = transformer_plan(t.model)->layers[l].attention.window;
+        model_check_weight_statistics(statistics_find(&s, l, "query_weights"), &batch, 3, window);
+        model_check_weight_statistics(statistics_find(&s, l, "key_weights"), &batch, 3, window);
+    }
+    statistics_free(&s);
+    model_test_batch_free(&batch);
+    model_test_free(&t);
 }
 
 static void test_statistics(void) {
@@ -342,7 +453,7 @@ static void test_bad_options(void) {
     CHECK_FAILS(create_with, "layers=2 windows=0,4", 1, "--windows 0,4");
     CHECK_FAILS(create_with, "layers=1 windows=99999999999999999999999", 1, "--windows 9999");
     CHECK_FAILS(create_with, "rescale=41", 1, "rescale");
-    CHECK_FAILS(create_with, "layers=2 attention=cosine,additive", 2, "cosine:global");
+    CHECK_FAILS(create_with, "scores=qknorm", 2, "no layer has qknorm scores");
     CHECK_FAILS(create_large, "layers=2", 1, "--batch: the model needs");
 }
 
@@ -360,6 +471,7 @@ int main(int argc, char **argv) {
         {"window sum", test_window_sum},
         {"pool", test_pool},
         {"extreme scores", test_extreme_scores},
+        {"the model in one file", test_plain_model},
         {"gradients: windows", test_gradients_windows},
         {"gradients: options", test_gradients_options},
         {"decoding", test_decoding},
@@ -368,6 +480,7 @@ int main(int argc, char **argv) {
         {"threads", test_threads},
         {"accumulation", test_accumulation},
         {"statistics", test_statistics},
+        {"statistics of plain scores", test_plain_statistics},
         {"bad options", test_bad_options},
         {"reference", test_reference},
     };

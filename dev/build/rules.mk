@@ -38,7 +38,7 @@ endef
 # What is in a portable program once, not once for each level: the corpus, the decoder of pages.
 EMBEDDED_ONCE := dev/data/corpus.c dev/trainer/page_wasm.c
 is_level = $(filter-out FLOAT DOUBLE,$(1))
-MODEL_TEST := model_test model_reference test
+MODEL_TEST := model_test model_reference plain_model test
 define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
 $(call objects,$(1),c,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))

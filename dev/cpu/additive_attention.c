@@ -8,9 +8,13 @@
 //     e_j = exp(rescale/D x'_j . w'), 0 where j is padding
 //     x' = (x - mean) / (deviation + 1e-5), w' likewise
 //
+// With plain scores e_j = exp(x_j . w / sqrt(D)), and x itself is pooled. Nothing bounds those, so
+// their sums have a running maximum (exp_window.h).
+//
 // The result is projected, or joins the residual stream: out = x + y.
 
 #include "attention.h"
+#include "exp_window.h"
 #include "memory.h"
 #include "rows.h"
 #include "threads.h"
@@ -192,10 +196,12 @@ enum {
 };
 
 typedef struct {
-    const real *weight; // (D) w'
-    real scale, sink;   // s/D, c
+    const real *weight; // (D) w', or with plain scores w
+    real scale, sink;   // s/D, or 1/sqrt(D); c
     bool raw;           // pool x, not x'
+    bool plain;         // scores
     WindowSum sum;
+    ExpWindow plain_sum; // in its place, rows (D+1)
 } Pooling;
 
 // What is pooled: n rows of x (n, D), `stride` apart, of which the mask (n; NULL: none) hides some.
@@ -211,7 +217,7 @@ typedef struct AdditiveScratch {
     real *centred, *sums;                                  // (TILE, D) inside a pooling
     real *product, *dproduct, *dpooled, *dquery, *factors; // (TILE, D) around it
     real *ones;                                            // (TILE, D) factors without dropout
-    real *row;                                             // (D)
+    real *row;                                             // (D+1)
     // (TILE), of each row: of x, 1 / (deviation + 1e-5), x' . w', exp of the score; and the sum of
     // e over the window, or backwards that of r (d . g)
     real *deviation, *inverse, *along, *e, *total;
@@ -251,9 +257,34 @@ static ALWAYS_INLINE void pool_forward_size(Pooling *p, Scratch *s, real *restri
                     s->value_factor, in.n, D);
 }
 
+// Score i of plain scores.
+static real plain_score(const Pooling *p, const PoolRows *in, size_t i, size_t D) {
+    return p->scale * row_dot(p->weight, in->x + i * in->stride, D);
+}
+
+// Rows are x and 1, so that the last number of a sum is that of weights. The sink is a row of its
+// own: 0, and 1. r (n) = log(sum of e + c), -INFINITY where the window holds nothing.
+static void pool_plain_forward(Pooling *p, Scratch *s, real *pooled, real *r, PoolRows in,
+                               size_t D) {
+    ExpSum *sum = &p->plain_sum.sum;
+    for (size_t i = 0; i < in.n; i++) {
+        memcpy(s->row, in.x + i * in.stride, D * sizeof(real));
+        s->row[D] = 1;
+        exp_window_add(&p->plain_sum,
+                       in.mask && !in.mask[i] ? -(real)INFINITY : plain_score(p, &in, i, D),
+                       s->row);
+        exp_sum_add(sum, log(p->sink), NULL, D + 1);
+        r[i] = sum->top + log(sum->row[D]);
+        row_scale(pooled + i * D, sum->row[D] > 0 ? 1 / sum->row[D] : 0, sum->row, D);
+    }
+}
+
 // pooled g (n, D) and r (n) = 1 / (sum of e + c).
 static void pool_forward(Pooling *p, Scratch *s, real *pooled, real *r, PoolRows in, size_t D) {
-    WITH_HEAD_SIZE(D, pool_forward_size, p, s, pooled, r, in);
+    if (p->plain)
+        pool_plain_forward(p, s, pooled, r, in, D);
+    else
+        WITH_HEAD_SIZE(D, pool_forward_size, p, s, pooled, r, in);
 }
 
 static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restrict dx,
@@ -297,6 +328,26 @@ static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restr
     }
 }
 
+// The same of plain scores: rows are d_i and d_i . g_i, their l is -log(sum of e + c), no more than
+// -a_j of any j in the window of i, so that exp(a_j + top) <= 1.
+static void pool_plain_backward(Pooling *p, Scratch *s, real *dx, real *dweight,
+                                const real *dpooled, const real *pooled, const real *r, PoolRows in,
+                                size_t D) {
+    const ExpSum *sum = &p->plain_sum.sum;
+    for (size_t j = in.n; j-- > 0;) {
+        memcpy(s->row, dpooled + j * D, D * sizeof(real));
+        s->row[D] = row_dot(dpooled + j * D, pooled + j * D, D);
+        exp_window_add(&p->plain_sum, r[j] == -(real)INFINITY ? r[j] : -r[j], s->row);
+        const real e = in.mask && !in.mask[j] ? 0 : exp(plain_score(p, &in, j, D) + sum->top);
+        const real *x = in.x + j * in.stride, *u = sum->row;
+        const real da = p->scale * e * (row_dot(x, u, D) - u[D]);
+        for (size_t d = 0; d < D; d++) {
+            dx[j * D + d] = e * u[d] + da * p->weight[d];
+            dweight[d] += da * x[d];
+        }
+    }
+}
+
 // dx (n, D) from dpooled, pooled, r as pool_forward gave them; dweight (D) +=. Tiles come last to
 // first: the sums run backwards,
 //   u_j = sum of r_i d_i, t_j = sum of r_i (d_i . g_i) over the i whose window holds j,
@@ -305,7 +356,10 @@ static ALWAYS_INLINE void pool_backward_size(Pooling *p, Scratch *s, real *restr
 //   dx_j = (dx'_j - mean(e_j u_j)) / (deviation + 1e-5) - x'_j (x'_j . dx'_j) / ((D-1) deviation).
 static void pool_backward(Pooling *p, Scratch *s, real *dx, real *dweight, const real *dpooled,
                           const real *pooled, const real *r, PoolRows in, size_t D) {
-    WITH_HEAD_SIZE(D, pool_backward_size, p, s, dx, dweight, dpooled, pooled, r, in);
+    if (p->plain)
+        pool_plain_backward(p, s, dx, dweight, dpooled, pooled, r, in, D);
+    else
+        WITH_HEAD_SIZE(D, pool_backward_size, p, s, dx, dweight, dpooled, pooled, r, in);
 }
 
 // ---- Additive attention of one head over T rows; q, k, v and x are slices of wider rows ----
@@ -448,7 +502,16 @@ static void one_head_backward(const AttentionHead *h, Scratch *s, Pooling *query
 
 // ---- All heads --------------------------------------------------------------
 
-static void scratch_carve(Scratch *s, Arena *arena, size_t largest_window, size_t D) {
+static void pooling_carve(Pooling *p, Arena *arena, bool plain, size_t largest_window, size_t D,
+                          const char *what) {
+    p->plain = plain;
+    if (plain)
+        p->plain_sum = exp_window_carve(arena, largest_window, D + 1, what);
+    else
+        p->sum = window_sum_carve(arena, largest_window, D, what);
+}
+
+static void scratch_carve(Scratch *s, Arena *arena, bool plain, size_t largest_window, size_t D) {
     const char *what = "attention";
     const size_t rows = TILE * D + TILE_GAP;
     real **const tiles[] = {&s->centred, &s->sums,   &s->product, &s->dproduct,
@@ -458,17 +521,18 @@ static void scratch_carve(Scratch *s, Arena *arena, size_t largest_window, size_
                               &s->value_factor, &s->score_factor, &s->mean_factor, &s->row_factor};
     for (size_t i = 0; i < sizeof(tiles) / sizeof(*tiles); i++)
         *tiles[i] = arena_reals(arena, rows, 1, what);
-    s->row = arena_reals(arena, D, 1, what);
+    s->row = arena_reals(arena, D + 1, 1, what);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         *numbers[i] = arena_reals(arena, TILE, 1, what);
-    s->query.sum = window_sum_carve(arena, largest_window, D, what);
-    s->key.sum = window_sum_carve(arena, largest_window, D, what);
+    pooling_carve(&s->query, arena, plain, largest_window, D, what);
+    pooling_carve(&s->key, arena, plain, largest_window, D, what);
     for (size_t i = 0; s->ones && i < rows; i++) s->ones[i] = 1;
 }
 
 // Working memory that all layers of a model use one after the other.
 typedef struct {
     size_t batch, largest_window, channels, heads, threads;
+    bool plain;       // scores
     Scratch *scratch; // (threads)
     real *dweights;   // (B, 2, H, D) a sequence's gradients to w_q', w_k'
     real *dbias;      // (B, 3, H, D) and to the bias of q, k and v
@@ -480,7 +544,8 @@ static void *memory_create(const AttentionShape *shape) {
                           .largest_window = shape->largest_window,
                           .channels = shape->channels,
                           .heads = shape->heads,
-                          .threads = (size_t)thread_limit()};
+                          .threads = (size_t)thread_limit(),
+                          .plain = shape->plan->scores == SCORES_PLAIN};
     a->scratch = allocate(a->threads, sizeof(Scratch), "attention");
     return a;
 }
@@ -488,7 +553,7 @@ static void *memory_create(const AttentionShape *shape) {
 static void memory_carve(void *memory, Arena *arena, bool training) {
     AdditiveMemory *a = memory;
     for (size_t i = 0; i < a->threads; i++)
-        scratch_carve(&a->scratch[i], arena, a->largest_window, a->channels / a->heads);
+        scratch_carve(&a->scratch[i], arena, a->plain, a->largest_window, a->channels / a->heads);
     if (!training) return;
     a->dweights = arena_reals(arena, a->batch, 2 * a->channels, "attention");
     a->dbias = arena_reals(arena, a->batch, 3 * a->channels, "attention");
@@ -503,7 +568,7 @@ static void memory_free(void *memory) {
 typedef struct {
     real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
     real *pooled[2];            // (B, H, T, D) of queries and of keys, before dropout
-    real *r[2];                 // (B, H, T) 1 / (sum of e + c)
+    real *r[2];                 // (B, H, T) 1 / (sum of e + c), or with plain scores its logarithm
 } AdditiveKept;
 
 static size_t weight_numbers(size_t channels, size_t heads) {
@@ -521,20 +586,26 @@ static AdditiveKept layer_kept(const AttentionCall *call) {
     return (AdditiveKept){call->kept, call->kept + 2 * C, {pooled, pooled + M * C}, {r, r + M * H}};
 }
 
-// w_q' and w_k'.
-static void normalise_weights(real *normal, real *deviation,
+// w_q' and w_k'; with plain scores w_q and w_k.
+static void normalise_weights(real *normal, real *deviation, bool plain,
                               const real *const learned[ATTENTION_LEARNED], size_t heads,
                               size_t size) {
     for (size_t i = 0; i < 2; i++)
-        normalise(normal + i * heads * size, deviation + i * heads, learned[i], heads, size);
+        if (plain)
+            memcpy(normal + i * heads * size, learned[i], heads * size * sizeof(real));
+        else
+            normalise(normal + i * heads * size, deviation + i * heads, learned[i], heads, size);
 }
 
 static void pooling_start(Pooling *p, const AttentionPlan *plan, const real *weight, size_t size) {
     p->weight = weight;
-    p->scale = (real)plan->rescale / (real)size;
+    p->scale = p->plain ? 1 / sqrt((real)size) : (real)plan->rescale / (real)size;
     p->sink = (real)plan->sink;
     p->raw = plan->pool_raw;
-    window_sum_reset(&p->sum, plan->window, size);
+    if (p->plain)
+        exp_window_reset(&p->plain_sum, plan->window);
+    else
+        window_sum_reset(&p->sum, plan->window, size);
 }
 
 // AttentionHead `unit` of all sequences, and the thread's poolings at the start of its sequence.
@@ -564,7 +635,7 @@ static void forward(const AttentionCall *call) {
     const size_t B = call->in.batch, T = call->in.queries, C = call->channels, H = call->heads,
                  D = C / H;
     const AdditiveKept kept = layer_kept(call);
-    normalise_weights(kept.weights, kept.deviations, call->learned, H, D);
+    normalise_weights(kept.weights, kept.deviations, a->plain, call->learned, H, D);
 #pragma omp parallel for schedule(static)
     for (size_t unit = 0; unit < B * H; unit++) {
         Scratch *s = &a->scratch[thread_index()];
@@ -612,31 +683,43 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
     const AdditiveKept kept = layer_kept(call);
     real *row = a->scratch[0].row;
     for (size_t i = 0; i < 2 * H; i++) {
-        normalise_backward(row, a->dweights + i * D, kept.weights + i * D, kept.deviations[i], D);
+        const real *dweight = a->dweights + i * D;
+        if (!a->plain) {
+            normalise_backward(row, dweight, kept.weights + i * D, kept.deviations[i], D);
+            dweight = row;
+        }
         real *target = dlearned[i / H] + i % H * D;
-        for (size_t d = 0; d < D; d++) target[d] += row[d];
+        for (size_t d = 0; d < D; d++) target[d] += dweight[d];
     }
 }
 
 // ---- What --stats measures --------------------------------------------------
 // The scores of one pooling, and their weights over its windows, from what it pools, x (T, D), rows
-// `stride` apart. kept: of the weights of the query alone (T); NULL: all are measured, none kept.
+// `stride` apart. e, row (T). kept: of the weights of the query alone (T); NULL: all are measured,
+// none kept.
 static void measure_pooling(Measurement *scores, Measurement *m, const Pooling *p, Scratch *s,
-                            real *e, PoolRows in, size_t D, double *kept, size_t query) {
-    for (size_t t = 0; t < in.n; t += TILE) {
+                            real *e, real *row, PoolRows in, size_t D, double *kept, size_t query) {
+    for (size_t t = 0; !p->plain && t < in.n; t += TILE) {
         const size_t n = in.n - t < TILE ? in.n - t : TILE;
         pool_scores(
             p, s, (PoolRows){in.x + t * in.stride, in.stride, in.mask ? in.mask + t : NULL, n}, D);
         memcpy(e + t, s->e, n * sizeof(real));
-        row_scale(s->along, 1 / (real)D, s->along, n); // |x' . w'| is at most D
-        measurement_add_scores(scores, s->along, in.mask ? in.mask + t : NULL, n);
+        // |x' . w'| is at most D
+        measurement_add_scores(scores, s->along, (double)D, in.mask ? in.mask + t : NULL, n);
     }
+    for (size_t t = 0; p->plain && t < in.n; t++) e[t] = plain_score(p, &in, t, D);
+    if (p->plain) measurement_add_scores(scores, e, 0, in.mask, in.n);
+    const size_t window = p->plain ? p->plain_sum.window : p->sum.window;
     for (size_t i = 0; i < in.n; i++) {
-        const size_t window = p->sum.window, j = window && i + 1 > window ? i + 1 - window : 0;
+        const size_t j = window && i + 1 > window ? i + 1 - window : 0, count = i + 1 - j;
+        const uint8_t *mask = in.mask ? in.mask + j : NULL;
+        if ((in.mask && !in.mask[i]) || (kept && i != query)) continue;
         m->row = kept ? kept + j : NULL;
-        if ((!in.mask || in.mask[i]) && (!kept || i == query))
-            measurement_add_weights(m, e + j, in.mask ? in.mask + j : NULL, i + 1 - j,
-                                    (double)p->sink);
+        memcpy(row, e + j, count * sizeof(real));
+        if (p->plain)
+            attention_measure_exponentials(m, row, mask, count, (double)p->sink);
+        else
+            measurement_add_weights(m, row, mask, count, (double)p->sink);
     }
 }
 
@@ -649,8 +732,8 @@ static void multiply_rows(real *product, const real *pooled, const real *x, size
 
 // Both poolings have a name each. What joins the residual stream is measured here, too.
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
-                    size_t layer, const char *name) {
-    (void)tokens, (void)name;
+                    size_t layer, const char *const names[2]) {
+    (void)tokens, (void)names;
     enum { QUERY_SCORES, KEY_SCORES, QUERY_WEIGHTS, KEY_WEIGHTS, PRODUCT, PLACES };
     static const char *const places[] = {"query_scores", "key_scores", "query_weights",
                                          "key_weights", "attention"};
@@ -659,7 +742,7 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
                  units = call->in.batch * call->heads;
     Measurement *parts = allocate(units * PLACES, sizeof(*parts), "statistics");
     real *rows =
-        allocate(a->threads * T * (1 + D), sizeof(real), "statistics"); // (threads, T + T D)
+        allocate(a->threads * T * (2 + D), sizeof(real), "statistics"); // (threads, 2 T + T D)
     double *kept[PLACES] = {0};                                         // (H, T)
     for (size_t place = QUERY_WEIGHTS; statistics->keeps && place <= KEY_WEIGHTS; place++)
         kept[place] = statistics_keep(statistics, statistics_find(statistics, layer, places[place]),
@@ -669,17 +752,17 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
         const size_t thread = (size_t)thread_index();
         Scratch *s = &a->scratch[thread];
         Measurement *m = parts + i * PLACES;
-        real *e = rows + thread * T * (1 + D), *product = e + T;
+        real *e = rows + thread * T * (2 + D), *row = e + T, *product = row + T;
         const AttentionHead h = head_start(call, i, s);
         double *keeps[2]; // of the first sequence
         for (size_t part = 0; part < 2; part++)
             keeps[part] = kept[QUERY_WEIGHTS + part] && i < call->heads
                               ? kept[QUERY_WEIGHTS + part] + i * T
                               : NULL;
-        measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e,
+        measure_pooling(&m[QUERY_SCORES], &m[QUERY_WEIGHTS], &s->query, s, e, row,
                         (PoolRows){h.q, h.stride, h.mask, T}, D, keeps[0], statistics->query);
         multiply_rows(product, h.pooled_query, h.k, h.stride, T, D);
-        measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e,
+        measure_pooling(&m[KEY_SCORES], &m[KEY_WEIGHTS], &s->key, s, e, row,
                         (PoolRows){product, D, h.mask, T}, D, keeps[1], statistics->query);
         if (!call->out) continue;
         multiply_rows(product, h.pooled_key, h.v, h.stride, T, D);
@@ -698,7 +781,7 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 
 typedef struct {
     size_t streams, channels, heads, threads;
-    bool joins;
+    bool joins, plain;
     Arena *arena;               // of all below
     real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
     Scratch *scratch;           // (threads)
@@ -710,9 +793,9 @@ static void state_carve(AdditiveState *state, size_t window) {
     state->weights = arena_reals(state->arena, 2, state->channels, "decoder");
     state->deviations = arena_reals(state->arena, 2, H, "decoder");
     for (size_t i = 0; i < state->threads; i++)
-        scratch_carve(&state->scratch[i], state->arena, 0, D);
+        scratch_carve(&state->scratch[i], state->arena, state->plain, 0, D);
     for (size_t i = 0; i < count; i++)
-        state->poolings[i].sum = window_sum_carve(state->arena, window, D, "decoder");
+        pooling_carve(&state->poolings[i], state->arena, state->plain, window, D, "decoder");
 }
 
 static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
@@ -724,11 +807,12 @@ static void *state_create(const AttentionPlan *plan, const real *const learned[A
                              .heads = heads,
                              .threads = (size_t)thread_limit(),
                              .joins = !attention_projects(plan),
+                             .plain = plan->scores == SCORES_PLAIN,
                              .arena = arena_create(),
                              .poolings = allocate(count, sizeof(Pooling), "decoder")};
     state->scratch = allocate(state->threads, sizeof(Scratch), "decoder");
     ARENA_CARVE(state->arena, state_carve(state, plan->window));
-    normalise_weights(state->weights, state->deviations, learned, heads, D);
+    normalise_weights(state->weights, state->deviations, state->plain, learned, heads, D);
     for (size_t i = 0; i < count; i++)
         pooling_start(&state->poolings[i], plan,
                       state->weights + i % 2 * channels + i / 2 % heads * D, D);

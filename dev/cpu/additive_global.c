@@ -28,6 +28,7 @@ typedef struct {
     double *dw_query, *dw_key;    // (D)
     double *dbias[3];             // (D) sums of the gradients' rows
     real *row;                    // (D) on its way out
+    Measurement *scores;          // where those of both poolings are added; NULL
 } AdditiveGlobalHead;
 
 AdditiveGlobal *additive_global_create(size_t batch, size_t length, size_t channels, size_t heads) {
@@ -108,6 +109,7 @@ static void pool(const AdditiveGlobalHead *head, AttentionPart part, const doubl
         weights[j] = (real)(scale * score);
         if ((!mask || mask[j]) && (double)weights[j] > largest) largest = (double)weights[j];
     }
+    if (head->scores) measurement_add_scores(head->scores, weights, 0, mask, T);
     for (size_t j = 0; j < T; j++) {
         weights[j] = mask && !mask[j] ? 0 : (real)exp((double)weights[j] - largest);
         total += (double)weights[j];
@@ -121,8 +123,9 @@ static void pool(const AdditiveGlobalHead *head, AttentionPart part, const doubl
 }
 
 static AdditiveGlobalHead pool_both(const AdditiveGlobal *a, size_t unit, const real *weights,
-                                    const AttentionInput *in) {
+                                    const AttentionInput *in, Measurement *scores) {
     AdditiveGlobalHead head = head_of(a, unit, weights, in);
+    head.scores = scores;
     pool(&head, QUERY, NULL, head.w_query, head.alpha, head.query);
     pool(&head, KEY, head.query, head.w_key, head.beta, head.key);
     return head;
@@ -133,7 +136,7 @@ void additive_global_forward(const AdditiveGlobal *a, Matrix y, const real *weig
     check_input(a, in);
 #pragma omp parallel for schedule(static)
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
-        const AdditiveGlobalHead head = pool_both(a, unit, weights, in);
+        const AdditiveGlobalHead head = pool_both(a, unit, weights, in, NULL);
         for (size_t i = 0; i < in->queries; i++) {
             const Row value = row_of(&head, VALUE, i);
             for (size_t d = 0; d < a->size; d++)
@@ -212,7 +215,7 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
     check_input(a, in);
 #pragma omp parallel for schedule(static)
     for (size_t unit = 0; unit < units; unit++) {
-        const AdditiveGlobalHead h = pool_both(a, unit, weights, in);
+        const AdditiveGlobalHead h = pool_both(a, unit, weights, in, NULL);
         backward_values(&h, gradients, dy, a->channels);
         const Pooling keys = {KEY, h.query, h.w_key, h.beta, h.key, h.dpooled, h.dw_key, h.dquery};
         const Pooling queries = {QUERY,   NULL,     h.w_query,  h.alpha,
@@ -233,9 +236,9 @@ void additive_global_backward(const AdditiveGlobal *a, const AttentionGradients 
 }
 
 void additive_global_measure(const AdditiveGlobal *a, const real *weights, const AttentionInput *in,
-                             double *kept, Measurement *m) {
+                             double *kept, Measurement *m, Measurement *scores) {
     for (size_t unit = 0; unit < in->batch * a->heads; unit++) {
-        const AdditiveGlobalHead head = pool_both(a, unit, weights, in);
+        const AdditiveGlobalHead head = pool_both(a, unit, weights, in, scores);
         const uint8_t *mask = in->mask ? in->mask + head.sequence * in->keys : NULL;
         double *row = kept && unit < a->heads ? kept + unit * in->keys : NULL;
         m->row = row;
@@ -266,11 +269,12 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
 }
 
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
-                    size_t layer, const char *name) {
+                    size_t layer, const char *const names[2]) {
     (void)tokens;
-    Measurement *m = statistics_find(statistics, layer, name);
+    Measurement *m = statistics_find(statistics, layer, names[0]);
     double *kept = statistics_keep(statistics, m, 2 * call->heads, call->in.keys);
-    additive_global_measure(call->memory, call->learned[0], &call->in, kept, m);
+    additive_global_measure(call->memory, call->learned[0], &call->in, kept, m,
+                            statistics_find(statistics, layer, names[1]));
 }
 
 const AttentionKernel additive_global_kernel = {.adds_bias = true,

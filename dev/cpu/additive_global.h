@@ -30,9 +30,11 @@ void additive_global_backward(const AdditiveGlobal *attention, const AttentionGr
                               real *dweights, const real *dy, const real *weights,
                               const AttentionInput *in);
 
-// Adds the weights of both poolings to a measurement. kept: those of the first sequence, of the
-// heads that pool queries and then of those that pool keys (2, H, T); or NULL.
+// Adds the weights of both poolings to a measurement, and their scores to another. kept: those of
+// the first sequence, of the heads that pool queries and then of those that pool keys (2, H, T); or
+// NULL.
 void additive_global_measure(const AdditiveGlobal *attention, const real *weights,
-                             const AttentionInput *in, double *kept, Measurement *m);
+                             const AttentionInput *in, double *kept, Measurement *m,
+                             Measurement *scores);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "memory.h"
 #include "threads.h"
+#include "vector_math.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,18 @@ static void load_row(const AttentionCall *call, bool unit, AttentionPart part, s
     for (size_t d = 0; d < D; d++) row[d] = (real)((double)row[d] * inverse);
 }
 
+void attention_measure_exponentials(Measurement *m, real *scores, const uint8_t *mask, size_t count,
+                                    double sink) {
+    real largest = sink > 0 ? (real)log(sink) : -INFINITY;
+    for (size_t j = 0; mask && j < count; j++)
+        if (!mask[j]) scores[j] = -INFINITY;
+#pragma omp simd reduction(max : largest)
+    for (size_t j = 0; j < count; j++) largest = scores[j] > largest ? scores[j] : largest;
+#pragma omp simd
+    for (size_t j = 0; j < count; j++) scores[j] = vector_exp(scores[j] - largest);
+    measurement_add_weights(m, scores, mask, count, sink * exp(-(double)largest));
+}
+
 // What the threads of attention_measure_pairs() share.
 typedef struct {
     const AttentionCall *call;
@@ -91,13 +104,15 @@ typedef struct {
     size_t query;
 } Measuring;
 
-// Adds the weights of queries [first, last) of one head of one sequence (unit).
+// Adds the weights and the scores of queries [first, last) of one head of one sequence (unit).
 static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t last,
-                         Measurement *m) {
+                         Measurement *m, Measurement *of_scores) {
     const AttentionCall *call = all->call;
     const AttentionInput *in = &call->in;
     const size_t D = call->channels / call->heads, b = unit / call->heads, h = unit % call->heads;
     const real scale = all->unit ? 1 : 1 / (real)sqrt((double)D);
+    const bool rescaled = call->plan->scores == SCORES_RESCALED;
+    const double bound = all->unit ? 1 : rescaled ? call->plan->rescale : 0;
     real *query = all->rows + (size_t)thread_index() * (D + in->keys), *restrict scores = query + D;
     for (size_t i = first; i < last; i++) {
         if (all->tokens && !all->tokens[b * in->queries + i]) continue;
@@ -111,6 +126,7 @@ static void measure_rows(const Measuring *all, size_t unit, size_t first, size_t
 #pragma omp simd
             for (size_t j = 0; j < count; j++) scores[j] += q * key[j];
         }
+        measurement_add_scores(of_scores, scores, bound, mask, count);
         m->row = all->kept ? all->kept + h * in->keys + begin : NULL;
         all->row(m, call, h, scores, mask, count);
     }
@@ -135,12 +151,15 @@ static real *load_keys(const AttentionCall *call, bool unit_length) {
 }
 
 void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow row,
-                             const uint8_t *tokens, const Statistics *statistics, Measurement *m) {
+                             const uint8_t *tokens, Statistics *statistics, size_t layer,
+                             const char *const names[2]) {
     enum { ROWS = 64 };
+    Measurement *m = statistics_find(statistics, layer, names[0]),
+                *of_scores = statistics_find(statistics, layer, names[1]);
     const AttentionInput *in = &call->in;
     const size_t D = call->channels / call->heads, blocks = (in->queries + ROWS - 1) / ROWS;
     const size_t count = in->batch * call->heads * blocks;
-    Measurement *parts = allocate(count, sizeof(*parts), "statistics");
+    Measurement *parts = allocate(2 * count, sizeof(*parts), "statistics");
     real *keys = load_keys(call, unit),
          *rows = allocate((size_t)thread_limit() * (D + in->keys), sizeof(real), "statistics");
     double *kept = statistics_keep(statistics, m, call->heads, in->keys);
@@ -148,9 +167,13 @@ void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow ro
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < count; i++) {
         const size_t first = i % blocks * ROWS, rest = in->queries - first;
-        measure_rows(&all, i / blocks, first, first + (rest < ROWS ? rest : ROWS), &parts[i]);
+        measure_rows(&all, i / blocks, first, first + (rest < ROWS ? rest : ROWS), &parts[2 * i],
+                     &parts[2 * i + 1]);
     }
-    for (size_t i = 0; i < count; i++) measurement_merge(m, &parts[i]);
+    for (size_t i = 0; i < count; i++) {
+        measurement_merge(m, &parts[2 * i]);
+        measurement_merge(of_scores, &parts[2 * i + 1]);
+    }
     free(parts);
     free(keys);
     free(rows);

@@ -54,9 +54,10 @@ typedef struct {
     void (*backward)(const AttentionCall *call, const AttentionGradients *gradients,
                      real *const dlearned[ATTENTION_LEARNED], const real *dy);
     // Adds the weights of a layer whose forward pass was taken, of queries that are no padding
-    // (tokens (B, T) 1, or NULL). name: what pairwise weights are called.
+    // (tokens (B, T) 1, or NULL), and its scores. names: what weights and scores are called, in
+    // kinds that have no names of their own.
     void (*measure)(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
-                    size_t layer, const char *name);
+                    size_t layer, const char *const names[2]);
     // What a layer remembers between the tokens of `streams` texts; NULL: the kind cannot decode.
     void *(*state_create)(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
                           size_t streams, size_t channels, size_t heads);
@@ -100,6 +101,12 @@ typedef void (*MeasureRow)(Measurement *m, const AttentionCall *call, size_t h, 
                            const uint8_t *mask, size_t count);
 // unit: queries and keys have length 1; else scores are over sqrt(D).
 void attention_measure_pairs(const AttentionCall *call, bool unit, MeasureRow row,
-                             const uint8_t *tokens, const Statistics *statistics, Measurement *m);
+                             const uint8_t *tokens, Statistics *statistics, size_t layer,
+                             const char *const names[2]);
+
+// Adds the weights exp(score) / (sum of exp(score) + sink) of a row of scores (count), which are
+// overwritten.
+void attention_measure_exponentials(Measurement *m, real *scores, const uint8_t *mask, size_t count,
+                                    double sink);
 
 #endif

@@ -416,22 +416,22 @@ void attention_shared_free(AttentionShared *s) {
     gemm_free(s->gemm);
 }
 
-// For self- or cross-attention, with --stats' names of its result, its weights and the stream after
-// it.
+// For self- or cross-attention, with --stats' names of its result, the stream after it, its weights
+// and its scores.
 static AttentionSublayer attention_sublayer(CpuModel *model, const AttentionShared *shared,
                                             const AttentionPlan *plan, NormOrder order,
-                                            size_t layer, const char *const names[3]) {
+                                            size_t layer, const char *const names[4]) {
     AttentionSublayer a = {.sublayer = {.order = order,
                                         .layer = layer,
                                         .place = names[0],
                                         .after_layer = layer,
-                                        .after = names[2],
+                                        .after = names[1],
                                         .site = plan->site,
                                         .bias = plan->projection.bias,
                                         .norm.parameters = plan->norm},
                            .plan = plan,
                            .shared = shared,
-                           .weights = names[1]};
+                           .names = names + 2};
     if (attention_projects(plan))
         a.projection = linear_create(model, model->gemm, &plan->projection, "projection");
     return a;
@@ -490,7 +490,7 @@ void attention_sublayer_forward(const BlockPass *pass, const AttentionSublayer *
     kernel->forward(&call);
     pass_lap(pass, "attention", attention_sublayer_flops(a, in));
     if (pass->statistics)
-        kernel->measure(&call, pass->batch->mask, pass->statistics, a->sublayer.layer, a->weights);
+        kernel->measure(&call, pass->batch->mask, pass->statistics, a->sublayer.layer, a->names);
     if (!projects) {
         pass_measure(pass, a->sublayer.after_layer, a->sublayer.after, out, a->shared->channels);
         return;
@@ -523,7 +523,8 @@ static bool is_exact(const AttentionBlock *b) {
 
 void attention_block_create(AttentionBlock *b, CpuModel *model, const AttentionShared *shared,
                             const AttentionPlan *plan, NormOrder order, size_t layer) {
-    static const char *const names[] = {"attention", "attention_weights", "residual_middle"};
+    static const char *const names[] = {"attention", "residual_middle", "attention_weights",
+                                        "attention_scores"};
     b->common = attention_sublayer(model, shared, plan, order, layer, names);
     b->qkv = linear_create(model, model->gemm, &plan->qkv, "qkv");
     if (is_exact(b)) b->exact = linear_create(model, shared->gemm, &plan->qkv, "qkv");
@@ -638,8 +639,8 @@ void encoded_backward(const BlockPass *source, const Encoded *e, const real *x) 
 void cross_attention_block_create(CrossAttentionBlock *b, CpuModel *model,
                                   const AttentionShared *shared, const Encoded *encoded,
                                   const AttentionPlan *plan, NormOrder order, size_t layer) {
-    static const char *const names[] = {"cross_attention", "cross_attention_weights",
-                                        "residual_cross"};
+    static const char *const names[] = {"cross_attention", "residual_cross",
+                                        "cross_attention_weights", "cross_attention_scores"};
     b->encoded = encoded;
     b->query = linear_create(model, model->gemm, &plan->query, "cross query");
     b->key_value = linear_create(model, model->gemm, &plan->key_value, "cross key, value");

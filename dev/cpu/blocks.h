@@ -171,7 +171,7 @@ typedef struct {
     Sublayer sublayer;
     const AttentionPlan *plan;
     const AttentionShared *shared;
-    const char *weights; // what --stats calls them
+    const char *const *names; // (2) what --stats calls weights and scores
     Linear projection;
     Matrix attended; // (M, C)
     real *kept;      // AttentionKernel.kept

@@ -2,6 +2,7 @@
 
 #include "arena.h"
 #include "error.h"
+#include "exp_window.h"
 #include "memory.h"
 #include "sizes.h"
 #include "tile.h"
@@ -26,8 +27,10 @@ struct CosineAttention {
     real *logarithms;             // (B, Tq) log n
     real *scratch;                // (B H, scratch_size)
     size_t scratch_size;
-    real *dbias;       // (B H, 3, D') sums over rows
-    double *dexponent; // (B H)
+    size_t window;      // the largest; 0: none
+    ExpWindow *windows; // (B H, 2) sums of whole chunks' states, if there is a window; else NULL
+    real *dbias;        // (B H, 3, D') sums over rows
+    double *dexponent;  // (B H)
 };
 
 // One head's memory: rows of a chunk (CHUNK, D'), q and k normalised and g = dy / n^p; products of
@@ -40,6 +43,7 @@ typedef struct {
     real *state, *transposed; // (D', D')
     real *left, *right;       // operands of up to (CHUNK, CHUNK or D') and (CHUNK or D', D')
     real *q_scale, *k_scale, *y_scale; // (CHUNK) 1 / |q|, 1 / |k| (0: hidden), 1 / n^p
+    ExpWindow *windows;                // (2) of state and transposed
 } Scratch;
 
 // What all heads of one pass share.
@@ -68,6 +72,16 @@ CosineAttention *cosine_attention_create(Precision precision, double power, size
     return a;
 }
 
+void cosine_attention_set_window(CosineAttention *a, size_t window) {
+    a->window = window;
+    a->windows = allocate(a->batch * a->heads * 2, sizeof(ExpWindow), "attention");
+}
+
+// Chunks whose keys all queries of a later chunk see, in a window: those directly before it.
+static size_t whole_chunks(size_t window) {
+    return window / CHUNK > 0 ? window / CHUNK - 1 : 0;
+}
+
 void cosine_attention_carve(CosineAttention *a, Arena *arena) {
     const char *what = "attention";
     const size_t units = tile_count(a->batch, a->heads);
@@ -75,9 +89,13 @@ void cosine_attention_carve(CosineAttention *a, Arena *arena) {
     a->scratch = arena_reals(arena, units, a->scratch_size, what);
     a->dbias = arena_reals(arena, units, 3 * a->columns, what);
     a->dexponent = arena_array(arena, units, sizeof(double), what);
+    for (size_t i = 0; a->windows && i < 2 * units; i++)
+        a->windows[i] =
+            exp_window_carve(arena, whole_chunks(a->window), a->columns * a->columns, what);
 }
 
 void cosine_attention_free(CosineAttention *a) {
+    free(a->windows);
     free(a);
 }
 
@@ -88,6 +106,7 @@ static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
     for (size_t j = 0; !in->causal && j < in->keys; j++) visible += !mask || mask[j];
     for (size_t i = 0; i < in->queries; i++) {
         if (in->causal) visible += !mask || mask[i];
+        if (in->window > 0 && i >= in->window) visible -= !mask || mask[i - in->window];
         // A row that sees nothing has 0 above the line.
         a->logarithms[b * in->queries + i] = (real)log((double)(visible > 0 ? visible : 1));
     }
@@ -96,7 +115,9 @@ static void count_keys(CosineAttention *a, const AttentionInput *in, size_t b) {
 static CosinePass begin(CosineAttention *a, const AttentionInput *in, const real *exponent,
                         const real *dy) {
     attention_check(in, a->batch, a->queries, a->keys);
-    if (in->window > 0) fail("cosine attention has no windows");
+    if (in->window > a->window && a->window < in->keys)
+        fail("cosine attention: a window of %zu keys is larger than its memory, %zu", in->window,
+             a->window);
     for (size_t b = 0; b < in->batch; b++) count_keys(a, in, b);
     return (CosinePass){a, in, exponent, dy};
 }
@@ -118,6 +139,7 @@ static Scratch scratch_of(const CosineAttention *a, size_t unit) {
     s.q_scale = s.right + most * a->columns;
     s.k_scale = s.q_scale + CHUNK;
     s.y_scale = s.k_scale + CHUNK;
+    s.windows = a->windows ? a->windows + 2 * unit : NULL;
     return s;
 }
 
@@ -273,20 +295,22 @@ static const real *right_transposed(const Scratch *s, const real *x) {
     return s->right;
 }
 
-// Which elements (row, column) of a square are kept.
-typedef enum { LOWER, UPPER } Triangle; // column <= row, column >= row
+// Elements (row, column) of a square with first <= row - column <= last are kept.
+typedef struct {
+    ptrdiff_t first, last;
+} Band;
 
-// s->inner (CHUNK, CHUNK) = left right^T, of rows of a chunk, in a triangle, else 0
-static void inner_product(const Scratch *s, const real *left, const real *right,
-                          Triangle triangle) {
+// s->inner (CHUNK, CHUNK) = left right^T, of rows of a chunk, in a band, else 0
+static void inner_product(const Scratch *s, const real *left, const real *right, Band band) {
     real *out = s->inner;
     const real *transposed = right_transposed(s, right);
     memset(out, 0, CHUNK * CHUNK * sizeof(real));
     s->engine->product(out, CHUNK, out, CHUNK, left_rows(s, left, s->columns), transposed, CHUNK,
                        CHUNK, CHUNK, s->columns / s->engine->step);
-    for (size_t i = 0; i < CHUNK; i++) {
-        const size_t from = triangle == LOWER ? i + 1 : 0, end = triangle == LOWER ? CHUNK : i;
-        for (size_t j = from; j < end; j++) out[i * CHUNK + j] = 0;
+    for (ptrdiff_t i = 0; i < CHUNK; i++) {
+        for (ptrdiff_t j = 0; j < i - band.last; j++) out[i * CHUNK + j] = 0;
+        for (ptrdiff_t j = i - band.first < 0 ? 0 : i - band.first + 1; j < CHUNK; j++)
+            out[i * CHUNK + j] = 0;
     }
 }
 
@@ -296,14 +320,6 @@ static void out_add(const Scratch *s, const real *left, const real *right, size_
                        right_rows(s, right, n), s->columns, CHUNK, s->columns, n / s->engine->step);
 }
 
-// s->out (CHUNK, D') = s->inner rows, where attention is causal, + outer state
-static void two_products(const Scratch *s, bool causal, const real *rows, const real *outer,
-                         const real *state) {
-    memset(s->out, 0, CHUNK * s->columns * sizeof(real));
-    if (causal) out_add(s, s->inner, rows, CHUNK);
-    out_add(s, outer, state, s->columns);
-}
-
 // state (D', D') += left^T right, of rows of a chunk
 static void state_add(const Scratch *s, real *state, const real *left, const real *right) {
     s->engine->product(state, s->columns, state, s->columns, left_transposed(s, left),
@@ -311,27 +327,82 @@ static void state_add(const Scratch *s, real *state, const real *left, const rea
                        CHUNK / s->engine->step);
 }
 
+// ---- a chunk and what it sees -----------------------------------------------
+// Causal: the state is the sum of the chunks before, and the chunk itself a masked product; so are,
+// in a window, the chunks at its far end, and the state is the sum of the whole ones between.
+// Otherwise it is the sum of all keys. Keys see queries as queries see keys, the other way round.
+
+// One of the two states of a pass: sum of left^T right of what came before, chunk by chunk.
+typedef struct {
+    real *sum;         // (D', D') of all; with a window, room for a chunk's
+    ExpWindow *window; // its sum; NULL: none
+} ChunkState;
+
+static ChunkState state_start(const CosinePass *pass, const Scratch *s, real *sum, size_t which) {
+    const size_t window = pass->in->window;
+    memset(sum, 0, s->columns * s->columns * sizeof(real));
+    if (window == 0) return (ChunkState){sum, NULL};
+    exp_window_reset(&s->windows[which], whole_chunks(window));
+    return (ChunkState){sum, &s->windows[which]};
+}
+
+// Takes a chunk in. Where a window holds no whole chunk there is nothing to remember.
+static void state_take(const CosinePass *pass, const Scratch *s, const ChunkState *state,
+                       const real *left, const real *right) {
+    if (state->window && whole_chunks(pass->in->window) == 0) return;
+    if (state->window) memset(state->sum, 0, s->columns * s->columns * sizeof(real));
+    state_add(s, state->sum, left, right);
+    if (state->window) exp_window_add(state->window, 0, state->sum);
+}
+
+// The chunk `distance` tokens from that of the queries to that of the keys: what these queries see,
+// rows being queries, or keys.
+static Band band_of(const AttentionInput *in, size_t distance, bool rows_are_keys) {
+    const ptrdiff_t window = (ptrdiff_t)(in->window ? in->window : in->keys + CHUNK),
+                    apart = (ptrdiff_t)distance;
+    return rows_are_keys ? (Band){apart + 1 - window, apart} : (Band){-apart, window - 1 - apart};
+}
+
+// s->out (CHUNK, D') of the chunk from t0 on = left times the state, and left right^T values over
+// the chunks that are seen in part, its own among them, whose rows `load` takes, its own last.
+static void attend(const CosinePass *pass, Scratch *s, size_t unit, size_t t0, Load load,
+                   const real *left, const real *right, const real *values,
+                   const ChunkState *state) {
+    const AttentionInput *in = pass->in;
+    const bool keys = load == LOAD_QUERIES; // rows of the chunk itself
+    const size_t chunks = in->window ? (in->window + CHUNK - 2) / CHUNK + 1 : 1;
+    memset(s->out, 0, CHUNK * s->columns * sizeof(real));
+    for (size_t n = chunks; in->causal && n-- > 0;) {
+        const size_t apart = n * CHUNK, t = keys ? t0 + apart : t0 - apart;
+        if (n > 0 && n <= whole_chunks(in->window)) continue;
+        if (keys ? t >= in->queries : apart > t0) continue;
+        if (in->window) load_chunk(pass, s, unit, t, load);
+        inner_product(s, left, right, band_of(in, apart, keys));
+        out_add(s, s->inner, values, CHUNK);
+    }
+    if (!state->window)
+        out_add(s, left, state->sum, s->columns);
+    else if (whole_chunks(in->window) > 0)
+        out_add(s, left, state->window->sum.row, s->columns);
+}
+
 // ---- forward ----------------------------------------------------------------
-// Causal: the state is the sum of the chunks before, and the chunk itself a masked product.
-// Otherwise it is the sum of all keys.
 static void forward_unit(const CosinePass *pass, size_t unit, Matrix y) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
-    const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
     a->engine->begin();
-    memset(s.state, 0, columns * columns * sizeof(real)); // sum of k v^T
+    const ChunkState state = state_start(pass, &s, s.state, 0); // sum of k v^T
     for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_KEYS);
         state_add(&s, s.state, s.k, s.v);
     }
     for (size_t t0 = 0; t0 < in->queries; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_QUERIES);
-        if (in->causal) inner_product(&s, s.q, s.k, LOWER);
-        two_products(&s, in->causal, s.v, s.q, s.state);
-        if (in->causal) state_add(&s, s.state, s.k, s.v);
+        attend(pass, &s, unit, t0, LOAD_KEYS, s.q, s.k, s.v, &state);
+        if (in->causal) state_take(pass, &s, &state, s.k, s.v);
         for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
-            real *row = s.out + r * columns;
+            real *row = s.out + r * s.columns;
             for (size_t d = 0; d < a->size; d++) row[d] *= s.y_scale[r];
             gemm_input_store(y, unit / a->heads * in->queries + t0 + r, unit % a->heads * a->size,
                              row, a->size);
@@ -371,7 +442,7 @@ static void backward_queries(const CosinePass *pass, size_t unit,
     const real *logarithms = a->logarithms + unit / a->heads * in->queries;
     Scratch s = scratch_of(a, unit);
     a->engine->begin();
-    memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of v k^T
+    const ChunkState state = state_start(pass, &s, s.transposed, 0); // sum of v k^T
     double sum = 0;
     for (size_t t0 = 0; !in->causal && t0 < in->keys; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_KEYS);
@@ -379,9 +450,8 @@ static void backward_queries(const CosinePass *pass, size_t unit,
     }
     for (size_t t0 = 0; t0 < in->queries; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_QUERIES);
-        if (in->causal) inner_product(&s, s.g, s.v, LOWER);
-        two_products(&s, in->causal, s.k, s.g, s.transposed);
-        if (in->causal) state_add(&s, s.transposed, s.v, s.k);
+        attend(pass, &s, unit, t0, LOAD_KEYS, s.g, s.v, s.k, &state);
+        if (in->causal) state_take(pass, &s, &state, s.v, s.k);
         for (size_t r = 0; r < CHUNK && t0 + r < in->queries; r++) {
             real *row = s.out + r * columns;
             const real product =
@@ -395,21 +465,19 @@ static void backward_queries(const CosinePass *pass, size_t unit,
     a->dexponent[unit] = -sum * power * (1 - power);
 }
 
-// The gradients of the keys and values of a chunk, from the state and, where attention is causal,
-// from the queries of the chunk.
+// The gradients of the keys and values of a chunk.
 static void backward_chunk(const CosinePass *pass, Scratch *s, size_t unit,
-                           const AttentionGradients *gradients, size_t t0) {
+                           const AttentionGradients *gradients, size_t t0,
+                           const ChunkState states[2]) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
     const size_t columns = a->columns;
-    if (in->causal) inner_product(s, s->v, s->g, UPPER);
-    two_products(s, in->causal, s->q, s->v, s->transposed);
+    attend(pass, s, unit, t0, LOAD_QUERIES, s->v, s->g, s->q, &states[1]);
     for (size_t r = 0; r < CHUNK && t0 + r < in->keys; r++) {
         differentiate_normalise(s->out + r * columns, s->k + r * columns, s->k_scale[r], a->size);
         store_gradient(pass, gradients, unit, KEY, t0 + r, s->out + r * columns);
     }
-    if (in->causal) inner_product(s, s->k, s->q, UPPER);
-    two_products(s, in->causal, s->g, s->k, s->state);
+    attend(pass, s, unit, t0, LOAD_QUERIES, s->k, s->q, s->g, &states[0]);
     for (size_t r = 0; r < CHUNK && t0 + r < in->keys; r++)
         store_gradient(pass, gradients, unit, VALUE, t0 + r, s->out + r * columns);
 }
@@ -419,11 +487,11 @@ static void backward_keys_values(const CosinePass *pass, size_t unit,
                                  const AttentionGradients *gradients) {
     const CosineAttention *a = pass->attention;
     const AttentionInput *in = pass->in;
-    const size_t columns = a->columns;
     Scratch s = scratch_of(a, unit);
     a->engine->begin();
-    memset(s.state, 0, columns * columns * sizeof(real));      // sum of q g^T
-    memset(s.transposed, 0, columns * columns * sizeof(real)); // sum of g q^T
+    // Sums of q g^T and of g q^T.
+    const ChunkState states[2] = {state_start(pass, &s, s.state, 0),
+                                  state_start(pass, &s, s.transposed, 1)};
     for (size_t t0 = 0; !in->causal && t0 < in->queries; t0 += CHUNK) {
         load_chunk(pass, &s, unit, t0, LOAD_QUERIES);
         state_add(&s, s.state, s.q, s.g);
@@ -432,10 +500,10 @@ static void backward_keys_values(const CosinePass *pass, size_t unit,
     for (size_t end = round_up(in->keys, CHUNK); end > 0; end -= CHUNK) {
         const size_t t0 = end - CHUNK;
         load_chunk(pass, &s, unit, t0, in->causal ? LOAD_BOTH : LOAD_KEYS);
-        backward_chunk(pass, &s, unit, gradients, t0);
+        backward_chunk(pass, &s, unit, gradients, t0, states);
         if (!in->causal) continue;
-        state_add(&s, s.state, s.q, s.g);
-        state_add(&s, s.transposed, s.g, s.q);
+        state_take(pass, &s, &states[0], s.q, s.g);
+        state_take(pass, &s, &states[1], s.g, s.q);
     }
     a->engine->end();
 }
@@ -479,22 +547,43 @@ static void decode_unit(real *restrict y, real *restrict state, real *restrict q
     for (size_t e = 0; e < size; e++) y[e] *= scale;
 }
 
-void cosine_attention_decode(real *restrict y, real *restrict state, real *restrict qkv,
+// The same of the keys and values (count, D) of a window, which a ring holds.
+static void decode_window(real *restrict y, real *restrict q, const real *restrict keys,
+                          const real *restrict values, size_t count, real scale, size_t size) {
+    normalise(q, size);
+    for (size_t e = 0; e < size; e++) y[e] = 0;
+    for (size_t j = 0; j < count; j++) {
+        const real weight = scale * dot(q, keys + j * size, size);
+        for (size_t e = 0; e < size; e++) y[e] += weight * values[j * size + e];
+    }
+}
+
+void cosine_attention_decode(real *restrict y, const CosineMemory *memory, real *restrict qkv,
                              const real *restrict bias, const real *restrict exponent, double power,
                              size_t position, size_t streams, size_t channels, size_t heads) {
-    const size_t size = channels / heads;
-    const double logarithm = log((double)(position + 1));
+    const size_t size = channels / heads, window = memory->window,
+                 seen = window > 0 && position >= window ? window : position + 1;
+    const double logarithm = log((double)seen);
 #pragma omp for schedule(static) nowait
     for (size_t unit = 0; unit < streams * heads; unit++) {
         const double p = exponent ? (double)sigmoid(exponent[unit % heads]) : power;
+        const real scale = (real)exp(-p * logarithm);
         const size_t stream = unit / heads, at = unit % heads * size;
-        real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels;
+        real *q = qkv + stream * 3 * channels + at, *k = q + channels, *v = k + channels,
+             *to = y + stream * channels + at;
         for (size_t d = 0; bias && d < size; d++) {
             q[d] += bias[at + d];
             k[d] += bias[channels + at + d];
             v[d] += bias[2 * channels + at + d];
         }
-        decode_unit(y + stream * channels + at, state + unit * size * size, q, k, v,
-                    (real)exp(-p * logarithm), size);
+        if (window == 0) {
+            decode_unit(to, memory->sums + unit * size * size, q, k, v, scale, size);
+            continue;
+        }
+        const size_t first = unit * memory->room * size, row = first + position % window * size;
+        normalise(k, size);
+        memcpy(memory->keys + row, k, size * sizeof(real));
+        memcpy(memory->values + row, v, size * sizeof(real));
+        decode_window(to, q, memory->keys + first, memory->values + first, seen, scale, size);
     }
 }

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 
 static void *create(const AttentionShape *s) {
-    return cosine_attention_create(s->precision, s->plan->power, s->batch, s->length, s->length,
-                                   s->channels, s->heads);
+    CosineAttention *a = cosine_attention_create(s->precision, s->plan->power, s->batch, s->length,
+                                                 s->length, s->channels, s->heads);
+    if (s->largest_window > 0) cosine_attention_set_window(a, s->largest_window);
+    return a;
 }
 
 static void carve(void *memory, Arena *arena, bool training) {
@@ -40,18 +42,19 @@ static void measure_row(Measurement *m, const AttentionCall *call, size_t h, rea
 }
 
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
-                    size_t layer, const char *name) {
-    attention_measure_pairs(call, true, measure_row, tokens, statistics,
-                            statistics_find(statistics, layer, name));
+                    size_t layer, const char *const names[2]) {
+    attention_measure_pairs(call, true, measure_row, tokens, statistics, layer, names);
 }
 
-// ---- decoding: a state of fixed size ----------------------------------------
+// ---- decoding: a state of fixed size, or keys and values of the window
+// ---------------------------------------
 
 typedef struct {
-    size_t streams, channels, heads;
+    size_t streams, channels, heads, window;
     double power;
     const real *exponent;
-    real *sums; // (S, H, D, D)
+    real *sums;          // (S, H, D, D); or, with a window,
+    KeyValueCache cache; // a ring of its last tokens
 } CosineState;
 
 static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
@@ -63,17 +66,26 @@ static void *state_create(const AttentionPlan *plan, const real *const learned[A
                        .heads = heads,
                        .power = plan->power,
                        .exponent = learned[0],
-                       .sums = allocate(streams * heads, D * D * sizeof(real), "decoder")};
+                       .window = plan->window,
+                       .cache = {.units = streams * heads, .head_size = D}};
+    if (s->window == 0) s->sums = allocate(streams * heads, D * D * sizeof(real), "decoder");
     return s;
+}
+
+static void state_grow(void *state, size_t count, size_t positions) {
+    CosineState *s = state;
+    if (s->window > 0) key_value_cache_grow(&s->cache, count, positions, s->window);
 }
 
 static void step(void *state, const AttentionStep *token) {
     const CosineState *s = state;
-    cosine_attention_decode(token->y, s->sums, token->qkv, token->bias, s->exponent, s->power,
+    const CosineMemory memory = {s->window, s->sums, s->cache.keys, s->cache.values, s->cache.room};
+    cosine_attention_decode(token->y, &memory, token->qkv, token->bias, s->exponent, s->power,
                             token->count, s->streams, s->channels, s->heads);
 }
 
 static void state_free(void *state) {
+    key_value_cache_free(&((CosineState *)state)->cache);
     free(((CosineState *)state)->sums);
     free(state);
 }
@@ -86,5 +98,6 @@ const AttentionKernel cosine_kernel = {.adds_bias = true,
                                        .backward = backward,
                                        .measure = measure,
                                        .state_create = state_create,
+                                       .state_grow = state_grow,
                                        .step = step,
                                        .state_free = state_free};

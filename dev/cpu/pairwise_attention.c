@@ -506,7 +506,7 @@ void pairwise_attention_measure(PairwiseAttention *a, const real *const learned[
         for (size_t i = 0; i < in->queries; i++) {
             if (tokens && !tokens[u.b * in->queries + i]) continue;
             const Row row = row_weigh(&pass, &u, i);
-            visit(context, u.worker->weights, row.mask, row.count);
+            visit(context, u.worker->weights, u.worker->scores, row.mask, row.count);
         }
     }
 }

@@ -37,11 +37,12 @@ void pairwise_attention_backward(PairwiseAttention *attention, const AttentionGr
                                  const real *const learned[PAIRWISE_LEARNED],
                                  const AttentionInput *in);
 
-// Calls visit(context, weights, mask, count) for each row of weights (count) of the keys in its
-// window, 0 where the mask (count, or NULL) is 0, of the queries that are no padding: tokens (B,
-// Tq) 1, or NULL. Rows come in order, on the calling thread.
-typedef void (*PairwiseVisit)(void *context, const real *weights, const uint8_t *mask,
-                              size_t count);
+// Calls visit(context, weights, scores, mask, count) for each row of weights (count) of the keys in
+// its window, and the scores that they are made of, 0 where the mask (count, or NULL) is 0, of the
+// queries that are no padding: tokens (B, Tq) 1, or NULL. Rows come in order, on the calling
+// thread.
+typedef void (*PairwiseVisit)(void *context, const real *weights, const real *scores,
+                              const uint8_t *mask, size_t count);
 void pairwise_attention_measure(PairwiseAttention *attention,
                                 const real *const learned[PAIRWISE_LEARNED],
                                 const AttentionInput *in, const uint8_t *tokens,

@@ -32,15 +32,18 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
     pairwise_attention_backward(call->memory, gradients, dlearned, dy, call->learned, &call->in);
 }
 
-// Of a layer: its weights, their sum in each row, and whether that row is dead (1) or not (0).
+// Of a layer: its weights, their scores and their sum in each row, and whether that row is dead (1)
+// or not (0).
 typedef struct {
-    Measurement *weights, *sums, *dead;
+    Measurement *weights, *scores, *sums, *dead;
+    double bound; // of scores; 0: none
     const AttentionInput *in;
     double *kept;             // (H, Tk) weights of the query `query` of the first sequence; NULL
     size_t heads, query, row; // row: those before this one, head by head
 } PairwiseMeasurements;
 
-static void measure_row(void *context, const real *weights, const uint8_t *mask, size_t count) {
+static void measure_row(void *context, const real *weights, const real *scores, const uint8_t *mask,
+                        size_t count) {
     PairwiseMeasurements *m = context;
     const size_t h = m->row / m->in->queries, i = m->row % m->in->queries;
     real sum = 0, dead = 1;
@@ -53,6 +56,7 @@ static void measure_row(void *context, const real *weights, const uint8_t *mask,
         if (weights[j] != 0) dead = 0;
     }
     measurement_add_quotients(m->weights, weights, mask, count, 1);
+    measurement_add_scores(m->scores, scores, m->bound, mask, count);
     measurement_add(m->sums, &sum, NULL, 1, 1);
     measurement_add(m->dead, &dead, NULL, 1, 1);
 }
@@ -68,11 +72,15 @@ static void measure_output(const AttentionCall *call, const uint8_t *tokens, Mea
 }
 
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
-                    size_t layer, const char *name) {
+                    size_t layer, const char *const names[2]) {
+    const PairwiseSimilarity similarity = call->plan->similarity;
+    const bool bounded = similarity == SIMILARITY_COSINE || similarity == SIMILARITY_ANGLE;
     measure_output(call, tokens, statistics_find(statistics, layer, "attention_output"));
-    PairwiseMeasurements m = {statistics_find(statistics, layer, name),
+    PairwiseMeasurements m = {statistics_find(statistics, layer, names[0]),
+                              statistics_find(statistics, layer, names[1]),
                               statistics_find(statistics, layer, "row_sums"),
                               statistics_find(statistics, layer, "dead_rows"),
+                              bounded,
                               &call->in,
                               NULL,
                               call->heads,

@@ -3,8 +3,6 @@
 #include "attention.h"
 #include "memory.h"
 #include "softmax_attention.h"
-#include "vector_math.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,21 +42,12 @@ static void backward(const AttentionCall *call, const AttentionGradients *gradie
 static void measure_row(Measurement *m, const AttentionCall *call, size_t h, real *scores,
                         const uint8_t *mask, size_t count) {
     (void)h;
-    const double sink = call->plan->sink;
-    real largest = sink > 0 ? (real)log(sink) : -INFINITY;
-    for (size_t j = 0; mask && j < count; j++)
-        if (!mask[j]) scores[j] = -INFINITY;
-#pragma omp simd reduction(max : largest)
-    for (size_t j = 0; j < count; j++) largest = scores[j] > largest ? scores[j] : largest;
-#pragma omp simd
-    for (size_t j = 0; j < count; j++) scores[j] = vector_exp(scores[j] - largest);
-    measurement_add_weights(m, scores, mask, count, sink * exp(-(double)largest));
+    attention_measure_exponentials(m, scores, mask, count, call->plan->sink);
 }
 
 static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
-                    size_t layer, const char *name) {
-    attention_measure_pairs(call, false, measure_row, tokens, statistics,
-                            statistics_find(statistics, layer, name));
+                    size_t layer, const char *const names[2]) {
+    attention_measure_pairs(call, false, measure_row, tokens, statistics, layer, names);
 }
 
 // ---- decoding: keys and values of the tokens so far, or of the window -------

@@ -487,7 +487,7 @@ static void check_config(const char *directory, const void *model) {
 // Places but for the weights, which each kind has its own way.
 static void measure_model(ModelTest *t, const Batch *batch, Statistics *s) {
     transformer_statistics(t->model, batch, s);
-    CHECK(s->count == 2 * 5 + 1);
+    CHECK(s->count == 2 * 6 + 1);
     for (size_t l = 0; l < 2; l++) model_check_residual_statistics(s, batch, l, 12);
 }
 
@@ -517,6 +517,8 @@ static void test_statistics(void) {
         const Measurement *m = statistics_find(&equal, 0, "attention_weights");
         CHECK_CLOSE(measurement_sink_share(m), sink ? (1.0 / 2 + 1.0 / 3) / 2 : 0, 1e-12);
         CHECK_CLOSE(m->values.largest, sink ? 1.0 / 2 : 1, 1e-12);
+        CHECK_CLOSE(measurement_entropy(m), log(2) / 2, 1e-12); // of one key, of two alike
+        CHECK(statistics_find(&equal, 0, "attention_scores")->values.largest == 0);
         batch.mask = mask;
         statistics_free(&s);
         statistics_free(&equal);
@@ -541,6 +543,8 @@ static void test_statistics_cosine(void) {
     const double power = 1 / (1 + exp(-0.5)), sum = 1 + 2 / pow(2, power) + 3 / pow(3, power);
     CHECK_CLOSE(m->values.mean * 18, (2 - 1) * sum, 1e-5);
     CHECK_CLOSE(m->values.largest, 1, 1e-6);
+    CHECK_CLOSE(measurement_entropy(m), (log(2) + log(3)) / 3, 1e-6);
+    CHECK(measurement_saturated_share(statistics_find(&s, 0, "attention_scores")) == 1);
     statistics_free(&s);
     model_test_batch_free(&batch);
     model_test_free(&t);
@@ -562,6 +566,7 @@ static void test_statistics_pairwise(void) {
     // Of the heads two have scores of 4 / sqrt(4), row by row the sum over 1, 2, 3 keys.
     CHECK_CLOSE(statistics_find(&s, 0, "row_sums")->values.mean, 2 * (2 + 4 + 6) / 9.0, 1e-6);
     CHECK_CLOSE(statistics_find(&s, 0, "dead_rows")->values.mean, 1.0 / 3, 1e-6);
+    CHECK_CLOSE(statistics_find(&s, 0, "attention_scores")->values.largest, 2, 1e-6);
     const Measurement *output = statistics_find(&s, 0, "attention_output");
     CHECK(output->values.count == 3 * 12);
     CHECK_CLOSE(output->values.largest, 3 * 2 * 0.5, 1e-6);

@@ -157,16 +157,6 @@ static void parse_attention(const AttentionText *from, AttentionPlan *plans) {
     for (size_t l = count; l < from->layers; l++) plans[l] = plans[l - count];
 }
 
-static void check_windows(const AttentionPlan *plans, size_t layers) {
-    for (size_t l = 0; l < layers; l++) {
-        const AttentionType *type = &attention_types[plans[l].kind];
-        if (plans[l].window > 0 && !type->windows)
-            fail_usage("--attention: layer %zu has %s attention to the last %zu tokens, which "
-                       "takes no window: %s:global",
-                       l + 1, type->name, plans[l].window, type->name);
-    }
-}
-
 // What options say of the other kinds makes sense, too.
 static void check_options(const Options *options, bool causal) {
     for (size_t kind = 0; kind < ATTENTION_KINDS; kind++) {
@@ -191,6 +181,5 @@ AttentionPlan *attention_plans(const Options *options, size_t layers, size_t pos
         if (type->configure) type->configure(&plans[l], options);
     }
     free(windows);
-    check_windows(plans, layers);
     return plans;
 }

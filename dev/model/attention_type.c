@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const double DEVIATION = 0.02; // of vectors that score
+enum { ANY_SCORES = 1 << SCORES_PLAIN | 1 << SCORES_RESCALED | 1 << SCORES_QKNORM };
 
 // ---- pairs of queries and keys ----------------------------------------------
 // Of the products with the keys and values that a query sees.
@@ -57,10 +58,10 @@ static double cosine_flops(size_t channels, size_t heads, double queries, double
     return 4 * ((double)channels / (double)heads) * queries * (double)channels;
 }
 
-// One (D, D) per head.
+// One (D, D) per head; with a window its keys and values.
 static double cosine_state(const AttentionPlan *plan, size_t channels, size_t heads,
                            double tokens) {
-    (void)plan, (void)tokens;
+    if (plan->window > 0) return pair_state(plan, channels, heads, tokens);
     return (double)channels * ((double)channels / (double)heads);
 }
 
@@ -93,8 +94,9 @@ static double additive_flops(size_t channels, size_t heads, double queries, doub
 // Two poolings per head: a window's rows, two sums, and each one's weight.
 static double additive_state(const AttentionPlan *plan, size_t channels, size_t heads,
                              double tokens) {
+    const size_t numbers = plan->scores == SCORES_PLAIN ? 2 : 1; // of a head's row but for x
     (void)tokens;
-    return 2 * ((double)plan->window + 3) * (double)(channels + heads);
+    return 2 * ((double)plan->window + 3) * (double)(channels + numbers * heads);
 }
 
 static void global_parameters(AttentionPlan *plan, ParameterTable *table, const char *prefix,
@@ -159,21 +161,20 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
     [ATTENTION_SOFTMAX] = {.name = "softmax",
                            .causal = true,
                            .both = true,
-                           .windows = true,
                            .compares = true,
-                           .scores = true,
+                           .scores = ANY_SCORES,
                            .flops = pair_flops,
                            .state = pair_state},
     [ATTENTION_SOFTMAX1] = {.name = "softmax1",
                             .causal = true,
                             .both = true,
-                            .windows = true,
                             .configure = softmax1_configure,
                             .compares = true,
-                            .scores = true,
+                            .scores = ANY_SCORES,
                             .flops = pair_flops,
                             .state = pair_state},
     [ATTENTION_COSINE] = {.name = "cosine",
+                          .windows_on_cpu = true,
                           .causal = true,
                           .both = true,
                           .configure = cosine_configure,
@@ -183,10 +184,11 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
                           .state = cosine_state},
     [ATTENTION_ADDITIVE] = {.name = "additive",
                             .causal = true,
-                            .windows = true,
                             .exact = true,
                             .joins = true,
                             .pools = true,
+                            .usual = SCORES_RESCALED,
+                            .scores = 1U << SCORES_PLAIN | 1U << SCORES_RESCALED,
                             .configure = additive_configure,
                             .add_parameters = additive_parameters,
                             .flops = additive_flops,
@@ -198,7 +200,6 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
     [ATTENTION_PAIRWISE] = {.name = "pairwise",
                             .causal = true,
                             .both = true,
-                            .windows = true,
                             .compares = true,
                             .configure = pairwise_configure,
                             .add_parameters = pairwise_parameters,
@@ -207,8 +208,11 @@ const AttentionType attention_types[ATTENTION_KINDS] = {
 };
 
 AttentionPlan attention_plan(AttentionKind kind, bool causal) {
-    AttentionPlan plan = {
-        .kind = kind, .causal = causal, .projection = no_linear(), .gains = NO_PARAMETER};
+    AttentionPlan plan = {.kind = kind,
+                          .causal = causal,
+                          .scores = kind < ATTENTION_KINDS ? attention_types[kind].usual : 0,
+                          .projection = no_linear(),
+                          .gains = NO_PARAMETER};
     for (size_t i = 0; i < ATTENTION_LEARNED; i++) plan.learned[i] = NO_PARAMETER;
     return plan;
 }

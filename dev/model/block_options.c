@@ -19,16 +19,25 @@ static size_t inner_size(const Options *options, size_t channels, ActivationKind
     return activation == SWIGLU ? (8 * channels / 3 + STEP - 1) / STEP * STEP : 4 * channels;
 }
 
-// What is done to queries and keys, in the layers whose kind compares them.
-static void choose_scores(TransformerPlan *p, const Options *options) {
-    static const char *const names[] = {"plain", "rescaled", "qknorm"};
+// How a layer scores: as --scores says (-1: nothing) where its kind can, else as is usual of it.
+static void choose_scores(AttentionPlan *a, int scores, const Options *options, size_t layer) {
+    const AttentionType *type = &attention_types[a->kind];
+    if (scores > SCORES_PLAIN && type->compares && !type->scores)
+        fail_usage("--scores: layer %zu has %s attention, whose scores are its own", layer,
+                   type->name);
+    a->scores = scores >= 0 && type->scores & 1U << scores ? (ScoresKind)scores : type->usual;
+    if (a->scores == SCORES_RESCALED) a->rescale = options_number(options, OPT_RESCALE);
+}
+
+// Scores, and what else is done to queries and keys in the layers whose kind compares them.
+static void prepare_attention(TransformerPlan *p, const Options *options) {
+    static const char *const names[] = {"usual", "plain", "rescaled", "qknorm"};
     const bool rotary = p->positions == POSITIONS_ROTARY;
     const long long groups = options_integer(options, OPT_KV_HEADS);
-    const ScoresKind scores =
-        (ScoresKind)chosen(options, OPT_SCORES, names, (int)(sizeof(names) / sizeof(*names)));
+    const int scores = chosen(options, OPT_SCORES, names, sizeof(names) / sizeof(*names)) - 1;
     const size_t kv_heads = groups > 0 ? (size_t)groups : p->size.heads;
-    const bool prepares = kv_heads != p->size.heads || scores != SCORES_PLAIN || rotary;
-    bool any = !prepares;
+    const bool grouped = kv_heads != p->size.heads;
+    bool scored = scores <= SCORES_PLAIN, compared = !grouped && !rotary;
     if (p->size.heads % kv_heads != 0)
         fail_usage("--kv-heads %lld: does not divide the %zu heads", groups, p->size.heads);
     if (rotary && p->size.head_size % 2 != 0)
@@ -39,21 +48,18 @@ static void choose_scores(TransformerPlan *p, const Options *options) {
     for (size_t l = 0; l < p->size.layers; l++) {
         AttentionPlan *a = &p->layers[l].attention;
         const AttentionType *type = &attention_types[a->kind];
+        choose_scores(a, scores, options, l + 1);
+        scored |= (int)a->scores == scores;
+        compared |= type->compares;
         a->groups = type->compares ? kv_heads : p->size.heads;
         a->epsilon = p->epsilon;
-        if (!prepares || !type->compares) continue;
-        if (scores != SCORES_PLAIN && !type->scores)
-            fail_usage("--scores: layer %zu has %s attention, whose scores are its own", l + 1,
-                       type->name);
-        any = a->prepares = true;
-        a->scores = scores;
-        if (scores == SCORES_RESCALED) a->rescale = options_number(options, OPT_RESCALE);
-        if (rotary) a->rotary_base = options_number(options, OPT_ROTARY_BASE);
+        a->prepares = type->compares && (grouped || rotary || a->scores != SCORES_PLAIN);
+        if (a->prepares && rotary) a->rotary_base = options_number(options, OPT_ROTARY_BASE);
     }
-    if (!any)
-        fail_usage("%s: no layer compares queries with keys", scores != SCORES_PLAIN ? "--scores"
-                                                              : rotary ? "--positions rotary"
-                                                                       : "--kv-heads");
+    if (!scored) fail_usage("--scores: no layer has %s scores", options_text(options, OPT_SCORES));
+    if (!compared)
+        fail_usage("%s: no layer compares queries with keys",
+                   rotary ? "--positions rotary" : "--kv-heads");
 }
 
 void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKind gelu) {
@@ -68,14 +74,17 @@ void plan_choose_blocks(TransformerPlan *p, const Options *options, ActivationKi
                                  (int)(sizeof(activations) / sizeof(*activations)))];
     p->inner = inner_size(options, p->size.channels, p->activation);
     p->untied = options_flag(options, OPT_UNTIED);
-    choose_scores(p, options);
+    prepare_attention(p, options);
 }
 
 bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu) {
-    bool prepares = false;
-    for (size_t l = 0; l < p->size.layers; l++) prepares |= p->layers[l].attention.prepares;
+    bool changed = false;
+    for (size_t l = 0; l < p->size.layers; l++) {
+        const AttentionPlan *a = &p->layers[l].attention;
+        changed |= a->prepares || a->scores != attention_types[a->kind].usual;
+    }
     return !p->rms && p->epsilon == NORM_EPSILON && p->positions == POSITIONS_LEARNED &&
-           p->activation == gelu && p->inner == 4 * p->size.channels && !p->untied && !prepares;
+           p->activation == gelu && p->inner == 4 * p->size.channels && !p->untied && !changed;
 }
 
 void plan_refuse_on_gpu(const TransformerPlan *p) {
@@ -86,8 +95,14 @@ void plan_refuse_on_gpu(const TransformerPlan *p) {
     if (p->untied) option = "untied";
     if (embedding->positions == POSITIONS_NONE || p->positions == POSITIONS_SINUSOIDAL)
         option = "positions none or sinusoidal";
-    for (size_t l = 0; l < p->size.layers; l++)
-        if (p->layers[l].attention.prepares) option = "positions rotary, --scores and --kv-heads";
+    for (size_t l = 0; l < p->size.layers; l++) {
+        const AttentionPlan *a = &p->layers[l].attention;
+        if (a->window > 0 && attention_types[a->kind].windows_on_cpu)
+            fail_usage("--attention: %s attention with a window is computed on the CPU alone",
+                       attention_types[a->kind].name);
+        if (a->prepares) option = "positions rotary, --scores and --kv-heads";
+        if (!a->prepares && a->scores != attention_types[a->kind].usual) option = "scores plain";
+    }
     if (option) fail_usage("--%s: computed on the CPU alone", option);
 }
 

@@ -75,6 +75,8 @@ void statistics_weights_to_json(const Statistics *s, JsonWriter *w) {
 void measurement_merge(Measurement *m, const Measurement *other) {
     moments_merge(&m->values, &other->values);
     m->queries += other->queries;
+    m->rows += other->rows;
+    m->entropy += other->entropy;
     m->sink_share += other->sink_share;
     m->scores += other->scores;
     m->saturated += other->saturated;
@@ -99,14 +101,21 @@ static size_t gather(double block[BLOCK], const real *x, const uint8_t *mask, si
 
 void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mask, size_t count,
                                double divisor) {
-    double block[BLOCK];
+    double block[BLOCK], sum = 0, logarithms = 0; // of |w|, of |w| log |w|
     for (size_t j = 0; m->row && j < count; j++)
         m->row[j] = !mask || mask[j] ? (double)x[j] / divisor : 0;
     for (size_t start = 0; start < count; start += BLOCK) {
         const size_t n = gather(block, x, mask, start, count);
-        for (size_t i = 0; i < n; i++) block[i] /= divisor;
+        for (size_t i = 0; i < n; i++) {
+            block[i] /= divisor;
+            sum += fabs(block[i]);
+            if (block[i] != 0) logarithms += fabs(block[i]) * log(fabs(block[i]));
+        }
         moments_add(&m->values, block, n);
     }
+    if (sum == 0) return;
+    m->entropy += log(sum) - logarithms / sum;
+    m->rows++;
 }
 
 void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count,
@@ -123,14 +132,22 @@ void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask,
     m->queries++;
 }
 
-void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count) {
+void measurement_add_scores(Measurement *m, const real *scores, double bound, const uint8_t *mask,
+                            size_t count) {
     double block[BLOCK];
     for (size_t start = 0; start < count; start += BLOCK) {
-        const size_t n = gather(block, parts, mask, start, count);
-        for (size_t i = 0; i < n; i++) m->saturated += fabs(block[i]) > 0.9;
+        const size_t n = gather(block, scores, mask, start, count);
+        for (size_t i = 0; bound > 0 && i < n; i++) {
+            block[i] /= bound;
+            m->saturated += fabs(block[i]) > 0.9;
+        }
         moments_add(&m->values, block, n);
-        m->scores += (int64_t)n;
+        if (bound > 0) m->scores += (int64_t)n;
     }
+}
+
+double measurement_entropy(const Measurement *m) {
+    return m->rows > 0 ? m->entropy / (double)m->rows : (double)NAN;
 }
 
 double measurement_saturated_share(const Measurement *m) {
@@ -147,6 +164,10 @@ void measurement_to_json(const Measurement *m, JsonWriter *w) {
     json_key(w, "place");
     json_write_string(w, m->place);
     moments_to_json(&m->values, w);
+    if (m->rows > 0) {
+        json_key(w, "entropy");
+        json_write_number(w, measurement_entropy(m));
+    }
     if (m->queries > 0) {
         json_key(w, "sink_share");
         json_write_number(w, measurement_sink_share(m));
@@ -159,19 +180,20 @@ void measurement_to_json(const Measurement *m, JsonWriter *w) {
 
 const char *statistics_heading(void) {
     return "layer  place                   std   max |x|  max|x|/std   kurtosis  sink share  "
-           "saturated";
+           "saturated    entropy";
 }
 
 char *measurement_line(const Measurement *m) {
-    char deviation[32], largest[32], ratio[32], kurtosis[32], share[32], saturated[32];
+    char deviation[32], largest[32], ratio[32], kurtosis[32], share[32], saturated[32], entropy[32];
     moments_format(moments_deviation(&m->values), "nan", deviation);
     moments_format(m->values.largest, "nan", largest);
     moments_format(moments_largest_deviation(&m->values), "-", ratio);
     moments_format(moments_kurtosis(&m->values), "-", kurtosis);
     moments_format(measurement_sink_share(m), m->queries > 0 ? "nan" : "", share);
     moments_format(measurement_saturated_share(m), "", saturated);
-    char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s  %9s", m->layer, m->place,
-                               deviation, largest, ratio, kurtosis, share, saturated);
+    moments_format(measurement_entropy(m), "", entropy);
+    char *line = format_string("%5zu  %-17s %9s %9s %11s %10s  %10s  %9s %10s", m->layer, m->place,
+                               deviation, largest, ratio, kurtosis, share, saturated, entropy);
     // No blanks after the last one.
     for (size_t end = strlen(line); end > 0 && line[end - 1] == ' '; end--) line[end - 1] = '\0';
     return line;

@@ -10,7 +10,8 @@
 //   (B, T, C) what that adds attention_weights the weights (b, h, i, j) over all j that i sees; a
 //   model whose attention is
 //                     several poolings has one place for each, NAME_weights
-//   NAME_scores       of weights whose exponent is within -s..s: the exponent as a part of s
+//   NAME_scores       what weights are made of; with a bound (additive and rescaled scores: s;
+//   cosines: 1) as a part of it
 //
 // The first four go through statistics_add, weights that are exponentials over their sum through
 // measurement_add_weights, row by row, scores through measurement_add_scores; others (cosine)
@@ -33,6 +34,8 @@ typedef struct {
     Moments values;
     int64_t queries;   // rows of attention weights; 0: not weights, or weights without a sink
     double sink_share; // sum over these rows of the sink's part in the denominator
+    int64_t rows;      // of weights of any kind
+    double entropy;    // sum over these rows of the entropy of |w| / sum |w|, in nats
     int64_t scores;    // parts of their bound, of which
     int64_t saturated; // are beyond nine tenths of it
     double *weights;   // (heads, keys) what the query of Statistics.keeps drew on, 0 where it could
@@ -80,18 +83,22 @@ void measurement_add_quotients(Measurement *m, const real *x, const uint8_t *mas
 void measurement_add_weights(Measurement *m, const real *e, const uint8_t *mask, size_t count,
                              double sink);
 
-// Adds scores as parts of their bound (count), but for those where the mask (count, or NULL: all)
-// is 0.
-void measurement_add_scores(Measurement *m, const real *parts, const uint8_t *mask, size_t count);
+// Adds scores (count) as parts of their bound, or as they are where that is 0, as they have none;
+// but for those where the mask (count, or NULL: all) is 0.
+void measurement_add_scores(Measurement *m, const real *scores, double bound, const uint8_t *mask,
+                            size_t count);
 
 // The share of scores beyond nine tenths of their bound; NaN: these are no scores.
 double measurement_saturated_share(const Measurement *m);
 
+// The entropy of a row of weights, averaged over rows; NaN: these are no weights.
+double measurement_entropy(const Measurement *m);
+
 // The sink's share of the mass, averaged over rows; NaN: there is none.
 double measurement_sink_share(const Measurement *m);
 
-// Members "layer", "place", those of moments_to_json and, for weights with a sink in the
-// denominator, "sink_share", for scores "saturated_share".
+// Members "layer", "place", those of moments_to_json and, for weights "entropy", for those with a
+// sink in the denominator "sink_share", for scores that have a bound "saturated_share".
 void measurement_to_json(const Measurement *m, JsonWriter *w);
 
 // The table: its first line, and a line for each measurement (fresh memory).

@@ -140,10 +140,11 @@ static void test_gradients(void) {
 static void test_measure(void) {
     Problem *p = problem_create(3);
     const AttentionInput in = input_of(p);
-    Measurement m = {0};
+    Measurement m = {0}, scores = {0};
     size_t tokens = 0;
     for (size_t i = 0; i < ROWS; i++) tokens += p->mask[i];
-    additive_global_measure(p->attention, p->weights, &in, NULL, &m);
+    additive_global_measure(p->attention, p->weights, &in, NULL, &m, &scores);
+    CHECK(scores.values.count == m.values.count && scores.rows == 0 && m.rows == 2 * H * B);
     CHECK(m.values.count == (int64_t)(2 * H * tokens));
     CHECK_CLOSE(m.values.mean * (double)m.values.count, 2 * H * B, 1e-5);
     problem_free(p);

@@ -169,7 +169,8 @@ static void softmax_free(SoftmaxAttention *a) {
     arena_free(arena);
 }
 
-static CosineAttention *cosine_carved(CosineAttention *a) {
+static CosineAttention *cosine_carved(CosineAttention *a, size_t window) {
+    if (window > 0) cosine_attention_set_window(a, window);
     arena = arena_create();
     ARENA_CARVE(arena, cosine_attention_carve(a, arena));
     return a;
@@ -178,7 +179,8 @@ static CosineAttention *cosine_carved(CosineAttention *a) {
 static CosineAttention *cosine_create(const Problem *p) {
     const Setting is = p->is;
     return cosine_carved(cosine_attention_create(is.precision, is.power, is.batch, is.length,
-                                                 p->keys, p->channels, is.heads));
+                                                 p->keys, p->channels, is.heads),
+                         is.window);
 }
 
 static void cosine_free(CosineAttention *a) {
@@ -332,11 +334,11 @@ static void expect_cosine_row(const Problem *p, Expected *e, size_t b, size_t h,
     const double power = p->is.fixed ? p->is.power : 1 / (1 + exp(-(double)p->exponent[h]));
     const double q = sqrt(product(p, row, 0, row, 0, h));
     size_t n = 0;
-    for (size_t j = 0; j < count; j++) n += visible(p, first + j);
+    for (size_t j = 0; j < count; j++) n += sees(p, b, i, j);
     const double divisor = pow((double)(n > 0 ? n : 1), power);
     for (size_t j = 0; j < count; j++) {
         w[j] = 0;
-        if (!visible(p, first + j)) continue;
+        if (!sees(p, b, i, j)) continue;
         const double k = sqrt(product(p, first + j, 1, first + j, 1, h));
         const double cosine = product(p, row, 0, first + j, 1, h) / (q * k);
         const double dw = dy_times_value(p, row, first + j, h);
@@ -652,6 +654,7 @@ static void check_windows(Setting is) {
 static void test_windows(void) {
     Setting is = PLAIN;
     check_windows(is);
+    check_windows(cosine_setting());
     is.holes = is.bias = true;
     is.sink = 1;
     is.rate = 0.3;
@@ -1000,9 +1003,9 @@ static void test_cosine_zero_vector(void) {
 // ---- the rest ---------------------------------------------------------------
 
 static void test_decode(void) {
-    static const size_t windows[] = {0, 0, 0, 0, 1, 50, 128};
-    for (int kind = 0; kind < 7; kind++) {
-        Setting is = kind == 2 || kind == 3 ? cosine_setting() : PLAIN;
+    static const size_t windows[] = {0, 0, 0, 0, 1, 50, 128, 1, 100};
+    for (int kind = 0; kind < 9; kind++) {
+        Setting is = kind == 2 || kind == 3 || kind > 6 ? cosine_setting() : PLAIN;
         is.fixed = kind == 3;
         is.power = 0.5;
         is.length = kind < 4 ? 140 : 300;
@@ -1019,12 +1022,13 @@ static void test_decode(void) {
         real *state = allocate(s * c * is.size, sizeof(real), "state");
         real *y = allocate(s * c, sizeof(real), "y"),
              *qkv = allocate(s * 3 * c, sizeof(real), "qkv");
+        const CosineMemory memory = {is.window, state, keys, values, positions};
         const AttentionCache cache = {keys, values, positions, NULL, is.window};
         for (size_t t = 0; t < is.length; t++) {
             for (size_t b = 0; b < s; b++)
                 memcpy(qkv + b * 3 * c, p.x + (b * is.length + t) * 3 * c, 3 * c * sizeof(real));
             if (is.kind == COSINE)
-                cosine_attention_decode(y, state, qkv, p.bias, is.fixed ? NULL : p.exponent,
+                cosine_attention_decode(y, &memory, qkv, p.bias, is.fixed ? NULL : p.exponent,
                                         is.power, t, s, c, is.heads);
             else
                 softmax_attention_decode(y, &cache, qkv, p.bias, is.sink, t, s, c, is.heads);
@@ -1211,7 +1215,8 @@ static void too_much_memory(void *argument) {
     const Setting *is = argument;
     if (is->kind == COSINE)
         cosine_carved(cosine_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length,
-                                              is->length, 64, 8));
+                                              is->length, 64, 8),
+                      0);
     else
         softmax_carved(softmax_attention_create(PRECISION_FLOAT32, 0, SIZE_MAX / 4, is->length,
                                                 is->length, SIZE_MAX / 4, 64, 8),
@@ -1233,8 +1238,6 @@ static void test_memory(void) {
         CHECK_FAILS(causal_cross, &is, 1, "attention: 65 causal queries of 40 keys");
         CHECK_FAILS(with_a_window, &is, 1, "attention: a window of 4 keys, not causal");
     }
-    Setting is = cosine_setting();
-    CHECK_FAILS(with_a_window, &is, 1, "cosine attention has no windows");
 }
 
 static double worst_exp2(bool rough) {

@@ -143,7 +143,6 @@ static void test_refused(void) {
     CHECK_FAILS(parse, "additive:0", 2, "the window after ':'");
     CHECK_FAILS(parse, "additive:", 2, "the window after ':'");
     CHECK_FAILS(parse, "additive:4x", 2, "the window after ':'");
-    CHECK_FAILS(parse, "cosine:4", 2, "cosine:global");
     CHECK_FAILS(parse, "additive 0,1,2,3", 1, "--windows 0,1,2,3");
     CHECK_FAILS(parse, "additive 1,2,3", 1, "3 windows for 4 layers");
 }

@@ -377,7 +377,9 @@ typedef struct {
     size_t rows, dead;
 } Rows;
 
-static void add_row(void *context, const real *weights, const uint8_t *mask, size_t count) {
+static void add_row(void *context, const real *weights, const real *scores, const uint8_t *mask,
+                    size_t count) {
+    (void)scores;
     Rows *rows = context;
     bool dead = true;
     for (size_t j = 0; j < count; j++) {

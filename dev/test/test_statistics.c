@@ -57,6 +57,8 @@ static void test_weights(void) {
     CHECK_CLOSE(m->values.mean * 3, 0.8, 1e-15);
     CHECK_CLOSE(m->values.largest, 0.4, 1e-15);
     CHECK_CLOSE(measurement_sink_share(m), 0.2, 1e-15);
+    // Of 1/8, 3/8, 4/8.
+    CHECK_CLOSE(measurement_entropy(m), log(8) - (3 * log(3) + 4 * log(4)) / 8, 1e-15);
     measurement_add_weights(m, e, none, 4, 2); // sees nothing
     measurement_add_weights(m, e, NULL, 0, 2);
     CHECK(m->values.count == 3 && m->queries == 1);
@@ -112,7 +114,7 @@ static void test_parts(void) {
         Measurement part = {0};
         for (size_t i = 0; i < 2; i++) {
             Measurement *m = i ? whole : &part;
-            measurement_add_scores(m, x + start, mask + start, 200);
+            measurement_add_scores(m, x + start, 1, mask + start, 200);
             measurement_add_weights(m, x + start, NULL, 200, 2);
             measurement_add_quotients(m, x + start, mask + start, 200, 4);
             measurement_add(m, x + start, mask + start / 4, 50, 4);
@@ -120,10 +122,11 @@ static void test_parts(void) {
         measurement_merge(together, &part);
     }
     CHECK(together->values.count == whole->values.count && together->queries == 3 &&
-          together->sink_share == whole->sink_share && together->scores == whole->scores &&
-          together->saturated == whole->saturated &&
+          together->sink_share == whole->sink_share && together->rows == 6 &&
+          together->scores == whole->scores && together->saturated == whole->saturated &&
           together->values.largest == whole->values.largest);
     CHECK(whole->saturated > 20 && whole->scores < SIZE);
+    CHECK_CLOSE(together->entropy, whole->entropy, 1e-12 * whole->entropy);
     CHECK_CLOSE(together->values.mean, whole->values.mean, 1e-12);
     CHECK_CLOSE(together->values.m4, whole->values.m4, 1e-9);
     statistics_free(&s);
@@ -136,20 +139,21 @@ static void test_output(void) {
     measurement_add_weights(statistics_find(&s, 12, "attention_weights"), e, NULL, 2, 2);
     statistics_add(&s, 5, "ffn", constant, NULL, 1, 1);
     statistics_add(&s, 5, "attention", (const real[]){(real)NAN}, NULL, 1, 1);
-    const real parts[] = {(real)0.5, (real)-0.95, 1, (real)0.8};
-    measurement_add_scores(statistics_find(&s, 1, "query_scores"), parts,
+    const real parts[] = {5, (real)-9.5, 10, 8}; // of 10
+    measurement_add_scores(statistics_find(&s, 1, "query_scores"), parts, 10,
                            (const uint8_t[]){1, 1, 0, 1}, 4);
     const char *const scores = "    1  query_scores         0.7641      0.95       1.243       -1.5"
                                "                 0.3333";
     const char *const lines[] = {
         "    0  residual                  2         3         1.5         -2",
-        "   12  attention_weights         0      0.25           -          -         0.5",
+        "   12  attention_weights         0      0.25           -          -         0.5"
+        "                0.6931",
         "    5  ffn                       0         2           -          -",
         "    5  attention               nan       nan           -          -",
         scores,
     };
     CHECK_TEXT(statistics_heading(), "layer  place                   std   max |x|  max|x|/std   "
-                                     "kurtosis  sink share  saturated");
+                                     "kurtosis  sink share  saturated    entropy");
     for (size_t i = 0; i < 5; i++) {
         char *line = measurement_line(s.items[i]);
         CHECK_TEXT(line, lines[i]);
@@ -167,7 +171,9 @@ static void test_output(void) {
                "{\"layer\":0,\"place\":\"residual\",\"n\":2,\"mean\":1,\"std\":2,\"max_abs\":3,"
                "\"max_abs_over_std\":1.5,\"kurtosis\":-2},"
                "{\"layer\":12,\"place\":\"attention_weights\",\"n\":2,\"mean\":0.25,\"std\":0,"
-               "\"max_abs\":0.25,\"max_abs_over_std\":null,\"kurtosis\":null,\"sink_share\":0.5}");
+               "\"max_abs\":0.25,\"max_abs_over_std\":null,\"kurtosis\":null,\"entropy\":0."
+               "6931471805599453,"
+               "\"sink_share\":0.5}");
     json_writer_free(&w);
     statistics_free(&s);
 }
