@@ -93,7 +93,7 @@ ok "shards that are shorter than a sequence are one text"
 grep -q '"command":"[^"]*--output parts [^"]*--steps 100' parts/run.html && grep -q '"command":"[^"]*--resume [^"]*--steps 200' parts/run.html &&
     grep -q '"test_word_ppl":' parts/run.html && grep -q '"samples":\["' parts/run.html && [ ! -e whole/run.html.tmp ]
 ok "run.html at the end of a run"
-rm whole/run.html && run whole -y --no-page && [ ! -e whole/run.html ]
+rm whole/run.html && run whole -y --no-page && [ ! -e whole/run.html ] && ! grep -q 'look at' out
 ok "--no-page"
 "$trainer" -e whole --page page.html --eval val >out 2>&1 && grep -q '"model":{"' page.html && grep -q '"step":\[1,2,' page.html
 ok "--page FILE -e RUN"

@@ -212,7 +212,8 @@ void loop_log_next(const Loop *loop) {
         metadata_add(&rows, &count, "evaluate",
                      format_string("%s -e %s --eval %s", program, directory,
                                    splits[SPLIT_TEST].tokens > 0 ? "test" : "val"));
-    metadata_add(&rows, &count, "look at", format_string("%s/" RUN_PAGE_NAME, directory));
+    if (!options_flag(run->options, OPT_NO_PAGE))
+        metadata_add(&rows, &count, "look at", format_string("%s/" RUN_PAGE_NAME, directory));
     log_table("next", rows, count);
     metadata_free(rows, count);
     free(longer);

@@ -277,15 +277,24 @@ static bool is_minutes_old(const Loop *loop) {
 }
 
 // ---- the page -----------------------------------------------------------------
-// All ranks measure what rounding costs, rank 0 writes.
-static void write_page(Loop *loop, double loss, char *const *samples, int count) {
+// With samples. All ranks measure what rounding costs, rank 0 writes. Not where a signal asks to
+// stop: the samples would end early.
+static void write_page(Loop *loop, double loss) {
     const double start = clock_seconds();
+    const Run *run = loop->run;
+    char *samples[RUN_PAGE_SAMPLES];
+    int count = 0;
+    for (; loop_leads(loop) && run->type->task->text && count < RUN_PAGE_SAMPLES; count++) {
+        samples[count] = run->type->task->text(run, (uint32_t)count);
+        if (!samples[count]) break;
+    }
     PageModel model = page_model_create(loop->run, loop->directory, loss);
     char *path = format_string("%s/" RUN_PAGE_NAME, loop->directory ? loop->directory : "");
     agree_on_stop(loop);
     if (loop_leads(loop) && !loop->stop)
         run_page_write(path, loop->directory, &model, samples, count);
     page_model_free(&model);
+    for (int i = 0; i < count; i++) free(samples[i]);
     free(path);
     loop->page_written = clock_seconds();
     loop->page_seconds = loop->page_written - start;
@@ -296,22 +305,14 @@ static void update_page(Loop *loop) {
     const double since = clock_seconds() - loop->page_written;
     const bool due = loop_leads(loop) && since >= 100 * loop->page_seconds;
     if (!options_flag(loop->run->options, OPT_NO_PAGE) && ranks_vote(loop->run->ranks, due))
-        write_page(loop, NAN, NULL, 0);
+        write_page(loop, NAN);
     profile_lap(loop->run->setup.profile, "page", PROFILE_BETWEEN, 0);
 }
 
-// With samples, by the best weights. Not where a signal asks to stop: the samples would end early.
+// By the best weights.
 static void finish_page(Loop *loop) {
-    const Run *run = loop->run;
-    char *samples[RUN_PAGE_SAMPLES];
-    int count = 0;
-    if (options_flag(run->options, OPT_NO_PAGE)) return;
-    for (; loop_leads(loop) && run->type->task->text && count < RUN_PAGE_SAMPLES; count++) {
-        samples[count] = run->type->task->text(run, (uint32_t)count);
-        if (!samples[count]) break;
-    }
-    write_page(loop, isfinite(loop->best.loss) ? loop->best.loss : (double)NAN, samples, count);
-    for (int i = 0; i < count; i++) free(samples[i]);
+    if (!options_flag(loop->run->options, OPT_NO_PAGE))
+        write_page(loop, isfinite(loop->best.loss) ? loop->best.loss : (double)NAN);
 }
 
 // What is due after an update: evaluation, sample, checkpoint, page.
