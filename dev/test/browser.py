@@ -1,9 +1,12 @@
-"""A headless Chromium, told what to do through its pipe (DevTools protocol): nothing but Python's library."""
+"""A headless Chromium, told what to do through its pipe (DevTools protocol), or Firefox, through its socket (Marionette): nothing but
+Python's library."""
 
+import atexit
 import base64
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +17,26 @@ def find():
 
 
 class Browser:
+    """What both have."""
+
+    def start(self, *command, **how):
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how)
+        atexit.register(self.process.kill)  # where a test ends early
+
+    def until(self, script, seconds=60):
+        end = time.time() + seconds
+        while not self.run(script):
+            if time.time() > end:
+                raise RuntimeError(f"after {seconds} s not true: {script}")
+            time.sleep(0.05)
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.profile, ignore_errors=True)
+
+
+class Chromium(Browser):
     """One page. Everything that its console says above the level of information is in `errors`."""
 
     def __init__(self, width=1000, height=900, dark=False):
@@ -27,10 +50,8 @@ class Browser:
             os.dup2(low, 3)
             os.dup2(high, 4)
 
-        self.process = subprocess.Popen(
-            [find(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-             "--remote-debugging-pipe", f"--user-data-dir={self.profile}", "about:blank"],
-            preexec_fn=pipes, close_fds=False, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.start(find(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                   "--remote-debugging-pipe", f"--user-data-dir={self.profile}", "about:blank", preexec_fn=pipes, close_fds=False)
         os.close(there)
         os.close(theirs)
         self.out, self.input = os.fdopen(ours, "wb", buffering=0), os.fdopen(mine, "rb", buffering=0)
@@ -87,13 +108,6 @@ class Browser:
             raise RuntimeError(json.dumps(result["exceptionDetails"])[:600])
         return result["result"].get("value")
 
-    def until(self, script, seconds=60):
-        end = time.time() + seconds
-        while not self.run(script):
-            if time.time() > end:
-                raise RuntimeError(f"after {seconds} s not true: {script}")
-            time.sleep(0.05)
-
     def key(self, key):
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key)
@@ -103,7 +117,68 @@ class Browser:
         with open(path, "wb") as file:
             file.write(base64.b64decode(data))
 
-    def close(self):
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.profile, ignore_errors=True)
+
+class Firefox(Browser):
+    """The same in Firefox."""
+
+    keys = {"ArrowLeft": "\ue012", "ArrowRight": "\ue014"}
+
+    def __init__(self, width=1000, height=900, dark=False):
+        self.number, self.profile = 0, tempfile.mkdtemp()
+        with open(os.path.join(self.profile, "user.js"), "w", encoding="utf-8") as file:
+            for name, value in (("marionette.port", 0), ("layout.css.prefers-color-scheme.content-override", 0 if dark else 1)):
+                file.write(f'user_pref("{name}", {value});\n')
+        self.start(shutil.which("firefox-esr"), "--headless", "--marionette", "--remote-allow-system-access",
+                   "--profile", self.profile)
+        port, end = os.path.join(self.profile, "MarionetteActivePort"), time.time() + 120
+        while not os.path.exists(port):
+            if time.time() > end or self.process.poll() is not None:
+                raise RuntimeError("Firefox did not start")
+            time.sleep(0.1)
+        with open(port, encoding="ascii") as file:
+            self.socket = socket.create_connection(("127.0.0.1", int(file.read())))
+        self.input = self.socket.makefile("rb")
+        self.receive()
+        self.call("WebDriver:NewSession", capabilities={})
+        self.call("WebDriver:SetWindowRect", width=width, height=height)
+
+    def call(self, method, **parameters):
+        self.number += 1
+        message = json.dumps([0, self.number, method, parameters]).encode()
+        self.socket.sendall(b"%d:%s" % (len(message), message))
+        _, _, error, result = self.receive()
+        if error:
+            raise RuntimeError(f"{method}: {error}")
+        return result
+
+    def receive(self):
+        size = b""
+        while not size.endswith(b":"):
+            size += self.input.read(1)
+        return json.loads(self.input.read(int(size[:-1])))
+
+    def open(self, path):
+        self.call("WebDriver:Navigate", url="file://" + os.path.abspath(path))
+
+    def run(self, script):
+        return self.call("WebDriver:ExecuteScript", script=f"return ({script})", args=[])["value"]
+
+    @property
+    def errors(self):
+        self.call("Marionette:SetContext", value="chrome")
+        found = self.call("WebDriver:ExecuteScript", args=[], script="""return Services.console.getMessageArray().filter(m =>
+            m instanceof Ci.nsIScriptError && /^(file|blob):/.test(m.sourceName)).map(String)""")["value"]
+        self.call("Marionette:SetContext", value="content")
+        return found
+
+    @property
+    def requests(self):
+        return self.run("[location.href, ...performance.getEntriesByType('resource').map(entry => entry.name)]")
+
+    def key(self, key):
+        actions = [{"type": kind, "value": self.keys[key]} for kind in ("keyDown", "keyUp")]
+        self.call("WebDriver:PerformActions", actions=[{"type": "key", "id": "keys", "actions": actions}])
+
+    def screenshot(self, path, whole=True):
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(self.call("WebDriver:TakeScreenshot", full=whole)["value"]))
