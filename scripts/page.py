@@ -34,22 +34,16 @@ def columns_of(steps):
 def run_of(path):
     """What the page shows of a run."""
     log = logs.path_of(path)
-    steps, evaluations, told = [], [], {"starts": []}
+    steps, lines = [], []
     for event in logs.read(log):
-        if "command" in event:
-            told["starts"].append(event)
-        elif logs.is_step(event) and "step" in event:
+        if logs.is_step(event) and "step" in event:
             while steps and steps[-1]["step"] >= event["step"]:
                 steps.pop()
             steps.append(event)
-        elif "val_loss" in event:
-            evaluations.append(event)
-            if event.get("best"):
-                told["best"] = event
-        elif "test_loss" in event:
-            told["test"] = event
+        elif not event.keys().isdisjoint({"command", "val_loss", "test_loss"}):
+            lines.append(event)
     name = os.path.basename(os.path.dirname(os.path.abspath(log)))
-    return {"name": name, "steps": columns_of(steps), "evaluations": evaluations, **told}
+    return {"name": name, "steps": columns_of(steps), "lines": lines}
 
 
 def as_script_data(value):

@@ -63,8 +63,8 @@ $(1)/dev/data/corpus.o: $(BUILD)/corpus.txt
 $(if $(filter DOUBLE,$(2)),,$(1)/dev/cpu/device.o: ONLY_HERE = \
     $$(if $$(LEVELS),-DINSTRUCTION_LEVELS='"$$(LEVELS)"'))
 $(1)/dev/trainer/run_page.o: dev/page/page.html dev/page/page.css dev/page/page.js
-$(1)/dev/trainer/page_wasm.o: ONLY_HERE = -DWASM_FILE='"$(BUILD)/decoder.wasm"'
-$(1)/dev/trainer/page_wasm.o: $(BUILD)/decoder.wasm
+$(1)/dev/trainer/page_wasm.o: ONLY_HERE = -DWASM_FILE='"$(BUILD)/decoder.wasm.gz"'
+$(1)/dev/trainer/page_wasm.o: $(BUILD)/decoder.wasm.gz
 $(1)/dev/fastformer/exchange.o: dev/fastformer/modeling_fastformer.py
 $(1)/dev/test/model_test.o: ONLY_HERE = $$(FLOAT_BUILD)
 $(1)/dev/test/model_test.o: $(1)/float_build

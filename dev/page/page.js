@@ -5,17 +5,24 @@
 const $ = id => document.getElementById(id);
 const data = JSON.parse($('data').textContent);
 const run = data.runs[data.runs.length - 1];
+for (const r of data.runs) { // of its log's lines
+  r.starts = r.lines.filter(line => line.command !== undefined);
+  r.evaluations = r.lines.filter(line => line.val_loss !== undefined);
+  r.best = r.evaluations.filter(line => line.best === true).pop() || {};
+  r.test = r.lines.filter(line => line.test_loss !== undefined).pop() || {};
+}
 const colors = ['#2a8fd8', '#e69f00', '#00a878', '#cc79a7', '#d55e00', '#8a7ff0', '#8f8f2a', '#c0466e'];
 const units = {loss: 'loss, nats per token', ppl: 'perplexity per token', bpb: 'bits per byte',
                word_ppl: 'perplexity per word', pseudo_ppl: 'pseudo-perplexity'};
 
-// An element with attributes and children; strings become text.
-function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+// Elements with attributes and children; strings become text.
+const maker = namespace => (name, attributes = {}, ...children) => {
+  const element = document.createElementNS(`http://www.w3.org/${namespace}`, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
-}
+};
+const make = maker('1999/xhtml'), svg = maker('2000/svg');
 
 const isNumber = value => typeof value === 'number' && isFinite(value);
 
@@ -34,6 +41,7 @@ function duration(seconds) {
                   : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)} h`;
 }
 
+const isResult = key => /^(val|test)_(?!(id|ms|tokens)$)/.test(key);
 const row = (name, ...values) => make('tr', {}, make('th', {scope: 'row'}, name), ...values);
 const cell = value => make('td', {}, String(value));
 const numberCell = value => make('td', {class: 'number'}, show(value));
@@ -59,40 +67,25 @@ function showSetting() {
   $('setting').hidden = false;
 }
 
-const isResult = key => !['tokens', 'ms'].includes(key);
-
 function resultsOf(table, r, named) {
-  const best = r.best || {}, test = r.test || {};
-  const names = new Set([...Object.keys(best), ...Object.keys(test)].map(key => /^(val|test)_(.*)$/.exec(key))
-    .filter(Boolean).map(match => match[2]).filter(name => name !== 'id'));
+  const {best, test} = r;
+  const names = new Set([...Object.keys(best), ...Object.keys(test)].filter(isResult).map(key => key.replace(/^(val|test)_/, '')));
   if (!names.size) return;
   table.append(make('tr', {}, make('th', {scope: 'col'}, named ? r.name : ''),
     make('th', {scope: 'col'}, 'validation' + (isNumber(best.step) ? `, best: step ${show(best.step)}` : '')),
     make('th', {scope: 'col'}, 'test')));
   for (const name of names)
-    if (name !== 'ms') table.append(row(units[name] || name, numberCell(best['val_' + name]), numberCell(test['test_' + name])));
+    table.append(row(units[name] || name, numberCell(best['val_' + name]), numberCell(test['test_' + name])));
   $('result').hidden = false;
-}
-
-function showSamples() {
-  for (const text of data.samples || []) $('samples').append(make('pre', {}, text));
-  $('samples').hidden = !(data.samples || []).length;
 }
 
 // ---- curves -------------------------------------------------------------------------------------
 
-// Of a run: [{name, points: [[step, seconds, epoch], value]...}] of a column of its steps, or of its evaluations.
-function stepSeries(r, key) {
-  const s = r.steps;
-  return s.step.map((step, i) => ({step, seconds: s.seconds[i], epoch: s.epoch[i], y: s[key][i]})).filter(p => isNumber(p.y));
-}
-
-// An evaluation's epoch is that of its step.
-function evaluationSeries(r, key) {
-  const {step, epoch} = r.steps, perStep = step.length ? epoch[step.length - 1] / step[step.length - 1] : NaN;
-  return r.evaluations.map(e => ({step: e.step, seconds: e.seconds, epoch: e.step * perStep, y: e[key]}))
-    .filter(p => isNumber(p.y) && isNumber(p.step));
-}
+// The points of a column of a run's steps, and of its evaluations.
+const stepSeries = (r, key) =>
+  r.steps.step.map((step, i) => ({step, seconds: r.steps.seconds[i], y: r.steps[key][i]})).filter(p => isNumber(p.y));
+const evaluationSeries = (r, key) =>
+  r.evaluations.map(e => ({step: e.step, seconds: e.seconds, y: e[key]})).filter(p => isNumber(p.y) && isNumber(p.step));
 
 function charts() {
   const list = [], runs = data.runs, many = runs.length > 1;
@@ -106,7 +99,7 @@ function charts() {
                                {points: r => evaluationSeries(r, 'val_loss'), label: 'validation', bold: true}]);
   const keys = new Set(runs.flatMap(r => r.evaluations.flatMap(Object.keys)));
   for (const key of keys)
-    if (key.startsWith('val_') && isResult(key.slice(4)) && key !== 'val_loss')
+    if (isResult(key) && key !== 'val_loss')
       add('Validation: ' + (units[key.slice(4)] || key.slice(4)), [{points: r => evaluationSeries(r, key), bold: true}]);
   add('Learning rate', [{points: r => stepSeries(r, 'lr')}]);
   add('Gradient norm', [{points: r => stepSeries(r, 'grad_norm')}]);
@@ -130,13 +123,6 @@ function ticks(low, high, log, count) {
   for (let i = Math.ceil(low / step); i * step <= high; i++) found.push(i * step);
   return found;
 }
-
-const svg = (name, attributes, text) => {
-  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-};
 
 const compact = value => Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3)
   ? value.toExponential(1).replace('.0', '').replace('e+', 'e') : String(+value.toPrecision(4));
@@ -234,39 +220,29 @@ function showCurves() {
 // Its source is this function's text. It is sent {files} once, and then orders; it answers with what
 // it read and wrote, with {end}, or with {error}, after which it begins again with the next order.
 function worker() {
-  let files, session, lib, memory, order = 0, input = new Uint8Array(0), output = '', errors = '';
-  const decoder = new TextDecoder(), bytes = (at, size) => new Uint8Array(memory.buffer, at, size);
-  const view = () => new DataView(memory.buffer);
-  const textAt = at => decoder.decode(bytes(at, new Uint8Array(memory.buffer).indexOf(0, at) - at));
+  let files, session, lib, order = 0, errors = '';
+  const decoder = new TextDecoder(), bytes = (at, size) => new Uint8Array(lib.memory.buffer, at, size);
+  const view = () => new DataView(lib.memory.buffer);
+  const jsonAt = at => JSON.parse(decoder.decode(bytes(at, bytes(0).indexOf(0, at) - at)));
 
-  // The little of WASI that is needed: clocks, what is printed, and the end. All else is an error (ENOSYS).
-  const system = {
-    clock_time_get(id, precision, out) { view().setBigUint64(out, BigInt(Math.round(performance.now() * 1e6)), true); return 0; },
-    random_get(at, size) { crypto.getRandomValues(bytes(at, size)); return 0; },
-    fd_prestat_get() { return 8; },
-    fd_fdstat_get(fd, out) { bytes(out, 24).fill(0); return 0; },
+  // What the decoder asks of the page: of its own functions (absent.txt) a few answers; of WASI's
+  // what is printed, and the end. All other functions of WASI are an error (ENOSYS).
+  const known = {
+    stop_requested: () => 0, ranks_size: () => 1, ranks_on_machine: () => 1, file_number: () => -1,
+    madvise: () => 0, stop_interrupts() {}, threads_settle() {}, fd_prestat_get: () => 8,
+    process_run(result) { view().setInt32(result, 44, true); }, // start_error: ENOENT
     fd_write(fd, vectors, count, out) {
-      let size = 0, text = '';
+      let size = 0;
       for (let i = 0; i < count; i++) {
         const length = view().getUint32(vectors + 8 * i + 4, true);
-        text += decoder.decode(bytes(view().getUint32(vectors + 8 * i, true), length));
+        errors += decoder.decode(bytes(view().getUint32(vectors + 8 * i, true), length));
         size += length;
       }
-      if (fd === 1) output += text; else errors += text;
       view().setUint32(out, size, true);
       return 0;
     },
-    fd_read(fd, vectors, count, out) {
-      const room = view().getUint32(vectors + 4, true), part = input.subarray(0, room);
-      bytes(view().getUint32(vectors, true), part.length).set(part);
-      input = input.subarray(part.length);
-      view().setUint32(out, part.length, true);
-      return 0;
-    },
-    proc_exit() { throw new Error(errors.trim() || 'the decoder ended'); },
+    proc_exit() { throw new Error('the decoder ended'); },
   };
-  const wasi = new Proxy(system, {get: (known, name) => known[name] || (() => 52)});
-
   function put(data) { // fresh memory
     const at = lib.session_allocate(data.length + 1);
     bytes(at, data.length).set(data);
@@ -275,15 +251,16 @@ function worker() {
 
   async function open() {
     if (session) return;
-    errors = '';
-    const module = await WebAssembly.compile(files[0].data), imports = {};
-    for (const {module: from, name} of WebAssembly.Module.imports(module)) (imports[from] = imports[from] || {})[name] = wasi[name];
+    const packed = new Blob([files[0].data]).stream().pipeThrough(new DecompressionStream('gzip'));
+    const module = await WebAssembly.compile(await new Response(packed).arrayBuffer()), imports = {};
+    for (const {module: from, name} of WebAssembly.Module.imports(module))
+      (imports[from] = imports[from] || {})[name] =
+        known[name] || (() => { if (from === 'env') throw new Error(`${name}: is not in the page`); return 52; });
     lib = (await WebAssembly.instantiate(module, imports)).exports;
-    memory = lib.memory;
     lib._initialize();
-    for (const {name, data} of files.slice(1)) lib.session_add_file(put(new TextEncoder().encode(name + '\0')), put(data), data.length);
+    for (const {name, data} of files.slice(1)) lib.session_add_file(put(new TextEncoder().encode(name)), put(data), data.length);
     session = lib.session_open();
-    postMessage({about: JSON.parse(textAt(lib.session_about(session)))});
+    postMessage({about: jsonAt(lib.session_about(session))});
   }
 
   // One more token: where it lies is ShownToken of wasm.c.
@@ -311,76 +288,63 @@ function worker() {
   }
 
   async function obey(message, mine) {
+    errors = '';
     await open();
     if (message.begin !== undefined) {
-      const text = new TextEncoder().encode(message.begin), at = put(text);
-      const given = lib.session_begin(session, at, text.length, message.temperature, message.topP, message.seed);
-      postMessage({given});
-      if (!message.count) postMessage({tokens: Array.from({length: given}, next), written: 0, seconds: 0});
+      const text = new TextEncoder().encode(message.begin);
+      const count = lib.session_begin(session, put(text), text.length, message.temperature, message.topP, message.seed);
+      postMessage({guesses: jsonAt(lib.session_guesses(session))});
+      if (!message.count) postMessage({tokens: Array.from({length: count}, next)});
     }
     if (message.count) await write(message.count, mine);
-    if (message.act !== undefined) {
-      output = '';
-      input = new TextEncoder().encode(message.act + '\n');
-      lib.session_act(session, put(new TextEncoder().encode(message.act + '\0')));
-      postMessage({lines: output.trim().split('\n').map(line => JSON.parse(line))});
-    }
-    postMessage({end: true});
+    if (message.show !== undefined) postMessage({attention: jsonAt(lib.session_attention(session, message.show)), token: message.show});
+    else postMessage({end: true});
   }
 
   onmessage = ({data: message}) => {
-    const mine = message.show === undefined ? ++order : order; // which does not end what is being written
-    const failed = error => {
-      session = undefined;
-      postMessage({error: errors.trim() || String(error.message || error)});
-    };
     if (message.files) files = message.files;
-    else if (message.show === undefined) message.stop || obey(message, mine).catch(failed);
-    else if (session)
-      try {
-        postMessage({attention: JSON.parse(textAt(lib.session_attention(session, message.show))), token: message.show});
-      } catch (error) { failed(error); }
+    else if (message.show === undefined || session) // which does not end what is being written
+      obey(message, message.show === undefined ? ++order : order).catch(error => {
+        session = undefined;
+        postMessage({error: errors.trim() || String(error.message || error)});
+      });
   };
 }
 
 // ---- the model, and a box to type in -------------------------------------------------------------
 
-const formats = {float32: 'float32, exact', bfloat16: 'bfloat16', int8: 'int8, with a scale for each row'};
-
-function describeFormat(model) {
-  const cost = model.rounded_loss - model.loss, exact = model.format === 'float32';
-  return `Weights in ${formats[model.format] || model.format}` + (exact ? '.' :
-    isNumber(model.loss) && isNumber(model.rounded_loss)
-      ? `: validation loss ${model.rounded_loss.toFixed(4)} instead of ${model.loss.toFixed(4)} (${cost < 0 ? '' : '+'}${cost.toFixed(5)}).`
-      : '; the loss that rounding costs is measured at the end of the run.') + ' It runs in this page, on this device.';
+function describeFormat({format, loss, rounded_loss: rounded}) {
+  const cost = rounded - loss;
+  return (format === 'float32' ? 'Weights in float32, exact.' :
+    `Weights in ${format}, with a scale for each row` + (isNumber(loss) && isNumber(rounded)
+      ? `: validation loss ${rounded.toFixed(4)} instead of ${loss.toFixed(4)} (${cost < 0 ? '' : '+'}${cost.toFixed(5)}).`
+      : '; the loss that rounding costs is measured at the end of the run.')) + ' It runs in this page, on this device.';
 }
 
-// The files behind the page's data, which are in base64, one per line.
-function readFiles(model) {
-  const lines = $('files').textContent.trim().split('\n');
-  return model.files.map(({name, size}, i) => {
-    const text = atob(lines[i] || ''), bytes = new Uint8Array(size);
-    for (let j = 0; j < size; j++) bytes[j] = text.charCodeAt(j);
-    return {name, data: bytes};
-  });
-}
+// The files behind the page's data: a line for each, its name and its bytes in base64.
+const readFiles = () => $('files').textContent.trim().split('\n').map(line => {
+  const [name, text] = line.split(' ');
+  return {name, data: Uint8Array.from(atob(text), c => c.charCodeAt(0))};
+});
 
 // A color for a loss in nats: none where it is 0, strong from 8 on.
 const shade = loss => `rgba(230, 110, 0, ${(0.65 * Math.min(Math.max(loss, 0), 8) / 8).toFixed(3)})`;
 
+// A color for a weight of attention, as a part of the largest one.
+const blue = share => share > 0 ? `rgba(0, 130, 220, ${(0.15 + 0.85 * share).toFixed(3)})` : 'transparent';
+
+const percent = share => `${(100 * share).toFixed(1)}%`;
+
 function showModel(model) {
   $('model').hidden = false;
-  if (model.obstacle) {
-    $('format').textContent = 'The model is not in this page. ' + model.obstacle;
-    $('form').hidden = true;
-    return;
-  }
-  $('format').textContent = describeFormat(model);
+  $('form').hidden = Boolean(model.obstacle);
+  $('format').textContent = model.obstacle ? 'The model is not in this page. ' + model.obstacle : describeFormat(model);
+  if (model.obstacle) return;
   const engine = new Worker(URL.createObjectURL(new Blob([`'use strict';(${worker})()`], {type: 'text/javascript'})));
-  engine.postMessage({files: readFiles(model)});
+  engine.postMessage({files: readFiles()});
   $('files').textContent = '';
   const text = new TextDecoder('utf-8', {ignoreBOM: true}), elements = [], tokens = [];
-  let about, chosen = -1, end = 0;
+  let about = {task: 'language'}, chosen = -1, given = 0, picked = 0;
 
   const order = message => {
     engine.postMessage(message);
@@ -389,20 +353,20 @@ function showModel(model) {
     $('status').textContent = 'Working …';
   };
   const rest = () => {
-    $('go').disabled = !about;
+    $('go').disabled = false;
     $('stop').disabled = true;
     $('more').disabled = !tokens.length;
   };
-  const number = id => Number($(id).value);
+  const number = id => Number($(id).value), writes = () => about.task === 'language';
   const count = () => Math.min(1e5, Math.max(0, Math.round(number('count'))));
 
   // What a token shows: line breaks visible, and a mark where it is a part of a character.
-  function addToken(token, i) {
-    const element = make('span', {tabindex: '-1', role: 'button'});
+  function addToken(token) {
+    const element = make('span', {tabindex: tokens.length ? '-1' : '0', role: 'button'}), i = tokens.length;
     for (let j = 1; j <= token.joined; j++) elements[i - j].textContent = '\u00b7';
-    token.text = token.joined ? new TextDecoder().decode(token.bytes) : text.decode(token.bytes, {stream: true});
+    token.text = token.ended ? '' : token.joined ? new TextDecoder().decode(token.bytes) : text.decode(token.bytes, {stream: true});
     element.textContent = token.text.replace(/\n/g, '\u21b5\n') || (token.bytes.length ? '\u00b7' : token.ended || i < 1 ? '\u25a0' : '\u00b7');
-    if (!token.drawn) element.className = 'given';
+    if (!token.drawn) { element.className = 'given'; given++; }
     if (isNumber(token.loss)) element.style.backgroundColor = shade(token.loss);
     element.title = isNumber(token.loss) ? `loss ${token.loss.toFixed(3)}` : '';
     element.onclick = () => choose(i);
@@ -418,45 +382,44 @@ function showModel(model) {
     elements.forEach((element, j) => { element.tabIndex = j === i ? 0 : -1; });
     elements[i].setAttribute('aria-current', 'true');
     elements[i].focus();
-    const token = tokens[i], p = Math.exp(-token.loss);
-    $('token').replaceChildren(make('p', {}, `Token ${i}: number ${token.token}, ` + JSON.stringify(token.text) +
-      (isNumber(token.loss) ? `, loss ${token.loss.toFixed(4)} (probability ${show(p)})` : ', nothing was read before it')));
+    const token = tokens[i];
+    $('token').replaceChildren(make('p', {}, `Token ${i}: number ${token.token}, ${JSON.stringify(token.text)}` +
+      (isNumber(token.loss) ? `, loss ${token.loss.toFixed(4)} (probability ${show(Math.exp(-token.loss))})` : ', which was not predicted')));
     engine.postMessage({show: i});
   }
 
   // What a head drew on: the tokens themselves are marked, those of its window underlined.
-  let picked = 0;
-  function pick(heads, number, token) {
+  function pick(heads, number) {
     picked = number;
-    const {weights, name} = heads[number], largest = Math.max(...weights), offset = token + 1 - weights.length;
-    elements.forEach((element, i) => {
-      const weight = weights[i - offset] || 0;
-      element.style.boxShadow = weight > 0 ? `inset 0 -3px 0 rgba(0, 130, 220, ${(0.15 + 0.85 * weight / largest).toFixed(3)})` : '';
-    });
-    const best = weights.map((weight, j) => [weight, j + offset]).filter(([weight]) => weight > 0).sort((a, b) => b[0] - a[0]);
+    const {weights, name, first} = heads[number], largest = Math.max(...weights);
+    elements.forEach((element, i) => { element.style.boxShadow = `inset 0 -3px 0 ${blue(weights[i - first] / largest)}`; });
+    const best = weights.map((weight, j) => [weight, j + first]).filter(([weight]) => weight > 0).sort((a, b) => b[0] - a[0]);
     $('drawn').textContent = `${name}: of ${best.length} tokens in its window most from ` +
-      best.slice(0, 5).map(([weight, i]) => `${JSON.stringify(tokens[i].text)} ${(100 * weight).toFixed(1)}%`).join(', ') + '.';
+      best.slice(0, 5).map(([weight, i]) => `${JSON.stringify(tokens[i].text)} ${percent(weight)}`).join(', ') + '.';
     document.querySelectorAll('.heads button').forEach((button, i) => button.setAttribute('aria-pressed', String(i === number)));
   }
 
+  // A translator's encoder has the source, before its decoder's layers and tokens.
   function showAttention(layers, token) {
-    const names = {query_weights: 'queries', key_weights: 'keys'};
-    const heads = layers.flatMap(({layer, place, heads: rows}) => rows.map((weights, h) =>
-      ({weights, name: `layer ${layer + 1}, head ${h + 1}${names[place] ? ', ' + names[place] : ''}`})));
+    const names = {query_weights: ', queries', key_weights: ', keys', cross_attention_weights: ', source'};
+    const source = about.task === 'translation' ? given - 1 : 0, ours = layers.filter(({layer}) => (layer < about.first) === (token < source));
+    const heads = ours.flatMap(({layer, place, heads: rows}) => rows.map((weights, h) => ({
+      weights, name: `layer ${layer + 1 - (token < source ? 0 : about.first)}, head ${h + 1}${names[place] || ''}`,
+      first: writes() ? token + 1 - weights.length : token < source || place.startsWith('cross') ? 0 : source})));
     const buttons = heads.map(({weights, name}, number) => {
       const canvas = make('canvas', {width: String(weights.length), height: '1', 'aria-hidden': 'true'}), pen = canvas.getContext('2d');
       const largest = Math.max(...weights);
       weights.forEach((weight, j) => {
-        pen.fillStyle = weight > 0 ? `rgba(0, 130, 220, ${0.15 + 0.85 * weight / largest})` : 'transparent';
+        pen.fillStyle = blue(weight / largest);
         pen.fillRect(j, 0, 1, 1);
       });
       const button = make('button', {type: 'button', 'aria-pressed': 'false'}, make('span', {}, name), canvas);
-      button.onclick = () => pick(heads, number, token);
+      button.onclick = () => pick(heads, number);
       return button;
     });
-    $('token').append(make('p', {id: 'drawn'}), make('p', {class: 'note'}, 'What each head drew on, from the first token to this one:'),
+    $('token').append(make('p', {id: 'drawn'}), make('p', {class: 'note'}, 'What each head drew on, from the first token on:'),
                       make('div', {class: 'heads'}, ...buttons));
-    if (heads.length) pick(heads, Math.min(picked, heads.length - 1), token);
+    if (heads.length) pick(heads, Math.min(picked, heads.length - 1));
   }
 
   $('tokens').onkeydown = event => {
@@ -466,57 +429,31 @@ function showModel(model) {
     choose(move);
   };
 
-  function clear() {
-    $('tokens').replaceChildren();
-    $('token').replaceChildren();
-    elements.length = tokens.length = end = 0;
-    chosen = -1;
-    text.decode();
+  function showAbout() {
+    const size = bytes => bytes < 1e6 ? `${show(Math.ceil(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(1)} MB`, {state, softmax} = about;
+    if (writes())
+      $('state').textContent = `After ${show(about.positions)} tokens decoding keeps ${size(state)}` +
+        (state < softmax ? `; a softmax model of this size keeps ${size(softmax)}, ${show(softmax / state, 2)} times as much.` : '.');
+    for (const element of document.querySelectorAll('.writes')) element.hidden = !writes();
+    $('go').textContent = {translation: 'Translate', masked: 'Fill'}[about.task] || 'Continue';
+    $('text-label').textContent = {translation: 'A sentence', masked: 'Text with [MASK] where a token is to be guessed'}[about.task] || 'Text';
   }
 
-  // What was translated, or guessed for each mask.
-  function showLines(lines) {
-    $('tokens').replaceChildren(...lines.map(line => line.best
-      ? make('div', {}, `[MASK] ${line.mask}: ` + line.best.map(b => `${JSON.stringify(b.token)} ${(100 * b.probability).toFixed(1)}%`).join('  '))
-      : make('div', {}, line.text)));
-  }
-
-  // Numbers that decoding keeps of a text of n tokens, as the kinds of attention have them (dev/cpu).
-  function stateOf({kind, window}, {channels, heads}, n) {
-    const seen = window ? Math.min(window, n) : n;
-    if (kind === 'additive') return 2 * ((window || 0) + 3) * (channels + heads);
-    return kind === 'cosine' ? channels * channels / heads : 2 * seen * channels;
-  }
-
-  function showState() {
-    const n = about.positions, size = kind => about.layers.reduce((sum, layer) => sum + 4 * stateOf(kind || layer, about, n), 0);
-    const ours = size(), softmax = size({kind: 'softmax', window: 0}), text = bytes => bytes < 1e6 ? `${show(Math.ceil(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
-    $('state').textContent = `After ${show(n)} tokens decoding keeps ${text(ours)}` +
-      (ours < softmax ? `; a softmax model of this size keeps ${text(softmax)}, ${show(softmax / ours, 2)} times as much.` : '.');
-  }
-
-  function showAbout(message) {
-    const verbs = {translation: 'Translate', masked: 'Fill'};
-    about = message;
-    if (about.task === 'language') return showState();
-    for (const element of document.querySelectorAll('.writes')) element.hidden = true;
-    $('go').textContent = verbs[about.task] || 'Run';
-    $('text-label').textContent = about.task === 'masked' ? 'Text with [MASK] where a token is to be guessed' : 'Text, a sentence per line';
+  function showTokens({tokens: added, written, seconds}) {
+    $('tokens').append(...added.map(addToken));
+    $('tokens').scrollTop = $('tokens').scrollHeight;
+    $('scale').hidden = about.task === 'masked';
+    const speed = seconds > 0 ? `, ${Math.round(written / seconds)} tokens/s` : '';
+    $('status').textContent = `${given} tokens read, ${tokens.length - given} written${speed}`;
   }
 
   engine.onmessage = ({data: message}) => {
-    if (message.about) showAbout(message.about);
-    if (message.given !== undefined) end = message.given;
-    if (message.tokens) {
-      $('tokens').append(...message.tokens.map(token => addToken(token, tokens.length)));
-      $('tokens').scrollTop = $('tokens').scrollHeight;
-      $('scale').hidden = false;
-      const speed = message.seconds > 0 ? `, ${Math.round(message.written / message.seconds)} tokens/s` : '';
-      $('status').textContent = `${end} tokens read, ${tokens.length - end} written${speed}`;
-      if (chosen < 0 && elements.length) elements[0].tabIndex = 0;
-    }
+    if (message.about) { about = message.about; showAbout(); }
+    if (message.guesses)
+      $('guesses').replaceChildren(...message.guesses.map((best, i) => make('p', {}, `[MASK] ${i + 1}: ` +
+        best.map(guess => `${JSON.stringify(guess.token)} ${percent(guess.probability)}`).join('  '))));
+    if (message.tokens) showTokens(message);
     if (message.attention && message.token === chosen) showAttention(message.attention, chosen);
-    if (message.lines) { showLines(message.lines); $('status').textContent = ''; }
     if (message.error) $('status').textContent = message.error;
     if (message.end && $('status').textContent === 'Working …') $('status').textContent = 'Ready.';
     if (message.end || message.error) rest();
@@ -524,20 +461,21 @@ function showModel(model) {
 
   $('form').onsubmit = event => {
     event.preventDefault();
-    clear();
-    order(about.task === 'language'
-      ? {begin: $('text').value, count: count(), temperature: number('temperature'), topP: number('top-p'), seed: number('seed')}
-      : {act: $('text').value});
+    for (const id of ['tokens', 'token', 'guesses']) $(id).replaceChildren();
+    elements.length = tokens.length = given = 0;
+    chosen = -1;
+    text.decode();
+    const typed = $('text').value, begin = about.task === 'translation' ? typed.replace(/\s*\n\s*/g, ' ') : typed;
+    order({begin, count: writes() ? count() : 0, temperature: number('temperature'), topP: number('top-p'), seed: number('seed')});
   };
   $('more').onclick = () => order({count: count()});
   $('stop').onclick = () => engine.postMessage({stop: true});
-  $('low').style.backgroundColor = shade(0);
-  $('high').style.backgroundColor = shade(8);
   order({}); // opens the model
 }
 
 showSetting();
 for (const r of data.runs) resultsOf($('results'), r, data.runs.length > 1);
 showCurves();
-showSamples();
+for (const text of data.samples) $('samples').append(make('pre', {}, text));
+$('samples').hidden = !data.samples.length;
 if (data.model) showModel(data.model);

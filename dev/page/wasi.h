@@ -1,7 +1,5 @@
 // What WASI's C library lacks of what our sources name, for the build of dev/page/wasm.c only:
 // every source is compiled with this file before it.
-#ifndef PAGE_WASI_H
-#define PAGE_WASI_H
 
 #include <errno.h>
 #include <stddef.h>
@@ -14,7 +12,6 @@ struct rlimit {
     uint64_t rlim_cur, rlim_max;
 };
 static inline int getrlimit(int resource, struct rlimit *limit) {
-    (void)resource, (void)limit;
     errno = ENOSYS;
     return -1;
 }
@@ -30,5 +27,3 @@ struct winsize {
 char *realpath(const char *path, char *resolved);
 int dup2(int from, int to);
 ssize_t getrandom(void *buffer, size_t size, unsigned flags);
-
-#endif

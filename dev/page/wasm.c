@@ -4,35 +4,32 @@
 //
 // A text is a list of tokens. session_begin() makes it of a prompt, and each session_next() shows
 // one more: first those of the prompt, then such as the model draws, until the page stops asking.
-// What is drawn is what --prompt draws of the same weights, settings and seed.
+// What is drawn is what --prompt draws of the same weights, settings and seed. A translator's text
+// is the source, the token that its decoder begins with, and the translation; BERT's has masks.
 //
-// What fails ends the instance, by fail(): the worker starts another.
+// What fails ends the instance, by fail(): the worker starts another. What a page has not (signals,
+// programs, other processes) is left to the worker: the functions in absent.txt.
 
 #include "attention_view.h"
-#include "bf16.h"
-#include "corpus.h"
 #include "error.h"
 #include "generation.h"
+#include "masked.h"
 #include "memory.h"
-#include "process.h"
+#include "page_model.h"
 #include "reader.h"
 #include "run_data.h"
 #include "sampler.h"
-#include "stop.h"
-#include "threads.h"
 #include "transformer_plan.h"
-#include <errno.h>
+#include "translation.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-// ---- what the worker calls ------------------------------------------------------
 typedef struct {
     int32_t token;
-    float loss;       // -log p; NaN: nothing was read before it
+    float loss;       // -log p; NaN: the model did not predict it
     int32_t joined;   // tokens before it whose text is a part of this one's, as they have bytes
                       // of one character
     int32_t drawn;    // 0: of the prompt
@@ -42,34 +39,14 @@ typedef struct {
 } ShownToken;
 
 typedef struct Session Session;
-#define EXPORTED(name) __attribute__((export_name(#name)))
 
-void *session_allocate(size_t size) EXPORTED(session_allocate);
-
-// A file to be opened, before the session is; takes over both arrays.
-void session_add_file(char *name, unsigned char *data, size_t size) EXPORTED(session_add_file);
-
-Session *session_open(void) EXPORTED(session_open);
-
-// What the model is, as JSON.
-const char *session_about(const Session *session) EXPORTED(session_about);
-
-// Begins a text. Returns the tokens of the prompt and of what is read before it.
-size_t session_begin(Session *session, const char *text, size_t size, double temperature,
-                     double top_p, double seed) EXPORTED(session_begin);
-
-// The next token of the text.
-const ShownToken *session_next(Session *session) EXPORTED(session_next);
-
-// What token i of the text drew on (attention_view.h): JSON, until it is asked for again. Of a text
-// that is longer than the model has positions, the last ones count.
-const char *session_attention(Session *session, size_t i) EXPORTED(session_attention);
-
-// What the program does with --translate, to standard input, or with --fill TEXT; --json.
-void session_act(Session *session, const char *text) EXPORTED(session_act);
+// A function that the worker calls.
+#define EXPORTED(type, name, ...)                                                                  \
+    type name(__VA_ARGS__) __attribute__((export_name(#name)));                                    \
+    type name(__VA_ARGS__)
 
 // Each is in a file of its own (train_NAME.c).
-extern const ModelType fastformer, gpt2, bert, translate;
+extern const ModelType fastformer, gpt2, llama, bert, translate;
 
 // ---- files ------------------------------------------------------------------
 // In the place of dev/base/file.c. The only state that is global, as a file system is.
@@ -77,11 +54,12 @@ extern const ModelType fastformer, gpt2, bert, translate;
 static FileMap *files; // (file_count)
 static size_t file_count;
 
-void *session_allocate(size_t size) {
+EXPORTED(void *, session_allocate, size_t size) {
     return allocate(size, 1, "a file");
 }
 
-void session_add_file(char *name, unsigned char *data, size_t size) {
+// Before the session is opened; takes over both arrays.
+EXPORTED(void, session_add_file, char *name, unsigned char *data, size_t size) {
     files = grow_list(files, file_count, sizeof(FileMap), "files");
     files[file_count++] = (FileMap){name, data, size};
 }
@@ -98,7 +76,6 @@ const char *path_name(const char *path) {
 }
 
 char *path_directory(const char *path) {
-    (void)path;
     return copy_string(".");
 }
 
@@ -129,146 +106,65 @@ int file_status(const char *path, struct stat *status) {
     return file_exists(path) || S_ISDIR(status->st_mode) ? 0 : -1;
 }
 
-size_t file_number(const char *path, const char *key, size_t unit) {
-    (void)path, (void)key, (void)unit;
-    return SIZE_MAX;
-}
-
-// ---- what a page has not: signals, programs, other processes, threads, the embedded text
-// -------
-
-int stop_requested(void) {
-    return 0;
-}
-
-void stop_request(int number) {
-    (void)number;
-}
-
-void stop_interrupts(bool interrupts) {
-    (void)interrupts;
-}
-
-ProcessResult process_run(const char *const *arguments, Text input) {
-    (void)arguments, (void)input;
-    return (ProcessResult){.start_error = ENOENT};
-}
-
-void process_result_free(ProcessResult *result) {
-    *result = (ProcessResult){0};
-}
-
-int ranks_size(const Ranks *ranks) {
-    (void)ranks;
-    return 1;
-}
-
-int ranks_on_machine(const Ranks *ranks) {
-    return ranks_size(ranks);
-}
-
-void ranks_union(Ranks *ranks, unsigned char *set, size_t count) {
-    (void)ranks, (void)set, (void)count;
-}
-
-ssize_t getrandom(void *buffer, size_t size, unsigned flags) {
-    (void)flags;
-    return getentropy(buffer, size) == 0 ? (ssize_t)size : -1;
-}
-
-int madvise(void *from, size_t size, int advice);
-int madvise(void *from, size_t size, int advice) {
-    (void)from, (void)size, (void)advice;
-    return 0;
-}
-
-void threads_settle(void) {}
-
-Text corpus_text(void) {
-    return (Text){"", 0};
-}
-
 const Exchange fastformer_exchange;
 
 // ---- the model --------------------------------------------------------------
 
 struct Session {
     Run run;
-    const Action *action; // of a model that writes nothing by itself; NULL
     Generation generation;
     SamplerSettings sampler;
     Random random;
-    Reader *reader;       // NULL: no text was begun
-    real *logits, *drawn; // (V) of the next token; and without what is never drawn,
-    bool *unused;         // (V) as there is no such token
-    int32_t *tokens;      // (count)
-    size_t count, read, shown;
+    Reader *reader;  // of a model that writes on; NULL: no text was begun
+    real *logits;    // (V) of the next token
+    int32_t *tokens; // (count) of which the first are given,
+    size_t count, given, read, shown;
+    size_t source;  // and the first of these a translator's source
+    double *losses; // (count - given) of a translation; NULL
     char *decoded;
     AttentionView *view; // NULL: not asked for so far
-    JsonWriter attention;
+    JsonWriter attention, guesses;
     ShownToken token;
 };
 
 static const ModelType *type_of(const Safetensors *weights) {
-    static const ModelType *const types[] = {&fastformer, &gpt2, &bert, &translate};
+    static const ModelType *const types[] = {&fastformer, &gpt2, &llama, &bert, &translate};
     const char *name = safetensors_metadata(weights, "model");
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
         if (strcmp(types[i]->name, name ? name : "") == 0) return types[i];
     fail("%s: a model that the page does not know", name ? name : "");
 }
 
-// Of one parameter (page_model.h).
-static void load_parameter(const Safetensors *file, const Parameter *p, real *out) {
-    const Tensor *tensor = safetensors_find(file, p->name);
-    if (!tensor || tensor->count != p->size) fail("%s: is not as the model has it", p->name);
-    if (tensor->type != TENSOR_U8) {
-        tensor_read_real(file, tensor, out);
-        return;
+// Row of a parameter (n), as page_model.h has it; returns where the next one is.
+static const unsigned char *load_row(const unsigned char *at, const unsigned char *end, bool exact,
+                                     real *out, size_t n) {
+    const size_t size = exact ? n * sizeof(float) : sizeof(float) + n;
+    if ((size_t)(end - at) < size) fail("the weights are cut off");
+    float value = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (exact || i == 0) memcpy(&value, at + i * sizeof(float), sizeof(float));
+        out[i] = exact ? value : page_weight((int8_t)at[sizeof(float) + i], value);
     }
-    char *name = format_string("%s.scale", p->name);
-    const Tensor *scale = safetensors_find(file, name);
-    const size_t rows = (size_t)p->shape[0], n = p->size / rows;
-    if (!scale || scale->count != rows) fail("%s: is missing", name);
-    real *scales = allocate(rows, sizeof(real), "scales");
-    tensor_read_real(file, scale, scales);
-    for (size_t i = 0; i < p->size; i++)
-        out[i] = (real)float_from_bf16(bf16_from_float(
-            (float)(((const uint8_t *)tensor->data)[i] - 128) * (float)scales[i / n]));
-    free(scales);
-    free(name);
+    return at + size;
 }
 
 static void load_weights(Run *run) {
     const ParameterTable *table = run->type->parameters(run->model);
+    const bool exact = file_exists("weights.float32");
+    const FileMap file = file_map(exact ? "weights.float32" : "weights.int8");
+    const unsigned char *at = file.data;
     real *values = allocate(table->total, sizeof(real), "parameters");
-    for (int i = 0; i < table->count; i++)
-        load_parameter(run->weights, &table->items[i], values + table->items[i].offset);
+    for (int i = 0; i < table->count; i++) {
+        const Parameter *p = &table->items[i];
+        const size_t n = p->size / (size_t)p->shape[0], end = p->offset + p->size;
+        for (size_t row = p->offset; row < end; row += n)
+            at = load_row(at, file.data + file.size, exact || p->rank == 1, values + row, n);
+    }
     run->type->write(run->model, MODEL_VALUES, values);
     free(values);
 }
 
-// Weights that are bf16 are decoded as such: half the bytes to read for each token.
-static void choose_precision(Run *run) {
-    const Tensor *largest = &run->weights->tensors[0];
-    for (int i = 0; i < run->weights->tensor_count; i++)
-        if (run->weights->tensors[i].count > largest->count) largest = &run->weights->tensors[i];
-    options_set(run->options, OPT_PRECISION, largest->type == TENSOR_F32 ? "fp32" : "bf16",
-                "the page");
-}
-
-static void prepare_drawing(Session *session) {
-    const Dataset *dataset = session->run.dataset;
-    const int64_t V = session->run.setup.vocabulary;
-    session->generation = generation_open(session->run.weights, dataset, V);
-    session->logits = allocate((size_t)V, sizeof(real), "logits");
-    session->drawn = allocate((size_t)V, sizeof(real), "logits");
-    session->unused = allocate((size_t)V, sizeof(bool), "logits");
-    for (int64_t i = 0; i < V; i++)
-        session->unused[i] =
-            i >= dataset->vocabulary || tokenizer_is_unused(dataset->tokenizer, (int32_t)i);
-}
-
-Session *session_open(void) {
+EXPORTED(Session *, session_open, void) {
     Session *session = allocate(1, sizeof(*session), "a session");
     Run *run = &session->run;
     run->program = "page";
@@ -276,7 +172,8 @@ Session *session_open(void) {
     run->type = type_of(run->weights);
     run->options = trainer_options_create(run->type);
     options_from_metadata(run->options, OPTION_MODEL, run->weights, "");
-    choose_precision(run);
+    options_set(run->options, OPT_PRECISION, file_exists("weights.float32") ? "fp32" : "bf16",
+                "the page");
     run->dataset = run_data_open(run->options, run->weights, true);
     const TaskType *task = run->type->task;
     run->setup =
@@ -286,9 +183,7 @@ Session *session_open(void) {
                      .vocabulary = safetensors_integer(run->weights, "vocab_size", 1, INT32_MAX),
                      .padding_token = run->dataset->padding,
                      .end_token = run->dataset->end};
-    if (task->action_count > 0 && task->actions[0].batches) {
-        session->action = &task->actions[0];
-        options_set(run->options, OPT_JSON, "true", "the page");
+    if (!run->type->decoder_create) {
         const TaskSetup setup = {run->options, run->dataset, run->setup.positions,
                                  false,        false,        {false}};
         run->task = task->create(&setup);
@@ -299,43 +194,26 @@ Session *session_open(void) {
     }
     run->model = run->type->create(&run->setup);
     load_weights(run);
-    prepare_drawing(session);
+    session->generation = generation_open(run->weights, run->dataset, run->setup.vocabulary);
+    session->logits = allocate((size_t)run->setup.vocabulary, sizeof(real), "logits");
     return session;
 }
 
-const char *session_about(const Session *session) {
+// What the model is, as JSON: the first layer of the stack that writes, and the bytes that decoding
+// keeps of as many tokens as there are positions, here and with softmax attention.
+EXPORTED(const char *, session_about, const Session *session) {
     const Run *run = &session->run;
-    JsonWriter w = {0};
-    json_begin(&w, '{');
-    json_key(&w, "model");
-    json_write_string(&w, run->type->name);
-    json_key(&w, "task");
-    json_write_string(&w, run->type->task->name);
-    json_key(&w, "positions");
-    json_write_integer(&w, run->setup.positions);
+    const int64_t n = run->setup.positions;
     const TransformerPlan *plan = transformer_plan(run->model);
-    const StackPlan *stack = &plan->stacks[plan->stack_count - 1];
-    json_key(&w, "channels");
-    json_write_integer(&w, (int64_t)plan->size.channels);
-    json_key(&w, "heads");
-    json_write_integer(&w, (int64_t)plan->size.heads);
-    json_key(&w, "layers"); // of the stack that writes
-    json_begin(&w, '[');
-    for (size_t l = stack->first; l < stack->end; l++) {
-        const AttentionPlan *attention = &plan->layers[l].attention;
-        json_begin(&w, '{');
-        json_key(&w, "kind");
-        json_write_string(&w, attention_types[attention->kind].name);
-        json_key(&w, "window");
-        json_write_integer(&w, (int64_t)attention->window);
-        json_end(&w, '}');
-    }
-    json_end(&w, ']');
-    json_end(&w, '}');
-    return w.text;
+    const size_t all = plan->size.channels * plan->size.layers;
+    return format_string("{\"task\": \"%s\", \"positions\": %lld, \"first\": %zu, "
+                         "\"state\": %.0f, \"softmax\": %.0f}",
+                         run->type->task->name, (long long)n,
+                         plan->stacks[plan->stack_count - 1].first, plan_state_bytes(plan, n),
+                         2.0 * sizeof(real) * (double)n * (double)all);
 }
 
-// ---- writing ----------------------------------------------------------------
+// ---- a text --------------------------------------------------------------------
 
 static void append_tokens(Session *session, const int32_t *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -344,43 +222,118 @@ static void append_tokens(Session *session, const int32_t *tokens, size_t count)
     }
 }
 
-size_t session_begin(Session *session, const char *text, size_t size, double temperature,
-                     double top_p, double seed) {
+static void begin_writing(Session *session, Text text) {
     const Dataset *dataset = session->run.dataset;
     int32_t *encoded;
-    const size_t count = tokenizer_encode(dataset->tokenizer, text, size, 0, &encoded);
-    size_t before = 1;
-    const int32_t *beginning =
-        dataset->end >= 0 ? &dataset->end : tokenizer_before(dataset->tokenizer, &before);
-    reader_free(session->reader);
-    free(session->tokens);
-    session->tokens = NULL;
-    session->count = session->read = session->shown = 0;
+    const size_t count = tokenizer_encode(dataset->tokenizer, text.data, text.size, 0, &encoded);
+    size_t before;
+    const int32_t *beginning = generation_before(dataset, &before);
     append_tokens(session, beginning, before);
     append_tokens(session, encoded, count);
     free(encoded);
     if (session->count == 0) fail("no token to begin with: write something");
+    session->given = session->count;
+    session->reader = reader_create(&session->run, 1, "slide");
+}
+
+static double log_sum(const real *logits, int64_t count) {
+    real largest = -INFINITY;
+    for (int64_t i = 0; i < count; i++) largest = logits[i] > largest ? logits[i] : largest;
+    return sampler_log_sum(logits, (size_t)count, largest);
+}
+
+// Of all tokens of a batch's only text (length, V), fresh.
+static real *logits_of(const Run *run, const Batch *batch) {
+    real *logits =
+        allocate((size_t)(batch->length * run->setup.vocabulary), sizeof(real), "logits");
+    run->type->logits(run->model, batch, logits);
+    return logits;
+}
+
+// The batch of a translation: the decoder reads what is before its last token.
+static Batch translation_batch(const Session *session) {
+    const size_t S = session->source;
+    return (Batch){.batch = 1,
+                   .length = (int64_t)(session->count - S) - 1,
+                   .inputs = session->tokens + S,
+                   .targets = session->tokens + S + 1,
+                   .source = {.length = (int64_t)S, .tokens = session->tokens}};
+}
+
+static void begin_translation(Session *session, Text text) {
+    const Run *run = &session->run;
+    TokenList source;
+    const Hypothesis translation = translate_text(run, text, &source);
+    append_tokens(session, source.tokens, source.count);
+    session->source = source.count;
+    append_tokens(session, &run->dataset->padding, 1);
+    session->given = session->count;
+    append_tokens(session, translation.tokens, translation.count);
+    free(source.tokens);
+    free(translation.tokens);
+    const Batch batch = translation_batch(session);
+    if (batch.length == 0) fail("nothing to translate: write something");
+    const int64_t V = run->setup.vocabulary;
+    real *logits = logits_of(run, &batch);
+    session->losses = allocate((size_t)batch.length, sizeof(double), "losses");
+    for (int64_t i = 0; i < batch.length; i++)
+        session->losses[i] = log_sum(logits + i * V, V) - (double)logits[i * V + batch.targets[i]];
+    free(logits);
+}
+
+static void begin_masked(Session *session, Text text) {
+    const Run *run = &session->run;
+    const size_t V = (size_t)run->setup.vocabulary;
+    session->tokens = fill_encode(run, text.data, &session->count);
+    session->given = session->count;
+    const Batch batch = {.batch = 1, .length = (int64_t)session->count, .inputs = session->tokens};
+    real *logits = logits_of(run, &batch);
+    for (size_t i = 0; i < session->count; i++)
+        if (session->tokens[i] == run->dataset->mask)
+            fill_write_best(run->dataset, logits + i * V, V, &session->guesses);
+    free(logits);
+}
+
+// Begins a text. Returns how many tokens of it are known.
+EXPORTED(size_t, session_begin, Session *session, const char *text, size_t size, double temperature,
+         double top_p, double seed) {
+    const ModelType *type = session->run.type;
+    reader_free(session->reader);
+    free(session->tokens);
+    json_writer_free(&session->guesses);
+    session->reader = NULL;
+    free(session->losses);
+    session->tokens = NULL;
+    session->losses = NULL;
+    session->count = session->read = session->shown = session->source = 0;
     session->sampler = (SamplerSettings){temperature, 0, top_p};
     session->random = random_stream((uint64_t)seed, RANDOM_SAMPLE, 0, 0);
-    session->reader = reader_create(&session->run, 1, "slide");
+    session->guesses = (JsonWriter){0};
+    json_begin(&session->guesses, '[');
+    (type->translator_create ? begin_translation
+     : type->decoder_create  ? begin_writing
+                             : begin_masked)(session, (Text){text, size});
+    json_end(&session->guesses, ']');
     return session->count;
 }
 
-static double loss_of(const Session *session, int32_t token) {
-    const int64_t V = session->run.setup.vocabulary;
-    const real *logits = session->logits;
-    real largest = -INFINITY;
-    double sum = 0;
-    for (int64_t i = 0; i < V; i++) largest = logits[i] > largest ? logits[i] : largest;
-    for (int64_t i = 0; i < V; i++) sum += (double)expf(logits[i] - largest);
-    return log(sum) + (double)(largest - logits[token]);
+// Of each mask the most probable tokens (fill_write_best), as JSON.
+EXPORTED(const char *, session_guesses, const Session *session) {
+    return session->guesses.text;
 }
 
-static int32_t draw(Session *session) {
+// The loss of token i, which is drawn where there is none.
+static double read_text(Session *session, size_t i) {
     const int64_t V = session->run.setup.vocabulary;
-    for (int64_t i = 0; i < V; i++)
-        session->drawn[i] = session->unused[i] ? -(real)INFINITY : session->logits[i];
-    return sampler_draw(&session->sampler, session->drawn, V, &session->random);
+    while (session->read < i)
+        reader_read(session->reader, &session->tokens[session->read++], session->logits);
+    const double sum = i > 0 ? log_sum(session->logits, V) : (double)NAN;
+    if (i == session->count) {
+        generation_forbid(&session->generation, session->logits);
+        const int32_t token = sampler_draw(&session->sampler, session->logits, V, &session->random);
+        append_tokens(session, &token, 1);
+    }
+    return sum - (double)session->logits[session->tokens[i]];
 }
 
 // The text that token i adds to what is before it, which needs only a few of these.
@@ -399,35 +352,41 @@ static void decode_text(Session *session, size_t i) {
     session->token.size = (int32_t)(all - before);
 }
 
-const ShownToken *session_next(Session *session) {
+// The next token of the text.
+EXPORTED(const ShownToken *, session_next, Session *session) {
     const size_t i = session->shown++;
-    const bool drawn = i == session->count;
-    while (session->read < i)
-        reader_read(session->reader, &session->tokens[session->read++], session->logits);
-    if (drawn) append_tokens(session, &(int32_t){draw(session)}, 1);
+    const bool drawn = i >= session->given;
+    const double loss = session->reader            ? read_text(session, i)
+                        : session->losses && drawn ? session->losses[i - session->given]
+                                                   : (double)NAN;
     const int32_t token = session->tokens[i];
     session->token = (ShownToken){.token = token,
-                                  .loss = i > 0 ? (float)loss_of(session, token) : NAN,
+                                  .loss = (float)loss,
                                   .drawn = drawn,
                                   .ended = drawn && generation_ends(&session->generation, token)};
     decode_text(session, i);
     return &session->token;
 }
 
-const char *session_attention(Session *session, size_t i) {
-    const size_t T = (size_t)session->run.setup.positions, first = i < T ? 0 : i + 1 - T;
-    if (!session->view) session->view = attention_view_create(&session->run, T);
-    json_writer_free(&session->attention);
-    attention_view_write(session->view, session->tokens + first, i + 1 - first, i - first,
-                         &session->attention);
-    return session->attention.text;
+// Which batch has token i of a text, and where. Of a translation the row is that which wrote it.
+static Batch batch_with(const Session *session, size_t i, size_t *row) {
+    const size_t T = (size_t)session->run.setup.positions, S = session->source;
+    const bool writes = session->reader;
+    const size_t first = writes && i >= T ? i + 1 - T : 0, end = writes ? i + 1 : session->count;
+    *row = S == 0 ? i - first : i > S ? i - S - 1 : i % S;
+    return S > 0 ? translation_batch(session)
+                 : (Batch){.batch = 1,
+                           .length = (int64_t)(end - first),
+                           .inputs = session->tokens + first};
 }
 
-// ---- translating, filling masks ---------------------------------------------
-void session_act(Session *session, const char *text) {
-    if (session->action->option == OPT_FILL)
-        options_set(session->run.options, OPT_FILL, text, "the page");
-    clearerr(stdin);
-    session->action->run(&session->run);
-    fflush(stdout);
+// What token i drew on (attention_view.h): JSON, until it is asked for again.
+EXPORTED(const char *, session_attention, Session *session, size_t i) {
+    size_t row;
+    const Batch batch = batch_with(session, i, &row);
+    if (!session->view)
+        session->view = attention_view_create(&session->run, (size_t)session->run.setup.positions);
+    json_writer_free(&session->attention);
+    attention_view_write(session->view, &batch, row, &session->attention);
+    return session->attention.text;
 }

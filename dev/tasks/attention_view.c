@@ -40,12 +40,11 @@ void attention_view_free(AttentionView *view) {
     free(view);
 }
 
-void attention_view_write(AttentionView *view, const int32_t *tokens, size_t count, size_t query,
-                          JsonWriter *w) {
-    const Batch batch = {
-        .batch = 1, .length = (int64_t)count, .inputs = tokens, .targets = view->targets};
+void attention_view_write(AttentionView *view, const Batch *batch, size_t query, JsonWriter *w) {
+    Batch asked = *batch;
+    asked.targets = view->targets;
     Statistics statistics = {.keeps = true, .query = query};
-    view->type->statistics(view->model, &batch, &statistics);
+    view->type->statistics(view->model, &asked, &statistics);
     statistics_weights_to_json(&statistics, w);
     statistics_free(&statistics);
 }
@@ -59,7 +58,8 @@ static void write_line(const Run *run, AttentionView *view, const int32_t *token
     json_key(&w, "token");
     json_write_text(&w, text, size);
     json_key(&w, "attention");
-    attention_view_write(view, tokens, count, i, &w);
+    const Batch batch = {.batch = 1, .length = (int64_t)count, .inputs = tokens};
+    attention_view_write(view, &batch, i, &w);
     json_end(&w, '}');
     puts(w.text);
     json_writer_free(&w);

@@ -10,11 +10,10 @@ typedef struct AttentionView AttentionView;
 AttentionView *attention_view_create(const Run *run, size_t length);
 void attention_view_free(AttentionView *view);
 
-// Writes the weights with which token `query` of a text (count) drew on its tokens, as JSON
-// (statistics_weights_to_json): those of additive attention are two poolings', of queries and of
-// keys; of a bidirectional one the heads of both, one after the other.
-void attention_view_write(AttentionView *view, const int32_t *tokens, size_t count, size_t query,
-                          JsonWriter *w);
+// Writes the weights with which token `query` of a batch's only text, and of its source, drew on
+// the tokens, as JSON (statistics_weights_to_json): those of additive attention are two poolings',
+// of queries and of keys; of a bidirectional one the heads of both, one after the other.
+void attention_view_write(AttentionView *view, const Batch *batch, size_t query, JsonWriter *w);
 
 // --show-attention TEXT: a line of JSON for each token, {"token": "the", "attention": [...]}.
 void show_text_attention(Run *run);

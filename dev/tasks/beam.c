@@ -2,7 +2,7 @@
 
 #include "error.h"
 #include "memory.h"
-#include "vector_math.h"
+#include "sampler.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -43,13 +43,6 @@ static size_t insert(Candidate *best, size_t count, size_t most, Candidate candi
     memmove(best + rank + 1, best + rank, (count - 1 - rank) * sizeof(*best));
     best[rank] = candidate;
     return count;
-}
-
-static double log_sum_exp(const real *logits, size_t count, real largest) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t v = 0; v < count; v++) sum += vector_exp(logits[v] - largest);
-    return (double)largest + log(fmax((double)sum, 1)); // the largest alone makes it 1
 }
 
 // Whether any of them is above the limit.
@@ -101,7 +94,7 @@ static void continue_stream(const Search *s, size_t stream, double log_p) {
                 count = insert(best, count, s->candidates, (Candidate){stream, (int32_t)v, logit});
         }
     }
-    const double sum = count > 0 ? log_sum_exp(logits, s->vocabulary, (real)largest) : 0;
+    const double sum = count > 0 ? sampler_log_sum(logits, s->vocabulary, (real)largest) : 0;
     for (size_t i = 0; i < count; i++) best[i].log_p += log_p - sum;
     if (forced) best[count++] = (Candidate){stream, s->settings->end, log_p};
     for (size_t i = count; i < s->candidates; i++) best[i] = (Candidate){stream, -1, -INFINITY};

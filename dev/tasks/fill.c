@@ -36,7 +36,11 @@ static size_t without_space(const char *text, size_t size) {
     return size;
 }
 
-static Tokens encode(const Dataset *dataset, const char *text) {
+int32_t *fill_encode(const Run *run, const char *text, size_t *count) {
+    const Dataset *dataset = run->dataset;
+    if (!dataset->tokenizer)
+        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
+             dataset->name);
     Tokens t = {0};
     size_t around;
     const int32_t *before = tokenizer_before(dataset->tokenizer, &around);
@@ -48,7 +52,13 @@ static Tokens encode(const Dataset *dataset, const char *text) {
     append_text(&t, dataset, text, strlen(text));
     const int32_t *behind = tokenizer_behind(dataset->tokenizer, &around);
     append(&t, behind, around);
-    return t;
+    const int64_t longest = run->type->task->plan(run->task)->length;
+    if ((int64_t)t.count > longest)
+        fail("--fill: %zu tokens, a sequence has at most %lld; raise --seq-len if the model allows "
+             "it",
+             t.count, (long long)longest);
+    *count = t.count;
+    return t.tokens;
 }
 
 // The BEST largest logits of a row, largest first, equal ones in the order of their numbers; NaN is
@@ -104,6 +114,24 @@ static void print_guesses(const Dataset *dataset, int mask, const Guesses *g) {
     }
 }
 
+static void write_guesses(JsonWriter *w, const Dataset *dataset, const Guesses *g) {
+    json_begin(w, '[');
+    for (int rank = 0; rank < g->count; rank++) {
+        json_begin(w, '{');
+        json_key(w, "token");
+        write_token(w, dataset, g->tokens[rank]);
+        json_key(w, "probability");
+        json_write_number(w, g->probabilities[rank]);
+        json_end(w, '}');
+    }
+    json_end(w, ']');
+}
+
+void fill_write_best(const Dataset *dataset, const real *logits, size_t vocabulary, JsonWriter *w) {
+    const Guesses g = guess(logits, vocabulary, (size_t)dataset->vocabulary);
+    write_guesses(w, dataset, &g);
+}
+
 // {"mask": 1, "best": [{"token": " the", "probability": 0.5}, ...]}
 static void write_json(const Dataset *dataset, int mask, const Guesses *g) {
     JsonWriter w = {0};
@@ -111,16 +139,7 @@ static void write_json(const Dataset *dataset, int mask, const Guesses *g) {
     json_key(&w, "mask");
     json_write_integer(&w, mask);
     json_key(&w, "best");
-    json_begin(&w, '[');
-    for (int rank = 0; rank < g->count; rank++) {
-        json_begin(&w, '{');
-        json_key(&w, "token");
-        write_token(&w, dataset, g->tokens[rank]);
-        json_key(&w, "probability");
-        json_write_number(&w, g->probabilities[rank]);
-        json_end(&w, '}');
-    }
-    json_end(&w, ']');
+    write_guesses(&w, dataset, g);
     json_end(&w, '}');
     puts(w.text);
     json_writer_free(&w);
@@ -129,28 +148,21 @@ static void write_json(const Dataset *dataset, int mask, const Guesses *g) {
 void fill(Run *run) {
     const Dataset *dataset = run->dataset;
     const char *text = options_text(run->options, OPT_FILL);
-    if (!dataset->tokenizer)
-        fail("%s: has no tokenizer, so no text can be read; make it with ./tokenize",
-             dataset->name);
     if (!strstr(text, MASK)) fail("--fill: no %s in \"%s\"", MASK, text);
-    Tokens t = encode(dataset, text);
-    const int64_t longest = run->type->task->plan(run->task)->length;
-    if ((int64_t)t.count > longest)
-        fail("--fill: %zu tokens, a sequence has at most %lld; raise --seq-len if the model allows "
-             "it",
-             t.count, (long long)longest);
+    size_t count;
+    int32_t *tokens = fill_encode(run, text, &count);
     const size_t V = (size_t)run->setup.vocabulary;
-    real *logits = allocate(t.count * V, sizeof(real), "logits");
-    const Batch batch = {.batch = 1, .length = (int64_t)t.count, .inputs = t.tokens};
+    real *logits = allocate(count * V, sizeof(real), "logits");
+    const Batch batch = {.batch = 1, .length = (int64_t)count, .inputs = tokens};
     run->type->logits(run->model, &batch, logits);
     int mask = 0;
-    for (size_t i = 0; i < t.count; i++) {
-        if (t.tokens[i] != dataset->mask) continue;
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] != dataset->mask) continue;
         const Guesses guesses = guess(logits + i * V, V, (size_t)dataset->vocabulary);
         (options_flag(run->options, OPT_JSON) ? write_json : print_guesses)(dataset, ++mask,
                                                                             &guesses);
     }
     log_flush();
     free(logits);
-    free(t.tokens);
+    free(tokens);
 }

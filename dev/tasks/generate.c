@@ -39,8 +39,7 @@ typedef struct {
     double penalty;
     uint64_t seed;
     Generation generation;
-    TokenList unused; // rows of the model that are no token's, which are never drawn
-    Text *stops;      // (stop_count)
+    Text *stops; // (stop_count)
     size_t stop_count;
     int count; // S
     Sample *samples;
@@ -116,18 +115,6 @@ static Text *stops_create(const Options *o, size_t *count) {
     return stops;
 }
 
-static TokenList unused_tokens(const Run *run) {
-    TokenList list = {0};
-    for (int64_t token = 0; token < run->setup.vocabulary; token++) {
-        if (token < run->dataset->vocabulary &&
-            !tokenizer_is_unused(run->dataset->tokenizer, (int32_t)token))
-            continue;
-        list.tokens = grow_list(list.tokens, list.count, sizeof(int32_t), "tokens");
-        list.tokens[list.count++] = (int32_t)token;
-    }
-    return list;
-}
-
 static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t number) {
     const Options *o = run->options;
     const size_t V = (size_t)run->setup.vocabulary;
@@ -140,7 +127,6 @@ static Writer writer_create(const Run *run, int count, uint64_t seed, uint32_t n
                 .penalty = options_number(o, OPT_REPETITION_PENALTY),
                 .seed = seed,
                 .generation = generation_open(run->weights, run->dataset, (int64_t)V),
-                .unused = unused_tokens(run),
                 .count = count,
                 .samples = allocate((size_t)count, sizeof(Sample), "samples"),
                 .reader = reader_create(run, count, options_text(o, OPT_BEYOND)),
@@ -164,7 +150,6 @@ static void writer_free(Writer *w) {
     reader_free(w->reader);
     for (size_t i = 0; i < w->stop_count; i++) free((char *)w->stops[i].data);
     free(w->stops);
-    free(w->unused.tokens);
     generation_free(&w->generation);
     free(w->samples);
     free(w->logits);
@@ -185,13 +170,6 @@ static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
     free(same);
 }
 
-// What is read before a text: the end of another one, as in training, or what the tokenizer's file
-// says.
-static const int32_t *before_text(const Dataset *dataset, size_t *count) {
-    *count = 1;
-    return dataset->end >= 0 ? &dataset->end : tokenizer_before(dataset->tokenizer, count);
-}
-
 // The prompt follows what was written.
 static void read_prompt(Writer *w, Text prompt) {
     const Dataset *dataset = w->run->dataset;
@@ -199,7 +177,7 @@ static void read_prompt(Writer *w, Text prompt) {
     int32_t *tokens;
     const size_t count = tokenizer_encode(dataset->tokenizer, prompt.data, prompt.size, 0, &tokens);
     size_t before = 0;
-    const int32_t *beginning = first ? before_text(dataset, &before) : NULL;
+    const int32_t *beginning = first ? generation_before(dataset, &before) : NULL;
     const size_t added = before + (size_t)w->unread;
     if (count + added == 0) fail("--prompt: no tokens in \"%.*s\"", (int)prompt.size, prompt.data);
     if (strcmp(options_text(w->run->options, OPT_BEYOND), "stop") == 0 &&
@@ -230,7 +208,7 @@ static void draw(Writer *w, int s) {
     Sample *sample = &w->samples[s];
     real *logits = w->logits + (size_t)s * (size_t)V;
     sampler_penalise(logits, sample->seen, V, w->penalty);
-    for (size_t i = 0; i < w->unused.count; i++) logits[w->unused.tokens[i]] = -(real)INFINITY;
+    generation_forbid(&w->generation, logits);
     w->next[s] = sampler_draw(&w->settings, logits, V, &sample->random);
     sample->seen[w->next[s]] = true;
     sample->written++;

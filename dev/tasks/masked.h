@@ -5,6 +5,8 @@
 #ifndef TASKS_MASKED_H
 #define TASKS_MASKED_H
 
+#include "json.h"
+#include "real.h"
 #include "task.h"
 
 #define MASKED_SHARE 0.15
@@ -13,5 +15,11 @@ extern const TaskType task_masked;
 
 // Prints, for each "[MASK]" in a text, the five most probable tokens.
 void fill(Run *run);
+
+// The tokens that fill() reads of a text, fresh.
+int32_t *fill_encode(const Run *run, const char *text, size_t *count);
+
+// Writes what a row of logits (vocabulary) guesses: [{"token": " the", "probability": 0.5}, ...].
+void fill_write_best(const Dataset *dataset, const real *logits, size_t vocabulary, JsonWriter *w);
 
 #endif

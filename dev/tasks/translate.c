@@ -28,7 +28,6 @@ typedef struct {
     BeamSettings settings;
     Generation generation;
     TokenList *bad;         // (settings.bad_count) sequences that are never written,
-    int32_t *single;        // memory of those of one token
     int64_t longest;        // of a translation; 0: by its source
     size_t positions, rows; // most tokens of a source, and of a batch with its padding
     size_t most;            // sentences in a batch
@@ -36,15 +35,33 @@ typedef struct {
     int64_t cut;            // sources that were too long
     int64_t done;           // lines
     bool shows_progress;
-    const char *picture; // of the attention of sentence `shown`; NULL: none, or it is drawn
+    const char *picture; // of the attention of sentence `shown`; NULL: none
     size_t shown;
-    Hypothesis seen; // its translation
+    bool keeps;      // its translation,
+    Hypothesis seen; // which is this
 } Translator;
 
 // ---- text -------------------------------------------------------------------
-// The source in a line (text_sentence); false: there is none.
-static bool read_sentence(Translator *t, Sentence *sentence) {
+// The tokens of a sentence (text_sentence) with the end.
+static Sentence encode_sentence(Translator *t, Text line) {
     const Dataset *dataset = t->run->dataset;
+    const Text source = text_sentence(line);
+    Sentence sentence = {0};
+    if (source.size == 0) return sentence;
+    int32_t *encoded;
+    size_t count = tokenizer_encode(dataset->tokenizer, source.data, source.size, 0, &encoded);
+    t->cut += count >= t->positions;
+    if (count >= t->positions) count = t->positions - 1;
+    sentence.tokens = allocate(count + 1, sizeof(int32_t), "a sentence");
+    memcpy(sentence.tokens, encoded, count * sizeof(int32_t));
+    sentence.tokens[count] = dataset->end;
+    sentence.count = count + 1;
+    free(encoded);
+    return sentence;
+}
+
+// The source in a line; false: there is none.
+static bool read_sentence(Translator *t, Sentence *sentence) {
     char *line = NULL;
     size_t room = 0;
     stop_interrupts(true);
@@ -53,21 +70,16 @@ static bool read_sentence(Translator *t, Sentence *sentence) {
     if (size < 0 && ferror(stdin) && !stop_requested())
         fail("standard input: cannot read: %s", strerror(errno));
     if (size > 0 && line[size - 1] == '\n') size--;
-    *sentence = (Sentence){0};
-    const Text source = text_sentence((Text){line, size > 0 ? (size_t)size : 0});
-    if (source.size > 0) {
-        int32_t *encoded;
-        size_t count = tokenizer_encode(dataset->tokenizer, source.data, source.size, 0, &encoded);
-        t->cut += count >= t->positions;
-        if (count >= t->positions) count = t->positions - 1;
-        sentence->tokens = allocate(count + 1, sizeof(int32_t), "a sentence");
-        memcpy(sentence->tokens, encoded, count * sizeof(int32_t));
-        sentence->tokens[count] = dataset->end;
-        sentence->count = count + 1;
-        free(encoded);
-    }
+    *sentence = encode_sentence(t, (Text){line, size > 0 ? (size_t)size : 0});
     free(line);
     return size >= 0;
+}
+
+static void sentence_free(const Translator *t, Sentence *sentence) {
+    free(sentence->tokens);
+    for (int n = 0; sentence->outputs && n < t->settings.best; n++) free(sentence->outputs[n]);
+    free(sentence->outputs);
+    free(sentence->scores);
 }
 
 // The text of a translation, in one line.
@@ -121,7 +133,7 @@ static void translate_batch(Translator *t, Sentence *sentences, const Translatio
         for (size_t n = 0; n < N && best[i * N + n].tokens; n++) {
             sentence->outputs[n] = text_of(dataset, &best[i * N + n]);
             sentence->scores[n] = best[i * N + n].score;
-            if (n == 0 && t->picture && places[i].number == t->shown)
+            if (n == 0 && t->keeps && places[i].number == t->shown)
                 t->seen = best[i * N];
             else
                 free(best[i * N + n].tokens);
@@ -162,7 +174,7 @@ static void draw_seen(Translator *t, const Sentence *sentences) {
     if (t->seen.count == 0) return;
     if (!stop_requested()) {
         show_attention(t->run, t->picture, sentence->tokens, sentence->count, &t->seen);
-        t->picture = NULL;
+        t->keeps = false;
     }
     free(t->seen.tokens);
     t->seen = (Hypothesis){0};
@@ -219,17 +231,12 @@ static void print_translations(const Translator *t, const Sentence *sentence, in
 static void forbid(Translator *t) {
     const Dataset *dataset = t->run->dataset;
     const Generation *g = &t->generation;
-    const int64_t V = t->settings.vocabulary;
-    t->single = allocate((size_t)V, sizeof(int32_t), "tokens");
-    t->bad = allocate((size_t)V + g->bad_count, sizeof(TokenList), "tokens");
+    t->bad = allocate(g->unused.count + 1 + g->bad_count, sizeof(TokenList), "tokens");
     size_t count = 0;
-    for (int32_t token = 0; token < V; token++)
-        if (token == dataset->padding || token >= dataset->vocabulary ||
-            tokenizer_is_unused(dataset->tokenizer, token)) {
-            t->single[count] = token;
-            t->bad[count] = (TokenList){&t->single[count], 1};
-            count++;
-        }
+    t->bad[count++] = (TokenList){(int32_t *)&dataset->padding, 1};
+    for (size_t i = 0; i < g->unused.count; i++)
+        if (g->unused.tokens[i] != dataset->padding)
+            t->bad[count++] = (TokenList){&g->unused.tokens[i], 1};
     for (size_t i = 0; i < g->bad_count; i++) t->bad[count++] = g->bad[i];
     t->settings.bad = t->bad;
     t->settings.bad_count = count;
@@ -268,8 +275,27 @@ static Translator translator_create(const Run *run) {
     if (t.settings.best == 0) t.settings.best = 1;
     if (t.most > streams) t.most = streams;
     forbid(&t);
+    t.keeps = t.picture;
     if (t.picture) show_attention_check(t.picture);
     return t;
+}
+
+static void translator_free(Translator *t) {
+    free(t->bad);
+    generation_free(&t->generation);
+    free(t->logits.memory);
+}
+
+Hypothesis translate_text(const Run *run, Text text, TokenList *source) {
+    Translator t = translator_create(run);
+    t.keeps = true;
+    Sentence sentence = encode_sentence(&t, text);
+    translate_sentences(&t, &sentence, 1);
+    *source = (TokenList){sentence.tokens, sentence.count};
+    sentence.tokens = NULL;
+    sentence_free(&t, &sentence);
+    translator_free(&t);
+    return t.seen;
 }
 
 void translate_lines(Run *run) {
@@ -286,21 +312,12 @@ void translate_lines(Run *run) {
             print_translations(&t, &sentences[i], t.done + (int64_t)i);
         log_flush();
         draw_seen(&t, sentences);
-        for (size_t i = 0; i < count; i++) {
-            free(sentences[i].tokens);
-            for (int n = 0; sentences[i].outputs && n < t.settings.best; n++)
-                free(sentences[i].outputs[n]);
-            free(sentences[i].outputs);
-            free(sentences[i].scores);
-        }
+        for (size_t i = 0; i < count; i++) sentence_free(&t, &sentences[i]);
         t.done += (int64_t)count;
     } while (count == most && !stop_requested());
     if (t.shows_progress) fprintf(stderr, "\r\033[K");
     if (t.cut > 0)
         warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
-    free(t.single);
-    free(t.bad);
-    generation_free(&t.generation);
-    free(t.logits.memory);
+    translator_free(&t);
     free(sentences);
 }

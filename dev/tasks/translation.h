@@ -9,7 +9,9 @@
 #ifndef TASKS_TRANSLATION_H
 #define TASKS_TRANSLATION_H
 
+#include "beam.h"
 #include "task.h"
+#include "text.h"
 
 extern const TaskType task_translation;
 
@@ -17,5 +19,9 @@ extern const TaskType task_translation;
 // An empty line stays one. From a terminal each line is answered at once; else lines of like length
 // are translated together.
 void translate_lines(Run *run);
+
+// Translates one sentence likewise: its best translation, and the tokens that the model read of it,
+// both fresh; both none where it is empty.
+Hypothesis translate_text(const Run *run, Text text, TokenList *source);
 
 #endif

@@ -2,8 +2,10 @@
 """Tests pages of runs in a real browser.
 
   dev/test/page.py --text PAGE PROGRAM PROMPT    types, compares with what PROGRAM writes of the page's weights, clicks
-  dev/test/page.py --lines PAGE TEXT EXPECTED    translates, or fills masks
+  dev/test/page.py --translation PAGE TEXT EXPECTED    translates
+  dev/test/page.py --masked PAGE TEXT EXPECTED         fills masks, the first one with this before all
   dev/test/page.py --hostile PAGE                nothing that is in the page's texts has become markup or script
+  dev/test/page.py --training PAGE               of a run that has not ended
   dev/test/page.py --curves PAGE                 of the runs bpe and byte
   dev/test/page.py --shots PAGE PROMPT DIR       pictures, light and dark, wide and narrow
 
@@ -19,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 
-from browser import Browser
+import browser as browsers
 
+Browser = browsers.Firefox if os.environ.get("BROWSER") == "firefox" else browsers.Chromium
 counts = {True: 0, False: 0}
 BUSY = "document.getElementById('stop').disabled"
 TOKENS = "Array.from(document.querySelectorAll('#tokens > span'))"
@@ -45,53 +48,53 @@ def ready(path, **how):
 
 def write(browser, text, **settings):
     values = {"text": text, **settings}
-    browser.run(";".join(f"document.getElementById({json.dumps(key.replace('_', '-'))}).value={json.dumps(str(value))}"
-                         for key, value in values.items()) + ";document.getElementById('go').click()")
+    browser.run(",".join(f"document.getElementById({json.dumps(key.replace('_', '-'))}).value={json.dumps(str(value))}"
+                         for key, value in values.items()) + ",document.getElementById('go').click()")
     browser.until(BUSY, 120)
 
 
+def bfloat16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return struct.unpack("<f", struct.pack("<I", (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000))[0]
+
+
 def weights_of(page, path):
-    """The weights in a page as a float32 file for the program."""
+    """The weights in a page (page_model.h) as a float32 file for the program, in the order and shapes of the run's own."""
     with open(page, encoding="utf-8") as file:
         html = file.read()
-    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S)[1])
-    lines = re.search(r'id="files">(.*?)</script>', html, re.S)[1].strip().split("\n")
-    files = {told["name"]: base64.b64decode(line) for told, line in zip(data["model"]["files"], lines)}
-    raw = files["model.safetensors"]
-    size = struct.unpack("<Q", raw[:8])[0]
-    header, values = json.loads(raw[8:8 + size]), raw[8 + size:]
-
-    def numbers(name):
-        told = header[name]
-        begin, end = told["data_offsets"]
-        part = values[begin:end]
-        if told["dtype"] == "F32":
-            return list(struct.unpack(f"<{len(part) // 4}f", part))
-        if told["dtype"] == "BF16":
-            return [struct.unpack("<f", b"\0\0" + part[i:i + 2])[0] for i in range(0, len(part), 2)]
-        scales, row = numbers(name + ".scale"), len(part) // told["shape"][0]
-        return [to_bf16((byte - 128) * scales[i // row]) for i, byte in enumerate(part)]
-
-    out, at, parts = {"__metadata__": header["__metadata__"]}, 0, []
-    for name, told in header.items():
-        if name == "__metadata__" or name.endswith(".scale"):
+    files = dict(line.split(" ") for line in re.search(r'id="files">(.*?)</script>', html, re.S)[1].strip().split("\n"))
+    files = {name: base64.b64decode(text) for name, text in files.items()}
+    form = next(name for name in files if name.startswith("weights.")).split(".")[1]
+    data = files.pop("weights." + form)
+    told = json.loads(files.pop("model.safetensors")[8:])
+    with open(os.path.join(os.path.dirname(page), "best.safetensors"), "rb") as file:
+        shapes = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    out, parts, at = {"__metadata__": told["__metadata__"]}, [], 0
+    for name, tensor in sorted(shapes.items(), key=lambda item: item[1].get("data_offsets", [0])):
+        if name == "__metadata__":
             continue
-        parts.append(struct.pack(f"<{len(numbers(name))}f", *numbers(name)))
-        out[name] = {"dtype": "F32", "shape": told["shape"], "data_offsets": [at, at + len(parts[-1])]}
-        at += len(parts[-1])
+        size = (tensor["data_offsets"][1] - tensor["data_offsets"][0]) // 4
+        exact = form == "float32" or len(tensor["shape"]) == 1
+        rows = 1 if exact else tensor["shape"][0]
+        for _ in range(rows):
+            n = size // rows
+            taken = 4 * n if exact else 4 + n
+            row, data = data[:taken], data[taken:]
+            if not exact:
+                scale, *numbers = struct.unpack(f"<f{n}b", row)
+                row = struct.pack(f"<{n}f", *(bfloat16(number * scale) for number in numbers))
+            parts.append(row)
+        out[name] = {"dtype": "F32", "shape": tensor["shape"], "data_offsets": [at, at + 4 * size]}
+        at += 4 * size
+    check("nothing but weights", not data)
     text = json.dumps(out).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
     for name, content in files.items():
-        if name not in ("model.safetensors", "decoder.wasm"):
+        if name != "decoder.wasm.gz":
             with open(os.path.join(os.path.dirname(path), name), "wb") as file:
                 file.write(content)
-    return data["model"]["format"]
-
-
-def to_bf16(value):
-    bits = struct.unpack("<I", struct.pack("<f", value))[0]
-    return struct.unpack("<f", struct.pack("<I", (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000))[0]
+    return form
 
 
 def program_says(program, weights, prompt, *options):
@@ -140,10 +143,11 @@ def test_text(page, program, prompt):
 def test_whole(browser, page):
     """What holds of every page with curves."""
     if browser.run("!document.getElementById('curves').hidden"):
+        check("the best result", re.search("best: step [0-9]", text_of(browser, "results")), text_of(browser, "results"))
         browser.run("document.querySelector('figure').focus()")
         browser.key("ArrowLeft")
         check("values of a curve", re.search(r"step [0-9,]+: .*training [0-9.]+", browser.run("document.querySelector('figure output').textContent")))
-        browser.run("document.getElementById('x').value='seconds';document.getElementById('x').onchange();document.getElementById('log-y').click()")
+        browser.run("document.getElementById('x').value='seconds',document.getElementById('x').onchange(),document.getElementById('log-y').click()")
         check("curves by time", browser.run("document.querySelectorAll('svg polyline').length") > 3)
         names = "Array.from(document.querySelectorAll('figure, input, select, textarea')).filter(e => !e.ariaLabel && !e.labels?.length).length"
         check("a name for everything", browser.run(names) == 0)
@@ -154,10 +158,35 @@ def test_whole(browser, page):
     browser.close()
 
 
-def test_lines(page, text, expected):
+def choose_token(browser, number):
+    """What the heads drew on, in words."""
+    browser.run(TOKENS + f"[{number}].click()")
+    browser.until("document.querySelectorAll('.heads button').length > 0")
+    return browser.run("Array.from(document.querySelectorAll('.heads button')).map(e => (e.click(), "
+                       "document.getElementById('drawn').textContent))")
+
+
+def test_masked(page, text, expected):
     browser = ready(page)
     write(browser, text)
-    check("lines as the program's", expected in text_of(browser, "tokens"), (text_of(browser, "tokens"), text_of(browser, "status")))
+    check("guesses as the program's", text_of(browser, "guesses").startswith("[MASK] 1: " + expected), text_of(browser, "guesses"))
+    tokens = browser.run(TOKENS + ".length")
+    drawn = choose_token(browser, 1)
+    check("a token drew on all of the text", f"layer 2, head 2: of {tokens} tokens" in drawn[-1], drawn)
+    test_whole(browser, page)
+
+
+def test_translation(page, text, expected):
+    browser = ready(page)
+    write(browser, text)
+    written = browser.run(TOKENS + ".filter(e => e.className !== 'given').map(e => e.textContent).join('')")
+    check("the program's translation", written.rstrip("\u21b5\n\u25a0\u00b7") == expected, (written, expected))
+    check("losses", browser.run(TOKENS + ".pop().title").startswith("loss "))
+    given = browser.run(TOKENS + ".filter(e => e.className === 'given').length")
+    first, last = choose_token(browser, 0), choose_token(browser, given + 1)
+    check("a token of the source drew on the source", len(first) == 2 and f"of {given - 1} tokens" in first[0], first)
+    check("a token drew on both", len(last) == 4 and "head 1: of 2 tokens" in last[0] and
+          f"head 2, source: of {given - 1} tokens" in last[3], last)
     test_whole(browser, page)
 
 
@@ -172,6 +201,15 @@ def test_hostile(page):
                           "document.body.append(e); e.remove(); return typeof window.evil; })()")
     check("the policy refuses scripts", refused == "undefined")
     browser.errors.clear()  # which it said
+    test_whole(browser, page)
+
+
+def test_training(page):
+    """A page of a run that has not ended."""
+    browser = ready(page)
+    check("samples", browser.run("document.querySelectorAll('#samples pre').length") > 0)
+    write(browser, "The king", count=5)
+    check("writes", browser.run(TOKENS + ".filter(e => e.className !== 'given').length") == 5)
     test_whole(browser, page)
 
 
@@ -196,6 +234,6 @@ def shots(page, prompt, directory):
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
-    {"--text": test_text, "--lines": test_lines, "--curves": test_curves, "--hostile": test_hostile, "--shots": shots}[what](*rest)
+    {"--text": test_text, "--translation": test_translation, "--masked": test_masked, "--training": test_training, "--curves": test_curves, "--hostile": test_hostile, "--shots": shots}[what](*rest)
     print(f"{counts[True]} passed, {counts[False]} failed")
     sys.exit(counts[False] > 0)

@@ -51,12 +51,11 @@ static void test_facts(void) {
                          NULL, samples, 2);
     Json *data = data_of(page);
     const Json *run = &member(data, "runs")->items[0], *steps = member(run, "steps");
-    CHECK(member(run, "starts")->count == 1 && member(run, "evaluations")->count == 2);
+    CHECK(member(run, "lines")->count == 4); // the start, evaluations and the test
+    CHECK_CLOSE(member(&member(run, "lines")->items[3], "test_loss")->number, 2.25, 0);
     CHECK(member(steps, "step")->count == 3);
     CHECK_CLOSE(member(steps, "loss")->items[1].number, 2, 0);
     CHECK(member(steps, "grad_norm")->items[0].kind == JSON_NULL);
-    CHECK_CLOSE(member(member(run, "best"), "step")->number, 2, 0);
-    CHECK_CLOSE(member(member(run, "test"), "test_loss")->number, 2.25, 0);
     CHECK_TEXT(member(data, "samples")->items[1].string, "no \xef\xbf\xbd utf-8");
     json_free(data);
     free(page);
@@ -92,10 +91,10 @@ static void test_hostile(void) {
     char *sample = copy_string(evil), *page = page_of(log, NULL, &sample, 1);
     Json *data = data_of(page);
     CHECK_TEXT(member(data, "samples")->items[0].string, evil);
-    const Json *start = &member(&member(data, "runs")->items[0], "starts")->items[0];
+    const Json *start = &member(&member(data, "runs")->items[0], "lines")->items[0];
     CHECK_TEXT(member(start, "command")->string, evil);
     CHECK(!strstr(page, "<img") && !strstr(page, "onerror=alert(1)>") && !strstr(page, "<!--<"));
-    CHECK(!strstr(page, "\xe2\x80\xa8") && strstr(page, "\\u2028"));
+    CHECK(strstr(page, "\\u003c/script\\u003e") && strstr(page, "\\u0026"));
     CHECK(strstr(page, "default-src 'none'"));
     char nonce[64] = "", *again = page_of(log, NULL, &sample, 1), *found;
     CHECK(sscanf(strstr(page, "'nonce-"), "'nonce-%32[0-9a-f]'", nonce) == 1);
@@ -116,11 +115,11 @@ static void test_files(void) {
                         {(char *)"d", {0}}};
     const PageModel model = {files, 4, "int8", 2, NAN, NULL};
     char *page = page_of("", &model, NULL, 0);
-    CHECK(page && strstr(page, ">TQ==\nTWE=\n//4A\n\n</script>"));
+    CHECK(page && strstr(page, ">a TQ==\nb TWE=\nc //4A\nd \n</script>"));
     Json *data = data_of(page);
     const Json *told = member(data, "model");
     CHECK_TEXT(member(told, "format")->string, "int8");
-    CHECK(member(told, "rounded_loss")->kind == JSON_NULL && member(told, "files")->count == 4);
+    CHECK(member(told, "rounded_loss")->kind == JSON_NULL);
     json_free(data);
     free(page);
 }

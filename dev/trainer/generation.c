@@ -5,6 +5,7 @@
 #include "huggingface.h"
 #include "json.h"
 #include "memory.h"
+#include <math.h>
 #include <stdlib.h>
 
 // A token, or a list of them, in the order of the file; what is none is left out.
@@ -56,8 +57,19 @@ static Json *read_file(const Safetensors *weights, const char *name) {
     return root;
 }
 
+static TokenList unused_tokens(const Dataset *dataset, int64_t vocabulary) {
+    TokenList list = {0};
+    for (int64_t token = 0; dataset->tokenizer && token < vocabulary; token++) {
+        if (token < dataset->vocabulary && !tokenizer_is_unused(dataset->tokenizer, (int32_t)token))
+            continue;
+        list.tokens = grow_list(list.tokens, list.count, sizeof(int32_t), "tokens");
+        list.tokens[list.count++] = (int32_t)token;
+    }
+    return list;
+}
+
 Generation generation_open(const Safetensors *weights, const Dataset *dataset, int64_t vocabulary) {
-    Generation g = {.forced_end = -1};
+    Generation g = {.unused = unused_tokens(dataset, vocabulary), .forced_end = -1};
     if (weights && safetensors_metadata(weights, HUGGINGFACE_ORIGIN)) {
         Json *const files[] = {read_file(weights, "generation_config.json"),
                                read_file(weights, "config.json")};
@@ -78,6 +90,7 @@ Generation generation_open(const Safetensors *weights, const Dataset *dataset, i
 void generation_free(Generation *generation) {
     for (size_t i = 0; i < generation->bad_count; i++) free(generation->bad[i].tokens);
     free(generation->bad);
+    free(generation->unused.tokens);
     free(generation->ends.tokens);
 }
 
@@ -85,4 +98,14 @@ bool generation_ends(const Generation *generation, int32_t token) {
     for (size_t i = 0; i < generation->ends.count; i++)
         if (generation->ends.tokens[i] == token) return true;
     return false;
+}
+
+void generation_forbid(const Generation *generation, real *logits) {
+    for (size_t i = 0; i < generation->unused.count; i++)
+        logits[generation->unused.tokens[i]] = -(real)INFINITY;
+}
+
+const int32_t *generation_before(const Dataset *dataset, size_t *count) {
+    *count = 1;
+    return dataset->end >= 0 ? &dataset->end : tokenizer_before(dataset->tokenizer, count);
 }

@@ -12,8 +12,9 @@ typedef struct {
 } TokenList;
 
 typedef struct {
-    TokenList ends; // "eos_token_id": each ends a text
-    TokenList *bad; // (bad_count) "bad_words_ids": such a sequence is never written
+    TokenList unused; // rows of the model that are no token's, which are never written
+    TokenList ends;   // "eos_token_id": each ends a text
+    TokenList *bad;   // (bad_count) "bad_words_ids": such a sequence is never written
     size_t bad_count;
     int32_t forced_end; // "forced_eos_token_id": the last of a text that has no room any more; -1
 } Generation;
@@ -23,5 +24,12 @@ Generation generation_open(const Safetensors *weights, const Dataset *dataset, i
 void generation_free(Generation *generation);
 
 bool generation_ends(const Generation *generation, int32_t token);
+
+// No unused token is drawn from logits (V) after this.
+void generation_forbid(const Generation *generation, real *logits);
+
+// What is read before a text: the end of another one, as in training, or what the tokenizer's file
+// says.
+const int32_t *generation_before(const Dataset *dataset, size_t *count);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     PageFile *files; // (count)
     size_t count;
-    const char *format;        // of the weights: "float32", "bfloat16", "int8"
+    const char *format;        // of the weights: "float32", "int8"
     double loss, rounded_loss; // on the validation split, of the weights and of those in the page;
                                // NaN: not known
     const char *obstacle;      // why there are none, in words; NULL: there are

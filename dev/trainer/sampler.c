@@ -1,5 +1,6 @@
 #include "sampler.h"
 #include "memory.h"
+#include "vector_math.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -101,4 +102,11 @@ int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_
     const int32_t token = candidate->token;
     free(candidates);
     return token;
+}
+
+double sampler_log_sum(const real *logits, size_t count, real largest) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t v = 0; v < count; v++) sum += vector_exp(logits[v] - largest);
+    return (double)largest + log(fmax((double)sum, 1)); // the largest alone makes it 1
 }

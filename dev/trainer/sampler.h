@@ -22,4 +22,7 @@ void sampler_penalise(real *logits, const bool *seen, int64_t vocabulary, double
 int32_t sampler_draw(const SamplerSettings *settings, const real *logits, int64_t vocabulary,
                      Random *random);
 
+// log sum exp(logits) of all (count), of which one is the largest.
+double sampler_log_sum(const real *logits, size_t count, real largest);
+
 #endif
