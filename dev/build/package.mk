@@ -46,9 +46,10 @@ one: $(FLOAT)/bin/fastformer
 
 needs = @command -v $(word 1,$(1)) >/dev/null || { \
             echo "make $@ needs $(word 1,$(1)): install $(word 2,$(1))"; exit 1; }
-# make again, with other settings than this one's.
+# make again, with other settings than this one's. C without cancellation needs no tables to unwind.
 FOR_ANY = $(Q)MAKEFLAGS= $(MAKE) --no-print-directory $(filter -j%,$(MAKEFLAGS)) \
-          $(MAKEOVERRIDES) ARCH=portable MPI=0 CPLUSPLUS=0 CUDA= CFLAGS='$(or $(CFLAGS),-g0)'
+          $(MAKEOVERRIDES) ARCH=portable MPI=0 CPLUSPLUS=0 CUDA= \
+          CFLAGS='$(or $(CFLAGS),-g0 -fno-asynchronous-unwind-tables)'
 $(PACKAGE_BUILD)/fastformer: always
 	+$(FOR_ANY) BUILD=$(PACKAGE_BUILD) one
 deb wheel: $(PACKAGE_BUILD)/fastformer

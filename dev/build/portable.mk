@@ -1,11 +1,12 @@
-# ARCH=portable: a program is compiled for each of some levels of instructions, the best first, and
+# ARCH=portable: what computes is compiled for each of some levels of instructions, the best first, and
 # for any processor. Other machines than x86-64 have what any has.
 march_avx512_bf16 := x86-64-v4 -mavx512bf16
 march_avx512 := x86-64-v4
 march_avx2 := x86-64-v3
 LEVELS := $(if $(filter x86_64%,$(MACHINE)),avx512_bf16 avx512 avx2)
 
-# One for a level is one object, in which all names are its own but two.
+# What a program has for each level (dev/cpu, the models and its main) is one object, in which all
+# names are its own but two.
 define compiled_for # $(1) its name
 COMPILE_$(1) := $$(COMPILE_FLOAT) -march=$$(march_$(1))
 LIBS_$(1) := $$(LIBS_FLOAT)
@@ -14,7 +15,6 @@ $(FLOAT)/$(1)/whole/%.o: $(FLOAT)/$(1)/%.o $(FLOAT)/$(1)/dev/cpu/processor.o $(F
 	$$(call link,$$(CC) -r -nostdlib)
 	$$(Q)$$(OBJCOPY) $$(foreach name,main processor_lacks,--redefine-sym $$(name)=$$(name)_$(1) \
 	    --keep-global-symbol=$$(name)_$(1)) $$@
-$(if $(USE_MPI),$(TRAINERS:%=$(FLOAT)/$(1)/whole/%.o): $(FLOAT)/$(1)/dev/ranks/mpi.o)
 endef
 ifneq ($(LEVELS),)
 $(foreach level,$(LEVELS),$(eval $(call compiled_for,$(level))))

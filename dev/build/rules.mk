@@ -35,20 +35,19 @@ $(call remember,$(1)/compiled,COMPILE_$(3))
 -include $(wildcard $(1)/*.d $(1)/dev/*/*.d)
 endef
 
-# What is in a portable program once, not once for each level: the corpus, the decoder of pages.
-EMBEDDED_ONCE := dev/data/corpus.c dev/trainer/page_wasm.c
-is_level = $(filter-out FLOAT DOUBLE,$(1))
+# A portable program has for each level what computes, and all else once.
+for_level = $(if $(filter-out FLOAT DOUBLE,$(1)),$(2),$(3))
 MODEL_TEST := model_test model_reference plain_model test
 define programs # $(1) directory, $(2) FLOAT, DOUBLE or a level
 $(call objects,$(1),c,$(2))
 $(call remember,$(1)/linked,LIBS_$(2))
 $(call remember,$(1)/library,LIBRARY_SOURCES)
-$(1)/lib.a: $(patsubst %.c,$(1)/%.o,$(filter-out $(if $(call is_level,$(2)),$(EMBEDDED_ONCE)), \
+$(1)/lib.a: $(patsubst %.c,$(1)/%.o,$(filter $(call for_level,$(2),dev/cpu/% $(MODEL_PARTS),%), \
               $(LIBRARY_SOURCES))) $(1)/library
 	@rm -f $$@
 	$$(Q)$$(AR) rcs $$@ $$(filter %.o,$$^)
 $(1)/bin/%: $(1)/%.o $(1)/dev/start/refuse.o $(1)/lib.a $(1)/linked \
-            $(if $(call is_level,$(2)),$(EMBEDDED_ONCE:%.c=$(FLOAT)/%.o))
+            $(call for_level,$(2),$(FLOAT)/lib.a)
 	$$(call link,$$(CC) $$(C_FLAGS) $$(if $$(filter %/choose.o,$$^),-Wl$$(,)--wrap=main),$$(LIBS_$(2)))
 $(1)/test/%: $(1)/dev/test/%.o $(1)/dev/test/test.o $(1)/lib.a $(1)/linked
 	$$(call link,$$(CC) $$(C_FLAGS),$$(LIBS_$(2)))

@@ -2,9 +2,10 @@
 # reach. Without the tools for it an empty file, and pages without a model.
 
 WASM_SOURCES := dev/page/wasm.c $(filter-out dev/base/file.c dev/base/process.c dev/base/stop.c \
-                  dev/base/threads.c $(EMBEDDED_ONCE) dev/trainer/page_model.c \
-                  dev/trainer/run_page.c dev/trainer/settings.c dev/trainer/verify.c \
-                  dev/ranks/ranks.c dev/fastformer/exchange.c,$(LIBRARY_SOURCES)) \
+                  dev/base/threads.c dev/data/corpus.c dev/trainer/page_model.c \
+                  dev/trainer/page_wasm.c dev/trainer/run_page.c dev/trainer/settings.c \
+                  dev/trainer/verify.c dev/ranks/ranks.c dev/fastformer/exchange.c, \
+                  $(LIBRARY_SOURCES)) \
                 $(foreach model,$(MODELS),$(wildcard train_$(model).c dev/$(model)/train_$(model).c))
 WASM_FLAGS := --target=wasm32-wasi -msimd128 -include dev/page/wasi.h -D_WASI_EMULATED_SIGNAL \
               -D_WASI_EMULATED_MMAN -D_WASI_EMULATED_GETPID -D_WASI_EMULATED_PROCESS_CLOCKS

@@ -1,6 +1,5 @@
 #include "cpu_model.h"
 
-#include "device.h"
 #include "error.h"
 #include "memory.h"
 #include "threads.h"

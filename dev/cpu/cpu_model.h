@@ -6,6 +6,7 @@
 #include "adamw.h"
 #include "arena.h"
 #include "classifier.h"
+#include "device.h"
 #include "gemm.h"
 #include "model.h"
 #include "muon.h"
@@ -108,9 +109,10 @@ void cpu_model_clear_gradients(void *model);
 
 // All of them, in a model's table.
 #define CPU_MODEL_ENTRIES                                                                          \
-    .device = cpu_model_device, .memory = cpu_model_memory, .parameters = cpu_model_parameters,    \
-    .view = cpu_model_view, .read = cpu_model_read, .write = cpu_model_write,                      \
-    .gradient_norm = cpu_model_gradient_norm, .update = cpu_model_update,                          \
-    .clear_gradients = cpu_model_clear_gradients, .reduce = cpu_model_reduce
+    .build = cpu_build, .device = cpu_model_device, .memory = cpu_model_memory,                    \
+    .parameters = cpu_model_parameters, .view = cpu_model_view, .read = cpu_model_read,            \
+    .write = cpu_model_write, .gradient_norm = cpu_model_gradient_norm,                            \
+    .update = cpu_model_update, .clear_gradients = cpu_model_clear_gradients,                      \
+    .reduce = cpu_model_reduce
 
 #endif

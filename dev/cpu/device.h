@@ -16,8 +16,6 @@ Precision cpu_decode_precision(const char *name);
 // Processor, threads, GEMM library and its measured peak, what multiplies in tile.h.
 void cpu_device(Gemm *gemm, DeviceInfo *info);
 
-// Libraries and instructions that the program was built with, as lines of --version
-// (options_set_build), fresh; `processes` names the library of ranks.h, or is NULL.
-char *cpu_build(const char *processes);
+char *cpu_build(const char *processes); // ModelType.build
 
 #endif

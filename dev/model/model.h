@@ -97,6 +97,9 @@ struct ModelType {
     // Adds the parameters of the model that create() would make: what a checkpoint is checked
     // against before anything of its size is allocated.
     void (*add_parameters)(const ModelSetup *setup, ParameterTable *table);
+    // Libraries and instructions that it was built with, as lines of --version
+    // (options_set_build), fresh; `processes` names the library of ranks.h, or is NULL.
+    char *(*build)(const char *processes);
     // Both end the program where the options contradict each other (heads that do not divide
     // channels).
     void *(*create)(const ModelSetup *setup);

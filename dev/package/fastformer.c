@@ -1,6 +1,7 @@
 // fastformer: all programs in one file, for packages. The first argument says which one runs, or
 // the name by which it is called: train_gpt2 may be a link to it. PROGRAM_LIST is PROGRAM(name) for
 // each; make gives each its own name for main.
+#include "checkpoint.h"
 #include "error.h"
 #include "file.h"
 #include "json.h"
@@ -47,23 +48,34 @@ static const Program *find_command(const char *command) {
 }
 
 // ---- eval and generate ------------------------------------------------------
-// The program that trains what a run's directory, or a Hugging Face model's, holds.
-static const Program *program_of_run(const char *run) {
-    char *path = format_string("%s/config.json", run);
-    if (!file_exists(path)) fail("%s: not found; expected the directory of a run", path);
+// What config.json next to a Hugging Face model's weights calls it, as our programs do.
+static char *model_of_config(const char *weights) {
+    char *path = format_string("%.*sconfig.json", (int)(path_name(weights) - weights), weights);
+    if (!file_exists(path))
+        fail("%s: names no model, and %s, which would, is missing", weights, path);
     FileMap file = file_map(path);
     Json *config = json_parse((const char *)file.data, file.size, path);
     const char *type = json_string(config, "model_type", path);
-    const char *model = strcmp(type, "marian") == 0  ? "translate"
-                        : strcmp(type, "qwen3") == 0 ? "llama"
-                                                     : type;
-    char *name = format_string(TRAIN "%s", model);
-    const Program *program = find_program(name);
-    if (!program) fail("%s: \"model_type\" is %s, which no program here trains", path, type);
-    free(name);
+    char *model = copy_string(strcmp(type, "marian") == 0  ? "translate"
+                              : strcmp(type, "qwen3") == 0 ? "llama"
+                                                           : type);
     json_free(config);
     file_unmap(&file);
     free(path);
+    return model;
+}
+
+// The program that trains what a run's directory, or a Hugging Face model's, or weights hold.
+static const Program *program_of_run(const char *run) {
+    Safetensors *weights = checkpoint_open_weights(run);
+    const char *ours = safetensors_metadata(weights, "model");
+    char *model = ours ? copy_string(ours) : model_of_config(weights->file.path),
+         *name = format_string(TRAIN "%s", model);
+    const Program *program = find_program(name);
+    if (!program) fail("%s: holds a model of type %s, which no program here trains", run, model);
+    free(name);
+    free(model);
+    safetensors_close(weights);
     return program;
 }
 
@@ -79,12 +91,12 @@ static int run_on(const Program *program, int argc, char **argv, char *const *ac
     return program->main(count, arguments);
 }
 
-static int evaluate(int argc, char **argv) {
+static int evaluate_run(int argc, char **argv) {
     char *const action[] = {(char[]){"--eval"}, (char[]){"test"}, NULL}; // the last --eval counts
     return run_on(program_of_run(argv[2]), argc, argv, action);
 }
 
-static int generate(int argc, char **argv) {
+static int generate_from(int argc, char **argv) {
     char *const writes[] = {(char[]){"--prompt"}, (char[]){""}, NULL}, *const translates[] = {
                                                                            (char[]){"--translate"},
                                                                            NULL};
@@ -193,7 +205,7 @@ int main(int argc, char **argv) {
     if (evaluates || generates) {
         if (argc < 3 || argv[2][0] == '-')
             fail_usage("%s: expected the directory of a run: fastformer %s RUN", command, command);
-        return evaluates ? evaluate(argc, argv) : generate(argc, argv);
+        return evaluates ? evaluate_run(argc, argv) : generate_from(argc, argv);
     }
     const Program *program = find_command(command);
     if (!program) program = find_program(command);

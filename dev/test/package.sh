@@ -232,8 +232,23 @@ if python3 -m venv "$dir/tools" >"$dir/out" 2>&1 && "$dir/tools/bin/pip" install
     ok "fastformer train, eval, generate"
     in_venv fastformer tokenize -o data --vocab-size 300 "$root/dev/test/texts/shakespeare.txt" &&
         in_venv fastformer gpt2 -i data -o gpt2 "${tiny[@]}" && in_venv python -m fastformer bert --version &&
-        in_venv fastformer translate --version && in_venv train_gpt2 -e gpt2 --eval val -m 1
-    ok "fastformer tokenize, gpt2, bert, translate"
+        in_venv train_gpt2 -e gpt2 --eval val -m 1
+    ok "fastformer tokenize, gpt2"
+    # Of what transformers has no class for, either; cosine attention.
+    in_venv fastformer gpt2 -i data -o cosine --attention cosine "${tiny[@]}" && in_venv fastformer llama -i data -o llama "${tiny[@]}" &&
+        for run in gpt2 gpt2/best.safetensors cosine llama; do
+            in_venv fastformer eval $run -m 1 && grep -q 'test loss' "$dir/out" && in_venv fastformer generate $run -g 3 || break
+        done
+    ok "eval and generate: gpt2, llama"
+    in_venv fastformer tokenize -o masked --vocab-size 300 --reserve mask,padding "$root/dev/test/texts/shakespeare.txt" &&
+        in_venv fastformer bert -i masked -o bert "${tiny[@]}" && in_venv fastformer eval bert -m 1 && grep -q 'test loss' "$dir/out" &&
+        ! in_venv fastformer generate bert && [ "$(grep -c '^error: .*which writes no text' "$dir/out")" -eq 1 ]
+    ok "eval: bert, which does not generate"
+    seq 1000 9999 | sed 's/./& /g' >"$dir/source" && tac "$dir/source" >"$dir/target"
+    in_venv fastformer tokenize -o pairs --source "$dir/source" --target "$dir/target" --vocab-size 300 &&
+        in_venv fastformer translate -i pairs -o translate --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 -x 3 -m 1 &&
+        in_venv fastformer eval translate -m 1 && grep -q 'test loss' "$dir/out" && in_venv fastformer generate translate <<<"1 2 3 4"
+    ok "eval and generate: translate"
     in_venv python -c 'import fastformer; fastformer.FastformerForCausalLM'
     [ "$(grep -c '^ImportError: .*pip install' "$dir/out")" -eq 1 ]
     ok "without PyTorch the class names what is missing"

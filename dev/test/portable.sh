@@ -41,6 +41,12 @@ trains() {
     mkdir "$dir/$1" && (cd "$dir/$1" && "$2" -o run -p $precision -L 1 -C 64 -H 2 -b 2 -t 64 -x 3 -m 1 --no-test) >"$dir/out" 2>&1
 }
 
+# What is in a program once (all but dev/cpu and the models) calls no function of those directly: it would be that for any processor.
+nm -u "$programs"/dev/{base,text,data,model,trainer,tasks,ranks}/*.o 2>/dev/null | awk '$1 == "U" { print $2 }' | sort -u >"$dir/called"
+nm --defined-only -g "$programs"/dev/cpu/*.o | awk 'NF == 3 { print $3 }' | sort -u | comm -12 - "$dir/called" >"$dir/out"
+[ -s "$dir/called" ] && [ ! -s "$dir/out" ]
+ok "what is in a program once calls the levels' functions by tables alone"
+
 level=$(best env)
 declare -A tiles=([avx512_bf16]='\(AMX\|AVX512-BF16\)' [avx512]=AVX-512 [avx2]=AVX [baseline]=SSE) # as the start table names them
 trains any "$programs/bin/train_fastformer" && grep -q "tiles by ${tiles[$level]}," "$dir/any/run/log.jsonl"

@@ -1,4 +1,3 @@
-#include "device.h"
 #include "run.h"
 #include <stdlib.h>
 
@@ -118,7 +117,7 @@ static const Option rows[] = {
 Options *trainer_options_create(const ModelType *type) {
     Options *options = options_create(type->program, type->task->summary);
     char *processes = ranks_library();
-    options_set_build(options, cpu_build(processes));
+    options_set_build(options, type->build(processes));
     free(processes);
     options_add(options, &input_rows[type->task->learns_embedded], 1);
     options_add(options, rows, sizeof(rows) / sizeof(rows[0]));
