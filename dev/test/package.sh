@@ -41,6 +41,10 @@ else
     skip "lintian was not found"
 fi
 
+# apt names what is missing where the C library is older.
+dpkg-deb -f "$deb" Depends >"$dir/out" && grep -q 'libc6 (>= 2\.[0-9]*), libdnnl2 .*libgomp1' "$dir/out"
+ok "the package depends on what it uses"
+
 # What is in `clean` runs on a Debian that has nothing but apt; it prints a line for each thing that passes.
 cat >"$dir/clean" <<'END'
 exec 2>&1
