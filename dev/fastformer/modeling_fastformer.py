@@ -222,7 +222,8 @@ class SoftmaxAttention(nn.Module):
         n = rows.shape[2]
         age = torch.arange(n - T, n, device=x.device)[:, None] - torch.arange(n, device=x.device)
         hidden = (age < 0) | (age >= self.window) | (seen.transpose(2, 3) == 0)  # (B, H, T, n)
-        scores = (q @ k.transpose(2, 3) / self.size**0.5).float().masked_fill(hidden, torch.finfo(torch.float32).min)
+        scores = (q @ k.transpose(2, 3) / self.size**0.5).to(torch.promote_types(x.dtype, torch.float32))
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = F.pad(scores, (0, int(self.sink))).softmax(-1)[..., :n].masked_fill(hidden, 0)
         y = F.dropout(weights.to(v.dtype), self.dropout, self.training) @ v
         return F.dropout(self.output(y.transpose(1, 2).reshape(B, T, C)), self.dropout, self.training)

@@ -8,18 +8,17 @@ Rotary positions, grouped heads, the norms of queries and keys, RMSNorm and SwiG
 (transformers' own functions and classes); rescaled scores and `pairwise` are written out here by their definitions. The tensors of
 a case are its inputs (CASE.x, CASE.dy, ...), which float32 holds, and what these must give (CASE.y, CASE.dx, ...) in float64.
 """
-import json
 import math
-import struct
 import sys
-from pathlib import Path
 
 import torch
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb, repeat_kv
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-PATH = Path(__file__).parent / "blocks.safetensors"
+from check_additive import read, write
+
+FILE = "blocks.safetensors"
 B, T, H, G, D = 2, 7, 6, 2, 4  # sequences, positions, heads, heads of keys and values, channels of a head
 RESCALE, BASE, EPSILON = 3.0, 10000.0, 1e-5
 tensors = {}
@@ -177,38 +176,13 @@ def everything():
 INPUTS = {"x", "bias", "gain", "gains", "dy", "qkv", "m", "r", "factor", "threshold"}
 
 
-def write():
-    kinds = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
-    sizes = {"batch": B, "length": T, "heads": H, "groups": G, "size": D, "rescale": RESCALE, "base": BASE, "epsilon": EPSILON}
-    header, data = {"__metadata__": {name: str(value) for name, value in sizes.items()}}, b""
-    for name, tensor in tensors.items():
-        if name.rsplit(".", 1)[1] in INPUTS:
-            tensor = tensor.float()
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + size]}
-        data += tensor.contiguous().numpy().tobytes()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    PATH.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def read():
-    raw = PATH.read_bytes()
-    (size,) = struct.unpack("<Q", raw[:8])
-    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
-    kinds = {"F32": torch.float32, "F64": torch.float64, "I32": torch.int32}
-    return {
-        name: torch.frombuffer(bytearray(data[t["data_offsets"][0] : t["data_offsets"][1]]), dtype=kinds[t["dtype"]]).reshape(t["shape"])
-        for name, t in header.items()
-        if name != "__metadata__"
-    }
-
-
 def main():
     everything()
     if sys.argv[1:] == ["--write"]:
-        write()
-    stored = read()
+        sizes = {"batch": B, "length": T, "heads": H, "groups": G, "size": D, "rescale": RESCALE, "base": BASE, "epsilon": EPSILON}
+        write(FILE, {name: str(value) for name, value in sizes.items()},
+              {name: x.float() if name.rsplit(".", 1)[1] in INPUTS else x for name, x in tensors.items()})
+    _, stored = read(FILE)
     error = max((stored[name].double() - value.double()).abs().max().item() for name, value in tensors.items())
     print(f"PyTorch {torch.__version__}: {len(tensors)} tensors, largest difference {error:.1e}")
     passed = stored.keys() == tensors.keys() and error < 1e-11

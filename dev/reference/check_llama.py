@@ -7,17 +7,15 @@
 The classes compute their norms, the angles of positions and the loss in float32 whatever the type of their weights: these three are
 replaced by the same formulas in float64. The files are as README.md describes those of the other models.
 """
-import json
-import struct
 import sys
-from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
-HERE = Path(__file__).parent
+from check_additive import read, write
+
 V, T = 61, 24
 SIZES = dict(vocab_size=V, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=T)
 
@@ -115,37 +113,13 @@ def everything():
     }
 
 
-def write(path, tensors, metadata):
-    kinds = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32"}
-    header, data = {"__metadata__": metadata}, b""
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + size]}
-        data += tensor.contiguous().numpy().tobytes()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def read(path):
-    raw = path.read_bytes()
-    (size,) = struct.unpack("<Q", raw[:8])
-    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
-    kinds = {"F32": torch.float32, "F64": torch.float64, "I32": torch.int32}
-    return {
-        name: torch.frombuffer(bytearray(data[t["data_offsets"][0] : t["data_offsets"][1]]), dtype=kinds[t["dtype"]]).reshape(t["shape"])
-        for name, t in header.items()
-        if name != "__metadata__"
-    }
-
-
 def main():
     passed = True
     for name, (tensors, metadata) in everything().items():
-        path = HERE / f"{name}.safetensors"
+        file = f"{name}.safetensors"
         if sys.argv[1:] == ["--write"]:
-            write(path, tensors, metadata)
-        stored = read(path)
+            write(file, metadata, tensors)
+        _, stored = read(file)
         # Training multiplies what rounding differs by.
         error = max((stored[key].double() - value.double()).abs().max().item() for key, value in tensors.items())
         passed = passed and stored.keys() == tensors.keys() and error < 1e-6

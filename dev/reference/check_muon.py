@@ -7,15 +7,14 @@
 The file has matrices of each orientation: `NAME` before the first step, its gradients `NAME.grad` (steps, rows,
 columns), and `NAME.final` after the last one; lr, weight_decay and clipping are in the metadata and in `scale` (steps).
 """
-import json
-import struct
 import sys
-from pathlib import Path
 
 import torch
 import torch.optim._muon as muon
 
-PATH = Path(__file__).parent / "muon.safetensors"
+from check_additive import read, write
+
+FILE = "muon.safetensors"
 SHAPES = {"wide": (6, 20), "tall": (24, 6), "square": (17, 17), "row": (1, 9), "low_rank": (8, 12)}
 STEPS, LR, DECAY, SCALES = 4, 0.02, 0.1, [1.0, 0.25, 1.0, 0.5]
 
@@ -58,30 +57,6 @@ def train(tensors, dtype):
     return final
 
 
-def write(tensors):
-    kinds = {torch.float32: "F32", torch.float64: "F64"}
-    header, data = {"__metadata__": {"lr": str(LR), "weight_decay": str(DECAY), "steps": str(STEPS)}}, b""
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + size]}
-        data += tensor.contiguous().numpy().tobytes()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    PATH.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def read():
-    raw = PATH.read_bytes()
-    (size,) = struct.unpack("<Q", raw[:8])
-    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
-    kinds = {"F32": torch.float32, "F64": torch.float64}
-    return {
-        name: torch.frombuffer(bytearray(data[t["data_offsets"][0] : t["data_offsets"][1]]), dtype=kinds[t["dtype"]]).reshape(t["shape"])
-        for name, t in header.items()
-        if name != "__metadata__"
-    }
-
-
 def largest_error(a, b):
     return max(((a[n].double() - b[n].double()).norm() / b[n].double().norm()).item() for n in b)
 
@@ -93,8 +68,8 @@ def main():
     exact = train(tensors, torch.float64)
     everything = {**tensors, "scale": torch.tensor(SCALES), **exact}
     if sys.argv[1:] == ["--write"]:
-        write(everything)
-    stored = read()
+        write(FILE, {"lr": str(LR), "weight_decay": str(DECAY), "steps": str(STEPS)}, everything)
+    _, stored = read(FILE)
     drawn = {n: t for n, t in everything.items() if n not in exact}
     same = all(torch.equal(stored[n], t) for n, t in drawn.items())
     error = largest_error({n: stored[n] for n in exact}, exact)
