@@ -92,14 +92,7 @@ static void state_free(void *state) {
 }
 
 const AttentionKernel softmax_kernel = {.adds_bias = true,
-                                        .create = create,
-                                        .carve = carve,
-                                        .free = destroy,
+                                        ATTENTION_ENTRIES,
                                         .kept = kept,
-                                        .forward = forward,
-                                        .backward = backward,
-                                        .measure = measure,
-                                        .state_create = state_create,
-                                        .state_grow = state_grow,
-                                        .step = step,
-                                        .state_free = state_free};
+                                        ATTENTION_DECODING,
+                                        .state_grow = state_grow};
