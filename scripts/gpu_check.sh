@@ -261,10 +261,10 @@ sanitize() {
 echo "${gpu:-$no_gpu}"
 architecture=$(printf '%s' "$gpu" | cut -d, -f3 | tr -cd 0-9)
 
-# The limits of each call add up to 530 s; those of the first to 650, which is more than its parts take unless one hangs.
+# The limits of each call add up to 530 s; those of the first to 695, which is more than its parts take unless one hangs.
 part build 200 "$no_nvcc" make -j"$(nproc)" CUDA_ARCHS="${architecture:-90}" train_fastformercu train_gpt2cu \
-    test_layerscu test_attentioncu test_fastformercu test_gpt2cu test_bertcu test_translatecu
-for name in layers attention fastformer gpt2 bert translate; do
+    train_llamacu test_layerscu test_attentioncu test_fastformercu test_gpt2cu test_llamacu test_bertcu test_translatecu
+for name in layers attention fastformer gpt2 llama bert translate; do
     part "test-$name" 45 "$(first "$no_gpu" "$(missing "test_${name}cu")")" "$programs/test_${name}cu"
 done
 device=cuda
@@ -288,8 +288,9 @@ steps() {
     rm -rf "$said/run-$steps_name"
 }
 for optimizer in adamw muon; do
-    steps "seed-$optimizer" 15 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
+    steps "seed-$optimizer" 10 "$(missing train_fastformercu)" "$programs/train_fastformercu" -t 2048 -x 200 --optimizer $optimizer
 done
+steps seed-llama 10 "$(missing train_llamacu)" "$programs/train_llamacu" -t 2048 -x 200 --kv-heads 2
 for model in fastformer gpt2; do
     bench "b32-$model" 85 "$model" compile-bf16 B=32,T=2048
 done

@@ -181,14 +181,6 @@ static bool has_positions(const Transformer *t, PositionKind kind) {
     return t->plan.stacks[0].embedding.positions == kind;
 }
 
-// Of the first layer that rotates; all do by the same angles.
-static double rotary_base(const Transformer *t) {
-    double base = 0;
-    for (size_t l = 0; l < t->plan.size.layers && !(base > 0); l++)
-        base = t->plan.layers[l].attention.rotary_base;
-    return base;
-}
-
 static void transformer_carve(void *model) {
     Transformer *t = model;
     CpuModel *m = &t->model;
@@ -226,7 +218,8 @@ void *transformer_create(const ModelSetup *setup) {
     if (has_positions(t, POSITIONS_SINUSOIDAL))
         sinusoidal_positions(t->sinusoids, t->plan.size.positions, t->plan.size.channels);
     if (has_positions(t, POSITIONS_ROTARY))
-        rotary_angles(t->angles, rotary_base(t), t->plan.size.positions, t->plan.size.head_size);
+        rotary_angles(t->angles, plan_rotary_base(&t->plan), t->plan.size.positions,
+                      t->plan.size.head_size);
     return t;
 }
 

@@ -154,29 +154,28 @@ static inline void bias_backward(Transformer *t, const LinearParameters *paramet
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
+// Those that waited, or one alone.
+static inline void weight_group_backward(Transformer *t, WeightGroup *group) {
+    const double flops = (double)group->batch.count * weight_product_flops(&group->lowest);
+    if (group->batch.count == 0) return;
+    weight_group_run(&t->base.blas, group);
+    gpu_lap(&t->base, GPU_TRAIN, group->kind, PROFILE_BACKWARD, flops);
+}
+
 // The gradient of a weight, from dy (M, N), that to its product's result, and x (M, K), what that
-// read: now, or after the stack's backward pass. `kind`: --profile's.
+// read: now, or with those of layers below. `kind`: --profile's.
 static inline void weight_backward(Transformer *t, const char *kind,
                                    const LinearParameters *parameters, Matrix dy, Matrix x,
                                    size_t m) {
     const WeightProduct p = {transformer_gradients(t, parameters->weight), dy, x,
                              device_weight(t, parameters), m};
-    if (t->groups_weights) {
-        weight_groups_add(&t->weights, kind, p);
-        return;
+    if (t->weight_place == WEIGHT_PLACES) fail("a layer of more than %zu products", WEIGHT_PLACES);
+    WeightGroup *group = &t->weights[t->weight_place++];
+    if (!weight_group_add(group, kind, p)) {
+        weight_group_backward(t, group);
+        weight_group_add(group, kind, p);
     }
-    gemm_backward_weight(&t->base.blas, p.dw, p.dy, p.x, p.w, p.m);
-    gpu_lap(&t->base, GPU_TRAIN, kind, PROFILE_BACKWARD, weight_product_flops(&p));
-}
-
-// Those that waited.
-static inline void waiting_weights_backward(Transformer *t) {
-    for (size_t i = 0; i < t->weights.count; i++) {
-        const WeightGroup *group = &t->weights.groups[i];
-        weight_group_run(&t->base.blas, group);
-        gpu_lap(&t->base, GPU_TRAIN, group->kind, PROFILE_BACKWARD,
-                (double)group->batch.count * weight_product_flops(&group->lowest));
-    }
+    if (!t->groups_weights) weight_group_backward(t, group);
 }
 
 // ---- embedding --------------------------------------------------------------
@@ -227,8 +226,8 @@ static inline void embed_backward(const BlockPass *pass, size_t stack) {
     const EmbeddingPlan *plan = &t->plan.stacks[stack].embedding;
     const DropoutSite site = embedding_dropout(&s, false);
     const Matrix dx = float_matrix(t->dx, s.channels);
-    waiting_weights_backward(t);
-    if (t->sinusoids)
+    for (WeightGroup &group : t->weights) weight_group_backward(t, &group);
+    if (plan->position == NO_PARAMETER)
         dropout_apply(&s.g->device, dx, site, s.batch->batch, s.batch->length);
     else
         position_backward(&s.g->device, transformer_gradients(t, plan->position), t->dx, site,
@@ -272,8 +271,8 @@ static inline AttentionSublayer self_sublayer(const Side *s, size_t l) {
     const Transformer *t = s->t;
     const AttentionPlan *plan = &t->plan.layers[l].attention;
     const DeviceAttentionInput in =
-        attention_self(t->layers[l].qkv, t->plan.size.heads, plan->causal, s->batch->mask,
-                       s->batch->batch, s->batch->length);
+        attention_self(plan->prepares ? t->prepared : t->layers[l].qkv, t->plan.size.heads,
+                       plan->causal, s->batch->mask, s->batch->batch, s->batch->length);
     return attention_sublayer(s, plan, in, &t->layers[l].attended, after_attention(t, l));
 }
 
@@ -337,7 +336,7 @@ static inline void qkv_bias_backward(Transformer *t, const AttentionPlan *plan,
     const size_t C = t->plan.size.channels, width = product->shape.outputs;
     float *dbias = transformer_gradients(t, product->bias);
     if (!dbias) return;
-    if (attention_kernel(plan)->trains_key_bias) {
+    if (attention_kernel(plan)->trains_key_bias || plan->prepares) {
         column_sums(&t->base.device, &t->base.sums, dbias, dy, m, width);
     } else { // queries, keys, values; or keys and values
         if (width == 3 * C) column_sums(&t->base.device, &t->base.sums, dbias, dy, m, C);
@@ -347,12 +346,40 @@ static inline void qkv_bias_backward(Transformer *t, const AttentionPlan *plan,
     gpu_lap(&t->base, GPU_TRAIN, "row sums", PROFILE_BACKWARD, 0);
 }
 
+static inline QueryKeyShape prepared_shape(const Side *s, const AttentionPlan *plan) {
+    return query_key_shape(plan, s->channels, s->t->plan.size.heads, s->t->angles);
+}
+
+// Queries, keys and values as attention reads them, where they are not as the product makes them.
+static inline void prepare(const Side *s, size_t l) {
+    const Transformer *t = s->t;
+    const AttentionPlan *plan = &t->plan.layers[l].attention;
+    const QueryKeyShape shape = prepared_shape(s, plan);
+    if (!plan->prepares) return;
+    query_key_forward(&s->g->device, t->prepared, t->layers[l].qkv,
+                      transformer_values(t, plan->gains), &shape, s->batch->length, s->rows);
+    gpu_lap(s->g, s->work, "attention", PROFILE_FORWARD, 0);
+}
+
+// From dprepared to the gradient to what the product made.
+static inline void prepare_backward(const Side *s, size_t l) {
+    Transformer *t = s->t;
+    const AttentionPlan *plan = &t->plan.layers[l].attention;
+    const QueryKeyShape shape = prepared_shape(s, plan);
+    if (!plan->prepares) return;
+    query_key_backward(&s->g->device, &s->g->sums, t->layers[l].gradients.qkv,
+                       transformer_gradients(t, plan->gains), t->dprepared, t->layers[l].qkv,
+                       transformer_values(t, plan->gains), &shape, s->batch->length, s->rows);
+    gpu_lap(s->g, GPU_TRAIN, "attention", PROFILE_BACKWARD, 0);
+}
+
 // From the norm of x_in to x_middle, or cross.x, and the next norm.
 static inline void attention_forward(const BlockPass *pass, size_t l) {
     const Side s = layer_side(pass, l);
     const AttentionSublayer a = self_sublayer(&s, l);
     gemm_forward(&s.g->blas, s.t->layers[l].qkv, qkv_input(s.t, l), qkv_weight(s.t, l), s.rows);
     gpu_lap(s.g, s.work, "qkv", PROFILE_FORWARD, product_flops(&s, &a.plan->qkv));
+    prepare(&s, l);
     attention_sublayer_forward(&s, &a);
 }
 
@@ -366,8 +393,11 @@ static inline void attention_backward(const BlockPass *pass, size_t l) {
     const DeviceLayer *layer = &t->layers[l];
     const LayerGradients *d = &layer->gradients;
     const bool first = l == t->plan.stacks[s.stack].first;
-    const DeviceAttentionGradients to = attention_self_gradients(d->qkv);
+    const DeviceAttentionGradients to =
+        attention_self_gradients(a.plan->prepares ? t->dprepared : d->qkv);
+    prepare(&s, l);
     attention_sublayer_backward(&s, &a, d->projection, &to);
+    prepare_backward(&s, l);
     qkv_bias_backward(t, a.plan, product, d->qkv, s.rows);
     sublayer_input_backward(&s, d->qkv, device_weight(t, product));
     gpu_lap(s.g, GPU_TRAIN, "qkv", PROFILE_BACKWARD, product_flops(&s, product));
@@ -488,9 +518,10 @@ static inline void ffn_input_backward(const Side *s, size_t l) {
         gemm_backward_input_gelu(&g->blas, dhidden, dffn, down, hidden, s->rows);
         gpu_lap(g, GPU_TRAIN, "ffn down, activation", PROFILE_BACKWARD, flops);
     } else {
-        gemm_backward_input(&g->blas, dhidden, dffn, down, s->rows);
+        const Matrix dactivated = t->dactivated.data ? t->dactivated : dhidden;
+        gemm_backward_input(&g->blas, dactivated, dffn, down, s->rows);
         gpu_lap(g, GPU_TRAIN, "ffn down", PROFILE_BACKWARD, flops);
-        activation_backward(&g->device, dhidden, dhidden, hidden, t->plan.activation, s->rows,
+        activation_backward(&g->device, dhidden, dactivated, hidden, t->plan.activation, s->rows,
                             t->plan.inner);
         gpu_lap(g, GPU_TRAIN, "activation", PROFILE_BACKWARD, 0);
     }
@@ -506,7 +537,6 @@ static inline void stack_backward_begin(const Side *s) {
     const DeviceStack *stack = &t->stacks[s->stack];
     const size_t last = plan->end - 1;
     t->dx = stack->dx;
-    weight_groups_start(&t->weights);
     norm_backward(s, stack_norm(t, s->stack), stack->x_out, stack->mean, stack->rstd, true,
                   norm_tail(s, {}, t->layers[last].gradients.ffn, t->plan.layers[last].ffn_site));
 }
@@ -531,7 +561,7 @@ static inline void ffn_backward(const BlockPass *pass, size_t l) {
     const DeviceLayer *a = &t->layers[l];
     const LayerGradients *d = &a->gradients;
     if (l + 1 == t->plan.stacks[s.stack].end) stack_backward_begin(&s);
-    weight_groups_layer(&t->weights);
+    t->weight_place = 0;
     if (s.g->recompute && l + 1 < t->plan.size.layers) layer_recompute(pass, &s, l);
     bias_backward(t, &plan->ffn.down, d->ffn, s.rows);
     ffn_input_backward(&s, l);

@@ -67,35 +67,20 @@ static inline const void *weight_data(DeviceWeight w, bool in_bf16) {
     return in_bf16 ? (const void *)w.rounded : w.values;
 }
 
-static inline BlasProduct forward_product(Matrix y, Matrix x, DeviceWeight w, size_t m,
-                                          BlasEpilogue epilogue) {
+// to (M, N) = from (M, K) w^T, or `back` to (M, K) = from (M, N) w.
+static inline BlasProduct linear_product(Matrix to, Matrix from, DeviceWeight w, size_t m,
+                                         bool back, BlasEpilogue epilogue) {
     BlasProduct p = {};
-    p.transpose_a = w.layout == WEIGHT_OUT_IN;
-    p.a_bf16 = x.bf16;
-    p.d_bf16 = y.bf16;
+    p.transpose_a = (w.layout == WEIGHT_OUT_IN) != back;
+    p.a_bf16 = from.bf16;
+    p.d_bf16 = to.bf16;
     p.epilogue = epilogue;
-    p.m = w.n;
+    p.m = back ? w.k : w.n;
     p.n = m;
-    p.k = w.k;
+    p.k = back ? w.n : w.k;
     p.lda = w.layout == WEIGHT_OUT_IN ? w.k : w.n;
-    p.ldb = x.columns;
-    p.ldd = y.columns;
-    return p;
-}
-
-static inline BlasProduct backward_product(Matrix dx, Matrix dy, DeviceWeight w, size_t m,
-                                           BlasEpilogue epilogue) {
-    BlasProduct p = {};
-    p.transpose_a = w.layout == WEIGHT_IN_OUT;
-    p.a_bf16 = dy.bf16;
-    p.d_bf16 = dx.bf16;
-    p.epilogue = epilogue;
-    p.m = w.k;
-    p.n = m;
-    p.k = w.n;
-    p.lda = w.layout == WEIGHT_OUT_IN ? w.k : w.n;
-    p.ldb = dy.columns;
-    p.ldd = dx.columns;
+    p.ldb = from.columns;
+    p.ldd = to.columns;
     return p;
 }
 
@@ -112,8 +97,8 @@ static __global__ void __launch_bounds__(256)
 static inline void gemm_forward(Blas *blas, Matrix y, Matrix x, DeviceWeight w, size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, NULL};
-    if (w.bias && blas_run(blas, forward_product(y, x, w, m, BLAS_BIAS), o)) return;
-    if (!blas_run(blas, forward_product(y, x, w, m, BLAS_PLAIN), o))
+    if (w.bias && blas_run(blas, linear_product(y, x, w, m, false, BLAS_BIAS), o)) return;
+    if (!blas_run(blas, linear_product(y, x, w, m, false, BLAS_PLAIN), o))
         fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.k, w.k, w.n);
     if (w.bias)
         WITH_TYPE(y, T,
@@ -127,7 +112,8 @@ static inline void gemm_forward_gelu(Blas *blas, Matrix y, Matrix before, Matrix
                                      size_t m) {
     const BlasOperands o = {weight_data(w, x.bf16), x.data, y.data,
                             y.bf16 ? (const void *)w.bias_rounded : w.bias, before.data};
-    if (y.bf16 && before.bf16 && blas_run(blas, forward_product(y, x, w, m, BLAS_GELU), o)) return;
+    if (y.bf16 && before.bf16 && blas_run(blas, linear_product(y, x, w, m, false, BLAS_GELU), o))
+        return;
     gemm_forward(blas, before, x, w, m);
     activation_forward(blas->device, y, before, before, GELU_TANH, m, w.n);
 }
@@ -136,7 +122,7 @@ static inline void gemm_forward_gelu(Blas *blas, Matrix y, Matrix before, Matrix
 static inline void gemm_backward_input_of(Blas *blas, Matrix dx, Matrix dy, DeviceWeight w,
                                           size_t m, bool add) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, NULL};
-    BlasProduct p = backward_product(dx, dy, w, m, BLAS_PLAIN);
+    BlasProduct p = linear_product(dx, dy, w, m, true, BLAS_PLAIN);
     p.add = add;
     if (!blas_run(blas, p, o))
         fail("cuBLASLt cannot multiply (%zu, %zu) by (%zu, %zu)", m, w.n, w.n, w.k);
@@ -157,7 +143,7 @@ static inline void gemm_backward_input_gelu(Blas *blas, Matrix dx, Matrix dy, De
                                             Matrix before, size_t m) {
     const BlasOperands o = {weight_data(w, dy.bf16), dy.data, dx.data, NULL, before.data};
     if (dx.bf16 && before.bf16 &&
-        blas_run(blas, backward_product(dx, dy, w, m, BLAS_GELU_BACKWARD), o))
+        blas_run(blas, linear_product(dx, dy, w, m, true, BLAS_GELU_BACKWARD), o))
         return;
     gemm_backward_input(blas, dx, dy, w, m);
     activation_backward(blas->device, dx, dx, before, GELU_TANH, m, w.k);

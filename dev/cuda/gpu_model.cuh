@@ -15,7 +15,6 @@
 #include "dropout.cuh"
 #include "muon.cuh"
 extern "C" {
-#include "block_options.h"
 #include "model.h"
 #include "options.h"
 }
@@ -234,7 +233,6 @@ static inline void gpu_model_create(GpuModel *g, const ModelType *host_type,
     g->host_type = host_type;
     g->lower = host_type->task->lower;
     g->host = host_type->create(&host);
-    plan_refuse_on_gpu(transformer_plan(g->host));
     g->batch = (size_t)(setup->rows > 0 ? setup->rows : setup->batch);
     g->length = (size_t)(setup->rows > 0 ? 1 : setup->length);
     g->vocabulary = setup->vocabulary;
@@ -593,6 +591,11 @@ static inline bool gpu_write_config(const void *model, JsonWriter *w) {
     return g->host_type->exchange->write_config(g->host, w);
 }
 
+static inline bool gpu_is_other(const void *model) {
+    const GpuModel *g = (const GpuModel *)model;
+    return g->host_type->exchange->is_other(g->host);
+}
+
 // The CPU's entries, with those that are the same for all models on the GPU.
 static inline ModelType gpu_model_type(const ModelType *host, const char *program) {
     ModelType type = *host;
@@ -622,6 +625,7 @@ static inline ModelType gpu_model_type(const ModelType *host, const char *progra
         Exchange *exchange = (Exchange *)allocate(1, sizeof(Exchange), "exchange");
         *exchange = *host->exchange;
         exchange->write_config = gpu_write_config;
+        exchange->is_other = host->exchange->is_other ? gpu_is_other : NULL;
         type.exchange = exchange;
     }
     return type;

@@ -48,7 +48,7 @@ static void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch)
         return;
     }
     const ClassifierGradients to = {
-        float_matrix(t->dnorm, C), transformer_gradients(t, last_embedding(t)->token),
+        float_matrix(t->dnorm, C), transformer_gradients(t, t->plan.output),
         t->plan.bias_fixed ? NULL : transformer_gradients(t, t->plan.bias)};
     classifier_train(&g->device, &g->blas, &g->sums, &t->classifier, in, gpu_step(g), to,
                      &g->results->classifier);
@@ -61,22 +61,33 @@ static void transformer_run(GpuModel *g, GpuWork work, const DeviceBatch *batch)
     t->type->backward(&gpu_blocks, &pass, &t->plan);
 }
 
-static void upload_sinusoids(const Transformer *t) {
-    const size_t count = t->plan.size.positions * t->plan.size.channels;
-    float *values = (float *)allocate(count, sizeof(float), "positions");
-    sinusoidal_positions(values, t->plan.size.positions, t->plan.size.channels);
-    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids, values, count * sizeof(float), cudaMemcpyHostToDevice,
+// Positions that are computed, not learned: sinusoids, or else the angles of rotations.
+static void upload_positions(const Transformer *t) {
+    const ModelSizes *size = &t->plan.size;
+    const size_t columns = t->sinusoids ? size->channels : size->head_size;
+    float *values = (float *)allocate(size->positions * columns, sizeof(float), "positions");
+    if (t->sinusoids)
+        sinusoidal_positions(values, size->positions, columns);
+    else
+        rotary_angles(values, plan_rotary_base(&t->plan), size->positions, columns);
+    CUDA_CHECK(cudaMemcpyAsync(t->sinusoids ? t->sinusoids : t->angles, values,
+                               size->positions * columns * sizeof(float), cudaMemcpyHostToDevice,
                                t->base.device.stream));
     device_synchronize(&t->base.device);
     free(values);
 }
 
+// Ends the program where a layer's attention is computed on the CPU alone.
 static void check_kinds(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
-        const AttentionPlan *attention = &plan->layers[l].attention;
-        if (!attention_kernel(attention)->forward)
-            fail_usage("--attention: %s is computed on the CPU alone",
-                       attention_types[attention->kind].name);
+        const AttentionPlan *a = &plan->layers[l].attention;
+        const AttentionType *type = &attention_types[a->kind];
+        const bool windowed = a->window > 0 && type->windows_on_cpu;
+        if (!attention_kernel(a)->forward || windowed)
+            fail_usage("--attention: %s%s is computed on the CPU alone", type->name,
+                       windowed ? " attention with a window" : "");
+        if (!a->prepares && a->scores != type->usual)
+            fail_usage("--scores: these of %s attention are computed on the CPU alone", type->name);
     }
 }
 
@@ -93,7 +104,7 @@ void *transformer_create(const ModelType *host, const ModelSetup *setup) {
     g->carve = transformer_carve;
     g->given_from = t->plan.layers[0].first;
     gpu_memory_create(g);
-    if (t->sinusoids) upload_sinusoids(t);
+    if (t->sinusoids || t->angles) upload_positions(t);
     return t;
 }
 

@@ -16,11 +16,14 @@
 #include "chosen_rows.cuh"
 #include "embedding.cuh"
 #include "gpu_model.cuh"
+#include "query_key.cuh"
 #include "residual.cuh"
 #include "weight_groups.cuh"
 extern "C" {
 #include "transformer_plan.h"
 }
+
+static constexpr size_t WEIGHT_PLACES = 8; // products of a layer, at most
 
 // What a layer's self- or cross-attention keeps for its backward pass.
 struct DeviceAttended {
@@ -45,7 +48,7 @@ struct DeviceCross {
 struct LayerGradients {
     Matrix ffn, before_ffn;    // (M, C) to the output of the FFN, and of the sublayer before it
     Matrix projection;         // (M, C) to the output of self-attention's projection
-    Matrix hidden, qkv;        // (M, F), (M, 3C)
+    Matrix hidden, qkv;        // (M, F) or SwiGLU (M, 2F), (M, C + 2H'D)
     Matrix norm_ffn, norm_qkv; // (M, C) not gradients: what FFN and product for q, k and v read,
                                // again
 };
@@ -54,10 +57,10 @@ struct LayerGradients {
 struct DeviceLayer {
     float *x_in, *x_middle; // (M, C) what is normalised before attention and before the FFN
     float *mean1, *rstd1, *mean2, *rstd2; // (M)
-    Matrix qkv;                           // (M, 3C)
+    Matrix qkv;                           // (M, C + 2H'D)
     DeviceAttended attended;
     DeviceCross cross;        // of a layer that has it
-    Matrix hidden, activated; // (M, F) before and after the activation
+    Matrix hidden, activated; // (M, F), SwiGLU (M, 2F), before the activation; (M, F) after it
     bf16 *qkv_parts;          // (3C, 3C) those of the weights for q, k and v; or NULL
     LayerGradients gradients;
 };
@@ -87,22 +90,27 @@ struct Transformer {
     DeviceStack stacks[MAX_STACKS];
     DevicePrediction prediction;
     float *stream;       // (M, C) post-norm: the residual stream
-    float *sinusoids;    // (positions, C), or NULL: positions are learned
+    float *sinusoids;    // (positions, C), or NULL
+    float *angles;       // (positions, D) of rotary positions, or NULL
     Matrix norm;         // (M, C) what a sublayer's first product reads
     Matrix norm_parts;   // (M, 3C) its parts, for q, k and v of kinds that need float32, with bf16
-    Matrix hidden_exact; // (M, F) float32, with bf16, for activations that are kernels of their own
+    Matrix prepared;     // (M, 3C) queries, keys and values, where they are prepared
+    Matrix hidden_exact; // (M, F) or (M, 2F) float32, with bf16, for activations that are kernels
+                         // of their own
     float *sublayer_out; // (M, C)
     float *attention;    // working memory
     Matrix predicted;    // (K, C) what the classifier reads
     Classifier classifier;
 
-    float *dx;        // (M, C) of the stack that is passed through
-    float *dnorm;     // (M, C)
-    float *dresult;   // (M, C) to the encoder's result: 0 after the forward pass, the decoder adds
-                      // to it
-    Matrix dattended; // (M, C)
-    bool groups_weights; // products for gradients of weights wait for each other
-    WeightGroups weights;
+    float *dx;      // (M, C) of the stack that is passed through
+    float *dnorm;   // (M, C)
+    float *dresult; // (M, C) to the encoder's result: 0 after the forward pass, the decoder adds
+                    // to it
+    Matrix dattended, dprepared; // (M, C), (M, 3C)
+    Matrix dactivated;           // (M, F) of SwiGLU
+    bool groups_weights;         // products for gradients of weights wait for each other
+    WeightGroup weights[WEIGHT_PLACES];
+    size_t weight_place; // of the layer's next such product
 };
 
 // One way through a model for one batch.
@@ -192,18 +200,13 @@ static inline DeviceWeight device_weight(const Transformer *t, const LinearParam
             parameters->shape.layout};
 }
 
-// The embedding of the stack that is classified.
-static inline const EmbeddingPlan *last_embedding(const Transformer *t) {
-    return &t->plan.stacks[t->plan.stack_count - 1].embedding;
-}
-
-// The output layer: the token embedding, transposed.
+// The output layer, transposed.
 static inline DeviceWeight output_weight(const Transformer *t) {
     LinearParameters parameters = {};
     parameters.shape.outputs = t->plan.size.vocabulary;
     parameters.shape.inputs = t->plan.size.channels;
     parameters.shape.layout = WEIGHT_OUT_IN;
-    parameters.weight = last_embedding(t)->token;
+    parameters.weight = t->plan.output;
     parameters.bias = t->plan.bias;
     return device_weight(t, &parameters);
 }
@@ -262,6 +265,11 @@ static inline void cross_carve(const Transformer *t, DeviceCross *c, const Atten
     c->attended = attended_carve(t, plan, arena);
 }
 
+// Of what a feed-forward network activates.
+static inline size_t hidden_columns(const Transformer *t) {
+    return t->plan.layers[0].ffn.up.shape.outputs;
+}
+
 // All that a layer keeps but x_in.
 static inline void layer_carve(Transformer *t, size_t l, DeviceArena *arena) {
     const LayerPlan *plan = &t->plan.layers[l];
@@ -273,8 +281,8 @@ static inline void layer_carve(Transformer *t, size_t l, DeviceArena *arena) {
     a->rstd1 = arena_array<float>(arena, M, "activations");
     a->mean2 = arena_array<float>(arena, M, "activations");
     a->rstd2 = arena_array<float>(arena, M, "activations");
-    a->qkv = arena_matrix(arena, M, 3 * C, in_bf16, "activations");
-    a->hidden = product_matrix(t, arena, t->plan.inner);
+    a->qkv = arena_matrix(arena, M, plan->attention.qkv.shape.outputs, in_bf16, "activations");
+    a->hidden = product_matrix(t, arena, hidden_columns(t));
     a->activated = product_matrix(t, arena, t->plan.inner);
     a->attended = attended_carve(t, &plan->attention, arena);
     if (plan->crosses) cross_carve(t, &a->cross, &plan->cross, arena);
@@ -330,17 +338,6 @@ static inline bool any_projects(const Transformer *t) {
     return false;
 }
 
-// Whether all layers of a stack have the same products.
-static inline bool layers_are_alike(const Transformer *t) {
-    for (size_t i = 0; i < t->plan.stack_count; i++) {
-        const StackPlan *stack = &t->plan.stacks[i];
-        for (size_t l = stack->first + 1; l < stack->end; l++)
-            if (t->plan.layers[l].attention.kind != t->plan.layers[l - 1].attention.kind)
-                return false;
-    }
-    return true;
-}
-
 // Whether products for gradients of weights wait, to be computed for all layers of a stack at once.
 // They do where what they wait with, of all layers, is at most twice the L2 cache: little memory,
 // and then each product is a few microseconds' work. Not with --recompute, whose purpose is to keep
@@ -349,8 +346,8 @@ static inline bool layers_are_alike(const Transformer *t) {
 static inline bool weights_wait(const Transformer *t) {
     const GpuModel *g = &t->base;
     const double numbers = (double)gpu_rows(g) * (double)t->plan.size.layers *
-                           (double)(7 * t->plan.size.channels + t->plan.inner);
-    return g->training && !g->recompute && !g->reduction && layers_are_alike(t) &&
+                           (double)(7 * t->plan.size.channels + hidden_columns(t));
+    return g->training && !g->recompute && !g->reduction &&
            numbers * (g->precision == GPU_BF16 ? sizeof(bf16) : sizeof(float)) <=
                2.0 * (double)g->device.l2;
 }
@@ -371,8 +368,9 @@ static inline void gradients_carve(Transformer *t, DeviceArena *arena) {
         const bool own = l == 0 || t->groups_weights;
         *d = {};
         d->ffn = own ? gradient_matrix(t, arena, C) : first->ffn;
-        d->hidden = own ? gradient_matrix(t, arena, t->plan.inner) : first->hidden;
+        d->hidden = own ? gradient_matrix(t, arena, hidden_columns(t)) : first->hidden;
         d->qkv = own ? gradient_matrix(t, arena, 3 * C) : first->qkv;
+        d->qkv.columns = plan->attention.qkv.shape.outputs;
         if (attention_projects(&plan->attention))
             d->before_ffn = d->projection = waiting_matrix(t, arena, d->ffn);
         d->norm_ffn = waiting_matrix(t, arena, t->norm);
@@ -388,6 +386,15 @@ static inline void gradients_carve(Transformer *t, DeviceArena *arena) {
         cross->norm = waiting_matrix(t, arena, t->norm);
         d->before_ffn = waiting_matrix(t, arena, d->ffn);
     }
+}
+
+static inline void positions_carve(Transformer *t, DeviceArena *arena) {
+    const ModelSizes *size = &t->plan.size;
+    const PositionKind kind = t->plan.stacks[0].embedding.positions;
+    if (kind == POSITIONS_SINUSOIDAL)
+        t->sinusoids = arena_array<float>(arena, size->positions * size->channels, "positions");
+    if (kind == POSITIONS_ROTARY)
+        t->angles = arena_array<float>(arena, size->positions * size->head_size, "positions");
 }
 
 static inline void prediction_carve(Transformer *t, DeviceArena *arena) {
@@ -424,6 +431,9 @@ static inline void count_attention(SumCount *count, const Transformer *t, const 
     count_norm(count, t);
     for (const LinearParameters *linear : {&a->qkv, &a->query, &a->key_value, &a->projection})
         count_linear(count, linear);
+    if (a->scores != SCORES_QKNORM) return;
+    count->sums += 1;
+    count->width += 2 * t->plan.size.head_size;
 }
 
 // Of every norm and bias, and the type that all tokens have.
@@ -465,17 +475,19 @@ static inline void transformer_carve(GpuModel *model, DeviceArena *arena) {
     t->norm = product_matrix(t, arena, C);
     parts_carve(t, arena);
     if (in_bf16 && !activation_is_fused(t))
-        t->hidden_exact = arena_matrix(arena, M, t->plan.inner, false, "activations");
+        t->hidden_exact = arena_matrix(arena, M, hidden_columns(t), false, "activations");
     t->sublayer_out = arena_array<float>(arena, M * C, "activations");
     t->attention = arena_array<float>(arena, workspace, "attention");
     classifier_carve(&t->classifier, arena, t->plan.size.vocabulary, C, M, t->plan.smoothing);
-    if (t->plan.stacks[0].embedding.position == NO_PARAMETER)
-        t->sinusoids = arena_array<float>(arena, t->plan.size.positions * C, "positions");
+    positions_carve(t, arena);
+    if (plan_prepares(&t->plan)) t->prepared = product_matrix(t, arena, 3 * C);
     if (predicts(t)) prediction_carve(t, arena);
     if (!model->training) return;
     t->groups_weights = weights_wait(t);
     gradients_carve(t, arena);
     if (any_projects(t)) t->dattended = gradient_matrix(t, arena, C);
+    if (plan_prepares(&t->plan)) t->dprepared = gradient_matrix(t, arena, 3 * C);
+    if (t->plan.activation == SWIGLU) t->dactivated = gradient_matrix(t, arena, t->plan.inner);
     if (t->plan.stack_count > 1)
         t->dresult = arena_array<float>(arena, M * C, "gradients of activations");
     t->dnorm = arena_array<float>(arena, M * C, "gradients of activations");

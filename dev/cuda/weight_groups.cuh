@@ -1,10 +1,12 @@
 // Products for the gradients of weights, dW += dy^T x, of the layers of a stack: those of one place
-// in all layers as one batched product after the stack's backward pass. A small one alone leaves
+// in layers that are alike as one batched product, all at the latest after the stack's backward
+// pass. A small one alone leaves
 // most of a GPU idle, and takes as long to start as to compute.
 #ifndef CUDA_WEIGHT_GROUPS_CUH
 #define CUDA_WEIGHT_GROUPS_CUH
 
 #include "gemm.cuh"
+#include <stddef.h>
 
 // dw += dy^T x in the weight's layout; dy (M, N), x (M, K)
 struct WeightProduct {
@@ -18,67 +20,51 @@ static inline double weight_product_flops(const WeightProduct *p) {
     return 2 * (double)p->m * (double)p->w.n * (double)p->w.k;
 }
 
-// Those of one place in a layer, of all layers so far. What they read and write begins at equal
-// distances.
+// Those of one place in a layer, of layers that follow each other. What they read and write begins
+// at equal distances.
 struct WeightGroup {
     const char *kind;     // --profile's
     WeightProduct lowest; // the one that lies first, which is of the layer that came last
-    WeightBatch batch;
+    WeightBatch batch;    // count 0: there is none
 };
 
-static constexpr size_t WEIGHT_GROUPS = 8; // products of a layer, at most
-
-struct WeightGroups {
-    WeightGroup groups[WEIGHT_GROUPS];
-    size_t count, next; // groups; the one that the layer's next product belongs to
-};
-
-static inline void weight_groups_start(WeightGroups *g) {
-    g->count = g->next = 0;
+// How many numbers `lower` begins before `upper`, which may be fewer than none.
+static inline ptrdiff_t numbers_between(Matrix lower, Matrix upper) {
+    const ptrdiff_t size = upper.bf16 ? sizeof(bf16) : sizeof(float);
+    return ((const char *)upper.data - (const char *)lower.data) / size;
 }
 
-// Products of the next layer follow, in the order of the others'. Layers come from the last one
-// down.
-static inline void weight_groups_layer(WeightGroups *g) {
-    g->next = 0;
-}
-
-// How many numbers `lower` begins before `upper`.
-static inline size_t numbers_between(Matrix lower, Matrix upper) {
-    const char *from = (const char *)lower.data, *to = (const char *)upper.data;
-    if (from > to)
-        fail("products of layers: a lower layer's operands are stored after those of the one above "
-             "it");
-    return (size_t)(to - from) / (upper.bf16 ? sizeof(bf16) : sizeof(float));
-}
-
-// Nothing that the product reads may change until weight_group_run(), which computes it.
-static inline void weight_groups_add(WeightGroups *g, const char *kind,
-                                     const WeightProduct &product) {
-    if (g->next == WEIGHT_GROUPS) fail("a layer of more than %zu products", WEIGHT_GROUPS);
-    WeightGroup *group = &g->groups[g->next++];
-    if (g->next > g->count) {
-        g->count = g->next;
-        *group = {kind, product, {1, 0, 0, 0}};
-        return;
-    }
+// Whether the group takes the product of the next layer, downwards. Nothing that it reads may
+// change until weight_group_run(), which computes it.
+static inline bool weight_group_add(WeightGroup *group, const char *kind,
+                                    const WeightProduct &product) {
     const WeightProduct *upper = &group->lowest;
-    const size_t columns = product.w.k;
-    const WeightBatch batch = {
-        group->batch.count + 1,
-        numbers_between(float_matrix(product.dw, columns), float_matrix(upper->dw, columns)),
-        numbers_between(product.dy, upper->dy), numbers_between(product.x, upper->x)};
+    const size_t before = group->batch.count, columns = product.w.k;
+    if (before == 0) {
+        *group = {kind, product, {1, 0, 0, 0}};
+        return true;
+    }
+    const ptrdiff_t dw = numbers_between(float_matrix(product.dw, columns),
+                                         float_matrix(upper->dw, columns)),
+                    dy = numbers_between(product.dy, upper->dy),
+                    x = numbers_between(product.x, upper->x);
+    const WeightBatch batch = {before + 1, (size_t)dw, (size_t)dy, (size_t)x};
     if (product.m != upper->m || product.w.n != upper->w.n || product.w.k != upper->w.k ||
-        (batch.count > 2 &&
+        product.dy.columns != upper->dy.columns || product.x.columns != upper->x.columns ||
+        dw < 0 || dy < 0 || x < 0 ||
+        (before > 1 &&
          (batch.dw != group->batch.dw || batch.dy != group->batch.dy || batch.x != group->batch.x)))
-        fail("%s: products of layers differ in shape, or lie at different distances", kind);
+        return false;
     group->lowest = product;
     group->batch = batch;
+    return true;
 }
 
-static inline void weight_group_run(Blas *blas, const WeightGroup *group) {
+// The group is empty then.
+static inline void weight_group_run(Blas *blas, WeightGroup *group) {
     const WeightProduct *p = &group->lowest;
     gemm_backward_weights(blas, p->dw, p->dy, p->x, p->w, p->m, group->batch);
+    group->batch.count = 0;
 }
 
 #endif

@@ -121,6 +121,18 @@ static void test_hybrid() {
     gpu_check_shapes(pair(), hybrid);
 }
 
+// Blocks of today, with biases.
+static void test_blocks() {
+    const char *const options = "layers=2 channels=24 heads=6 dropout=0.2 kv-heads=3 norm=rms "
+                                "positions=rotary scores=rescaled rescale=3 untied=true ffn=";
+    for (const char *ffn : {"gelu", "swiglu"}) {
+        char *all = format_string("%s%s", options, ffn);
+        gpu_check_step(pair(), all, "fp32", 37, 0.2, 1e-4);
+        gpu_check_step(pair(), all, "bf16", 37, 0, 5e-2);
+        free(all);
+    }
+}
+
 static void test_memory() {
     gpu_check_memory(pair().gpu);
 }
@@ -132,7 +144,7 @@ int main(int argc, char **argv) {
         {"shapes", test_shapes},       {"training", test_training},
         {"model", test_model},         {"program", test_program},
         {"nodes", test_nodes},         {"hybrid", test_hybrid},
-        {"memory", test_memory},
+        {"blocks", test_blocks},       {"memory", test_memory},
     };
     return gpu_test_main(argc, argv, "test_gpt2cu", cases, sizeof(cases) / sizeof(cases[0]));
 }

@@ -87,25 +87,6 @@ bool plan_has_usual_blocks(const TransformerPlan *p, ActivationKind gelu) {
            p->activation == gelu && p->inner == 4 * p->size.channels && !p->untied && !changed;
 }
 
-void plan_refuse_on_gpu(const TransformerPlan *p) {
-    const EmbeddingPlan *embedding = &p->stacks[p->stack_count - 1].embedding;
-    const char *option = NULL;
-    if (p->rms) option = "norm rms";
-    if (p->activation == RELU2 || p->activation == SWIGLU) option = "ffn relu2 or swiglu";
-    if (p->untied) option = "untied";
-    if (embedding->positions == POSITIONS_NONE || p->positions == POSITIONS_SINUSOIDAL)
-        option = "positions none or sinusoidal";
-    for (size_t l = 0; l < p->size.layers; l++) {
-        const AttentionPlan *a = &p->layers[l].attention;
-        if (a->window > 0 && attention_types[a->kind].windows_on_cpu)
-            fail_usage("--attention: %s attention with a window is computed on the CPU alone",
-                       attention_types[a->kind].name);
-        if (a->prepares) option = "positions rotary, --scores and --kv-heads";
-        if (!a->prepares && a->scores != attention_types[a->kind].usual) option = "scores plain";
-    }
-    if (option) fail_usage("--%s: computed on the CPU alone", option);
-}
-
 NormParameters plan_add_norm(const TransformerPlan *plan, ParameterTable *table, const char *name,
                              ...) {
     char text[PARAMETER_NAME];

@@ -47,9 +47,6 @@ void plan_choose_blocks(TransformerPlan *plan, const Options *options, Activatio
 // Whether all of them are those of GPT-2 and the published Fastformer.
 bool plan_has_usual_blocks(const TransformerPlan *plan, ActivationKind gelu);
 
-// Ends the program where some are computed on the CPU alone.
-void plan_refuse_on_gpu(const TransformerPlan *plan);
-
 // ---- parameters of these blocks ---------------------------------------------
 // Names are made as by printf.
 

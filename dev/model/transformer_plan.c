@@ -136,6 +136,19 @@ bool plan_has_windows(const TransformerPlan *plan) {
     return false;
 }
 
+bool plan_prepares(const TransformerPlan *plan) {
+    for (size_t l = 0; l < plan->size.layers; l++)
+        if (plan->layers[l].attention.prepares) return true;
+    return false;
+}
+
+double plan_rotary_base(const TransformerPlan *plan) {
+    double base = 0;
+    for (size_t l = 0; l < plan->size.layers && !(base > 0); l++)
+        base = plan->layers[l].attention.rotary_base;
+    return base;
+}
+
 void plan_describe_windows(const TransformerPlan *plan, Metadata **rows, int *count) {
     char *text = copy_string("[");
     for (size_t l = 0; l < plan->size.layers; l++) {

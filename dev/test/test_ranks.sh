@@ -89,9 +89,9 @@ family "$trainers/train_translate" -i pairs --encoder-layers 1 --decoder-layers 
 
 
 # The CUDA program, in float32, where the order of a sum shows. MPI plays NCCL (dev/emulator/nccl_on_cpu.h); three micro-batches,
-# so that one process has none in the last round.
+# so that one process has none in the last round. Blocks of today: their parameters are summed, too.
 if [ -n "$emulated" ]; then
-    gpu="-i bytes -L 1 -C 32 -H 2 -b 1 -t 32 -d 96 -p fp32 -x 3 -m 1 --no-test"
+    gpu="-i bytes -L 1 -C 32 -H 2 --untied --positions rotary --scores qknorm -b 1 -t 32 -d 96 -p fp32 -x 3 -m 1 --no-test"
     last_gpu=step_00000003.safetensors
     # shellcheck disable=SC2086
     {
