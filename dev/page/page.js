@@ -365,7 +365,7 @@ function showModel(model) {
     const element = make('span', {tabindex: tokens.length ? '-1' : '0', role: 'button'}), i = tokens.length;
     for (let j = 1; j <= token.joined; j++) elements[i - j].textContent = '\u00b7';
     token.text = token.ended ? '' : token.joined ? new TextDecoder().decode(token.bytes) : text.decode(token.bytes, {stream: true});
-    element.textContent = token.text.replace(/\n/g, '\u21b5\n') || (token.bytes.length ? '\u00b7' : token.ended || i < 1 ? '\u25a0' : '\u00b7');
+    element.textContent = token.text.replace(/\n/g, '\u21b5\n') || (token.ended || (i < 1 && !token.bytes.length) ? '\u25a0' : '\u00b7');
     if (!token.drawn) { element.className = 'given'; given++; }
     if (isNumber(token.loss)) element.style.backgroundColor = shade(token.loss);
     element.title = isNumber(token.loss) ? `loss ${token.loss.toFixed(3)}` : '';
