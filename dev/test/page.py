@@ -7,12 +7,14 @@
   dev/test/page.py --hostile PAGE                nothing that is in the page's texts has become markup or script
   dev/test/page.py --training PAGE               of a run that has not ended
   dev/test/page.py --curves PAGE                 of the runs bpe and byte
+  dev/test/page.py --speed PAGE                  tokens per second, no test
   dev/test/page.py --shots PAGE PROMPT DIR       pictures, light and dark, wide and narrow
 
 The last line is "N passed, N failed".
 """
 
 import base64
+import glob
 import json
 import os
 import re
@@ -232,8 +234,32 @@ def shots(page, prompt, directory):
             browser.close()
 
 
+def worker_seconds():
+    """Processor time of the pages' workers, which other programs on the machine do not change much."""
+    ticks = 0
+    for path in glob.glob("/proc/[0-9]*/task/*/stat"):
+        try:
+            with open(path, encoding="utf-8") as file:
+                name, rest = file.read().split("(", 1)[1].rsplit(") ", 1)
+        except OSError:
+            continue
+        fields = rest.split()
+        if name.startswith("DedicatedWorker") and int(fields[2]) == os.getpgrp():
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def speed(page):
+    browser, count = ready(page), 1000
+    for settings in ({"temperature": 0}, {"temperature": 0.8, "top_p": 1}, {"temperature": 0.8, "top_p": 0.95}):
+        start = worker_seconds()
+        write(browser, "The", count=count, **settings)
+        print(f"{settings}: {count / (worker_seconds() - start):.0f} tokens per second of processor time; {text_of(browser, 'status')}")
+    browser.close()
+
+
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
-    {"--text": test_text, "--translation": test_translation, "--masked": test_masked, "--training": test_training, "--curves": test_curves, "--hostile": test_hostile, "--shots": shots}[what](*rest)
+    {"--text": test_text, "--translation": test_translation, "--masked": test_masked, "--training": test_training, "--curves": test_curves, "--hostile": test_hostile, "--shots": shots, "--speed": speed}[what](*rest)
     print(f"{counts[True]} passed, {counts[False]} failed")
     sys.exit(counts[False] > 0)
