@@ -47,6 +47,7 @@ typedef struct {
     real *logits;  // (S, V) of the next tokens
     int32_t *next; // (S)
     bool unread;   // the tokens in `next` were drawn last and not read
+    bool blank;    // the token drawn next begins with the blank that the prompt ends with
     Ending ending; // why the last text that went on ended
 } Writer;
 
@@ -170,10 +171,31 @@ static void read_tokens(Writer *w, const int32_t *tokens, size_t count) {
     free(same);
 }
 
+// In byte-level BPE a blank belongs to the word after it: a blank at the end of a prompt would be a
+// token that the model has hardly ever seen there.
+static bool ends_with_blank(const Dataset *dataset, Text prompt) {
+    return tokenizer_kind(dataset->tokenizer) == TOKENIZER_BPE && prompt.size > 1 &&
+           prompt.data[prompt.size - 1] == ' ';
+}
+
+// Leaves the tokens that begin with a blank.
+static void keep_blanks(const Writer *w, real *logits) {
+    const Tokenizer *tokenizer = w->run->dataset->tokenizer;
+    for (int32_t token = 0; token < w->run->dataset->vocabulary; token++) {
+        if (tokenizer_is_unused(tokenizer, token)) continue;
+        size_t size;
+        char *text = tokenizer_decode(tokenizer, &token, 1, &size);
+        if (*text != ' ') logits[token] = -(real)INFINITY;
+        free(text);
+    }
+}
+
 // The prompt follows what was written.
 static void read_prompt(Writer *w, Text prompt) {
     const Dataset *dataset = w->run->dataset;
     const bool first = w->samples[0].text.count == 0;
+    w->blank = ends_with_blank(dataset, prompt);
+    prompt.size -= w->blank;
     int32_t *tokens;
     const size_t count = tokenizer_encode(dataset->tokenizer, prompt.data, prompt.size, 0, &tokens);
     size_t before = 0;
@@ -209,6 +231,7 @@ static void draw(Writer *w, int s) {
     real *logits = w->logits + (size_t)s * (size_t)V;
     sampler_penalise(logits, sample->seen, V, w->penalty);
     generation_forbid(&w->generation, logits);
+    if (w->blank) keep_blanks(w, logits);
     w->next[s] = sampler_draw(&w->settings, logits, V, &sample->random);
     sample->seen[w->next[s]] = true;
     sample->written++;
@@ -225,6 +248,7 @@ static bool draw_all(Writer *w) {
         draw(w, s);
         any = any || !(sample->text.stopped || sample->ended);
     }
+    w->blank = false;
     return any;
 }
 
