@@ -179,7 +179,7 @@ $(TRAINER_TESTS): %: $(DOUBLE)/bin/% $(FLOAT)/bin/%
 # Less than a minute of training on the project's own source, and what the model makes of it.
 run: train_fastformer
 	cd "$(HERE)" && ./train_fastformer -o runs/first $$(! test -e runs/first/log.jsonl || echo -y) \
-	    -L 4 -C 128 -H 4 -b 8 -t 256 --minutes 0.75 --optimizer muon -l 1e-2 -u 20 -k cosine -v 100
+	    --minutes 0.75 -v 100
 	cd "$(HERE)" && ./train_fastformer -e runs/first/best.safetensors --prompt "static void " \
 	    -g 400 --temperature 0.7
 

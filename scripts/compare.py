@@ -60,12 +60,13 @@ class Trainers:
         """Trains in that directory, or resumes there; its exit code. What it says goes to
         output.txt."""
         os.makedirs(directory, exist_ok=True)
+        begun = os.path.exists(os.path.join(directory, "log.jsonl"))
         with open(os.path.join(directory, "output.txt"), "wb") as output:
             with self.lock:
                 if self.stopped:
                     raise Stopped
                 process = subprocess.Popen(
-                    [*command, "-o", directory, "-y"],
+                    [*command, "-o", directory, *(["-y"] if begun else [])],
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,

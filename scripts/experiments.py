@@ -171,7 +171,8 @@ def wikitext2_settings(c, data, meta):
     if c.quick:
         evaluations = 5
         every //= evaluations
-        options += " -m 10"
+        # The first epoch of the full schedule, in which its rate falls by a 25th.
+        options += " -m 10 -k constant"
     return " ".join([options, f"-v {every}", *c.arguments.rest]), every * evaluations, evaluations
 
 
@@ -600,52 +601,6 @@ COSINE = {
 }
 
 
-# ---- similarities and activations in BERT
-
-
-# What makes the attention matrix: similarity, activation, power of the divisor.
-PAIRS = [
-    *((similarity, "softmax", "0.5") for similarity in "dot cosine angle euclidean manhattan "
-      "chebyshev minkowski".split()),
-    *(("cosine", activation, "0.5") for activation in "none relu soft-relu learned-relu "
-      "sigmoid".split()),
-    *(("cosine", activation, "0") for activation in ("none", "relu")),
-]
-
-
-def pairwise_settings(c, data, meta):
-    steps = 600 if c.quick else 3000
-    shape = "-L 3 -C 64 -H 2 -b 8 -t 128"
-    return f"-i data/{data} {shape} -u 50 -m 20 --stats 4 -v {steps // 8}", steps, 8
-
-
-def pairwise_command(arm, value, c):
-    if arm == "softmax":
-        return "./train_bert --attention softmax"
-    similarity, activation, power = arm.split("+")
-    return (
-        f"./train_bert --attention pairwise --similarity {similarity} --activation {activation} "
-        f"--cosine-power {power}"
-    )
-
-
-PAIRWISE = COSINE | {
-    "title": "Similarities and activations of attention in BERT",
-    "about": (
-        "BERT whose attention matrix is made by other similarities of queries and keys than their "
-        "product, and by other activations than softmax, each at three learning rates. Which of "
-        "them train, and does ReLU help cosine attention that is not divided?"
-    ),
-    "arms": {"softmax": "softmax"}
-    | {"+".join(pair): f"{pair[0]}, {pair[1]}" + (", not divided" if pair[2] == "0" else "")
-       for pair in PAIRS},
-    "command": pairwise_command,
-    "values": ("rate", ["3e-4", "1e-3", "3e-3"]),
-    "cost": lambda arm, rate: "softmax" if arm == "softmax" else "pairwise",
-    "settings": pairwise_settings,
-}
-
-
 # ---- time to quality
 
 
@@ -866,9 +821,9 @@ def ablation_choose(c):
 def ablation_command(arm, value, c):
     model, _, kind = arm.partition("-")
     return (
-        f"./train_gpt2 --attention {kind}"
+        f"./train_gpt2 --preset published --attention {kind}"
         if model == "gpt2"
-        else f"./train_fastformer --sink {kind.partition('-')[2]}"
+        else f"./train_fastformer --preset published --sink {kind.partition('-')[2]}"
     )
 
 
@@ -1126,7 +1081,7 @@ def translation_settings(c, data, meta):
 
 def translation_command(arm, value, c):
     norm, _, warmup = arm.partition("-")
-    return f"./train_translate --norm {norm}" + (
+    return f"./train_translate --preset published --norm {norm}" + (
         f" -u {c.steps_of('multi30k') // 20}" if warmup else ""
     )
 
@@ -1727,7 +1682,6 @@ EXPERIMENTS = {
     "cosine": COSINE,
     "fair": FAIR,
     "lengths": LENGTHS,
-    "pairwise": PAIRWISE,
     "rescale": RESCALE,
     "speedrun": SPEEDRUN,
     "translation": TRANSLATION,

@@ -818,10 +818,10 @@ static void set_from_json(Entry *entry, const Json *value, const char *path) {
     free(text);
 }
 
-// The "options" of the last line of a log that has any; NULL: the file is no log.
-static Json *config_of_log(const FileMap *file) {
+// The "options" of the last line of a log that has any; NULL: the text is no log.
+static Json *config_of_log(Text log) {
     static const char key[] = "\"options\"";
-    const char *text = (const char *)file->data, *const end = text + file->size;
+    const char *text = log.data, *const end = text + log.size;
     Json *config = NULL;
     for (const char *newline; text < end; text = newline + 1) {
         newline = memchr(text, '\n', (size_t)(end - text));
@@ -850,7 +850,7 @@ static bool is_passed_over(const Options *options, const char *text) {
 }
 
 const OptionUnsaid options_unsaid[] = {
-    {OPT_OPTIMIZER, "adamw"}, {OPT_OFFSETS, "fixed"}, {OPT_NONE, NULL}};
+    {OPT_OPTIMIZER, "adamw"}, {OPT_OFFSETS, "fixed"}, {OPT_PRESET, "published"}, {OPT_NONE, NULL}};
 
 // Takes over what the options of a log do not say.
 static void take_unsaid(Options *options, const Json *stored, const char *path) {
@@ -862,26 +862,30 @@ static void take_unsaid(Options *options, const Json *stored, const char *path) 
     }
 }
 
-void options_read_config(Options *options, const char *path) {
-    FileMap file = file_map(path);
-    Json *whole = config_of_log(&file);
-    if (!whole) whole = json_parse((const char *)file.data, file.size, path);
+void options_take_json(Options *options, Text text, const char *source) {
+    Json *whole = config_of_log(text);
+    if (!whole) whole = json_parse(text.data, text.size, source);
     const Json *inner = whole->kind == JSON_OBJECT ? json_find(whole, "options") : NULL;
     const Json *config = inner ? inner : whole;
-    if (config->kind != JSON_OBJECT) fail("%s: expected an object of options", path);
+    if (config->kind != JSON_OBJECT) fail("%s: expected an object of options", source);
     const bool length = length_given(options);
     for (size_t i = 0; i < config->count; i++) {
         const char *name = config->keys[i];
         if (is_passed_over(options, name)) continue;
         Entry *entry = find_name(options, name, strlen(name));
-        if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, path, name);
+        if (!entry || entry < options->entries + BUILT_IN) refuse_key(options, source, name);
         if (config->items[i].kind == JSON_NULL || entry->given ||
             (length && entry->row->scope == OPTION_LENGTH))
             continue;
-        set_from_json(entry, &config->items[i], path);
+        set_from_json(entry, &config->items[i], source);
     }
-    if (inner && json_find(whole, "event")) take_unsaid(options, inner, path);
+    if (inner && json_find(whole, "event")) take_unsaid(options, inner, source);
     json_free(whole);
+}
+
+void options_read_config(Options *options, const char *path) {
+    FileMap file = file_map(path);
+    options_take_json(options, (Text){(const char *)file.data, file.size}, path);
     file_unmap(&file);
 }
 

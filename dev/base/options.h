@@ -6,6 +6,7 @@
 #include "json.h"
 #include "option_names.h"
 #include "safetensors.h"
+#include "text.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -79,6 +80,9 @@ void options_parse(Options *options, int argc, char **argv, const char ***operan
 // what it began with, too: "init", "average". Ends the program (exit 1) where a name, kind or value
 // cannot be.
 void options_read_config(Options *options, const char *path);
+
+// The same from a text, which `source` names.
+void options_take_json(Options *options, Text text, const char *source);
 
 // The last value that the command line gives to --NAME, before it is checked and parsed; NULL:
 // none.

@@ -17,7 +17,7 @@ data=${DATA:-data/wikitext2}
 make -s train_fastformer train_gpt2 bench >&2
 beyond=$(ls -t build/*/bench/beyond | head -n 1)
 train() { # MODEL NAME OPTIONS...
-    ./train_"$1" -i "$data" -o "$output/$2" -y -L 3 -C 64 -H 2 -b 8 -t "$positions" -x "$steps" -l 2e-3 -u 100 \
+    ./train_"$1" -i "$data" -o "$output/$2" $([ ! -e "$output/$2/lock" ] || echo -y) -L 3 -C 64 -H 2 -b 8 -t "$positions" -x "$steps" -l 2e-3 -u 100 \
         -k cosine -v "$steps" -m 100 --no-test "${@:3}" >&2
 }
 echo "| model | --beyond | tokens 0 .. T-1 $(for i in 2 3 4 5 6 7 8; do printf '| to %dT ' $i; done)|"

@@ -3,8 +3,8 @@
 
 WASM_SOURCES := dev/page/wasm.c $(filter-out dev/base/file.c dev/base/process.c dev/base/stop.c \
                   dev/base/threads.c dev/data/corpus.c dev/trainer/page_model.c \
-                  dev/trainer/page_wasm.c dev/trainer/run_page.c dev/trainer/settings.c \
-                  dev/trainer/verify.c dev/ranks/ranks.c dev/fastformer/exchange.c, \
+                  dev/trainer/page_wasm.c dev/trainer/presets.c dev/trainer/run_page.c \
+                  dev/trainer/settings.c dev/trainer/verify.c dev/ranks/ranks.c dev/fastformer/exchange.c, \
                   $(LIBRARY_SOURCES)) \
                 $(foreach model,$(MODELS),$(wildcard train_$(model).c dev/$(model)/train_$(model).c))
 WASM_FLAGS := --target=wasm32-wasi -msimd128 -include dev/page/wasi.h -D_WASI_EMULATED_SIGNAL \

@@ -40,22 +40,15 @@ LinearParameters add_linear(ParameterTable *table, LinearShape shape, const char
     return p;
 }
 
-// A gain alone.
-static NormParameters make_norm(ParameterTable *table, size_t channels, const Names *names) {
-    return (NormParameters){.channels = channels,
-                            .gain = add_vector(table, names->weight, channels, 1),
-                            .bias = NO_PARAMETER,
-                            .epsilon = NORM_EPSILON};
-}
-
 NormParameters add_norm(ParameterTable *table, size_t channels, const char *name, ...) {
     va_list arguments;
     va_start(arguments, name);
     const Names names = make_names(name, arguments);
     va_end(arguments);
-    NormParameters norm = make_norm(table, channels, &names);
-    norm.bias = add_vector(table, names.bias, channels, 0);
-    return norm;
+    return (NormParameters){.channels = channels,
+                            .gain = add_vector(table, names.weight, channels, 1),
+                            .bias = add_vector(table, names.bias, channels, 0),
+                            .epsilon = NORM_EPSILON};
 }
 
 NormParameters add_rms_norm(ParameterTable *table, size_t channels, const char *name, ...) {
@@ -63,7 +56,10 @@ NormParameters add_rms_norm(ParameterTable *table, size_t channels, const char *
     va_start(arguments, name);
     const Names names = make_names(name, arguments);
     va_end(arguments);
-    return make_norm(table, channels, &names);
+    return (NormParameters){.channels = channels,
+                            .gain = add_vector(table, names.weight, channels, 1),
+                            .bias = NO_PARAMETER,
+                            .epsilon = NORM_EPSILON};
 }
 
 LinearParameters add_joined_linear(ParameterTable *table, LinearShape shape, const char *name,

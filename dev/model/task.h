@@ -50,7 +50,8 @@ typedef struct {
     OptionName option;
     bool batches; // it runs the model on batches; false: it only decodes
     void (*run)(Run *run);
-    const OptionName *own; // options that nothing else reads, up to OPT_NONE
+    const OptionName *own;   // options that nothing else reads, up to OPT_NONE
+    const OptionName *meant; // options that with -e mean it, unless samples are asked for; or NULL
 } Action;
 
 typedef struct {
@@ -62,6 +63,9 @@ typedef struct {
     OptionName length;                     // tokens of a sequence: seq-len
     const Action *actions;
     int action_count;
+    // The preset of data that --preset says nothing about: the rule; NULL: there are no presets,
+    // and no such option.
+    const char *(*preset)(const Dataset *dataset);
     const char *use,
         *used_by; // of a trained model, for the end of a run: "write text", "--prompt The"
 

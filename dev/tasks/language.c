@@ -10,6 +10,9 @@
 
 // clang-format off
 static const Option rows[] = {
+    {.name = OPT_PRESET, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "NAME",
+     .initial = "auto", .choices = "auto|tiny|small|published", .group = "Training",
+     .help = "recipe of new models"},
     {.name = OPT_PROMPT, .kind = OPTION_TEXT, .value = "TEXT", .group = "Generation",
      .help = "continue TEXT with -e's weights; -: standard input"},
     {.letter = 's', .name = OPT_SAMPLE_EVERY, .kind = OPTION_INTEGER, .scope = OPTION_HABIT,
@@ -132,15 +135,28 @@ static void *language_create(const TaskSetup *setup) {
     return sequences_create(setup);
 }
 
+// Bytes and byte-level BPE are what ./tokenize makes of a text of one's own, and get a recipe by
+// its size; words, SentencePiece (WikiText-2) and generated sequences get the published one.
+static const char *language_preset(const Dataset *dataset) {
+    const TokenizerKind kind =
+        dataset->tokenizer ? tokenizer_kind(dataset->tokenizer) : TOKENIZER_NONE;
+    if (kind != TOKENIZER_BPE && kind != TOKENIZER_BYTE) return "published";
+    return dataset->splits[SPLIT_TRAIN].tokens < 100000 ? "tiny" : "small";
+}
+
 static void language_sample(const Run *run, int64_t step) {
     generate_sample(run, (uint32_t)step);
 }
 
 static const OptionName generation_options[] = {OPT_SAMPLES, OPT_NONE};
+static const OptionName writing_options[] = {
+    OPT_SAMPLE_TOKENS, OPT_TEMPERATURE,        OPT_TOP_K,  OPT_TOP_P,
+    OPT_STOP,          OPT_REPETITION_PENALTY, OPT_BEYOND, OPT_NONE};
 static const OptionName no_options[] = {OPT_NONE};
-static const Action actions[] = {{OPT_PROMPT, false, generate, generation_options},
-                                 {OPT_PROMPT_FILE, false, generate, generation_options},
-                                 {OPT_SHOW_ATTENTION, false, show_text_attention, no_options}};
+static const Action actions[] = {
+    {OPT_PROMPT, false, generate, generation_options, writing_options},
+    {OPT_PROMPT_FILE, false, generate, generation_options, NULL},
+    {OPT_SHOW_ATTENTION, false, show_text_attention, no_options, NULL}};
 
 const TaskType task_language = {
     .name = "language",
@@ -151,6 +167,7 @@ const TaskType task_language = {
     .length = OPT_SEQ_LEN,
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
+    .preset = language_preset,
     .use = "write text",
     .used_by = "--prompt The",
     .create = language_create,

@@ -146,8 +146,9 @@ static void masked_report(const void *task, SplitName split, Evaluation *result)
 }
 
 static const OptionName fill_options[] = {OPT_NONE};
-static const Action actions[] = {{OPT_FILL, true, fill, fill_options},
-                                 {OPT_SHOW_ATTENTION, false, show_text_attention, fill_options}};
+static const Action actions[] = {
+    {OPT_FILL, true, fill, fill_options, NULL},
+    {OPT_SHOW_ATTENTION, false, show_text_attention, fill_options, NULL}};
 
 const TaskType task_masked = {
     .name = "masked",

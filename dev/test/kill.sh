@@ -54,7 +54,7 @@ done
 many=60
 [ -z "$all" ] || many=1000
 # shellcheck disable=SC2086
-long_run() { "$@" "$trainer" $options -o "$output" -x 60 -y; }
+long_run() { "$@" "$trainer" $options -o "$output" -x 60 $([ ! -e "$output/lock" ] || echo -y); }
 output=long long_run plainly || wrong "the undisturbed long run"
 at_random long_run 0.35 $many same_run disturbed long
 at_random tokenize_word 0.01 $many same_data disturbed data

@@ -16,7 +16,7 @@ ok "tokenize"
 steps=60
 train() { # DIR: two processes, resumed where there is something
     mpirun -n 2 "$trainer" -i bytes -L 1 -C 32 -H 2 -b 2 -t 32 -d 128 -p fp32 -k constant -v 1000000 -n 2 -x $steps --no-test \
-        --timeout 20 -o "$1" -y >out 2>err </dev/null
+        --timeout 20 -o "$1" $([ ! -e "$1/lock" ] || echo -y) >out 2>err </dev/null
 }
 seconds() { date +%s.%N; }
 start=$(seconds)

@@ -241,7 +241,7 @@ ok "--fill --json: an object per mask"
 ok "--help: who has an embedded text"
 # Padding in a text: no target, and not learnt to be one.
 awk '{ for (i = NR % 5; i > 0; i--) printf "[PAD]"; print }' text >padded && "$tokenize" -o padded.data --vocab-size 300 --reserve padding \
-    --train padded --val padded --test text >out 2>&1 && "$gpt2" -i padded.data -o padding -L 1 -C 16 -H 2 -b 4 -t 64 -x 2 -v 1 >out 2>&1
+    --train padded --val padded --test text >out 2>&1 && "$gpt2" -i padded.data -o padding --preset published -L 1 -C 16 -H 2 -b 4 -t 64 -x 2 -v 1 >out 2>&1
 tokens=$(sed -n 's/.*"val":{"tokens":\([0-9]*\),.*/\1/p' padded.data/meta.json)
 [ $((tokens - $(grep -o '\[PAD\]' padded | wc -l))) -eq "$(sed -n 's/.*"val_tokens":\([0-9]*\),.*/\1/p' padding/log.jsonl | head -n 1)" ]
 ok "padding does not count"

@@ -41,7 +41,7 @@ same_losses() {
 }
 thorough() { [ -z "${QUICK-}" ]; }
 
-small="-i bytes -L 2 -C 32 -H 2 -b 2 -t 32 -p fp32 -v 10 -m 5"
+small="-i bytes -L 2 -C 32 -H 2 -b 2 -t 32 -p fp32 --preset published -v 10 -m 5"
 
 # ---- what n processes compute, one computes; with an uneven share, too: 4 micro-batches for 3 processes
 train() { # N DIR OPTIONS...

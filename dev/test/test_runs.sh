@@ -9,7 +9,7 @@ cp "$shakespeare" text
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 ok "tokenize"
 
-small="-i bytes -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32"
+small="-i bytes -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 --preset published"
 run() { # DIR OPTIONS...
     name=$1
     shift
@@ -49,7 +49,7 @@ ok "nohup: an ignored SIGHUP stays ignored"
 # Evaluations that take longer than the steps between them, so that a signal comes during one: none gets lost.
 head -n 1000 text >short
 "$tokenize" -o slow --tokenizer byte --train short --val text --test text >out 2>&1
-slow="-i slow -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 -v 2 -k constant --patience 9"
+slow="-i slow --preset published -L 1 -C 16 -H 1 -b 4 -t 32 -p fp32 -v 2 -k constant --patience 9"
 stopped_at() { # STEP OPTIONS...: a run in `stopped` that gets SIGTERM after that step
     step=$1
     shift

@@ -188,7 +188,6 @@ check 'they have them' [ "$(grep -c ' -v 10 -t 512 -x 20 -S 1 ' trained)" -eq 3 
 check 'the ablation' says 0 '| fastformer-sink-1 | 2 |' scripts/run_ablation.sh --quick --seeds 2 --jobs 2 --output fifth --keep ablation
 check 'kurtosis of weights and of activations' grep -q '^wikitext2,gpt2-softmax,2,1,0.25,2.5,2$' fifth/layers.csv
 check 'its logs are kept' says 0 '24 runs, of which 24 are finished' scripts/run_ablation.sh --quick --seeds 2 --output sixth --keep ablation
-check 'any similarity and activation' says 0 '| cosine+relu+0 | ' scripts/run_pairwise.sh --quick --jobs 2 --output pairs
 check 'cosine attention' says 0 '| cosine-learned | 5.' scripts/run_cosine.sh --quick --jobs 2 --output seventh
 check 'exactness' says 0 '| published-15 | 5.' dev/bench/exactness.sh --python ./python --quick --jobs 2 --output eighth --keep exactness
 check 'its options' grep -q ' --sums published --rescale 15 -i data/wikitext2 .* -x 50 -S 1 -l 2e-3 ' trained

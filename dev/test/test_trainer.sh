@@ -8,7 +8,7 @@ head -c 40000 "$shakespeare" >text
 "$tokenize" -o bytes --tokenizer byte text >out 2>&1
 ok "tokenize"
 
-small="-i bytes -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 --keep 9"
+small="-i bytes -L 2 -C 32 -H 2 -b 4 -t 64 -p fp32 --preset published --keep 9"
 run() { # DIR OPTIONS...
     name=$1
     shift

@@ -48,7 +48,7 @@ tokenize_word() { "$@" "$tokenize" -o "$output" --tokenizer word --shard-tokens 
 tokenize_spm() { "$@" "$tokenize" -o "$output" --tokenizer spm --vocab-size 400 "$text"; }
 tokenize_bpe() { "$@" "$tokenize" -o "$output" --tokenizer bpe --vocab-size 400 "$text"; }
 tokenize_again() { tokenize_word "$@"; }
-options="-i data -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k constant -n 2 -v 2 -m 1 -g 5 -s 3 --optimizer muon"
+options="-i data --preset published -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k constant -n 2 -v 2 -m 1 -g 5 -s 3 --optimizer muon"
 # shellcheck disable=SC2086
 {
     train() { "$@" "$trainer" $options -o "$output" -x 8; }

@@ -13,7 +13,13 @@
 #define MODEL_FILE "tokenizer.model" // spm
 #define WORD_FILE "tokenizer.vocab"  // word
 
-enum { SPM_VOCABULARY = 32000, BPE_VOCABULARY = 8192, BYTE_VOCABULARY = 256 };
+enum {
+    SPM_VOCABULARY = 32000,
+    BPE_LEAST = 512, // of a small text
+    BPE_MOST = 8192, // of one of more than 6 MB
+    BYTES_PER_TOKEN = 1500,
+    BYTE_VOCABULARY = 256
+};
 
 struct Tokenizer {
     TokenizerKind kind;
@@ -88,8 +94,16 @@ static void create_model(const TokenizerSettings *settings, const char *director
     free(path);
 }
 
+// That a text of so many bytes teaches a model well: of tokens that are rare nothing is learnt.
+static int64_t bpe_vocabulary(size_t size) {
+    int64_t vocabulary = BPE_LEAST;
+    while (vocabulary < BPE_MOST && (size_t)vocabulary * BYTES_PER_TOKEN < size) vocabulary *= 2;
+    return vocabulary;
+}
+
 static Bpe *create_bpe(const TokenizerSettings *settings, const char *directory, Text text) {
-    const int64_t vocabulary = settings->vocabulary > 0 ? settings->vocabulary : BPE_VOCABULARY;
+    const int64_t vocabulary =
+        settings->vocabulary > 0 ? settings->vocabulary : bpe_vocabulary(text.size);
     const char *reserved[3];
     int count = 0;
     if (settings->padding) reserved[count++] = BPE_PADDING; // first, so that it is token 0

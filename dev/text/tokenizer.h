@@ -30,8 +30,8 @@ typedef struct Tokenizer Tokenizer;
 // How a tokenizer is made.
 typedef struct {
     TokenizerKind kind;
-    int64_t vocabulary; // the most tokens there may be; 0: the default, 32,000 (spm), 8,192 (bpe),
-                        // all (word)
+    int64_t vocabulary; // the most tokens there may be; 0: the default, 32,000 (spm), 512 to
+                        // 8,192 by the size of the text (bpe), all (word)
     const char *model;  // a copy of this file instead of one that is made of the texts; NULL: made
     bool normalise;     // spm: NFKC, and white space collapsed, as spm_train does by default
     bool padding, mask; // bpe: reserve [PAD], which is token 0, and [MASK]

@@ -55,7 +55,7 @@ static const Option rows[] = {
      .choices = "bpe|byte|word|spm", .group = "Tokenizer",
      .help = "byte-level BPE, bytes, words, SentencePiece"},
     {.name = OPT_VOCAB_SIZE, .kind = OPTION_INTEGER, .value = "N", .min = 2, .max = 1 << 24,
-     .group = "Tokenizer", .help = "largest vocabulary; bpe: 8192, spm: 32000, word: all"},
+     .group = "Tokenizer", .help = "largest vocabulary; bpe: 512 to 8192 by size, spm: 32000, word: all"},
     {.name = OPT_MODEL, .kind = OPTION_TEXT, .value = "FILE", .group = "Tokenizer",
      .help = "existing tokenizer: .json (bpe), .model (spm), .vocab (word)"},
     {.name = OPT_RESERVE, .kind = OPTION_CHOICE, .value = "LIST",

@@ -27,6 +27,13 @@ static void write_holder(int fd) {
     if (ftruncate(fd, 0) == 0 && pwrite(fd, holder, (size_t)length, 0) < 0) errno = 0;
 }
 
+bool run_lock_exists(const char *directory) {
+    char *path = format_string("%s/lock", directory);
+    const bool exists = file_exists(path);
+    free(path);
+    return exists;
+}
+
 int run_lock(const char *directory) {
     char *path = format_string("%s/lock", directory);
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);

@@ -6,6 +6,7 @@
 #include "huggingface.h"
 #include "memory.h"
 #include "page_model.h"
+#include "presets.h"
 #include "restart.h"
 #include "run_data.h"
 #include "run_lock.h"
@@ -39,6 +40,18 @@ static void check_action_options(const Options *options, const TaskType *task,
     }
 }
 
+// Who gives -e, and how to write, does not mean to train on for hours either.
+static void check_meant_options(const Options *options, const TaskType *task) {
+    for (int i = 0; options_text(options, OPT_INIT) && i < task->action_count; i++) {
+        const OptionName *name = task->actions[i].meant;
+        if (!name || options_integer(options, OPT_SAMPLE_EVERY) > 0) continue;
+        for (; *name != OPT_NONE; name++)
+            if (options_given(options, *name))
+                fail_usage("--%s with -e: add --%s TEXT to write, or drop it to train",
+                           options_name(*name), options_name(task->actions[i].option));
+    }
+}
+
 static void check_start(const Options *options, const ModelType *type, const Action *action) {
     const bool evaluates = options_text(options, OPT_EVAL);
     if (action && evaluates)
@@ -60,6 +73,7 @@ static void check_start(const Options *options, const ModelType *type, const Act
     const bool resumes = options_flag(options, OPT_RESUME);
     if (options_integer(options, OPT_AVERAGE) > 0 && !options_text(options, OPT_INIT) && !resumes)
         fail_usage("--average: needs -e RUN, whose checkpoints are averaged");
+    if (options_text(options, OPT_INIT)) preset_refuse(options, type->task);
     if (!resumes) return;
     if (!options_text(options, OPT_OUTPUT))
         fail_usage("--resume: needs --output DIR, the run to resume");
@@ -68,15 +82,14 @@ static void check_start(const Options *options, const ModelType *type, const Act
 }
 
 // What --resume finds where there is no checkpoint: the log of a run that saved none, a fresh path;
-// NULL: nothing of a run. A directory that is mistyped is no place for a new run on the embedded
-// text.
+// NULL: nothing. A directory in which no run began may be mistyped.
 static char *find_unsaved_run(const Options *options) {
     const char *output = options_text(options, OPT_OUTPUT);
     if (!options_flag(options, OPT_RESUME)) return NULL;
     char *latest = checkpoint_path(output, 0), *log = latest ? NULL : restart_find_log(output);
-    if (!latest && !log && !options_text(options, OPT_INPUT) && !options_text(options, OPT_CONFIG))
-        fail("%s: holds no run to resume; check --output, or name the data of a new run there with "
-             "--input",
+    const bool named = options_text(options, OPT_INPUT) || options_text(options, OPT_CONFIG);
+    if (!latest && !log && !(named && run_lock_exists(output)))
+        fail("%s: holds no run to resume; check --output, or drop --resume (-y) for a new run",
              output);
     free(latest);
     return log;
@@ -355,6 +368,8 @@ static void open_task(Job *job) {
     if (job->unsaved && leads)
         warn("%s: no checkpoint to resume; the run begins again with the options and data of %s",
              options_text(options, OPT_OUTPUT), job->unsaved);
+    if (job->trains && !run->weights && !job->unsaved)
+        preset_apply(options, run->type->task, run->dataset);
     if (job->trains) run_data_tell(options, run->dataset);
     const bool evaluates = !job->action && options_text(options, OPT_EVAL);
     const TaskSetup setup = task_setup(run, evaluates, job->trains);
@@ -427,6 +442,7 @@ int train_run(const char *program, Options *options, Ranks *ranks, const ModelTy
     check_start(options, type, action);
     check_text(job.text, ranks, type->task);
     check_action_options(options, type->task, action);
+    if (job.trains && !options_text(options, OPT_CONFIG)) check_meant_options(options, type->task);
     if (action && ranks_size(ranks) > 1)
         fail_usage("--%s: is the work of one process; call the program without mpirun",
                    options_name(action->option));

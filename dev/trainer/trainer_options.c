@@ -58,7 +58,7 @@ static const Option rows[] = {
      .value = "X", .initial = "0", .max = 1, .group = MORE,
      .help = "last learning rate as a fraction of the peak"},
     {.letter = 'c', .name = OPT_WEIGHT_DECAY, .kind = OPTION_NUMBER, .scope = OPTION_HABIT,
-     .value = "X", .initial = "0.01", .max = 10, .group = LENGTH,
+     .value = "X", .initial = "0.01", .max = 10, .group = MORE,
      .help = "weight decay (matrices only)"},
     {.name = OPT_OPTIMIZER, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "NAME",
      .initial = "adamw", .choices = "adamw|adam|muon", .group = LENGTH, .help = "optimizer"},

@@ -1,0 +1,48 @@
+#include "presets.h"
+
+#include "embed.h"
+#include "error.h"
+#include "log.h"
+#include "memory.h"
+#include <stdlib.h>
+#include <string.h>
+
+EMBED(preset_tiny, "presets/tiny.json");
+EMBED(preset_small, "presets/small.json");
+EMBED(preset_translation_small, "presets/translation-small.json");
+
+typedef struct {
+    const char *task, *name;
+    Text text;
+} Preset;
+
+// The published recipe is the defaults, and needs no file.
+static void take(Options *options, const char *task, const char *name) {
+    const Preset presets[] = {{"language", "tiny", EMBEDDED(preset_tiny)},
+                              {"language", "small", EMBEDDED(preset_small)},
+                              {"translation", "small", EMBEDDED(preset_translation_small)}};
+    for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
+        if (strcmp(presets[i].task, task) == 0 && strcmp(presets[i].name, name) == 0)
+            options_take_json(options, presets[i].text, "--preset");
+}
+
+void preset_refuse(const Options *options, const TaskType *task) {
+    const char *name = task->preset ? options_text(options, OPT_PRESET) : "auto";
+    if (strcmp(name, "auto") != 0 && strcmp(name, "published") != 0)
+        fail_usage("--preset %s: is for new models, not for the weights of -e", name);
+}
+
+void preset_apply(Options *options, const TaskType *task, const Dataset *dataset) {
+    if (!task->preset) return;
+    const bool automatic = strcmp(options_text(options, OPT_PRESET), "auto") == 0;
+    if (automatic) options_set(options, OPT_PRESET, task->preset(dataset), "--preset");
+    const char *name = options_text(options, OPT_PRESET);
+    take(options, task->name, name);
+    if (!automatic) return;
+    char *line =
+        format_string("recipe: preset %s, by the kind and size of the data; --preset chooses "
+                      "another, other options change it",
+                      name);
+    log_table(line, NULL, 0);
+    free(line);
+}
