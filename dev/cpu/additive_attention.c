@@ -538,7 +538,7 @@ typedef struct {
     real *dbias;      // (B, 3, H, D) and to the bias of q, k and v
 } AdditiveMemory;
 
-static void *create(const AttentionShape *shape) {
+static void *memory_create(const AttentionShape *shape) {
     AdditiveMemory *a = allocate(1, sizeof(*a), "attention");
     *a = (AdditiveMemory){.batch = shape->batch,
                           .largest_window = shape->largest_window,
@@ -550,7 +550,7 @@ static void *create(const AttentionShape *shape) {
     return a;
 }
 
-static void carve(void *memory, Arena *arena, bool training) {
+static void memory_carve(void *memory, Arena *arena, bool training) {
     AdditiveMemory *a = memory;
     for (size_t i = 0; i < a->threads; i++)
         scratch_carve(&a->scratch[i], arena, a->plain, a->largest_window, a->channels / a->heads);
@@ -559,7 +559,7 @@ static void carve(void *memory, Arena *arena, bool training) {
     a->dbias = arena_reals(arena, a->batch, 3 * a->channels, "attention");
 }
 
-static void destroy(void *memory) {
+static void memory_free(void *memory) {
     free(((AdditiveMemory *)memory)->scratch);
     free(memory);
 }
@@ -853,5 +853,13 @@ static void step(void *memory, const AttentionStep *token) {
     }
 }
 
-const AttentionKernel additive_kernel = {ATTENTION_ENTRIES, .kept = kept_numbers,
-                                         ATTENTION_DECODING};
+const AttentionKernel additive_kernel = {.create = memory_create,
+                                         .carve = memory_carve,
+                                         .free = memory_free,
+                                         .kept = kept_numbers,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .measure = measure,
+                                         .state_create = state_create,
+                                         .step = step,
+                                         .state_free = state_free};

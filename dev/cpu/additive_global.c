@@ -259,10 +259,6 @@ static void carve(void *memory, Arena *arena, bool training) {
     additive_global_carve(memory, arena);
 }
 
-static void destroy(void *memory) {
-    free(memory);
-}
-
 static void forward(const AttentionCall *call) {
     additive_global_forward(call->memory, call->y, call->learned[0], &call->in);
 }
@@ -281,4 +277,10 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
                             statistics_find(statistics, layer, names[1]));
 }
 
-const AttentionKernel additive_global_kernel = {.adds_bias = true, ATTENTION_ENTRIES};
+const AttentionKernel additive_global_kernel = {.adds_bias = true,
+                                                .create = create,
+                                                .carve = carve,
+                                                .free = free,
+                                                .forward = forward,
+                                                .backward = backward,
+                                                .measure = measure};

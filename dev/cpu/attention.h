@@ -68,12 +68,6 @@ typedef struct {
     void (*state_free)(void *state);
 } AttentionKernel;
 
-// The entries of a kind whose functions have their names, and of one that decodes.
-#define ATTENTION_ENTRIES                                                                          \
-    .create = create, .carve = carve, .free = destroy, .forward = forward, .backward = backward,   \
-    .measure = measure
-#define ATTENTION_DECODING .state_create = state_create, .step = step, .state_free = state_free
-
 extern const AttentionKernel softmax_kernel, cosine_kernel, additive_kernel, additive_global_kernel,
     pairwise_kernel;
 

@@ -152,5 +152,14 @@ static void state_free(void *state) {
     free(s);
 }
 
-const AttentionKernel pairwise_kernel = {
-    .adds_bias = true, ATTENTION_ENTRIES, ATTENTION_DECODING, .state_grow = state_grow};
+const AttentionKernel pairwise_kernel = {.adds_bias = true,
+                                         .create = create,
+                                         .carve = carve,
+                                         .free = destroy,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .measure = measure,
+                                         .state_create = state_create,
+                                         .state_grow = state_grow,
+                                         .step = step,
+                                         .state_free = state_free};

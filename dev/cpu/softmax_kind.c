@@ -92,7 +92,14 @@ static void state_free(void *state) {
 }
 
 const AttentionKernel softmax_kernel = {.adds_bias = true,
-                                        ATTENTION_ENTRIES,
+                                        .create = create,
+                                        .carve = carve,
+                                        .free = destroy,
                                         .kept = kept,
-                                        ATTENTION_DECODING,
-                                        .state_grow = state_grow};
+                                        .forward = forward,
+                                        .backward = backward,
+                                        .measure = measure,
+                                        .state_create = state_create,
+                                        .state_grow = state_grow,
+                                        .step = step,
+                                        .state_free = state_free};
