@@ -35,6 +35,7 @@ void preset_refuse(const Options *options, const TaskType *task) {
 void preset_apply(Options *options, const TaskType *task, const Dataset *dataset) {
     if (!task->preset) return;
     const bool automatic = strcmp(options_text(options, OPT_PRESET), "auto") == 0;
+    if (automatic && options_text(options, OPT_CONFIG)) return; // which says all
     if (automatic) options_set(options, OPT_PRESET, task->preset(dataset), "--preset");
     const char *name = options_text(options, OPT_PRESET);
     take(options, task->name, name);
