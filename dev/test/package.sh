@@ -249,9 +249,10 @@ if python3 -m venv "$dir/tools" >"$dir/out" 2>&1 && "$dir/tools/bin/pip" install
         ! in_venv fastformer generate bert && [ "$(grep -c '^error: .*which writes no text' "$dir/out")" -eq 1 ]
     ok "eval: bert, which does not generate"
     seq 1000 9999 | sed 's/./& /g' >"$dir/ascending" && tac "$dir/ascending" >"$dir/descending"
-    in_venv fastformer tokenize -o pairs --source "$dir/ascending" --target "$dir/descending" --vocab-size 300 &&
+    in_venv fastformer tokenize -o pairs --source "$dir/ascending" --target "$dir/descending" --test-source "$dir/ascending" \
+        --test-target "$dir/descending" --vocab-size 300 &&
         in_venv fastformer translate -i pairs -o translate --encoder-layers 1 --decoder-layers 1 -C 32 -H 2 -x 3 -m 1 &&
-        in_venv fastformer eval translate --eval val -m 1 && grep -q 'val loss' "$dir/out" && in_venv fastformer generate translate <<<"1 2 3 4"
+        in_venv fastformer eval translate -m 1 && grep -q 'test loss' "$dir/out" && in_venv fastformer generate translate <<<"1 2 3 4"
     ok "eval and generate: translate"
     in_venv python -c 'import fastformer; fastformer.FastformerForCausalLM'
     [ "$(grep -c '^ImportError: .*pip install' "$dir/out")" -eq 1 ]
