@@ -74,7 +74,7 @@ echo "$settings" >"$out/settings"
 set -- "$file"
 recipe=
 if [ -n "$nanogpt" ]; then
-    recipe='--config presets/nanogpt.json'
+    recipe='--config scripts/presets/nanogpt.json'
     head -c 1003854 "$file" >"$out/train.txt" # nine tenths of its characters
     tail -c +1003855 "$file" >"$out/val.txt"
     set -- --train "$out/train.txt" --val "$out/val.txt"

@@ -61,7 +61,7 @@ $(1)/dev/data/corpus.o: ONLY_HERE = -DCORPUS_FILE='"$(BUILD)/corpus.txt"'
 $(1)/dev/data/corpus.o: $(BUILD)/corpus.txt
 $(if $(filter DOUBLE,$(2)),,$(1)/dev/cpu/device.o: ONLY_HERE = \
     $$(if $$(LEVELS),-DINSTRUCTION_LEVELS='"$$(LEVELS)"'))
-$(1)/dev/trainer/presets.o: $(wildcard presets/*.json)
+$(1)/dev/trainer/presets.o: $(wildcard scripts/presets/*.json)
 $(1)/dev/trainer/run_page.o: dev/page/page.html dev/page/page.css dev/page/page.js
 $(1)/dev/trainer/page_wasm.o: ONLY_HERE = -DWASM_FILE='"$(BUILD)/decoder.wasm.gz"'
 $(1)/dev/trainer/page_wasm.o: $(BUILD)/decoder.wasm.gz

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-EMBED(preset_tiny, "presets/tiny.json");
-EMBED(preset_small, "presets/small.json");
-EMBED(preset_translation_small, "presets/translation-small.json");
+EMBED(preset_tiny, "scripts/presets/tiny.json");
+EMBED(preset_small, "scripts/presets/small.json");
+EMBED(preset_translation_small, "scripts/presets/translation-small.json");
 
 typedef struct {
     const char *task, *name;

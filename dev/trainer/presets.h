@@ -1,6 +1,6 @@
-// Recipes by name: each is a file of options in presets/, which --config reads, too, and which is
-// inside the programs. --preset names one; new models on data of their own get one by the task's
-// rule (TaskType.preset).
+// Recipes by name: each is a file of options in scripts/presets/, which --config reads, too, and
+// which is inside the programs. --preset names one; new models on data of their own get one by the
+// task's rule (TaskType.preset).
 #ifndef TRAINER_PRESETS_H
 #define TRAINER_PRESETS_H
 
