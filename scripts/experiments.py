@@ -1081,7 +1081,7 @@ def translation_settings(c, data, meta):
 
 def translation_command(arm, value, c):
     norm, _, warmup = arm.partition("-")
-    return f"./train_translate --preset published --norm {norm}" + (
+    return f"./train_translate --norm {norm}" + (
         f" -u {c.steps_of('multi30k') // 20}" if warmup else ""
     )
 

@@ -16,9 +16,6 @@ enum {
 
 // clang-format off
 static const Option rows[] = {
-    {.name = OPT_PRESET, .kind = OPTION_CHOICE, .scope = OPTION_TRAINING, .value = "NAME",
-     .initial = "auto", .choices = "auto|small|published", .group = "Training",
-     .help = "recipe of new models"},
     {.letter = 'b', .name = OPT_BATCH_TOKENS, .kind = OPTION_INTEGER, .scope = OPTION_TRAINING,
      .value = "N", .initial = "4096", .min = 1, .max = 1 << 28, .group = "Training",
      .help = "tokens per batch, of either language"},
@@ -430,11 +427,6 @@ static void translation_report(const void *task, SplitName split, Evaluation *re
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
 }
 
-static const char *translation_preset(const Dataset *dataset) {
-    (void)dataset;
-    return "small";
-}
-
 static const OptionName translate_options[] = {OPT_BEAM,    OPT_NBEST,          OPT_ALPHA,
                                                OPT_LONGEST, OPT_SHOW_ATTENTION, OPT_NONE};
 static const Action actions[] = {{OPT_TRANSLATE, true, translate_lines, translate_options, NULL}};
@@ -447,7 +439,6 @@ const TaskType task_translation = {
     .length = OPT_MAX_LENGTH,
     .actions = actions,
     .action_count = sizeof(actions) / sizeof(actions[0]),
-    .preset = translation_preset,
     .use = "translate",
     .used_by = "--translate",
     .create = translation_create,

@@ -142,12 +142,14 @@ static void test_output(void) {
     const real parts[] = {5, (real)-9.5, 10, 8}; // of 10
     measurement_add_scores(statistics_find(&s, 1, "query_scores"), parts, 10,
                            (const uint8_t[]){1, 1, 0, 1}, 4);
+    const char *const weights =
+        "   12  attention_weights         0      0.25           -          -"
+        "         0.5                0.6931";
     const char *const scores = "    1  query_scores         0.7641      0.95       1.243       -1.5"
                                "                 0.3333";
     const char *const lines[] = {
         "    0  residual                  2         3         1.5         -2",
-        "   12  attention_weights         0      0.25           -          -         0.5"
-        "                0.6931",
+        weights,
         "    5  ffn                       0         2           -          -",
         "    5  attention               nan       nan           -          -",
         scores,

@@ -9,20 +9,17 @@
 
 EMBED(preset_tiny, "scripts/presets/tiny.json");
 EMBED(preset_small, "scripts/presets/small.json");
-EMBED(preset_translation_small, "scripts/presets/translation-small.json");
 
 typedef struct {
-    const char *task, *name;
+    const char *name;
     Text text;
 } Preset;
 
 // The published recipe is the defaults, and needs no file.
-static void take(Options *options, const char *task, const char *name) {
-    const Preset presets[] = {{"language", "tiny", EMBEDDED(preset_tiny)},
-                              {"language", "small", EMBEDDED(preset_small)},
-                              {"translation", "small", EMBEDDED(preset_translation_small)}};
+static void take(Options *options, const char *name) {
+    const Preset presets[] = {{"tiny", EMBEDDED(preset_tiny)}, {"small", EMBEDDED(preset_small)}};
     for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
-        if (strcmp(presets[i].task, task) == 0 && strcmp(presets[i].name, name) == 0)
+        if (strcmp(presets[i].name, name) == 0)
             options_take_json(options, presets[i].text, "--preset");
 }
 
@@ -38,7 +35,7 @@ void preset_apply(Options *options, const TaskType *task, const Dataset *dataset
     if (automatic && options_text(options, OPT_CONFIG)) return; // which says all
     if (automatic) options_set(options, OPT_PRESET, task->preset(dataset), "--preset");
     const char *name = options_text(options, OPT_PRESET);
-    take(options, task->name, name);
+    take(options, name);
     if (!automatic) return;
     char *line =
         format_string("recipe: preset %s, by the kind and size of the data; --preset chooses "
