@@ -622,8 +622,9 @@ static void test_export_program(void) {
 }
 
 static void test_audit(void) {
-    model_check_audit(&gpt2, "-L 1 -C 16 -H 2 -t 32 -b 2 --total-batch 128 -x 5 -v 5 -m 1 "
-                             "--dropout 0.1 --no-test");
+    model_check_audit(
+        &gpt2, "--preset published -L 1 -C 16 -H 2 -t 32 -b 2 --total-batch 128 -x 5 -v 5 -m 1 "
+               "--dropout 0.1 --no-test");
 }
 
 int main(int argc, char **argv) {

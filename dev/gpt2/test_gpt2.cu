@@ -100,8 +100,9 @@ static void test_model() {
 
 static void test_program() {
     gpu_check_programs(pair(), "-b 2 -t 16 -L 1 -C 16 -H 2");
-    model_check_audit(pair().gpu, "-b 2 -t 16 -L 1 -C 16 -H 2 --total-batch 64 -x 5 -v 5 -m 1 "
-                                  "--dropout 0.1 --no-test");
+    model_check_audit(
+        pair().gpu, "--preset published -b 2 -t 16 -L 1 -C 16 -H 2 --total-batch 64 -x 5 -v 5 -m 1 "
+                    "--dropout 0.1 --no-test");
 }
 
 static void test_nodes() {
