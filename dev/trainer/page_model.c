@@ -44,7 +44,10 @@ static Bytes header_create(const Run *run) {
 // Appends a row (n) as int8; rounded: the values that the page has then.
 static void append_rounded(Bytes *out, const real *row, size_t n, real *rounded) {
     double largest = 0;
-    for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)row[i]));
+    for (size_t i = 0; i < n; i++) {
+        const double size = fabs((double)row[i]); // with fmax() gcc 12 fails on arm64
+        largest = size > largest ? size : largest;
+    }
     const float scale = largest > 0 ? (float)(largest / 127) : 1;
     bytes_append(out, &scale, sizeof(scale));
     for (size_t i = 0; i < n; i++) {
