@@ -220,7 +220,10 @@ static void copy_plain(const ParameterTable *table, real *values, double *plain,
 
 static double largest_of(const real *x, size_t count) {
     double largest = 0;
-    for (size_t i = 0; i < count; i++) largest = fmax(largest, fabs((double)x[i]));
+    for (size_t i = 0; i < count; i++) {
+        const double size = fabs((double)x[i]); // with fmax() gcc 12 fails on arm64
+        largest = size > largest ? size : largest;
+    }
     return largest;
 }
 

@@ -75,7 +75,7 @@ static void measure_by_position(Run *run) {
 }
 
 int main(int argc, char **argv) {
-    static const Action actions[] = {{OPT_BEYOND, false, measure_by_position, NULL}};
+    static const Action actions[] = {{OPT_BEYOND, false, measure_by_position, NULL, NULL}};
     bool other = false;
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--type") == 0) other = strcmp(argv[i + 1], gpt2.name) == 0;

@@ -52,7 +52,7 @@ options="-i data --preset published -L 1 -C 16 -H 2 -b 2 -t 32 -p fp32 -k consta
 # shellcheck disable=SC2086
 {
     train() { "$@" "$trainer" $options -o "$output" -x 8; }
-    resume() { "$@" "$trainer" $options -o "$output" -x 8 -y; }
+    resume() { "$@" "$trainer" $options -o "$output" -x 8 $([ ! -e "$output/lock" ] || echo -y); }
     half_run() { "$@" "$trainer" $options -o "$output" -x 4; }
 }
 eval_val() { "$@" "$trainer" -i data -e whole/best.safetensors --eval val; }
