@@ -85,8 +85,9 @@ CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX))
 endif
 # Found once (dev/build/configure.sh), and again where one of these settings, or whether one of
 # these files exists, is no longer what it was: the name of the file is a sum of them.
-SETTINGS := $(foreach name,CC CXX MARCH CFLAGS MPICC ONEDNN OPENMP MPI CPLUSPLUS NCCL WASM ONEDNN_ROOT \
-              CUDA NCCL_ROOT CPATH LIBRARY_PATH,$(if $(filter-out undefined,$(origin $(name))), \
+SETTINGS := $(foreach name,CC CXX MARCH CFLAGS MPICC ONEDNN OPENMP MPI CPLUSPLUS NCCL WASM \
+              ONEDNN_ROOT CUDA NCCL_ROOT CPATH LIBRARY_PATH, \
+              $(if $(filter-out undefined,$(origin $(name))), \
               $(name)='$(subst ','\'',$($(name)))'))
 LOOKED_AT := $(foreach dir,$(subst :, ,$(PATH)) /usr/local/cuda/bin /opt/cuda/bin,$(addprefix \
                $(dir)/,nvcc $(MPICC) $(CC) $(CXX))) $(foreach dir,/usr/include \

@@ -20,8 +20,8 @@
     X(MINUTES, "minutes") X(MODEL, "model") X(NBEST, "nbest") X(NO_PAGE, "no-page") \
     X(NO_TEST, "no-test") X(NORM, "norm") X(NORM_EPS, "norm-eps") X(NORMALISE, "normalise") \
     X(OFFSETS, "offsets") X(OPTIMIZER, "optimizer") X(OUTPUT, "output") X(PAGE, "page") \
-    X(PATIENCE, "patience") X(POOL, "pool") X(POSITIONS, "positions") X(PRECISION, "precision") X(PRESET, "preset") \
-    X(PROFILE, "profile") X(PROMPT, "prompt") X(PROMPT_FILE, "prompt-file") \
+    X(PATIENCE, "patience") X(POOL, "pool") X(POSITIONS, "positions") X(PRECISION, "precision") \
+    X(PRESET, "preset") X(PROFILE, "profile") X(PROMPT, "prompt") X(PROMPT_FILE, "prompt-file") \
     X(RECOMPUTE, "recompute") X(REDUCE, "reduce") X(REPETITION_PENALTY, "repetition-penalty") \
     X(RESCALE, "rescale") X(RESERVE, "reserve") X(RESUME, "resume") X(ROTARY_BASE, "rotary-base") \
     X(SAMPLE_EVERY, "sample-every") X(SAMPLE_TOKENS, "sample-tokens") X(SAMPLES, "samples") \

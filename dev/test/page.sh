@@ -87,10 +87,10 @@ in_browser "rounded weights" --text large/run.html "$trainer" 'The king'
 "$trainer" -i bpe.data -o training $tiny -x 1000000 >out 2>&1 </dev/null &
 pid=$!
 while [ ! -s training/run.html ] && kill -0 $pid; do sleep 0.2; done
-in_browser "a run that goes on" --training training/run.html
+in_browser "a run that is training" --training training/run.html
 kill -INT $pid && wait $pid
 [ $? -eq 130 ]
-ok "it went on meanwhile"
+ok "it kept training meanwhile"
 
 # ---- texts that would like to be markup
 evil='</script><img src=x onerror=window.evil=1><!--'
