@@ -21,11 +21,8 @@ static GpuPair pair() {
 }
 
 static void check_references(const char *precision) {
-    for (const char *name : {"softmax", "softmax1", "cosine", "padded", "additive"}) {
-        char *path = format_string("dev/reference/bert_%s.safetensors", name);
-        CHECK(model_reference(pair().gpu, path, precision, 0));
-        free(path);
-    }
+    gpu_check_references(pair().gpu, "bert_",
+                         {"softmax", "softmax1", "cosine", "padded", "additive"}, precision, 0);
 }
 
 static void test_reference() {
@@ -67,12 +64,8 @@ static void test_shapes() {
 }
 
 static void test_training() {
-    for (const char *kind : {kinds[0], kinds[2], kinds[4]}) {
-        char *options = format_string(SMALL "dropout=0.1 %s", kind);
-        gpu_check_training(pair(), options, "fp32", 1e-4);
-        gpu_check_bits(pair().gpu, options, "bf16");
-        free(options);
-    }
+    gpu_check_kinds(pair(), SMALL,
+                    std::initializer_list<const char *>{kinds[0], kinds[2], kinds[4]});
 }
 
 // How many targets are the most probable token, and that nothing comes of none.

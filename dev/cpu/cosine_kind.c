@@ -46,8 +46,7 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
     attention_measure_pairs(call, true, measure_row, tokens, statistics, layer, names);
 }
 
-// ---- decoding: a state of fixed size, or keys and values of the window
-// ---------------------------------------
+// ---- decoding: a state of fixed size, or the keys and values of a window ----
 
 typedef struct {
     size_t streams, channels, heads, window;

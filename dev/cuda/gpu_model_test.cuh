@@ -11,6 +11,7 @@ extern "C" {
 #include "safetensors.h"
 #include "train.h"
 }
+#include <initializer_list>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -97,6 +98,17 @@ static inline double gpu_test_distance(const float *x, const float *expected, si
 static constexpr UpdateSettings GPU_TEST_UPDATE = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0, false};
 
 // ---- one step ---------------------------------------------------------------
+// Logits, loss and gradients of dev/reference/PREFIXNAME.safetensors.
+static inline void gpu_check_references(const ModelType *type, const char *prefix,
+                                        std::initializer_list<const char *> names,
+                                        const char *precision, int32_t padding) {
+    for (const char *name : names) {
+        char *path = format_string("dev/reference/%s%s.safetensors", prefix, name);
+        CHECK(model_reference(type, path, precision, padding));
+        free(path);
+    }
+}
+
 // Each parameter's gradient compared with the CPU's: relative to its norm, with a floor of a
 // hundredth of that of all: where a gradient cancels out (a window of one row), what is left of it
 // is rounding.
@@ -300,6 +312,17 @@ static inline void gpu_check_bits(const ModelType *type, const char *options,
     char *less = format_string("%s recompute=true", options);
     gpu_check_kept(type, options, precision, less, 2);
     free(less);
+}
+
+// Both, of a model of this size with each kind of attention or of blocks.
+template <typename Kinds>
+static inline void gpu_check_kinds(GpuPair pair, const char *size, const Kinds &kinds) {
+    for (const char *kind : kinds) {
+        char *options = format_string("%s dropout=0.1 %s", size, kind);
+        gpu_check_training(pair, options, "fp32", 1e-4);
+        gpu_check_bits(pair.gpu, options, "bf16");
+        free(options);
+    }
 }
 
 // ---- the program ------------------------------------------------------------

@@ -19,12 +19,8 @@ static GpuPair pair() {
 }
 
 static void check_references(const char *precision) {
-    const GpuPair p = pair();
-    for (const char *name : {"windowed", "global", "padded", "holes", "sharp"}) {
-        char *path = format_string("dev/reference/fastformer_%s.safetensors", name);
-        CHECK(model_reference(p.gpu, path, precision, 0));
-        free(path);
-    }
+    gpu_check_references(pair().gpu, "fastformer_",
+                         {"windowed", "global", "padded", "holes", "sharp"}, precision, 0);
 }
 
 static void test_reference() {

@@ -21,12 +21,8 @@ static GpuPair pair() {
 }
 
 static void check_references(const char *precision) {
-    const GpuPair p = pair();
-    for (const char *name : {"softmax", "softmax1", "cosine", "softmax_padded"}) {
-        char *path = format_string("dev/reference/gpt2_%s.safetensors", name);
-        CHECK(model_reference(p.gpu, path, precision, -1));
-        free(path);
-    }
+    gpu_check_references(pair().gpu, "gpt2_", {"softmax", "softmax1", "cosine", "softmax_padded"},
+                         precision, -1);
 }
 
 static void test_reference() {
@@ -71,12 +67,7 @@ static void test_shapes() {
 }
 
 static void test_training() {
-    for (const char *kind : kinds) {
-        char *options = format_string(SMALL "dropout=0.1 %s", kind);
-        gpu_check_training(pair(), options, "fp32", 1e-4);
-        gpu_check_bits(pair().gpu, options, "bf16");
-        free(options);
-    }
+    gpu_check_kinds(pair(), SMALL, kinds);
     gpu_check_training(pair(), LONG "dropout=0.1", "bf16", 2e-2);
     gpu_check_bits(pair().gpu, LONG "dropout=0.1", "fp32");
     // Planned for so many tokens that products for gradients of weights do not wait for each other.

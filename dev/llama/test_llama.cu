@@ -27,11 +27,7 @@ static GpuPair pair() {
 }
 
 static void check_references(const char *precision) {
-    for (const char *name : {"llama_grouped", "llama_tied", "qwen3"}) {
-        char *path = format_string("dev/reference/%s.safetensors", name);
-        CHECK(model_reference(pair().gpu, path, precision, -1));
-        free(path);
-    }
+    gpu_check_references(pair().gpu, "", {"llama_grouped", "llama_tied", "qwen3"}, precision, -1);
 }
 
 static void test_reference() {
@@ -54,12 +50,7 @@ static void test_step() {
 }
 
 static void test_training() {
-    for (const char *kind : kinds) {
-        char *options = format_string(SMALL "dropout=0.1 %s", kind);
-        gpu_check_training(pair(), options, "fp32", 1e-4);
-        gpu_check_bits(pair().gpu, options, "bf16");
-        free(options);
-    }
+    gpu_check_kinds(pair(), SMALL, kinds);
     gpu_check_training(pair(), SMALL "optimizer=muon", "fp32", 1e-4);
 }
 
