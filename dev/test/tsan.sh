@@ -70,8 +70,9 @@ trains() {
     shift 2
     rm -rf run
     for steps in 3 5; do
+        resume=$([ $steps -eq 3 ] || echo -y)
         # shellcheck disable=SC2086
-        check "$name, $steps steps" 0 "$bin/$trainer" -i data -o run -y $size "$@" -b 2 -t 96 -d 384 -x $steps -v 2 -k constant --stats 1 \
+        check "$name, $steps steps" 0 "$bin/$trainer" -i data -o run $resume $size "$@" -b 2 -t 96 -d 384 -x $steps -v 2 -k constant --stats 1 \
             --profile
     done
 }
