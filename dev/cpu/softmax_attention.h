@@ -42,11 +42,6 @@ void softmax_attention_backward(SoftmaxAttention *attention, const AttentionGrad
                                 const real *dy, Matrix y, const real *logsumexp,
                                 const AttentionInput *in);
 
-// The weights w (Tq, Tk) of a single sequence in softmax, the mean of the heads, to be shown.
-// Nothing dropped.
-void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
-                               size_t heads);
-
 // Keys and values of the tokens that streams have decoded, in one layer.
 typedef struct {
     real *keys, *values; // (S, H, positions, D): a ring, position t is in row t % positions

@@ -1,5 +1,4 @@
-// What softmax attention (softmax_attention.h) needs outside training: a token at a time from the
-// keys and values so far, and weights to be shown.
+// Softmax attention (softmax_attention.h) of a token at a time to the keys and values so far.
 #include "softmax_attention.h"
 
 #include "memory.h"
@@ -99,35 +98,4 @@ void softmax_attention_decode(real *restrict y, const AttentionCache *cache, rea
         decode_unit(y + stream * channels + at, q, cache, stream, head, heads, sink, position,
                     size);
     }
-}
-
-// q_i . k_j of one head.
-static double score_of(const AttentionInput *in, size_t i, size_t j, size_t first, size_t size) {
-    const AttentionRows *q = &in->rows[QUERY], *k = &in->rows[KEY];
-    double score = 0;
-    for (size_t d = first; d < first + size; d++)
-        score += (double)(q->x[i * q->stride + d] + (q->bias ? q->bias[d] : 0)) *
-                 (double)(k->x[j * k->stride + d] + (k->bias ? k->bias[d] : 0));
-    return score;
-}
-
-void softmax_attention_weights(double *restrict weights, const AttentionInput *in, size_t channels,
-                               size_t heads) {
-    const size_t size = channels / heads, keys = in->keys;
-    double *e = allocate(keys, sizeof(double), "attention");
-    memset(weights, 0, in->queries * keys * sizeof(double));
-    for (size_t unit = 0; unit < in->queries * heads; unit++) {
-        const size_t i = unit / heads, first = unit % heads * size;
-        double top = -INFINITY, sum = 0;
-        for (size_t j = 0; j < keys; j++) {
-            const bool seen = j >= attention_first_key(in, i) && j < attention_keys_end(in, i) &&
-                              (!in->mask || in->mask[j]);
-            e[j] = seen ? score_of(in, i, j, first, size) / sqrt((double)size) : -INFINITY;
-            top = fmax(top, e[j]);
-        }
-        for (size_t j = 0; j < keys; j++) sum += e[j] = e[j] > -INFINITY ? exp(e[j] - top) : 0;
-        for (size_t j = 0; sum > 0 && j < keys; j++)
-            weights[i * keys + j] += e[j] / (sum * (double)heads);
-    }
-    free(e);
 }

@@ -14,9 +14,8 @@ typedef struct {
     size_t streams;                  // that the cache has room for: those of the first token
     real *keys, *values;             // (layers, streams, H, positions, D)
     uint32_t *origins,
-        *selected;   // (streams, positions) who wrote a token; the same, to select into
-    real *attended;  // (streams, C)
-    double *weights; // (layers, positions, S) of one stream; NULL: nobody watches
+        *selected;  // (streams, positions) who wrote a token; the same, to select into
+    real *attended; // (streams, C)
 } Translator;
 
 void translator_memory_free(TranslatorMemory *m) {
@@ -111,9 +110,6 @@ static void decode_cross_attention(const BlockPass *pass, const Translator *d, s
                         d->beams, d->length);
     sublayer_begin(pass, &b->common.sublayer, x);
     linear_forward(pass, &b->query, b->queries, b->common.sublayer.input);
-    if (d->weights)
-        softmax_attention_weights(d->weights + (l * d->positions + d->position) * d->length, &in, C,
-                                  d->model->plan.size.heads);
     attention_sublayer_forward(pass, &b->common, &in, x, x);
 }
 
@@ -166,10 +162,4 @@ void translator_select(void *decoder, const size_t *from, size_t count) {
     Translator *d = decoder;
     select_streams(d, from, count);
     if (count < d->sentences * d->beams) select_sentences(d, from, count / d->beams);
-}
-
-size_t translator_watch(void *decoder, double *weights) {
-    Translator *d = decoder;
-    d->weights = weights;
-    return decoder_layers(d->model);
 }

@@ -22,12 +22,10 @@ void translator_memory_free(TranslatorMemory *memory);
 void *translator_create(void *model, const Batch *batch, int beams, int64_t positions);
 void translator_decode(void *decoder, const int32_t *tokens, real *logits);
 void translator_select(void *decoder, const size_t *from, size_t count);
-size_t translator_watch(void *decoder, double *weights);
 
 // All of them, in a model's table.
 #define TRANSLATOR_ENTRIES                                                                         \
     .translator_create = translator_create, .decode = translator_decode,                           \
-    .translator_select = translator_select, .translator_watch = translator_watch,                  \
-    .decoder_destroy = free
+    .translator_select = translator_select, .decoder_destroy = free
 
 #endif

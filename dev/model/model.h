@@ -162,10 +162,6 @@ struct ModelType {
     // time: its memory is the model's.
     void *(*translator_create)(void *model, const Batch *batch, int beams, int64_t positions);
     void (*translator_select)(void *decoder, const size_t *from, size_t count);
-    // The layers of the decoder. The attention of each token of a single stream to the source (S
-    // tokens) from now on is written to weights (layers, positions, S), the mean of the heads;
-    // NULL: to nowhere.
-    size_t (*translator_watch)(void *decoder, double *weights);
 
     const Exchange *exchange; // NULL: transformers has no such class
 };

@@ -40,7 +40,7 @@ void statistics_add(Statistics *s, size_t layer, const char *place, const real *
 }
 
 double *statistics_keep(const Statistics *s, Measurement *m, size_t heads, size_t keys) {
-    if (!s->keeps) return NULL;
+    if (!s->keeps || m->layer < s->first) return NULL;
     free(m->weights);
     m->weights = allocate(heads * keys, sizeof(double), "statistics");
     m->heads = heads;

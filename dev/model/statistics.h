@@ -48,7 +48,8 @@ typedef struct {
     Measurement **items; // (count) in the order in which they first came
     size_t count;
     bool keeps;   // the weights of one query, and measures those alone:
-    size_t query; // its position in the first sequence
+    size_t query; // its position in the first sequence,
+    size_t first; // of the layers from this one on
 } Statistics;
 
 // The measurement of a place, a new one if it has not come before. `place` must outlive the

@@ -58,7 +58,7 @@ Architecture: $(dpkg --print-architecture)
 Maintainer: $maintainer
 Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f 1)
 Depends: $depends
-Suggests: sentencepiece, gnuplot-nox
+Suggests: sentencepiece
 Section: science
 Priority: optional
 Description: trains small language models with linear-time attention

@@ -387,6 +387,6 @@ EXPORTED(const char *, session_attention, Session *session, size_t i) {
     if (!session->view)
         session->view = attention_view_create(&session->run, (size_t)session->run.setup.positions);
     json_writer_free(&session->attention);
-    attention_view_write(session->view, &batch, row, &session->attention);
+    attention_view_write(session->view, &batch, row, 0, &session->attention);
     return session->attention.text;
 }

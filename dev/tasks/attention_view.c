@@ -40,26 +40,26 @@ void attention_view_free(AttentionView *view) {
     free(view);
 }
 
-void attention_view_write(AttentionView *view, const Batch *batch, size_t query, JsonWriter *w) {
+void attention_view_write(AttentionView *view, const Batch *batch, size_t query, size_t first,
+                          JsonWriter *w) {
     Batch asked = *batch;
     asked.targets = view->targets;
-    Statistics statistics = {.keeps = true, .query = query};
+    Statistics statistics = {.keeps = true, .query = query, .first = first};
     view->type->statistics(view->model, &asked, &statistics);
     statistics_weights_to_json(&statistics, w);
     statistics_free(&statistics);
 }
 
-static void write_line(const Run *run, AttentionView *view, const int32_t *tokens, size_t count,
-                       size_t i) {
+void attention_view_print(const Run *run, AttentionView *view, const Batch *batch, size_t query,
+                          size_t first, int32_t token) {
     size_t size;
-    char *text = tokenizer_decode(run->dataset->tokenizer, &tokens[i], 1, &size);
+    char *text = tokenizer_decode(run->dataset->tokenizer, &token, 1, &size);
     JsonWriter w = {0};
     json_begin(&w, '{');
     json_key(&w, "token");
     json_write_text(&w, text, size);
     json_key(&w, "attention");
-    const Batch batch = {.batch = 1, .length = (int64_t)count, .inputs = tokens};
-    attention_view_write(view, &batch, i, &w);
+    attention_view_write(view, batch, query, first, &w);
     json_end(&w, '}');
     puts(w.text);
     json_writer_free(&w);
@@ -76,7 +76,8 @@ void show_text_attention(Run *run) {
         fail("--show-attention: %zu tokens, expected 1 to the model's %lld positions", count,
              (long long)run->setup.positions);
     AttentionView *view = attention_view_create(run, count);
-    for (size_t i = 0; i < count; i++) write_line(run, view, tokens, count, i);
+    const Batch batch = {.batch = 1, .length = (int64_t)count, .inputs = tokens};
+    for (size_t i = 0; i < count; i++) attention_view_print(run, view, &batch, i, 0, tokens[i]);
     attention_view_free(view);
     free(tokens);
 }

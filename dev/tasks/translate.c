@@ -1,9 +1,10 @@
+#include "attention_view.h"
 #include "beam.h"
 #include "bytes.h"
 #include "error.h"
 #include "memory.h"
 #include "run.h"
-#include "show_attention.h"
+#include "sizes.h"
 #include "stop.h"
 #include "streams.h"
 #include "translation.h"
@@ -35,10 +36,8 @@ typedef struct {
     int64_t cut;            // sources that were too long
     int64_t done;           // lines
     bool shows_progress;
-    const char *picture; // of the attention of sentence `shown`; NULL: none
-    size_t shown;
-    bool keeps;      // its translation,
-    Hypothesis seen; // which is this
+    bool keeps;      // the best translation of the only sentence,
+    Hypothesis kept; // which is this
 } Translator;
 
 // ---- text -------------------------------------------------------------------
@@ -133,8 +132,8 @@ static void translate_batch(Translator *t, Sentence *sentences, const Translatio
         for (size_t n = 0; n < N && best[i * N + n].tokens; n++) {
             sentence->outputs[n] = text_of(dataset, &best[i * N + n]);
             sentence->scores[n] = best[i * N + n].score;
-            if (n == 0 && t->keeps && places[i].number == t->shown)
-                t->seen = best[i * N];
+            if (n == 0 && t->keeps)
+                t->kept = best[i * N];
             else
                 free(best[i * N + n].tokens);
         }
@@ -155,7 +154,6 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
         if (sentences[i].count > 0) order[left++] = (TranslationPlace){i, sentences[i].count};
-    if (left > 0) t->shown = order[0].number;
     qsort(order, left, sizeof(TranslationPlace), compare_lengths);
     // The longest first, whose memory suffices for all others.
     for (size_t n, done = 0; done < left && !stop_requested(); done += n) {
@@ -166,18 +164,6 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
         show_progress(t, done + n);
     }
     free(order);
-}
-
-// Behind the translations themselves, so that none is lost with it.
-static void draw_seen(Translator *t, const Sentence *sentences) {
-    const Sentence *sentence = &sentences[t->shown];
-    if (t->seen.count == 0) return;
-    if (!stop_requested()) {
-        show_attention(t->run, t->picture, sentence->tokens, sentence->count, &t->seen);
-        t->keeps = false;
-    }
-    free(t->seen.tokens);
-    t->seen = (Hypothesis){0};
 }
 
 // ---- the program ------------------------------------------------------------
@@ -265,7 +251,6 @@ static Translator translator_create(const Run *run) {
                     .positions = (size_t)plan->length,
                     .rows = (size_t)plan->rows,
                     .most = (size_t)plan->batch,
-                    .picture = options_text(o, OPT_SHOW_ATTENTION),
                     .shows_progress = isatty(STDERR_FILENO) && !isatty(STDIN_FILENO)};
     const size_t streams = t.rows / (size_t)t.settings.beams;
     if (streams == 0 || t.settings.beams > plan->length)
@@ -275,12 +260,12 @@ static Translator translator_create(const Run *run) {
     if (t.settings.best == 0) t.settings.best = 1;
     if (t.most > streams) t.most = streams;
     forbid(&t);
-    t.keeps = t.picture;
-    if (t.picture) show_attention_check(t.picture);
     return t;
 }
 
 static void translator_free(Translator *t) {
+    if (t->cut > 0)
+        warn("%lld lines are longer than %zu tokens and were cut", (long long)t->cut, t->positions);
     free(t->bad);
     generation_free(&t->generation);
     free(t->logits.memory);
@@ -295,7 +280,31 @@ Hypothesis translate_text(const Run *run, Text text, TokenList *source) {
     sentence.tokens = NULL;
     sentence_free(&t, &sentence);
     translator_free(&t);
-    return t.seen;
+    return t.kept;
+}
+
+// The decoder reads the token before each where it writes that.
+void show_translation_attention(Run *run) {
+    const char *text = options_text(run->options, OPT_SHOW_ATTENTION);
+    TokenList source;
+    const Hypothesis translation = translate_text(run, (Text){text, strlen(text)}, &source);
+    const size_t count = translation.count;
+    if (count == 0) fail("--show-attention: nothing to translate, expected a sentence");
+    int32_t *inputs = allocate(count, sizeof(int32_t), "a translation");
+    inputs[0] = run->dataset->padding;
+    memcpy(inputs + 1, translation.tokens, (count - 1) * sizeof(int32_t));
+    const Batch batch = {.batch = 1,
+                         .length = (int64_t)count,
+                         .inputs = inputs,
+                         .source = {.length = (int64_t)source.count, .tokens = source.tokens}};
+    const size_t first = (size_t)options_integer(run->options, OPT_ENCODER_LAYERS);
+    AttentionView *view = attention_view_create(run, larger(count, source.count));
+    for (size_t i = 0; i < count; i++)
+        attention_view_print(run, view, &batch, i, first, translation.tokens[i]);
+    attention_view_free(view);
+    free(inputs);
+    free(source.tokens);
+    free(translation.tokens);
 }
 
 void translate_lines(Run *run) {
@@ -311,13 +320,10 @@ void translate_lines(Run *run) {
         for (size_t i = 0; i < count && !stop_requested(); i++)
             print_translations(&t, &sentences[i], t.done + (int64_t)i);
         log_flush();
-        draw_seen(&t, sentences);
         for (size_t i = 0; i < count; i++) sentence_free(&t, &sentences[i]);
         t.done += (int64_t)count;
     } while (count == most && !stop_requested());
     if (t.shows_progress) fprintf(stderr, "\r\033[K");
-    if (t.cut > 0)
-        warn("%lld lines are longer than %zu tokens and were cut", (long long)t.cut, t.positions);
     translator_free(&t);
     free(sentences);
 }

@@ -37,8 +37,8 @@ static const Option rows[] = {
     {.name = OPT_LONGEST, .kind = OPTION_INTEGER, .value = "N", .initial = "0", .max = 1 << 20,
      .group = OPTION_GROUP_MORE,
      .help = "tokens per translation at most; 0: twice the source's + 20"},
-    {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "FILE", .group = OPTION_GROUP_MORE,
-     .help = "draw the attention of the first line's translation"},
+    {.name = OPT_SHOW_ATTENTION, .kind = OPTION_TEXT, .value = "TEXT", .group = OPTION_GROUP_MORE,
+     .help = "translate TEXT, print what each token of it draws on, by layer and head"},
 };
 // clang-format on
 
@@ -427,9 +427,11 @@ static void translation_report(const void *task, SplitName split, Evaluation *re
     evaluation_add(result, (Metric){"ppl", "ppl ", "", 2, exp(result->loss)});
 }
 
-static const OptionName translate_options[] = {OPT_BEAM,    OPT_NBEST,          OPT_ALPHA,
-                                               OPT_LONGEST, OPT_SHOW_ATTENTION, OPT_NONE};
-static const Action actions[] = {{OPT_TRANSLATE, true, translate_lines, translate_options, NULL}};
+static const OptionName translate_options[] = {OPT_BEAM, OPT_NBEST, OPT_ALPHA, OPT_LONGEST,
+                                               OPT_NONE};
+static const Action actions[] = {
+    {OPT_TRANSLATE, true, translate_lines, translate_options, NULL},
+    {OPT_SHOW_ATTENTION, true, show_translation_attention, translate_options, NULL}};
 
 const TaskType task_translation = {
     .name = "translation",

@@ -24,4 +24,8 @@ void translate_lines(Run *run);
 // both fresh; both none where it is empty.
 Hypothesis translate_text(const Run *run, Text text, TokenList *source);
 
+// --show-attention TEXT: translates it, and prints what the decoder drew on for each token that it
+// wrote (attention_view_print).
+void show_translation_attention(Run *run);
+
 #endif

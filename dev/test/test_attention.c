@@ -907,46 +907,6 @@ static void test_only_padding(void) {
     }
 }
 
-// Weights that are looked at: of one head, y is the mean of the values with them; of several, rows
-// sum to 1.
-static void test_weights(void) {
-    for (int kind = 0; kind < 4; kind++) {
-        const size_t heads = kind % 2 ? 3 : 1;
-        const Setting is = {.shape = kind < 2 ? CROSS : CAUSAL,
-                            .batch = 1,
-                            .length = kind < 2 ? 5 : 7,
-                            .keys = 7,
-                            .window = kind < 2 ? 0 : 4,
-                            .heads = heads,
-                            .size = 8,
-                            .spread = 1,
-                            .holes = true,
-                            .bias = true};
-        Problem p = problem_create(is);
-        Result r = run(&p, false);
-        const AttentionInput in = input_of(&p, FIRST_ROW);
-        double *weights = zeros(is.length * is.keys);
-        softmax_attention_weights(weights, &in, p.channels, heads);
-        for (size_t i = 0; i < is.length; i++) {
-            double sum = 0;
-            for (size_t j = 0; j < is.keys; j++) {
-                sum += weights[i * is.keys + j];
-                CHECK((weights[i * is.keys + j] > 0) == sees(&p, 0, i, j));
-            }
-            CHECK(fabs(sum - 1) < 1e-12);
-            for (size_t d = 0; heads == 1 && d < is.size; d++) {
-                double y = 0;
-                for (size_t j = 0; j < is.keys; j++)
-                    y += weights[i * is.keys + j] * element(&p, j, 2, 0, d);
-                CHECK(fabs(y - (double)r.y[i * p.channels + d]) < 1e-5);
-            }
-        }
-        free(weights);
-        result_free(&r);
-        problem_free(&p);
-    }
-}
-
 // A sequence of nothing but padding next to one with tokens: its queries get 0 and send nothing
 // anywhere.
 static void test_only_padding_both_ways(void) {
@@ -1303,7 +1263,6 @@ int main(int argc, char **argv) {
         {"scores of 1e4", test_large_scores},
         {"rows that see only padding", test_only_padding},
         {"sequences of only padding", test_only_padding_both_ways},
-        {"weights to be looked at", test_weights},
         {"NaN stays NaN", test_nan},
         {"cosine of a zero vector", test_cosine_zero_vector},
         {"decoding equals the parallel form", test_decode},
