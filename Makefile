@@ -1,12 +1,11 @@
 # fastformer.c
 #
-#   make                     the programs: trainers, tokenize, kurtosis
+#   make                     the programs: trainers, tokenize
 #   make run                 train a small model on the embedded corpus, print a sample
 #   make test                build and run every test
 #   make train_fastformer    the trainer; also train_gpt2, train_llama, train_bert, ...
 #   make train_fastformercu  the same on the GPU, with CUDA; also train_gpt2cu, ...
 #   make tokenize            text -> tokens
-#   make kurtosis            moments of the tensors of a checkpoint
 #   make data/wikitext2      a data set; also data/wikitext2-bert, data/wikitext2-words,
 #                            data/tinyshakespeare, data/multi30k, data/linux
 #   make wasm                the decoder in the page of a run (dev/page)

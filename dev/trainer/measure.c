@@ -1,7 +1,6 @@
 #include "run.h"
 
 #include "error.h"
-#include "memory.h"
 #include "statistics.h"
 #include "stop.h"
 #include <math.h>
@@ -57,22 +56,12 @@ static void log_weight(Log *log, int64_t step, const char *name, const Moments *
 }
 
 // ---- weights ----------------------------------------------------------------
-// All parameters: where the model has them, or a copy, for which *copy is to be freed.
-static const real *read_parameters(const Run *run, real **copy) {
-    const real *values = run->type->view ? run->type->view(run->model, MODEL_VALUES) : NULL;
-    *copy = NULL;
-    if (values) return values;
-    *copy = allocate(run->type->parameters(run->model)->total, sizeof(real), "statistics");
-    run->type->read(run->model, MODEL_VALUES, *copy);
-    return *copy;
-}
-
 // Excess kurtosis of the matrices between hidden layers, their mean; NaN where there are none.
 // Where there is a log, a line for each goes there.
 static double measure_weights(const Run *run, Log *log, int64_t step) {
     const ParameterTable *table = run->type->parameters(run->model);
     real *copy;
-    const real *values = read_parameters(run, &copy);
+    const real *values = model_view(run->type, run->model, MODEL_VALUES, &copy);
     double sum = 0;
     int count = 0;
     for (int i = 0; i < table->count; i++) {
