@@ -36,7 +36,7 @@ static inline Side layer_side(const BlockPass *pass, size_t l) {
 
 // Dropout at a place of the model.
 static inline DropoutSite side_dropout(const Side *s, uint32_t site) {
-    return gpu_dropout_of(s->g, s->work, s->t->plan.dropout, site);
+    return gpu_dropout(s->g, s->work, s->t->plan.dropout, site);
 }
 
 // FLOP of a product of the side's rows.
@@ -254,11 +254,11 @@ static inline AttentionSublayer attention_sublayer(const Side *s, const Attentio
     const bool projects = attention_projects(plan);
     const double rate = t->plan.attention_dropout;
     in.window = plan->window;
-    in.dropout = gpu_dropout_of(s->g, s->work, rate, plan->weight_sites[0]);
+    in.dropout = gpu_dropout(s->g, s->work, rate, plan->weight_sites[0]);
     return {plan,
             {attention_shape(t, plan),
              in,
-             gpu_dropout_of(s->g, s->work, rate, plan->weight_sites[1]),
+             gpu_dropout(s->g, s->work, rate, plan->weight_sites[1]),
              {transformer_values(t, plan->learned[0]), transformer_values(t, plan->learned[1])},
              attended->kept,
              t->attention,

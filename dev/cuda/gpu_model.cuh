@@ -278,11 +278,6 @@ static inline void gpu_lap(const GpuModel *g, GpuWork work, const char *kind, Pr
     profile_lap(g->profile, kind, part, flops);
 }
 
-// FLOP of a product of the batch with a (C, C) weight.
-static inline double gpu_square_flops(const DeviceBatch *batch, size_t channels) {
-    return 2 * (double)(batch->batch * batch->length) * (double)channels * (double)channels;
-}
-
 // ---- batches and graphs -----------------------------------------------------
 // The input of a step's kernels.
 static inline const StepParameters *gpu_step(const GpuModel *g) {
@@ -290,13 +285,8 @@ static inline const StepParameters *gpu_step(const GpuModel *g) {
 }
 
 // Dropout at a place of the model; none when evaluating.
-static inline DropoutSite gpu_dropout_of(const GpuModel *g, GpuWork work, double rate,
-                                         uint32_t site) {
+static inline DropoutSite gpu_dropout(const GpuModel *g, GpuWork work, double rate, uint32_t site) {
     return work == GPU_TRAIN && rate > 0 ? dropout_site(gpu_step(g), rate, site) : dropout_none();
-}
-
-static inline DropoutSite gpu_dropout(const GpuModel *g, GpuWork work, uint32_t site) {
-    return gpu_dropout_of(g, work, g->dropout, site);
 }
 
 // Tokens that are none would make kernels read anywhere. Written so that compilers vectorise it.

@@ -1,6 +1,6 @@
 // What the tests of CUDA code share: random numbers, arrays on the device, comparisons.
-#ifndef CUDA_TEST_CUH
-#define CUDA_TEST_CUH
+#ifndef TEST_CUDA_TEST_CUH
+#define TEST_CUDA_TEST_CUH
 
 #include "gpu_test.h"
 extern "C" {

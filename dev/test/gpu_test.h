@@ -1,6 +1,6 @@
 // The program of GPU tests: that of test.h, which says "skipped" where there is no GPU.
-#ifndef CUDA_GPU_TEST_H
-#define CUDA_GPU_TEST_H
+#ifndef TEST_GPU_TEST_H
+#define TEST_GPU_TEST_H
 
 #include "device.cuh"
 #include <stdlib.h>

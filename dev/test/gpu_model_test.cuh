@@ -1,7 +1,7 @@
 // What must hold of every model on the GPU, given as its ModelType and that of the same model on
 // the CPU.
-#ifndef CUDA_GPU_MODEL_TEST_CUH
-#define CUDA_GPU_MODEL_TEST_CUH
+#ifndef TEST_GPU_MODEL_TEST_CUH
+#define TEST_GPU_MODEL_TEST_CUH
 
 #include "cuda_test.cuh"
 #include "gpu_model.cuh"
