@@ -4,7 +4,6 @@
 #   make data/multi30k
 #   MULTI30K_DIR=DIR make data/multi30k       train, val and test_2016_flickr, .en and .de, exist
 #   VOCABULARY=4000 make data/multi30k        tokens of the joint BPE, 10,000 without it
-#   BPE_DROPOUT=0.1 COPIES=10 make data/multi30k    ten copies of the training pairs, words cut in more ways
 #
 # Without MULTI30K_DIR the texts come from ../shared/data/multi30k, else from the network.
 set -eu
@@ -28,6 +27,6 @@ test_2016_flickr.en c3c1142a4d12fa9d7736c81dca0dcea51975477e
 test_2016_flickr.de 96b762cc43d913a5d23e5ec65acbc58a50d0a9b8
 END
 fi
-./tokenize --output data/multi30k --vocab-size "${VOCABULARY:-10000}" --bpe-dropout "${BPE_DROPOUT:-0}" --copies "${COPIES:-1}" \
+./tokenize --output data/multi30k --vocab-size "${VOCABULARY:-10000}" \
     --source "$text/train.en" --target "$text/train.de" --val-source "$text/val.en" --val-target "$text/val.de" \
     --test-source "$text/test_2016_flickr.en" --test-target "$text/test_2016_flickr.de"

@@ -9,8 +9,8 @@
     X(ATTENTION, "attention") X(ATTENTION_DROPOUT, "attention-dropout") X(AUDIT, "audit") \
     X(AVERAGE, "average") X(BATCH, "batch") X(BATCH_TOKENS, "batch-tokens") X(BEAM, "beam") \
     X(BETA1, "beta1") X(BETA2, "beta2") X(BEYOND, "beyond") X(BINARY, "binary") \
-    X(BPE_DROPOUT, "bpe-dropout") X(CHANNELS, "channels") X(CLIP, "clip") X(CONFIG, "config") \
-    X(COPIES, "copies") X(COSINE_POWER, "cosine-power") X(DECODER_LAYERS, "decoder-layers") \
+    X(CHANNELS, "channels") X(CLIP, "clip") X(CONFIG, "config") \
+    X(COSINE_POWER, "cosine-power") X(DECODER_LAYERS, "decoder-layers") \
     X(DROPOUT, "dropout") X(ENCODER_LAYERS, "encoder-layers") X(EPOCHS, "epochs") X(EPS, "eps") \
     X(EVAL, "eval") X(EVAL_POSITIONS, "eval-positions") X(FFN, "ffn") X(FFN_SIZE, "ffn-size") \
     X(FILL, "fill") X(FINAL_LR, "final-lr") X(HEADS, "heads") X(HELP, "help") \

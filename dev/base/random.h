@@ -16,8 +16,7 @@ typedef enum {
     RANDOM_TEST,
     RANDOM_MASK,       // of training
     RANDOM_MASK_FIXED, // of validation and test
-    RANDOM_BPE,
-    RANDOM_OFFSET,
+    RANDOM_OFFSET = 8, // 7 was another one, and numbers stay what they are
     RANDOM_RECALL
 } RandomPurpose;
 

@@ -210,42 +210,6 @@ static void test_long_words(void) {
     free(word);
 }
 
-// Merges are left out as often as they should; what is encoded decodes, and in the same way each
-// time.
-static void test_dropout(void) {
-    enum { COPIES = 10000 };
-    FileMap file = file_map(EXPECTED "/marked.txt");
-    Bpe *bpe = bpe_open(EXPECTED);
-    Bytes text = {0};
-    for (int i = 0; i < 100; i++) bytes_append(&text, file.data, file.size);
-    const Text whole = {text.data, text.size};
-    int32_t *plain, *none, *some, *again, *other;
-    size_t size;
-    const size_t least = bpe_encode(bpe, whole, &plain);
-    CHECK(bpe_encode_dropout(bpe, whole, (BpeDropout){0, 1}, &none) == least);
-    CHECK(memcmp(plain, none, least * sizeof(*plain)) == 0);
-    const size_t count = bpe_encode_dropout(bpe, whole, (BpeDropout){0.1, 1}, &some);
-    CHECK(count > least && bpe_encode_dropout(bpe, whole, (BpeDropout){0.1, 1}, &again) == count);
-    CHECK(memcmp(some, again, count * sizeof(*some)) == 0);
-    const size_t different = bpe_encode_dropout(bpe, whole, (BpeDropout){0.1, 2}, &other);
-    CHECK(different != count || memcmp(some, other, count * sizeof(*some)) != 0);
-    char *decoded = bpe_decode(bpe, some, count, &size);
-    CHECK(size == text.size && memcmp(decoded, text.data, size) == 0);
-    int32_t *const encoded[] = {plain, none, some, again, other};
-    for (size_t i = 0; i < sizeof(encoded) / sizeof(*encoded); i++) free(encoded[i]);
-    free(decoded);
-    bytes_free(&text);
-    for (int i = 0; i < COPIES; i++)
-        bytes_append(&text, "th\n", 3); // the first merge that there is
-    const size_t tokens =
-        bpe_encode_dropout(bpe, (Text){text.data, text.size}, (BpeDropout){0.3, 1}, &some);
-    CHECK_CLOSE((double)(tokens - 2 * COPIES) / COPIES, 0.3, 0.05);
-    free(some);
-    bytes_free(&text);
-    bpe_free(bpe);
-    file_unmap(&file);
-}
-
 // A text that threads share has the tokens of its parts.
 static void test_large_text(void) {
     enum { COPIES = 100 };
@@ -549,7 +513,6 @@ int main(int argc, char **argv) {
         {"training as the library's", test_training},
         {"all bytes", test_bytes},
         {"long words", test_long_words},
-        {"dropout", test_dropout},
         {"large text", test_large_text},
         {"saving and opening", test_saving},
         {"llm.c's file", test_llmc},

@@ -186,9 +186,6 @@ static void test_usage(void) {
         {"-o %s/out --val-source %s/text --val-target %s/text", "need --source and --target"},
         {"-o %s/out --source %s/text --target %s/text %s/text", "found both pairs of sentences"},
         {"-o %s/out --source %s/text --target %s/text --tokenizer word", "are for --tokenizer bpe"},
-        {"-o %s/out --tokenizer word --bpe-dropout 0.1 %s/text",
-         "--bpe-dropout is for --tokenizer bpe"},
-        {"-o %s/out --copies 2 %s/text", "--copies: all copies are the same without --bpe-dropout"},
     };
     for (size_t i = 0; i < sizeof(failing) / sizeof(*failing); i++)
         CHECK_RUN_FAILS(failing[i][0], 2, failing[i][1]);
@@ -442,14 +439,6 @@ static void test_pairs(void) {
     CHECK(dataset->splits[SPLIT_VAL].tokens == 0);
     dataset_close(dataset);
     check_runs("-o %s/again --model %s/out/tokenizer.json --source %s/source --target %s/source");
-    check_runs("-o %s/copies --model %s/out/tokenizer.json --source %s/source --target %s/source "
-               "--val-source %s/source --val-target %s/source --bpe-dropout 0.5 --copies 3");
-    dataset = open_output("copies");
-    train = &dataset->splits[SPLIT_TRAIN];
-    const Split *val = &dataset->splits[SPLIT_VAL];
-    CHECK(train->lines == 3 * val->lines && train->bytes == 3 * val->bytes &&
-          train->tokens >= 3 * val->tokens);
-    dataset_close(dataset);
 
     test_file("longer", "one\ntwo\nthree\nfour\nfive\n", 24);
     CHECK_RUN_FAILS("-o %s/x --source %s/source --target %s/longer", 1,

@@ -3,7 +3,6 @@
 #include "error.h"
 #include "memory.h"
 #include "nfc.h"
-#include "random.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,10 +224,7 @@ typedef struct {
     CachedWord *cache; // (CACHED_WORDS) each at the place that its hash gives
     Node *nodes;       // (capacity) of a word
     uint64_t *heap;    // (2 * capacity) merges that may be possible, the first one at the top
-    uint64_t *dropped; // (2 * capacity) those that dropout keeps from the next merge
     size_t capacity, waiting;
-    BpeDropout dropout;
-    Random random; // of the segment
 } Encoder;
 
 static void encoder_reserve(Encoder *e, size_t bytes) {
@@ -236,11 +232,9 @@ static void encoder_reserve(Encoder *e, size_t bytes) {
     if (bytes >= NONE) fail("a word of %zu bytes is too long to be encoded", bytes);
     free(e->nodes);
     free(e->heap);
-    free(e->dropped);
     e->capacity = bytes > e->capacity * 2 ? bytes : e->capacity * 2;
     e->nodes = allocate(e->capacity, sizeof(*e->nodes), "a long word");
     e->heap = allocate(2 * e->capacity, sizeof(*e->heap), "a long word");
-    e->dropped = allocate(2 * e->capacity, sizeof(*e->dropped), "a long word");
 }
 
 // The heap's order: the first merge of the list, in the leftmost place.
@@ -275,29 +269,21 @@ static void consider(Encoder *e, uint32_t place) {
     if (merge >= 0) heap_push(e, (uint64_t)merge << 32 | place);
 }
 
-// Takes the merge that comes next out of the heap; false: none is left, or dropout left them all
-// out.
+// Takes the merge that comes next out of the heap; false: none is left.
 static bool next_merge(Encoder *e, int32_t *merge, uint32_t *place) {
-    size_t dropped = 0;
-    bool found = false;
-    while (!found && e->waiting > 0) {
+    while (e->waiting > 0) {
         const uint64_t top = heap_pop(e);
         *place = (uint32_t)top;
         *merge = (int32_t)(top >> 32);
-        if (merge_at(e, *place) != *merge) continue; // another one changed the pair
-        found =
-            !(e->dropout.probability > 0 && random_uniform(&e->random) < e->dropout.probability);
-        if (!found) e->dropped[dropped++] = top;
+        if (merge_at(e, *place) == *merge) return true; // else another one changed the pair
     }
-    while (dropped > 0) heap_push(e, e->dropped[--dropped]);
-    return found;
+    return false;
 }
 
 // Tokens of a word to out (at most its bytes); returns their number. O(n log n) for n bytes.
 static size_t merge_word(Encoder *e, Text word, int32_t *out) {
     const uint32_t n = (uint32_t)word.size;
-    const bool drops = e->dropout.probability > 0;
-    const int32_t whole = e->bpe->whole && !drops ? words_find(e->bpe->whole, word) : -1;
+    const int32_t whole = e->bpe->whole ? words_find(e->bpe->whole, word) : -1;
     if (whole >= 0) {
         out[0] = e->bpe->whole_tokens[whole];
         return 1;
@@ -343,8 +329,8 @@ static void encode_word(Encoder *e, Text word) {
     const size_t start = e->tokens.size / sizeof(int32_t);
     // Reserved first: it moves the tokens.
     int32_t *out = (int32_t *)(void *)bytes_reserve(&e->tokens, word.size * sizeof(int32_t));
-    const bool caches = word.size <= LONGEST_CACHED && !(e->dropout.probability > 0);
-    CachedWord *cached = caches ? &e->cache[text_hash(word) % CACHED_WORDS] : NULL;
+    CachedWord *cached =
+        word.size <= LONGEST_CACHED ? &e->cache[text_hash(word) % CACHED_WORDS] : NULL;
     size_t count;
     if (cached && cached->word.size == word.size &&
         memcmp(cached->word.data, word.data, word.size) == 0) {
@@ -418,7 +404,7 @@ static size_t place_segments(Segment *segments, size_t count, int32_t **tokens) 
     return total;
 }
 
-static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **tokens) {
+size_t bpe_encode(const Bpe *bpe, Text text, int32_t **tokens) {
     if (bpe->decodes_only)
         fail("%s: holds no merges, so it decodes tokens and encodes no text", bpe->source);
     Segments list = {.bpe = bpe};
@@ -429,14 +415,9 @@ static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **to
     size_t total = 0;
 #pragma omp parallel if (count > 1)
     {
-        Encoder e = {.bpe = bpe,
-                     .cache = allocate(CACHED_WORDS, sizeof(CachedWord), "words"),
-                     .dropout = dropout};
+        Encoder e = {.bpe = bpe, .cache = allocate(CACHED_WORDS, sizeof(CachedWord), "words")};
 #pragma omp for schedule(dynamic)
-        for (size_t i = 0; i < count; i++) {
-            e.random = random_stream(0, RANDOM_BPE, dropout.number, (uint32_t)i);
-            encode_segment(&e, &segments[i]);
-        }
+        for (size_t i = 0; i < count; i++) encode_segment(&e, &segments[i]);
 #pragma omp single
         total = place_segments(segments, count, tokens);
         for (size_t i = 0; i < count; i++)
@@ -448,7 +429,6 @@ static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **to
         free(e.cache);
         free(e.nodes);
         free(e.heap);
-        free(e.dropped);
     }
     for (size_t i = 0; i < count; i++) free(segments[i].own);
     for (size_t i = 0; i < list.owned.size / sizeof(char *); i++)
@@ -456,14 +436,6 @@ static size_t encode(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **to
     bytes_free(&list.owned);
     bytes_free(&list.segments);
     return total;
-}
-
-size_t bpe_encode(const Bpe *bpe, Text text, int32_t **tokens) {
-    return encode(bpe, text, (BpeDropout){0}, tokens);
-}
-
-size_t bpe_encode_dropout(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **tokens) {
-    return encode(bpe, text, dropout, tokens);
 }
 
 // ---- decoding ---------------------------------------------------------------

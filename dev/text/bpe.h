@@ -93,17 +93,6 @@ size_t bpe_cut(const Bpe *bpe, Text text, size_t from);
 // among them.
 size_t bpe_encode(const Bpe *bpe, Text text, int32_t **tokens);
 
-// "BPE-Dropout" (Provilkov, Emelianenko, Voita, ACL 2020): before each merge of a word every one
-// that is possible is left out with this probability, so that a word is cut into tokens in several
-// ways.
-typedef struct {
-    double probability;
-    uint32_t number; // of the text: each is cut in its own way, always the same
-} BpeDropout;
-
-// As bpe_encode(), with dropout.
-size_t bpe_encode_dropout(const Bpe *bpe, Text text, BpeDropout dropout, int32_t **tokens);
-
 // The bytes of tokens in range, NUL-terminated (fresh memory), their number in *size.
 char *bpe_decode(const Bpe *bpe, const int32_t *tokens, size_t count, size_t *size);
 

@@ -348,8 +348,7 @@ static void refuse_others(const Json *root, const Json *model, const char *path)
             "%s: \"decoder\" is not ByteLevel, so it is no byte-level BPE, which alone can be read",
             path);
     if (dropout && dropout->kind == JSON_NUMBER && dropout->number != 0)
-        fail("%s: \"dropout\" is %g, which is not supported; --bpe-dropout of ./tokenize does it",
-             path, dropout->number);
+        fail("%s: \"dropout\" is %g, which is not supported", path, dropout->number);
     for (int i = 0; i < 2; i++)
         if (*text_of(model, texts[i]))
             fail("%s: \"%s\" is \"%s\", which is not supported", path, texts[i],

@@ -347,11 +347,6 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t siz
     abort();
 }
 
-size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability,
-                                uint32_t number, int32_t **tokens) {
-    return bpe_encode_dropout(tokenizer->bpe, text, (BpeDropout){probability, number}, tokens);
-}
-
 size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from) {
     if (text.size <= from) return text.size;
     if (tokenizer->bpe) return bpe_cut(tokenizer->bpe, text, from);

@@ -85,11 +85,6 @@ int32_t tokenizer_mask(const Tokenizer *tokenizer);    // -1: none
 size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t size, int lines,
                         int32_t **tokens);
 
-// The same for bpe alone, merges left out at random with this probability (bpe.h); texts of
-// different numbers are cut in different ways.
-size_t tokenizer_encode_dropout(const Tokenizer *tokenizer, Text text, double probability,
-                                uint32_t number, int32_t **tokens);
-
 // The first place at or after `from`, 0 < from, where a text can be cut and each part encoded by
 // itself: the memory of encoding need not grow with the text. Its size if there is none.
 size_t tokenizer_cut(const Tokenizer *tokenizer, Text text, size_t from);

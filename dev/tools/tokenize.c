@@ -62,11 +62,6 @@ static const Option rows[] = {
     {.name = OPT_RESERVE, .kind = OPTION_CHOICE, .value = "LIST",
      .choices = "mask|padding|mask,padding", .group = "Tokenizer",
      .help = "further special tokens (bpe)"},
-    {.name = OPT_BPE_DROPOUT, .kind = OPTION_NUMBER, .value = "P", .initial = "0", .max = 0.9,
-     .group = "Tokenizer", .help = "probability to skip a merge in training text (bpe)"},
-    {.name = OPT_COPIES, .kind = OPTION_INTEGER, .value = "N", .initial = "1", .min = 1,
-     .max = 1000, .group = "Tokenizer",
-     .help = "copies of the training text, each with its own --bpe-dropout"},
     {.name = OPT_NORMALISE, .kind = OPTION_FLAG, .group = "Tokenizer",
      .help = "apply NFKC and collapse white space (spm); loses some text"},
 };
@@ -92,8 +87,6 @@ typedef struct {
     int64_t decoded[SPLIT_COUNT];     // bytes of the text that the tokens stand for
     int64_t lost[SPLIT_COUNT];        // bytes of the text that do not come back from them
     TokenizerSettings settings;
-    double dropout; // of merges in the training text,
-    int64_t copies; // of which there are so many
     Tokenizer *tokenizer;
     bool has_end; // the end token is in the training text
 } Job;
@@ -169,10 +162,6 @@ static void check_options(const Options *options, int operand_count) {
         fail_usage("--vocab-size: a model that is given has its own vocabulary");
     if (options_given(options, OPT_RESERVE) && (!trains || kind != TOKENIZER_BPE))
         fail_usage("--reserve is for --tokenizer bpe, without --model");
-    if (options_number(options, OPT_BPE_DROPOUT) > 0 && kind != TOKENIZER_BPE)
-        fail_usage("--bpe-dropout is for --tokenizer bpe");
-    if (options_integer(options, OPT_COPIES) > 1 && !(options_number(options, OPT_BPE_DROPOUT) > 0))
-        fail_usage("--copies: all copies are the same without --bpe-dropout");
     if (options_given(options, OPT_NORMALISE) && (!trains || kind != TOKENIZER_SPM))
         fail_usage("--normalise is for --tokenizer spm, without --model");
 }
@@ -520,14 +509,6 @@ static void check_decoding(Job *job, SplitName s, Text text, const int32_t *toke
     free(decoded);
 }
 
-// Tokens of a piece of text; `number` is that of the piece.
-static size_t encode_piece(const Job *job, SplitName s, Text text, uint32_t number,
-                           int32_t **tokens) {
-    if (s == SPLIT_TRAIN && job->dropout > 0)
-        return tokenizer_encode_dropout(job->tokenizer, text, job->dropout, number, tokens);
-    return tokenizer_encode(job->tokenizer, text.data, text.size, 1, tokens);
-}
-
 // What the tokenizer puts before a text or after it. Pairs have their own ends.
 static void add_around(Job *job, SplitName s,
                        const int32_t *(*around)(const Tokenizer *tokenizer, size_t *count),
@@ -539,7 +520,7 @@ static void add_around(Job *job, SplitName s,
     job->tokens[s] += (int64_t)count;
 }
 
-static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *writer) {
+static void encode_text(Job *job, SplitName s, ShardWriter *writer) {
     const int32_t end = tokenizer_end(job->tokenizer);
     const size_t whole = job->texts[s].size;
     start_progress(job);
@@ -548,7 +529,7 @@ static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *wr
         // So that memory does not grow with the text.
         const Text text = {rest.data, tokenizer_cut(job->tokenizer, rest, ENCODE_AT_ONCE)};
         int32_t *tokens;
-        const size_t count = encode_piece(job, s, text, (*number)++, &tokens);
+        const size_t count = tokenizer_encode(job->tokenizer, text.data, text.size, 1, &tokens);
         check_decoding(job, s, text, tokens, count);
         for (size_t i = 0; i < count && s == SPLIT_TRAIN && !job->has_end; i++)
             job->has_end = tokens[i] == end;
@@ -563,16 +544,11 @@ static void encode_text(Job *job, SplitName s, uint32_t *number, ShardWriter *wr
 }
 
 static void encode_split(Job *job, SplitName s, int64_t shard_tokens) {
-    const int64_t copies = s == SPLIT_TRAIN ? job->copies : 1;
     ShardWriter *writer = shard_writer_open(job->staging, split_name(s),
                                             tokenizer_vocabulary(job->tokenizer), shard_tokens);
-    uint32_t number = 0;
-    for (int64_t i = 0; i < copies; i++) encode_text(job, s, &number, writer);
-    job->counts[s].words *= copies;
-    job->counts[s].lines *= copies;
-    job->counts[s].bytes *= copies;
+    encode_text(job, s, writer);
     // A sentence's end is written as a newline.
-    job->decoded[s] -= copies * 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
+    job->decoded[s] -= 2 * job->pairs[s].pairs * (int64_t)(strlen(BPE_END) - 1);
     job->shards[s] = shard_writer_close(writer, &job->checksums[s]);
 }
 
@@ -630,8 +606,6 @@ int main(int argc, char **argv) {
     Job job = {.output = options_text(options, OPT_OUTPUT)};
     job.staging = format_string("%s/" STAGING, job.output);
     job.settings = read_settings(options);
-    job.dropout = options_number(options, OPT_BPE_DROPOUT);
-    job.copies = options_integer(options, OPT_COPIES);
     job.binary = options_flag(options, OPT_BINARY);
     job.terminal = isatty(STDOUT_FILENO);
     if (options_given(options, OPT_SOURCE)) {
