@@ -780,42 +780,37 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 // ----
 
 typedef struct {
-    size_t streams, channels, heads, threads;
-    bool joins, plain;
+    size_t threads;
     Arena *arena;               // of all below
     real *weights, *deviations; // (2, H, D) w_q', w_k'; (2, H)
     Scratch *scratch;           // (threads)
     Pooling *poolings;          // (S, H, 2) query and key
 } AdditiveState;
 
-static void state_carve(AdditiveState *state, size_t window) {
-    const size_t H = state->heads, D = state->channels / H, count = state->streams * H * 2;
-    state->weights = arena_reals(state->arena, 2, state->channels, "decoder");
+static void state_carve(AdditiveState *state, const AttentionDecoding *layer) {
+    const size_t H = layer->heads, D = layer->channels / H, count = layer->streams * H * 2;
+    const bool plain = layer->plan->scores == SCORES_PLAIN;
+    state->weights = arena_reals(state->arena, 2, layer->channels, "decoder");
     state->deviations = arena_reals(state->arena, 2, H, "decoder");
     for (size_t i = 0; i < state->threads; i++)
-        scratch_carve(&state->scratch[i], state->arena, state->plain, 0, D);
+        scratch_carve(&state->scratch[i], state->arena, plain, 0, D);
     for (size_t i = 0; i < count; i++)
-        pooling_carve(&state->poolings[i], state->arena, state->plain, window, D, "decoder");
+        pooling_carve(&state->poolings[i], state->arena, plain, layer->plan->window, D, "decoder");
 }
 
-static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
-                          size_t streams, size_t channels, size_t heads) {
-    const size_t D = channels / heads, count = streams * heads * 2;
+static void *state_create(const AttentionDecoding *layer) {
+    const size_t C = layer->channels, H = layer->heads, D = C / H, count = layer->streams * H * 2;
     AdditiveState *state = allocate(1, sizeof(*state), "decoder");
-    *state = (AdditiveState){.streams = streams,
-                             .channels = channels,
-                             .heads = heads,
-                             .threads = (size_t)thread_limit(),
-                             .joins = !attention_projects(plan),
-                             .plain = plan->scores == SCORES_PLAIN,
+    *state = (AdditiveState){.threads = (size_t)thread_limit(),
                              .arena = arena_create(),
                              .poolings = allocate(count, sizeof(Pooling), "decoder")};
     state->scratch = allocate(state->threads, sizeof(Scratch), "decoder");
-    ARENA_CARVE(state->arena, state_carve(state, plan->window));
-    normalise_weights(state->weights, state->deviations, state->plain, learned, heads, D);
+    ARENA_CARVE(state->arena, state_carve(state, layer));
+    normalise_weights(state->weights, state->deviations, layer->plan->scores == SCORES_PLAIN,
+                      layer->learned, H, D);
     for (size_t i = 0; i < count; i++)
-        pooling_start(&state->poolings[i], plan,
-                      state->weights + i % 2 * channels + i / 2 % heads * D, D);
+        pooling_start(&state->poolings[i], layer->plan, state->weights + i % 2 * C + i / 2 % H * D,
+                      D);
     return state;
 }
 
@@ -827,13 +822,14 @@ static void state_free(void *memory) {
     free(state);
 }
 
-static void step(void *memory, const AttentionStep *token) {
+static void step(void *memory, const AttentionDecoding *layer, const AttentionStep *token) {
     const AdditiveState *state = memory;
-    const size_t C = state->channels, H = state->heads, D = C / H;
+    const size_t C = layer->channels, H = layer->heads, D = C / H;
+    const bool joins = !attention_projects(layer->plan);
     Scratch *s = &state->scratch[thread_index()];
     real *const pooled_query = s->dquery, *const pooled_key = s->dpooled; // of the backward pass
 #pragma omp for collapse(2) schedule(static) nowait
-    for (size_t stream = 0; stream < state->streams; stream++) {
+    for (size_t stream = 0; stream < layer->streams; stream++) {
         for (size_t h = 0; h < H; h++) {
             const real *q = token->qkv + stream * 3 * C + h * D;
             real r_query, r_key, *y = token->y + stream * C + h * D;
@@ -845,8 +841,7 @@ static void step(void *memory, const AttentionStep *token) {
                                         .r_query = &r_query,
                                         .pooled_key = pooled_key,
                                         .r_key = &r_key};
-            const HeadResult to = {{token->y, C, false},    stream, h * D,
-                                   state->joins ? y : NULL, y,      C};
+            const HeadResult to = {{token->y, C, false}, stream, h * D, joins ? y : NULL, y, C};
             Pooling *p = state->poolings + (stream * H + h) * 2;
             one_head_forward(&head, s, p, p + 1, &to, 1, D);
         }

@@ -46,12 +46,18 @@ static real *larger_cache(const KeyValueCache *c, real *old, size_t positions, s
     return larger;
 }
 
-void key_value_cache_grow(KeyValueCache *c, size_t count, size_t positions, size_t ring) {
+KeyValueCache key_value_cache(const AttentionDecoding *layer, size_t ring) {
+    return (KeyValueCache){.units = layer->streams * layer->heads,
+                           .head_size = layer->channels / layer->heads,
+                           .ring = ring};
+}
+
+void key_value_cache_grow(KeyValueCache *c, size_t count, size_t positions) {
     enum { FIRST_ROOM = 64 };
-    if (count < c->room || (ring > 0 && c->room == ring)) return;
+    if (count < c->room || (c->ring > 0 && c->room == c->ring)) return;
     size_t room = c->room ? 2 * c->room : FIRST_ROOM;
     if (room > positions && count < positions) room = positions;
-    if (ring > 0 && room > ring) room = ring;
+    if (c->ring > 0 && room > c->ring) room = c->ring;
     c->keys = larger_cache(c, c->keys, count, room);
     c->values = larger_cache(c, c->values, count, room);
     c->room = room;

@@ -33,6 +33,13 @@ typedef struct {
     const real *x;
 } AttentionCall;
 
+// One layer that decodes.
+typedef struct {
+    const AttentionPlan *plan;
+    const real *learned[ATTENTION_LEARNED];
+    size_t streams, channels, heads;
+} AttentionDecoding;
+
 // A token of each stream.
 typedef struct {
     real *qkv;        // (S, 3C), which is overwritten
@@ -59,12 +66,11 @@ typedef struct {
     void (*measure)(const AttentionCall *call, const uint8_t *tokens, Statistics *statistics,
                     size_t layer, const char *const names[2]);
     // What a layer remembers between the tokens of `streams` texts; NULL: the kind cannot decode.
-    void *(*state_create)(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
-                          size_t streams, size_t channels, size_t heads);
+    void *(*state_create)(const AttentionDecoding *layer);
     // Before a token after `count` others, of texts that mostly have at most `positions`; NULL.
     void (*state_grow)(void *state, size_t count, size_t positions);
     // In a parallel region: threads divide the work, and must then wait for each other.
-    void (*step)(void *state, const AttentionStep *step);
+    void (*step)(void *state, const AttentionDecoding *layer, const AttentionStep *step);
     void (*state_free)(void *state);
 } AttentionKernel;
 
@@ -87,12 +93,13 @@ void attention_memory_free(AttentionMemory *memory);
 // D) each. Room grows with the text: a short one needs no memory for all that the model could take.
 typedef struct {
     size_t units, head_size, room;
+    size_t ring; // most room: then the oldest give way; 0: none do
     real *keys, *values;
 } KeyValueCache;
 
-// Makes room for a token after `count` others, of a text that mostly has at most `positions`; ring:
-// with so much, the oldest give way; 0: none do.
-void key_value_cache_grow(KeyValueCache *cache, size_t count, size_t positions, size_t ring);
+KeyValueCache key_value_cache(const AttentionDecoding *layer, size_t ring);
+// Makes room for a token after `count` others, of a text that mostly has at most `positions`.
+void key_value_cache_grow(KeyValueCache *cache, size_t count, size_t positions);
 void key_value_cache_free(KeyValueCache *cache);
 
 // For kinds whose weights come of a product of each query with each key: measures all of them.

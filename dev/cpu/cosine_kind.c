@@ -49,44 +49,38 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 // ---- decoding: a state of fixed size, or the keys and values of a window ----
 
 typedef struct {
-    size_t streams, channels, heads, window;
-    double power;
-    const real *exponent;
     real *sums;          // (S, H, D, D); or, with a window,
     KeyValueCache cache; // a ring of its last tokens
 } CosineState;
 
-static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
-                          size_t streams, size_t channels, size_t heads) {
-    const size_t D = channels / heads;
+static void *state_create(const AttentionDecoding *layer) {
     CosineState *s = allocate(1, sizeof(*s), "decoder");
-    *s = (CosineState){.streams = streams,
-                       .channels = channels,
-                       .heads = heads,
-                       .power = plan->power,
-                       .exponent = learned[0],
-                       .window = plan->window,
-                       .cache = {.units = streams * heads, .head_size = D}};
-    if (s->window == 0) s->sums = allocate(streams * heads, D * D * sizeof(real), "decoder");
+    s->cache = key_value_cache(layer, layer->plan->window);
+    const size_t D = s->cache.head_size;
+    if (layer->plan->window == 0)
+        s->sums = allocate(s->cache.units, D * D * sizeof(real), "decoder");
     return s;
 }
 
 static void state_grow(void *state, size_t count, size_t positions) {
     CosineState *s = state;
-    if (s->window > 0) key_value_cache_grow(&s->cache, count, positions, s->window);
+    if (!s->sums) key_value_cache_grow(&s->cache, count, positions);
 }
 
-static void step(void *state, const AttentionStep *token) {
+static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
     const CosineState *s = state;
-    const CosineMemory memory = {s->window, s->sums, s->cache.keys, s->cache.values, s->cache.room};
-    cosine_attention_decode(token->y, &memory, token->qkv, token->bias, s->exponent, s->power,
-                            token->count, s->streams, s->channels, s->heads);
+    const CosineMemory memory = {layer->plan->window, s->sums, s->cache.keys, s->cache.values,
+                                 s->cache.room};
+    cosine_attention_decode(token->y, &memory, token->qkv, token->bias, layer->learned[0],
+                            layer->plan->power, token->count, layer->streams, layer->channels,
+                            layer->heads);
 }
 
 static void state_free(void *state) {
-    key_value_cache_free(&((CosineState *)state)->cache);
-    free(((CosineState *)state)->sums);
-    free(state);
+    CosineState *s = state;
+    key_value_cache_free(&s->cache);
+    free(s->sums);
+    free(s);
 }
 
 const AttentionKernel cosine_kernel = {.adds_bias = true,

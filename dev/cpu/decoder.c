@@ -19,6 +19,7 @@ typedef struct {
 typedef struct {
     const LayerPlan *plan;
     const AttentionKernel *kernel;
+    AttentionDecoding attention;
     void *state; // of attention
     DecoderLinear qkv, projection, up, down;
 } DecoderLayer;
@@ -63,19 +64,19 @@ static DecoderLinear decoder_linear(const Decoder *d, Precision precision,
 static DecoderLayer layer_create(const Decoder *d, const LayerPlan *plan) {
     const Precision precision = d->model->decoding;
     const AttentionPlan *a = &plan->attention;
-    const real *learned[ATTENTION_LEARNED];
-    for (size_t i = 0; i < ATTENTION_LEARNED; i++) learned[i] = values_at(d, a->learned[i]);
     DecoderLayer layer = {
         .plan = plan,
         .kernel = attention_kernel(a->kind),
+        .attention = {a, {NULL}, d->streams, d->plan->size.channels, d->plan->size.heads},
         .qkv = decoder_linear(d, attention_types[a->kind].exact ? PRECISION_FLOAT32 : precision,
                               &a->qkv),
         .up = decoder_linear(d, precision, &plan->ffn.up),
         .down = decoder_linear(d, precision, &plan->ffn.down),
     };
     if (attention_projects(a)) layer.projection = decoder_linear(d, precision, &a->projection);
-    layer.state = layer.kernel->state_create(a, learned, d->streams, d->plan->size.channels,
-                                             d->plan->size.heads);
+    for (size_t i = 0; i < ATTENTION_LEARNED; i++)
+        layer.attention.learned[i] = values_at(d, a->learned[i]);
+    layer.state = layer.kernel->state_create(&layer.attention);
     return layer;
 }
 
@@ -222,8 +223,9 @@ static void decode_attention(Decoder *d, const DecoderLayer *layer) {
     decode_product(d->projected, normalise(d, &plan->norm), &layer->qkv.weight,
                    adds_bias ? NULL : bias, d->streams);
     barrier_wait(&d->barrier);
-    layer->kernel->step(layer->state, &(AttentionStep){prepare(d, layer), adds_bias ? bias : NULL,
-                                                       projects ? d->attended : d->x, d->count});
+    const AttentionStep token = {prepare(d, layer), adds_bias ? bias : NULL,
+                                 projects ? d->attended : d->x, d->count};
+    layer->kernel->step(layer->state, &layer->attention, &token);
     barrier_wait(&d->barrier);
     if (projects) add_product(d, d->attended, &layer->projection);
 }

@@ -93,42 +93,34 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 // ---- decoding: keys, as they are compared, and values of all tokens so far ----
 
 typedef struct {
-    PairwiseKind kind;
-    size_t streams, channels, heads, window;
-    const real *learned[PAIRWISE_LEARNED];
     KeyValueCache cache;
     real *weights; // (threads, room)
 } PairwiseState;
 
-static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
-                          size_t streams, size_t channels, size_t heads) {
+static void *state_create(const AttentionDecoding *layer) {
     PairwiseState *s = allocate(1, sizeof(*s), "decoder");
-    *s = (PairwiseState){.kind = kind_of(plan),
-                         .streams = streams,
-                         .channels = channels,
-                         .heads = heads,
-                         .window = plan->window,
-                         .cache = {.units = streams * heads, .head_size = channels / heads}};
-    for (size_t i = 0; i < PAIRWISE_LEARNED; i++) s->learned[i] = learned[i];
+    s->cache = key_value_cache(layer, 0);
     return s;
 }
 
 static void state_grow(void *state, size_t count, size_t positions) {
     PairwiseState *s = state;
     const size_t room = s->cache.room;
-    key_value_cache_grow(&s->cache, count, positions, 0);
+    key_value_cache_grow(&s->cache, count, positions);
     if (s->cache.room == room) return;
     free(s->weights);
     s->weights = allocate((size_t)thread_limit(), s->cache.room * sizeof(real), "decoder");
 }
 
-static void step(void *state, const AttentionStep *token) {
+static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
     const PairwiseState *s = state;
-    const size_t C = s->channels, D = C / s->heads, t = token->count;
-    const size_t begin = s->window > 0 && t >= s->window ? t + 1 - s->window : 0;
+    const PairwiseKind kind = kind_of(layer->plan);
+    const size_t C = layer->channels, H = layer->heads, D = C / H, t = token->count;
+    const size_t window = layer->plan->window,
+                 begin = window > 0 && t >= window ? t + 1 - window : 0;
 #pragma omp for schedule(static) nowait
-    for (size_t unit = 0; unit < s->streams * s->heads; unit++) {
-        const size_t stream = unit / s->heads, h = unit % s->heads;
+    for (size_t unit = 0; unit < s->cache.units; unit++) {
+        const size_t stream = unit / H, h = unit % H;
         real *keys = s->cache.keys + unit * s->cache.room * D,
              *values = s->cache.values + unit * s->cache.room * D;
         real *q = token->qkv + stream * 3 * C + h * D;
@@ -137,11 +129,11 @@ static void step(void *state, const AttentionStep *token) {
                 q[part * C + d] += token->bias[part * C + h * D + d];
         memcpy(keys + t * D, q + C, D * sizeof(real));
         memcpy(values + t * D, q + 2 * C, D * sizeof(real));
-        pairwise_attention_direct(s->kind, q, D);
-        pairwise_attention_direct(s->kind, keys + t * D, D);
+        pairwise_attention_direct(kind, q, D);
+        pairwise_attention_direct(kind, keys + t * D, D);
         pairwise_attention_decode(
             token->y + stream * C + h * D, s->weights + (size_t)thread_index() * s->cache.room,
-            s->kind, s->learned, h, q, keys + begin * D, values + begin * D, t + 1 - begin, D);
+            kind, layer->learned, h, q, keys + begin * D, values + begin * D, t + 1 - begin, D);
     }
 }
 

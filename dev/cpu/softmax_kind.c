@@ -52,42 +52,26 @@ static void measure(const AttentionCall *call, const uint8_t *tokens, Statistics
 
 // ---- decoding: keys and values of the tokens so far, or of the window -------
 
-typedef struct {
-    size_t streams, channels, heads, window;
-    double sink;
-    KeyValueCache cache;
-} SoftmaxState;
-
-static void *state_create(const AttentionPlan *plan, const real *const learned[ATTENTION_LEARNED],
-                          size_t streams, size_t channels, size_t heads) {
-    (void)learned;
-    SoftmaxState *s = allocate(1, sizeof(*s), "decoder");
-    *s = (SoftmaxState){.streams = streams,
-                        .channels = channels,
-                        .heads = heads,
-                        .window = plan->window,
-                        .sink = plan->sink,
-                        .cache = {.units = streams * heads, .head_size = channels / heads}};
-    return s;
+static void *state_create(const AttentionDecoding *layer) {
+    KeyValueCache *cache = allocate(1, sizeof(*cache), "decoder");
+    *cache = key_value_cache(layer, layer->plan->window);
+    return cache;
 }
 
 static void state_grow(void *state, size_t count, size_t positions) {
-    SoftmaxState *s = state;
-    key_value_cache_grow(&s->cache, count, positions, s->window);
+    key_value_cache_grow(state, count, positions);
 }
 
-static void step(void *state, const AttentionStep *token) {
-    const SoftmaxState *s = state;
-    const AttentionCache cache = {.keys = s->cache.keys,
-                                  .values = s->cache.values,
-                                  .positions = s->cache.room,
-                                  .window = s->window};
-    softmax_attention_decode(token->y, &cache, token->qkv, token->bias, s->sink, token->count,
-                             s->streams, s->channels, s->heads);
+static void step(void *state, const AttentionDecoding *layer, const AttentionStep *token) {
+    const KeyValueCache *s = state;
+    const AttentionCache cache = {
+        .keys = s->keys, .values = s->values, .positions = s->room, .window = layer->plan->window};
+    softmax_attention_decode(token->y, &cache, token->qkv, token->bias, layer->plan->sink,
+                             token->count, layer->streams, layer->channels, layer->heads);
 }
 
 static void state_free(void *state) {
-    key_value_cache_free(&((SoftmaxState *)state)->cache);
+    key_value_cache_free(state);
     free(state);
 }
 
