@@ -495,6 +495,35 @@ void json_write_value(JsonWriter *w, const Json *value) {
     }
 }
 
+void json_open(JsonWriter *w, const char *key, char bracket) {
+    json_key(w, key);
+    json_begin(w, bracket);
+}
+
+void json_add_string(JsonWriter *w, const char *key, const char *value) {
+    json_add_text(w, key, value, strlen(value));
+}
+
+void json_add_text(JsonWriter *w, const char *key, const char *value, size_t size) {
+    json_key(w, key);
+    json_write_text(w, value, size);
+}
+
+void json_add_integer(JsonWriter *w, const char *key, int64_t value) {
+    json_key(w, key);
+    json_write_integer(w, value);
+}
+
+void json_add_number(JsonWriter *w, const char *key, double value) {
+    json_key(w, key);
+    json_write_number(w, value);
+}
+
+void json_add_bool(JsonWriter *w, const char *key, bool value) {
+    json_key(w, key);
+    json_write_bool(w, value);
+}
+
 void json_writer_free(JsonWriter *w) {
     free(w->text);
     *w = (JsonWriter){0};

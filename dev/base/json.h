@@ -55,4 +55,12 @@ void json_write_bool(JsonWriter *w, bool value);
 void json_write_value(JsonWriter *w, const Json *value); // all that is in it
 void json_writer_free(JsonWriter *w);
 
+// Members of the object that is open: a key and its value, or the bracket that opens it.
+void json_open(JsonWriter *w, const char *key, char bracket);
+void json_add_string(JsonWriter *w, const char *key, const char *value);
+void json_add_text(JsonWriter *w, const char *key, const char *value, size_t size);
+void json_add_integer(JsonWriter *w, const char *key, int64_t value);
+void json_add_number(JsonWriter *w, const char *key, double value);
+void json_add_bool(JsonWriter *w, const char *key, bool value);
+
 #endif

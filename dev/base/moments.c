@@ -88,19 +88,13 @@ double moments_kurtosis(const Moments *m) {
     return m->m4 / n / (variance * variance) - 3;
 }
 
-static void write_number(JsonWriter *w, const char *key, double value) {
-    json_key(w, key);
-    json_write_number(w, value);
-}
-
 void moments_to_json(const Moments *m, JsonWriter *w) {
-    json_key(w, "n");
-    json_write_integer(w, m->count);
-    write_number(w, "mean", moments_mean(m));
-    write_number(w, "std", moments_deviation(m));
-    write_number(w, "max_abs", m->count > 0 ? m->largest : (double)NAN);
-    write_number(w, "max_abs_over_std", moments_largest_deviation(m));
-    write_number(w, "kurtosis", moments_kurtosis(m));
+    json_add_integer(w, "n", m->count);
+    json_add_number(w, "mean", moments_mean(m));
+    json_add_number(w, "std", moments_deviation(m));
+    json_add_number(w, "max_abs", m->count > 0 ? m->largest : (double)NAN);
+    json_add_number(w, "max_abs_over_std", moments_largest_deviation(m));
+    json_add_number(w, "kurtosis", moments_kurtosis(m));
 }
 
 void moments_format(double value, const char *undefined, char *text) {

@@ -478,16 +478,12 @@ static size_t source_count(const TensorSource *tensor) {
 // Appends a tensor's entry, whose data starts at byte `begin`; returns where it ends.
 static size_t write_entry(JsonWriter *w, const TensorSource *tensor, size_t begin) {
     const size_t end = begin + source_count(tensor) * sizeof(float);
-    json_key(w, tensor->name);
-    json_begin(w, '{');
-    json_key(w, "dtype");
-    json_write_string(w, types[TENSOR_F32].name);
-    json_key(w, "shape");
-    json_begin(w, '[');
+    json_open(w, tensor->name, '{');
+    json_add_string(w, "dtype", types[TENSOR_F32].name);
+    json_open(w, "shape", '[');
     for (int i = 0; i < tensor->rank; i++) json_write_integer(w, tensor->shape[i]);
     json_end(w, ']');
-    json_key(w, "data_offsets");
-    json_begin(w, '[');
+    json_open(w, "data_offsets", '[');
     json_write_integer(w, (int64_t)begin);
     json_write_integer(w, (int64_t)end);
     json_end(w, ']');
@@ -509,23 +505,17 @@ static void write_values(const TensorSource *tensor, AtomicFile *out, Checksum *
     }
 }
 
-static void write_text(JsonWriter *w, const char *key, const char *value) {
-    json_key(w, key);
-    json_write_string(w, value);
-}
-
 static void write_metadata(JsonWriter *w, const TensorSource *tensors, int tensor_count,
                            const Metadata *metadata, int metadata_count) {
-    json_key(w, "__metadata__");
-    json_begin(w, '{');
-    write_text(w, CHECKSUM_KEY, CHECKSUM_ZEROS);
-    for (int i = 0; i < metadata_count; i++) write_text(w, metadata[i].key, metadata[i].value);
+    json_open(w, "__metadata__", '{');
+    json_add_string(w, CHECKSUM_KEY, CHECKSUM_ZEROS);
+    for (int i = 0; i < metadata_count; i++) json_add_string(w, metadata[i].key, metadata[i].value);
     for (int i = 0; i < tensor_count; i++) {
         Checksum checksum = checksum_begin();
         write_values(&tensors[i], NULL, &checksum);
         char digits[DIGITS + 1], *key = format_string("%s%s", checksum_prefix, tensors[i].name);
         write_digits(checksum_end(&checksum), digits);
-        write_text(w, key, digits);
+        json_add_string(w, key, digits);
         free(key);
     }
     json_end(w, '}');

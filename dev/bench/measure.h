@@ -56,18 +56,15 @@ static inline double bench_read_bandwidth(size_t bytes) {
 
 // One object per line, to standard output: begin with a JsonWriter {0}, add members, end.
 static inline void bench_text(JsonWriter *w, const char *key, const char *value) {
-    json_key(w, key);
-    json_write_string(w, value);
+    json_add_string(w, key, value);
 }
 
 static inline void bench_integer(JsonWriter *w, const char *key, size_t value) {
-    json_key(w, key);
-    json_write_integer(w, (int64_t)value);
+    json_add_integer(w, key, (int64_t)value);
 }
 
 static inline void bench_number(JsonWriter *w, const char *key, double value) {
-    json_key(w, key);
-    json_write_number(w, value);
+    json_add_number(w, key, value);
 }
 
 static inline void bench_line(JsonWriter *w) {

@@ -79,11 +79,6 @@ static char *tensor_name(const char *theirs, const Safetensors *file) {
     return copy_string(theirs);
 }
 
-static void write_text(JsonWriter *w, const char *key, const char *text) {
-    json_key(w, key);
-    json_write_string(w, text);
-}
-
 // Whether the class has each layer's kind: additive, or softmax and softmax1.
 static bool is_known(const TransformerPlan *plan) {
     for (size_t l = 0; l < plan->size.layers; l++) {
@@ -97,8 +92,7 @@ static bool is_known(const TransformerPlan *plan) {
 // A member for models that do not have additive attention alone.
 static void write_attention(const TransformerPlan *plan, JsonWriter *w) {
     if (plan_attends(plan, ATTENTION_ADDITIVE)) return;
-    json_key(w, "attention");
-    json_begin(w, '[');
+    json_open(w, "attention", '[');
     for (size_t l = 0; l < plan->size.layers; l++)
         json_write_string(w, attention_types[plan->layers[l].attention.kind].name);
     json_end(w, ']');
@@ -113,14 +107,12 @@ static bool write_config(const void *model, JsonWriter *w) {
     for (size_t l = size->layers; l-- > 0;)
         if (plan->layers[l].attention.kind == ATTENTION_ADDITIVE)
             attention = &plan->layers[l].attention;
-    json_key(w, "architectures");
-    json_begin(w, '[');
+    json_open(w, "architectures", '[');
     json_write_string(w, "FastformerForCausalLM");
     json_end(w, ']');
-    json_key(w, "auto_map");
-    json_begin(w, '{');
-    write_text(w, "AutoConfig", "modeling_fastformer.FastformerConfig");
-    write_text(w, "AutoModelForCausalLM", "modeling_fastformer.FastformerForCausalLM");
+    json_open(w, "auto_map", '{');
+    json_add_string(w, "AutoConfig", "modeling_fastformer.FastformerConfig");
+    json_add_string(w, "AutoModelForCausalLM", "modeling_fastformer.FastformerForCausalLM");
     json_end(w, '}');
     const struct {
         const char *key;
@@ -129,24 +121,19 @@ static bool write_config(const void *model, JsonWriter *w) {
         {"n_layer", (int64_t)size->layers},        {"hidden_size", (int64_t)size->channels},
         {"n_heads", (int64_t)size->heads},         {"n_positions", (int64_t)size->positions},
         {"vocab_size", (int64_t)size->vocabulary}, {"padding_token", plan->padding}};
-    for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
-        json_key(w, integers[i].key);
-        json_write_integer(w, integers[i].value);
-    }
+    for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++)
+        json_add_integer(w, integers[i].key, integers[i].value);
     const struct {
         const char *key;
         double value;
     } numbers[] = {{"rescale", attention->rescale},
                    {"eps_denominator", attention->sink},
                    {"dropout", plan->dropout}};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        json_key(w, numbers[i].key);
-        json_write_number(w, numbers[i].value);
-    }
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        json_add_number(w, numbers[i].key, numbers[i].value);
     write_attention(plan, w);
-    write_text(w, "pool", attention->pool_raw ? "raw" : "normalised");
-    json_key(w, "window_sizes");
-    json_begin(w, '[');
+    json_add_string(w, "pool", attention->pool_raw ? "raw" : "normalised");
+    json_open(w, "window_sizes", '[');
     for (size_t l = 0; l < size->layers; l++) {
         const size_t window = plan->layers[l].attention.window;
         json_write_integer(w, (int64_t)(window ? window : size->positions));

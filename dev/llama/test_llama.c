@@ -141,8 +141,7 @@ static void check_config(const char *options, const char *type, const char *expe
     JsonWriter w = {0};
     json_begin(&w, '{');
     CHECK(is_qwen3(t.model) == (type && strcmp(type, "qwen3") == 0) || !type);
-    json_key(&w, "model_type");
-    json_write_string(&w, type ? type : "llama");
+    json_add_string(&w, "model_type", type ? type : "llama");
     CHECK(llama_write_config(t.model, &w) == (type != NULL));
     json_end(&w, '}');
     char *said = type ? read_text(w.text) : NULL;

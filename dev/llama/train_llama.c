@@ -192,8 +192,7 @@ static void write_rotary_base(JsonWriter *w, double base) {
     huggingface_write_number(w, key, 1, base);
     json_key(w, "rope_parameters"); // as versions from 5 on have it
     json_begin(w, '{');
-    json_key(w, "rope_type");
-    json_write_string(w, "default");
+    json_add_string(w, "rope_type", "default");
     huggingface_write_number(w, key, 1, base);
     json_end(w, '}');
 }
@@ -217,8 +216,7 @@ static bool llama_write_config(const void *model, JsonWriter *w) {
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         huggingface_write_number(w, &numbers[i].key, 1, numbers[i].value);
     write_rotary_base(w, attention->rotary_base);
-    json_key(w, "tie_word_embeddings");
-    json_write_bool(w, !p->untied);
+    json_add_bool(w, "tie_word_embeddings", !p->untied);
     return true;
 }
 

@@ -189,13 +189,7 @@ void log_sync(Log *log) {
 // Digits that mean nothing would only make the log long: `scale` is 1000 to keep three after the
 // point.
 static void write_rounded(JsonWriter *w, const char *key, double value, double scale) {
-    json_key(w, key);
-    json_write_number(w, round(value * scale) / scale);
-}
-
-static void write_number(JsonWriter *w, const char *key, double value) {
-    json_key(w, key);
-    json_write_number(w, value);
+    json_add_number(w, key, round(value * scale) / scale);
 }
 
 static void write_seconds(const Log *log, JsonWriter *w) {
@@ -204,12 +198,11 @@ static void write_seconds(const Log *log, JsonWriter *w) {
 
 static void write_step(Log *log, const StepReport *report) {
     JsonWriter *w = log_begin(log);
-    json_key(w, "step");
-    json_write_integer(w, report->step);
+    json_add_integer(w, "step", report->step);
     write_rounded(w, "epoch", report->epoch, 1e6);
-    write_number(w, "loss", report->loss);
-    write_number(w, "lr", report->learning_rate);
-    write_number(w, "grad_norm", report->gradient_norm);
+    json_add_number(w, "loss", report->loss);
+    json_add_number(w, "lr", report->learning_rate);
+    json_add_number(w, "grad_norm", report->gradient_norm);
     write_rounded(w, "ms", report->milliseconds, 1e3);
     write_rounded(w, "tokens_per_s", report->tokens_per_second, 10);
     if (report->peak_fraction > 0) write_rounded(w, "peak_fraction", report->peak_fraction, 1e4);
@@ -220,7 +213,7 @@ static void write_step(Log *log, const StepReport *report) {
 // Writes "SPLIT_NAME": value.
 static void write_result(JsonWriter *w, const char *split, const char *name, double value) {
     char *key = format_string("%s_%s", split, name);
-    write_number(w, key, value);
+    json_add_number(w, key, value);
     free(key);
 }
 
@@ -232,23 +225,16 @@ void evaluation_add(Evaluation *result, Metric metric) {
 static void write_evaluation(Log *log, int64_t step, const char *split, const Evaluation *result,
                              bool best) {
     JsonWriter *w = log_begin(log);
-    if (step >= 0) {
-        json_key(w, "step");
-        json_write_integer(w, step);
-    }
+    if (step >= 0) json_add_integer(w, "step", step);
     write_result(w, split, "loss", result->loss);
     for (int i = 0; i < result->metric_count; i++)
         write_result(w, split, result->metrics[i].key, result->metrics[i].value);
     write_result(w, split, "tokens", (double)result->tokens);
     write_result(w, split, "ms", round(result->seconds * 1e3));
-    if (best) {
-        json_key(w, "best");
-        json_write_bool(w, true);
-    }
+    if (best) json_add_bool(w, "best", true);
     write_seconds(log, w);
     char *parameters = format_string("%016llx", (unsigned long long)result->parameters);
-    json_key(w, "parameters");
-    json_write_string(w, parameters);
+    json_add_string(w, "parameters", parameters);
     free(parameters);
     log_end(log);
 }

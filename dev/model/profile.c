@@ -103,15 +103,13 @@ static void show_row(Log *log, const Row *row, double steps, double all_seconds,
 
 static void write_value(JsonWriter *w, const char *key, double value) {
     if (!(value > 0)) return;
-    json_key(w, key);
-    json_write_number(w, value);
+    json_add_number(w, key, value);
 }
 
 static void write_row(JsonWriter *w, const Row *row, double steps, double all_seconds) {
     const double seconds = step_sum(row->seconds);
     json_begin(w, '{');
-    json_key(w, "kind");
-    json_write_string(w, row->kind);
+    json_add_string(w, "kind", row->kind);
     write_value(w, "forward_ms", 1e3 * row->seconds[PROFILE_FORWARD] / steps);
     write_value(w, "backward_ms", 1e3 * row->seconds[PROFILE_BACKWARD] / steps);
     write_value(w, "ms", 1e3 * seconds / steps);
@@ -125,20 +123,16 @@ static void write_report(const Profile *profile, Log *log, double peak_flops) {
     const Row sum = sum_of_rows(profile);
     const double all_seconds = step_sum(sum.seconds);
     JsonWriter *w = log_begin(log);
-    json_key(w, "event");
-    json_write_string(w, "profile");
-    json_key(w, "steps");
-    json_write_integer(w, profile->steps);
+    json_add_string(w, "event", "profile");
+    json_add_integer(w, "steps", profile->steps);
     write_value(w, "ms", 1e3 * all_seconds / steps);
     write_value(w, "peak_gflops", 1e-9 * peak_flops);
-    json_key(w, "kinds");
-    json_begin(w, '[');
+    json_open(w, "kinds", '[');
     for (int i = 0; i < profile->count; i++)
         if (step_sum(profile->rows[i].seconds) > 0)
             write_row(w, &profile->rows[i], steps, all_seconds);
     json_end(w, ']');
-    json_key(w, "between_ms");
-    json_begin(w, '{');
+    json_open(w, "between_ms", '{');
     for (int i = 0; i < profile->count; i++)
         write_value(w, profile->rows[i].kind, 1e3 * profile->rows[i].seconds[PROFILE_BETWEEN]);
     json_end(w, '}');

@@ -54,12 +54,9 @@ void statistics_weights_to_json(const Statistics *s, JsonWriter *w) {
         const Measurement *m = s->items[i];
         if (!m->weights) continue;
         json_begin(w, '{');
-        json_key(w, "layer");
-        json_write_integer(w, (int64_t)m->layer);
-        json_key(w, "place");
-        json_write_string(w, m->place);
-        json_key(w, "heads");
-        json_begin(w, '[');
+        json_add_integer(w, "layer", (int64_t)m->layer);
+        json_add_string(w, "place", m->place);
+        json_open(w, "heads", '[');
         for (size_t h = 0; h < m->heads; h++) {
             json_begin(w, '[');
             for (size_t j = 0; j < m->keys; j++)
@@ -159,23 +156,12 @@ double measurement_sink_share(const Measurement *m) {
 }
 
 void measurement_to_json(const Measurement *m, JsonWriter *w) {
-    json_key(w, "layer");
-    json_write_integer(w, (int64_t)m->layer);
-    json_key(w, "place");
-    json_write_string(w, m->place);
+    json_add_integer(w, "layer", (int64_t)m->layer);
+    json_add_string(w, "place", m->place);
     moments_to_json(&m->values, w);
-    if (m->rows > 0) {
-        json_key(w, "entropy");
-        json_write_number(w, measurement_entropy(m));
-    }
-    if (m->queries > 0) {
-        json_key(w, "sink_share");
-        json_write_number(w, measurement_sink_share(m));
-    }
-    if (m->scores > 0) {
-        json_key(w, "saturated_share");
-        json_write_number(w, measurement_saturated_share(m));
-    }
+    if (m->rows > 0) json_add_number(w, "entropy", measurement_entropy(m));
+    if (m->queries > 0) json_add_number(w, "sink_share", measurement_sink_share(m));
+    if (m->scores > 0) json_add_number(w, "saturated_share", measurement_saturated_share(m));
 }
 
 const char *statistics_heading(void) {

@@ -56,8 +56,7 @@ void attention_view_print(const Run *run, AttentionView *view, const Batch *batc
     char *text = tokenizer_decode(run->dataset->tokenizer, &token, 1, &size);
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "token");
-    json_write_text(&w, text, size);
+    json_add_text(&w, "token", text, size);
     json_key(&w, "attention");
     attention_view_write(view, batch, query, first, &w);
     json_end(&w, '}');

@@ -120,8 +120,7 @@ static void write_guesses(JsonWriter *w, const Dataset *dataset, const Guesses *
         json_begin(w, '{');
         json_key(w, "token");
         write_token(w, dataset, g->tokens[rank]);
-        json_key(w, "probability");
-        json_write_number(w, g->probabilities[rank]);
+        json_add_number(w, "probability", g->probabilities[rank]);
         json_end(w, '}');
     }
     json_end(w, ']');
@@ -136,8 +135,7 @@ void fill_write_best(const Dataset *dataset, const real *logits, size_t vocabula
 static void write_json(const Dataset *dataset, int mask, const Guesses *g) {
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "mask");
-    json_write_integer(&w, mask);
+    json_add_integer(&w, "mask", mask);
     json_key(&w, "best");
     write_guesses(&w, dataset, g);
     json_end(&w, '}');

@@ -171,17 +171,13 @@ static void translate_sentences(Translator *t, Sentence *sentences, size_t count
 static void print_json(const Run *run, const Sentence *sentence, size_t count) {
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "text");
-    json_write_string(&w, count > 0 ? sentence->outputs[0] : "");
+    json_add_string(&w, "text", count > 0 ? sentence->outputs[0] : "");
     if (options_integer(run->options, OPT_NBEST) > 0) {
-        json_key(&w, "best");
-        json_begin(&w, '[');
+        json_open(&w, "best", '[');
         for (size_t n = 0; n < count; n++) {
             json_begin(&w, '{');
-            json_key(&w, "text");
-            json_write_string(&w, sentence->outputs[n]);
-            json_key(&w, "score");
-            json_write_number(&w, sentence->scores[n]);
+            json_add_string(&w, "text", sentence->outputs[n]);
+            json_add_number(&w, "score", sentence->scores[n]);
             json_end(&w, '}');
         }
         json_end(&w, ']');

@@ -99,8 +99,7 @@ static void test_many_keys(void) {
     for (int i = 0; i < 200000; i++) {
         char key[32];
         snprintf(key, sizeof(key), "key %d", i);
-        json_key(&w, key);
-        json_write_integer(&w, i);
+        json_add_integer(&w, key, i);
     }
     json_end(&w, '}');
     Json *root = json_parse(w.text, w.length, "t");
@@ -241,8 +240,7 @@ static void test_access(void) {
 static void test_writer(void) {
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "a");
-    json_begin(&w, '[');
+    json_open(&w, "a", '[');
     json_write_integer(&w, INT64_MIN);
     json_write_bool(&w, true);
     json_write_bool(&w, false);
@@ -255,8 +253,7 @@ static void test_writer(void) {
     json_end(&w, ']');
     json_key(&w, "q\"");
     json_write_string(&w, "\\\"\b\f\n\r\t\x01\x1f/\xc3\xa9");
-    json_key(&w, "bad");
-    json_write_string(&w, "a\x80\xffz\xe2\x82");
+    json_add_string(&w, "bad", "a\x80\xffz\xe2\x82");
     json_end(&w, '}');
     CHECK_TEXT(w.text, "{\"a\":[-9223372036854775808,true,false,{},[],null,null],"
                        "\"q\\\"\":\"\\\\\\\"\\b\\f\\n\\r\\t\\u0001\\u001f/\xc3\xa9\","

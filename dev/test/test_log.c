@@ -60,8 +60,7 @@ static void write_body(void *argument) {
     streams_silence();
     Log *log = log_open(argument, -1, 0);
     JsonWriter *w = log_begin(log);
-    json_key(w, "event");
-    json_write_string(w, "start \"\n");
+    json_add_string(w, "event", "start \"\n");
     log_end(log);
     log_step(log, &step_787, 10);
     StepReport broken = {.step = 788, .steps = 16000, .loss = NAN, .gradient_norm = INFINITY};

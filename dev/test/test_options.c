@@ -497,8 +497,7 @@ static void test_config(void) {
     JsonWriter w = {0};
     for (int i = 0; i < 2; i++) {
         json_begin(&w, '{');
-        json_key(&w, "options");
-        json_begin(&w, '{');
+        json_open(&w, "options", '{');
         if (i > 0) options_to_json(o, &w);
         json_end(&w, '}');
         json_end(&w, '}');

@@ -789,14 +789,10 @@ static void write_added(JsonWriter *w, const Bpe *bpe, char *const *written) {
     for (int32_t token = 0; token < bpe->count; token++) {
         if (!(bpe->flags[token] & BPE_ADDED)) continue;
         json_begin(w, '{');
-        json_key(w, "id");
-        json_write_integer(w, token);
-        json_key(w, "content");
-        json_write_string(w, written[token]);
-        for (int i = 0; i < ADDED_FLAGS; i++) {
-            json_key(w, added_flags[i].key);
-            json_write_bool(w, (bpe->flags[token] & added_flags[i].flag) != 0);
-        }
+        json_add_integer(w, "id", token);
+        json_add_string(w, "content", written[token]);
+        for (int i = 0; i < ADDED_FLAGS; i++)
+            json_add_bool(w, added_flags[i].key, (bpe->flags[token] & added_flags[i].flag) != 0);
         json_end(w, '}');
     }
     json_end(w, ']');
@@ -807,8 +803,7 @@ static void write_vocabulary(JsonWriter *w, const Bpe *bpe, char *const *written
     json_begin(w, '{');
     for (int32_t token = 0; token < bpe->count; token++) {
         if (bpe->tokens[token].size == 0 || (!all && bpe->flags[token] & BPE_OUTSIDE)) continue;
-        json_key(w, written[token]);
-        json_write_integer(w, token);
+        json_add_integer(w, written[token], token);
     }
     json_end(w, '}');
 }

@@ -396,8 +396,7 @@ static int32_t end_token(const Job *job) {
 }
 
 static void write_checksums(const Job *job, int split, JsonWriter *w) {
-    json_key(w, "checksums");
-    json_begin(w, '[');
+    json_open(w, "checksums", '[');
     for (int i = 0; i < job->shards[split]; i++) {
         char *text = format_string("%016llx", (unsigned long long)job->checksums[split][i]);
         json_write_string(w, text);
@@ -409,33 +408,20 @@ static void write_checksums(const Job *job, int split, JsonWriter *w) {
 static void write_full_meta(const Job *job) {
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "tokenizer");
-    json_write_string(&w, tokenizer_kind_name(job->settings.kind));
-    json_key(&w, "vocab_size");
-    json_write_integer(&w, tokenizer_vocabulary(job->tokenizer));
-    json_key(&w, "pad");
-    json_write_integer(&w, tokenizer_padding(job->tokenizer));
-    json_key(&w, "mask");
-    json_write_integer(&w, tokenizer_mask(job->tokenizer));
-    json_key(&w, "end");
-    json_write_integer(&w, end_token(job));
-    if (job->paired) {
-        json_key(&w, "paired");
-        json_write_bool(&w, true);
-    }
-    json_key(&w, "splits");
-    json_begin(&w, '{');
+    json_add_string(&w, "tokenizer", tokenizer_kind_name(job->settings.kind));
+    json_add_integer(&w, "vocab_size", tokenizer_vocabulary(job->tokenizer));
+    json_add_integer(&w, "pad", tokenizer_padding(job->tokenizer));
+    json_add_integer(&w, "mask", tokenizer_mask(job->tokenizer));
+    json_add_integer(&w, "end", end_token(job));
+    if (job->paired) json_add_bool(&w, "paired", true);
+    json_open(&w, "splits", '{');
     for (int s = 0; s < SPLIT_COUNT; s++) {
         const char *const keys[] = {"tokens", "words", "lines", "bytes", "decoded_bytes"};
         const TextCounts counts = job->counts[s];
         const int64_t values[] = {job->tokens[s], counts.words, counts.lines, counts.bytes,
                                   job->decoded[s]};
-        json_key(&w, split_name(s));
-        json_begin(&w, '{');
-        for (int i = 0; i < 5; i++) {
-            json_key(&w, keys[i]);
-            json_write_integer(&w, values[i]);
-        }
+        json_open(&w, split_name(s), '{');
+        for (int i = 0; i < 5; i++) json_add_integer(&w, keys[i], values[i]);
         write_checksums(job, s, &w);
         json_end(&w, '}');
     }

@@ -163,10 +163,9 @@ static char *config_text(const Run *run) {
     const Exchange *exchange = run->type->exchange;
     if (!exchange) return NULL;
     json_begin(&w, '{');
-    json_key(&w, "model_type");
-    json_write_string(&w, exchange->is_other && exchange->is_other(run->model)
-                              ? exchange->other_type
-                              : exchange->model_type);
+    json_add_string(&w, "model_type",
+                    exchange->is_other && exchange->is_other(run->model) ? exchange->other_type
+                                                                         : exchange->model_type);
     if (!exchange->write_config(run->model, &w)) {
         json_writer_free(&w);
         return NULL;
@@ -183,8 +182,7 @@ static char *generation_text(const Run *run) {
     JsonWriter w = {0};
     json_begin(&w, '{');
     write_tokens(run, &w);
-    json_key(&w, "max_length");
-    json_write_integer(&w, run->setup.positions);
+    json_add_integer(&w, "max_length", run->setup.positions);
     json_end(&w, '}');
     return w.text;
 }
@@ -193,8 +191,7 @@ static void write_name(const Tokenizer *tokenizer, JsonWriter *w, const char *ke
     if (token < 0 || !tokenizer_is_special(tokenizer, token)) return;
     size_t size;
     char *name = tokenizer_decode(tokenizer, &token, 1, &size);
-    json_key(w, key);
-    json_write_string(w, name);
+    json_add_string(w, key, name);
     free(name);
 }
 
@@ -205,14 +202,10 @@ static char *tokenizer_text(const Run *run) {
     if (!tokenizer || tokenizer_kind(tokenizer) != TOKENIZER_BPE) return NULL;
     JsonWriter w = {0};
     json_begin(&w, '{');
-    json_key(&w, "tokenizer_class");
-    json_write_string(&w, "PreTrainedTokenizerFast");
-    json_key(&w, "model_max_length");
-    json_write_integer(&w, run->setup.positions);
-    json_key(&w, "clean_up_tokenization_spaces");
-    json_write_bool(&w, false);
-    json_key(&w, "model_input_names");
-    json_begin(&w, '[');
+    json_add_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");
+    json_add_integer(&w, "model_max_length", run->setup.positions);
+    json_add_bool(&w, "clean_up_tokenization_spaces", false);
+    json_open(&w, "model_input_names", '[');
     json_write_string(&w, "input_ids");
     json_write_string(&w, "attention_mask");
     json_end(&w, ']');
@@ -326,21 +319,15 @@ void huggingface_read_shape(const Json *config, const ConfigShape *shape, const 
 
 void huggingface_write_shape(JsonWriter *w, const char *architecture, const ConfigShape *shape,
                              const size_t *values) {
-    json_key(w, "architectures");
-    json_begin(w, '[');
+    json_open(w, "architectures", '[');
     json_write_string(w, architecture);
     json_end(w, ']');
-    for (size_t i = 0; i < shape->size_count; i++) {
-        json_key(w, shape->sizes[i].theirs);
-        json_write_integer(w, (int64_t)values[i]);
-    }
+    for (size_t i = 0; i < shape->size_count; i++)
+        json_add_integer(w, shape->sizes[i].theirs, (int64_t)values[i]);
     for (size_t i = 0; i < shape->member_count; i++) write_member(w, &shape->members[i]);
 }
 
 void huggingface_write_number(JsonWriter *w, const char *const *names, size_t count,
                               double number) {
-    for (size_t i = 0; i < count; i++) {
-        json_key(w, names[i]);
-        json_write_number(w, number);
-    }
+    for (size_t i = 0; i < count; i++) json_add_number(w, names[i], number);
 }

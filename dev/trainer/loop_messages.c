@@ -73,16 +73,10 @@ static char *command_text(const Run *run) {
 // The event that begins a run or its resumption: the rows, and all options.
 static void log_options(const Loop *loop, const Metadata *rows, int count) {
     JsonWriter *w = log_begin(loop->log);
-    json_key(w, "event");
-    json_write_string(w, loop->progress.step > 0 ? "resume" : "start");
-    json_key(w, "version");
-    json_write_string(w, VERSION);
-    for (int i = 0; i < count; i++) {
-        json_key(w, rows[i].key);
-        json_write_string(w, rows[i].value);
-    }
-    json_key(w, "options");
-    json_begin(w, '{');
+    json_add_string(w, "event", loop->progress.step > 0 ? "resume" : "start");
+    json_add_string(w, "version", VERSION);
+    for (int i = 0; i < count; i++) json_add_string(w, rows[i].key, rows[i].value);
+    json_open(w, "options", '{');
     options_to_json(loop->run->options, w);
     json_end(w, '}');
     log_end(loop->log);
@@ -180,15 +174,11 @@ void loop_log_reduction(const Loop *loop) {
              time);
     free(time);
     JsonWriter *w = log_begin(loop->log);
-    json_key(w, "event");
-    json_write_string(w, "processes");
-    json_key(w, "bytes_a_step");
-    json_write_number(w, round(report.bytes / steps));
+    json_add_string(w, "event", "processes");
+    json_add_number(w, "bytes_a_step", round(report.bytes / steps));
     if (timed) {
-        json_key(w, "reduction_ms");
-        json_write_number(w, round(1e6 * report.seconds / steps) / 1e3);
-        json_key(w, "hidden");
-        json_write_number(w, round(1e3 * hidden) / 1e3);
+        json_add_number(w, "reduction_ms", round(1e6 * report.seconds / steps) / 1e3);
+        json_add_number(w, "hidden", round(1e3 * hidden) / 1e3);
     }
     log_end(loop->log);
 }

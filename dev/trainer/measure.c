@@ -33,12 +33,8 @@ static int64_t run_batches(Run *run, SplitName split, int64_t batches, Statistic
 // Begins a line of the log.
 static JsonWriter *begin_statistics(Log *log, int64_t step) {
     JsonWriter *w = log_begin(log);
-    json_key(w, "event");
-    json_write_string(w, "statistics");
-    if (step >= 0) {
-        json_key(w, "step");
-        json_write_integer(w, step);
-    }
+    json_add_string(w, "event", "statistics");
+    if (step >= 0) json_add_integer(w, "step", step);
     return w;
 }
 
@@ -49,8 +45,7 @@ static void log_measurement(Log *log, int64_t step, const Measurement *m) {
 
 static void log_weight(Log *log, int64_t step, const char *name, const Moments *moments) {
     JsonWriter *w = begin_statistics(log, step);
-    json_key(w, "tensor");
-    json_write_string(w, name);
+    json_add_string(w, "tensor", name);
     moments_to_json(moments, w);
     log_end(log);
 }

@@ -24,12 +24,10 @@ static Bytes header_create(const Run *run) {
     int count = 0;
     checkpoint_describe(run, &rows, &count);
     json_begin(&w, '{');
-    json_key(&w, "__metadata__");
-    json_begin(&w, '{');
+    json_open(&w, "__metadata__", '{');
     for (int i = 0; i < count; i++) {
         if (strcmp(rows[i].key, "data") == 0) continue; // a path of this machine
-        json_key(&w, rows[i].key);
-        json_write_string(&w, rows[i].value);
+        json_add_string(&w, rows[i].key, rows[i].value);
     }
     json_end(&w, '}');
     json_end(&w, '}');

@@ -21,19 +21,12 @@ void positions_sum(PositionLosses *p, Ranks *ranks) {
     ranks_sum(ranks, p->targets, POSITION_RANGES);
 }
 
-static void write_number(JsonWriter *w, const char *key, double value) {
-    json_key(w, key);
-    json_write_number(w, value);
-}
-
 void positions_report(const PositionLosses *p, Log *log) {
     Metadata *rows = NULL;
     int count = 0;
     JsonWriter *w = log_begin(log);
-    json_key(w, "event");
-    json_write_string(w, "positions");
-    json_key(w, "positions");
-    json_begin(w, '[');
+    json_add_string(w, "event", "positions");
+    json_open(w, "positions", '[');
     for (int range = 0; range < POSITION_RANGES; range++) {
         if (p->targets[range] == 0) continue;
         const double from = ldexp(1, range), to = ldexp(2, range) - 1,
@@ -43,10 +36,10 @@ void positions_report(const PositionLosses *p, Log *log) {
                      format_string("loss %.4f, mean of %.0f targets", loss, p->targets[range]));
         free(name);
         json_begin(w, '{');
-        write_number(w, "from", from);
-        write_number(w, "to", to);
-        write_number(w, "loss", loss);
-        write_number(w, "targets", p->targets[range]);
+        json_add_number(w, "from", from);
+        json_add_number(w, "to", to);
+        json_add_number(w, "loss", loss);
+        json_add_number(w, "targets", p->targets[range]);
         json_end(w, '}');
     }
     json_end(w, ']');

@@ -65,8 +65,7 @@ static void write_steps(JsonWriter *w, const Steps *s) {
     const size_t every = s->count / POINTS + 1;
     json_begin(w, '{');
     for (int column = 0; column < COLUMNS; column++) {
-        json_key(w, columns[column]);
-        json_begin(w, '[');
+        json_open(w, columns[column], '[');
         for (size_t i = 0; i < s->count; i += every)
             json_write_number(
                 w, value_of(s->items + i, s->count - i < every ? s->count - i : every, column));
@@ -99,14 +98,11 @@ static Steps write_lines(JsonWriter *w, const char *directory) {
 }
 
 static void write_model(JsonWriter *w, const PageModel *model) {
-    json_key(w, "model");
-    json_begin(w, '{');
-    json_key(w, model->obstacle ? "obstacle" : "format");
-    json_write_string(w, model->obstacle ? model->obstacle : model->format);
-    json_key(w, "loss");
-    json_write_number(w, model->loss);
-    json_key(w, "rounded_loss");
-    json_write_number(w, model->rounded_loss);
+    json_open(w, "model", '{');
+    json_add_string(w, model->obstacle ? "obstacle" : "format",
+                    model->obstacle ? model->obstacle : model->format);
+    json_add_number(w, "loss", model->loss);
+    json_add_number(w, "rounded_loss", model->rounded_loss);
     json_end(w, '}');
 }
 
@@ -115,20 +111,15 @@ static size_t write_data(JsonWriter *w, const char *directory, const PageModel *
                          char *const *samples, int count) {
     const char *name = path_name(directory);
     json_begin(w, '{');
-    json_key(w, "version");
-    json_write_string(w, VERSION);
-    json_key(w, "samples");
-    json_begin(w, '[');
+    json_add_string(w, "version", VERSION);
+    json_open(w, "samples", '[');
     for (int i = 0; i < count; i++) json_write_string(w, samples[i]);
     json_end(w, ']');
     if (model) write_model(w, model);
-    json_key(w, "runs");
-    json_begin(w, '[');
+    json_open(w, "runs", '[');
     json_begin(w, '{');
-    json_key(w, "name");
-    json_write_string(w, *name ? name : directory);
-    json_key(w, "lines");
-    json_begin(w, '[');
+    json_add_string(w, "name", *name ? name : directory);
+    json_open(w, "lines", '[');
     const Steps steps = write_lines(w, directory);
     json_end(w, ']');
     json_key(w, "steps");

@@ -269,8 +269,7 @@ static bool translate_write_config(const void *model, JsonWriter *w) {
     huggingface_write_number(w, (const char *const[]){"decoder_attention_heads"}, 1,
                              (double)p->size.heads);
     huggingface_write_number(w, (const char *const[]){"decoder_ffn_dim"}, 1, (double)p->inner);
-    json_key(w, "activation_function");
-    json_write_string(w, activation_name(p->activation));
+    json_add_string(w, "activation_function", activation_name(p->activation));
     huggingface_write_number(w, (const char *const[]){"dropout"}, 1, p->dropout);
     huggingface_write_number(w, (const char *const[]){"attention_dropout"}, 1,
                              p->attention_dropout);
