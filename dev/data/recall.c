@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Tokens of each kind. Pairs are Zoology's: keys are 1 .. 4095, values 4096 .. 8191. The others
+// Tokens of each kind. Pairs are Zoology's: keys from 1, values from the middle. The others
 // have the marks first: where a passkey begins and ends, the question, where a copy begins.
 enum {
-    PAIRS_VOCABULARY = 8192,
+    PAIRS_VOCABULARY = 8192, // at most, and usually
     MARK_BEGIN = 0,
     MARK_END,
     MARK_QUESTION,
@@ -35,28 +35,36 @@ static int64_t take_number(const char **text) {
 
 Recall recall_parse(const char *name) {
     const char *kind = name + strlen("recall:");
-    if (strcmp(kind, "passkey") == 0) return (Recall){RECALL_PASSKEY, -1, -1};
-    if (strcmp(kind, "copy") == 0) return (Recall){RECALL_COPY, 0, 0};
-    if (strcmp(kind, "parity") == 0) return (Recall){RECALL_PARITY, 0, 0};
+    if (strcmp(kind, "passkey") == 0) return (Recall){RECALL_PASSKEY, -1, -1, 0};
+    if (strcmp(kind, "copy") == 0) return (Recall){RECALL_COPY, 0, 0, 0};
+    if (strcmp(kind, "parity") == 0) return (Recall){RECALL_PARITY, 0, 0, 0};
     const bool pairs = strncmp(kind, "pairs=", 6) == 0;
     if (pairs || strncmp(kind, "passkey=", 8) == 0) {
         const char *rest = kind + (pairs ? 6 : 8);
         const int64_t first = take_number(&rest), more = *rest == '-';
         rest += more;
         const int64_t last = more ? take_number(&rest) : first;
-        const int64_t least = pairs ? 1 : 0, most = pairs ? PAIRS_VOCABULARY / 8 : 100;
-        if (!*rest && first >= least && last >= first && last <= most && (pairs || !more))
-            return (Recall){pairs ? RECALL_PAIRS : RECALL_PASSKEY, first, last};
+        int64_t vocabulary = PAIRS_VOCABULARY;
+        if (pairs && strncmp(rest, ",vocab=", 7) == 0) {
+            rest += 7;
+            vocabulary = take_number(&rest);
+        }
+        const int64_t least = pairs ? 1 : 0, most = pairs ? vocabulary / 8 : 100;
+        if (!*rest && first >= least && last >= first && last <= most && (pairs || !more) &&
+            vocabulary <= PAIRS_VOCABULARY)
+            return (Recall){pairs ? RECALL_PAIRS : RECALL_PASSKEY, first, last,
+                            (int32_t)vocabulary};
     }
-    fail("%s: expected recall:pairs=N or A-B (1 to %d), recall:passkey, recall:passkey=PERCENT, "
-         "recall:copy or recall:parity",
-         name, PAIRS_VOCABULARY / 8);
+    fail("%s: expected recall:pairs=N or A-B (1 to %d, an eighth of the vocabulary), "
+         "recall:pairs=N,vocab=V (up to %d), recall:passkey, recall:passkey=PERCENT, recall:copy "
+         "or recall:parity",
+         name, PAIRS_VOCABULARY / 8, PAIRS_VOCABULARY);
 }
 
 int32_t recall_vocabulary(const Recall *recall) {
     switch (recall->kind) {
     case RECALL_PAIRS:
-        return PAIRS_VOCABULARY;
+        return recall->vocabulary;
     case RECALL_PASSKEY:
         return MARKS + FILLERS + KEYS;
     case RECALL_COPY:
@@ -130,7 +138,7 @@ static int64_t number_of_pairs(const Recall *recall, Random *random) {
 
 static int64_t pairs_sequence(const Recall *recall, Random *random, int64_t length, int32_t *inputs,
                               int32_t *targets) {
-    const int64_t pairs = number_of_pairs(recall, random), half = PAIRS_VOCABULARY / 2;
+    const int64_t pairs = number_of_pairs(recall, random), half = recall->vocabulary / 2;
     int32_t *keys = allocate((size_t)pairs, sizeof(*keys), "a recall sequence"),
             *values = allocate((size_t)pairs, sizeof(*values), "a recall sequence");
     int64_t *places = allocate((size_t)pairs, sizeof(*places), "a recall sequence");
@@ -138,7 +146,7 @@ static int64_t pairs_sequence(const Recall *recall, Random *random, int64_t leng
     choose_tokens(random, (int32_t)half, (int32_t)half, pairs, values);
     choose_places(random, (length - 2 * pairs) / 2, pairs, places);
     for (int64_t t = 0; t < length; t++)
-        inputs[t] = (int32_t)random_below(random, PAIRS_VOCABULARY);
+        inputs[t] = (int32_t)random_below(random, (uint64_t)recall->vocabulary);
     for (int64_t i = 0; i < pairs; i++) {
         const int64_t question = 2 * (pairs + places[i]);
         inputs[2 * i] = inputs[question] = keys[i];

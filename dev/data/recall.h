@@ -4,6 +4,7 @@
 //   pairs=N    Multi-query associative recall as Zoology defines it (Arora et al., 2023): N keys,
 //              each with a value after it; then the keys again, between random tokens. The target
 //              after each of these is its value. pairs=A-B: A, 2A, 4A, .. or B in each sequence.
+//              pairs=N,vocab=V: of V tokens (8192), half of them keys. Fewer are learnt sooner.
 //   passkey    Random tokens, with one key between two marks. The target at the end, after the
 //              question, is the key. passkey=P: it is P percent of the way to the end.
 //   copy       Random tokens, a mark, and the same tokens again, which are the targets.
@@ -20,6 +21,7 @@ typedef enum { RECALL_NONE, RECALL_PAIRS, RECALL_PASSKEY, RECALL_COPY, RECALL_PA
 typedef struct {
     RecallKind kind;
     int64_t first, last; // pairs of a sequence; passkey: percent, first -1: any
+    int32_t vocabulary;  // of pairs
 } Recall;
 
 enum { RECALL_EPOCH = 100000, RECALL_EVALUATION = 1024 }; // sequences
