@@ -11,6 +11,7 @@ Needs Python 3.9 alone, and matplotlib for the pictures.
 import argparse
 import collections
 import csv
+import fnmatch
 import glob
 import json
 import os
@@ -158,6 +159,13 @@ class Comparison:
         self.settings, self.rows, self.failed, self.total = {}, [], [], 0
         if "choose" in self.experiment:
             self.experiment["choose"](self)
+        if arguments.arms:
+            chosen = [arm for arm in self.arms if fnmatch.filter([arm], arguments.arms)]
+            if not chosen:
+                raise UsageError(
+                    f"--arms {arguments.arms}: no arm is called so; these are {', '.join(self.arms)}"
+                )
+            self.arms = {arm: self.arms[arm] for arm in chosen}
         self.out = arguments.output or f"runs/{name}{'-quick' if self.quick else ''}"
 
     def below(self, directory, data, *names):
@@ -668,6 +676,7 @@ def parser_of(name):
         help="runs that differ in nothing else (3; with "
         f"--quick {experiment.get('quick_seeds', 1)})",
     )
+    add("--arms", metavar="PATTERN", help="only these, as in 'softmax*' (all)")
     for flag, help_text, options in experiment.get("flags", ()):
         add(flag, help=help_text, **options)
     add(

@@ -131,9 +131,13 @@ def finish(ax, panel):
     if panel.get("xticks"):
         from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-        ax.xaxis.set_major_locator(FixedLocator(panel["xticks"]))
+        ticks, names = panel["xticks"], panel.get("xnames")
         ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(plain))
+        if names:
+            ax.set_xticks(ticks, names)
+        else:
+            ax.xaxis.set_major_locator(FixedLocator(ticks))
+            ax.xaxis.set_major_formatter(FuncFormatter(plain))
 
 
 def draw_curve(ax, curve):

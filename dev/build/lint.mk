@@ -12,7 +12,7 @@ lint:
 	    -j $(JOBS) $(LINT_FLAGS) $(C_FILES)
 	printf '%s\n' $(C_FILES) | xargs -P $(JOBS) -I {} clang-tidy --quiet {} -- $(LINT_FLAGS) \
 	    $(if $(USE_ONEDNN),-DUSE_ONEDNN $(ONEDNN_FLAGS)) -std=c17 \
-	    $(if $(filter 1,$(QUICK)),-Xclang -analyzer-config -Xclang max-nodes=50000)
+	    $(if $(filter 1,$(QUICK)),-Xclang -analyzer-config -Xclang max-nodes=10000)
 
 format:
 	clang-format -i $(SOURCES)

@@ -31,7 +31,7 @@ judge() {
 }
 
 for command in ${chosen:-$commands eval_val prompt}; do
-    case $command in train | resume | tokenize_spm) some=20 ;; *) some=40 ;; esac
+    case $command in train | resume | tokenize_spm) some=10 ;; *) some=20 ;; esac
     each "$command" files fail "$some"
     each "$command" memory fail "$some"
     each "$command" files half 5

@@ -46,12 +46,12 @@ at_random() { # COMMAND SECONDS COUNT SAME A B
 }
 
 for command in ${chosen:-$commands}; do
-    case $command in train | resume | tokenize_spm) some=20 ;; *) some=30 ;; esac
+    case $command in train | resume | tokenize_spm) some=10 ;; *) some=15 ;; esac
     each "$command" changes kill-before "$some"
     each "$command" changes kill-after "$some"
     each "$command" files kill-half $((some / 2))
 done
-many=60
+many=30
 [ -z "$all" ] || many=1000
 # shellcheck disable=SC2086
 long_run() { "$@" "$trainer" $options -o "$output" -x 60 $([ ! -e "$output/lock" ] || echo -y); }

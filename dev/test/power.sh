@@ -56,7 +56,7 @@ for command in ${chosen:-$commands}; do
     count=$("$library/power" journal)
     for left in lost names zeros torn data last; do
         before=$failed
-        some=8
+        some=4
         { [ -n "$all" ] || [ "$some" -gt "$count" ]; } && some=$count
         i=1
         while [ $i -le "$some" ]; do
