@@ -31,7 +31,7 @@ const char *gemm_library(const Gemm *gemm); // "oneDNN 3.2", "built-in"
 char *gemm_library_name(void);              // fresh, without a handle
 Precision gemm_precision(const Gemm *gemm);
 
-// FLOP/s of a large product in this precision, best of a few (about 0.1 s).
+// FLOP/s of a large product in this precision, best of a few (about 0.07 s).
 double gemm_measure_peak(Gemm *gemm);
 
 // Whether bf16 products take less time than float32's, measured (11 to 28 ms). Not all processors
