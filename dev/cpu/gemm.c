@@ -114,7 +114,7 @@ static void trial_free(Trial *trial) {
 }
 
 double gemm_measure_peak(Gemm *gemm) {
-    enum { M = 2048, FEW = 128, N = 1024, K = 512, AT_LEAST = 3 };
+    enum { M = 2048, FEW = 64, N = 1024, K = 512 };
     const double duration = 0.05;
     Trial trial = trial_create(gemm, FEW, N, K);
     trial_run(&trial);
@@ -123,7 +123,8 @@ double gemm_measure_peak(Gemm *gemm) {
         trial = trial_create(gemm, M, N, K);
     }
     const double start = clock_seconds();
-    for (int i = 0; i < AT_LEAST || clock_seconds() - start < duration; i++) trial_run(&trial);
+    do trial_run(&trial);
+    while (clock_seconds() - start < duration);
     trial_free(&trial);
     return 2.0 * (double)trial.m * N * K / trial.fastest;
 }
