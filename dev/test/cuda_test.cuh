@@ -10,6 +10,12 @@ extern "C" {
 #include <stdlib.h>
 
 // ---- on the host ------------------------------------------------------------
+// With QUICK, which slow builds say, the longest tests take one of several variants (Makefile).
+static inline bool gpu_test_quick() {
+    const char *quick = getenv("QUICK");
+    return quick && *quick;
+}
+
 // Normal, of that deviation.
 static inline float *random_numbers(Random *random, size_t count, double deviation) {
     float *x = (float *)allocate(count, sizeof(float), "numbers");

@@ -28,12 +28,6 @@ static constexpr int64_t GPU_TEST_STEPS = 4, GPU_TEST_LATER_STEPS = 2;
 static constexpr int64_t GPU_TEST_STEPS = 20, GPU_TEST_LATER_STEPS = 5;
 #endif
 
-// With QUICK, which slow builds say, the longest tests take one of several variants (Makefile).
-static inline bool gpu_test_quick() {
-    const char *quick = getenv("QUICK");
-    return quick && *quick;
-}
-
 static inline bool gpu_translates(const ModelType *type) {
     return type->translator_create != NULL;
 }

@@ -42,6 +42,7 @@ static void check_steps(const char *options, const char *precision, int64_t leng
         char *all = format_string("%s %s", options, norm);
         gpu_check_step(pair(), all, precision, length, padding, tolerance);
         free(all);
+        if (gpu_test_quick()) break;
     }
 }
 
@@ -63,6 +64,7 @@ static void test_shapes() {
         char *options = format_string(SMALL "%s", norm);
         gpu_check_shapes(pair(), options);
         free(options);
+        if (gpu_test_quick()) break;
     }
 }
 
