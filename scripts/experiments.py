@@ -1605,7 +1605,7 @@ RECALL_ATTENTION = {
 }
 # {what is asked: tokens of a sequence}
 RECALL_TASKS = {
-    **{f"pairs={pairs},vocab=1024": max(64, 4 * pairs) for pairs in (4, 16, 64)},
+    **{f"pairs={pairs},vocab=1024": 4 * pairs for pairs in (4, 16, 64)},
     "passkey": 256,
     "copy": 64,
     "parity": 64,
@@ -1685,7 +1685,7 @@ RECALL = {
     "command": recall_command,
     "values": ("task", list(RECALL_TASKS)),
     "value_options": lambda task: "",
-    "cost": lambda arm, task: f"{arm}-{task}",
+    "cost": lambda arm, task: task,
     "settings": recall_settings,
     "measures": ["val_loss", "test_loss", "test_accuracy"],
     "report": recall_report,
