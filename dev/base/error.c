@@ -1,11 +1,13 @@
 #include "error.h"
 
+#include "terminal.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
 
 static const ErrorProcesses *others;
 static char advice[1024]; // at the end of an error line
+#define NO_GAP "\n"       // an error may end with a command, which is copied in one piece
 
 void error_set_processes(const ErrorProcesses *processes) {
     others = processes;
@@ -20,8 +22,9 @@ void error_advise(const char *format, ...) {
 }
 
 // Names and texts out of hostile files end up in messages: control characters in them must neither
-// break the line nor reach the terminal.
-static void print_line(const char *kind, const char *format, va_list arguments, const char *end) {
+// break the line nor reach the terminal. gap: where a terminal may break it.
+static void print_line(const char *kind, const char *format, va_list arguments, const char *end,
+                       const char *gap) {
     char text[4096], process[256] = "";
     const int used = vsnprintf(text, sizeof(text), format, arguments);
     if (used >= 0 && (size_t)used < sizeof(text))
@@ -31,7 +34,9 @@ static void print_line(const char *kind, const char *format, va_list arguments, 
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     fflush(stdout);                                       // earlier output comes first
     if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr); // a progress line may be there
-    fprintf(stderr, "%s: %s%s\n", kind, process, text);
+    char line[sizeof(text) + sizeof(process) + 16];
+    snprintf(line, sizeof(line), "%s: %s%s", kind, process, text);
+    terminal_print(stderr, line, gap, 2);
 }
 
 // _exit, as other threads may be at work whose data exit handlers would tear down, and as a forked
@@ -45,7 +50,7 @@ void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     if (others) others->let_others_speak();
-    print_line("error", format, arguments, advice);
+    print_line("error", format, arguments, advice, NO_GAP);
     va_end(arguments);
     end_program(1);
 }
@@ -54,7 +59,7 @@ void fail_usage(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     if (others) others->let_others_speak();
-    print_line("error", format, arguments, advice);
+    print_line("error", format, arguments, advice, NO_GAP);
     va_end(arguments);
     end_program(2);
 }
@@ -62,6 +67,6 @@ void fail_usage(const char *format, ...) {
 void warn(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    print_line("warning", format, arguments, "");
+    print_line("warning", format, arguments, "", " ");
     va_end(arguments);
 }
